@@ -6,20 +6,6 @@ what would be accepted. Guards run once, at public entry points.
 
 from typing import Any
 
-__all__ = [
-    "CertificateError",
-    "DpmechError",
-    "HorizonError",
-    "InvalidParameterError",
-    "MissingDependencyError",
-    "NumericalError",
-    "UnattainableBudgetError",
-    "UnsupportedCombinationError",
-    "WorkLimitError",
-    "WorkerError",
-    "shown_value",
-]
-
 
 class DpmechError(Exception):
     """Base class of every error that dpmech raises on purpose; it comes back whole from another process.

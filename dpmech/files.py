@@ -15,16 +15,6 @@ from typing import Any, NoReturn
 
 from dpmech.exceptions import InvalidParameterError
 
-__all__ = [
-    "LARGEST_FILE",
-    "may_wait_for_ever",
-    "parse_json",
-    "read_bytes",
-    "read_toml",
-    "resolved",
-    "write_bytes",
-]
-
 # Bytes of a file that is read without being asked for more.
 LARGEST_FILE = 10_000_000
 # Of a TOML file, and of the work that its dots may make: 5000 of them on one line take most of a second.

@@ -2,8 +2,6 @@
 
 import re
 
-__all__ = ["in_markdown", "on_one_line", "printable", "without_commands"]
-
 # What Markdown or HTML inside a line would read as more than a character, and what makes an address a link.
 _MARKS = re.compile(r"([\\`*_\[\]<>#|~$&]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 

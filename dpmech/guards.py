@@ -10,20 +10,6 @@ import numpy.typing as npt
 
 from dpmech.exceptions import InvalidParameterError
 
-__all__ = [
-    "MOST_STEPS",
-    "check_delta",
-    "check_eps",
-    "check_integer",
-    "check_matrix",
-    "check_name",
-    "check_real",
-    "check_rng",
-    "check_sigma",
-    "check_vector",
-    "positive_numbers",
-]
-
 # Of a strategy, which holds a number for each of them.
 MOST_STEPS = 10**9
 

@@ -20,7 +20,6 @@ from dpmech.numerics import Bounds, FloatArray, typed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["error_by_eps", "file_formats", "matrices", "per_step_errors", "privacy_profile", "trade_off"]
 
 _STYLE = "dpmech.figures"
 _MARKED = 24  # at most so many markers on a line

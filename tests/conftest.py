@@ -22,7 +22,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 def keys_of_one_test():
     """No test is refused a seed because one that failed, or its module, still refers to an optimizer."""
     yield
-    used = sys.modules.get("dpmech.optim.noise.single_use")
+    used = sys.modules.get("dpmech.optim.noise.stream")
     if used is not None:
         used._HELD.clear()
 

@@ -9,8 +9,6 @@ import numpy.typing as npt
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import FloatArray
 
-__all__ = ["check_matrices", "check_nonnegative", "check_result"]
-
 
 def check_nonnegative(
     name: str,

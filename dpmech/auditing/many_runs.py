@@ -29,8 +29,6 @@ from dpmech.mechanism import (
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
 from dpmech.schemes import scheme_of
 
-__all__ = ["empirical_epsilon"]
-
 # Gradients of m runs, one coordinate, shape (m, n), and a generator -> what the runs release, shape (m, n).
 Runs: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
 

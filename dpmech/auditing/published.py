@@ -15,8 +15,6 @@ from dpmech.guards import check_delta, check_eps, check_integer, check_name, che
 from dpmech.mechanism import Adjacency, Identity, Participation, Strategy
 from dpmech.numerics import Bounds
 
-__all__ = ["Finding", "PublishedClaim", "audit"]
-
 # A recorded certified value may differ by this much from what is found, or by one unit of its last digit.
 _RECORD_RTOL = 5e-3
 

@@ -18,8 +18,6 @@ from dpmech.free_text import on_one_line
 from dpmech.numerics import down, typed, up
 from dpmech.plans import METHODS, read_claims
 
-__all__ = ["audit"]
-
 
 @click.command(cls=Command, examples=["dpmech audit claims.toml"])
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")

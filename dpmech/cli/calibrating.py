@@ -22,8 +22,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, PrivacyBudget, Unit
 from dpmech.schemes import scheme_of
 
-__all__ = ["CLIP_NORM", "calibrate"]
-
 CLIP_NORM = click.option(
     "--clip-norm",
     type=Real(minimum=0.0, open_minimum=True),

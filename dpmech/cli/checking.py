@@ -14,8 +14,6 @@ from dpmech.plans import read_policy
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
 
-__all__ = ["verify"]
-
 
 def _only_one(ctx: click.Context, _parameter: click.Parameter, files: tuple[str, ...]) -> str | None:
     """The last of two policies would silently stand for both."""

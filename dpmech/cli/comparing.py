@@ -41,8 +41,6 @@ from dpmech.mechanism import Mechanism, Strategy
 from dpmech.plans import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
 from dpmech.schemes import accountant_for, method_among, scheme_of
 
-__all__ = ["compare"]
-
 
 @click.command(
     cls=Command,

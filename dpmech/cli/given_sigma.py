@@ -32,8 +32,6 @@ from dpmech.mechanism import noise_multiplier as noise_multiplier_of
 from dpmech.numerics import Bounds, between, typed
 from dpmech.schemes import unsampled_method
 
-__all__ = ["delta_command", "epsilon_command"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _PLAN = (

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 else:
     _Type = click.ParamType  # click 8.1 takes no argument
 
-__all__ = ["OneOf", "Real", "Reals", "Target", "Whole", "Wholes"]
-
 
 class _Checked(_Type):
     """A type whose `read` raises InvalidParameterError, which is then said of the option."""

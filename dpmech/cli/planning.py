@@ -17,8 +17,6 @@ from dpmech.numerics import typed
 from dpmech.plans import TrainingPlan
 from dpmech.reports import planner_page, preview_of
 
-__all__ = ["plan"]
-
 _INSIDE = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
 _BELOW, _ABOVE = 0.5, 16.0
 

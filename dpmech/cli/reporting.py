@@ -25,8 +25,6 @@ from dpmech.reports import as_json as as_data
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification, signature_check
 from dpmech.verifying import verify as verify_document
 
-__all__ = ["report"]
-
 # Budget of work of the rates of attacks, over CPU seconds of a direction of the claim.
 _ATTACKS = 5.0
 _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json": (".json",)}

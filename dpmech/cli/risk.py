@@ -23,8 +23,6 @@ from dpmech.free_text import on_one_line
 from dpmech.numerics import typed, up
 from dpmech.reports import Finding, findings
 
-__all__ = ["risk"]
-
 _WIDTH = 80
 # Of the figure.
 _POINTS = 21

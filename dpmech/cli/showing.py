@@ -17,8 +17,6 @@ from dpmech.documents import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.free_text import on_one_line
 
-__all__ = ["show"]
-
 
 @click.command(
     cls=Command,

@@ -13,8 +13,6 @@ from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.free_text import on_one_line
 from dpmech.verifying import sign as sign_file
 
-__all__ = ["sign"]
-
 
 @click.command(
     cls=Command,

@@ -13,8 +13,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import MOST_WORKERS, Cluster, Workers
 
-__all__ = ["chosen_executor", "in_order", "silent", "worker_options"]
-
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _Result = TypeVar("_Result")
 

@@ -10,8 +10,6 @@ from dpmech.engines import PrivacyProfile, RunCount
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_rng
 
-__all__ = ["PrivateSelection"]
-
 Candidate = TypeVar("Candidate")
 Result = TypeVar("Result")
 

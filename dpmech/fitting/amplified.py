@@ -42,8 +42,6 @@ from dpmech.mechanism import (
 from dpmech.numerics import FloatArray, up
 from dpmech.schemes.balls_in_bins import BallsInBins
 
-__all__ = ["AmplifiedSearch", "Move", "Sized", "damped", "error_at"]
-
 # From a strategy and V: the strategies on the way to a better one (at 1), and the predicted change of its log
 # error.
 Move = Callable[[Strategy, FloatArray], tuple[Callable[[float], Strategy], float]]

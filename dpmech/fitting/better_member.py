@@ -37,8 +37,6 @@ from dpmech.mechanism import (
 from dpmech.numerics import metered
 from dpmech.schemes import scheme_of
 
-__all__ = ["BetterMember", "better_member"]
-
 _SAMPLE = RoughSample(ENTROPY, pilots=2)
 # What one member may cost by estimate, and the bins up to which its Gram matrix is formed at once.
 _SECONDS, _MEMORY, _BINS = 0.5, 5e8, 512

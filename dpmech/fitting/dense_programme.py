@@ -19,8 +19,6 @@ from dpmech.fitting.descent import Objective, Problem, certified_error
 from dpmech.mechanism import Dense, Strategy
 from dpmech.numerics import FloatArray, up, windowed_sums
 
-__all__ = ["LARGEST_DENSE", "fit_dense", "fit_dense_form"]
-
 LARGEST_DENSE = 4096
 _MEMORY = 12
 _SHARPNESS = 200.0

@@ -17,8 +17,6 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import FloatArray, series_inverse
 
-__all__ = ["BandedFamily", "BufferedFamily", "Family", "InverseFamily", "Point"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Point:

@@ -12,7 +12,6 @@ from dpmech.schemes import accountant_for
 if TYPE_CHECKING:
     import dp_accounting
 
-__all__ = ["to_dp_event"]
 
 _COVERED = "mechanisms without sampling, Identity under Poisson, and bands under CyclicPoisson"
 

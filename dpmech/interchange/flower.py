@@ -8,8 +8,6 @@ from dpmech.guards import check_delta, check_eps, check_integer, check_real
 from dpmech.interchange.histories import NOTHING, Steps, history_profile, steps_of
 from dpmech.numerics import Bounds, quotient_up
 
-__all__ = ["FlowerAccountant", "FlowerSpent"]
-
 _VERSION = 1
 _BACKEND = "dpmech"
 # (sampling_method, neighboring_relation) that a theorem here is about, by Flower's names.

@@ -12,9 +12,6 @@ from dpmech.mechanism import Identity
 from dpmech.numerics import EXACT, Bounds, Provenance
 from dpmech.schemes.poisson import Poisson
 
-__all__ = ["NOTHING", "Steps", "from_opacus_history", "history_profile", "steps_of"]
-
-
 # What no release costs.
 NOTHING = Bounds(0.0, 0.0, EXACT, Provenance("history.empty"))
 

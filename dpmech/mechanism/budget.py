@@ -7,8 +7,6 @@ import math
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_delta, check_eps, check_real
 
-__all__ = ["UNSTATED", "Adjacency", "PrivacyBudget", "Unit", "Unstated"]
-
 
 class Adjacency(enum.Enum):
     """Which pairs of datasets are neighbours.

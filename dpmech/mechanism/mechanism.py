@@ -15,8 +15,6 @@ from dpmech.mechanism.sensitivities import pattern_sensitivity
 from dpmech.mechanism.strategies import Strategy, check_strategy
 from dpmech.numerics import Bounds, Guarantee, Kind
 
-__all__ = ["Mechanism", "mechanism_of", "sensitivity"]
-
 _FIELDS = {"strategy", "participation", "adjacency"}
 _SAME = 1e-12  # of lower ends that differ by rounding only, relative
 

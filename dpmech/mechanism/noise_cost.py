@@ -4,8 +4,6 @@ import dataclasses
 
 from dpmech.mechanism.strategies import Strategy, check_strategy
 
-__all__ = ["NoiseCost", "noise_cost"]
-
 
 @dataclasses.dataclass(frozen=True)
 class NoiseCost:

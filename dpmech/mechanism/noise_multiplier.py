@@ -10,8 +10,6 @@ from dpmech.mechanism.budget import Unit
 from dpmech.mechanism.mechanism import Mechanism
 from dpmech.mechanism.strategies import Strategy
 
-__all__ = ["noise_multiplier", "sigma_use"]
-
 _INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1"
 # EveryStep covers every loader; no eps of Opacus is that of its claim.
 _POISSON = f"{_INDEPENDENT}; in Opacus: noise_multiplier, where its loader takes n steps with q as here"

@@ -11,8 +11,6 @@ from dpmech.mechanism.strategies import Strategy, check_strategy
 from dpmech.mechanism.workloads import Workload, check_workload
 from dpmech.numerics import FloatArray, cumulative_sum
 
-__all__ = ["decoder_norm", "decoder_row_norm", "last_iterate_error", "max_se", "per_step_error", "rmse"]
-
 _BLOCK = 64
 _SHORT = 512
 

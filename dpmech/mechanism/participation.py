@@ -15,8 +15,6 @@ from dpmech.files import parse_json
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism.budget import Unit
 
-__all__ = ["Participation", "Pattern", "check_participation", "forget", "kinds", "register"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:

@@ -30,8 +30,6 @@ from dpmech.numerics import (
     windowed_sums,
 )
 
-__all__ = ["pattern_sensitivity"]
-
 # Column norms that differ by less, relative, are taken for equal; the upper end allows for what they differ
 # by.
 _EQUAL_NORMS = 1e-14

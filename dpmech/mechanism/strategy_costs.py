@@ -8,8 +8,6 @@ import math
 from dpmech.mechanism.strategies import Strategy
 from dpmech.numerics import Work
 
-__all__ = ["decoder_work", "form_work"]
-
 _NUMBER = 8.0
 # Beyond this many multiplications a series is inverted by FFT; beyond so many bands errors are summed column
 # by column.

@@ -9,8 +9,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import MOST_STEPS, check_integer, check_real, check_vector
 from dpmech.numerics import FloatArray
 
-__all__ = ["Workload", "learning_rate_weighted", "momentum", "prefix_sum"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workload:

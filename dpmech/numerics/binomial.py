@@ -13,8 +13,6 @@ import numpy as np
 from dpmech.numerics.metering import spend
 from dpmech.numerics.rounding import UNIT, next_down, next_up, outward
 
-__all__ = ["at_least", "at_most"]
-
 _DIGITS = decimal.Context(prec=60, Emin=-(10**12), Emax=10**12)
 _LOG_TWO_PI = decimal.Decimal("1.83787706640934548356065947281123527972279494727556682563430308")
 # Up to here factorials are multiplied out; beyond, the series is off by less than 1 / (1260 n^5) < 1e-18.

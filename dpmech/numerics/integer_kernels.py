@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 else:
     from numba import njit
 
-__all__ = ["balanced_digits", "convolve_modulo", "residues"]
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

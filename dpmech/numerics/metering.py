@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 from dpmech.exceptions import WorkLimitError
 
-__all__ = ["Work", "metered", "spend"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Work:

@@ -12,8 +12,6 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer
 
-__all__ = ["between", "down", "percent", "short", "times", "typed", "up"]
-
 DIGITS = 6
 # Room for every exponent that a quotient of floats has; without it, rounding would stop at the edge.
 _EXPONENT = 9999

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 
-__all__ = ["Ladder", "Reached", "Settled", "log_gap", "relative_gap", "rung_below"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Reached:

@@ -9,8 +9,6 @@ from collections.abc import Callable
 
 from dpmech.exceptions import NumericalError
 
-__all__ = ["bisect_boundary", "safe_root", "signed"]
-
 _MAX_PROBES = 60
 _MAX_HALVINGS = 200
 

@@ -18,8 +18,6 @@ from typing import Any, ParamSpec, TypeVar, cast
 from dpmech.exceptions import InvalidParameterError, MissingDependencyError, WorkerError
 from dpmech.guards import check_integer
 
-__all__ = ["MOST_WORKERS", "Cluster", "Workers", "check_executor", "current_executor", "running_on"]
-
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 

@@ -22,10 +22,9 @@ from dpmech.optim.clipping import (
     PerMatrixClipping,
     clipped_gradients,
 )
-from dpmech.optim.executed_steps import ExecutedSteps
 from dpmech.optim.noise import LatticeLoss, NoiseMode, NoiseStream, lattice_loss
 from dpmech.optim.opacus_registry import register_opacus_accountant
-from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.private_optimizer import ExecutedSteps, PrivateOptimizer
 from dpmech.optim.rules import (
     QUINTIC_COEFS,
     AdamBC,

@@ -7,16 +7,6 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.optim.clipping import Clipping, FlatClipping
 
-__all__ = [
-    "check_certified",
-    "check_claim",
-    "check_reaches",
-    "check_rule",
-    "resolved_batch_size",
-    "resolved_clipping",
-    "resolved_rule",
-]
-
 
 def check_claim(value: object) -> Claim:
     """Return `value` if it is a Calibration or a Certificate, as it was computed or read from a sealed file.

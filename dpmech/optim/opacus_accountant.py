@@ -12,8 +12,6 @@ from dpmech.guards import check_delta
 from dpmech.interchange import NOTHING, Steps, history_profile, steps_of
 from dpmech.numerics import Bounds
 
-__all__ = ["OpacusAccountant"]
-
 
 class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no types
     """`PrivacyEngine(accountant="dpmech")`: the upper end of bounds that are tight on both sides.

@@ -2,8 +2,6 @@
 
 from dpmech.exceptions import MissingDependencyError
 
-__all__ = ["register_opacus_accountant"]
-
 
 def register_opacus_accountant() -> None:
     """Make `PrivacyEngine(accountant="dpmech")` known to Opacus; a second call changes nothing.

@@ -1,28 +1,338 @@
 """PrivateOptimizer: any torch optimizer, fed with private gradients, inside its certificate."""
 
-from collections.abc import Callable
+import copy
+import dataclasses
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from dpmech.documents import AdaptiveClip, Claim
+from dpmech.documents import AdaptiveClip, Claim, clip_norm_stated
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
     InvalidParameterError,
     UnsupportedCombinationError,
 )
-from dpmech.optim.certified_settings import check_claim, resolved_batch_size
-from dpmech.optim.clip_norms import ClipNorms
-from dpmech.optim.clipping import Accumulator, ClippedSum, Clipping, Intake
-from dpmech.optim.executed_steps import ExecutedSteps
-from dpmech.optim.local_parts import write_grad
+from dpmech.guards import check_real
+from dpmech.optim.certified_settings import check_claim, resolved_batch_size, resolved_clipping, resolved_rule
+from dpmech.optim.clipping import Accumulator, ClippedSum, Clipping, FlatClipping, Intake
 from dpmech.optim.noise import Generator, NoiseMode, NoiseStream, Uncopied
-from dpmech.optim.phis import Phis
-from dpmech.optim.processes import Group, check_agreement
-from dpmech.optim.wrapped_optimizer import InnerOptimizer
+from dpmech.optim.processes import Group, check_agreement, write_grad
 
-__all__ = ["PrivateOptimizer"]
+
+@dataclasses.dataclass(frozen=True)
+class ExecutedSteps:
+    """Steps executed under a claim.
+
+    The claim holds for any number of steps up to n: stopping early is post-processing of fewer releases, and
+    never costs more than the claim says.
+
+    Attributes:
+        claim: the calibration or certificate.
+        steps: noisy gradients released so far, in [0, n].
+        clip_norm: joint clip norm of one example's gradient; or the AdaptiveClip by which it changes.
+        expected_batch_size: the public normaliser.
+    """
+
+    claim: Claim
+    steps: int
+    clip_norm: float | AdaptiveClip
+    expected_batch_size: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record as plain data."""
+        return {
+            "claim": self.claim.fingerprint(),
+            "eps": self.claim.budget.eps,
+            "delta": self.claim.budget.delta,
+            "adjacency": self.claim.adjacency.value,
+            "guarantee": str(self.claim.guarantee),
+            "participation": self.claim.participation.to_dict(),
+            "sigma": self.claim.sigma,
+            "steps": self.steps,
+            "n": self.claim.strategy.n,
+            "clip_norm": clip_norm_stated(self.clip_norm, self.claim.sigma),
+            "expected_batch_size": self.expected_batch_size,
+        }
+
+
+class ClipNorms:
+    """How the coming lot is clipped, and what its noise is scaled to.
+
+    Args:
+        claim: the calibration or certificate.
+        clip_norm: of one example's gradient; or an AdaptiveClip; None takes the certificate's, else 1.
+        clipping: None or a Clipping, of fixed norms.
+        parameters: those that are trained; counts are made on the device of the first.
+
+    Attributes:
+        clipping: of the coming lot.
+        counts: a tensor in the shape of the count that is released with the gradients; none for a fixed norm.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        CertificateError: if the certificate fixes something else.
+    """
+
+    def __init__(
+        self,
+        claim: Claim,
+        clip_norm: float | AdaptiveClip | None,
+        clipping: Clipping | None,
+        parameters: Sequence[Tensor],
+    ) -> None:
+        self._parameters = parameters
+        self._rule = resolved_rule(claim, clip_norm, clipping)
+        self._sigma = claim.sigma
+        self._last: float | None = None
+        self.counts: list[Tensor] = []
+        if self._rule is None:
+            fixed = None if isinstance(clip_norm, AdaptiveClip) else clip_norm
+            self.clipping = resolved_clipping(claim, fixed, clipping).over(parameters)
+        else:
+            self.clipping = FlatClipping(self._rule.initial)
+            self.counts.append(torch.zeros(1, dtype=torch.float64, device=parameters[0].device))
+
+    @property
+    def terms(self) -> float | AdaptiveClip:
+        """What a certificate states."""
+        return self.clipping.joint_norm if self._rule is None else self._rule
+
+    @property
+    def noise(self) -> Clipping | AdaptiveClip:
+        """What a NoiseStream takes for its clip norm."""
+        return self.clipping if self._rule is None else self._rule
+
+    @property
+    def of_step(self) -> float | None:
+        """What NoiseStream.add_step takes for the coming step."""
+        return None if self._rule is None else self.clipping.joint_norm
+
+    def noise_stddevs(self, expected_batch_size: float) -> Sequence[float]:
+        """Noise of every parameter's private gradient, at a row of C^-1 of norm 1 and `phi_scale` 1."""
+        if self._rule is not None:
+            return [self._rule.gradient_sigma(self._sigma) / expected_batch_size] * len(self._parameters)
+        norms = self.clipping.noise_norms(self._parameters, self._sigma)
+        return [self._sigma * norm / expected_batch_size for norm in norms]
+
+    @property
+    def phi_scale(self) -> float:
+        """The variance of the last step's noise (before any, of the first) over that of `noise_stddevs`."""
+        if self._rule is None:
+            return 1.0
+        return (self.clipping.joint_norm if self._last is None else self._last) ** 2
+
+    def advance(self, sums: list[Tensor], expected_batch_size: float) -> None:
+        """Take the noised count off the sums of a step, and find the next norm."""
+        if self._rule is None:
+            return
+        count = float(sums.pop())
+        self._last = self.clipping.joint_norm
+        self.clipping = FlatClipping(
+            self._rule.after(self._last, count, expected_batch_size=expected_batch_size)
+        )
+
+    def describe(self) -> str:
+        """What must not change over a run."""
+        return repr(self.clipping if self._rule is None else self._rule)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The norms of the coming and of the last step; nothing for a fixed one."""
+        return {} if self._rule is None else {"clip_norms": [self.clipping.joint_norm, self._last]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with saved norms."""
+        if self._rule is None:
+            return
+        found = state.get("clip_norms")
+        if not isinstance(found, list | tuple) or len(found) != 2:
+            raise InvalidParameterError("clip_norms of the state", found, "two numbers")
+        self.clipping = FlatClipping(found[0])
+        self._last = None if found[1] is None else check_real("clip_norms of the state", found[1])
+
+
+class Phis:
+    """Phi of every step and every trained parameter.
+
+    Args:
+        trained: the parameters.
+        scales: standard deviation of their noise where a row of C^-1 has norm 1, one a parameter.
+        row_norms: norms of the rows of C^-1, shape (n,).
+    """
+
+    def __init__(
+        self, trained: Sequence[Tensor], scales: Sequence[float], row_norms: npt.NDArray[np.float64]
+    ) -> None:
+        self._trained = trained
+        self._scales = scales
+        self._row_norms = row_norms
+
+    def at(self, step: int, scale: float = 1.0) -> list[float]:
+        """Phi of a step times `scale`, one a trained parameter."""
+        return [float((own * self._row_norms[step]) ** 2) * scale for own in self._scales]
+
+    def write(self, groups: list[dict[str, Any]], step: int, scale: float = 1.0) -> None:
+        """Put Phi of a step into `group["phi"]`: a float, or a list where parameters differ."""
+        own = {id(param): phi for param, phi in zip(self._trained, self.at(step, scale), strict=True)}
+        for group in groups:
+            values = [own.get(id(param)) for param in group["params"]]
+            distinct = {value for value in values if value is not None}
+            listed = [0.0 if value is None else value for value in values]
+            group["phi"] = distinct.pop() if len(distinct) == 1 else listed
+
+
+_MARK = "_dpmech_wrapped"
+_OURS = {"params", "phi"}  # entries of a parameter group that are no settings of the caller's
+_SCHEDULED = {"lr", "momentum", "betas"}  # what torch's schedulers change
+
+
+class InnerOptimizer:
+    """Watches a torch optimizer that has been made private.
+
+    Args:
+        optimizer: any torch.optim.Optimizer that does one gradient evaluation a step.
+
+    Attributes:
+        optimizer: the same.
+        kind: the name of its class: another one makes other weights of the same state and gradients.
+        changed: whether settings changed between two steps, also before a state that was loaded, otherwise
+            than by the scheduler that is followed.
+
+    Raises:
+        InvalidParameterError: if it is none, or has been made private already.
+        UnsupportedCombinationError: if it evaluates gradients several times a step.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
+        if hasattr(optimizer, _MARK):
+            raise InvalidParameterError(
+                "optimizer", optimizer, "a new torch.optim.Optimizer: this one has been made private already"
+            )
+        parameters = inspect.signature(type(optimizer).step).parameters
+        if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
+            raise UnsupportedCombinationError(
+                f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a row "
+                "of noise of its own",
+                supported="optimizers whose step works without a closure",
+            )
+        self.optimizer = optimizer
+        self.kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        self._groups = optimizer.param_groups
+        self._members = self._listed()
+        self._stepping = False
+        self._resumed: list[dict[str, Any]] | None = None
+        self._left: list[dict[str, Any]] | None = None  # the settings after the newest step
+        self._scheduler: Any = None
+        self.changed = False
+
+    def follow(self, scheduler: Any, *, forget: bool) -> None:  # noqa: ANN401 - a scheduler of torch's
+        """From now on changes that are a scheduler's are none.
+
+        Args:
+            scheduler: whose class and settings checkpoints compare.
+            forget: whether changes until now are none either, as no step before can be taken again.
+        """
+        if forget:
+            self.changed = False
+        elif self._scheduler is not None and scheduler is not self._scheduler:
+            self.changed = True
+        self._scheduler = scheduler
+
+    def close(self) -> None:
+        """From now on the optimizer is stepped here alone."""
+        setattr(self.optimizer, _MARK, True)
+        self._hook = self.optimizer.register_step_pre_hook(self._refuse_direct_step)
+
+    def release(self) -> None:
+        """Give the optimizer back as it was, before any step was taken."""
+        delattr(self.optimizer, _MARK)
+        self._hook.remove()
+
+    def check(self) -> None:
+        """Raise UnsupportedCombinationError if parameters came or went, or settings changed on resuming."""
+        if self.optimizer.param_groups is not self._groups:
+            raise UnsupportedCombinationError(
+                "the wrapped optimizer has other parameter groups than when it was wrapped",
+                supported="loading state through PrivateOptimizer.load_state_dict",
+            )
+        if self._listed() != self._members:
+            raise UnsupportedCombinationError(
+                "parameters were added to or taken from the wrapped optimizer: they would have no noise",
+                supported="the parameters that were there when it was wrapped",
+            )
+        if self._resumed is None:
+            return
+        for now, then in zip(_settings(self._groups), self._resumed, strict=True):
+            changed = _differing(now, then)
+            if changed:
+                raise UnsupportedCombinationError(
+                    f"{', '.join(sorted(changed))} changed since the state was saved: steps that were taken "
+                    "after it would be taken again with the same noise on other sums, and who has seen both "
+                    "subtracts the noise",
+                    supported="going on with the settings of the state; save after scheduler.step()",
+                )
+
+    def step(self) -> None:
+        """The one step that is not refused."""
+        self._resumed = None
+        if self._left is not None and not self.changed:
+            self.changed = self._changed_since(self._left)
+        try:
+            self._stepping = True
+            self.optimizer.step()
+        finally:
+            self._stepping = False
+            # After the step: what an optimizer counts in its groups is no setting that was changed.
+            self._left = None if self.changed else copy.deepcopy(_settings(self._groups))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a state of torch's; the next step must come with its settings."""
+        self.optimizer.load_state_dict(state)
+        self._groups = self.optimizer.param_groups
+        self._resumed = copy.deepcopy(_settings(self._groups))
+        self._left = self._resumed
+
+    def _changed_since(self, before: list[dict[str, Any]]) -> bool:
+        now = _settings(self._groups)
+        names = {name for one, then in zip(now, before, strict=True) for name in _differing(one, then)}
+        if not names or self._scheduler is None:
+            return bool(names)
+        rates = self._scheduler.get_last_lr()
+        if not names <= _SCHEDULED or len(rates) != len(now):
+            return True
+        return not all(_same(group["lr"], rate) for group, rate in zip(now, rates, strict=True))
+
+    def _listed(self) -> list[int]:
+        return [id(param) for group in self.optimizer.param_groups for param in group["params"]]
+
+    def _refuse_direct_step(self, *_: object) -> None:
+        if not self._stepping:
+            raise UnsupportedCombinationError(
+                "the wrapped optimizer was stepped directly: its gradients are not private",
+                supported="PrivateOptimizer.step",
+            )
+
+
+def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in group.items() if name not in _OURS} for group in groups]
+
+
+def _differing(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
+    return [name for name, value in then.items() if name not in now or not _same(now[name], value)]
+
+
+def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever a group holds
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return bool(torch.equal(torch.as_tensor(one).cpu(), torch.as_tensor(other).cpu()))
+    return bool(one == other)
+
 
 _KEY = "dpmech"  # what is ours in a state dict, beside the keys of torch
 

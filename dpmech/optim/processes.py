@@ -1,25 +1,18 @@
 """Several processes, one release: the same key everywhere, and a check that all claim the same."""
 
+import dataclasses
 import hashlib
 import json
+import math
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
+import torch
+import torch.distributed
 import torch.distributed as dist
 from torch import Tensor
 
-from dpmech.exceptions import CertificateError, UnsupportedCombinationError
-
-__all__ = [
-    "Group",
-    "Key",
-    "add_over",
-    "check_agreement",
-    "check_processes",
-    "gathered",
-    "is_first",
-    "processes",
-    "shared_key",
-]
+from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 
 Key: TypeAlias = tuple[int, int]
 
@@ -100,3 +93,150 @@ def add_over(tensors: list[Tensor], group: Group) -> None:
         return
     for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
         work.wait()
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """The local part of one parameter.
+
+    Attributes:
+        index: position among the parameters.
+        shape: shape of the whole parameter.
+        local_shape: shape of the part on this process; the same where it is not sharded.
+        dtype: dtype of its normal numbers: float32, or float64 for float64 parameters.
+        device: where it lives.
+        shard: number of the shard; 0 where it is not sharded. Replicas of a shard share it.
+        shards: how many there are.
+    """
+
+    index: int
+    shape: tuple[int, ...]
+    local_shape: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    shard: int = 0
+    shards: int = 1
+
+    @property
+    def forms_on(self) -> torch.device:
+        """Where rows of noise are formed: where it lives, or on the CPU where float64 may be missing."""
+        return self.device if self.device.type in ("cpu", "cuda") else torch.device("cpu")
+
+    @property
+    def size(self) -> int:
+        """Number of local values."""
+        return math.prod(self.local_shape)
+
+    def chunks(self, length: int) -> Iterator[tuple[int, int, int]]:
+        """(number, first value, end) of the chunks of at most `length` values."""
+        for number, start in enumerate(range(0, self.size, length)):
+            yield number, start, min(start + length, self.size)
+
+    def describe(self) -> dict[str, Any]:
+        """What a resumed run must have in common with this one, as plain data."""
+        return {
+            "shape": list(self.shape),
+            "local_shape": list(self.local_shape),
+            "dtype": str(self.dtype),
+            "shard": self.shard,
+        }
+
+
+def make_slots(params: Iterable[Tensor]) -> tuple[list[Tensor], list[Slot]]:
+    """Check parameters, and say where the noise of each goes.
+
+    Raises:
+        InvalidParameterError: if there is none, or one is no tensor, comes twice, has no real
+            floating-point dtype, holds no data or is a partial sum.
+    """
+    if isinstance(params, Tensor) or not isinstance(params, Iterable):
+        raise InvalidParameterError("params", params, "an iterable of tensors")
+    tensors = list(params)
+    if not tensors:
+        raise InvalidParameterError("params", tensors, "at least one tensor")
+    seen: set[int] = set()
+    slots = []
+    for index, param in enumerate(tensors):
+        name = f"params[{index}]"
+        if not isinstance(param, Tensor):
+            raise InvalidParameterError(name, param, "a tensor")
+        if id(param) in seen:
+            raise InvalidParameterError(name, tuple(param.shape), "given once")
+        seen.add(id(param))
+        if not param.is_floating_point():
+            raise InvalidParameterError(f"dtype of {name}", param.dtype, "a real floating-point dtype")
+        if param.device.type == "meta" or param.layout != torch.strided:
+            raise InvalidParameterError(name, (param.device, param.layout), "a dense tensor with data")
+        shard, shards = _shard(name, param)
+        slots.append(
+            Slot(
+                index=index,
+                shape=tuple(param.shape),
+                local_shape=tuple(local_part(param).shape),
+                dtype=noise_dtype(param),
+                device=param.device,
+                shard=shard,
+                shards=shards,
+            )
+        )
+    return tensors, slots
+
+
+def noise_dtype(param: Tensor) -> torch.dtype:
+    """float32, or float64 for float64 parameters: what normal numbers are drawn in."""
+    return torch.float64 if param.dtype == torch.float64 else torch.float32
+
+
+def write_grad(param: Tensor, local: Tensor) -> None:
+    """Make `local` the gradient of `param`, rounded to its dtype and laid out like it."""
+    mine = local_part(param.detach())
+    if mine.dtype != local.dtype or mine.stride() != local.stride():
+        local = torch.empty_like(mine).copy_(local)
+    param.grad = like_param(local, param)
+
+
+def is_sharded(param: Tensor) -> bool:
+    """Whether a parameter is a DTensor (FSDP2, tensor parallelism), so that this process holds a part."""
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(param, DTensor)
+
+
+def local_part(param: Tensor) -> Tensor:
+    """The tensor of this process: the local shard of a DTensor, else the tensor itself."""
+    return param.to_local() if is_sharded(param) else param  # type: ignore[attr-defined]  # a DTensor
+
+
+def like_param(local: Tensor, param: Tensor) -> Tensor:
+    """A local part as a tensor of the same kind as `param`."""
+    if not is_sharded(param):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        local,
+        param.device_mesh,  # type: ignore[attr-defined]  # a DTensor
+        param.placements,  # type: ignore[attr-defined]  # the same
+        run_check=False,
+        shape=param.shape,
+        stride=param.stride(),
+    )
+
+
+def _shard(name: str, param: Tensor) -> tuple[int, int]:
+    if not is_sharded(param):
+        return 0, 1
+    mesh, placements = param.device_mesh, param.placements  # type: ignore[attr-defined]  # a DTensor
+    coordinate = mesh.get_coordinate()
+    if coordinate is None or any(placement.is_partial() for placement in placements):
+        raise InvalidParameterError(
+            name, (mesh, placements), "sharded or replicated on a mesh that holds this process"
+        )
+    shard, shards = 0, 1
+    for dim, placement in enumerate(placements):
+        if not placement.is_replicate():
+            shard = shard * mesh.size(dim) + coordinate[dim]
+            shards *= mesh.size(dim)
+    return shard, shards

@@ -13,8 +13,6 @@ from dpmech.guards import check_integer
 from dpmech.numerics import up
 from dpmech.optim.runs import LotOptimizer
 
-__all__ = ["MlflowTracker", "ProgressBar", "TensorBoardTracker", "Tracker", "WandbTracker", "follow"]
-
 
 class Tracker(abc.ABC):
     """Takes values of a step; derive from it for others."""

@@ -16,8 +16,6 @@ from dpmech.reports.attacks import RATES
 from dpmech.reports.review import Review
 from dpmech.reports.words import adjacency_words, claim_words, clip_words, strategy_words, unit_words
 
-__all__ = ["NOT_STATED", "Answer", "Checklist", "checklists"]
-
 NOT_STATED = "not stated"
 
 # An answer and where it is from; None where nothing is known.

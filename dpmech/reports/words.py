@@ -7,20 +7,6 @@ from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, typed, up
 from dpmech.plans import STRATEGIES
 
-__all__ = [
-    "LIMITS",
-    "adjacency_words",
-    "claim_words",
-    "clip_words",
-    "evidence_words",
-    "not_covered",
-    "participation_words",
-    "run_words",
-    "strategy_words",
-    "sure_words",
-    "unit_words",
-]
-
 # Beyond this e^eps leaves float64.
 _LARGEST = 700.0
 

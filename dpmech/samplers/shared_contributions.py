@@ -11,8 +11,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
 
-__all__ = ["SharedContributions"]
-
 _ACCEPTED = "for every record a list, tuple, set or array of the ids of its owners, of at least one"
 
 

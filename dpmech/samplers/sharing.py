@@ -9,8 +9,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
 
-__all__ = ["check_indices", "padded", "shard"]
-
 
 def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401 - any sequence of integers
     """The part of a lot that one of several processes works on; the parts are disjoint and make up the lot.

@@ -14,8 +14,6 @@ from dpmech.numerics import IntArray
 from dpmech.samplers.sharing import check_indices
 from dpmech.schemes import scheme_of
 
-__all__ = ["ParticipationTracker"]
-
 _STATE = {"configuration", "steps", "last", "counts"}
 _BEFORE = {"smallest_separation"}  # in states of before, where nothing needs it
 

@@ -13,8 +13,6 @@ from dpmech.numerics import Guarantee, short, typed
 from dpmech.schemes import scheme_of
 from dpmech.verifying.report import Check, Verification
 
-__all__ = ["policy_checks"]
-
 # Relative error of a size that is a product or quotient of floats; and the most examples that there are.
 _SPELLED, _MOST = 1e-9, 1e15
 # How far the clock of whoever signed may be ahead.

@@ -11,8 +11,6 @@ from dpmech.documents import Certificate, RunRecord, Statement
 from dpmech.free_text import on_one_line
 from dpmech.numerics import typed
 
-__all__ = ["Check", "Question", "Verification"]
-
 _ABOUT_RUNS = ("run", "randomness", "examples", "checkpoints")
 _ABOUT_FILES = ("file", "sensitivity", "evidence", "signature")
 

@@ -27,8 +27,6 @@ from dpmech.documents import (
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import write_bytes
 
-__all__ = ["sign"]
-
 _REPLACE = ": it is signed already; replace (--replace) signs it anew"
 
 

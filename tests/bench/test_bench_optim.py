@@ -7,10 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from dpmech.optim.rules.adam import AdamBC  # noqa: E402
+from dpmech.optim.rules.base import SignSGD  # noqa: E402
 from dpmech.optim.rules.denoiser import attach_denoiser  # noqa: E402
-from dpmech.optim.rules.muon import Muon  # noqa: E402
-from dpmech.optim.rules.orthogonalize import QUINTIC_COEFS  # noqa: E402
-from dpmech.optim.rules.sign import SignSGD  # noqa: E402
+from dpmech.optim.rules.muon import QUINTIC_COEFS, Muon  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # One twelfth of ViT-B: the matrices of one block, and its vectors.

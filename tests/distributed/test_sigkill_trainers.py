@@ -60,7 +60,7 @@ def train_hf(cal, folder, tell):
     from transformers import TrainerCallback, TrainingArguments
 
     from dpmech.optim.hf import Privacy, PrivateTrainer
-    from dpmech.optim.hf.run_files import newest
+    from dpmech.optim.hf.arguments import newest
 
     released = log_of(folder)
     fresh = newest(folder / "out") is None

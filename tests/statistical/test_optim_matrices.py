@@ -12,8 +12,11 @@ import scipy.stats
 torch = pytest.importorskip("torch")
 
 from dpmech.optim.rules.denoiser import denoise_matrices  # noqa: E402
-from dpmech.optim.rules.muon import Muon  # noqa: E402
-from dpmech.optim.rules.orthogonalize import orthogonalize, taylor_coefs  # noqa: E402
+from dpmech.optim.rules.muon import (  # noqa: E402
+    Muon,
+    orthogonalize,
+    taylor_coefs,
+)
 
 ALPHA = 1e-9
 COPIES, ROUNDS = 1_000, 60

@@ -19,18 +19,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
 
-__all__ = [
-    "StationarityBound",
-    "average_momentum_weight",
-    "average_momentum_weight_bound",
-    "light_tail_clipping_residual",
-    "lot_noise",
-    "momentum_noise",
-    "momentum_weight",
-    "second_moment_clipping_residual",
-    "stationarity_bound",
-]
-
 # After this many time constants beta^t is below 1e-17 and the weights no longer change.
 _SETTLED = 40.0
 _CHUNK = 1_000_000

@@ -14,20 +14,6 @@ import numpy.typing as npt
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
 
-__all__ = [
-    "average_variance_ratio",
-    "best_correlation",
-    "column_norm",
-    "descent_bound",
-    "gain_bound",
-    "integrated_variance",
-    "loss_bound",
-    "prefix_variance_ratio",
-    "relative_gain_bound",
-    "secret_start_norm",
-    "weighted_variance_ratio",
-]
-
 
 def column_norm(lam: float, steps: int | None = None) -> float:
     """Single-participation sensitivity kappa = sqrt((1 - lam^(2T)) / (1 - lam^2)) with z_0 = 0.

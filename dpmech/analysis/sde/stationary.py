@@ -17,8 +17,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real, check_vector
 from dpmech.numerics import FloatArray
 
-__all__ = ["Moments", "sgd_moments", "sgd_stationary_variance", "sign_moments", "sign_stationary_variance"]
-
 
 class Moments(NamedTuple):
     """Mean and variance of each coordinate, shape (d,)."""

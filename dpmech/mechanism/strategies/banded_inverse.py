@@ -17,8 +17,6 @@ from dpmech.mechanism.strategies.toeplitz import (
 )
 from dpmech.numerics import FloatArray, bounded_inverse, trimmed
 
-__all__ = ["BandedInverse", "InverseSquareRoot"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False, init=False)
 class InverseSquareRoot(FactoredStrategy):

@@ -16,8 +16,6 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import UNIT, FloatArray, sum_rounding
 
-__all__ = ["Strategy"]
-
 
 class Strategy(abc.ABC):
     r"""A lower-triangular, invertible strategy matrix C of shape (n, n).

@@ -14,8 +14,6 @@ from dpmech.mechanism.strategies.shape import Shape
 from dpmech.mechanism.strategies.toeplitz import powers
 from dpmech.numerics import UNIT, FloatArray, error_of_terms, sum_rounding
 
-__all__ = ["BLT"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class BLT(FactoredStrategy):

@@ -14,8 +14,6 @@ from dpmech.mechanism.strategies.factored import check_operand
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.numerics import UNIT, FloatArray, checked_norms
 
-__all__ = ["Dense"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Dense(Strategy):

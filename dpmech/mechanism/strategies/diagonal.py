@@ -12,8 +12,6 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import FloatArray
 
-__all__ = ["Diagonal", "Identity"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Identity(FactoredStrategy):

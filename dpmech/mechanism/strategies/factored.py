@@ -11,8 +11,6 @@ from dpmech.mechanism.strategies.base import Strategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.numerics import FloatArray
 
-__all__ = ["FactoredStrategy"]
-
 
 class FactoredStrategy(Strategy):
     """A strategy of the form T diag(scale); a final subclass states its factors and nothing else."""

@@ -13,8 +13,6 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import UNIT, FloatArray
 
-__all__ = ["ColumnNormalized"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class ColumnNormalized(Strategy):

@@ -16,8 +16,6 @@ from dpmech.numerics import (
     toeplitz_solve,
 )
 
-__all__ = ["ScaledToeplitz"]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaledToeplitz:

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-__all__ = ["Shape"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Shape:

@@ -13,8 +13,6 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategies.shape import Shape
 from dpmech.numerics import UNIT, FloatArray, bounded_inverse, sum_rounding, trimmed
 
-__all__ = ["BandedToeplitz", "LambdaCGD", "SquareRoot"]
-
 # From here on Stirling's series is exact in float64.
 _STIRLING = 32
 # Relative, of the coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2): at most ten operations and the remainder.

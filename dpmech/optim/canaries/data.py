@@ -13,8 +13,6 @@ from dpmech.drawing import Sampler
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real, check_rng
 
-__all__ = ["CanaryData"]
-
 Example = tuple[Tensor, Tensor]
 
 

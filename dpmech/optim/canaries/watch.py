@@ -15,10 +15,8 @@ from dpmech.exceptions import InvalidParameterError, NumericalError, Unsupported
 from dpmech.numerics import Bounds, FloatArray
 from dpmech.optim.canaries.data import CanaryData
 from dpmech.optim.clipping import clip_and_sum
-from dpmech.optim.local_parts import is_sharded
 from dpmech.optim.private_optimizer import PrivateOptimizer
-
-__all__ = ["CanaryWatch"]
+from dpmech.optim.processes import is_sharded
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
 

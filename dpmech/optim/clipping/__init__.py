@@ -1,11 +1,10 @@
 """Clipping: every example's gradient brought to its norm, and the sum of a lot."""
 
-from dpmech.optim.clipping.batches import Batch, spared_random_numbers
-from dpmech.optim.clipping.clipped_sum import ClippedSum, clip_and_sum
-from dpmech.optim.clipping.factored import Factored, Piece
-from dpmech.optim.clipping.ghost import coverable
-from dpmech.optim.clipping.grad_samples import Intake
-from dpmech.optim.clipping.layers import (
+from dpmech.optim.clipping.clipped_sum import Accumulator, ClippedSum, NonFiniteGradientsWarning, clip_and_sum
+from dpmech.optim.clipping.factored import (
+    Factored,
+    Intake,
+    Piece,
     bias_gradients,
     factors_of,
     joined,
@@ -13,9 +12,14 @@ from dpmech.optim.clipping.layers import (
     positions_of,
     prefers_factors,
 )
-from dpmech.optim.clipping.lot_sum import Accumulator
-from dpmech.optim.clipping.nonfinite import NonFiniteGradientsWarning
-from dpmech.optim.clipping.per_example import ClippingMode, ExampleGradients, clipped_gradients
+from dpmech.optim.clipping.per_example import (
+    Batch,
+    ClippingMode,
+    ExampleGradients,
+    clipped_gradients,
+    coverable,
+    spared_random_numbers,
+)
 from dpmech.optim.clipping.styles import Clipping, FlatClipping, PerLayerClipping, PerMatrixClipping
 
 __all__ = [

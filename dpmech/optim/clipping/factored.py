@@ -1,13 +1,15 @@
-"""Factored: per-example gradients of a weight as sums of outer products, whose norms need no gradient."""
+"""Factored: per-example gradients of a weight as sums of outer products, and the layers that have them."""
 
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["Factored", "Piece"]
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_integer
+from dpmech.optim.processes import local_part
 
 _UNIT = 2.0**-53
 # What is added to a squared norm, relative to the trace product that bounds its roundings. It also bounds
@@ -171,3 +173,276 @@ def _gram_of_left(one: Piece, other: Piece) -> Tensor:
     if one.looks_up:
         return _gram_of_left(other, one).mT
     return one.left @ other.left.mT
+
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# Nanoseconds for one example on a core of a CPU, measured: for each value of a factor (in float64, for norms
+# and sums), for each product of a Gram matrix, for each of its entries, for each product of the sum over
+# positions, and for each value of a gradient that is formed (written, squared, added up).
+_FACTOR, _GRAM, _ENTRY, _PRODUCT, _FORMED = 6.0, 0.1, 3.0, 0.06, 2.0
+# From so many values on factors are taken at up to twice the time: gradients fill the memory.
+_LARGE = 1 << 16
+
+
+def has_factors(layer: nn.Module) -> bool:
+    """Whether the gradients of a layer's weight are sums of outer products of its input and output.
+
+    Exact classes alone, with their own forward: what a subclass computes, a parametrization, or a function
+    that was put in the place of `forward`, cannot be known. Convolutions in
+    groups or with another padding than zeros are left to autograd, and so are lookups that change their
+    weight or count.
+    """
+    if "forward" in vars(layer) or "weight" not in layer._parameters:
+        return False  # torch.nn.utils.weight_norm and prune compute the weight before every call
+    if type(layer) is nn.Linear or _is_transposed(layer):
+        return True
+    if type(layer) is nn.Embedding:
+        return layer.max_norm is None and not layer.scale_grad_by_freq and not layer.sparse
+    if type(layer) in _CONVOLUTIONS:
+        convolution: nn.modules.conv._ConvNd = layer  # type: ignore[assignment]  # one of the three
+        return convolution.groups == 1 and convolution.padding_mode == "zeros"
+    return False
+
+
+def factors_of(layer: nn.Module, given: Tensor, gradient: Tensor) -> Piece:
+    """What one call of a layer adds to the gradients of its weight.
+
+    Args:
+        layer: one that `has_factors`.
+        given: its input, examples first.
+        gradient: of the loss of each example in its output, examples first.
+    """
+    if isinstance(layer, nn.Embedding):
+        right = _last(gradient)
+        rows = given.reshape(right.shape[:2])
+        if layer.padding_idx is not None:
+            right = right.masked_fill((rows == layer.padding_idx)[:, :, None], 0.0)
+        return Piece(rows.long(), right)
+    outputs = _outputs(layer, gradient)
+    if isinstance(layer, nn.modules.conv._ConvNd):
+        return Piece(outputs, _unfolded(layer, given))
+    return Piece(_last(given), outputs) if _is_transposed(layer) else Piece(outputs, _last(given))
+
+
+def bias_gradients(layer: nn.Module, gradient: Tensor) -> Tensor:
+    """What one call adds to the gradients of its bias, shape (examples, outputs)."""
+    return _outputs(layer, gradient).sum(dim=1)
+
+
+def positions_of(layer: nn.Module, shape: Sequence[int]) -> int:
+    """Outer products that one call adds for an example whose output has that shape."""
+    outputs = shape[-1 - len(layer.kernel_size)] if isinstance(layer, nn.modules.conv._ConvNd) else shape[-1]
+    return math.prod(shape) // max(outputs, 1)
+
+
+def matrix_shape(weight: Tensor) -> tuple[int, int]:
+    """Rows and columns of a weight, as its factors have them."""
+    return weight.shape[0], weight[0].numel()
+
+
+def prefers_factors(positions: int, rows: int, columns: int) -> bool:
+    """Whether factors cost less than a gradient of that shape, formed as a sum over so many positions.
+
+    Depends on shapes alone, so that a run that goes on from a checkpoint decides as before.
+    """
+    sums = _PRODUCT * positions * rows * columns
+    factors = (rows + columns) * (_FACTOR * positions + _GRAM * positions**2) + _ENTRY * positions**2 + sums
+    formed = _FORMED * rows * columns + sums
+    return factors <= formed * (2.0 if rows * columns >= _LARGE else 1.0)
+
+
+def joined(pieces: Sequence[Piece], shape: torch.Size, *, factors: bool = True) -> Factored | Tensor:
+    """The gradients of a weight of that shape as factors, or themselves where that costs less.
+
+    Args:
+        pieces: the uses.
+        shape: of the weight.
+        factors: whether factors are wanted at all.
+    """
+    positions, columns = sum(piece.right.shape[1] for piece in pieces), pieces[0].right.shape[2]
+    if factors and prefers_factors(positions, math.prod(shape) // max(columns, 1), columns):
+        return Factored(pieces, tuple(shape))
+    return Factored(pieces, tuple(shape)).formed()
+
+
+def _is_transposed(layer: nn.Module) -> bool:
+    """Whether it is the linear layer of GPT-2 in transformers, whose weight has its inputs first."""
+    kind = type(layer)
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+
+
+def _last(values: Tensor) -> Tensor:
+    """Shape (examples, positions, values), whatever stands between."""
+    return values.reshape(len(values), math.prod(values.shape[1:-1]), values.shape[-1])
+
+
+def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
+    """Gradients in what a layer gives, shape (examples, positions, outputs)."""
+    if isinstance(layer, nn.modules.conv._ConvNd):
+        return _last(gradient.movedim(-1 - len(layer.kernel_size), -1))
+    return _last(gradient)
+
+
+def _unfolded(layer: nn.modules.conv._ConvNd, given: Tensor) -> Tensor:
+    """What every position of the output saw, shape (examples, positions, channels times kernel)."""
+    count = len(layer.kernel_size)
+    images = given.flatten(0, -2 - count)  # an example may consist of several
+    windows = nn.functional.pad(images, _padding(layer))
+    steps = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
+    for dim, (size, stride, gap) in enumerate(steps, start=2):
+        # The window's own places come last: (images, channels, *positions, *kernel).
+        windows = windows.unfold(dim, (size - 1) * gap + 1, stride)[..., ::gap]
+    order = (0, *range(2, 2 + count), 1, *range(2 + count, 2 + 2 * count))
+    positions = math.prod(given.shape[1 : -1 - count]) * math.prod(windows.shape[2 : 2 + count])
+    return windows.permute(order).reshape(
+        len(given), positions, images.shape[1] * math.prod(layer.kernel_size)
+    )
+
+
+def _padding(layer: nn.modules.conv._ConvNd) -> list[int]:
+    """Zeros before and after, the last dimension first, as `pad` takes them."""
+    if layer.padding == "valid":
+        return [0] * (2 * len(layer.kernel_size))
+    if layer.padding == "same":
+        totals = [gap * (size - 1) for size, gap in zip(layer.kernel_size, layer.dilation, strict=True)]
+        return [side for total in reversed(totals) for side in (total // 2, total - total // 2)]
+    return [side for pad in reversed(layer.padding) for side in (pad, pad)]  # type: ignore[misc]  # integers here
+
+
+class Intake:
+    """Takes `grad_sample` off the parameters, and refuses gradients that would bypass clipping or noise.
+
+    Args:
+        trained: parameters that get noise.
+        frozen: parameters of the optimizer that did not require gradients when it was wrapped.
+    """
+
+    def __init__(self, trained: Sequence[Tensor], frozen: Sequence[Tensor]) -> None:
+        self._trained = trained
+        self._frozen = frozen
+        self._own: list[tuple[int, int] | None] = []
+        # Gradients of before, as an earlier private run leaves them, are never read: steps overwrite them.
+        self.note_own()
+
+    def take(self, examples: int | None = None) -> list[Tensor | Factored | None]:
+        """Per-example gradients of the trained parameters, or their factors, taken off them.
+
+        Shape (examples, ...). None where a parameter has none: its gradient is zero for every example.
+
+        Args:
+            examples: how many different examples the gradients are of; None for one a row, where every
+                parameter has a single tensor.
+
+        Raises:
+            UnsupportedCombinationError: if a frozen parameter has a gradient, or a trained one has one
+                without per-example gradients, or one has those of several backward passes and nobody said
+                of how many examples.
+            InvalidParameterError: on a grad_sample of the wrong shape, or of another number of examples.
+        """
+        for index, param in enumerate(self._frozen):
+            given = param.grad is not None or getattr(param, "grad_sample", None) is not None
+            if given or param.requires_grad:
+                what = "received a gradient" if given else "requires gradients now"
+                raise UnsupportedCombinationError(
+                    f"frozen parameter {index}, of shape {tuple(param.shape)}, {what}: it would be trained "
+                    "without noise, or not at all",
+                    supported="parameters that require gradients when PrivateOptimizer is built; those that "
+                    "are to wait may be frozen after that",
+                )
+        parts = [_grad_sample(index, param) for index, param in enumerate(self._trained)]
+        samples = _rows(parts, examples)
+        for index, (param, sample) in enumerate(zip(self._trained, samples, strict=True)):
+            if sample is None and self._is_foreign(index, param):
+                raise UnsupportedCombinationError(
+                    f"parameter {index}, of shape {tuple(param.shape)}, has a gradient but no per-example "
+                    "gradients (grad_sample): nothing bounds what one example adds to it",
+                    supported="grad_sample on every parameter (Opacus' GradSampleModule), clipped_gradients, "
+                    "or ClippedSum.from_grads where the gradients are sums of clipped ones; after "
+                    "make_private(loss=...) model.backward(inputs, targets) in place of loss.backward(); "
+                    "other calls of the model under torch.no_grad(); no clip_grad_norm_, clipping is done "
+                    "here; no gradient checkpointing",
+                )
+        for param, sample in zip(self._trained, samples, strict=True):
+            if sample is not None:
+                param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
+                param.grad = None
+        return samples
+
+    def clear(self) -> None:
+        """Forget per-example gradients."""
+        for param in self._trained:
+            if getattr(param, "grad_sample", None) is not None:
+                param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
+
+    def forget_own(self) -> None:
+        """Take gradients off that were noted, if they are still there."""
+        for index, param in enumerate(self._trained):
+            if self._own[index] is not None and _identity(param.grad) == self._own[index]:
+                param.grad = None
+        self._own = [None] * len(self._trained)
+
+    def note_own(self) -> None:
+        """Note the gradients that are on the parameters now: they are no later surprise."""
+        self._own = [_identity(param.grad) for param in self._trained]
+
+    def _is_foreign(self, index: int, param: Tensor) -> bool:
+        if param.grad is None or _identity(param.grad) == self._own[index]:
+            return False
+        return bool(torch.any(local_part(param.grad) != 0))
+
+
+def _identity(grad: Tensor | None) -> tuple[int, int] | None:
+    return None if grad is None else (local_part(grad).data_ptr(), grad._version)
+
+
+def _grad_sample(index: int, param: Tensor) -> list[Tensor | Factored] | None:
+    """What backward passes left on a parameter: one tensor each."""
+    value = getattr(param, "grad_sample", None)
+    if value is None:
+        return None
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    for part in parts:
+        if isinstance(part, Factored) and part.shape == tuple(param.shape):
+            continue
+        if not isinstance(part, Tensor) or part.shape[1:] != param.shape or part.ndim != param.ndim + 1:
+            shown = tuple(part.shape) if isinstance(part, Tensor) else part
+            raise InvalidParameterError(
+                f"grad_sample of parameter {index}", shown, f"of shape (examples, *{tuple(param.shape)})"
+            )
+    return parts
+
+
+def _rows(
+    found: Sequence[list[Tensor | Factored] | None], examples: int | None
+) -> list[Tensor | Factored | None]:
+    """One tensor a parameter, one row an example.
+
+    Several backward passes over one batch give every example several rows, several batches give it one, and
+    the rows look alike. Only the number of examples tells which it was: rows of the same example are added
+    before they are clipped.
+    """
+    lengths = [[len(part) for part in parts] for parts in found if parts is not None]
+    if examples is None:
+        if any(len(one) > 1 for one in lengths):
+            raise UnsupportedCombinationError(
+                f"per-example gradients of {max(map(len, lengths))} backward passes: those of one example "
+                "may stand in several rows, each clipped by itself",
+                supported="accumulate() after every backward pass over examples of its own, or "
+                "accumulate(examples=...), the number of different examples in all of them",
+            )
+        return [None if parts is None else parts[0] if parts else None for parts in found]
+    check_integer("examples", examples, minimum=0)
+    formed = [
+        None if parts is None else [one.formed() if isinstance(one, Factored) else one for one in parts]
+        for parts in found
+    ]
+    if all(sum(one) == examples for one in lengths):
+        return [None if parts is None else torch.cat(parts) for parts in formed]
+    if all(length == examples for one in lengths for length in one):
+        return [None if parts is None else torch.stack(parts).sum(dim=0) for parts in formed]
+    raise InvalidParameterError(
+        "examples",
+        examples,
+        f"what all backward passes together, or each of them, have for every parameter: they have "
+        f"{sorted(set(map(tuple, lengths)))} rows",
+    )

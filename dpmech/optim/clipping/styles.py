@@ -14,8 +14,6 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.numerics import UNIT
 
-__all__ = ["Blocks", "Clipping", "FlatClipping", "PerLayerClipping", "PerMatrixClipping"]
-
 Layers: TypeAlias = Sequence[int] | Mapping[str | Tensor, int] | None
 _SHORT = 1e-12  # how far a joint sigma may be below that of the calibration, relative
 

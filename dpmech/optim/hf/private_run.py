@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from dpmech.documents import AdaptiveClip
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.optim.clipping import Clipping
-from dpmech.optim.hf.losses import own_loss
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.runs import (
     LOADERS_SIZE,
@@ -20,7 +20,41 @@ from dpmech.optim.runs import (
     make_private,
 )
 
-__all__ = ["Lots", "Privacy", "PrivateRun", "made"]
+
+def own_loss(model: nn.Module, **batch: Any) -> Tensor:  # noqa: ANN401 - what the model takes
+    """The loss that the model computes from an example with labels: for language models its own mean.
+
+    Args:
+        model: called with the batch by name.
+        **batch: one example, as a batch of one.
+
+    Returns:
+        One number.
+    """
+    return _loss_of(model(**batch))
+
+
+def masked_loss(model: nn.Module, **batch: Any) -> Tensor:  # noqa: ANN401 - what the model takes
+    """`own_loss` for encoders (BERT, RoBERTa, ...) and encoder-decoders (T5) that get a padding mask.
+
+    They look at the values of a mask of two dimensions, which `torch.func` cannot follow; a mask of four
+    dimensions, of what is added to the scores, they take as it is. **Not for decoders alone** (GPT-2, Llama):
+    there such a mask would replace the causal one.
+
+    Args:
+        model: called with the batch by name.
+        **batch: one example, as a batch of one; `attention_mask` of shape (1, length), 1 where there is text.
+
+    Returns:
+        One number.
+    """
+    mask = batch["attention_mask"][:, None, None, :].float()
+    return _loss_of(model(**batch | {"attention_mask": (1.0 - mask) * torch.finfo(torch.float32).min}))
+
+
+def _loss_of(outputs: Any) -> Tensor:  # noqa: ANN401 - an output of transformers, or a tuple
+    found: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

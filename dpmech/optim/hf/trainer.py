@@ -12,7 +12,7 @@ from transformers.trainer_utils import SaveStrategy, TrainOutput
 
 from dpmech.documents import RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.hf import run_files
+from dpmech.optim.hf import arguments as run_files
 from dpmech.optim.hf.arguments import (
     check_methods,
     check_trainer,
@@ -30,8 +30,6 @@ from dpmech.optim.runs import (
     load_checkpoint,
     save_checkpoint,
 )
-
-__all__ = ["PrivateTrainer", "PrivateTrainerMixin"]
 
 _RECORD = "run_record.json"
 # What a Trainer logs of raw data: the loss of a lot, the norm of its gradient, how long its texts are.

@@ -1,14 +1,15 @@
 """Sums with their noise on a lattice, so that low bits that roundings left say nothing."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 import torch
 
-from dpmech.exceptions import HorizonError, NumericalError, UnsupportedCombinationError
+from dpmech.exceptions import HorizonError, InvalidParameterError, NumericalError, UnsupportedCombinationError
+from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Strategy
-
-__all__ = ["LONGEST", "SHORTEST", "Lattice", "add_on_lattice", "lattice_step"]
+from dpmech.optim.noise.normals import ANGLE_BITS, RADIUS_BITS, ROUNDINGS
 
 SHORTEST, LONGEST = 2.0**-5, 2.0**-4  # steps, in standard deviations of the noise
 _RANGE = 400  # powers of two that a standard deviation may have: nothing overflows or vanishes within
@@ -78,3 +79,138 @@ def add_on_lattice(total: torch.Tensor, noise: torch.Tensor, step: float) -> Non
     noise.mul_(1.0 / step).add_(rest.sub_(whole)).round_().add_(whole)
     # There are two zeros, and the sign of one would tell on which side of it the sum was.
     total.copy_(noise.mul_(step).add_(0.0))
+
+
+_MOST = 2**62
+_UP = 1.0 + 2.0**-40  # more than all roundings of a formula here
+
+
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    r"""A pair of numbers from a cell of u and a cell of the angle, that meets its sums with roundings.
+
+    Attributes:
+        radius_bits: u is the centre of a cell of 2^-radius_bits.
+        angle_bits: the angle is somewhere in a cell of 2 pi / 2^angle_bits.
+        relative: roundings in units of r.
+        absolute: further roundings, in standard deviations.
+        shortest: of the lattice steps that are used, in standard deviations.
+        longest: of them, likewise.
+    """
+
+    radius_bits: int
+    angle_bits: int
+    relative: float
+    absolute: float
+    shortest: float = SHORTEST
+    longest: float = LONGEST
+
+    @property
+    def radius(self) -> float:
+        """The largest r."""
+        return math.sqrt(2.0 * (self.radius_bits + 1) * math.log(2.0)) * _UP
+
+    @property
+    def move(self) -> float:
+        """How far a number may be from that of the same u and any angle of the cell, rounded up."""
+        return (self.radius * (2.0 * math.pi * 2.0**-self.angle_bits + self.relative) + self.absolute) * _UP
+
+    def closeness(self) -> tuple[float, float]:
+        """Return eps and delta between this pair on its lattice and real Gaussians on the same lattice.
+
+        **Guarantee:** an upper bound, rounded up, in both directions and for every sum.
+
+        Raises:
+            InvalidParameterError: if numbers may move by half a step or more.
+        """
+        move = self.move
+        if not 2.0 * move < self.shortest:
+            raise InvalidParameterError(
+                "shortest", self.shortest, f"above {2.0 * move:g}, twice what numbers may move"
+            )
+        reach = self.radius + self.longest + 2.0 * move
+        # What a box gains where its sides move, over what it has: log-convex in the step, worst at an end.
+        growth = max(
+            math.exp(reach * (step + 2.0 * move)) / (step - 2.0 * move)
+            for step in (self.shortest, self.longest)
+        )
+        eps = 2.0 * math.log1p(2.0 * move * growth) * _UP
+        cells = 4.0 * (self.radius * math.sqrt(2.0) / self.shortest + 2.0) + 4.0
+        return eps, math.exp(eps) * cells * 2.0**-self.radius_bits * _UP
+
+
+# The roundings beside the pair's own: three of the product with the scale, and one of the sum.
+DRAWN = Pair(RADIUS_BITS, ANGLE_BITS, ROUNDINGS + 2.0**-51, 2.0**-57)
+
+
+@dataclasses.dataclass(frozen=True)
+class LatticeLoss:
+    r"""What the roundings of noise may add to a claim.
+
+    For every set S of outcomes the probabilities p with the drawn numbers and q with real Gaussians satisfy
+    $p \le e^{\mathrm{eps}} q + \mathrm{delta}$ and $q \le e^{\mathrm{eps}} p + \mathrm{delta}$.
+
+    **Guarantee:** upper bounds, rounded up, if the words of the cipher were uniform and independent.
+
+    Attributes:
+        eps: >= 0.
+        delta: in [0, 1].
+    """
+
+    eps: float
+    delta: float
+
+    def added_to(self, eps: float, delta: float) -> tuple[float, float]:
+        r"""A budget that training with the drawn numbers meets, if with real Gaussians it meets (eps, delta).
+
+        $(\varepsilon + 2\varepsilon', e^{\varepsilon'}\delta + (1 + e^{\varepsilon + \varepsilon'})\delta')$.
+
+        Args:
+            eps: of the claim, >= 0.
+            delta: of the claim, in [0, 1].
+
+        Returns:
+            eps and delta, rounded up; delta at most 1.
+        """
+        eps = check_real("eps", eps, minimum=0.0)
+        delta = check_real("delta", delta, minimum=0.0, maximum=1.0)
+        total = (eps + 2.0 * self.eps) * _UP
+        if total > 700.0:  # e^total would overflow
+            return total, 1.0 if self.delta else min(1.0, math.exp(self.eps) * delta * _UP)
+        added = math.exp(self.eps) * delta + (1.0 + math.exp(eps + self.eps)) * self.delta
+        return total, min(1.0, added * _UP)
+
+
+def lattice_loss(values: int, steps: int, *, failure: float = 1e-15) -> LatticeLoss:
+    """What the roundings of the noise of a run with `generator="secure-lattice"` may add to its claim.
+
+    **Guarantee:** an upper bound, if the words of the cipher were uniform and independent; adaptive training
+    included. Proof: the page on rounding.
+
+    Args:
+        values: numbers that get noise in one step, in [1, 2^62]: trained weights, and one more with an
+            AdaptiveClip.
+        steps: in [1, 2^62].
+        failure: in (0, 1): a part of the returned delta; the smaller, the larger eps.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        Dwork, Rothblum and Vadhan 2010, "Boosting and differential privacy", Theorem III.3.
+
+    Examples:
+        >>> loss = lattice_loss(1_000_000, 1_000)
+        >>> print(f"{loss.eps:.1e} {loss.delta:.1e}")
+        1.3e-05 1.6e-12
+        >>> print("{:.5f} {:.5e}".format(*loss.added_to(8.0, 1e-5)))
+        8.00003 1.00049e-05
+    """
+    # Two numbers of a tensor are a pair, and the last one may be alone: never more pairs than values.
+    pairs = check_integer("values", values, minimum=1, maximum=_MOST)
+    pairs *= check_integer("steps", steps, minimum=1, maximum=_MOST)
+    failure = check_real("failure", failure, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+    eps, delta = DRAWN.closeness()
+    count = float(pairs) * _UP
+    total = eps * math.sqrt(2.0 * count * -math.log(failure)) + count * eps * math.expm1(eps)
+    return LatticeLoss(total * _UP, min(1.0, (count * delta + failure) * _UP))

@@ -1,15 +1,26 @@
-"""NoiseStream: row t of sigma clip_norm C^-1 Z for every parameter, one row a step."""
+"""NoiseStream: row t of sigma clip_norm C^-1 Z for every parameter, one row a step.
 
+What must exist once: no copies, no second process, no two live streams with one key.
+
+A row of noise protects one release. Whatever could make the same row twice would release two sums under it,
+whose difference has no noise at all.
+"""
+
+import functools
+import gc
 import hashlib
 import math
 import os
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn, SupportsIndex, TypeAlias
 
 import torch
 from torch import Tensor
 
-from dpmech.documents import AdaptiveClip
+from dpmech.documents import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -18,28 +29,259 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
 )
 from dpmech.guards import check_real
-from dpmech.numerics import typed
-from dpmech.optim.certified_settings import check_claim
+from dpmech.numerics import UNIT, typed
+from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
 from dpmech.optim.clipping import Clipping
-from dpmech.optim.local_parts import Slot, like_param, make_slots
-from dpmech.optim.noise.chunks import NoiseRows, add_row
-from dpmech.optim.noise.lattice import Lattice
+from dpmech.optim.noise.lattice import Lattice, add_on_lattice
 from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
-from dpmech.optim.noise.rows import NoiseMode, correlate
-from dpmech.optim.noise.scales import resolved_norms
+from dpmech.optim.noise.rows import NoiseMode, Recursion, correlate
 from dpmech.optim.noise.secure_normals import (
+    FORMAT,
     ON_LATTICE,
+    PHILOX,
     ZIGGURAT,
     SecureNormals,
     ZigguratNormals,
+    checked_state,
+    generator_of,
     secure_key,
     source_of,
 )
-from dpmech.optim.noise.single_use import Uncopied, check_process_id, hold_key, release_key
-from dpmech.optim.noise.state import FORMAT, PHILOX, checked_state, generator_of
-from dpmech.optim.processes import Group, Key, check_agreement, check_processes, processes, shared_key
+from dpmech.optim.processes import (
+    Group,
+    Key,
+    Slot,
+    check_agreement,
+    check_processes,
+    like_param,
+    make_slots,
+    processes,
+    shared_key,
+)
 
-__all__ = ["NoiseStream"]
+_THREADED = 1 << 18  # values above which threads pay
+
+_Unit: TypeAlias = tuple[Slot, int, int, int]
+_Emit: TypeAlias = Callable[[Slot, int, Tensor], object]
+
+
+class NoiseRows:
+    """What a recursion makes of the normal numbers of every parameter, and what it remembers.
+
+    Args:
+        recursion: how rows are formed.
+        slots: the parameters.
+        factors: the standard deviation of Z for each of them.
+        normals: dtype of the normal numbers; None for that of each slot.
+
+    Attributes:
+        vectors: what the recursion remembers, a list a parameter.
+    """
+
+    def __init__(
+        self,
+        recursion: Recursion,
+        slots: Sequence[Slot],
+        factors: Sequence[float],
+        normals: torch.dtype | None = None,
+    ) -> None:
+        self._recursion = recursion
+        self._slots = slots
+        self._factors = factors
+        self._normals = [normals or slot.dtype for slot in slots]
+        self._scales: Sequence[float] | None = None
+        self.vectors = [
+            [
+                torch.zeros(slot.size, dtype=torch.float64 if recursion.wide else drawn, device=slot.forms_on)
+                for _ in range(recursion.vectors)
+            ]
+            for slot, drawn in zip(slots, self._normals, strict=True)
+        ]
+
+    def form(
+        self,
+        step: int,
+        sources: dict[torch.device, NormalSource],
+        emit: _Emit,
+        scales: Sequence[float] | None = None,
+    ) -> None:
+        """Hand row `step` in float64 to emit(slot, first value, chunk); once for every step, in order.
+
+        Args:
+            step: t.
+            sources: of the normal numbers.
+            emit: takes the chunks.
+            scales: what the row of every parameter is multiplied by; None for 1. What is remembered does not
+                depend on it.
+        """
+        self._scales = scales
+        units = [(slot, *chunk) for slot in self._slots for chunk in slot.chunks(sources[slot.device].chunk)]
+        host = [unit for unit in units if unit[0].device.type == "cpu"]
+        self._run(step, sources, [unit for unit in units if unit[0].device.type != "cpu"], emit)
+        threads = min(torch.get_num_threads(), len(host))
+        if threads > 1 and sum(end - start for _, _, start, end in host) >= _THREADED:
+            with ThreadPoolExecutor(threads) as pool:
+                list(
+                    pool.map(
+                        lambda first: self._run(step, sources, host[first::threads], emit), range(threads)
+                    )
+                )
+        else:
+            self._run(step, sources, host, emit)
+
+    @torch.no_grad()
+    def _run(
+        self, step: int, sources: dict[torch.device, NormalSource], units: list[_Unit], emit: _Emit
+    ) -> None:
+        """Form some chunks of the row; no two of them touch the same memory."""
+        longest = max((end - start for _, _, start, end in units), default=0)
+
+        @functools.cache  # made once for all chunks: fresh memory costs more than what is done with it
+        def scratch(use: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+            return torch.empty(longest, dtype=dtype, device=device)
+
+        for slot, number, start, end in units:
+            out = scratch("row", torch.float64, slot.forms_on)[: end - start]
+            self._recursion.advance(
+                step,
+                self._factors[slot.index] * (1.0 if self._scales is None else self._scales[slot.index]),
+                functools.partial(_draw, sources[slot.device], slot, number),
+                [vector[start:end] for vector in self.vectors[slot.index]],
+                out,
+                scratch("normals", self._normals[slot.index], slot.forms_on)[: end - start],
+            )
+            emit(slot, start, out)
+
+
+def add_row(total: Tensor, noise: Tensor, lattice: float | None = None) -> None:
+    """Add a row in float64 to a part of a sum in float32 or float64; only the result is rounded.
+
+    Args:
+        total: the part, which is overwritten.
+        noise: the row; its contents may be lost.
+        lattice: None, or the step of the lattice on which the result is put first.
+    """
+    if lattice is not None:
+        add_on_lattice(total, noise, lattice)
+    elif total.device == noise.device:
+        total.add_(noise)  # torch adds numbers of both kinds in float64
+    else:
+        total.copy_(noise.add_(total.to(noise.device)))
+
+
+def _draw(source: NormalSource, slot: Slot, number: int, step: int, out: Tensor) -> None:
+    source.fill(out, step, slot.index, slot.shard, number)
+
+
+def resolved_norms(
+    claim: Claim, value: float | Sequence[float] | Clipping | AdaptiveClip, params: Sequence[Tensor]
+) -> list[float]:
+    """The clip norm to which the noise of each parameter is scaled.
+
+    Args:
+        claim: what is certified.
+        value: as for NoiseStream.
+        params: the parameters.
+
+    Raises:
+        InvalidParameterError: on a bad value.
+        CertificateError: if it is another one than certified, or smaller.
+    """
+    count = len(params)
+    if isinstance(value, AdaptiveClip):
+        check_rule(claim, value)
+        scales = [value.gradient_sigma(claim.sigma)] * (count - 1) + [value.count_stddev(claim.sigma)]
+        return [scale / claim.sigma * (1.0 + 4.0 * UNIT) for scale in scales]
+    if isinstance(value, Clipping):
+        check_certified(claim, "clip_norm", value.joint_norm)
+        return list(value.noise_norms(params, claim.sigma))
+    norms = _check_clip_norms(value, count)
+    if isinstance(value, Sequence):
+        # How gradients are clipped is not known here: noise of the whole norm serves for any way.
+        check_reaches(claim, "clip_norm", min(norms))
+    else:
+        check_certified(claim, "clip_norm", norms[0])
+    return norms
+
+
+def _check_clip_norms(value: float | Sequence[float], count: int) -> list[float]:
+    if not isinstance(value, Sequence):
+        return [check_real("clip_norm", value, minimum=0.0, open_minimum=True)] * count
+    if len(value) != count:
+        raise InvalidParameterError("clip_norm", value, f"a number, or {count} numbers, one a parameter")
+    return [check_real("clip_norm", one, minimum=0.0, open_minimum=True) for one in value]
+
+
+_HELD: "weakref.WeakValueDictionary[tuple[int, Key], object]" = weakref.WeakValueDictionary()
+_LOCK = threading.RLock()  # a collection below may run code that comes here again
+
+
+class Uncopied:
+    """Base of classes whose instances refuse `copy.copy`, `copy.deepcopy` and pickling."""
+
+    def __copy__(self) -> NoReturn:
+        """Refused."""
+        self._refuse("copied")
+
+    def __deepcopy__(self, memo: dict[int, object]) -> NoReturn:
+        """Refused."""
+        self._refuse("copied")
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Refused."""
+        self._refuse("pickled")
+
+    def _refuse(self, how: str) -> NoReturn:
+        raise UnsupportedCombinationError(
+            f"a {type(self).__name__} was {how}: both would hand out the same lots or the same noise, and "
+            "two sums released under one row tell their difference",
+            supported="state_dict(), loaded into a new one when this one is no longer used",
+        )
+
+
+def check_process_id(made_in: int, what: str) -> None:
+    """Raise UnsupportedCombinationError in another process than the one that made an object."""
+    here = os.getpid()
+    if here != made_in:
+        raise UnsupportedCombinationError(
+            f"{what} of process {made_in} is used in process {here}: both would release the same rows of "
+            "noise, as after a fork",
+            supported="making it in the process that uses it",
+        )
+
+
+def hold_key(key: Key, owner: object) -> None:
+    """Note that a stream of this process draws from a key, until it is gone or gives it back.
+
+    Raises:
+        UnsupportedCombinationError: if another live stream of this process has the key.
+    """
+    entry = (os.getpid(), key)
+    with _LOCK:
+        if _taken(entry, owner):
+            gc.collect()  # what only a cycle refers to is no longer used
+        if _taken(entry, owner):
+            raise UnsupportedCombinationError(
+                "another live NoiseStream or PrivateOptimizer of this process draws the same noise (from an "
+                "equal seed, or from the same saved state): two sums released under one row tell their "
+                "difference",
+                supported="optimizer.close() of the other one first, to go on from its state; another "
+                "generator for a run of its own",
+            )
+        _HELD[entry] = owner
+
+
+def release_key(key: Key, owner: object) -> None:
+    """The key is free again, if this stream held it."""
+    entry = (os.getpid(), key)
+    with _LOCK:
+        if _HELD.get(entry) is owner:
+            del _HELD[entry]
+
+
+def _taken(entry: tuple[int, Key], owner: object) -> bool:
+    holder = _HELD.get(entry)
+    return holder is not None and holder is not owner
 
 
 class NoiseStream(Uncopied):

@@ -1,6 +1,7 @@
 """Update rules for private gradients, and what measures them."""
 
 from dpmech.optim.rules.adam import AdamBC
+from dpmech.optim.rules.base import SignSGD
 from dpmech.optim.rules.denoiser import attach_denoiser, denoise_matrices
 from dpmech.optim.rules.diagnostics import (
     Alignment,
@@ -8,14 +9,12 @@ from dpmech.optim.rules.diagnostics import (
     clamp_fraction,
     denoiser_improvement,
     effective_degrees,
+    momentum_noise_ratios,
     muon_alignment,
     muon_quality,
     noise_share,
 )
-from dpmech.optim.rules.momentum_noise import momentum_noise_ratios
-from dpmech.optim.rules.muon import Muon, MuonScale
-from dpmech.optim.rules.orthogonalize import QUINTIC_COEFS, orthogonalize, taylor_coefs
-from dpmech.optim.rules.sign import SignSGD
+from dpmech.optim.rules.muon import QUINTIC_COEFS, Muon, MuonScale, orthogonalize, taylor_coefs
 
 __all__ = [
     "QUINTIC_COEFS",

@@ -19,8 +19,6 @@ from dpmech.optim.rules.base import (
     zeros_like_state,
 )
 
-__all__ = ["AdamBC"]
-
 
 class AdamBC(Rule):
     r"""Adam whose second moment has the variance of the privacy noise taken out.

@@ -12,8 +12,6 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_real
 from dpmech.optim.rules.base import check_flag, phis_of
 
-__all__ = ["attach_denoiser", "denoise_matrices"]
-
 # The paper's threshold: how far above the edge of pure noise the top singular value must lie.
 THRESHOLD = 1.02
 

@@ -1,17 +1,20 @@
 """Training runs: model, loader and optimizer kept together, with checkpoints."""
 
-from dpmech.optim.runs.better_parameter import BetterParameterWarning
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
+from dpmech.optim.runs.example_loss import MeanOverViews
 from dpmech.optim.runs.fingerprints import by_steps_alone
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
 from dpmech.optim.runs.loader import LotSampler, PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
-from dpmech.optim.runs.make_private import LOADERS_SIZE, make_private
-from dpmech.optim.runs.one_call import make_private_with_epsilon
+from dpmech.optim.runs.make_private import (
+    LOADERS_SIZE,
+    BetterParameterWarning,
+    make_private,
+    make_private_with_epsilon,
+)
 from dpmech.optim.runs.per_example_model import PerExampleModel
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
-from dpmech.optim.runs.views import MeanOverViews
 
 __all__ = [
     "LOADERS_SIZE",

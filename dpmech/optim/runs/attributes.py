@@ -3,13 +3,12 @@
 import dataclasses
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-
-__all__ = ["Attributes"]
 
 # What torch keeps in every module, and Opacus in those that it has hooks on.
 _NOT_OWN = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
@@ -202,3 +201,42 @@ def _refilled(held: Any, copy: Any) -> None:  # noqa: ANN401 - containers
     elif list(map(id, held)) != list(map(id, copy)):
         held.clear()
         (held.update if isinstance(held, set) else held.extend)(copy)
+
+
+class Afresh:
+    """Calls a loss so that no call sees what examples of an earlier one left in attributes of the model.
+
+    A batch is several calls: one for each physical batch, and one of its first example alone where it is
+    not known yet which layers a loss uses.
+
+    Args:
+        loss: `loss(model, *example)`.
+        model: whose attributes are put back.
+    """
+
+    def __init__(self, loss: Callable[..., Tensor], model: nn.Module) -> None:
+        self._loss = loss
+        self._model = model
+        self._before: Attributes | None = None
+        self._called = False
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """A block within which, and after which, tensors in attributes are put back."""
+        self._before, self._called = Attributes(self._model), False
+        try:
+            yield
+        finally:
+            self._put_back()
+            self._before = None
+
+    def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 - one example
+        """The loss of one example."""
+        if self._called:
+            self._put_back()
+        self._called = True
+        return self._loss(model, *args, **kwargs)
+
+    def _put_back(self) -> None:
+        if self._before is not None:
+            self._before.put_back(Attributes(self._model).changed(self._before, numbers=False))

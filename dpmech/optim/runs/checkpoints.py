@@ -16,8 +16,6 @@ from dpmech.optim.runs.fingerprints import PARTS, by_steps_alone, scheduler_chan
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
 
-__all__ = ["load_checkpoint", "save_checkpoint"]
-
 _FORMAT = 3  # before, fingerprints stood beside the loader's state, and none were of the weights
 
 

@@ -3,12 +3,11 @@
 import copy
 import dataclasses
 import types
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-
-__all__ = ["copied", "fields_of", "with_fields", "with_items"]
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - anything
@@ -56,3 +55,116 @@ def copied(value: Any) -> Any:  # noqa: ANN401 - an example
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - whatever an object raises that was not made for it
         return value
+
+
+class Given:
+    """The arguments of a call on so many examples."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
+        self._args, self._kwargs = args, kwargs
+        self.count = count
+        self.tensors: list[Tensor] = []
+        self.rows: list[Tensor] = []
+        self.lists = 0
+        self._others: dict[int, Tensor] = {}
+        self._mapped((args, kwargs), None, wide=False, found=self.tensors, top=True)
+        self.rows = [one for one in self.tensors if one.ndim and len(one) == count]
+
+    @property
+    def followed(self) -> bool:
+        """Whether anything follows the examples."""
+        return bool(self.rows or self.lists)
+
+    def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other tensors in the places of `self.tensors`."""
+        self._others = {id(one): other for one, other in zip(self.tensors, tensors, strict=True)}
+        try:
+            args, kwargs = self._mapped((self._args, self._kwargs), None, wide=False, found=[], top=True)
+        finally:
+            self._others = {}
+        return args, kwargs
+
+    def picked(self, examples: Sequence[int], *, wide: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call on some of them."""
+        args, kwargs = self._mapped((self._args, self._kwargs), examples, wide=wide, found=[], top=True)
+        return args, kwargs
+
+    def _mapped(
+        self,
+        value: Any,  # noqa: ANN401 - what a model takes
+        examples: Sequence[int] | None,
+        *,
+        wide: bool,
+        found: list[Tensor],
+        top: bool = False,
+        inside: tuple[int, ...] = (),
+    ) -> Any:  # noqa: ANN401 - the same
+        """A copy for some examples (None for all); the tensors in it are added to what was found."""
+
+        def again(one: Any) -> Any:  # noqa: ANN401 - the same
+            return self._mapped(one, examples, wide=wide, found=found, inside=(*inside, id(value)))
+
+        if isinstance(value, Tensor):
+            found.append(value)
+            return self._picked(value, examples, wide=wide)
+        if id(value) in inside:
+            return value
+        if isinstance(value, Mapping):
+            return with_items(value, {key: again(one) for key, one in value.items()})
+        if top:  # arguments are no examples, however many there are
+            args, kwargs = value
+            return tuple(again(one) for one in args), again(kwargs)
+        if isinstance(value, tuple | list):
+            if type(value) is list and self._is_rows(value):
+                self.lists += 1
+                every = range(len(value)) if examples is None else examples
+                return [self._alone(value[place], wide=wide, found=found) for place in every]
+            inner = [again(one) for one in value]
+            return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
+        held = fields_of(value)
+        if not held:
+            return value
+        return with_fields(value, {name: again(one) for name, one in held.items()})
+
+    def _picked(self, tensor: Tensor, examples: Sequence[int] | None, *, wide: bool) -> Tensor:
+        one = tensor.detach()
+        if examples is not None and one.ndim and len(one) == self.count:
+            one = one[torch.tensor(examples, device=one.device)]
+        if examples is None:
+            return self._others.get(id(tensor), tensor)
+        return one.double() if wide and one.is_floating_point() else one.clone()
+
+    def _is_rows(self, value: list[Any]) -> bool:
+        """Whether a list has one entry an example, rather than tensors that have their rows."""
+        return len(value) == self.count and not all(
+            isinstance(one, Tensor) and one.ndim and len(one) == self.count for one in value
+        )
+
+    def _alone(self, value: Any, *, wide: bool, found: list[Tensor]) -> Any:  # noqa: ANN401 - of one example
+        """A copy of what belongs to one example."""
+        if isinstance(value, Tensor):
+            found.append(value)
+            one = value.detach()
+            return one.double() if wide and one.is_floating_point() else one.clone()
+        if isinstance(value, Mapping):
+            return with_items(
+                value, {key: self._alone(one, wide=wide, found=found) for key, one in value.items()}
+            )
+        if type(value) in {list, tuple}:
+            return type(value)(self._alone(one, wide=wide, found=found) for one in value)
+        return value
+
+
+def tensors_of(value: Any, inside: tuple[int, ...] = ()) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
+    """The tensors in tuples, lists, mappings and objects that hold some, in their order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if value is None or isinstance(value, str | int | float) or id(value) in inside:
+        return []
+    if isinstance(value, Mapping):
+        held: Any = value.values()
+    elif isinstance(value, tuple | list):
+        held = value
+    else:
+        held = (fields_of(value) or {}).values()
+    return [one for inner in held for one in tensors_of(inner, (*inside, id(value)))]

@@ -14,9 +14,6 @@ from dpmech.guards import check_integer
 from dpmech.optim.runs.collated import Alone, compare_rows
 from dpmech.optim.runs.containers import copied, fields_of, with_fields, with_items
 
-__all__ = ["Collation", "OneByOne", "check_dataset"]
-
-
 _OFTEN = 64  # one batch in so many is compared
 _PARTS = (Tensor, np.ndarray, Mapping, tuple, list)
 

@@ -1,19 +1,156 @@
-"""ExampleLoss: the loss of one example, which comes as a batch of one or bare, as the loss expects it."""
+"""Losses of one example: bare or in a batch of one, by a criterion, over several views, or of a user."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn, where, zeros_like
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_integer
 from dpmech.optim.clipping import Batch, spared_random_numbers
-from dpmech.optim.runs.criteria import applied, check_loss, is_criterion
-from dpmech.optim.runs.given import tensors_of
-from dpmech.optim.runs.views import MeanOverViews
+from dpmech.optim.runs.containers import tensors_of
 
-__all__ = ["ExampleLoss", "LossTakes"]
+
+def check_loss(loss: object) -> None:
+    """Raise unless it can be called as a loss.
+
+    Raises:
+        InvalidParameterError: if it cannot be called, or is a class.
+        UnsupportedCombinationError: for a criterion whose mean over one example is another loss.
+    """
+    if not callable(loss):
+        raise InvalidParameterError(
+            "loss",
+            loss,
+            "a function loss(model, *example) of one example, a criterion such as nn.CrossEntropyLoss(), "
+            "or None",
+        )
+    if isinstance(loss, type):
+        raise InvalidParameterError("loss", loss, f"an instance, {loss.__name__}(), not its class")
+    if (
+        isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+        and isinstance(loss.weight, Tensor)
+        and loss.reduction == "mean"
+    ):
+        raise UnsupportedCombinationError(
+            f"{type(loss).__name__} with class weights and reduction='mean': over one example it divides by "
+            "the weight of its class, which cancels it",
+            supported="reduction='sum', with the weights divided by what they should be divided by",
+        )
+
+
+def is_criterion(loss: object) -> bool:
+    """Whether it takes outputs and targets: a module of torch.nn, or a function of torch.nn.functional."""
+    if isinstance(loss, nn.Module):
+        return True
+    return isinstance(loss, types.FunctionType | types.BuiltinFunctionType) and (
+        getattr(nn.functional, loss.__name__, None) is loss
+    )
+
+
+def applied(
+    loss: Callable[..., Tensor], model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Tensor:
+    """The loss of a model and a batch, or a criterion of what the model gives it.
+
+    Raises:
+        InvalidParameterError: for a criterion without inputs and targets by position.
+    """
+    if not is_criterion(loss):
+        return loss(model, *args, **kwargs)
+    if kwargs or len(args) < 2:
+        raise InvalidParameterError(
+            "loss",
+            loss,
+            "for batches like this a function such as lambda model, **example: model(**example).loss; a "
+            "criterion takes model.backward(inputs, targets)",
+        )
+    return loss(model(*args[:-1]), args[-1])
+
+
+class MeanOverViews:
+    r"""A loss of one example that is the mean over views of it (augmentation multiplicity).
+
+    The gradients of all views of an example are averaged **before** the mean is clipped, so that an example
+    adds what it adds without views: sensitivity, noise and certificate stay as they are. It costs the forward
+    and backward passes of all views.
+
+    Args:
+        loss: `loss(model, *batch)`, the mean over a batch, or a criterion such as `nn.CrossEntropyLoss()`. It
+            gets the views of one example as a batch.
+        augment: makes views of the inputs, the first tensor of an example: it gets `views` copies, shape
+            (views, ...), and returns as many. It runs under torch.func, so that it consists of operations of
+            torch, without `.item()`; random numbers of torch differ for every example. None where the dataset
+            hands out examples whose inputs have a first dimension of views already.
+        views: how many, at least 1; None only without `augment`.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or, when called, if views are missing.
+        UnsupportedCombinationError: for a criterion whose mean over one example is another loss.
+
+    Examples:
+        >>> import torch
+        >>> from dpmech.optim import MeanOverViews
+        >>> noisy = MeanOverViews(torch.nn.MSELoss(), lambda x: x + 0.1 * torch.randn_like(x), 8)
+        >>> one = torch.nn.Linear(3, 1), torch.randn(1, 3), torch.randn(1, 1)
+        >>> noisy(*one).shape
+        torch.Size([])
+
+    References:
+        De, Berrada, Hayes, Smith, Balle 2022, arXiv:2204.13650v2, section 3 (augmentation multiplicity).
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor],
+        augment: Callable[[Tensor], Tensor] | None = None,
+        views: int | None = None,
+    ) -> None:
+        check_loss(loss)
+        if augment is None and views is not None:
+            raise InvalidParameterError("views", views, "None without augment: the inputs say how many")
+        if augment is not None and not callable(augment):
+            raise InvalidParameterError("augment", augment, "a function of views copies of the inputs")
+        self.loss, self.augment = loss, augment
+        self.views = None if augment is None else check_integer("views", views, minimum=1)
+
+    def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 - an example
+        """The mean over the views of one example, which comes as a batch of one."""
+        values = [*args, *kwargs.values()]
+        first = next((one for one in values if isinstance(one, Tensor)), None)
+        if first is None:
+            raise InvalidParameterError("batch", values, "with tensors by position or by name, inputs first")
+        if self.augment is None:
+            if first.ndim < 2 or first.shape[1] < 1:
+                raise InvalidParameterError(
+                    "inputs of one example", tuple(first.shape[1:]), "of shape (views, ...), from the dataset"
+                )
+            seen = first[0]
+        else:
+            seen = self.augment(first.expand(self.views or 1, *first.shape[1:]))
+            if not isinstance(seen, Tensor) or not seen.ndim or seen.shape[0] != self.views:
+                shown = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
+                raise InvalidParameterError("what augment returns", shown, f"{self.views} views, one a row")
+        count = seen.shape[0]
+
+        def repeated(value: Any) -> Any:  # noqa: ANN401 - a part of an example
+            if value is first:
+                return seen
+            if isinstance(value, Tensor):
+                return value.expand(count, *value.shape[1:])
+            if isinstance(value, Mapping):
+                return {key: repeated(one) for key, one in value.items()}
+            if isinstance(value, tuple | list):
+                return [repeated(one) for one in value]
+            return value
+
+        given = {key: repeated(one) for key, one in kwargs.items()}
+        value = applied(self.loss, model, [repeated(one) for one in args], given)
+        return value.mean() if isinstance(value, torch.Tensor) and value.shape == (count,) else value
+
 
 LossTakes: TypeAlias = Literal["auto", "batch_of_one", "example"]
 _TAKES = ("auto", "batch_of_one", "example")
@@ -182,3 +319,51 @@ def _with_dimension(value: Any) -> Any:  # noqa: ANN401 - one example
 def _shown(error: Exception) -> str:
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}"
+
+
+Reduction: TypeAlias = Literal["mean", "sum"]
+
+
+class UserLoss:
+    """The mean, or the sum, of the losses of a user's examples, so that its gradient is clipped as one.
+
+    Args:
+        loss: of one example, as for make_private.
+        takes: as for make_private.
+        reduction: "mean" or "sum" over the examples that a user has.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+    """
+
+    def __init__(self, loss: Callable[..., Tensor], takes: LossTakes, reduction: Reduction) -> None:
+        if reduction not in {"mean", "sum"}:
+            raise InvalidParameterError("user_loss", reduction, "'mean' or 'sum'")
+        self._loss = ExampleLoss(loss, takes)
+        self._reduction = reduction
+
+    def __call__(self, model: Callable[..., Any], *parts: Tensor) -> Tensor:
+        """The loss of one user: parts of shape (m, ...), then the mask of shape (m,).
+
+        Raises:
+            InvalidParameterError: if that is not what it gets.
+        """
+        *examples, mask = parts
+        if mask.ndim != 1 or any(part.shape[:1] != mask.shape for part in examples):
+            raise InvalidParameterError(
+                "batch",
+                [tuple(part.shape) for part in parts],
+                "what a UserDataset gives: its parts and the mask",
+            )
+        if not self._loss.resolved:
+            self._loss.resolve(model, Batch(tuple(part[:1] for part in examples), {}))
+        values = [
+            self._loss(model, *(part[index] for part in examples)).reshape(())
+            for index in range(mask.shape[0])
+        ]
+        # What stands in for an example that is not there counts for nothing, whatever its loss is.
+        kept = [where(there > 0, value, zeros_like(value)) for there, value in zip(mask, values, strict=True)]
+        total = kept[0]
+        for value in kept[1:]:
+            total = total + value
+        return total / mask.sum() if self._reduction == "mean" else total

@@ -2,27 +2,310 @@
 
 import abc
 import dataclasses
+import functools
 import random
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.optim.runs.clipping_choice import AskedMode
+from dpmech.exceptions import MissingDependencyError, UnsupportedCombinationError
+from dpmech.optim.clipping import (
+    Factored,
+    Piece,
+    bias_gradients,
+    coverable,
+    factors_of,
+    joined,
+    matrix_shape,
+    positions_of,
+    prefers_factors,
+)
 from dpmech.optim.runs.collated import Padded
 from dpmech.optim.runs.example_loss import LossTakes
-from dpmech.optim.runs.ghost_hooks import hooked_module
-from dpmech.optim.runs.loader import PrivateLoader
+from dpmech.optim.runs.loader import LotProgress, PrivateLoader
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
-from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.mixing import MixingWatch
-from dpmech.optim.runs.per_example_model import PerExampleModel, count_calls
+from dpmech.optim.runs.per_example_model import AskedMode, PerExampleModel, count_calls
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
-__all__ = ["GradientMode", "LossOfOneExample", "OpacusHooks"]
+
+def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost: bool) -> nn.Module:
+    """Opacus' GradSampleModuleFastGradientClipping around a model, for one backward pass of the mean loss.
+
+    Its hooks take what goes into a layer and the gradient of what comes out. Opacus forms norms of them and
+    goes backward a second time, over all that the parameters are used for; norms of uses that it has no
+    hook on are missing then. Here norms and sums come from the same factors, or from the gradients.
+
+    Args:
+        model: the model.
+        examples: of the newest batch, where that is known.
+        ghost: whether factors stand for gradients where they cost less.
+
+    Raises:
+        MissingDependencyError: if Opacus is not installed.
+        UnsupportedCombinationError: for trained layers with buffers, and weights computed before every call.
+    """
+    try:
+        import opacus.grad_sample
+    except ImportError:
+        raise MissingDependencyError("opacus", "opacus") from None
+    del opacus
+    kept = [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if any(param.requires_grad for param in layer._parameters.values() if param is not None)
+        and any(True for _ in layer.buffers())
+    ]
+    if kept:
+        raise UnsupportedCombinationError(
+            f"trained layers that hold buffers: {', '.join(kept)}; Opacus takes none",
+            supported="make_private(..., loss=...), with public_buffers where they do not depend on the data",
+        )
+    computed = [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if any(
+            isinstance(value, Tensor) and layer._parameters.keys() & {f"{place}_g", f"{place}_orig"}
+            for place, value in vars(layer).items()
+        )
+    ]
+    if computed:
+        raise UnsupportedCombinationError(
+            f"layers whose weight is computed before every call: {', '.join(computed[:3])} "
+            "(torch.nn.utils.weight_norm), of whose parameters hooks know nothing",
+            supported="torch.nn.utils.parametrizations.weight_norm; or make_private(..., loss=...)",
+        )
+    wrapped: nn.Module = _hooked_class()(model, examples, ghost=ghost)
+    return wrapped
+
+
+@functools.cache
+def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus does
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
+    from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
+
+    class GhostModule(GradSampleModuleFastGradientClipping):  # type: ignore[misc]  # untyped
+        """One backward pass leaves a Factored, or a gradient for every example, on each parameter."""
+
+        def __init__(self, model: nn.Module, examples: Callable[[], int | None], *, ghost: bool) -> None:
+            # Opacus' formulas for them are those of zeros around the image.
+            self._by_autograd = {layer for layer in model.modules() if _is_padded_otherwise(layer)}
+            for layer in self._by_autograd:
+                prepare_layer(layer)
+            super().__init__(model, batch_first=True, loss_reduction="mean")
+            self._ghost = ghost
+            self._examples = examples
+            self._names = {layer: name for name, layer in model.named_modules()}
+            # Hooks run for every layer of every batch, and walking through modules costs as much as they do.
+            self._params = {layer: list(layer.parameters()) for layer in model.modules()}
+            trained = [param for param in model.parameters() if param.requires_grad]
+            self._covered = set(coverable(model, trained)[0])
+            self._pieces: dict[int, list[Piece]] = {}
+            for layer in self._covered:
+                if isinstance(layer, nn.Embedding):
+                    layer.register_forward_pre_hook(_Spread(examples))
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+            """The model's own output.
+
+            Raises:
+                UnsupportedCombinationError: if a layer changes in place what a hooked one gave.
+            """
+            if getattr(self, "_is_replica", False) and torch.is_grad_enabled():
+                raise UnsupportedCombinationError(
+                    "DataParallel copies a model of make_private to several devices, where no hooks are",
+                    supported="the model itself, one process a device: torchrun, see the page on training",
+                )
+            try:
+                return super().forward(*args, **kwargs)
+            except RuntimeError as error:
+                if "modified inplace" not in str(error):
+                    raise
+                named = [name for name, one in self._module.named_modules() if getattr(one, "inplace", False)]
+                found = f" (inplace=True: {', '.join(named)})" if named else ""
+                raise UnsupportedCombinationError(
+                    f"what a trained layer gave is changed in place{found}, where hooks stand on it",
+                    supported="inplace=False, which dpmech.optim.fix(model) sets; or make_private(..., "
+                    "loss=...)",
+                ) from error
+
+        def capture_activations_hook(
+            self, module: nn.Module, forward_input: list[Tensor], _forward_output: Tensor
+        ) -> None:
+            """As that of GradSampleModule: a layer may be called several times."""
+            if not module.training or not torch.is_grad_enabled() or not self.hooks_enabled:
+                return
+            self._check_no_copy()
+            trained = self._trained(module)
+            own = module._parameters.values()
+            if not any(param.requires_grad for param in own if param is not None):
+                return
+            if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor):
+                raise UnsupportedCombinationError(
+                    f"{self._shown(module)} is called with {len(forward_input)} arguments by position, where "
+                    "hooks take one tensor",
+                    supported="make_private(..., loss=...)",
+                )
+            layer: Any = module
+            if not hasattr(layer, "activations"):
+                layer.activations = []
+            layer.activations.append([one.detach() for one in forward_input])
+            for param in trained:
+                param._forward_counter += 1
+
+        def capture_backprops_hook(
+            self,
+            module: nn.Module,
+            _forward_input: Tensor,
+            forward_output: list[Tensor],
+            loss_reduction: str,
+            batch_first: bool,  # noqa: FBT001 - Opacus' signature
+        ) -> None:
+            """Keep factors, or form gradients, of one call of a layer."""
+            if not self.hooks_enabled:
+                return
+            self._check_no_copy()
+            if not getattr(module, "activations", None):
+                raise UnsupportedCombinationError(
+                    f"a backward pass goes through {self._shown(module)}, of whose call nothing was kept",
+                    supported="model.train() before the forward pass (eval mode is for calls without a "
+                    "backward pass), and one backward pass for every forward pass; for gradients of "
+                    "gradients make_private(..., loss=...)",
+                )
+            activations, backprops = self.rearrange_grad_samples(
+                module=module,
+                backprops=forward_output[0].detach(),
+                loss_reduction=loss_reduction,
+                batch_first=batch_first,
+            )
+            with torch.autocast(backprops.device.type, enabled=False):
+                if module in self._covered and (self._is_factored(module, backprops) or _is_padded(module)):
+                    weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))
+                    if weight is not None and weight.requires_grad:
+                        piece = factors_of(module, activations[0], backprops)
+                        self._pieces.setdefault(id(weight), []).append(piece)
+                    formed = {} if bias is None else {bias: bias_gradients(module, backprops)}
+                else:
+                    formed = self._formed(module, activations, backprops)
+            for param, sample in formed.items():
+                _add_sample(param, sample, int(vars(module)["max_batch_len"]))
+            for param in self._trained(module):
+                param._forward_counter -= 1
+                if param._forward_counter == 0:
+                    self._finish(param)
+            if not module.activations and hasattr(module, "max_batch_len"):
+                del module.max_batch_len
+
+        def _check_no_copy(self) -> None:
+            if getattr(self._examples, "copied", False):
+                raise UnsupportedCombinationError(
+                    "a copy of a model of make_private is trained: nobody clips its gradients or adds noise "
+                    "to them",
+                    supported="calls of the copy in eval mode or under torch.no_grad(); to train on, its "
+                    "state_dict() in an ordinary model",
+                )
+
+        def _formed(self, module: nn.Module, activations: list[Tensor], backprops: Tensor) -> Any:  # noqa: ANN401 - Opacus'
+            by_autograd = module in self._by_autograd
+            sampler = None if by_autograd else self.GRAD_SAMPLERS.get(type(module))
+            try:
+                return (sampler or ft_compute_per_sample_gradient)(module, activations, backprops)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
+                raise UnsupportedCombinationError(
+                    f"{self._shown(module)} has no gradients of single examples by Opacus: "
+                    f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+                    supported="make_private(..., loss=...)",
+                ) from error
+
+        def _trained(self, module: nn.Module) -> list[Any]:
+            """The parameters that its hooks are for: of its parts too, where torch.func stands for it."""
+            params = self._params.get(module)
+            return [param for param in params or module.parameters() if param.requires_grad]
+
+        def _is_factored(self, module: nn.Module, backprops: Tensor) -> bool:
+            return self._ghost and _by_factors(module, backprops)
+
+        def _shown(self, module: nn.Module) -> str:
+            return f"{self._names.get(module) or 'the model itself'} ({type(module).__name__})"
+
+        def _finish(self, param: Tensor) -> None:
+            pieces = self._pieces.pop(id(param), [])
+            if pieces:
+                found = joined(pieces, param.shape, factors=self._ghost)
+                other = getattr(param, "_current_grad_sample", None)
+                if other is not None:
+                    found = other + (found.formed() if isinstance(found, Factored) else found)
+                param._current_grad_sample = found  # type: ignore[attr-defined]  # Opacus'
+            promote_current_grad_sample(param)
+
+    GhostModule.__module__, GhostModule.__qualname__ = __name__, "GhostModule"
+    return GhostModule
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class that exists where Opacus does
+    """The class, by which pickles find it again."""
+    if name == "GhostModule":
+        return _hooked_class()
+    raise AttributeError(name)
+
+
+def _add_sample(param: Any, sample: Tensor, longest: int) -> None:  # noqa: ANN401 - with attributes of Opacus
+    """As Opacus, without the zeros that it copies gradients into where no row is missing."""
+    from opacus.grad_sample.grad_sample_module import create_or_accumulate_grad_sample
+
+    if not param.requires_grad:
+        return
+    before = getattr(param, "_current_grad_sample", None)
+    if len(sample) == longest and (before is None or len(before) == longest):
+        # Never in place: a gradient may be what autograd still works with.
+        param._current_grad_sample = sample if before is None else before + sample
+        return
+    if before is not None:
+        param._current_grad_sample = before.clone()
+    create_or_accumulate_grad_sample(param=param, grad_sample=sample, max_batch_len=longest)
+
+
+def _is_padded(layer: nn.Module) -> bool:
+    """Whether a row of its weight has no gradient, which Opacus' formula gives it."""
+    return isinstance(layer, nn.Embedding) and layer.padding_idx is not None
+
+
+def _is_padded_otherwise(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.modules.conv._ConvNd) and layer.padding_mode != "zeros"
+
+
+def _by_factors(layer: nn.Module, backprops: Tensor) -> bool:
+    weight = layer._parameters["weight"]
+    if weight is None or not weight.requires_grad:
+        return True
+    return prefers_factors(positions_of(layer, backprops.shape[1:]), *matrix_shape(weight))
+
+
+class _Spread:
+    """Repeats indices that came as a batch of one for all examples: positions, which others add to theirs.
+
+    Otherwise what comes back for them is a sum over the examples, of which nobody can clip one.
+    """
+
+    def __init__(self, examples: Callable[[], int | None]) -> None:
+        self._examples = examples
+
+    def __call__(self, layer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The indices, for as many examples as the batch has."""
+        count = self._examples()
+        if not given or not layer.training or not torch.is_grad_enabled() or count is None:
+            return None
+        index = given[0]
+        if index.ndim != 2 or index.shape[0] != 1 or count <= 1:
+            return None
+        return (index.expand(count, -1), *given[1:])
 
 
 class GradientMode(abc.ABC):

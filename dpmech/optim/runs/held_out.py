@@ -14,8 +14,6 @@ from dpmech.exceptions import DpmechError
 from dpmech.optim.runs.fingerprints import examples_print, picked_examples, single_prints
 from dpmech.optim.runs.uniqueness import share_examples
 
-__all__ = ["TrainedOn"]
-
 _LEAST, _COUNT = 8, 16  # examples that must agree, and examples that are looked at
 _DEEPEST = 16
 _VIEWS = (Subset, ConcatDataset, StackDataset)

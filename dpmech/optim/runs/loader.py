@@ -1,7 +1,11 @@
 """Lots for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+import hashlib
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -25,13 +29,257 @@ from dpmech.optim.processes import Group, check_agreement, processes
 from dpmech.optim.runs.collated import Padded, padded_row
 from dpmech.optim.runs.datasets import Collation, OneByOne, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
-from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.same_data import SameData, check_same_length
-from dpmech.optim.runs.step_randomness import StepRandomness, WorkerRandomness
 from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.samplers import ParticipationTracker, shard
 
-__all__ = ["LotSampler", "PrivateLoader"]
+
+class LotProgress:
+    """Shared by a PrivateLoader and its optimizer: step t must be taken on the whole of lot t.
+
+    Attributes:
+        batches: physical batches handed out so far.
+        drawn: lots of which at least one physical batch was handed out.
+        complete: whether the last physical batch of the newest lot was handed out.
+        begun: whether any gradient of the newest lot reached the optimizer.
+        stepped: steps taken.
+        handed: examples of the newest physical batch.
+        counted: how many of them the optimizer has; None before it looked.
+        left_out: rows of the batch beside them that got weight 0.
+        calls: of the model with gradients, as far as it is watched: how many may have used each of its
+            trained parameters on the newest batch.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.drawn = 0
+        self.complete = True
+        self.begun = False
+        self.stepped = 0
+        self.handed = 0
+        self.counted: int | None = None
+        self.left_out = 0
+        self.calls: Counter[int] = Counter()
+        # Calls whose backward pass may still come, in later batches too; Opacus stores none in eval mode.
+        self._pending: Counter[int] = Counter()
+
+    def hand_out(self, examples: int, *, first: bool, last: bool) -> None:
+        """Note that the loader hands out a physical batch of so many examples.
+
+        Raises:
+            UnsupportedCombinationError: if the lot before was not stepped on.
+        """
+        if first:
+            if self.drawn != self.stepped:
+                raise UnsupportedCombinationError(
+                    f"a new lot is drawn before optimizer.step() on lot {self.drawn - 1}: lots and rows of "
+                    "noise would no longer belong together",
+                    supported="optimizer.step() after every batch of the loader",
+                )
+            self.begun = False
+        else:
+            if self.handed and self.counted is None:
+                raise UnsupportedCombinationError(
+                    f"a batch of lot {self.drawn - 1} was passed over",
+                    supported="every batch of a lot in its step",
+                )
+            self.check_counted()
+            self.close_batch()
+        self.batches += 1
+        self.counted = None
+        self.left_out = 0
+        self.handed = examples
+        self.complete = last
+        self.calls = Counter(self._pending)
+        self.drawn += first  # last: without it there is nothing to step on
+
+    def take_back(self) -> None:
+        """Forget the newest lot if nothing of it reached the optimizer, so that it is handed out again."""
+        if self.drawn == self.stepped + 1 and not self.begun:
+            self.complete = True
+            self.drawn -= 1
+
+    def note_call(self, params: Iterable[int], *, training: bool) -> None:
+        """Note a call with gradients of a model or a part of it.
+
+        Args:
+            params: identities of the trained parameters that it may use.
+            training: whether it is in training mode.
+        """
+        used = list(params)
+        self.calls.update(used)
+        if training:
+            self._pending.update(used)
+
+    def close_batch(self) -> None:
+        """Note that the gradients of the newest batch, and of all calls so far, reached the optimizer."""
+        self._pending.clear()
+
+    def check_room(self, examples: int) -> None:
+        """Raise UnsupportedCombinationError if the batch does not hold that many examples more."""
+        total = examples if self.counted is None else self.counted + examples
+        if total > self.handed:
+            raise UnsupportedCombinationError(
+                # Without the numbers: how large a sampled batch is stays private.
+                "gradients of more examples than the batch holds: one example would add more than one "
+                "clipped gradient to the step",
+                supported="one backward pass for every batch",
+            )
+
+    def count(self, examples: int, left_out: int = 0) -> None:
+        """Note that gradients of so many examples are about to be added, and that rows got weight 0.
+
+        Before they are: whoever is interrupted in between loses them, and cannot add them twice.
+        """
+        self.begun = True
+        self.counted = examples + (self.counted or 0)
+        self.left_out += left_out
+
+    def check_counted(self) -> None:
+        """Raise UnsupportedCombinationError unless all examples of the newest batch came, each as one row.
+
+        Rows with weight 0 may be examples that were left out or padding. Fewer rows than examples are
+        something else than examples (time steps, pairs, packed sequences): what one example adds is then
+        not bounded by the clip norm.
+        """
+        if self.handed and self.counted is None:
+            raise UnsupportedCombinationError(
+                "optimizer.step() before the backward pass of the batch: the step would be noise alone",
+                supported="backward, then step",
+            )
+        found = self.counted or 0
+        if found + self.left_out < self.handed:
+            raise UnsupportedCombinationError(
+                "fewer gradients than the batch has examples: what was clipped is not one example each",
+                supported="models, losses and collate functions that keep examples apart, along the first "
+                "dimension",
+            )
+        most = max(self.calls.values(), default=0)
+        if most > 1:
+            raise UnsupportedCombinationError(
+                f"the model was called {most} times on one batch, or one part of it was: gradients of one "
+                "example may stand in several rows, each clipped by itself",
+                supported="one call of the model for every batch (others under torch.no_grad())",
+            )
+
+    def check_step(self) -> None:
+        """Raise UnsupportedCombinationError unless there is a lot to step on."""
+        if self.drawn != self.stepped + 1:
+            raise UnsupportedCombinationError(
+                f"optimizer.step() without a lot: {self.stepped} steps were taken on {self.drawn} lots",
+                supported="one step for every batch that the loader of make_private hands out",
+            )
+
+    def note_step(self) -> None:
+        """Note that the optimizer took the step of the newest lot."""
+        self.stepped += 1
+        self.close_batch()
+
+    def resume(self, steps: int) -> None:
+        """Go on after `steps` whole lots."""
+        self.drawn = self.stepped = steps
+        self.complete = True
+
+
+# Of the state of torch's CPU generator: a header, then the words of its Mersenne Twister, 8 bytes each.
+_HEADER, _WORDS, _STATE_BYTES = 24, 624, 5056
+
+
+class StepRandomness:
+    """Seeds Python's, numpy's and torch's generators by a secret and a use, and puts them back.
+
+    One example that is absent moves the draws (dropout, masking) of all others in its batch. Under a seed
+    that somebody knows these are other numbers, and sums differ by far more than one clip norm. Where nobody
+    knows the seed, and every use has another one, they are numbers of the same law whatever was drawn
+    before, so that a sum with one example less can be compared under the same masks of all others.
+
+    A step that is taken again after a failure draws the same, as it adds the same noise.
+
+    Args:
+        secret: 32 bytes for a use; None takes a key of its own.
+    """
+
+    def __init__(self, secret: Callable[[str], bytes] | None = None) -> None:
+        key = secrets.token_bytes(32)
+        self.secret = secret or (lambda use: hashlib.blake2b(use.encode(), key=key, digest_size=32).digest())
+        self._outside: tuple[Any, ...] | None = None
+
+    @contextmanager
+    def at(self, use: str) -> Iterator[None]:
+        """Draw what follows from the use, until the end of the block."""
+        before = _states()
+        try:
+            _seed(self.secret(use))
+            yield
+        finally:
+            _restore(before)
+
+    def begin(self, use: str) -> None:
+        """Draw what follows from the use, until `end`."""
+        if self._outside is None:
+            self._outside = _states()
+        _seed(self.secret(use))
+
+    def end(self) -> None:
+        """Put the generators back to where they were before the first `begin`."""
+        if self._outside is not None:
+            _restore(self._outside)
+            self._outside = None
+
+
+class WorkerRandomness:
+    """The `worker_init_fn` of a DataLoader whose workers draw by a secret.
+
+    Args:
+        secret: what all workers share.
+        then: the user's own `worker_init_fn`.
+    """
+
+    def __init__(self, secret: bytes, then: Callable[[int], object] | None) -> None:
+        self._secret = secret
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        """Seed a worker by its number."""
+        _seed(hashlib.blake2b(str(worker).encode(), key=self._secret, digest_size=32).digest())
+        if self._then is not None:
+            self._then(worker)
+
+
+def _seed(secret: bytes) -> None:
+    """Seed all generators with all of a secret: of an integer torch's CPU generator takes 32 bits."""
+    random.seed(secret)
+    np.random.seed(np.frombuffer(secret, np.uint32))  # noqa: NPY002 - what other people's code draws from
+    number = int.from_bytes(secret[:8], "little")
+    torch.manual_seed(number)  # CUDA's generators take all 64 bits
+    state = torch.get_rng_state()
+    words = state.numpy()[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)
+    if len(state) != _STATE_BYTES or words[0] != number % (1 << 32):
+        raise UnsupportedCombinationError(
+            f"torch {torch.__version__} keeps the state of its generator in another form",
+            supported="a release of torch that this one was tested with",
+        )
+    words[:] = np.frombuffer(hashlib.shake_256(secret).digest(4 * _WORDS), np.uint32)
+    torch.set_rng_state(state)
+
+
+def _states() -> tuple[Any, ...]:
+    return (
+        random.getstate(),
+        np.random.get_state(),  # noqa: NPY002 - as above
+        torch.get_rng_state(),
+        torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]  # torch's
+    )
+
+
+def _restore(states: tuple[Any, ...]) -> None:
+    python, numpy, cpu, cuda = states
+    random.setstate(python)
+    np.random.set_state(numpy)  # noqa: NPY002 - as above
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state_all(cuda)
+
 
 _STATE = {"sampler", "tracker", "steps", "processes", "max_physical_batch_size", "set_up"}
 # What a DataLoader is rebuilt with; the order of its examples is the sampler's.

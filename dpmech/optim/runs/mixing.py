@@ -13,12 +13,9 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.runs.attributes import Attributes
-from dpmech.optim.runs.collated import Padded, check_padding
-from dpmech.optim.runs.given import Given, tensors_of
-from dpmech.optim.runs.precision import HALF, TOLERANCES, UntoldError, coarsest, widened
+from dpmech.optim.runs.collated import HALF, TOLERANCES, Padded, UntoldError, check_padding, coarsest, widened
+from dpmech.optim.runs.containers import Given, tensors_of
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
-
-__all__ = ["MixingWatch"]
 
 _FLOORS = {torch.float64: 1e-10}  # absolute
 _FLOOR = 1e-6  # for less

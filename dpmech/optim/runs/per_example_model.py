@@ -2,12 +2,17 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import (
@@ -15,23 +20,219 @@ from dpmech.optim.clipping import (
     ClippedSum,
     ClippingMode,
     ExampleGradients,
+    Factored,
     clip_and_sum,
     spared_random_numbers,
 )
-from dpmech.optim.local_parts import is_sharded
 from dpmech.optim.private_optimizer import PrivateOptimizer
-from dpmech.optim.runs.afresh import Afresh
-from dpmech.optim.runs.clipping_choice import AskedMode, ClippingChoice, check_asked, choose
+from dpmech.optim.processes import is_sharded
+from dpmech.optim.runs.attributes import Afresh
 from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
+from dpmech.optim.runs.loader import LotProgress
 from dpmech.optim.runs.lot_optimizer import LotOptimizer
-from dpmech.optim.runs.lot_progress import LotProgress
 from dpmech.optim.runs.mixing import MixingWatch
-from dpmech.optim.runs.physical_batch import largest_batch
 from dpmech.optim.runs.same_draws import repeatable
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
-__all__ = ["PerExampleModel", "check_model", "count_calls"]
+AskedMode: TypeAlias = Literal["auto", "per_example", "ghost"]
+_ASKED = ("auto", "per_example", "ghost")
+# With fewer values than this in all covered weights, tapping a layer costs more than it saves (measured).
+_WORTH_IT = 1024
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for less
+_FLOOR = 1e-5  # relative to the largest gradient of a parameter
+
+
+@dataclasses.dataclass(frozen=True)
+class ClippingChoice:
+    """How the gradients of a run are clipped.
+
+    Attributes:
+        mode: "per_example" or "ghost".
+        reason: why, in words.
+    """
+
+    mode: ClippingMode
+    reason: str
+
+    def __str__(self) -> str:
+        return f"clipping_mode {self.mode!r}: {self.reason}"
+
+
+def check_asked(mode: object) -> None:
+    """Raise InvalidParameterError on anything but the name of a mode."""
+    if mode not in _ASKED:
+        raise InvalidParameterError("clipping_mode", mode, f"one of {_ASKED}")
+
+
+def choose(
+    asked: AskedMode, formed: ExampleGradients, factored: ExampleGradients, batch: Batch
+) -> ClippingChoice:
+    """Choose by the model and the first example of a batch, whose gradients are compared.
+
+    Shapes decide, so that every process and every resumed run decides alike: "ghost" where the weights whose
+    factors cost less than their gradients have 1,024 values or more together.
+
+    Args:
+        asked: what the caller wants.
+        formed: gradients as they are.
+        factored: the same with factors.
+        batch: with at least one example.
+
+    Raises:
+        UnsupportedCombinationError: if "ghost" is asked for, and gradients do not follow from what goes in
+            and out of layers.
+    """
+    if asked == "per_example":
+        return ClippingChoice("per_example", "as asked for")
+    example = [tensor[:1] for tensor in batch.tensors]
+    values = factored.covered_values(batch, example)
+    if asked == "auto" and values < _WORTH_IT:
+        return ClippingChoice(
+            "per_example",
+            f"{values} weights have factors that cost less than their gradients, under {_WORTH_IT}",
+        )
+    share = f"{values} of {sum(param.numel() for param in formed.trained)} weights by factors"
+    if asked == "ghost":
+        _check_same(formed, factored, batch, example)
+        return ClippingChoice("ghost", share)
+    try:
+        _check_same(formed, factored, batch, example)
+    except UnsupportedCombinationError as error:
+        return ClippingChoice("per_example", error.reason)
+    return ClippingChoice("ghost", share)
+
+
+def _check_same(
+    formed: ExampleGradients, factored: ExampleGradients, batch: Batch, example: list[Tensor]
+) -> None:
+    """Raise UnsupportedCombinationError unless both have the same gradients of one example."""
+    found = []
+    for gradients in (formed, factored):
+        with spared_random_numbers(example):
+            samples, _ = gradients.samples(batch, example)
+        found.append([_dense(one) for one in samples])
+    norms = [0.0 if plain is None else float(plain.norm()) for plain in found[0]]
+    # Where all cancels, as for biases of keys under a softmax, roundings are all that there is.
+    floor = _FLOOR * max(norms)
+    names = []
+    for name, param, norm, plain, other in zip(formed.names, formed.trained, norms, *found, strict=True):
+        if plain is None or other is None:
+            continue
+        # NaN and infinities, which data may bring, are no difference.
+        if float((plain - other).norm()) > _TOLERANCES.get(param.dtype, 0.1) * norm + floor:
+            names.append(name)
+    if names:
+        raise UnsupportedCombinationError(
+            f"the gradients of {', '.join(names)} do not follow from what goes in and out of their layers",
+            supported="clipping_mode='per_example'",
+        )
+
+
+def _dense(sample: Tensor | Factored | None) -> Tensor | None:
+    if isinstance(sample, Factored):
+        return sample.weighted_sum(torch.ones(1, dtype=torch.float64, device=sample.device), None)
+    return None if sample is None else sample[0].double()
+
+
+_SHARE = 0.5  # of what is free now: others want some, and allocators do not give all of it
+_FEW, _MORE = 2, 6  # examples that are tried
+
+
+def largest_batch(run: Callable[[int], object], device: torch.device, most: int) -> int:
+    """How many examples may be held at once.
+
+    Gradients of 2 and of 6 examples are computed; memory grows linearly from there. Half of what is free may
+    be used.
+
+    Args:
+        run: computes the gradients of so many examples, and drops them.
+        device: where.
+        most: of interest, at least 1.
+
+    Returns:
+        In [1, most]; a power of two where it is less than `most`.
+    """
+    run(_FEW)  # what a first run sets up stays
+    few, more = (memory_of(lambda count=count: run(count), device) for count in (_FEW, _MORE))  # type: ignore[misc]  # a default binds it
+    each = max((more - few) / (_MORE - _FEW), 1.0)
+    fixed = max(few - _FEW * each, 0.0)
+    fits = int((_SHARE * free_memory(device) - fixed) / each)
+    return most if fits >= most else 1 << max(fits.bit_length() - 1, 0)
+
+
+def memory_of(run: Callable[[], object], device: torch.device) -> int:
+    """The most that torch held at once during a run, beyond what it held before, in bytes.
+
+    On CPUs without what operations need for themselves meanwhile.
+    """
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        return int(torch.cuda.max_memory_allocated(device) - before)
+    found = _Held()
+    with found:
+        run()
+    return found.most
+
+
+class _Held(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations make, for as long as anything refers to them."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self.most = 0
+        self._here: dict[Any, int] = {}
+        self._before: set[Any] = set()
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: Any = (),  # noqa: ANN401 - torch's signature
+        kwargs: Any = None,  # noqa: ANN401 - the same
+    ) -> Any:  # noqa: ANN401 - the same
+        """Run the operation and look at what it gave."""
+        del types
+        reference: Any = StorageWeakRef  # untyped
+        for one in tree_leaves((args, kwargs)):
+            if isinstance(one, Tensor) and (ref := reference(one.untyped_storage())) not in self._here:
+                self._before.add(ref)
+        result = func(*args, **(kwargs or {}))
+        for one in tree_leaves(result):
+            if isinstance(one, Tensor):
+                storage = one.untyped_storage()
+                ref = reference(storage)
+                if ref not in self._before:
+                    self._here[ref] = storage.nbytes()
+        self._here = {ref: size for ref, size in self._here.items() if not ref.expired()}
+        self.most = max(self.most, sum(self._here.values()))
+        return result
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that are free now: of the device, or of the machine and its control group."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    group = Path("/sys/fs/cgroup")
+    try:
+        free = _available()
+        limit = (group / "memory.max").read_text().strip()
+        if limit != "max":
+            free = min(free, int(limit) - int((group / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass  # no such files: what the machine says counts
+    return max(free, 0)
+
+
+def _available() -> int:
+    """What Linux could give without swapping, caches included."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError("no MemAvailable")
 
 
 class PerExampleModel(nn.Module):

@@ -14,8 +14,6 @@ from dpmech.optim.processes import Group, check_agreement, gathered, processes
 from dpmech.optim.runs.fingerprints import code_digest, examples_print, picked_examples
 from dpmech.optim.runs.uniqueness import ExamplePlaces
 
-__all__ = ["SameData", "check_same_length", "check_same_numbers", "loss_words"]
-
 # Examples that are compared: all of so many, else some at random places of the shared key. Where a share f of
 # the examples differs, n random places miss it with probability at most (1 - f)^n: 0.0012 for f = 0.1 and 64.
 _WHOLE, _FIRST, _LATER = 256, 64, 8

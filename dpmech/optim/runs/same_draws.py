@@ -13,8 +13,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dpmech.optim.clipping import spared_random_numbers
 from dpmech.optim.runs.attributes import Attributes
 
-__all__ = ["SameDraws", "repeatable"]
-
 _DROPOUT = torch.ops.aten.native_dropout.default
 
 

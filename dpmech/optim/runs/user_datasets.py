@@ -17,8 +17,6 @@ from dpmech.numerics import IntArray
 from dpmech.optim.processes import Group, check_agreement
 from dpmech.samplers import SharedContributions
 
-__all__ = ["UserDataset", "UserExamples", "check_same_choice", "check_unit", "owners_of"]
-
 
 class UserExamples(Subset[Any]):
     """The examples of a dataset, at most m of every user: for claims about users whose examples are sampled.

@@ -3,7 +3,8 @@
 import contextlib
 from unittest import mock
 
-from dpmech.optim.clipping import ClippedSum, Clipping, Factored, lot_sum, per_example
+from dpmech.optim.clipping import ClippedSum, Clipping, Factored, per_example
+from dpmech.optim.clipping import clipped_sum as lot_sum
 from dpmech.optim.clipping.styles import Blocks
 from dpmech.optim.noise import stream
 

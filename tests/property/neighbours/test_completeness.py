@@ -18,8 +18,8 @@ from dpmech import (
 from dpmech.drawing.base import Sampler
 from dpmech.mechanism import Unit
 from dpmech.mechanism.participation import kinds
-from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.gradient_modes import GradientMode
+from dpmech.optim.runs.per_example_model import AskedMode
 from dpmech.samplers import sampler_for
 from tests.property.neighbours import features, integrations, own_loops, test_processes  # noqa: F401 - register
 from tests.property.neighbours.check import BATCH

@@ -117,7 +117,7 @@ PRIVATE = re.compile(
 NEAREST = {
     ("documents/certificate.py", "beta"): "one minus a float: further digits are those of the difference",
     ("numerics/toeplitz.py", "*"): "digits lost and column norms, in messages of refusals",
-    ("optim/noise/error_bound.py", "error"): "what roundings may cost, in a refusal",
+    ("optim/noise/rows.py", "error"): "what roundings may cost, in a refusal",
     ("numerics/series.py", "error"): "the digits that an inverse lost, in a refusal",
     ("engines/gaussian_mixture/samples.py", "*"): "internals of a bound that failed",
     ("engines/gaussian_mixture/estimate.py", "*"): "diagnostics of a sample that was refused",

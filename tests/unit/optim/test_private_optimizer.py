@@ -18,7 +18,7 @@ from dpmech.optim import (
     PrivateOptimizer,
     clipped_gradients,
 )
-from dpmech.optim.clipping.nonfinite import NonFiniteGradientsWarning
+from dpmech.optim.clipping.clipped_sum import NonFiniteGradientsWarning
 from tests.support import training
 from tests.support.drawn_noise import DrawnNoise
 

@@ -1,23 +1,257 @@
 """SetUp: fingerprints of what a run was built from, by which a checkpoint knows its run again."""
 
+import contextlib
 import dataclasses
 import hashlib
+import random
 import secrets
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader
 
 from dpmech.documents import Continuity, Kept
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.optim.processes import Group, gathered
 from dpmech.optim.runs.fingerprints.code import Printer
-from dpmech.optim.runs.fingerprints.data import examples_print, picked_examples
 
-__all__ = ["PARTS", "SetUp"]
+_COUNT = 16
+_MOST_PARTS = 32
+_Read = tuple[dict[str, bytes], bool]
+
+
+def picked_examples(size: int, key: bytes, count: int = _COUNT) -> list[int]:
+    """Which examples are looked at: all of a few, or `count` that follow from the key."""
+    if size <= count:
+        return list(range(size))
+    chance = random.Random(key)
+    return sorted(chance.sample(range(size), count))
+
+
+def examples_print(
+    dataset: Any,  # noqa: ANN401 - any dataset
+    picked: list[int],
+    key: bytes,
+    settings: dict[str, Any],
+) -> tuple[dict[str, str | None], bool]:
+    """Checksums of the parts of examples (images, labels, ...), each over all the examples picked.
+
+    Every example is read twice, each time after seeding torch, numpy and random by the key, so that random
+    transforms which use these are the same in all processes. What differs all the same is left out.
+
+    Args:
+        dataset: with a length and indices.
+        picked: indices of the examples.
+        key: of the checksum.
+        settings: of the DataLoader that reads, as in the run. At most one worker is started.
+
+    Returns:
+        Hexadecimal checksums by part, None for a part that differs from one reading to the next; and whether
+        all of every example was covered.
+    """
+    kept = {
+        name: value for name, value in settings.items() if name not in ("persistent_workers", "pin_memory")
+    }
+    kept["num_workers"] = min(1, kept.get("num_workers", 0))
+    reader = _Reader(key)
+    kept["worker_init_fn"] = _Start(reader, kept.get("worker_init_fn"))
+    batches: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_sampler=[[index] for index in picked for _ in range(2)],
+        collate_fn=reader,
+        generator=torch.Generator().manual_seed(1),
+        **kept,
+    )
+    with _numbers_kept():
+        reader.seed()
+        found: list[_Read] = list(batches)
+    first, second = found[::2], found[1::2]
+    parts = {name for read, _ in found for name in read}
+    sums: dict[str, str | None] = {}
+    for name in sorted(parts):
+        if any(one.get(name) != other.get(name) for (one, _), (other, _) in zip(first, second, strict=True)):
+            sums[name] = None
+            continue
+        digest = hashlib.blake2b(key=key, digest_size=32)
+        for read, _ in first:
+            digest.update(read.get(name, bytes(32)))
+        sums[name] = digest.hexdigest()
+    return sums, all(complete for _, complete in found) and None not in sums.values()
+
+
+def single_prints(
+    examples: Iterator[Any], key: bytes, collate: Callable[..., Any] | None, seconds: float
+) -> list[bytes]:
+    """Checksums of single examples, which do not depend on where they stand.
+
+    Args:
+        examples: read one by one, each after the same seeds, so that random transforms which use torch, numpy
+            or random give one example the same values.
+        key: of the checksums.
+        collate: what makes a batch of one of an example; None for the example itself.
+        seconds: after which no more are read.
+    """
+    reader = _Reader(key)
+    found: list[bytes] = []
+    end = time.monotonic() + seconds
+    with _numbers_kept():
+        reader.seed()
+        for example in examples:
+            read, _ = reader([example] if collate is None else [collate([example])])
+            digest = hashlib.blake2b(key=key, digest_size=16)
+            for name in sorted(read.keys() - {"kind"}):  # a tuple and a list of the same are the same
+                digest.update(name.encode() + read[name])
+            found.append(digest.digest())
+            if time.monotonic() > end:
+                break
+            reader.again()
+    return found
+
+
+class _Reader:
+    """A collate_fn that returns the digests of an example, and seeds what reads the next one."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._calls = 0
+
+    def __call__(self, examples: list[Any]) -> _Read:
+        self._calls += 1
+        example = examples[0] if len(examples) == 1 else examples
+        parts: dict[str, Any] = {"": example}
+        if isinstance(example, tuple | list) and len(example) <= _MOST_PARTS:
+            parts = {f"[{place}]": value for place, value in enumerate(example)}
+        elif isinstance(example, dict) and len(example) <= _MOST_PARTS:
+            parts = {f"[{name!r}]": value for name, value in example.items()}
+        printer = Printer(most=1 << 62)
+        kind = type(example).__name__, len(parts)
+        found = {name: printer.of(value) for name, value in parts.items()} | {"kind": printer.of(kind)}
+        self.seed()
+        return found, printer.complete
+
+    def again(self) -> None:
+        """The next reading comes after the first seeds."""
+        self._calls = 0
+        self.seed()
+
+    def seed(self) -> None:
+        """Both readings of an example come after the same seeds."""
+        word = hashlib.blake2b(str(self._calls // 2).encode(), key=self._key, digest_size=4).digest()
+        seed = int.from_bytes(word, "big")
+        torch.default_generator.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 - transforms use it
+
+
+class _Start:
+    """A worker_init_fn: that of the run, and the first seed."""
+
+    def __init__(self, reader: _Reader, own: Callable[[int], None] | None) -> None:
+        self._reader = reader
+        self._own = own
+
+    def __call__(self, worker: int) -> None:
+        if self._own is not None:
+            self._own(worker)
+        self._reader.seed()
+
+
+@contextlib.contextmanager
+def _numbers_kept() -> Iterator[None]:
+    """Leave the random numbers of this process where they were."""
+    cpu, plain, arrays = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+    try:
+        yield
+    finally:
+        torch.set_rng_state(cpu)
+        random.setstate(plain)
+        np.random.set_state(arrays)  # noqa: NPY002 - as above
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+
+
+# What torch's schedulers change as they go on, and what is not theirs.
+_PROGRESS = {
+    "optimizer",
+    "last_epoch",
+    "verbose",
+    "T_cur",
+    "T_i",
+    "best",
+    "cooldown_counter",
+    "num_bad_epochs",
+    "_last_lr",
+    "_step_count",
+    "_get_lr_called_within_step",
+    "_is_initial",
+    "_scale_fn_ref",
+}
+
+
+def scheduler_print(scheduler: Any) -> dict[str, str]:  # noqa: ANN401 - any scheduler
+    """Its class and checksums of its settings, by name, of the schedulers that it is made of too.
+
+    Args:
+        scheduler: an LRScheduler of torch's. Of a class that is not torch's only the class is taken: which of
+            its attributes change as it goes on is not known.
+
+    Raises:
+        InvalidParameterError: if it is none.
+    """
+    if not isinstance(scheduler, _KINDS):
+        raise InvalidParameterError("scheduler", scheduler, "a torch.optim.lr_scheduler.LRScheduler, or None")
+    return dict(_parts(scheduler, ""))
+
+
+def scheduler_changes(saved: dict[str, str] | None, scheduler: Any) -> str:  # noqa: ANN401 - any scheduler
+    """What differs from a saved print, in words; empty if nothing does.
+
+    Args:
+        saved: of scheduler_print; None where a state was saved without a scheduler.
+        scheduler: as there, or None.
+    """
+    now = None if scheduler is None else scheduler_print(scheduler)
+    if saved is None or now is None:
+        held = ["no scheduler" if one is None else f"scheduler {one['class']}" for one in (saved, now)]
+        return "" if saved is now else f"{held[0]} was saved, {held[1]} was handed over"
+    names = [name for name in sorted(saved.keys() | now.keys()) if saved.get(name) != now.get(name)]
+    return f"another scheduler ({', '.join(names)})" if names else ""
+
+
+def by_steps_alone(scheduler: Any) -> bool:  # noqa: ANN401 - any scheduler
+    """Whether what it does follows from what is compared, and from how often it was stepped."""
+    if type(scheduler).__module__ != lr_scheduler.__name__:
+        return False
+    inner = getattr(scheduler, "_schedulers", ())
+    return not isinstance(scheduler, lr_scheduler.ReduceLROnPlateau) and all(map(by_steps_alone, inner))
+
+
+_KINDS = (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)
+
+
+def _parts(scheduler: Any, before: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any scheduler
+    kind = type(scheduler)
+    yield f"{before}class", f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__module__ != lr_scheduler.__name__:
+        return
+    for name, value in vars(scheduler).items():
+        if name == "_schedulers":
+            for place, inner in enumerate(value):
+                yield from _parts(inner, f"{before}{place}.")
+        elif name not in _PROGRESS:
+            code = next(
+                (one for one in (value if isinstance(value, list) else [value]) if callable(one)), None
+            )
+            yield f"{before}{name}", Printer(home=code).of(value).hex()
+
 
 PARTS = ("dataset", "model", "loss")
 _ORDER = (Kept.SAME, Kept.UNKNOWN, Kept.ACCEPTED)

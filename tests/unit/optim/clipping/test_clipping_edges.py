@@ -7,10 +7,9 @@ import torch
 
 import dpmech as dm
 from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients
-from dpmech.optim.clipping import lot_sum
-from dpmech.optim.clipping.clipped_sum import _squared_norms, clip_and_sum
-from dpmech.optim.clipping.grad_samples import Intake
-from dpmech.optim.clipping.lot_sum import Accumulator
+from dpmech.optim.clipping import clipped_sum as lot_sum
+from dpmech.optim.clipping.clipped_sum import Accumulator, _squared_norms, clip_and_sum
+from dpmech.optim.clipping.factored import Intake
 from dpmech.optim.clipping.styles import Blocks
 
 SLACK = 1e-4

@@ -12,8 +12,7 @@ from torch import nn
 import dpmech as dm
 from dpmech.optim import FlatClipping, PerLayerClipping, clipped_gradients
 from dpmech.optim.clipping.clipped_sum import clip_and_sum
-from dpmech.optim.clipping.factored import Factored, Piece
-from dpmech.optim.clipping.layers import has_factors, prefers_factors
+from dpmech.optim.clipping.factored import Factored, Piece, has_factors, prefers_factors
 from dpmech.optim.clipping.styles import Blocks
 
 F = nn.functional

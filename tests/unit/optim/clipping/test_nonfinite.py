@@ -15,7 +15,7 @@ from dpmech.optim import (
     PrivateOptimizer,
     save_checkpoint,
 )
-from dpmech.optim.clipping.lot_sum import Accumulator
+from dpmech.optim.clipping.clipped_sum import Accumulator
 from tests.support.training import classification, cross_entropy, linear, private_run, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")

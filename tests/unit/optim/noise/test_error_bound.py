@@ -9,10 +9,10 @@ import torch
 
 import dpmech as dm
 from dpmech.numerics.series import series_inverse
-from dpmech.optim.noise import error_bound as noise_error
+from dpmech.optim.noise import rows as noise_error
 from dpmech.optim.noise.normals import noise_key
 from dpmech.optim.noise.rows import _Combination
-from dpmech.optim.noise.state import _check_key
+from dpmech.optim.noise.secure_normals import _check_key
 
 
 def exact_residual(coefs, inverse):

@@ -12,9 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import AdaptiveClip, NoiseMode, NoiseStream, PrivateOptimizer, make_private
-from dpmech.optim.noise.box_muller import PairMaker
-from dpmech.optim.noise.lattice import add_on_lattice, lattice_step
-from dpmech.optim.noise.lattice_bound import DRAWN
+from dpmech.optim.noise.lattice import DRAWN, add_on_lattice, lattice_step
+from dpmech.optim.noise.normals import PairMaker
 from dpmech.optim.noise.secure_normals import SecureNormals
 
 pytest.importorskip("cryptography")

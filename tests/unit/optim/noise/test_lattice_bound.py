@@ -9,9 +9,9 @@ import scipy.stats
 
 import dpmech as dm
 from dpmech.optim import LatticeLoss, lattice_loss
-from dpmech.optim.noise import lattice_bound
-from dpmech.optim.noise.box_muller import LARGEST
-from dpmech.optim.noise.lattice_bound import DRAWN, Pair
+from dpmech.optim.noise import lattice as lattice_bound
+from dpmech.optim.noise.lattice import DRAWN, Pair
+from dpmech.optim.noise.normals import LARGEST
 
 NORMAL = scipy.stats.norm
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.optim.noise import normals as generators
-from dpmech.optim.noise.box_muller import LARGEST, PairMaker, torch_pairs
-from dpmech.optim.noise.normals import CudaNormals, HostNormals, noise_key
+from dpmech.optim.noise.normals import LARGEST, CudaNormals, HostNormals, PairMaker, noise_key, torch_pairs
 
 WORD = st.integers(0, 2**64 - 1)
 HALF = st.integers(0, 2**32 - 1)

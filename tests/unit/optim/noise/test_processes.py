@@ -6,9 +6,9 @@ import torch
 
 import dpmech as dm
 from dpmech.optim import ClippedSum, FlatClipping, NoiseMode, NoiseStream, PrivateOptimizer
-from dpmech.optim import local_parts as slots
 from dpmech.optim import processes as agreement
-from dpmech.optim.local_parts import make_slots
+from dpmech.optim import processes as slots
+from dpmech.optim.processes import make_slots
 from tests.support.drawn_noise import DrawnNoise
 
 N = 4
@@ -172,7 +172,7 @@ def test_training_a_dtensor(mesh, monkeypatch):
     with pytest.raises(dm.UnsupportedCombinationError, match="per-example gradients of a sharded parameter"):
         opt.step()
     params[0].grad_sample = None
-    monkeypatch.setattr("dpmech.optim.clipping.lot_sum.processes", lambda group: 2)
+    monkeypatch.setattr("dpmech.optim.clipping.clipped_sum.processes", lambda group: 2)
     with pytest.raises(dm.InvalidParameterError, match="sharded parameter"):
         opt.accumulate(ClippedSum(params, [total, None], FlatClipping(1.0)))
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, processes
-from dpmech.optim.noise.box_muller import LARGEST, PairMaker, torch_pairs
-from dpmech.optim.noise.normals import HostNormals
+from dpmech.optim.noise.normals import LARGEST, HostNormals, PairMaker, torch_pairs
 from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals, secure_key, source_of
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
@@ -75,7 +74,7 @@ def test_torch_makes_the_same_pairs():
 
 
 def test_a_wrong_coefficient_is_seen(monkeypatch):
-    from dpmech.optim.noise import box_muller
+    from dpmech.optim.noise import normals as box_muller
 
     monkeypatch.setattr(box_muller, "_SIN", [*box_muller._SIN[:-1], -1.0 / 6.0 + 1e-14])
     assert worst_error(pairs_of(300)) > 2.0**-48
@@ -91,7 +90,7 @@ def test_the_tail_reaches_beyond_ten_and_a_half():
 
 def test_a_radius_without_the_low_bits_is_seen(monkeypatch):
     """As if u ended at 2^-65: numbers of the deep tail differ by far more than roundings."""
-    from dpmech.optim.noise import box_muller
+    from dpmech.optim.noise import normals as box_muller
 
     tail = np.array([[word, 3 * 2**61 + 77 * word] for word in range(1, 40)], dtype=np.uint64)
     assert worst_error(tail) < 2.0**-50
@@ -328,7 +327,7 @@ def test_it_needs_cryptography_at_once(monkeypatch):
 
 
 def test_threads_draw_the_same(monkeypatch):
-    from dpmech.optim.noise import chunks
+    from dpmech.optim.noise import stream as chunks
 
     cal = dm.calibrate_sigma(dm.Identity(1), 8.0, 1e-5)
     one = NoiseStream(cal, [torch.zeros(3 * 2**16 + 7)], generator="secure")

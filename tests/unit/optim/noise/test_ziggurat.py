@@ -9,9 +9,9 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 import dpmech as dm
-from dpmech.optim.noise import secure_normals, ziggurat
-from dpmech.optim.noise.secure_normals import ZigguratNormals
-from dpmech.optim.noise.ziggurat import LAYERS, ZigguratMaker, edges
+from dpmech.optim.noise import secure_normals
+from dpmech.optim.noise import secure_normals as ziggurat
+from dpmech.optim.noise.secure_normals import LAYERS, ZigguratMaker, ZigguratNormals, edges
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
 FALSE_POSITIVE = 1e-9

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.rules.adam import AdamBC
-from dpmech.optim.rules.sign import SignSGD
+from dpmech.optim.rules.base import SignSGD
 from tests.support.training import apply_gradients, normal_gradients, parameters
 
 SHAPES = [(7, 5), (11,), (), (2, 3, 4)]

@@ -5,9 +5,8 @@ import torch
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.rules.adam import AdamBC
-from dpmech.optim.rules.muon import Muon
-from dpmech.optim.rules.orthogonalize import QUINTIC_COEFS
-from dpmech.optim.rules.sign import SignSGD
+from dpmech.optim.rules.base import SignSGD
+from dpmech.optim.rules.muon import QUINTIC_COEFS, Muon
 from tests.support.training import apply_gradients, normal_gradients, parameters
 
 RULES = {

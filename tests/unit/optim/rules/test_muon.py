@@ -8,9 +8,8 @@ import torch
 
 import dpmech as dm
 from dpmech.exceptions import HorizonError, InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.rules.momentum_noise import momentum_noise_ratios
-from dpmech.optim.rules.muon import Muon, MuonScale, extrapolated
-from dpmech.optim.rules.orthogonalize import QUINTIC_COEFS, orthogonalize, taylor_coefs
+from dpmech.optim.rules.diagnostics import momentum_noise_ratios
+from dpmech.optim.rules.muon import QUINTIC_COEFS, Muon, MuonScale, extrapolated, orthogonalize, taylor_coefs
 from tests.support import training
 
 SHAPES = [(4, 6), (6, 4), (4, 6), (5, 5), (3, 2, 4), (7,), ()]

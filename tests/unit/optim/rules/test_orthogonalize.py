@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.optim.rules.orthogonalize import QUINTIC_COEFS, orthogonalize, taylor_coefs
+from dpmech.optim.rules.muon import QUINTIC_COEFS, orthogonalize, taylor_coefs
 
 shapes = st.tuples(st.integers(1, 8), st.integers(1, 8))
 

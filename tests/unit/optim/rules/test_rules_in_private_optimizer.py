@@ -11,11 +11,10 @@ import dpmech as dm
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.rules.adam import AdamBC
+from dpmech.optim.rules.base import SignSGD
 from dpmech.optim.rules.denoiser import attach_denoiser
-from dpmech.optim.rules.diagnostics import noise_share
-from dpmech.optim.rules.momentum_noise import momentum_noise_ratios
+from dpmech.optim.rules.diagnostics import momentum_noise_ratios, noise_share
 from dpmech.optim.rules.muon import Muon
-from dpmech.optim.rules.sign import SignSGD
 from tests.support.training import give_samples, parameters
 
 STEPS, BATCH = 8, 4

@@ -438,7 +438,7 @@ def test_lots_without_examples(by_loss):
 
 
 def test_the_largest_physical_batch_is_found(monkeypatch, tmp_path):
-    from dpmech.optim.runs import physical_batch
+    from dpmech.optim.runs import per_example_model as physical_batch
 
     expected = weights(run("ghost")[0])
     _, _, loader = run("ghost", max_physical_batch_size="auto", steps=0)
@@ -463,7 +463,7 @@ def test_the_largest_physical_batch_is_found(monkeypatch, tmp_path):
 
 
 def test_memory_is_measured_where_it_is_used():
-    from dpmech.optim.runs.physical_batch import free_memory, largest_batch, memory_of
+    from dpmech.optim.runs.per_example_model import free_memory, largest_batch, memory_of
 
     here = torch.device("cpu")
     assert 4e6 <= memory_of(lambda: torch.zeros(1_000_000) + 1, here) <= 9e6

@@ -20,14 +20,14 @@ SIZE, N, EPOCH = 8, 4, 2
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(EPOCH))
 WATCHED = (
     "optim/runs/lot_optimizer.py",
-    "optim/runs/lot_progress.py",
+    "optim/runs/loader.py",
     "optim/runs/loader.py",
     "optim/private_optimizer.py",
-    "optim/clip_norms.py",
-    "optim/clipping/lot_sum.py",
-    "optim/clipping/grad_samples.py",
+    "optim/private_optimizer.py",
+    "optim/clipping/clipped_sum.py",
+    "optim/clipping/factored.py",
     "optim/noise/stream.py",
-    "optim/wrapped_optimizer.py",
+    "optim/private_optimizer.py",
     "samplers/tracker.py",
 )
 
@@ -225,7 +225,7 @@ def test_a_warning_that_raises_adds_nothing_twice(monkeypatch):
     releases = {}
     run = Run(releases, adaptive=False, physical=None, generator=1, rng=2)
     (rows,) = next(iter(run.loader))
-    monkeypatch.setattr("dpmech.optim.clipping.lot_sum.warn_operator", fails)
+    monkeypatch.setattr("dpmech.optim.clipping.clipped_sum.warn_operator", fails)
     run.param.grad_sample = rows.clone()
     run.param.grad_sample[0] *= float("nan")
     with pytest.raises(RuntimeError, match="no place"):

@@ -4,7 +4,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import make_private_with_epsilon
-from dpmech.optim.runs import one_call
+from dpmech.optim.runs import make_private as one_call
 from tests.support.training import classification, classifier, cross_entropy, weights
 
 SIZE, BATCH, EPOCHS = 23, 5, 3

@@ -12,7 +12,7 @@ import dpmech as dm
 from dpmech.optim import make_private
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.runs import PrivateLoader
-from dpmech.optim.runs.step_randomness import StepRandomness, WorkerRandomness
+from dpmech.optim.runs.loader import StepRandomness, WorkerRandomness
 from dpmech.samplers import sampler_for
 
 CAL = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5, participation=dm.MinSep(4))

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from dpmech.optim import load_checkpoint, make_private, save_checkpoint
-from dpmech.optim.runs.contents import Fingerprinter, same
+from dpmech.optim.runs.unchanged import Fingerprinter, same
 from tests.support import training
 from tests.support.training import private_run, regression, squared_error
 

@@ -9,9 +9,8 @@ import dpmech as dm
 from dpmech.optim import FlatClipping, UserDataset, UserExamples, make_private
 from dpmech.optim import processes as agreement
 from dpmech.optim.clipping import Batch, ExampleGradients
-from dpmech.optim.runs.example_loss import ExampleLoss
+from dpmech.optim.runs.example_loss import ExampleLoss, UserLoss
 from dpmech.optim.runs.user_datasets import check_same_choice
-from dpmech.optim.runs.user_loss import UserLoss
 from tests.support.training import declared
 
 N, MOST = 6, 3
