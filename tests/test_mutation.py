@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dpmech.mechanism import participation, unsampled_participation
+from dpmech.mechanism import participation
+from dpmech.schemes.fixed_order import participation as fixed_order
 from verification.mutation import __main__ as runner
 from verification.mutation import _modules, _recording, _results
 from verification.mutation._modules import GROUPS, MODULES, all_mutants, drawn, named
@@ -126,8 +127,8 @@ def test_every_alteration_can_be_planted(sample, one):
 
 def test_participations_that_register_themselves_can_be_altered():
     before = participation.kinds()
-    path = _modules.source_of("mechanism.unsampled_participation")
-    assert not plant(unsampled_participation, ast.parse(path.read_text(encoding="utf-8")))
+    path = _modules.source_of("schemes.fixed_order.participation")
+    assert not plant(fixed_order, ast.parse(path.read_text(encoding="utf-8")))
     assert participation.kinds() == before
 
 

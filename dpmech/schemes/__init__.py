@@ -6,13 +6,13 @@ from dpmech.schemes.scheme import (
     accountant_for,
     add_scheme,
     effective_method,
-    find_folders,
     method_among,
     remove_scheme,
     scheme_of,
     schemes,
     unsampled_method,
 )
+from dpmech.schemes.scheme import find_folders as _find_folders
 
 __all__ = [
     "BatchRule",
@@ -27,4 +27,4 @@ __all__ = [
     "unsampled_method",
 ]
 
-find_folders(__name__, __path__)
+_find_folders(__name__, __path__)

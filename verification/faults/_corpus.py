@@ -30,7 +30,7 @@ __all__ = [
 CORPUS = Path(__file__).parent / "corpus.json"
 STILL_TRUE = Path(__file__).parent / "still_true.json"
 BY_HAND = Path(__file__).parent / "by_hand.toml"
-FOLDERS = ("engines", "mechanism", "numerics")
+FOLDERS = ("engines", "mechanism", "numerics", "schemes")
 LEAST_FALL = 0.005
 
 

@@ -1,4 +1,4 @@
-"""What every update rule shares: gradients checked, Phi read, state that resumes bit for bit. And DP-SignSGD."""
+"""What update rules share: gradients checked, Phi read, state that resumes bit for bit. And DP-SignSGD."""
 
 import abc
 import dataclasses

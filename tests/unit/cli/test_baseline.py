@@ -111,9 +111,9 @@ def test_a_plan_file_lists_samplings(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--sampling", "min-sep,uniform"], "--sampling must be one of every-step"),
+        (["--sampling", "min-sep,uniform"], "--sampling must be one of b-min-sep"),
         (["--sampling", "min-sep,min-sep"], "--sampling must be named once each"),
-        (["--sampling", ""], "--sampling must be one of every-step"),
+        (["--sampling", ""], "--sampling must be one of b-min-sep"),
         (
             ["--sampling", "epochs,poisson", "--cycle", "3"],
             "--cycle must be left out without sampling cyclic-poisson",

@@ -97,7 +97,7 @@ def test_a_table_has_differences_from_print_and_options_override_the_plan(tmp_pa
         ("eps = 8", "eps = nan", ["eps must be a finite number", "nan"]),
         ("epochs = 10", "epochs = 10.0", ["epochs must be an integer >= 1", "10.0"]),
         ("epochs = 10", "epochs = true", ["epochs must be an integer >= 1", "True"]),
-        ('"min-sep"', '"uniform"', ["sampling must be one of every-step", "uniform"]),
+        ('"min-sep"', '"uniform"', ["sampling must be one of b-min-sep", "uniform"]),
         ("eps = 8", "eps = 8\nadjacency = 'both'", ["adjacency must be one of add_remove", "both"]),
         ("eps = 8", "eps = 8\nrtol = 2", ["rtol must be a finite number in [1e-06, 0.5]", "2"]),
         ("delta = 1e-5", "", ["missing: --delta"]),

@@ -180,7 +180,7 @@ def test_a_participation_without_a_name_in_plans_is_not_registered():
 @pytest.mark.parametrize(
     ("sampling", "details", "message"),
     [
-        ("uniform", {}, "sampling must be one of every-step, single"),
+        ("uniform", {}, "sampling must be one of b-min-sep, balls-in-bins"),
         ("poisson", {"min_sep": 3}, "min_sep must be left out with sampling poisson"),
         ("epochs", {"max_participations": 3}, "max_participations must be left out with sampling epochs"),
         ("min-sep", {"cycle": 3}, "cycle must be left out with sampling min-sep"),
