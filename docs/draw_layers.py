@@ -11,7 +11,7 @@ BLOCK = re.compile(r"<!-- layers -->\n.*?<!-- end of layers -->", re.DOTALL)
 
 
 def picture() -> str:
-    """The layers of the first contract, with how many modules each name has.
+    """The layers of the first contract.
 
     Raises:
         ValueError: if a module or package of dpmech stands in no layer.
@@ -22,7 +22,7 @@ def picture() -> str:
     for layer in layers:
         names = [name.strip().removeprefix("dpmech.") for name in layer.split("|")]
         placed |= set(names)
-        lines.append(" | ".join(f"{name} {_modules(name)}" for name in names))
+        lines.append(" | ".join(names))
     package = ROOT / "dpmech"
     found = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
     found |= {path.parent.name for path in package.glob("*/__init__.py")}
@@ -30,12 +30,6 @@ def picture() -> str:
         raise ValueError(f"in no layer, or not there: {sorted(found ^ placed)}")
     width = max(map(len, lines))
     return "\n".join(["```text", *(line.center(width).rstrip() for line in lines), "```"])
-
-
-def _modules(name: str) -> str:
-    folder = ROOT / "dpmech" / name
-    count = len([path for path in folder.rglob("*.py") if path.name != "__init__.py"])
-    return f"({count})" if folder.is_dir() else "(1)"
 
 
 def page_with(drawn: str) -> str:

@@ -282,6 +282,11 @@ class RenyiAccountant(Accountant):
             self.by = Provenance("rdp.fixed", facts)
         self.guarantee = BOUND
 
+    @property
+    def joined(self) -> Bounds:
+        """That of all releases together."""
+        return self.sensitivity.times_root(self.steps)
+
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta; the lower end is 0."""
         found = RenyiComposition([self.divergence(sigma)]).delta(eps)

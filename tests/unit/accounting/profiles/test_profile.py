@@ -99,3 +99,12 @@ def test_the_least_sensitivity_of_sampled_parts_is_rounded_down():
         part = SampledPart(0.01, 1.7, 5, tight=False, gap=gap)
         least = (1 - Fraction(math.nextafter(gap, 1.0))) / Fraction(math.nextafter(1.7, 2.0))
         assert Fraction(part.release.sensitivity.lower) <= least
+
+
+def test_a_profile_by_divergences_reaches_as_far_as_they_do():
+    """It ended where one of the releases alone is negligible, and was flat from there on."""
+    strategy, participation = dm.Identity(2000), dm.Poisson(0.05)
+    found = dm.profile(strategy, 0.8, participation=participation, method=dm.Rdp())
+    for eps in (10.0, 20.0, 40.0):
+        exact = dm.delta(strategy, 0.8, eps, participation=participation, method=dm.Rdp()).upper
+        assert exact <= found.delta(eps).upper <= 1.03 * exact
