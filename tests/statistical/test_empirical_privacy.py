@@ -8,8 +8,15 @@ import pytest
 import scipy.stats
 
 import dpmech as dm
-from dpmech.auditing.many_runs import _best_cut, _bounds, _canary
+from dpmech.auditing.many_runs import _best_cut, _bounds
 from dpmech.engines.likelihood_ratios import Algebra
+from dpmech.schemes import scheme_of
+
+
+def canary_of(mechanism):
+    """The worst example, as the scheme of the participation has it."""
+    return scheme_of(mechanism.participation).canary(mechanism.participation, mechanism)
+
 
 ALPHA = 1e-9
 REPLACE = dm.Adjacency.REPLACE_ONE
@@ -44,7 +51,7 @@ def test_long_runs_need_no_dense_matrix():
 )
 def test_the_canary_is_as_bad_as_the_sensitivity_allows(participation):
     strategy = dm.LambdaCGD(6, 0.8)
-    canary = _canary(dm.Mechanism(strategy, participation))
+    canary = canary_of(dm.Mechanism(strategy, participation))
     worst = dm.sensitivity(strategy, participation).upper
     assert float(np.linalg.norm(canary.images[0])) == pytest.approx(worst, rel=1e-9)
     np.testing.assert_allclose(canary.images[0], strategy.matmul(canary.gradients[0]), rtol=1e-12)
@@ -66,7 +73,7 @@ def test_the_canary_is_as_bad_as_the_sensitivity_allows(participation):
 def test_the_score_is_the_log_likelihood_ratio(strategy, participation):
     """Against densities of the release itself, summed over every set of steps."""
     rng, sigma, n = np.random.default_rng(5), 1.3, strategy.n
-    canary = _canary(dm.Mechanism(strategy, participation))
+    canary = canary_of(dm.Mechanism(strategy, participation))
     draws = canary.draw(20_000, rng, present=True)
     patterns, counts = np.unique(draws, axis=0, return_counts=True)
     inverse = np.linalg.inv(strategy.to_dense())
@@ -90,7 +97,7 @@ def test_the_score_is_the_log_likelihood_ratio(strategy, participation):
 
 def test_opposite_worlds_under_replacement():
     strategy, sigma = dm.LambdaCGD(4, 0.6), 1.3
-    canary = _canary(dm.Mechanism(strategy, dm.MinSep(2, 2), dm.Adjacency.REPLACE_ONE))
+    canary = canary_of(dm.Mechanism(strategy, dm.MinSep(2, 2), dm.Adjacency.REPLACE_ONE))
     inverse = np.linalg.inv(strategy.to_dense())
     law = scipy.stats.multivariate_normal(np.zeros(4), sigma**2 * inverse @ inverse.T)
     rng = np.random.default_rng(5)

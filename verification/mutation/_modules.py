@@ -34,7 +34,6 @@ GROUPS: dict[str, list[str]] = {
     "gaussian": [
         "engines.gaussian",
         "numerics.roots",
-        "engines.renyi",
         "engines.discrete_gaussian",
         "drawing.discrete_gaussian",
         "engines.gaussian_mixture.estimate",
@@ -117,11 +116,12 @@ GROUPS: dict[str, list[str]] = {
         "engines.independent_sum.accountant",
         "engines.independent_sum.fresh_epochs",
     ],
-    "renyi": [],
+    "renyi": [
+        "engines.renyi",
+    ],
     "numbers": [
         "numerics.rounding",
         "numerics.binomial",
-        "numerics.bounds",
         "numerics.refinement",
         "numerics.quadrature",
     ],
@@ -147,6 +147,7 @@ GROUPS: dict[str, list[str]] = {
         "mechanism.sensitivities",
         "numerics.toeplitz",
         "numerics.series",
+        "numerics.bounds",
     ],
     "checker": [*_all("checker"), "checker.__main__"],
     "verifying": [

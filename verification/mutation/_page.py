@@ -31,7 +31,7 @@ many, and the seed. The draw goes by a hash of the seed, of the mutant's own sta
 in it, so that a change of the library leaves the rest of a sample where it is; rows marked "by place" come
 from earlier draws, by the place in the list of all mutants. So `python -m verification.mutation poisson
 --sample 200 --seed 14` tries 200 of a group, those of a smaller sample of the same seed among them, and names
-such as `accounting.poisson.prv` one module's part. What a row says holds for the commit it names; "changed"
+such as `engines.losses.prv` one module's part. What a row says holds for the commit it names; "changed"
 says whether the module's code has been changed since, as of the day on which this page was written: some of
 the alterations may be gone then, and the reasons with them. Functions that numba compiles are altered as they
 are written, with compilation switched off.

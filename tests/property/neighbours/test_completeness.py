@@ -53,6 +53,7 @@ NO_WAY_TO_TRAIN = {
     "CanaryData": "a data set with gaps, as Rows is",
     "CanaryWatch": "reads what was released",
     "Clipping": "the base of the rules",
+    "ExecutedSteps": "what a run has done, for its record",
     "LotOptimizer": "what make_private returns",
     "LotSampler": "the batches of a sampler, for a loader of one's own",
     "PerExampleModel": "what make_private returns",

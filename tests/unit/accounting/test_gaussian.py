@@ -16,6 +16,7 @@ from dpmech.engines.gaussian import (
     gaussian_sigma,
 )
 from dpmech.numerics.bounds import Bounds
+from dpmech.schemes import accountant_for
 from tests.support import oracles as oracle
 
 ONE = dm.Identity(1)
@@ -98,9 +99,7 @@ def test_the_type_of_sigma_does_not_matter(scalar):
 
 
 def test_a_bracket_on_the_sensitivity_becomes_one_on_eps():
-    accountant = dm.calibration.accountant_for(
-        dm.Mechanism(dm.BandedToeplitz(6, [1.0, -0.9, 0.5]), dm.MinSep(1, 3)), None
-    )
+    accountant = accountant_for(dm.Mechanism(dm.BandedToeplitz(6, [1.0, -0.9, 0.5]), dm.MinSep(1, 3)), None)
     accountant.sensitivity = Bounds.bracket(1.0, 2.0, dm.Provenance("given"))
     bounds = accountant.epsilon(2.0, 1e-5, tolerance=1e-3)
     assert bounds.lower == pytest.approx(gaussian_epsilon(2.0, 1e-5, safe=False))

@@ -11,6 +11,7 @@ from dpmech.engines.losses.lattice import Loss
 from dpmech.engines.losses.lattice_route import Side
 from dpmech.engines.losses.prv import PrvAccountant, _PrivacyLoss
 from dpmech.engines.losses.release import PoissonRelease
+from dpmech.schemes import accountant_for
 from tests.support import oracles as oracle
 
 GRID = [(8.0, 1e-5, 1 / 390, 3900), (0.5, 1e-6, 0.01, 1000), (0.05, 1e-6, 0.01, 1000)]
@@ -54,7 +55,7 @@ def test_both_directions():
     bounds = dm.delta(dm.Identity(1), 1.0, 0.0, participation=dm.Poisson(0.5), method=dm.Prv())
     truth = oracle.sampled_delta(0.5, 1.0, 0.0, remove=False)
     assert bounds.lower <= truth <= bounds.upper
-    accountant = dm.calibration.accountant_for(dm.Mechanism(dm.Identity(20), dm.Poisson(0.5)), dm.Prv())
+    accountant = accountant_for(dm.Mechanism(dm.Identity(20), dm.Poisson(0.5)), dm.Prv())
     assert isinstance(accountant, PrvAccountant)
     assert {side.loss.remove for side in accountant._sides(1.0)} == {True, False}
 
@@ -62,7 +63,7 @@ def test_both_directions():
 @pytest.mark.parametrize(("q", "sigma", "steps"), [(0.5, 10.0, 200), (0.2, 2.0, 50)])
 def test_each_direction_by_itself_is_that_of_the_lattices(q, sigma, steps):
     """The larger direction hides what the other does, whose losses fall from output to output."""
-    release = dm.calibration.accountant_for(dm.Mechanism(dm.Identity(steps), dm.Poisson(q)), dm.Prv()).release
+    release = accountant_for(dm.Mechanism(dm.Identity(steps), dm.Poisson(q)), dm.Prv()).release
     for remove in (True, False):
         found, off, error = _PrivacyLoss(Loss(q, sigma, remove), steps).composed(1e-3, 1e-6)
         low, _, high = found.compute_epsilon(1e-6, off, error)

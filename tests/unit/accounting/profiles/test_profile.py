@@ -104,7 +104,7 @@ def test_the_least_sensitivity_of_sampled_parts_is_rounded_down():
 def test_a_profile_by_divergences_reaches_as_far_as_they_do():
     """It ended where one of the releases alone is negligible, and was flat from there on."""
     strategy, participation = dm.Identity(2000), dm.Poisson(0.05)
-    found = dm.profile(strategy, 0.8, participation=participation, method=dm.Rdp())
+    found = dm.profile(strategy, 0.8, participation=participation, method=dm.Rdp(), rel_error=0.2)
     for eps in (10.0, 20.0, 40.0):
         exact = dm.delta(strategy, 0.8, eps, participation=participation, method=dm.Rdp()).upper
-        assert exact <= found.delta(eps).upper <= 1.03 * exact
+        assert exact <= found.delta(eps).upper <= 1.3 * exact

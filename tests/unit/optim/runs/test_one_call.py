@@ -1,12 +1,14 @@
+import importlib
+
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import make_private_with_epsilon
-from dpmech.optim.runs import make_private as one_call
 from tests.support.training import classification, classifier, cross_entropy, weights
 
+one_call = importlib.import_module("dpmech.optim.runs.make_private")
 SIZE, BATCH, EPOCHS = 23, 5, 3
 PLAN = dm.TrainingPlan(SIZE, BATCH, EPOCHS)
 
