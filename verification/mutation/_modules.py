@@ -159,6 +159,7 @@ GROUPS: dict[str, list[str]] = {
         "verifying.report",
     ],
     "signing": [
+        "verifying.signing",
         "documents.signatures",
         "documents.keys",
     ],
