@@ -28,7 +28,7 @@ Renyi accounting: an upper bound on both directions, never a lower one.
 
 For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov,
 Talwar and Zhang 2019, Theorem 5). That of order a is log E_Q r^a / (a - 1), r the density of the mixture
-over that of the noise: a moment of `poisson.transform`, with a proved error. Every order gives a bound; the
+over that of the noise: a moment of `losses.transform`, with a proved error. Every order gives a bound; the
 best one is searched for among all real ones above 1. Lots without replacement have a bound of their own.
 """
 

@@ -5,7 +5,7 @@ Rings with up to two exponentials that dominate a Gram matrix.
 delta grows along K' - K wherever that difference is copositive: e^T (K' - K) e >= 0 for all e >= 0
 (docs/balls_in_bins_proof.md). It is, where it is a matrix with entries >= 0 plus a positive semidefinite
 one, here a circulant of cosines with weights >= 0; so K' may be below K at some distances if it is far
-enough above at others. Which K' is best is read off the moment bound, as in `dominating`.
+enough above at others. Which K' is best is read off the moment bound, as in `ring`.
 """
 
 import dataclasses

@@ -4,7 +4,7 @@ Rings that dominate a Gram matrix entry by entry.
 
 delta is monotone in every entry of the Gram matrix, so any ring above it gives an upper bound
 (docs/balls_in_bins_proof.md). Which ring is best depends on how strongly delta leans on each entry. That is
-read off the moment bound of `moment_bound`, a closed form that ranks rings as delta does: its logarithm
+read off `moments.log_moment_bound`, a closed form that ranks rings as delta does: its logarithm
 moved with that of delta to 0.3 over rings whose deltas lie a factor 40 apart. It chooses among valid rings;
 it proves nothing.
 """
@@ -181,7 +181,7 @@ def _multiplicity(bins: int) -> Vector:
 
 
 class Height:
-    """Log of the REMOVE moment bound of a profile, over all orders of the table (`moment_bound`)."""
+    """Log of the REMOVE moment bound of a profile, over all orders of the table."""
 
     def __init__(self, bins: int, eps: float) -> None:
         self.orders = np.array(ORDERS, dtype=np.float64)

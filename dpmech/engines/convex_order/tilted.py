@@ -10,7 +10,7 @@ delta of Balls-in-Bins without sampling where it is small: transforms on a line 
 theta > 0, and (tau - r)_+ below the same sum in tau - r. At the theta that fits, all terms are of the order
 of delta, so that absolute errors of the traces are relative to it. E e^(theta r) is infinite for lognormal
 increments: paths on which some bin adds more than the kink are summed by themselves, and there the payoff is
-linear (`large_bins`). The proofs are in docs/balls_in_bins_proof.md, "Small delta: a tilt".
+linear (`tilted_law`). The proofs are in docs/balls_in_bins_proof.md, "Small delta: a tilt".
 """
 
 import dataclasses

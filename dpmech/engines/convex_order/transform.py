@@ -1,8 +1,8 @@
 r"""delta of Balls-in-Bins without sampling, by Laplace transforms on a ring with up to two exponentials.
 
 The likelihood ratio is r = (1/b) sum_l W_l exp(sum_j x_(j,l) - V/2) times what all bins share, so that
-E e^(-zeta r) is the trace of a power of one matrix (`traces`) once the x stand on a lattice (`lattice`), and
-(1 - r / t)_+ lies below a sum of exponentials (`exponential_sums`). Every step raises delta; the proofs
+E e^(-zeta r) is the trace of a power of one matrix (`traces`) once the x are on a lattice, and (1 - r / t)_+
+lies below a sum of exponentials (`exponentials` has both). Every step raises delta; the proofs
 are in docs/balls_in_bins_proof.md.
 """
 

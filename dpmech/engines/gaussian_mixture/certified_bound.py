@@ -1,9 +1,9 @@
 r"""Rigorous finite-sample bounds on delta(eps) of Balls-in-Bins, by sampling.
 
 Both directions are means of independent weights. For the upper end the weights have proved bounds: REMOVE by
-the star of `proposals.tuples` (together with the nominal and scaled parts), ADD by `design_points.add_point`.
-The lower end needs none. Bets (`bets`) turn weights into bounds with no asymptotics, and stop as soon as they
-have proved what was asked. A pilot with its own random numbers chooses probabilities, parts and first stakes
+the star of `tuples` (together with the nominal and scaled parts), ADD by `points.add_point`. The lower end
+needs none. Bets (`betting`) turn weights into bounds with no asymptotics, and stop as soon as they have
+proved what was asked. A pilot with its own random numbers chooses probabilities, parts and first stakes
 before the samples that count are drawn.
 """
 
@@ -94,7 +94,7 @@ def certify_delta(
 
     **Guarantee:** with probability 1 - beta over the samples (for normal draws that have the Gram matrix
     `gram`), at any sample size; the bets bound their own rounding, and that of the weights has a proved bound
-    (`proposals.rounding`). Directions that need samples share beta; so do
+    (`proposal`). Directions that need samples share beta; so do
     both ends where both are asked for. One call spends beta: a search that calls again and again must divide
     it, or test an order fixed in advance and end at the first failure. It must not be repeated until it
     passes.

@@ -200,7 +200,7 @@ def estimate_delta(
         NumericalError: if the weights are too uneven, or all 0.
 
     References:
-        The balls-in-bins paper, Lemma 3.2 (the dominating pair); `proposals.tuples`, `design_points`.
+        The balls-in-bins paper, Lemma 3.2 (the dominating pair); `tuples`, `points`.
 
     Examples:
         >>> import numpy as np

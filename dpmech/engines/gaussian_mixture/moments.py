@@ -2,7 +2,7 @@ r"""Bounds by moments of the likelihood ratio: deterministic, in closed form, fo
 
 Balls-in-Bins by moments: a deterministic upper bound without sampling, for any Gram matrix.
 
-REMOVE: E_Q r^a <= B(a) for integer a (the lemma of `proposals.tuples`, proved there for every K), so that
+REMOVE: E_Q r^a <= B(a) for integer a (the lemma of `tuples`, proved there for every K), so that
 delta <= B(a) sup_r (r - e^eps) r^-a. ADD: r >= exp(mean_l (y_l - K_ll / 2)) by the inequality of means,
 hence E_Q r^-(a-1) <= exp((a-1) tr K / (2 b) + (a-1)^2 1^T K 1 / (2 b^2)) for real a > 1. Both are Renyi
 divergences, converted to delta optimally. Looser than the other methods at small eps.

@@ -40,7 +40,7 @@ and the proved bound on weights together; the bets allow for it.
 The mixtures that samples come from: parts with known densities, and the weight of a sample.
 
 A proposal draws (y, i), y the statistics of `gram` and i a tuple of bins, from a mixture whose parts all
-have known densities D_j against `Q(dy) kappa(i|y)` (see `tuples.py`). The weight of a sample is
+have known densities D_j against `Q(dy) kappa(i|y)` (see `tuples`). The weight of a sample is
 `f(y) / sum_j alpha_j D_j`, with `f = (e^L - e^eps)_+` for REMOVE and `(1 - e^(eps + L))_+` for ADD; its
 mean is the delta of that direction, exactly, whatever the alpha_j.
 """

@@ -12,7 +12,7 @@ The privacy loss of a step whose lot is cut down to B examples where more were d
 
 With q the probability of every coin, tau that B or more of the others were drawn, and p that the example is
 kept if so: with probability 1 - tau the pair is that of plain Poisson sampling. With probability tau it is
-the pair whose hockey-stick curve is, of P against Q (A_u as in `one_sided_loss`), that of A_2 against A_1 at
+the pair whose hockey-stick curve is, of P against Q (A_u as in `step_losses`), that of A_2 against A_1 at
 eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve of all that gradients allow. Its law has
 the positive losses of the one, the negative ones of the other, and what is left at 0. That it dominates is
 shown in docs/truncated_lots.md.
