@@ -12,7 +12,6 @@ from dpmech.engines.gaussian_mixture.dominating_pair import (
     ring_profile,
     sampling_gram,
 )
-from dpmech.engines.gaussian_mixture.estimate import CurveEstimate, estimate_curve
 from dpmech.engines.gaussian_mixture.estimate_accountant import ImportanceAccountant
 from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.engines.gaussian_mixture.half_space import half_space_add
@@ -40,7 +39,6 @@ __all__ = [
     "ChainGram",
     "ChainRemove",
     "CollectiveParts",
-    "CurveEstimate",
     "FarAimError",
     "ImportanceAccountant",
     "LiftedGroup",
@@ -55,7 +53,6 @@ __all__ = [
     "chain_gram",
     "check_nonnegative",
     "draw_entropy",
-    "estimate_curve",
     "folded",
     "half_space_add",
     "log_add_bound",
