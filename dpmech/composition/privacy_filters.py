@@ -27,7 +27,7 @@ not. Interactive releases (training runs) may overlap in time (Haney et al. 2023
 
 The currencies of a ledger with a budget: Gaussian DP, a Renyi order, and (eps, delta) claims.
 
-Why each is a privacy filter is said and proved in `privacy_filters`.
+Why each is a privacy filter is proved above.
 """
 
 import abc

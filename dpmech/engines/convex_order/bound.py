@@ -60,7 +60,7 @@ def bound_on(
 ) -> Found:
     """Upper bound on delta of a ring with b >= 2 in one direction on one grid, constant part included.
 
-    Rounding is on the safe side (`ring.rounding`): eps is taken a little lower, the bound a little higher.
+    Rounding is on the safe side (`grid`): eps is taken a little lower, the bound a little higher.
 
     Args:
         ring: the Gram matrix.

@@ -197,7 +197,7 @@ class Curve:
 
 
 def run_programme(place: Placement, direction: Direction) -> Curve:
-    """Run the programme once. Upper bound, up to rounding (`ring.rounding`).
+    """Run the programme once. Upper bound, up to rounding (`grid`).
 
     Args:
         place: the nodes.

@@ -91,7 +91,7 @@ class MixtureGram:
         """1^T K 1 / b^2, rounded up."""
         total = self.white / self.bins + self.constant
         for amplitude, decay in self.parts:
-            # the sum of a geometric series, twice: q^2 / (1 - lam)^2 with q^2 as in `lattice`
+            # the sum of a geometric series, twice: q^2 / (1 - lam)^2 with q^2 as in `exponentials`
             far = decay**self.bins
             total += amplitude * (1.0 + decay) / (1.0 - decay) * (1.0 - far) / (1.0 + far) / self.bins
         return total * (1.0 + 1e-12)

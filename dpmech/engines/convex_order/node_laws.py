@@ -17,7 +17,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 Vector = npt.NDArray[np.float64]
 
 # Weights telescope, so that their sum is 1 but for rounding: more is a fault. No guarantee rests on this
-# number; what rounding does to each weight is `rounding.split_rounding`.
+# number; what rounding does to each weight is `grid.split_rounding`.
 SUM_TOLERANCE = 1e-9
 
 

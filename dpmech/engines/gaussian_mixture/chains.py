@@ -6,7 +6,7 @@ has at most b bands, so that the columns of one pi do not overlap, and for `w_t 
 
     dP/dQ = E_pi[exp(sum over t in pi of w_t - K_tt / 2)],    K = C^T C / sigma^2,
 
-which the recursion over the rest counter of `kernels` sums up, O(n) a draw.
+which the recursion over the rest counter of `chain_kernels` sums up, O(n) a draw.
 """
 
 import dataclasses

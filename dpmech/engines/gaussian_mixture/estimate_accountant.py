@@ -1,4 +1,4 @@
-"""Balls-in-Bins by sampling: the estimate with its interval, and the rigorous finite-sample bound."""
+"""The accountant of estimates by importance sampling, with their intervals."""
 
 import dataclasses
 import math

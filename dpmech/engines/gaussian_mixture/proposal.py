@@ -177,12 +177,12 @@ class Proposal(abc.ABC):
 
     @functools.cached_property
     def payoff_side(self) -> float:
-        """What is added to computed losses, so that payoffs are on the safe side (`rounding`)."""
+        """What is added to computed losses, so that payoffs are on the safe side (see the module)."""
         return -self.loss_rounding.error if self.below else self.loss_rounding.error
 
     @functools.cached_property
     def weight_rounding(self) -> float:
-        """How far log weights as computed are off the safe side at most; the theorem of `rounding`.
+        """How far log weights as computed are off the safe side at most; the theorem of the module.
 
         1e-10 to 1e-5 mostly, which moves sigma by a tenth of that or less.
 

@@ -2,7 +2,7 @@
 
 Normal numbers of float64 from random words, most of them from one word and eight operations.
 
-As in `box_muller`, numbers come from additions, multiplications, divisions, square roots and shifts only, so
+As in `normals`, numbers come from additions, multiplications, divisions, square roots and shifts only, so
 that their bits are the same on every machine.
 """
 
