@@ -1,7 +1,6 @@
 """Drawing of batches and of integer noise: the base of all samplers, random and secure words."""
 
-from dpmech.drawing.allocation import Allocation
-from dpmech.drawing.base import Sampler, whole_epoch
+from dpmech.drawing.base import Allocation, Sampler, whole_epoch
 from dpmech.drawing.contributions import Contributions, numbered_users
 from dpmech.drawing.discrete_gaussian import discrete_gaussian
 from dpmech.drawing.random_words import PHILOX, check_steps, chosen, coins, groups, order

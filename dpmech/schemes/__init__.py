@@ -1,7 +1,7 @@
 """Sampling schemes: who takes part when, the accountant, and the sampler, in one folder each."""
 
-from dpmech.schemes.batch_rule import BatchRule
 from dpmech.schemes.scheme import (
+    BatchRule,
     Scheme,
     accountant_for,
     add_scheme,

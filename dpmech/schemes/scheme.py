@@ -14,10 +14,76 @@ import numpy.typing as npt
 from dpmech.drawing import Sampler
 from dpmech.engines import Accountant, Canary, Certified, Exact, Method, Rdp
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.mechanism import Mechanism, Participation, Strategy, forget, register, register_later
+from dpmech.mechanism import Mechanism, Participation, Pattern, Strategy, forget, register, register_later
 from dpmech.numerics import FloatArray
-from dpmech.schemes.batch_rule import BatchRule
-from dpmech.schemes.structure import Structure
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchRule:
+    """What a tracker checks of every batch. That batches have the right law cannot be seen in them.
+
+    Args:
+        pattern: how often and how far apart one example takes part; None where every step is sampled anew.
+        cycle: how many groups take turns, each example in one of them; None without groups.
+        epoch: how many steps an epoch has in each of which everyone takes part once, in an order of its own;
+            None without that.
+        dataset_size: the number of examples that the claim is about; None where any will do.
+        largest: the most examples of one batch; None without a limit.
+        exactly: how many examples every batch has; None where that is left to chance or to the dataset.
+    """
+
+    pattern: Pattern | None
+    cycle: int | None = None
+    epoch: int | None = None
+    dataset_size: int | None = None
+    largest: int | None = None
+    exactly: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Structure:
+    """How the releases hang together that one unit may join.
+
+    With neither bins nor cycle it is the sensitivity over the pattern that decides about noise.
+
+    Args:
+        bins: the mixture of Gaussians over that many bins decides; None where it does not.
+        cycle: the releases a unit may join are so many steps apart, and compose, if the strategy has at most
+            as many bands; 1 where noise has to be independent. None where
+            releases are not sampled one by one.
+        not_fitted: why no strategy is fitted under it, and what to do instead; None where one is.
+        judged: whether a strategy can be judged by a number that needs no samples.
+    """
+
+    bins: int | None = None
+    cycle: int | None = None
+    not_fitted: UnsupportedCombinationError | None = None
+    judged: bool = True
+
+
+def independent_noise_only(participation: object) -> UnsupportedCombinationError:
+    """Nothing is fitted where noise has to be independent and of one size."""
+    return UnsupportedCombinationError(
+        f"nothing is fitted under {participation!r}, which takes independent noise of one size",
+        supported="Identity there; other participations here",
+    )
+
+
+def as_of_one_example(participation: object, alike: str) -> UnsupportedCombinationError:
+    """Nothing is fitted for users with several examples where a fit for one example is best for them too."""
+    return UnsupportedCombinationError(
+        f"nothing is fitted under {participation!r}",
+        supported=f"a fit under {alike} with the same numbers: sigma is a multiple of that of one "
+        "example, so that coefficients which are best there are best here",
+    )
+
+
+def not_built(participation: object) -> UnsupportedCombinationError:
+    """No fit is built."""
+    return UnsupportedCombinationError(
+        f"nothing is fitted under {participation!r}", supported="MinSep, CyclicPoisson and BallsInBins"
+    )
+
 
 _GROUP = "dpmech.schemes"  # of entry points: each names a Scheme object
 

@@ -81,7 +81,6 @@ GROUPS: dict[str, list[str]] = {
         "engines.gaussian_mixture.user_gram",
         "engines.gaussian_mixture.chains",
         "engines.gaussian_mixture.chain_mixtures",
-        "schemes.b_min_sep.accountant",
         "engines.gaussian_mixture.streams",
         "engines.gaussian_mixture.tilted_normal",
         "engines.gaussian_mixture.tuples",

@@ -7,20 +7,47 @@ import numpy as np
 from dpmech.engines import (
     Accountant,
     Certified,
+    CertifiedAccountant,
     Exact,
     GaussianAccountant,
     Importance,
     ImportanceAccountant,
     Method,
+    Progress,
+    Solution,
     chain_gram,
 )
-from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
-from dpmech.schemes.b_min_sep.accountant import ChainCertifiedAccountant
+from dpmech.numerics import Bounds
 from dpmech.schemes.b_min_sep.participation import MinSepSampling
 from dpmech.schemes.b_min_sep.sampler import MinSepSampler
-from dpmech.schemes.scheme import Scheme
-from dpmech.schemes.structure import Structure, not_built
+from dpmech.schemes.scheme import Scheme, Structure, not_built
+
+
+class ChainCertifiedAccountant(CertifiedAccountant):
+    """Bounds that hold with probability 1 - beta; where draws cannot prove one, what else there is."""
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps, which share beta."""
+        try:
+            return super().epsilon(sigma, delta, tolerance=tolerance)
+        except NumericalError as error:
+            raise _refusal(error) from error
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Size on independent samples, then certify a little above."""
+        try:
+            return super().calibrate(eps, delta, rtol=rtol, progress=progress)
+        except NumericalError as error:
+            raise _refusal(error) from error
+
+
+def _refusal(error: NumericalError) -> NumericalError:
+    return NumericalError(
+        f"{error}; method=Importance() gives an estimate here, and MinSep (not sampled), CyclicPoisson and "
+        "BallsInBins have bounds"
+    )
 
 
 class BMinSepScheme(Scheme[MinSepSampling]):

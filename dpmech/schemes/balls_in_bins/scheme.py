@@ -24,9 +24,7 @@ from dpmech.schemes.balls_in_bins.sampler import (
     FreshBallsInBinsSampler,
     UserBallsInBinsSampler,
 )
-from dpmech.schemes.batch_rule import BatchRule
-from dpmech.schemes.scheme import Scheme
-from dpmech.schemes.structure import Structure, not_built
+from dpmech.schemes.scheme import BatchRule, Scheme, Structure, not_built
 
 Bins = BallsInBins | UserBallsInBins
 

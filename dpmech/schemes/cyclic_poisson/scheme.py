@@ -5,13 +5,11 @@ import numpy as np
 from dpmech.engines import Accountant, Canary, Method, Pld, group_score
 from dpmech.mechanism import Mechanism, Strategy
 from dpmech.numerics import FloatArray
-from dpmech.schemes.batch_rule import BatchRule
 from dpmech.schemes.cyclic_poisson.participation import CyclicPoisson, UserCyclicPoisson
 from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
 from dpmech.schemes.poisson import of_examples, of_group, of_users
 from dpmech.schemes.releases import least_of_a_group
-from dpmech.schemes.scheme import Scheme
-from dpmech.schemes.structure import Structure, as_of_one_example
+from dpmech.schemes.scheme import BatchRule, Scheme, Structure, as_of_one_example
 
 
 class CyclicPoissonScheme(Scheme[CyclicPoisson | UserCyclicPoisson]):

@@ -12,8 +12,7 @@ from dpmech.mechanism import EveryStep, Mechanism, Participation
 from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation, UserMinSep
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from dpmech.schemes.releases import unsampled
-from dpmech.schemes.scheme import Scheme
-from dpmech.schemes.structure import Structure, as_of_one_example
+from dpmech.schemes.scheme import Scheme, Structure, as_of_one_example
 
 _DECLARED = (
     "a public number of examples that you write down: under ADD_REMOVE the real one is private, and which "

@@ -8,12 +8,10 @@ from dpmech.engines import Accountant, FixedAccountant, FixedRelease, Method, Pl
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import product_down
-from dpmech.schemes.batch_rule import BatchRule
 from dpmech.schemes.fixed_size.participation import FixedSizeLots
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
 from dpmech.schemes.releases import least_of_equals, unsampled
-from dpmech.schemes.scheme import Scheme
-from dpmech.schemes.structure import Structure, independent_noise_only
+from dpmech.schemes.scheme import BatchRule, Scheme, Structure, independent_noise_only
 
 
 class FixedSizeScheme(Scheme[FixedSizeLots]):

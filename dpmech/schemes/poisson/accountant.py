@@ -1,9 +1,13 @@
-"""Which accountant covers Poisson-sampled releases, of examples and of users with several."""
+"""Which accountant covers Poisson-sampled releases, of examples and of users; and canaries among them."""
 
 import dataclasses
 
+import numpy as np
+
 from dpmech.engines import (
     Accountant,
+    Canary,
+    Independent,
     Method,
     Pld,
     PoissonAccountant,
@@ -12,11 +16,12 @@ from dpmech.engines import (
     PrvAccountant,
     Rdp,
     RenyiAccountant,
+    SeveralExamples,
     UserAccountant,
     UserRelease,
 )
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism import Mechanism
+from dpmech.mechanism import Mechanism, Participation, Unit
 from dpmech.numerics import Bounds, product_down, quotient_down, quotient_up
 from dpmech.schemes.releases import CLOSE, unsampled
 
@@ -71,3 +76,31 @@ def of_users(mechanism: Mechanism, method: Method | None, prob: float, least: fl
     steps = participation.releases(mechanism.steps)
     release = UserRelease(prob, examples, steps, one, tight=least >= 1.0 - CLOSE)
     return UserAccountant(release, bounds)
+
+
+def of_group(participation: Participation, mechanism: Mechanism, cycle: int) -> Canary:
+    """A canary in the group with the largest sum of squared column norms.
+
+    Args:
+        participation: one with a `sampling_prob`.
+        mechanism: what runs.
+        cycle: how many groups take turns; 1 where every step may be joined.
+
+    Raises:
+        UnsupportedCombinationError: for users, if steps of one group share noise.
+    """
+    strategy, n, prob = mechanism.strategy, mechanism.steps, participation.sampling_prob  # type: ignore[attr-defined]  # as documented
+    users = participation.unit is Unit.USER
+    bands = n if strategy.bands is None else strategy.bands
+    if users and bands > cycle:
+        raise UnsupportedCombinationError(
+            f"no test of {strategy!r} under {participation!r}",
+            supported="independent noise, or at most as many bands as groups take turns",
+        )
+    norms = strategy.column_norms() ** 2
+    group = max(range(min(cycle, n)), key=lambda start: float(norms[start::cycle].sum()))
+    steps = np.arange(group, n, cycle)
+    columns = strategy.matmul(np.eye(n)[:, steps]).T
+    if users:
+        return SeveralExamples(steps, prob, participation.examples, columns)
+    return Independent(steps, prob, columns)

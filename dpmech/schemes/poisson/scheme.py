@@ -5,14 +5,11 @@ import numpy as np
 from dpmech.engines import Accountant, Canary, Method, Pld, group_score
 from dpmech.mechanism import Mechanism, Strategy
 from dpmech.numerics import FloatArray
-from dpmech.schemes.batch_rule import BatchRule
-from dpmech.schemes.poisson.accountant import of_examples, of_users
-from dpmech.schemes.poisson.canary import of_group
+from dpmech.schemes.poisson.accountant import of_examples, of_group, of_users
 from dpmech.schemes.poisson.participation import Poisson, UserPoisson
 from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
 from dpmech.schemes.releases import least_of_equals
-from dpmech.schemes.scheme import Scheme
-from dpmech.schemes.structure import Structure, independent_noise_only
+from dpmech.schemes.scheme import BatchRule, Scheme, Structure, independent_noise_only
 
 
 class PoissonScheme(Scheme[Poisson | UserPoisson]):

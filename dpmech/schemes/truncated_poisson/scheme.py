@@ -8,10 +8,8 @@ from dpmech.engines import Accountant, Method, Pld, TruncatedAccountant, Truncat
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import product_down
-from dpmech.schemes.batch_rule import BatchRule
 from dpmech.schemes.releases import least_of_equals
-from dpmech.schemes.scheme import Scheme
-from dpmech.schemes.structure import Structure, independent_noise_only
+from dpmech.schemes.scheme import BatchRule, Scheme, Structure, independent_noise_only
 from dpmech.schemes.truncated_poisson.participation import TruncatedPoisson
 from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
 

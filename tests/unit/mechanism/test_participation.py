@@ -7,7 +7,7 @@ import pytest
 import dpmech as dm
 from dpmech.mechanism.participation import Pattern, forget, kinds, register
 from dpmech.schemes import scheme_of
-from dpmech.schemes.structure import Structure
+from dpmech.schemes.scheme import Structure
 
 ALL = [
     dm.EveryStep(),
