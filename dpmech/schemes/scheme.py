@@ -14,7 +14,16 @@ import numpy.typing as npt
 from dpmech.drawing import Sampler
 from dpmech.engines import Accountant, Canary, Certified, Exact, Method, Rdp
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.mechanism import Mechanism, Participation, Pattern, Strategy, forget, register, register_later
+from dpmech.mechanism import (
+    Mechanism,
+    Participation,
+    Pattern,
+    Strategy,
+    forget,
+    kinds,
+    register,
+    register_later,
+)
 from dpmech.numerics import FloatArray
 
 
@@ -230,17 +239,25 @@ _SCHEMES: dict[type[Participation], Scheme[Any]] = {}
 
 
 def add_scheme(scheme: Scheme[Any]) -> Scheme[Any]:
-    """Make a scheme and its participations known, to files and plans too.
+    """Make a scheme and its participations known, to files and plans too; once is enough, twice does no harm.
 
     Raises:
-        InvalidParameterError: if it is no Scheme, or one of its participations is no frozen record, or known
-            already.
+        InvalidParameterError: if it is no Scheme, or one of its participations is no frozen record, or has a
+            name that is taken; nothing of it is known then.
     """
     if not isinstance(scheme, Scheme):
         raise InvalidParameterError("scheme", scheme, "a Scheme object")
-    for kind in scheme.samplers:
-        register(kind)
-        _SCHEMES[kind] = scheme
+    added: list[type[Participation]] = []
+    try:
+        for kind in scheme.samplers:
+            if _SCHEMES.get(kind) is not scheme:
+                register(kind)
+                added.append(kind)
+    except InvalidParameterError:
+        for kind in added:
+            forget(kind)
+        raise
+    _SCHEMES.update(dict.fromkeys(added, scheme))
     return scheme
 
 
@@ -256,7 +273,8 @@ def remove_scheme(scheme: Scheme[Any]) -> None:
 
 
 def schemes() -> tuple[Scheme[Any], ...]:
-    """Every scheme, each once, in the order in which they were added."""
+    """Every scheme, each once, in the order in which they were added; those of entry points too."""
+    kinds()
     return tuple(dict.fromkeys(_SCHEMES.values()))
 
 
@@ -268,7 +286,9 @@ def scheme_of(participation: Participation) -> Scheme[Any]:
     """
     scheme = _SCHEMES.get(type(participation))
     if scheme is None:
-        known = ", ".join(kind.__name__ for kind in _SCHEMES)
+        known = ", ".join(kind.__name__ for kind in kinds())
+        scheme = _SCHEMES.get(type(participation))  # of an entry point, which `kinds` loads
+    if scheme is None:
         raise UnsupportedCombinationError(
             f"no sampling scheme has the participation {participation!r}", supported=known
         )

@@ -3,6 +3,9 @@ and the Scheme object that names them."""
 
 import dataclasses
 import math
+import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -16,7 +19,7 @@ from dpmech.engines.accountant import Accountant, Solution
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.mechanism import Pattern, kinds
 from dpmech.samplers import sampler_for
-from dpmech.schemes import Scheme, add_scheme, remove_scheme, scheme_of
+from dpmech.schemes import Scheme, add_scheme, remove_scheme, scheme_of, schemes
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 
 # ---- the scheme
@@ -105,9 +108,19 @@ class OneStepScheme(Scheme):
         return OneStepAccountant(mechanism, method, rng)
 
 
+SCHEME = OneStepScheme()
+
+
+@dataclasses.dataclass(frozen=True)
+class OtherStep(OneStep):
+    """The same by another name."""
+
+    plan_name = "other-step"
+
+
 @pytest.fixture
 def registered():
-    scheme = add_scheme(OneStepScheme())
+    scheme = add_scheme(SCHEME)
     assert scheme_of(OneStep()) is scheme
     yield
     remove_scheme(scheme)
@@ -197,6 +210,50 @@ def test_its_bound_is_one(registered, eps):
     )
     bound = dm.delta(dm.Mechanism(dm.LambdaCGD(2, 0.5), OneStep()), sigma, eps).upper
     assert 0.5 * bound < truth < bound
+
+
+# ---- how it becomes known
+
+
+def test_it_may_be_added_twice_and_nothing_is_left_of_one_that_is_refused(registered):
+    scheme = scheme_of(OneStep())
+    assert add_scheme(scheme) is scheme
+    before = schemes()
+
+    class Refused(OneStepScheme):
+        samplers = {OtherStep: OneStepSampler, dm.Poisson: OneStepSampler}  # noqa: RUF012
+
+    with pytest.raises(dm.InvalidParameterError, match="a name that no registered participation has"):
+        add_scheme(Refused())
+    assert schemes() == before
+    assert OtherStep not in kinds()
+    with pytest.raises(dm.InvalidParameterError, match="a Scheme object"):
+        add_scheme(OneStepScheme)
+
+
+def test_an_entry_point_is_found_by_whoever_asks_first(tmp_path):
+    """In a process of its own, in which nothing has asked before which participations there are."""
+    package, info = tmp_path / "one_step", tmp_path / "one_step-1.0.dist-info"
+    package.mkdir()
+    info.mkdir()
+    (package / "__init__.py").write_text(pathlib.Path(__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: one-step\nVersion: 1.0\n", encoding="utf-8")
+    point = "[dpmech.schemes]\none-step = one_step:SCHEME\n"
+    (info / "entry_points.txt").write_text(point, encoding="utf-8")
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import dpmech as dm, one_step;"
+        "cal = dm.calibrate_sigma(dm.Identity(6), 2.0, 1e-5, participation=one_step.OneStep());"
+        "from dpmech.schemes import schemes, add_scheme; add_scheme(one_step.SCHEME);"
+        "print(cal.achieved.upper, one_step.SCHEME in schemes())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2.0", "True"]
 
 
 # ---- what is not registered is refused
