@@ -160,7 +160,7 @@ def _error(mechanism: Mechanism, budget: PrivacyBudget, strategy: Strategy) -> f
     if not (structure.judged and decoder_work(strategy).within(_SECONDS, _MEMORY)):
         return None
     bins, cycle = structure.bins, structure.cycle
-    if cycle is not None and cycle > 1 and (strategy.bands is None or strategy.bands > cycle):
+    if cycle is not None and (strategy.bands is None or strategy.bands > cycle):
         return None
     try:
         if bins is None:

@@ -172,8 +172,12 @@ class Scheme(abc.ABC, Generic[P]):
         return self.samplers[type(participation)](dataset_size, *fields, n, **whose, rng=rng)
 
     def batch_rule(self, participation: P, n: int) -> BatchRule:
-        """What can be seen in the batches of a run, for a tracker; the pattern alone, unless overridden."""
-        return BatchRule(participation.pattern(n))
+        """What can be seen in the batches of a run, for a tracker.
+
+        Unless overridden it is the pattern; nothing where every release is accounted for by itself, as the
+        pattern is then that of one release.
+        """
+        return BatchRule(None if participation.per_release else participation.pattern(n))
 
     def canary(self, participation: P, mechanism: Mechanism) -> Canary:
         """The worst example (or user) of a mechanism, for tests of many runs.

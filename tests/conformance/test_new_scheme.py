@@ -20,7 +20,7 @@ from dpmech.engines.gaussian import gaussian_delta
 from dpmech.mechanism import Pattern, kinds
 from dpmech.samplers import sampler_for
 from dpmech.schemes import Scheme, add_scheme, remove_scheme, scheme_of, schemes
-from dpmech.schemes.fixed_order.sampler import SequentialSampler
+from dpmech.schemes.fixed_order import FixedOrderScheme, SequentialSampler
 
 # ---- the scheme
 
@@ -254,6 +254,44 @@ def test_an_entry_point_is_found_by_whoever_asks_first(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2.0", "True"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Often(OneStep):
+    """Every example may join every step, each accounted for by itself."""
+
+    per_release = True
+    plan_name = "often"
+
+
+def test_a_tracker_takes_one_release_for_no_rule_about_all_of_them():
+    scheme = type("OftenScheme", (OneStepScheme,), {"samplers": {Often: OneStepSampler}})()
+    add_scheme(scheme)
+    try:
+        tracker = dm.samplers.ParticipationTracker(Often(), 3, 5)
+        for step in range(3):
+            tracker.record(step, [1, 2])
+        assert tracker.summary() == {"steps": 3}
+    finally:
+        remove_scheme(scheme)
+
+
+def test_a_participation_without_sampling_is_one_gaussian_release():
+    kind = dataclasses.make_dataclass(
+        "Twice",
+        [],
+        bases=(dm.MinSep,),
+        namespace={"plan_name": "twice", "plan_settings": ()},
+        frozen=True,
+    )
+    scheme = add_scheme(FixedOrderScheme([kind]))
+    try:
+        mechanism = dm.Mechanism(dm.LambdaCGD(6, 0.5), kind(3, 2))
+        known = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-5, participation=dm.MinSep(3, 2))
+        assert dm.calibrate_sigma(mechanism, 2.0, 1e-5).sigma == known.sigma
+        assert [lot.tolist() for lot in sampler_for(mechanism, 3)][:3] == [[0], [1], [2]]
+    finally:
+        remove_scheme(scheme)
 
 
 # ---- what is not registered is refused

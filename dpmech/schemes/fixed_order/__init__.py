@@ -2,5 +2,13 @@
 
 from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation, UserMinSep
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
+from dpmech.schemes.fixed_order.scheme import FixedOrderScheme
 
-__all__ = ["FixedEpochs", "MinSep", "SequentialSampler", "SingleParticipation", "UserMinSep"]
+__all__ = [
+    "FixedEpochs",
+    "FixedOrderScheme",
+    "MinSep",
+    "SequentialSampler",
+    "SingleParticipation",
+    "UserMinSep",
+]
