@@ -21,8 +21,7 @@ from tests.support import bins_oracles
 EPS, DELTA, BETA = 0.5, 0.3, 0.2
 STRATEGY, SCHEME = dm.LambdaCGD(6, 0.5), dm.BallsInBins(2)
 GRAM = bins_oracles.strategy_gram(6, 2, 0.5)
-# With 20 runs 17 bad ones are too many, and both faults make nearly all of them bad.
-RUNS = 20
+RUNS, FAULTY_RUNS = 50, 20
 
 pytestmark = pytest.mark.slow  # a minute of calibrations
 
@@ -90,9 +89,9 @@ def test_weights_that_are_too_light_are_found(sigmas, monkeypatch):
             return true(self, payoffs, densities) + np.log(0.75)
 
         monkeypatch.setattr(kind, "log_weights", lighter)
-    assert too_many(bad_ones(sigmas(RUNS)), RUNS)
+    assert too_many(bad_ones(sigmas(FAULTY_RUNS)), FAULTY_RUNS)
 
 
 def test_a_beta_that_is_not_taken_out_of_delta_is_found(sigmas, monkeypatch):
     monkeypatch.setattr(dm.Guarantee, "mechanism_delta", lambda self, delta: delta)
-    assert too_many(bad_ones(sigmas(RUNS)), RUNS)
+    assert too_many(bad_ones(sigmas(FAULTY_RUNS)), FAULTY_RUNS)
