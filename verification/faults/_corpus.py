@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import functools
+import itertools
 import json
 import tomllib
 from collections.abc import Iterable
@@ -90,10 +91,14 @@ class Change:
         return found
 
     def _text(self) -> tuple[str, int]:
-        source = source_of(self.module).read_text(encoding="utf-8") if source_of(self.module).exists() else ""
-        if source.count(self.before) != 1:
-            raise NotThereError(f"{self.before!r} occurs {source.count(self.before)} times, not once")
-        return source, source.index(self.before)
+        path = source_of(self.module)
+        source = path.read_text(encoding="utf-8") if path.exists() else ""
+        # The same lines may stand in several classes: that of the function is meant.
+        first, last = _span(source, self.function.partition(".")[0])
+        times = source.count(self.before, first, last)
+        if times != 1:
+            raise NotThereError(f"{self.before!r} occurs {times} times, not once")
+        return source, source.index(self.before, first, last)
 
     def __str__(self) -> str:
         place = f"{self.module}.{self.function}".rstrip(".")
@@ -183,3 +188,12 @@ def save(faults: Iterable[Fault], path: Path = CORPUS) -> None:
         entry = dataclasses.asdict(fault)
         entries.append(json.dumps(entry.pop("change") | entry))
     path.write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
+
+
+def _span(source: str, name: str) -> tuple[int, int]:
+    """Where a class begins and ends; all of the module for any other name."""
+    starts = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return starts[node.lineno - 1], starts[node.end_lineno or node.lineno]
+    return 0, len(source)
