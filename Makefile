@@ -31,7 +31,7 @@ demo: $(VENV)/.installed
 	@echo "Sigma 2 % lower: edited by hand, and with every hash computed anew. Both must be refused."
 	$(BIN)/python docs/examples/tamper.py build/demo/certificate.json build/demo
 	! $(BIN)/dpmech verify build/demo/edited.json
-	! $(BIN)/dpmech verify build/demo/resealed.json
+	! $(BIN)/dpmech verify build/demo/rehashed.json
 
 # One file that decides certificates, with numpy and python-flint alone: python checker.pyz certificate.json
 checker.pyz: $(wildcard dpmech/checker/*.py)

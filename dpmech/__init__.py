@@ -1,14 +1,15 @@
 """dpmech: how much noise private training needs, with the proof.
 
-The public names are the ones below; everything else may change. Notation and units are one page of the
-documentation: sigma is the standard deviation of the i.i.d. noise at clip norm 1, sensitivity included.
+The names below are public; so are the modules `methods`, `certificates`, `ledgers`, `audits`, `samplers`,
+`interchange` and `exceptions`, and with an extra `optim` and `plots`. Everything else may change. Notation
+and units are one page of the documentation: sigma is the standard deviation of the i.i.d. noise at clip norm
+1, sensitivity included.
 """
 
 import importlib as _importlib
 from types import ModuleType as _ModuleType
 
-from dpmech import samplers
-from dpmech.auditing import CurveAudit, audit_profile, canary_scores, empirical_epsilon, one_run_epsilon
+from dpmech import audits, certificates, exceptions, interchange, ledgers, methods, samplers
 from dpmech.calibration import (
     AdvantageTarget,
     AttackTarget,
@@ -22,57 +23,27 @@ from dpmech.calibration import (
     epsilon,
     profile,
 )
-from dpmech.composition import (
-    BlockClipping,
-    ClaimCurrency,
-    GdpCurrency,
-    Join,
-    Ledger,
-    Lot,
-    PrivateSelection,
-    RenyiCurrency,
-    executed_epsilon,
-    join,
-)
-from dpmech.documents import (
+from dpmech.certificates import (
     Certificate,
-    Claim,
-    Continuity,
-    Evidence,
-    Kept,
     Policy,
-    Randomness,
     RunRecord,
-    Uniqueness,
-    new_key,
 )
 from dpmech.engines import (
-    Certified,
-    Deterministic,
     DiscreteGaussian,
-    Exact,
-    Importance,
-    NegativeBinomialRuns,
-    Pld,
-    PoissonRuns,
     PrivacyProfile,
-    Prv,
-    Rdp,
 )
 from dpmech.exceptions import (
-    CertificateError,
     DpmechError,
-    HorizonError,
     InvalidParameterError,
-    MissingDependencyError,
     NumericalError,
     UnattainableBudgetError,
     UnsupportedCombinationError,
-    WorkerError,
-    WorkLimitError,
 )
 from dpmech.fitting import Fit, optimize
-from dpmech.interchange import FlowerAccountant, from_opacus_history, to_dp_event
+from dpmech.ledgers import (
+    Ledger,
+    executed_epsilon,
+)
 from dpmech.mechanism import (
     BLT,
     Adjacency,
@@ -98,85 +69,57 @@ from dpmech.mechanism import (
     sensitivity,
     workloads,
 )
-from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Provenance, Workers
+from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Workers
 from dpmech.plans import TrainingPlan
-from dpmech.schemes.b_min_sep import MinSepSampling
+from dpmech.schemes.b_min_sep import BMinSep
 from dpmech.schemes.balls_in_bins import BallsInBins, FreshBallsInBins, UserBallsInBins
 from dpmech.schemes.cyclic_poisson import CyclicPoisson, UserCyclicPoisson
 from dpmech.schemes.fixed_order import FixedEpochs, MinSep, SingleParticipation, UserMinSep
-from dpmech.schemes.fixed_size import FixedSizeLots
+from dpmech.schemes.fixed_size import FixedSizeBatches
 from dpmech.schemes.poisson import Poisson, UserPoisson
 from dpmech.schemes.truncated_poisson import TruncatedPoisson
-from dpmech.verifying import Check, Verification, sign, verify
+from dpmech.verifying import Verification, sign, verify
 
 __all__ = [
     "BLT",
     "Adjacency",
     "AdvantageTarget",
     "AttackTarget",
+    "BMinSep",
     "BallsInBins",
     "BandedInverse",
     "BandedToeplitz",
-    "BlockClipping",
     "Bounds",
     "Calibration",
     "Certificate",
-    "CertificateError",
-    "Certified",
-    "Check",
-    "Claim",
-    "ClaimCurrency",
     "Cluster",
     "ColumnNormalized",
-    "Continuity",
-    "CurveAudit",
     "CyclicPoisson",
     "Dense",
-    "Deterministic",
     "Diagonal",
     "DiscreteGaussian",
     "DpmechError",
     "EveryStep",
-    "Evidence",
-    "Exact",
     "Fit",
     "FixedEpochs",
-    "FixedSizeLots",
-    "FlowerAccountant",
+    "FixedSizeBatches",
     "FreshBallsInBins",
     "GaussianTarget",
-    "GdpCurrency",
     "Guarantee",
-    "HorizonError",
     "Identity",
-    "Importance",
     "InvalidParameterError",
     "InverseSquareRoot",
-    "Join",
-    "Kept",
     "Kind",
     "LambdaCGD",
     "Ledger",
-    "Lot",
     "Mechanism",
     "MinSep",
-    "MinSepSampling",
-    "MissingDependencyError",
-    "NegativeBinomialRuns",
     "NumericalError",
     "Participation",
-    "Pld",
     "Poisson",
-    "PoissonRuns",
     "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
-    "PrivateSelection",
-    "Provenance",
-    "Prv",
-    "Randomness",
-    "Rdp",
-    "RenyiCurrency",
     "RiskCalibration",
     "RunRecord",
     "SingleParticipation",
@@ -185,7 +128,6 @@ __all__ = [
     "TrainingPlan",
     "TruncatedPoisson",
     "UnattainableBudgetError",
-    "Uniqueness",
     "Unit",
     "UnsupportedCombinationError",
     "UserBallsInBins",
@@ -193,24 +135,21 @@ __all__ = [
     "UserMinSep",
     "UserPoisson",
     "Verification",
-    "WorkLimitError",
-    "WorkerError",
     "Workers",
-    "audit_profile",
+    "audits",
     "calibrate_sigma",
     "calibrate_sigma_to",
-    "canary_scores",
+    "certificates",
     "certify_sigma",
     "delta",
-    "empirical_epsilon",
     "epsilon",
+    "exceptions",
     "executed_epsilon",
-    "from_opacus_history",
-    "join",
+    "interchange",
     "last_iterate_error",
+    "ledgers",
     "max_se",
-    "new_key",
-    "one_run_epsilon",
+    "methods",
     "optimize",
     "per_step_error",
     "profile",
@@ -218,7 +157,6 @@ __all__ = [
     "samplers",
     "sensitivity",
     "sign",
-    "to_dp_event",
     "verify",
     "workloads",
 ]

@@ -138,7 +138,7 @@ class CertificateError(DpmechError, ValueError):
         >>> edited = path.write_text(path.read_text().replace(repr(cal.sigma), "1.0"))
         >>> try:
         ...     dm.Certificate.load(path)
-        ... except dm.CertificateError:
+        ... except dm.exceptions.CertificateError:
         ...     print("refused")
         refused
     """
@@ -159,7 +159,7 @@ class WorkLimitError(DpmechError, RuntimeError):
 
     Example:
         >>> import dpmech as dm
-        >>> issubclass(dm.WorkLimitError, dm.DpmechError)
+        >>> issubclass(dm.exceptions.WorkLimitError, dm.DpmechError)
         True
     """
 
@@ -187,7 +187,7 @@ class HorizonError(DpmechError, RuntimeError):
 
     Example:
         >>> import dpmech as dm
-        >>> str(dm.HorizonError(step=50, n=50))
+        >>> str(dm.exceptions.HorizonError(step=50, n=50))
         'step must be in [0, 49], got 50: the noise is calibrated for n=50 steps'
     """
 
@@ -206,7 +206,7 @@ class MissingDependencyError(DpmechError, ImportError):
 
     Example:
         >>> import dpmech as dm
-        >>> dm.MissingDependencyError("torch", "torch").extra
+        >>> dm.exceptions.MissingDependencyError("torch", "torch").extra
         'torch'
     """
 
@@ -228,7 +228,7 @@ class WorkerError(DpmechError, RuntimeError):
 
     Example:
         >>> import dpmech as dm
-        >>> issubclass(dm.WorkerError, dm.DpmechError)
+        >>> issubclass(dm.exceptions.WorkerError, dm.DpmechError)
         True
     """
 

@@ -70,10 +70,18 @@ def run_text(text):
         ("one = 1 / 3\none  # {}: a third", "0.333", "0.336"),
         ("print(2, True)  # {}", "2 True", "2 False"),
         ("1 / 3, 2  # {}", "0.333, 2", "0.333, 4"),
-        ("import dpmech as dm\njoint = dm.join([1.0, 1.0])  # .sigma = {}", "0.7071", "0.7091"),
+        (
+            "import dpmech as dm\njoint = dm.ledgers.joint_release([1.0, 1.0])  # .sigma = {}",
+            "0.7071",
+            "0.7091",
+        ),
         ("1e-5 / 3  # {}", "3.33e-6", "3.43e-6"),
         ("4, 0.25  # {}", "4 bins of 0.25", "5 bins of 0.25"),
-        ("import dpmech as dm\ndm.Bounds.bracket(4.1, 4.3, dm.Provenance('here'))  # {}", "4.3", "4.1"),
+        (
+            "import dpmech as dm\ndm.Bounds.bracket(4.1, 4.3, dm.numerics.Provenance('here'))  # {}",
+            "4.3",
+            "4.1",
+        ),
     ],
 )
 def test_a_wrong_value_is_seen(code, right, wrong):
@@ -103,7 +111,7 @@ def test_commands_are_run_and_compared(folder):
 
 def test_blocks_go_on_from_each_other_and_fragments_are_left_out():
     one = f"{FENCE}python\nimport dpmech as dm\n{FENCE}\n"
-    two = f"{FENCE}pycon\n>>> dm.join([1.0, 1.0]).sigma < {{}}\nTrue\n{FENCE}\n"
+    two = f"{FENCE}pycon\n>>> dm.ledgers.joint_release([1.0, 1.0]).sigma < {{}}\nTrue\n{FENCE}\n"
     run_text(one + two.format(0.8))
     with pytest.raises(AssertionError, match="Expected"):
         run_text(one + two.format(0.6))

@@ -109,7 +109,7 @@ def test_the_action_verifies_what_it_finds(folder):
 
 @pytest.mark.slow
 def test_the_action_takes_every_input(folder):
-    public = dm.new_key("key.pem")
+    public = dm.certificates.new_key("key.pem")
     dm.sign("certificates/good.json", "key.pem", "somebody")
     pathlib.Path("policy.toml").write_text("max_eps = 1\n")
     result = step(

@@ -91,12 +91,12 @@ def test_the_headline_states_what_the_noise_costs():
         (
             "`LambdaCGD(n, lam)`",
             dm.LambdaCGD(N, 0.975),
-            "one vector of the model's size drawn again, none kept",
+            "one vector of the model's size regenerated, none kept",
         ),
-        ("`InverseSquareRoot(n, 64)`", dm.InverseSquareRoot(N, 64), "63 vectors drawn again, or kept"),
+        ("`InverseSquareRoot(n, 64)`", dm.InverseSquareRoot(N, 64), "63 vectors regenerated, or kept"),
     ):
         cost = noise_cost(strategy)
-        assert (cost.buffers, cost.redrawn) == (0, 1 if "one vector" in words else 63)
+        assert (cost.buffers, cost.regenerated) == (0, 1 if "one vector" in words else 63)
         assert words in ROW[name]
 
 
@@ -120,7 +120,7 @@ def test_the_headline_is_what_is_computed(name, eps, strategy):
 
 
 def claimed_muon(index):
-    """One of the two claims of DP-Muon's Table 3 whose releases share lots."""
+    """One of the two claims of DP-Muon's Table 3 whose releases share batches."""
     claims = read_claims(ROOT / "verification" / "claims" / "dp_muon.toml")
     return [claim for claim in claims if claim.blocks > 1][index]
 
@@ -153,11 +153,15 @@ def plain_sigma(strategy):
             r"without sampling sigma would be (\S+)\)",
             lambda: plain_sigma(dm.LambdaCGD(N, 0.9)),
         ),
-        ("balls_in_bins.md", r"`Rdp\(\)` \| (\S+) \| [\d.]+ \| a theorem", lambda: bins_sigma(dm.Rdp())),
+        (
+            "balls_in_bins.md",
+            r"`Rdp\(\)` \| (\S+) \| [\d.]+ \| a theorem",
+            lambda: bins_sigma(dm.methods.Rdp()),
+        ),
         pytest.param(
             "balls_in_bins.md",
             r"`Deterministic\(\)` \| (\S+) \| [\d.]+ \| a theorem",
-            lambda: bins_sigma(dm.Deterministic()),
+            lambda: bins_sigma(dm.methods.Deterministic()),
             marks=pytest.mark.slow,
         ),
         (
@@ -167,11 +171,14 @@ def plain_sigma(strategy):
         ),
         ("fitting.md", r"at sigma\(8, 1e-5\) = ([\d.]+):", lambda: gaussian_sigma(8.0, DELTA)),
         (
-            "lots.md",
+            "batches.md",
             r"Poisson\(0.01\)\)  # ([\d.]+), not",
             lambda: (
                 dm.epsilon(
-                    dm.Identity(1000), dm.join([1, 1]).sigma, 1e-6, participation=dm.Poisson(0.01)
+                    dm.Identity(1000),
+                    dm.ledgers.joint_release([1, 1]).sigma,
+                    1e-6,
+                    participation=dm.Poisson(0.01),
                 ).upper
             ),
         ),

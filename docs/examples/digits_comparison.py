@@ -1,14 +1,14 @@
 """Five private optimizers on scikit-learn's digits at the same (eps, delta): accuracy against eps.
 
-Four of them add independent noise to lots by Poisson sampling (DP-SGD, DP-AdamBC, DP-SignSGD, DP-Muon); one
-adds correlated noise to lots by Balls-in-Bins (LambdaCGD), its lam chosen by `dm.optimize`, which sees no
-data. All make 50 steps on lots of a fifth of the data, clip at 1, have momentum 0.9 and a rate that falls
-linearly. Every method picks one of six rates, neighbours a factor of 2 apart, at each eps: by the number of
-right answers on a fifth of the training data, mean of two runs, with a model trained on the rest. The choice
-is accounted for: every such number gets Gaussian noise, and the table says what all runs and numbers behind
-one published model cost together (with `--exact-scores` no noise is added, and there is no such total). Not
-accounted for are the seeding, which makes the figure repeatable, and the accuracies on test images, which
-concern nobody who was trained on.
+Four of them add independent noise to batches by Poisson sampling (DP-SGD, DP-AdamBC, DP-SignSGD, DP-Muon);
+one adds correlated noise to batches by Balls-in-Bins (LambdaCGD), its lam chosen by `dm.optimize`, which sees
+no data. All make 50 steps on batches of a fifth of the data, clip at 1, have momentum 0.9 and a rate that
+falls linearly. Every method picks one of six rates, neighbours a factor of 2 apart, at each eps: by the
+number of right answers on a fifth of the training data, mean of two runs, with a model trained on the rest.
+The choice is accounted for: every such number gets Gaussian noise, and the table says what all runs and
+numbers behind one published model cost together (with `--exact-scores` no noise is added, and there is no
+such total). Not accounted for are the seeding, which makes the figure repeatable, and the accuracies on test
+images, which concern nobody who was trained on.
 
 Run as `python digits_comparison.py FOLDER`; it writes a figure, a table and the numbers into the folder: ten
 minutes of one core. A run that was stopped goes on with what the folder has.
@@ -138,8 +138,8 @@ def calibrations(budgets: Iterable[float], steps: int) -> dict[tuple[float, bool
     for eps in track(list(budgets), "calibrating", console=Console(stderr=True), transient=True):
         best = dm.optimize(dm.LambdaCGD, dm.BallsInBins(BINS), n=steps, eps=eps, delta=DELTA, rng=0)
         for correlated, strategy, participation, method in (
-            (False, dm.Identity(steps), dm.Poisson(1 / BINS), dm.Pld()),
-            (True, best.strategy, best.participation, dm.Deterministic()),
+            (False, dm.Identity(steps), dm.Poisson(1 / BINS), dm.methods.Pld()),
+            (True, best.strategy, best.participation, dm.methods.Deterministic()),
         ):
             found[eps, correlated] = dm.calibrate_sigma(
                 strategy, eps, DELTA, participation=participation, method=method
@@ -155,7 +155,7 @@ def train(
     plain = network(model)
     variance = cal.noise_variance(0, 1.0, split.batch_size)
     inner = method.rule(plain.parameters(), rate, variance)
-    private, optimizer, lots = make_private(
+    private, optimizer, batches = make_private(
         plain,
         inner,
         DataLoader(split.train),
@@ -170,7 +170,7 @@ def train(
     # It moves nothing (its rate is 0) and sees only what is released; its second moment has the noise share.
     probe = AdamBC(plain.parameters(), lr=0.0)
     while optimizer.steps_left:
-        for images, digits in lots:
+        for images, digits in batches:
             private.backward(images, digits)
             optimizer.step()
             schedule.step()

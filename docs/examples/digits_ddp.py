@@ -2,7 +2,7 @@
 
     torchrun --standalone --nproc-per-node 2 --max-restarts 3 digits_ddp.py 8 FOLDER
 
-Every process loads the whole dataset and gets its part of every lot; clipped sums are added over processes,
+Every process loads the whole dataset and gets its part of every batch; clipped sums are added over processes,
 and the noise is added once. A run that finds checkpoints in the folder goes on from them.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import dpmech as dm
-from dpmech.optim import LotOptimizer, load_checkpoint, make_private, save_checkpoint
+from dpmech.optim import BatchOptimizer, load_checkpoint, make_private, save_checkpoint
 
 
 def digits() -> tuple[Dataset, tuple[Tensor, Tensor]]:
@@ -37,20 +37,20 @@ def loss(model: nn.Module, image: Tensor, digit: Tensor) -> Tensor:
 
 def train(
     dataset: Dataset, calibration: object, checkpoint: pathlib.Path, seed: int | None = None
-) -> tuple[nn.Module, LotOptimizer]:
+) -> tuple[nn.Module, BatchOptimizer]:
     """One process of a run: model and optimizer after the last step.
 
     Args:
         dataset: all of it.
         calibration: the same in all processes.
         checkpoint: of this process; read if it is there, written at the start and after every other step.
-        seed: of weights, lots and noise, for a run that must repeat; private training takes None.
+        seed: of weights, batches and noise, for a run that must repeat; private training takes None.
     """
     if seed is not None:
         torch.manual_seed(seed)
     model = nn.Linear(64, 10)
     sgd = torch.optim.SGD(model.parameters(), lr=4.0, momentum=0.9)
-    private, optimizer, lots = make_private(
+    private, optimizer, batches = make_private(
         model,
         sgd,
         DataLoader(dataset),
@@ -61,15 +61,15 @@ def train(
         generator=seed,
         rng=seed,
     )
-    load_checkpoint(checkpoint, private, optimizer, lots, missing_ok=True)
-    if lots.steps_taken == 0:  # the keys are safe before anything is released
-        save_checkpoint(checkpoint, private, optimizer, lots)
+    load_checkpoint(checkpoint, private, optimizer, batches, missing_ok=True)
+    if batches.steps_taken == 0:  # the keys are safe before anything is released
+        save_checkpoint(checkpoint, private, optimizer, batches)
     while optimizer.steps_left:
-        for images, labels in lots:
+        for images, labels in batches:
             private.backward(images, labels)
             optimizer.step()
-            if lots.steps_taken % 2 == 0:
-                save_checkpoint(checkpoint, private, optimizer, lots)
+            if batches.steps_taken % 2 == 0:
+                save_checkpoint(checkpoint, private, optimizer, batches)
     return private, optimizer
 
 
@@ -87,7 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rank = dist.get_rank() if several else 0
     # Deterministic, so that all processes hold the same claim.
     calibration = dm.calibrate_sigma(
-        dm.LambdaCGD(50, 0.7), given.eps, 1e-5, participation=dm.BallsInBins(5), method=dm.Deterministic()
+        dm.LambdaCGD(50, 0.7),
+        given.eps,
+        1e-5,
+        participation=dm.BallsInBins(5),
+        method=dm.methods.Deterministic(),
     )
     dataset, (images, labels) = digits()
     model, optimizer = train(dataset, calibration, given.folder / f"checkpoint-{rank}.pt", given.seed)

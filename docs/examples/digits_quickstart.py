@@ -32,15 +32,15 @@ calibration = dm.calibrate_sigma(
     given.eps,
     1e-5,
     participation=participation,
-    method=dm.Deterministic(),
+    method=dm.methods.Deterministic(),
     expected_batch_size=299,  # planned: the number of examples is private, and nothing may follow from it
 )
 model = torch.nn.Linear(64, 10)
 sgd = torch.optim.SGD(model.parameters(), lr=4.0, momentum=0.9)
 loader = torch.utils.data.DataLoader(train)
-private, optimizer, lots = make_private(model, sgd, loader, calibration, 1.0, loss=loss)
+private, optimizer, batches = make_private(model, sgd, loader, calibration, 1.0, loss=loss)
 while optimizer.steps_left:
-    for images, labels in lots:
+    for images, labels in batches:
         private.backward(images, labels)
         optimizer.step()
 

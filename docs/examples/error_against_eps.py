@@ -1,6 +1,6 @@
 """Error of private sums of gradients against eps: DP-SGD (Poisson sampling) and certified correlated noise.
 
-The plan: 50,000 examples, lots of 128, 10 epochs, delta 1e-5. Every point is a proved bound from
+The plan: 50,000 examples, batches of 128, 10 epochs, delta 1e-5. Every point is a proved bound from
 `dm.calibrate_sigma`. The two rows under Balls-in-Bins rest on samples, whose chance of a failed proof is
 inside delta: they move by a few tenths of a per cent from run to run. lam was set by hand for every eps.
 
@@ -26,27 +26,27 @@ BINS = dm.BallsInBins(PLAN.bins)
 
 def dp_sgd(eps: float) -> tuple[float, str]:
     """RMSE of independent noise under Poisson sampling, and what was chosen: nothing."""
-    cal = dm.calibrate_sigma(dm.Identity(PLAN.n), eps, DELTA, participation=dm.Poisson(PLAN.q))
+    cal = dm.calibrate_sigma(dm.Identity(PLAN.steps), eps, DELTA, participation=dm.Poisson(PLAN.sampling_prob))
     return cal.rmse(), ""
 
 
 def blt(eps: float) -> tuple[float, str]:
     """The same of the best BLT with three buffers, in fixed order: nothing is amplified."""
     participation = PLAN.participation("min-sep")
-    fit = dm.optimize(dm.BLT, participation, n=PLAN.n, buffers=3)
+    fit = dm.optimize(dm.BLT, participation, n=PLAN.steps, buffers=3)
     return dm.calibrate_sigma(fit.strategy, eps, DELTA, participation=participation).rmse(), ""
 
 
 def lambda_cgd(eps: float) -> tuple[float, str]:
     """The same with the lam for this eps under Balls-in-Bins."""
-    strategy = dm.LambdaCGD(PLAN.n, LAMS[eps])
+    strategy = dm.LambdaCGD(PLAN.steps, LAMS[eps])
     cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=BINS)
     return cal.rmse(), f"lam {LAMS[eps]:g}"
 
 
 def bisr(eps: float) -> tuple[float, str]:
     """The same of the inverse square root with 64 bands under Balls-in-Bins."""
-    strategy = dm.InverseSquareRoot(PLAN.n, 64)
+    strategy = dm.InverseSquareRoot(PLAN.steps, 64)
     return dm.calibrate_sigma(strategy, eps, DELTA, participation=BINS).rmse(), ""
 
 

@@ -62,12 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # scikit-learn publishes the size of these data; of your own write a number of the plan.
     plan = dm.TrainingPlan(dataset_size=1497, batch_size=250, epochs=given.epochs)
     calibration = dm.calibrate_sigma(
-        dm.Identity(plan.n), given.eps, 1e-5, participation=plan.participation("poisson")
+        dm.Identity(plan.steps), given.eps, 1e-5, participation=plan.participation("poisson")
     )
-    torch.manual_seed(0)  # of the first weights, which are no secret; noise and lots do not follow it
+    torch.manual_seed(0)  # of the first weights, which are no secret; noise and batches do not follow it
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
-    private, optimizer, lots = make_private(
+    private, optimizer, batches = make_private(
         model,
         sgd,
         DataLoader(train),
@@ -76,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loss=nn.CrossEntropyLoss(),
         expected_batch_size=plan.batch_size,
     )
-    rates = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, plan.n)
+    rates = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.1, plan.steps)
     while optimizer.steps_left:
-        for batch in lots:
+        for batch in batches:
             private.backward(*batch)
             optimizer.step()
             rates.step()

@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     trained = [param for param in model.parameters() if param.requires_grad]
     batch_size = given.examples / bins  # what was planned, of however many examples there are
     floor = calibration.noise_variance(0, 1.0, batch_size)
-    private, optimizer, lots = make_private(
+    private, optimizer, batches = make_private(
         model,
         AdamBC(trained, lr=0.01, floor=floor),
         DataLoader(TensorDataset(tables(given.examples, seed=1))),
@@ -147,14 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("training", total=optimizer.steps_left)
         while optimizer.steps_left:
-            for (tokens,) in lots:
+            for (tokens,) in batches:
                 if given.gradients == "func":
                     private.backward(tokens)
                 elif len(tokens):
                     optimizer.zero_grad()
                     losses(private, tokens).mean().backward()
                 optimizer.step()
-                progress.update(task, completed=lots.steps_taken)
+                progress.update(task, completed=batches.steps_taken)
     with torch.no_grad():
         after, accuracy = float(losses(model, held).mean()), accuracy_of(model, held)
     sys.stdout.write(f"loss a word {before:.3f} before, {after:.3f} after\n")

@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     values, benign = rows()
     test = torch.arange(len(values)) % 5 == 0
-    torch.manual_seed(0)  # of the first weights, which are no secret; noise and lots do not follow it
+    torch.manual_seed(0)  # of the first weights, which are no secret; noise and batches do not follow it
     model = nn.Sequential(nn.Linear(30, 16), nn.Tanh(), nn.Linear(16, 2))
-    private, optimizer, lots = make_private_with_epsilon(
+    private, optimizer, batches = make_private_with_epsilon(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9),
         DataLoader(TensorDataset(values[~test], benign[~test]), batch_size=91 // processes()),
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         loss=nn.CrossEntropyLoss(),
     )
     while optimizer.steps_left:
-        for batch in lots:
+        for batch in batches:
             private.backward(*batch)
             optimizer.step()
     with torch.no_grad():

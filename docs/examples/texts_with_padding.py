@@ -40,7 +40,7 @@ def names(split: PreTrainedTokenizerFast) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for label, code in enumerate(LANGUAGES):
         locale = Locale(code)
-        found = {*locale.territories.values(), *locale.languages.values(), *locale.currencies.values()}
+        found = {*locale.territories.values(), *locale.languages.values(), *locale.accountings.values()}
         rows += [
             {"input_ids": split(name.lower()[:LONGEST])["input_ids"], "label": label}
             for name in sorted(found)
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--eps", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--lot", type=int, default=1000, help="expected examples of a step")
+    parser.add_argument("--batch", type=int, default=1000, help="expected examples of a step")
     parser.add_argument("--examples", type=int, default=8155, help="declared: how many there are is private")
     given = parser.parse_args(arguments)
     split = tokenizer()
@@ -104,13 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train = [row for place, row in enumerate(rows) if place % 6]
     test = collate([row for place, row in enumerate(rows) if place % 6 == 0])
 
-    plan = dm.TrainingPlan(dataset_size=given.examples, batch_size=given.lot, epochs=given.epochs)
+    plan = dm.TrainingPlan(dataset_size=given.examples, batch_size=given.batch, epochs=given.epochs)
     calibration = dm.calibrate_sigma(
-        dm.Identity(plan.n), given.eps, 1e-5, participation=plan.participation("poisson")
+        dm.Identity(plan.steps), given.eps, 1e-5, participation=plan.participation("poisson")
     )
-    torch.manual_seed(0)  # of the first weights, which are no secret; noise and lots do not follow it
+    torch.manual_seed(0)  # of the first weights, which are no secret; noise and batches do not follow it
     model = Classifier()
-    private, optimizer, lots = make_private(
+    private, optimizer, batches = make_private(
         model,
         torch.optim.AdamW(model.parameters(), lr=1e-2),
         DataLoader(train, collate_fn=collate),
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         max_physical_batch_size=256,
     )
     while optimizer.steps_left:
-        for batch in lots:  # padded to the longest of its lot
+        for batch in batches:  # padded to the longest of its batch
             private.backward(**batch)
             optimizer.step()
     model.eval()

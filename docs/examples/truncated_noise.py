@@ -1,7 +1,7 @@
-"""What it costs to cut lots down: sigma for one sampling probability, and the best one for lots of one size.
+"""The cost of truncated batches: sigma for one sampling probability, and the best one for one size.
 
 Noise is the standard deviation in the mean gradient, in clip norms, in thousandths: sigma over the expected
-size of a lot.
+size of a batch.
 """
 
 import time
@@ -14,9 +14,9 @@ LIMIT, BATCHES = 128, (70, 80, 90, 100, 110, 120, 128)
 
 
 def cut(batch: int, most: int) -> dm.Mechanism:
-    """Lots of at most so many examples, `batch` of which are drawn on average."""
-    lots = dm.Poisson(batch / SIZE, max_lot_size=most, dataset_size=SIZE)
-    return dm.Mechanism(dm.Identity(STEPS), lots, dm.Adjacency.ZERO_OUT)
+    """Batches of at most so many examples, `batch` of which are drawn on average."""
+    batches = dm.Poisson(batch / SIZE, truncated_batch_size=most, dataset_size=SIZE)
+    return dm.Mechanism(dm.Identity(STEPS), batches, dm.Adjacency.ZERO_OUT)
 
 
 def row(first: int, batch: int, most: int) -> str:
@@ -24,13 +24,13 @@ def row(first: int, batch: int, most: int) -> str:
     start = time.process_time()
     cal = dm.calibrate_sigma(cut(batch, most), EPS, DELTA)
     plain = dm.calibrate_sigma(dm.Identity(STEPS), EPS, DELTA, participation=dm.Poisson(batch / SIZE)).sigma
-    lots = cal.participation.truncation
-    if lots is None:
+    batches = cal.participation.truncation
+    if batches is None:
         raise ValueError(cal.participation)
     seconds = time.process_time() - start
     return (
-        f"| {first} | {lots.truncated[1]:.1e} | {plain:.3f} | {cal.sigma:.3f} | "
-        f"{cal.sigma / plain:.3f} | {1e3 * cal.sigma / lots.expected_lot_size:.2f} | {seconds:.1f} |"
+        f"| {first} | {batches.truncated[1]:.1e} | {plain:.3f} | {cal.sigma:.3f} | "
+        f"{cal.sigma / plain:.3f} | {1e3 * cal.sigma / batches.expected_batch_size:.2f} | {seconds:.1f} |"
     )
 
 
@@ -41,7 +41,7 @@ def main() -> None:
         (f"B, {BATCH} drawn on average; {plan}", [(most, BATCH, most) for most in LIMITS]),
         (f"drawn on average, B = {LIMIT}; {plan}", [(batch, batch, LIMIT) for batch in BATCHES]),
     ):
-        print(f"| {title} | tau | whole lots | cut lots | ratio | noise | seconds |")
+        print(f"| {title} | tau | whole batches | cut batches | ratio | noise | seconds |")
         print("|---|---|---|---|---|---|---|")
         for one in rows:
             print(row(*one))

@@ -30,19 +30,23 @@ Found = dict[str, float | int | str]
 
 def _found(cal: dm.Calibration, chosen: str) -> Found:
     cost = noise_cost(cal.strategy)
-    return {"rmse": cal.rmse(), "buffers": cost.buffers, "redrawn": cost.redrawn, "chosen": chosen}
+    return {"rmse": cal.rmse(), "buffers": cost.buffers, "regenerated": cost.regenerated, "chosen": chosen}
 
 
 def dp_sgd(plan: dm.TrainingPlan, eps: float) -> Found:
     """Independent noise, Poisson sampling."""
-    cal = dm.calibrate_sigma(dm.Identity(plan.n), eps, DELTA, participation=dm.Poisson(plan.q))
+    cal = dm.calibrate_sigma(
+        dm.Identity(plan.steps), eps, DELTA, participation=dm.Poisson(plan.sampling_prob)
+    )
     return _found(cal, "")
 
 
 def banded_cyclic(plan: dm.TrainingPlan, eps: float) -> Found:
     """The best banded strategy under cyclic Poisson sampling, over some numbers of groups."""
-    choices = cyclic_choices(plan.q, [cycle for cycle in (2, 4, 8, 16) if cycle * plan.q < 1.0])
-    fit = dm.optimize(dm.BandedToeplitz, choices, n=plan.n, eps=eps, delta=DELTA)
+    choices = cyclic_choices(
+        plan.sampling_prob, [cycle for cycle in (2, 4, 8, 16) if cycle * plan.sampling_prob < 1.0]
+    )
+    fit = dm.optimize(dm.BandedToeplitz, choices, n=plan.steps, eps=eps, delta=DELTA)
     cal = dm.calibrate_sigma(fit.strategy, eps, DELTA, participation=fit.participation)
     return _found(cal, f"{fit.strategy.bands} bands")
 
@@ -50,21 +54,23 @@ def banded_cyclic(plan: dm.TrainingPlan, eps: float) -> Found:
 def blt_fixed(plan: dm.TrainingPlan, eps: float) -> Found:
     """The best BLT with three buffers in fixed order."""
     participation = plan.participation("min-sep")
-    fit = dm.optimize(dm.BLT, participation, n=plan.n, buffers=3)
+    fit = dm.optimize(dm.BLT, participation, n=plan.steps, buffers=3)
     return _found(dm.calibrate_sigma(fit.strategy, eps, DELTA, participation=participation), "")
 
 
 def lambda_bins(plan: dm.TrainingPlan, eps: float) -> Found:
     """One lam for each plan under Balls-in-Bins."""
-    lam = LAMS[plan.n]
-    cal = dm.calibrate_sigma(dm.LambdaCGD(plan.n, lam), eps, DELTA, participation=dm.BallsInBins(plan.bins))
+    lam = LAMS[plan.steps]
+    cal = dm.calibrate_sigma(
+        dm.LambdaCGD(plan.steps, lam), eps, DELTA, participation=dm.BallsInBins(plan.bins)
+    )
     return _found(cal, f"lam {lam:g}")
 
 
 def bisr_bins(plan: dm.TrainingPlan, eps: float) -> Found:
     """The inverse square root under Balls-in-Bins, with 64 bands or as many as an epoch has steps."""
     bands = min(64, plan.bins)
-    strategy = dm.InverseSquareRoot(plan.n, bands)
+    strategy = dm.InverseSquareRoot(plan.steps, bands)
     cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=dm.BallsInBins(plan.bins))
     return _found(cal, f"{bands} bands")
 
@@ -82,7 +88,7 @@ def table(results: dict[str, Found]) -> str:
     """Markdown: RMSE in clip norms, rounded up, and the cost of the noise on the largest plan."""
     heads = [f"{name}, eps {eps:g}" for name, _ in PLANS for eps in BUDGETS]
     lines = [
-        f"| noise | sampling | {' | '.join(heads)} | kept | drawn again |",
+        f"| noise | sampling | {' | '.join(heads)} | kept | regenerated |",
         "|---" * (len(heads) + 4) + "|",
     ]
     for row, sampling, _ in ROWS:
@@ -92,7 +98,9 @@ def table(results: dict[str, Found]) -> str:
                 one = results[f"{row} / {name} / {eps:g}"]
                 cells.append(up(one["rmse"], 4) + (f" ({one['chosen']})" if one["chosen"] else ""))
         cost = results[f"{row} / {PLANS[-1][0]} / {BUDGETS[-1]:g}"]
-        lines.append(f"| {row} | {sampling} | {' | '.join(cells)} | {cost['buffers']} | {cost['redrawn']} |")
+        lines.append(
+            f"| {row} | {sampling} | {' | '.join(cells)} | {cost['buffers']} | {cost['regenerated']} |"
+        )
     return "\n".join(lines) + "\n"
 
 

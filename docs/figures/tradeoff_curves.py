@@ -5,7 +5,7 @@ both calibrated to eps 1 and 8 at delta 1e-5. A curve is the largest true-positi
 false-positive rate, proved.
 
 Run as `python docs/figures/tradeoff_curves.py FOLDER`: it writes the figure and its numbers, in some ten
-minutes of one core. A figure that was drawn before is drawn again from its numbers with `--redraw`.
+minutes of one core. A figure that was drawn before is regenerated from its numbers with `--redraw`.
 """
 
 import argparse

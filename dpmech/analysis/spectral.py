@@ -9,15 +9,15 @@ drowns in the noise, whose own largest singular value is the noise edge sigma (s
 both, the singular values of the release can be shrunk to the ones that estimate X best: `denoise` does.
 
 `sigma` is the standard deviation of one entry of the matrix that is looked at: for a private mean gradient
-that is sigma C / B with the public normaliser B that was really used (spectral rmt.sigma_rel), the square
+that is sigma C / B with the public denominator B that was really used (spectral rmt.sigma_rel), the square
 root of `Calibration.noise_variance`. All formulas are limits for large m and n, hence estimates at finite
 size: a pure-noise matrix passes its edge about one time in seven (rmt.eq10_edge).
 
 Denoise a released gradient matrix: shrink its singular values, keep its norm.
 
 The result depends on the released matrix alone, so it costs no privacy. `sigma` is the standard deviation of
-one entry of that matrix: sigma C / B with the public normaliser B (spectral rmt.sigma_rel). With the realised
-lot size in its place the map would read private data (rmt.eq2).
+one entry of that matrix: sigma C / B with the public denominator B (spectral rmt.sigma_rel). With the
+realised batch size in its place the map would read private data (rmt.eq2).
 
 Why a better aligned gradient helps: cosines of blocks and of the whole, and the progress of one step.
 

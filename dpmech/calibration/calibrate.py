@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from dpmech.calibration.evaluate import plain_scale, profile
-from dpmech.documents import (
+from dpmech.certificates import (
     AdaptiveClip,
     Certificate,
     Claim,
@@ -162,7 +162,7 @@ def calibrate_sigma(
         eps: > 0.
         delta: in (0, 1).
         participation: who takes part when; None is EveryStep, which only over-protects.
-        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE (under sampling for FixedSizeLots alone).
+        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE (under sampling for FixedSizeBatches alone).
         rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Analytic cases
             ignore it. Where only a bound on the sensitivity is known, or method is Rdp, that is the
             smallest one which the bound certifies.

@@ -24,7 +24,7 @@ import scipy
 from dpmech.calibration.calibrate import Calibration, calibrate_sigma, certify_sigma
 from dpmech.calibration.evaluate import delta, epsilon, profile
 from dpmech.calibration.targets import LARGEST_MU, GaussianTarget, RiskTarget
-from dpmech.documents import Evidence, with_checksum
+from dpmech.certificates import Evidence, with_checksum
 from dpmech.engines import (
     Composition,
     Curve,

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .decide import SECONDS, Kind, Verdict
-from .documents import BadDocument, check_seal, decode, parse, read_bytes, shown
+from .documents import BadDocument, check_checksum, decode, parse, read_bytes, shown
 from .ledgers import check_ledger
 from .records import Certifier, check_record
 
@@ -80,8 +80,8 @@ def check_text(
 
 
 def _check_inner(holder: Any) -> None:  # noqa: ANN401 - JSON data
-    """The seal of a certificate inside another document."""
+    """The checksum of a certificate inside another document."""
     inner = holder.get("certificate") if isinstance(holder, dict) else None
     if not isinstance(inner, dict):
         raise BadDocument(f"there is no certificate where one should be: {shown(inner)}")
-    check_seal(inner)
+    check_checksum(inner)

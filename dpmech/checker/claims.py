@@ -13,7 +13,7 @@ from .strategies import NotChecked, Strategy, reciprocal, strategy_of
 
 __all__ = ["COEFFICIENTS", "Claim", "claim_of"]
 
-_REST = dict.fromkeys(("guarantee", "evidence", "trainer", "fingerprint", "seal"), Any)
+_REST = dict.fromkeys(("guarantee", "evidence", "trainer", "fingerprint", "checksum"), Any)
 _CLAIM: dict[str, Any] = {
     "eps": float, "delta": float, "adjacency": str, "sigma": float, "unit": str, "n": int, "strategy": Any,
     "strategy_hash": Any, "participation": dict, "clip_norm": float | dict | None, "expected_batch_size": Any,

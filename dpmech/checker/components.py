@@ -29,7 +29,7 @@ def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | i
 
     For bins with orthogonal columns their number, if `grids`.
     """
-    if claim.participation["type"] != "MinSepSampling":
+    if claim.participation["type"] != "BMinSep":
         return _bins(claim, grids=grids)
     claim.only("min_sep", "sampling_prob")
     n, bands = claim.strategy.n, claim.strategy.bands()

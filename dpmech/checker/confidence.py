@@ -17,7 +17,7 @@ import math
 
 import numpy as np
 
-__all__ = ["DIRECTIONS", "Answer", "Bet", "Work"]
+__all__ = ["DIRECTIONS", "Answer", "SequentialTest", "Work"]
 
 DIRECTIONS = ("REMOVE", "ADD")
 
@@ -52,7 +52,7 @@ class Answer:
     failure: float = 0.0
 
 
-class Bet:
+class SequentialTest:
     """A bet against mean >= level (`upper`), or against mean <= level.
 
     Args:

@@ -309,9 +309,9 @@ def _poisson(claim: Claim) -> Shape:
 
 
 def _truncated(claim: Claim) -> Sampled:
-    claim.only("sampling_prob", "max_lot_size", "dataset_size")
+    claim.only("sampling_prob", "truncated_batch_size", "dataset_size")
     q, size = arb(claim.probability("sampling_prob")), claim.integer("dataset_size", 2)
-    most = claim.integer("max_lot_size", 1, size - 1)
+    most = claim.integer("truncated_batch_size", 1, size - 1)
     if claim.adjacency != "zero_out":
         raise NotChecked(f"no theorem here covers {claim.adjacency} where batches are truncated")
     cut = Truncation(q, most, size)
@@ -321,9 +321,9 @@ def _truncated(claim: Claim) -> Sampled:
 
 def _fixed_size(claim: Claim) -> Shape:
     """Of two neighbours either may come first, so that both directions are the worse one."""
-    claim.only("dataset_size", "lot_size")
+    claim.only("dataset_size", "batch_size")
     size = claim.integer("dataset_size", 1)
-    batch = claim.integer("lot_size", 1, size)
+    batch = claim.integer("batch_size", 1, size)
     if claim.adjacency != "replace_one":
         raise NotChecked(f"no theorem here covers {claim.adjacency} under batches of one size")
     if batch == size:
@@ -424,6 +424,6 @@ _SHAPES: dict[str, Callable[[Claim], Shape]] = {
     "FixedEpochs": _fixed_epochs,
     **dict.fromkeys(("Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson"), _poisson),
     "TruncatedPoisson": _truncated,
-    "FixedSizeLots": _fixed_size,
-    **dict.fromkeys(("BallsInBins", "FreshBallsInBins", "UserBallsInBins", "MinSepSampling"), _allocated),
+    "FixedSizeBatches": _fixed_size,
+    **dict.fromkeys(("BallsInBins", "FreshBallsInBins", "UserBallsInBins", "BMinSep"), _allocated),
 }

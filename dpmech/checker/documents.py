@@ -17,7 +17,7 @@ from collections.abc import Collection
 from typing import Any
 
 __all__ = [
-    "LARGEST_FILE", "BadDocument", "check_seal", "decode", "entries", "floats", "parse", "read_bytes",
+    "LARGEST_FILE", "BadDocument", "check_checksum", "decode", "entries", "floats", "parse", "read_bytes",
     "shown",
 ]  # fmt: skip
 
@@ -87,7 +87,7 @@ def parse(content: bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise BadDocument("it is not a JSON object")
     _check_depth(document)
-    check_seal(document)
+    check_checksum(document)
     return document
 
 
@@ -140,12 +140,12 @@ def _check_depth(document: dict[str, Any]) -> None:
         raise BadDocument(f"it is nested more than {DEEPEST} levels deep")
 
 
-def check_seal(document: dict[str, Any]) -> None:
-    """Refuse it unless `seal` is the SHA-256 of everything else, keys sorted, without spaces, in ASCII."""
-    content = {key: value for key, value in document.items() if key != "seal"}
+def check_checksum(document: dict[str, Any]) -> None:
+    """Refuse it unless `checksum` is the SHA-256 of everything else: keys sorted, no spaces, ASCII."""
+    content = {key: value for key, value in document.items() if key != "checksum"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    if document.get("seal") != hashlib.sha256(text.encode()).hexdigest():
-        raise BadDocument("its checksum (seal) is not that of its content: it was changed or damaged")
+    if document.get("checksum") != hashlib.sha256(text.encode()).hexdigest():
+        raise BadDocument("its checksum (checksum) is not that of its content: it was changed or damaged")
 
 
 def _agreed(decimal: Any, digits: Any) -> Any:  # noqa: ANN401 - JSON data

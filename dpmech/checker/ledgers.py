@@ -1,6 +1,6 @@
 """Ledgers: what several releases about the same people add up to, in one of two modes.
 
-*Announced*: mechanisms were listed before the first result, and are composed whole: docs/checker.md,
+*Non-adaptive*: mechanisms were listed before the first result, and are composed whole: docs/checker.md,
 section 7. *Chosen on the way*: every release passed a filter, whose limits stand for a budget: section 8.
 The certificates in a ledger are decided as if each came alone. Of the sums that a file states, each has to be
 at least what its releases come to.
@@ -86,20 +86,20 @@ def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -
     """
     whole = entries(
         document, "the ledger", ("counts",), guarantee=str, schema_version=int, ledger=Any, releases=list,
-        total=Any, counts=list, seal=str,
+        total=Any, counts=list, checksum=str,
     )  # fmt: skip
     settings = entries(
         whole["ledger"], "the ledger", adjacency=str, allow_estimates=bool, mode=str, closed=bool,
-        budget=dict | None, currency=dict | None,
+        budget=dict | None, accounting=dict | None,
     )  # fmt: skip
-    announced, counted = settings["mode"] == "announced", whole.get("counts", [])
+    non_adaptive, counted = settings["mode"] == "non_adaptive", whole.get("counts", [])
     if whole["schema_version"] != 1 + ("counts" in whole) or max(len(whole["releases"]), len(counted)) > 1000:
         raise BadDocument("it is not a ledger of schema version 1 (2 with counts) with at most 1000 entries")
-    if not (announced or settings["mode"] == "chosen on the way") or any(
-        (settings[name] is None) != announced for name in ("budget", "currency")
+    if not (non_adaptive or settings["mode"] == "adaptive") or any(
+        (settings[name] is None) != non_adaptive for name in ("budget", "accounting")
     ):
         raise BadDocument(f"a ledger {shown(settings['mode'])} has the budget {shown(settings['budget'])}")
-    kinds = ("gaussian", "sampled", "claims", "betas", "counts") if announced else ("limits", "spent")
+    kinds = ("gaussian", "sampled", "claims", "betas", "counts") if non_adaptive else ("limits", "spent")
     stated = entries(whole["total"], "the total", ("betas", "counts"), **dict.fromkeys(kinds, list))
     rows = [floats(row, "a claim of the total", 2) for row in stated.get("claims", ())]
     releases = list(_releases(whole["releases"], settings["mode"], rows, certifier))
@@ -109,7 +109,7 @@ def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -
         claim.adjacency != settings["adjacency"] for claim in claims
     ):
         raise BadDocument("releases of several units, or not all of its adjacency, stand in the ledger")
-    if announced:
+    if non_adaptive:
         found = [
             _decided("the sums in the file", _stated, stated, releases, counts),
             _decided("all releases together", _together, releases, counts, certifier, total),
@@ -153,28 +153,28 @@ def _decided(words: str, decide: Callable[..., Verdict], *arguments: object) -> 
 def _releases(
     listed: list[Any], mode: str, rows: list[list[float]], certifier: Certifier
 ) -> Iterator[_Release]:
-    """Every entry. Of an announced total every release that enters by its claim has a row (eps, delta).
+    """Every entry. Of a non-adaptive total every release that enters by its claim has a row (eps, delta).
 
     What a ledger charges for a claim may be less than certified: its draws' share of delta is apart.
     """
     used, unknown, laws = set[tuple[str, str]](), False, dict[str, Runs]()
     for place, item in enumerate(listed, start=1):
         entry = entries(
-            item, f"release {place}", ("runs",), number=int, name=str, mode=str, lot=str | None, blocks=dict,
-            price=list, certificate=dict, runs=dict,
+            item, f"release {place}", ("runs",), number=int, name=str, mode=str, batch=str | None,
+            blocks=dict, price=list, certificate=dict, runs=dict,
         )  # fmt: skip
-        name, lot, document = entry["name"], entry["lot"], entry["certificate"]
-        if (entry["number"], entry["mode"]) != (place, mode) or used & {("name", name), ("lot", lot)}:
-            raise BadDocument(f"release {place} is {shown(name)} of {shown(lot)}: not in order, or twice")
-        used |= {("name", name)} | ({("lot", lot)} if lot is not None else set())
-        price = floats(entry["price"], "a price", 0 if mode == "announced" else None)
+        name, batch, document = entry["name"], entry["batch"], entry["certificate"]
+        if (entry["number"], entry["mode"]) != (place, mode) or used & {("name", name), ("batch", batch)}:
+            raise BadDocument(f"release {place} is {shown(name)} of {shown(batch)}: not in order, or twice")
+        used |= {("name", name)} | ({("batch", batch)} if batch is not None else set())
+        price = floats(entry["price"], "a price", 0 if mode == "non_adaptive" else None)
         runs = laws.setdefault(ascii(entry["runs"]), _runs(entry["runs"])) if "runs" in entry else None
         found = certifier.of(document, price[1] if len(price) == 2 else 1.0)
         stated = document["claim"]
         release = _Release(**vars(found), name=name, delta=stated["delta"], price=price, runs=runs)
         certain = found.shape is None or isinstance(found.shape, Gaussian)
         listed_apart = isinstance(found.shape, Gaussian) or release.plain or runs or found.claim is None
-        if mode == "announced" and not listed_apart:
+        if mode == "non_adaptive" and not listed_apart:
             row = rows.pop(0) if rows else [-1.0, 0.0]
             if row[0] < stated["eps"] or not row[1] > 0.0:
                 raise BadDocument(f"the total has less than the claim of {shown(name)}")
@@ -182,7 +182,7 @@ def _releases(
         # Mechanisms on one batch have jointly 1 / sigma^2 = sum of 1 / sigma_i^2.
         blocks = floats(list(entry["blocks"].values()), "blocks")
         joint = sum(1 / Fraction(sigma) ** 2 if sigma else math.inf for sigma in blocks)
-        if (lot is None and not certain) or joint > 1 / Fraction(stated["sigma"]) ** 2:
+        if (batch is None and not certain) or joint > 1 / Fraction(stated["sigma"]) ** 2:
             raise BadDocument(f"{shown(name)} names no batches, or its blocks have less than certified noise")
         unknown |= found.claim is None
         yield release
@@ -237,7 +237,7 @@ def _counts(listed: list[Any], names: set[str]) -> tuple[Counts, set[str]]:
     return found, units
 
 
-# ---- An announced list, composed whole.
+# ---- A non-adaptive list, composed whole.
 
 
 def _stated(words: str, total: dict[str, Any], releases: list[_Release], counts: Counts) -> Verdict:
@@ -415,23 +415,23 @@ def _filtered(
     """Whether prices are no less than the costs, costs within the limits, and limits within the budget."""
     budget = entries(settings["budget"], "the budget", eps=float, delta=float)
     eps, delta = total or (budget["eps"], budget["delta"])
-    kind = settings["currency"].get("type")
-    fields: dict[str, Any] = {"RenyiCurrency": {"order": int}, "ClaimCurrency": {"slack": float}}
-    own = {"GdpCurrency": {}, **fields}.get(str(kind))
+    kind = settings["accounting"].get("type")
+    fields: dict[str, Any] = {"RenyiAccounting": {"order": int}, "ClaimAccounting": {"slack": float}}
+    own = {"GdpAccounting": {}, **fields}.get(str(kind))
     if own is None or not (0.0 <= eps <= _LARGEST_EPS and 0.0 < delta < 1.0):
-        raise BadDocument(f"a budget of eps {eps!r}, delta {delta!r} in {shown(settings['currency'])}")
-    currency = entries(settings["currency"], "the currency", type=str, **own)
-    order, squared = currency.get("order", 2), currency.get("slack", 0.0) > 0.0
-    size = 2 if kind == "ClaimCurrency" else 1
+        raise BadDocument(f"a budget of eps {eps!r}, delta {delta!r} in {shown(settings['accounting'])}")
+    accounting = entries(settings["accounting"], "the accounting method", type=str, **own)
+    order, squared = accounting.get("order", 2), accounting.get("slack", 0.0) > 0.0
+    size = 2 if kind == "ClaimAccounting" else 1
     limits, spent = (floats(stated[name], name, size) for name in ("limits", "spent"))
     paid = zip(*(floats(one.price, "a price", size) for one in releases), strict=True)
     for limit, said, prices in zip(limits, spent, paid, strict=False):
         if not sum(map(Fraction, prices)) <= min(Fraction(limit), Fraction(said)):
             raise BadDocument(f"prices {shown(prices)} are more than the limit {limit!r}, or than {said!r}")
     words, allowed = f"{words}: eps {eps!r}, delta {delta!r}", arb(limits[0])
-    if kind == "GdpCurrency":
+    if kind == "GdpAccounting":
         found = gaussian_delta(allowed.sqrt(), arb(eps).exp()) if limits[0] else arb(0)
-    elif kind == "RenyiCurrency":
+    elif kind == "RenyiAccounting":
         if not 2 <= order <= _LARGEST_ORDER:
             raise BadDocument(f"the order is {order}, not in [2, {_LARGEST_ORDER}]")
         found = _renyi_delta(arb(order), allowed, eps)
@@ -441,7 +441,7 @@ def _filtered(
         found += arb(limits[1])
     else:
         found = arb(limits[1]) if limits[0] <= eps else arb(1)
-    if kind == "GdpCurrency" and found > arb(delta):
+    if kind == "GdpAccounting" and found > arb(delta):
         return Verdict(Kind.REFUTED, words, f"the limit allows delta {rounded_down(found)}")
     cost = arb(0)
     for one in releases:
@@ -462,16 +462,16 @@ def _renyi_delta(order: arb, divergence: arb, eps: float) -> arb:
 
 
 def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[arb, arb]:
-    """What a release costs in a currency, at least and at most."""
-    if kind == "ClaimCurrency":
+    """What a release costs in an accounting method, at least and at most."""
+    if kind == "ClaimAccounting":
         if release.proved().delta > release.price[1]:
             raise NotChecked(f"{shown(release.name)} is charged delta {release.price[1]!r} only")
         eps = arb(release.proved().eps)
         return (eps * eps / 2, eps * eps / 2) if squared else (eps, eps)
     if isinstance(release.shape, Gaussian):
-        factor = arb(1) if kind == "GdpCurrency" else arb(order) / 2
+        factor = arb(1) if kind == "GdpAccounting" else arb(order) / 2
         return factor * release.shape.lower**2, factor * release.shape.upper**2
-    if kind == "GdpCurrency" or release.plain is None:
+    if kind == "GdpAccounting" or release.plain is None:
         raise NotChecked(f"no theorem here gives {shown(release.name)} a price in {kind}")
     shape, q = release.plain
     own = shape.names["REMOVE"]

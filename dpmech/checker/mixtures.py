@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 from flint import arb
 
-from .confidence import DIRECTIONS, Answer, Bet, Work
+from .confidence import DIRECTIONS, Answer, SequentialTest, Work
 from .losses import gaussian_delta, rounded_up
 from .strategies import NotChecked
 
@@ -428,31 +428,31 @@ class Mixed:
             closed = closed.min(_Addition(self.above, eps, work.rng).closed())
         if closed <= arb(delta):
             return Answer(verdict=True, number=f"at most {rounded_up(closed)} in closed form")
-        bet, won = _played(kind(self.above, eps, work.rng), self.above.inexact, delta, work, upper=True)
+        test, won = _played(kind(self.above, eps, work.rng), self.above.inexact, delta, work, upper=True)
         if won:
-            return Answer(verdict=True, number=f"at most the claimed one, by {bet}", failure=work.failure)
-        if bet.mean > delta and self.below is not None:
+            return Answer(verdict=True, number=f"at most the claimed one, by {test}", failure=work.failure)
+        if test.mean > delta and self.below is not None:
             draws = kind(self.below, eps, work.rng)
-            bet, won = _played(draws, self.below.inexact, delta, work, upper=False)
+            test, won = _played(draws, self.below.inexact, delta, work, upper=False)
         if won:
-            return Answer(verdict=False, number=f"above the claimed one, by {bet}", failure=work.failure)
-        return Answer(verdict=None, number=f"not decided by {bet}", failure=work.failure)
+            return Answer(verdict=False, number=f"above the claimed one, by {test}", failure=work.failure)
+        return Answer(verdict=None, number=f"not decided by {test}", failure=work.failure)
 
 
 def _played(
     draws: _Removal | _Addition, inexact: float, delta: float, work: Work, *, upper: bool
-) -> tuple[Bet, bool]:
+) -> tuple[SequentialTest, bool]:
     """A bet on draws from above (`upper`) or from below, played until it is won, or will not be in time."""
     sign, bound, start = 1.0 if upper else -1.0, math.exp(draws.log_bound()) * 1.001, time.process_time()
-    bet = Bet(delta - sign * bound * inexact, bound, work.failure, upper=upper)
+    test = SequentialTest(delta - sign * bound * inexact, bound, work.failure, upper=upper)
     batches = draws.weights(work.rng, sign)
-    while not bet.won:
+    while not test.won:
         used = time.process_time() - start
-        far = bet.batches > 4 and bet.draws_needed * used > 2.0 * bet.draws * work.seconds
-        if bet.batches and (used > work.seconds or bet.hopeless or far):
-            return bet, False
+        far = test.batches > 4 and test.draws_needed * used > 2.0 * test.draws * work.seconds
+        if test.batches and (used > work.seconds or test.hopeless or far):
+            return test, False
         batch = next(batches)
         if batch.max() > bound:
             raise ArithmeticError("a weight is above its proved bound")
-        bet.add(batch)
-    return bet, True
+        test.add(batch)
+    return test, True

@@ -27,11 +27,12 @@ __all__ = ["Certified", "Certifier", "check_record"]
 _RUN: dict[str, Any] = {
     "steps": int, "executed": Any, "stopped_by_plan": bool, "smallest_separation": int | None,
     "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,
-    "continuity": dict | None,
+    "checkpoint_history": dict | None,
 }  # fmt: skip
 _MOST_STEPS = 10_000_000  # of all certificates in a file together: numbers of C take memory
 _FRESH = "FreshBallsInBins"  # the only one whose profile is made of several curves
-_SECRET = "Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson", "TruncatedPoisson", "FixedSizeLots"
+_SECRET = ("Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson", "TruncatedPoisson",
+           "FixedSizeBatches")  # fmt: skip
 _STATEMENTS = (
     "whether the run followed the claim: its steps, participations, random numbers, processes and "
     "checkpoints are statements of the trainer"
@@ -180,7 +181,7 @@ def check_record(document: dict[str, Any], certifier: Certifier) -> Verdict:
         BadDocument: if it is no run record, or contradicts itself.
     """
     kinds: dict[str, Any] = {"guarantee": str, "schema_version": int, "run": Any, "certificate": dict}
-    entries(document, "the run record", seal=str, **kinds)
+    entries(document, "the run record", checksum=str, **kinds)
     if document["schema_version"] != 1:
         raise BadDocument("it is not a run record of schema version 1")
     certificate, run = document["certificate"], entries(document["run"], "the run", **_RUN)
@@ -270,7 +271,7 @@ def _stopped(claim: Claim, steps: int, eps: float) -> Claim:
         period = claim.strategy.n // own["epochs"]
         own["epochs"] = -(-steps // period)
     covered = min(-(-steps // period) * period, claim.strategy.n)
-    if own["type"] == "MinSepSampling":
+    if own["type"] == "BMinSep":
         covered = max(covered, own["min_sep"])
     elif "min_sep" in own:
         own["min_sep"] = min(own["min_sep"], covered)

@@ -7,8 +7,8 @@ from typing import Any
 import click
 from rich.console import RenderableType
 
-from dpmech.auditing import Finding, PublishedClaim, Shuffled
-from dpmech.auditing import audit as audit_claims
+from dpmech.audits import Finding, PublishedClaim, Shuffled
+from dpmech.audits import audit as audit_claims
 from dpmech.cli.commands import Command, plain
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf
@@ -124,12 +124,12 @@ def _table(findings: list[Finding]) -> list[RenderableType]:
         rows,
         width(),
         title=f"{len(findings)} claims, {failed} not shown to hold",
-        caption="certified: an upper bound, of shuffled lots both; blocks joined per lot",
+        caption="certified: an upper bound, of shuffled batches both; blocks joined per batch",
     )
 
 
 def _certified(finding: Finding) -> str:
-    """The upper end; of shuffled lots both, as they may be far apart."""
+    """The upper end; of shuffled batches both, as they may be far apart."""
     if finding.certified is None:
         return ""
     least = f"{down(finding.certified.lower, 4)} to " if _shuffled(finding) else ""

@@ -9,6 +9,7 @@ import click
 import numpy as np
 
 from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.certificates import ProfileNodes
 from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_free, force_option, save_certificate
 from dpmech.cli.options import NAMES, ResolvedPlan, chosen_strategy, plan_options, resolve, strategy_options
@@ -16,7 +17,6 @@ from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import document, emit, progress_bar, sheet, warn
 from dpmech.cli.results import allocation_notes, attempted, cells_of, numbers_of, plan_notes
 from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.documents import ProfileNodes
 from dpmech.engines import Importance, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, PrivacyBudget, Unit
@@ -79,7 +79,7 @@ def calibrate(
     plan = resolve({key: value for key, value in given.items() if value is not None}, missing=missing)
     if chosen is None:
         raise MissingOptionsError(missing)
-    strategy = chosen.build(plan.training.n)
+    strategy = chosen.build(plan.training.steps)
     mechanism = Mechanism(strategy, plan.participation, plan.adjacency, _unit(unit, plan))
     if with_profile and isinstance(plan.method, Importance):
         # Estimates are no evidence.

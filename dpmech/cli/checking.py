@@ -2,12 +2,12 @@
 
 import click
 
+from dpmech.certificates import LARGEST_FILE
 from dpmech.cli.commands import Command, Refusal, told
 from dpmech.cli.formats import Verdicts, exit_code, github, junit, sarif
 from dpmech.cli.options import key_options, output_options, trusted_keys
 from dpmech.cli.parameters import OneOf, Real
 from dpmech.cli.printing import document, emit, progress_bar
-from dpmech.documents import LARGEST_FILE
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.free_text import on_one_line
 from dpmech.plans import read_policy

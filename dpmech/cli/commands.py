@@ -24,10 +24,11 @@ _PHRASES = {
     "method=None": "no --method",
     "None for": "left out for",
     "a non-empty one-dimensional sequence of": "a list of",
-    "dm.join(sigmas) or dm.Lot, which join them": "a Lot, in Python, which joins them",
+    "dm.ledgers.joint_release(sigmas) or dm.ledgers.SharedBatch, which join them": "a SharedBatch, in "
+    "Python, which joins them",
     "Ledger(budget=dm.PrivacyBudget(eps, delta))": "a ledger that was started with --eps and --delta",
-    "Ledger(budget=..., currency=dm.RenyiCurrency()) or dm.ClaimCurrency()": "a ledger that was started with "
-    "--currency renyi or --currency claims",
+    "Ledger(budget=..., accounting=dm.ledgers.RenyiAccounting()) or dm.ledgers.ClaimAccounting()": "a ledger "
+    "that was started with --accounting renyi or --accounting claims",
     "Ledger(allow_estimates=True)": "a ledger that was started with --allow-estimates",
 }
 

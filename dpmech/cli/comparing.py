@@ -144,7 +144,7 @@ def _compared(
     pairs: _Pairs = []
     trials = len(entries) * len(plans)
     # All are built before the first is calibrated: a mistake in the last one is told at once.
-    built = [(entry, build_strategy(entry, plans[0].training.n)) for entry in entries]
+    built = [(entry, build_strategy(entry, plans[0].training.steps)) for entry in entries]
     calls = [(entry, strategy, plan, trials) for entry, strategy in built for plan in plans]
     for _, strategy in built:
         _check_covered(strategy, plans)
@@ -228,15 +228,15 @@ _COLUMNS = (
     Column("sensitivity", "sensitivity"),
     Column("max_se", "max_se"),
     Column("buffers", "buffers"),
-    Column("redrawn", "redrawn"),
+    Column("regenerated", "regenerated"),
     Column("guarantee", "guarantee", text=True),
 )
 _PUBLISHED = (Column("published_rmse", "published rmse"), Column("difference", "difference"))
 _CAPTION = (
     "rmse and max_se in units of the clip norm, at the calibrated sigma; times less: rmse of the baseline "
-    "over that of the row, rounded down; buffers: vectors of the model's size that the noise keeps; redrawn: "
-    "vectors drawn again every step; sigma: of identity and DP-SGD that of i.i.d. noise, of other "
-    "strategies that of correlated noise, no number for DP-SGD tools"
+    "over that of the row, rounded down; buffers: vectors of the model's size that the noise keeps; "
+    "regenerated: vectors regenerated every step; sigma: of identity and DP-SGD that of i.i.d. noise, of "
+    "other strategies that of correlated noise, no number for DP-SGD tools"
 )
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
-from dpmech.composition import Ledger, is_ledger
-from dpmech.documents import Certificate, Document, RunRecord, is_run_record, read_text
+from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.files import parse_json, read_bytes, write_bytes
+from dpmech.ledgers import Ledger, is_ledger
 from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy
 from dpmech.plans import write_strategy
 
@@ -113,7 +113,7 @@ def check_free(path: Path, mechanism: Mechanism, budget: PrivacyBudget, *, force
 
 
 def check_no_document(path: Path | None, *, force: bool) -> None:
-    """Refuse to write a page over what is sealed or signed, or over a strategy.
+    """Refuse to write a page over what is checksummed or signed, or over a strategy.
 
     Raises:
         InvalidParameterError: if the file there is one, or cannot be read to see that.
@@ -126,7 +126,7 @@ def check_no_document(path: Path | None, *, force: bool) -> None:
         found = parse_json(content)
     except ValueError:
         return
-    if isinstance(found, dict) and not found.keys().isdisjoint({"seal", "payloadType", "type"}):
+    if isinstance(found, dict) and not found.keys().isdisjoint({"checksum", "payloadType", "type"}):
         raise _another("out", path)
 
 

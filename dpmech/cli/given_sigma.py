@@ -131,7 +131,7 @@ def _answer(
     plan = resolve(settings, budget=(at,), missing=missing)
     if chosen is None:
         raise MissingOptionsError(missing)
-    strategy = chosen.build(plan.training.n)
+    strategy = chosen.build(plan.training.steps)
     mechanism = Mechanism(strategy, plan.participation, plan.adjacency)
     noise = sigma if sigma is not None else _sigma_of(noise_multiplier, mechanism)
     method = plan.method

@@ -7,26 +7,26 @@ from typing import Any
 
 import click
 
+from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command, Group, MissingOptionsError, Refusal, plain
 from dpmech.cli.files import read_certificate, read_ledger
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import OneOf, Real, Whole
 from dpmech.cli.printing import Column, Row, document, emit, progress_bar, stacked, width
 from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.composition import (
-    ClaimCurrency,
-    CountsRelease,
-    Currency,
-    GdpCurrency,
-    Ledger,
-    Release,
-    RenyiCurrency,
-    locked,
-)
-from dpmech.documents import Certificate
 from dpmech.engines import DiscreteGaussian
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.free_text import on_one_line
+from dpmech.ledgers import (
+    AccountingMethod,
+    ClaimAccounting,
+    CountsRelease,
+    GdpAccounting,
+    Ledger,
+    Release,
+    RenyiAccounting,
+    locked,
+)
 from dpmech.mechanism import Adjacency, PrivacyBudget, Unit
 from dpmech.numerics import between, down, short, typed, up
 from dpmech.reports import total_of
@@ -36,7 +36,7 @@ _COLUMNS = (
     Column("eps", "eps"),
     Column("delta", "delta"),
     Column("sigma", "sigma"),
-    Column("lot", "lot"),
+    Column("batch", "batch"),
     Column("participation", "participation", text=True),
     Column("guarantee", "guarantee", text=True),
 )
@@ -74,7 +74,7 @@ def _cells(release: Release) -> dict[str, str]:
         "eps": short(own.budget.eps),
         "delta": short(own.budget.delta),
         "sigma": up(own.sigma),
-        "lot": release.lot or "",
+        "batch": release.batch or "",
         "participation": plain(repr(own.participation)),
         "guarantee": str(own.guarantee),
     }
@@ -97,12 +97,12 @@ def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool 
         "closed": ledger.closed,
         "adjacency": ledger.adjacency.value,
         "budget": None if budget is None else {"eps": budget.eps, "delta": budget.delta},
-        "currency": None if ledger.filter is None else ledger.filter.settings(),
+        "accounting": None if ledger.filter is None else ledger.filter.settings(),
         "guarantee": str(ledger.guarantee),
         "releases": [
             {
                 "name": release.name,
-                "lot": release.lot,
+                "batch": release.batch,
                 "eps": release.certificate.budget.eps,
                 "delta": release.certificate.budget.delta,
                 "sigma": release.certificate.sigma,
@@ -120,7 +120,7 @@ def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool 
 
 
 _INSIDE: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
-_CURRENCIES = ("gdp", "renyi", "claims")
+_ACCOUNTING = ("gdp", "renyi", "claims")
 _AT = click.option(
     "--delta", type=Real(**_INSIDE), help="Delta of the eps that is printed [of the budget, or the sum]."
 )
@@ -129,7 +129,7 @@ _AT = click.option(
 @click.group(
     name="ledger",
     cls=Group,
-    examples=["dpmech ledger add ledger.json certificate.json --name run-1 --lot run-1 --new"],
+    examples=["dpmech ledger add ledger.json certificate.json --name run-1 --batch run-1 --new"],
 )
 def ledger() -> None:
     """Keep account of several releases about the same people."""
@@ -140,27 +140,29 @@ def ledger() -> None:
     cls=Command,
     short_help="Enter a release, before its first step.",
     examples=[
-        "dpmech ledger add ledger.json certificate.json --name run-1 --lot run-1 --new",
-        "dpmech ledger add budget.json certificate.json --name run-1 --lot run-1 --new --eps 8 --delta 1e-5 "
-        "--currency renyi",
-        "dpmech ledger add ledger.json certificate.json --name run-2 --lot run-2 --close",
+        "dpmech ledger add ledger.json certificate.json --name run-1 --batch run-1 --new",
+        "dpmech ledger add budget.json certificate.json --name run-1 --batch run-1 --new --eps 8 --delta "
+        "1e-5 --accounting renyi",
+        "dpmech ledger add ledger.json certificate.json --name run-2 --batch run-2 --close",
     ],
 )
 @click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 @click.argument("certificate", metavar="CERTIFICATE", type=click.Path())
 @click.option("--name", help="Of the release, new in this ledger. [required]")
-@click.option("--lot", help="Of a sampled release, the name of the lots that it reads, new in this ledger.")
-@click.option("--close", is_flag=True, help="Nothing more may be added: an announced list is complete.")
-@click.option("--new", is_flag=True, help="Start the ledger; without a budget it is an announced list.")
+@click.option(
+    "--batch", help="Of a sampled release, the name of the batches that it reads, new in this ledger."
+)
+@click.option("--close", is_flag=True, help="Nothing more may be added: a non-adaptive list is complete.")
+@click.option("--new", is_flag=True, help="Start the ledger; without a budget it is a non-adaptive list.")
 @click.option(
     "--eps",
     type=Real(minimum=0.0, open_minimum=True),
-    help="With --new: the budget, for releases chosen on the way.",
+    help="With --new: the budget, for releases adaptive.",
 )
 @click.option("--delta", type=Real(**_INSIDE), help="With --new: the same.")
 @click.option(
-    "--currency",
-    type=OneOf(_CURRENCIES),
+    "--accounting",
+    type=OneOf(_ACCOUNTING),
     help="With --new and a budget, in what it is paid: Gaussian DP (gdp), a Renyi order, or claims [gdp].",
 )
 @click.option("--order", type=Whole(2, 10_000), help="renyi: the order [the one with the most room].")
@@ -181,7 +183,7 @@ def add(
     certificate: str,
     *,
     name: str | None,
-    lot: str | None,
+    batch: str | None,
     close: bool,
     new: bool,
     quiet: bool,
@@ -190,20 +192,20 @@ def add(
 ) -> None:
     """Enter a certified release into a ledger, before its first step.
 
-    An announced list holds what was decided before the first result was looked at; close it with the last
+    A non-adaptive list holds what was decided before the first result was looked at; close it with the last
     entry. With a budget, releases may be chosen by what came out before. Exit code 1 if the release would
     exceed the budget; the ledger then stays as it was.
     """
     if name is None:
         raise MissingOptionsError(["name"])
     own = read_certificate(certificate)
-    if own.participation.random and lot is None:
-        raise MissingOptionsError(["--lot (the batches of this release are sampled)"])
+    if own.participation.random and batch is None:
+        raise MissingOptionsError(["--batch (the batches of this release are sampled)"])
     # Two commands at once enter both releases, one after the other.
     with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
         book = _started(path, own, settings) if new else _continued(path, settings)
         try:
-            book.add(name, own, lot=lot)
+            book.add(name, own, batch=batch)
         except InvalidParameterError as error:
             if error.name != "release":
                 raise
@@ -224,27 +226,27 @@ def _started(path: Path, own: Certificate, settings: dict[str, Any]) -> Ledger:
         raise InvalidParameterError("path", str(path), "a new file with --new")
     if not path.parent.is_dir():
         raise InvalidParameterError("path", str(path), "a file in a folder that exists")
-    eps, delta, kind = settings["eps"], settings["delta"], settings["currency"]
+    eps, delta, kind = settings["eps"], settings["delta"], settings["accounting"]
     if (eps is None) != (delta is None):
         raise MissingOptionsError(["eps" if eps is None else "delta"])
-    for key in ("currency", "order", "slack"):
+    for key in ("accounting", "order", "slack"):
         if settings[key] is not None and eps is None:
             raise InvalidParameterError(key, settings[key], "left out without a budget (--eps and --delta)")
     for key, owner in (("order", "renyi"), ("slack", "claims")):
         if settings[key] is not None and kind != owner:
-            raise InvalidParameterError(key, settings[key], f"left out without --currency {owner}")
+            raise InvalidParameterError(key, settings[key], f"left out without --accounting {owner}")
     return Ledger(
         own.adjacency,
         budget=None if eps is None else PrivacyBudget(eps, delta),
-        currency=None if eps is None else _currency(kind, settings),
+        accounting=None if eps is None else _accounting(kind, settings),
         allow_estimates=settings["allow_estimates"],
     )
 
 
-def _currency(kind: str | None, settings: dict[str, Any]) -> Currency:
+def _accounting(kind: str | None, settings: dict[str, Any]) -> AccountingMethod:
     if kind == "renyi":
-        return RenyiCurrency(settings["order"])
-    return ClaimCurrency(settings["slack"] or 0.0) if kind == "claims" else GdpCurrency()
+        return RenyiAccounting(settings["order"])
+    return ClaimAccounting(settings["slack"] or 0.0) if kind == "claims" else GdpAccounting()
 
 
 def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
@@ -287,7 +289,7 @@ def show_ledger(
 ) -> None:
     """Print the releases of a ledger, and the eps that they add up to.
 
-    Of an announced list with more than one release the privacy profiles are composed.
+    Of a non-adaptive list with more than one release the privacy profiles are composed.
     """
     book = read_ledger(path)
     if not claims and len(book.releases) + len(book.counts) > 1 and book.waiting:
@@ -335,7 +337,10 @@ def remaining(
     book = read_ledger(path)
     if book.budget is None:
         raise InvalidParameterError(
-            "path", str(path), "a ledger with a budget", ": an announced list has none, and is composed whole"
+            "path",
+            str(path),
+            "a ledger with a budget",
+            ": a non-adaptive list has none, and is composed whole",
         )
     fits = None if certificate is None else not book.would_exceed(read_certificate(certificate))
     at = book.budget.delta if delta is None else delta
@@ -373,8 +378,8 @@ def _left(book: Ledger, delta: float | None) -> str:
         "dpmech ledger add-counts ledger.json --name cities --sigma 81/2 --sensitivity 3 --close",
     ],
     absent=dict.fromkeys(
-        ("--eps", "--delta", "--currency"),
-        "counts go into announced lists; a budget's currencies have no price for them",
+        ("--eps", "--delta", "--accounting"),
+        "counts go into non-adaptive lists; a budget's accounting methods have no price for them",
     ),
 )
 @click.option("--name", help="Of the release, new in this ledger. [required]")
@@ -387,8 +392,8 @@ def _left(book: Ledger, delta: float | None) -> str:
 @click.option(
     "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
 )
-@click.option("--close", is_flag=True, help="Nothing more may be added: an announced list is complete.")
-@click.option("--new", is_flag=True, help="Start the ledger, an announced list.")
+@click.option("--close", is_flag=True, help="Nothing more may be added: a non-adaptive list is complete.")
+@click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
 @click.option(
     "--adjacency",
     type=OneOf(tuple(one.value for one in Adjacency)),
@@ -409,7 +414,7 @@ def add_counts(
     quiet: bool,
     as_json: bool,
 ) -> None:
-    """Enter counts into an announced ledger, before the first of them is drawn.
+    """Enter counts into a non-adaptive ledger, before the first of them is drawn.
 
     Their noise is `dpmech.drawing.discrete_gaussian`. Each may depend on the results before.
     """

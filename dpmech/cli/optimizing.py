@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from dpmech.calibration import calibrate_sigma
+from dpmech.certificates import Certificate
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command, plain
 from dpmech.cli.files import drawable, force_option, save_certificate, save_figure, save_strategy
@@ -21,7 +22,6 @@ from dpmech.cli.parameters import OneOf, Reals, Target
 from dpmech.cli.printing import Column, Report, Row, document, emit, progress_bar, shown, stacked, warn, width
 from dpmech.cli.results import BASELINE, Baseline, as_data, attempted, baseline_of, error_of, plan_notes
 from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
-from dpmech.documents import Certificate
 from dpmech.exceptions import InvalidParameterError
 from dpmech.fitting import Fit, check_family
 from dpmech.fitting import optimize as fit_strategy
@@ -53,7 +53,7 @@ def row_of(found: Found, objective: str) -> dict[str, Any]:
         "guarantee": None if cal is None else str(cal.guarantee),
         "buffers": cost.buffers,
         "bytes_per_parameter": cost.bytes_per_parameter,
-        "redrawn": cost.redrawn,
+        "regenerated": cost.regenerated,
         "seconds": round(found.seconds, 1),
         "strategy": as_data(fit.strategy),
     }
@@ -69,7 +69,7 @@ def baseline_of_fits(baseline: Baseline, objective: str) -> dict[str, Any]:
         "guarantee": None if cal is None else str(cal.guarantee),
         "buffers": 0,
         "bytes_per_parameter": 0,
-        "redrawn": 0,
+        "regenerated": 0,
         "seconds": round(baseline.seconds, 1),
         "strategy": None if cal is None else cal.strategy.to_dict(),
     }
@@ -85,7 +85,7 @@ def independent_row(fit: Fit) -> dict[str, Any]:
         "guarantee": None,
         "buffers": 0,
         "bytes_per_parameter": 0,
-        "redrawn": 0,
+        "regenerated": 0,
         "seconds": None,
         "strategy": None,
     }
@@ -94,9 +94,9 @@ def independent_row(fit: Fit) -> dict[str, Any]:
 _CAPTION = (
     "errors in units of the clip norm at the calibrated sigma; times less: error of the baseline over that "
     "of the row, rounded down; identity: independent noise under the plan's own sampling; buffers: vectors "
-    "of the model's size that the noise keeps, 8 bytes a parameter; redrawn: vectors drawn again every step; "
-    "sigma: of identity and DP-SGD that of i.i.d. noise, of other families that of correlated noise, no "
-    "number for DP-SGD tools"
+    "of the model's size that the noise keeps, 8 bytes a parameter; regenerated: vectors regenerated every "
+    "step; sigma: of identity and DP-SGD that of i.i.d. noise, of other families that of correlated noise, "
+    "no number for DP-SGD tools"
 )
 
 
@@ -108,7 +108,7 @@ def table_of(
         Column("family", "family", fixed=True),
         Column(objective, objective),
         Column("times", "times less"),
-        *(Column(name, name) for name in ("sigma", "buffers", "redrawn", "seconds")),
+        *(Column(name, name) for name in ("sigma", "buffers", "regenerated", "seconds")),
         Column("guarantee", "guarantee", text=True),
         Column("described", "strategy", text=True),
     )
@@ -161,7 +161,7 @@ def draw(
         for name in names
     }
     drawn = plots.error_by_eps(
-        errors, label=f"{objective} (clip norms)", title=f"{plan.participation!r}, n = {plan.training.n}"
+        errors, label=f"{objective} (clip norms)", title=f"{plan.participation!r}, n = {plan.training.steps}"
     )
     save_figure(drawn, path)
 
@@ -236,7 +236,7 @@ def optimize(
     plan = resolve(settings)
     _check_folder(cache)
     for entry in entries:
-        check_family(FAMILIES[entry.name], n=plan.training.n, bands=entry.bands, buffers=entry.buffers)
+        check_family(FAMILIES[entry.name], n=plan.training.steps, bands=entry.bands, buffers=entry.buffers)
     eps, delta = plan.budget
     grid = sorted({*(eps_grid or ()), eps}, reverse=True)
     plans = [
@@ -341,7 +341,7 @@ def _again(found: list[Found], plan: ResolvedPlan, objective: str, report: Repor
         "method": plan.method,
     }
     identity = calibrate_sigma(
-        Identity(plan.training.n), *plan.budget, participation=plan.participation, **settings
+        Identity(plan.training.steps), *plan.budget, participation=plan.participation, **settings
     )
     for one in found:
         start = time.perf_counter()
@@ -372,7 +372,7 @@ def _fitted(
     fit: Fit = fit_strategy(
         FAMILIES[entry.name],
         plan.participation,
-        n=plan.training.n,
+        n=plan.training.steps,
         bands=entry.bands,
         buffers=entry.buffers,
         column_normalized=entry.column_normalized,

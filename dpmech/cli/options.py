@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
+from dpmech.certificates import PublicKey
 from dpmech.cli.commands import MissingOptionsError
 from dpmech.cli.parameters import OneOf, Real, Reals, Whole
-from dpmech.documents import PublicKey
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import MOST_STEPS, check_delta, check_eps, check_real
@@ -74,7 +74,9 @@ def plan_options(
             type=Whole(1),
             help="user-poisson, user-cyclic, user-min-sep, user-balls-in-bins: most examples of one user.",
         ),
-        click.option("--max-lot-size", type=Whole(1), help="truncated-poisson: most examples of one lot."),
+        click.option(
+            "--truncated-batch-size", type=Whole(1), help="truncated-poisson: most examples of one batch."
+        ),
         *_budget_options(budget, due, search=search),
         click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
         *([_RTOL] if search else []),
@@ -99,7 +101,7 @@ _DUE: dict[object, tuple[str, ...]] = {
     "user-min-sep": ("max_examples_per_user",),
     "user-balls-in-bins": ("max_examples_per_user",),
     "user-cyclic": ("cycle", "max_examples_per_user"),
-    "truncated-poisson": ("max_lot_size",),
+    "truncated-poisson": ("truncated_batch_size",),
 }
 _RTOL = click.option(
     "--rtol",
@@ -184,7 +186,7 @@ class ResolvedPlan:
             dataclasses.asdict(self.training)
             | {
                 "steps_per_epoch": self.training.steps_per_epoch,
-                "n": self.training.n,
+                "n": self.training.steps,
                 "sampling": self.sampling,
                 "participation": self.participation.to_dict(),
                 "amplified": self.participation.random,
@@ -231,9 +233,9 @@ def resolve(
     if missing or absent:
         raise MissingOptionsError([*missing, *absent])
     training = TrainingPlan(settings["dataset_size"], settings["batch_size"], settings["epochs"])
-    if training.n > MOST_STEPS:
+    if training.steps > MOST_STEPS:
         accepted = f"so few that there are at most {MOST_STEPS} steps"
-        raise InvalidParameterError("epochs", settings["epochs"], accepted, f": they are {training.n}")
+        raise InvalidParameterError("epochs", settings["epochs"], accepted, f": they are {training.steps}")
     details = {key: settings[key] for key in owners() if key in settings}
     participation = training.participation(settings["sampling"], **details)
     # Guards of the library, early: a plan file holds anything.

@@ -119,7 +119,11 @@ def plan(
             "min_eps": min_eps,
             "max_eps": max_eps,
             "plans": [
-                {"epochs": one.training.epochs, "batch_size": one.training.batch_size, "n": one.training.n}
+                {
+                    "epochs": one.training.epochs,
+                    "batch_size": one.training.batch_size,
+                    "n": one.training.steps,
+                }
                 for one in preview.plans
             ],
         }

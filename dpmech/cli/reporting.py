@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from dpmech.certificates import Certificate, Document, PublicKey, read_text
 from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.formats import exit_code
@@ -16,7 +17,6 @@ from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import document, emit, in_a_log, progress_bar
 from dpmech.cli.results import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.documents import Certificate, Document, PublicKey, read_text
 from dpmech.exceptions import InvalidParameterError
 from dpmech.free_text import on_one_line
 from dpmech.numerics import metered

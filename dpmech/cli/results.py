@@ -47,7 +47,7 @@ def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
     cal, reason = None, ""
     try:
         cal = calibrate_sigma(
-            Identity(plan.training.n),
+            Identity(plan.training.steps),
             *plan.budget,
             participation=_drawn_anew(plan),
             adjacency=plan.adjacency,
@@ -65,7 +65,7 @@ def _drawn_anew(plan: ResolvedPlan) -> Participation:
     own = plan.participation
     if own.unit is None:
         return plan.training.participation("poisson")
-    if plan.training.q == 1.0:
+    if plan.training.sampling_prob == 1.0:
         return own
     return plan.training.participation("user-poisson", max_examples_per_user=own.examples)
 
@@ -109,7 +109,7 @@ def numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
         "strategy": as_data(cal.strategy),
         "participation": cal.participation.to_dict(),
         "buffers": cost.buffers,
-        "redrawn": cost.redrawn,
+        "regenerated": cost.regenerated,
         "seconds": round(seconds, 3),
     }
 

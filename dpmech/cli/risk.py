@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from dpmech.calibration import profile
+from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command
 from dpmech.cli.files import drawable, read_claim, save_figure
 from dpmech.cli.options import output_options
@@ -17,7 +18,6 @@ from dpmech.cli.parameters import Real, Target
 from dpmech.cli.printing import document, emit, progress_bar, warn
 from dpmech.cli.results import attempted
 from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.documents import Certificate
 from dpmech.engines import PrivacyProfile
 from dpmech.free_text import on_one_line
 from dpmech.numerics import typed, up

@@ -6,16 +6,16 @@ from typing import Any
 import click
 from rich.text import Text
 
+from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.cli.commands import Command, Refusal, plain, told
 from dpmech.cli.files import read_document
 from dpmech.cli.ledgers import ledger_record, ledger_text
 from dpmech.cli.options import output_options
 from dpmech.cli.printing import document, emit, warn
 from dpmech.cli.results import as_data
-from dpmech.composition import Ledger
-from dpmech.documents import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.free_text import on_one_line
+from dpmech.ledgers import Ledger
 
 
 @click.command(
@@ -29,7 +29,7 @@ from dpmech.free_text import on_one_line
 def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json: bool) -> None:
     """Say in plain language what a certificate, a run record or a ledger claims.
 
-    Its seal and what follows from its own entries are checked; whether the claim is true is for `dpmech
+    Its checksum and what follows from its own entries are checked; whether the claim is true is for `dpmech
     verify`. Exit code 1 if a file does not hold together, 2 if one cannot be read; the others are shown all
     the same.
     """

@@ -4,11 +4,11 @@ import shlex
 
 import click
 
+from dpmech.certificates import PrivateKey, PublicKey, new_key
 from dpmech.cli.commands import Command, Refusal, told
 from dpmech.cli.files import named
 from dpmech.cli.options import output_options
 from dpmech.cli.printing import document, emit, warn
-from dpmech.documents import PrivateKey, PublicKey, new_key
 from dpmech.exceptions import CertificateError, DpmechError
 from dpmech.free_text import on_one_line
 from dpmech.verifying import sign as sign_file

@@ -17,20 +17,21 @@ from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
 from dpmech.numerics import IntArray
 
-_FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other lots
+_FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other batches
 # What of a configuration follows from the data: it stands in states, which are secret, and nowhere else.
 _OF_DATA = {"dataset_size", "users"}
 _STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
 
 
 class Sampler(abc.ABC):
-    """The lots of a run: a deterministic function of a key and the step.
+    """The batches of a run: a deterministic function of a key and the step.
 
-    Iterating yields the lots of the steps that are left, each once; `indices` gives the lot of any step and
-    counts nothing. What a sampler draws is as secret as the training data: amplification by sampling holds
-    only while nobody learns who took part. Without `rng` the key comes from the operating system, and a
-    cipher (AES) makes the lots of it. With a seed or a numpy Generator Philox does, as with "philox", which
-    takes a key from the operating system too. "secure" is the default by name, and refuses states of Philox.
+    Iterating yields the batches of the steps that are left, each once; `indices` gives the batch of any step
+    and counts nothing. What a sampler draws is as secret as the training data: amplification by sampling
+    holds only while nobody learns who took part. Without `rng` the key comes from the operating system, and a
+    cipher (AES) makes the batches of it. With a seed or a numpy Generator Philox does, as with "philox",
+    which takes a key from the operating system too. "secure" is the default by name, and refuses states of
+    Philox.
 
     **Guarantee:** the realised participations are those of `participation`, with its exact law.
 
@@ -45,8 +46,8 @@ class Sampler(abc.ABC):
         mean_batch_size: mean number of examples of a batch, as private as `dataset_size`.
         expected_batch_size: a public number to divide sums by. Of a sampler that was made for a claim under
             ADD_REMOVE (`sampler_for`) that of the claim, None where it states none; else `mean_batch_size`.
-        steps_taken: lots handed out by iteration so far.
-        seeded: whether the caller supplied the random numbers; the lots are then only as secret as those.
+        steps_taken: batches handed out by iteration so far.
+        seeded: whether the caller supplied the random numbers; the batches are then only as secret as those.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Sampler(abc.ABC):
         return False
 
     def indices(self, step: int) -> IntArray:
-        """The whole lot of a step, int64, increasing, without repetition; possibly empty.
+        """The whole batch of a step, int64, increasing, without repetition; possibly empty.
 
         Args:
             step: t in [0, n - 1].
@@ -94,13 +95,13 @@ class Sampler(abc.ABC):
         index = check_integer("step", step, minimum=0)
         if index >= self.n:
             raise HorizonError(index, self.n)
-        return self._lot(index)
+        return self._batch(index)
 
     def __iter__(self) -> Iterator[IntArray]:
         while self.steps_taken < self.n:
-            lot = self._lot(self.steps_taken)
+            batch = self._batch(self.steps_taken)
             self.steps_taken += 1
-            yield lot
+            yield batch
 
     def __len__(self) -> int:
         return self.n - self.steps_taken
@@ -119,18 +120,18 @@ class Sampler(abc.ABC):
         } | generator
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with the same lots; only before the first lot.
+        """Go on where `state_dict` was taken, with the same batches; only before the first batch.
 
         The generator is that of the state, whatever this sampler was made with, but for "secure".
 
         Raises:
             CertificateError: if the state belongs to another sampler, configuration or generator: one that
                 is not known here, or Philox where "secure" was asked for.
-            InvalidParameterError: if it is no state of a sampler, or lots were handed out already.
+            InvalidParameterError: if it is no state of a sampler, or batches were handed out already.
         """
         if self.steps_taken:
             raise InvalidParameterError(
-                "state", f"after {self.steps_taken} lots", "loaded before the first lot"
+                "state", f"after {self.steps_taken} batches", "loaded before the first batch"
             )
         if not isinstance(state, dict) or set(state) - {"generator"} != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
@@ -176,14 +177,14 @@ class Sampler(abc.ABC):
         return f"{type(self).__name__}({self.participation!r}, {settings}, steps_taken={self.steps_taken})"
 
     @abc.abstractmethod
-    def _lot(self, step: int) -> IntArray:
-        """The lot of a step in [0, n - 1], a new array."""
+    def _batch(self, step: int) -> IntArray:
+        """The batch of a step in [0, n - 1], a new array."""
 
     def _prepare(self) -> None:  # noqa: B027 - most samplers draw nothing in advance
         """Draw what stays fixed for the run; called whenever the key is set."""
 
     def _configuration(self) -> dict[str, Any]:
-        """What two samplers must share for the same key to give the same lots."""
+        """What two samplers must share for the same key to give the same batches."""
         return {
             "dataset_size": self.dataset_size,
             "n": self.n,

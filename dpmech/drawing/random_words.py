@@ -1,8 +1,8 @@
 """Random choices as pure functions of a key and a position, from raw bits alone.
 
 The words are those of AES-128, or of numpy's Philox: both are the same in every version, unlike numpy's
-distributions, so a run that is resumed years later sees the same lots. No choice goes through floating-point
-numbers, so the laws below are exact if the words are uniform and independent.
+distributions, so a run that is resumed years later sees the same batches. No choice goes through
+floating-point numbers, so the laws below are exact if the words are uniform and independent.
 """
 
 import enum
@@ -78,7 +78,7 @@ def words(key: int, use: Use, position: int) -> np.random.Philox | SecureWords:
 def groups(key: int, count: int, size: int, epoch: int = 0) -> npt.NDArray[np.int32 | np.int64]:
     """A group for each of `size` examples, uniform in [0, count) and independent.
 
-    A word w becomes w mod count; words past the last multiple of count are drawn again, so that no group is
+    A word w becomes w mod count; words past the last multiple of count are regenerated, so that no group is
     favoured. Every epoch has words of its own; what is drawn once for the run has those of epoch 0.
     """
     chosen: npt.NDArray[np.int32 | np.int64] = np.empty(

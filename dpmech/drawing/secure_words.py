@@ -72,7 +72,7 @@ def fresh_secure_key() -> SecureKey:
     """A key from the operating system.
 
     Raises:
-        MissingDependencyError: without the package `cryptography`, and not at the first lot.
+        MissingDependencyError: without the package `cryptography`, and not at the first batch.
     """
     key = SecureKey(secrets.randbits(8 * _BYTES))
     SecureWords(key, 0, 0)

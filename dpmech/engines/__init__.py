@@ -74,17 +74,6 @@ from dpmech.engines.losses import (
     transform,
     upper_lattice,
 )
-from dpmech.engines.methods import (
-    Certified,
-    Deterministic,
-    Exact,
-    Importance,
-    Method,
-    Pld,
-    Prv,
-    Rdp,
-    check_method,
-)
 from dpmech.engines.profiles import (
     Composition,
     Curve,
@@ -104,6 +93,17 @@ from dpmech.engines.renyi import (
     budget_at,
     delta_at,
     epsilon_at,
+)
+from dpmech.methods import (
+    Certified,
+    Deterministic,
+    Exact,
+    Importance,
+    Method,
+    Pld,
+    Prv,
+    Rdp,
+    check_method,
 )
 
 __all__ = [

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from dpmech.engines.methods import Method
 from dpmech.mechanism import Adjacency
+from dpmech.methods import Method
 from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, quotient_down
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple, TypeVar
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian_mixture import FarAimError
-from dpmech.engines.methods import Method
 from dpmech.engines.profiles import PrivacyProfile
 from dpmech.exceptions import DpmechError, UnattainableBudgetError, WorkLimitError
 from dpmech.mechanism import Adjacency
+from dpmech.methods import Method
 from dpmech.numerics import Bounds, metered
 
 Answer = TypeVar("Answer")

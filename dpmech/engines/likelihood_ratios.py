@@ -207,7 +207,7 @@ def of_pattern(mechanism: Mechanism, *, all_starts: bool) -> Mixture:
     gradients = np.zeros((starts, n))
     for start, row in enumerate(gradients):
         row[start :: pattern.min_sep][: pattern.max_participations] = 1.0
-    gradients *= mechanism.participation.examples  # of a user, all in the same lots
+    gradients *= mechanism.participation.examples  # of a user, all in the same batches
     images = strategy.matmul(gradients.T).T
     if all_starts:
         return Mixture(gradients, images, replaced=False)

@@ -7,7 +7,7 @@ With D(a) the divergence of order a in the worse direction, a mechanism meets (e
 Proposition 12; Asoodeh et al. 2020): the best that follows from one order by E (r - e^eps)_+ <=
 E r^a sup_r (r - e^eps) r^-a.
 
-Renyi divergences of a lot of B of n examples without replacement, one of which is replaced.
+Renyi divergences of a batch of B of n examples without replacement, one of which is replaced.
 
 With q = B / n and E(j) = j / (2 s^2) the divergence of the Gaussian mechanism at the distance of what
 replaces each other, D(a) at an integer order a >= 2 is at most
@@ -22,14 +22,14 @@ being convex and 0 at a = 1.
 References:
     Wang, Balle and Kasiviswanathan 2019 (arXiv:1808.00087), Theorems 9 and 27, for mechanisms without a
     divergence of infinite order; van Erven and Harremoes 2014 (arXiv:1206.2459), Theorem 13, for the cap.
-    Shown in docs/fixed_size_lots.md.
+    Shown in docs/fixed_size_batches.md.
 
 Renyi accounting: an upper bound on both directions, never a lower one.
 
 For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov,
 Talwar and Zhang 2019, Theorem 5). That of order a is log E_Q r^a / (a - 1), r the density of the mixture
 over that of the noise: a moment of `losses.transform`, with a proved error. Every order gives a bound; the
-best one is searched for among all real ones above 1. Lots without replacement have a bound of their own.
+best one is searched for among all real ones above 1. Batches without replacement have a bound of their own.
 """
 
 import decimal
@@ -259,8 +259,8 @@ _SHARE = 1e-14
 class RenyiAccountant(Accountant):
     """RDP of `steps` Gaussian releases, each Poisson-sampled with `sampling_prob` (1: not sampled).
 
-    With a `draw`, each is of a lot of one size without replacement, and the sensitivity is that to a replaced
-    example.
+    With a `draw`, each is of a batch of one size without replacement, and the sensitivity is that to a
+    replaced example.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class RenyiAccountant(Accountant):
         if draw is None:
             self.by = Provenance("rdp.releases", {"q": sampling_prob, "releases": steps})
         else:
-            facts = {"lot": draw.lot_size, "size": draw.dataset_size, "releases": steps}
+            facts = {"batch": draw.batch_size, "size": draw.dataset_size, "releases": steps}
             self.by = Provenance("rdp.fixed", facts)
         self.guarantee = BOUND
 

@@ -21,7 +21,7 @@ import scipy
 
 from dpmech.engines import RoughSample, RoughSigma, bin_gram
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
-from dpmech.fitting.dense_programme import fit_dense_form
+from dpmech.fitting.dense_program import fit_dense_form
 from dpmech.fitting.descent import Objective, Problem, fit_form
 from dpmech.fitting.families import Family
 from dpmech.fitting.gram_gradient import ENTROPY, BinForm, form_value, responsibilities

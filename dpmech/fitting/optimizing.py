@@ -14,12 +14,12 @@ import numpy as np
 import scipy
 
 from dpmech.calibration import Calibration, calibrate_sigma
-from dpmech.documents import with_checksum
+from dpmech.certificates import with_checksum
 from dpmech.engines import Certified, Importance, Method
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.files import parse_json, read_bytes, write_bytes
 from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
-from dpmech.fitting.dense_programme import LARGEST_DENSE, fit_dense
+from dpmech.fitting.dense_program import LARGEST_DENSE, fit_dense
 from dpmech.fitting.descent import Objective, Problem, certified_error, fit_family
 from dpmech.fitting.families import BandedFamily, BufferedFamily, Family, InverseFamily
 from dpmech.guards import check_integer, check_real
@@ -509,7 +509,7 @@ def optimize(
         A Fit. Its error is that of the strategy that it holds, with the guarantee of its sensitivity or of
         its calibration, and at most that of the Identity and of the unamplified optimum (where that can be
         calibrated). That no better strategy exists is not claimed (only for Dense with unit columns is the
-        programme convex).
+        program convex).
 
     Raises:
         InvalidParameterError: on a bad argument.

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from dpmech.composition import Ledger
-from dpmech.documents import Claim
+from dpmech.certificates import Claim
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_sigma
+from dpmech.ledgers import Ledger
 from dpmech.mechanism import Adjacency, Mechanism, Participation, Strategy, mechanism_of
 from dpmech.schemes import accountant_for
 
@@ -46,7 +46,7 @@ def to_dp_event(
 
     Examples:
         >>> import dpmech as dm
-        >>> dm.to_dp_event(dm.Identity(1000), 1.1, participation=dm.Poisson(0.01))
+        >>> dm.interchange.to_dp_event(dm.Identity(1000), 1.1, participation=dm.Poisson(0.01))
         SelfComposedDpEvent(event=PoissonSampledDpEvent(sampling_probability=0.01,
         event=GaussianDpEvent(noise_multiplier=1.1)), count=1000)
     """

@@ -59,7 +59,7 @@ class FlowerAccountant:
         ...     target_delta=1e-5, population_size=1000, sampling_method="poisson",
         ...     neighboring_relation="add-or-remove-one", max_epsilon=3.0,
         ... )
-        >>> accountant = dm.FlowerAccountant(config)
+        >>> accountant = dm.interchange.FlowerAccountant(config)
         >>> event = types.SimpleNamespace(noise_multiplier=1.1, sample_size=20, population_size=1000)
         >>> accountant.compose(event, count=100)
         >>> print(accountant.bounds(1e-5))

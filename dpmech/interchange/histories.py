@@ -115,7 +115,7 @@ def from_opacus_history(accountant: object) -> PrivacyProfile:
 
     Examples:
         >>> import dpmech as dm
-        >>> run = dm.from_opacus_history([(1.1, 256 / 60000, 3510)])
+        >>> run = dm.interchange.from_opacus_history([(1.1, 256 / 60000, 3510)])
         >>> run.epsilon(1e-5)
         Bounds(lower=1.1328..., upper=1.1329..., ...)
     """

@@ -35,7 +35,7 @@ class Mechanism:
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
-        UnsupportedCombinationError: for REPLACE_ONE under a random participation other than FixedSizeLots,
+        UnsupportedCombinationError: for REPLACE_ONE under a random participation other than FixedSizeBatches,
             and for ADD_REMOVE and ZERO_OUT where they are not covered.
 
     Examples:
@@ -166,7 +166,7 @@ def _check_covered(participation: Participation, adjacency: Adjacency) -> None:
         raise UnsupportedCombinationError(
             f"no bound is proved for REPLACE_ONE under {participation!r}, where doubling is no theorem",
             supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling, and under "
-            "FixedSizeLots",
+            "FixedSizeBatches",
         )
     reasons = {
         Adjacency.ADD_REMOVE: participation.add_remove_refused,
@@ -214,11 +214,11 @@ def sensitivity(
 ) -> Bounds:
     """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
 
-    For Poisson, CyclicPoisson and FixedSizeLots it is that of one release, the largest column norm; for
+    For Poisson, CyclicPoisson and FixedSizeBatches it is that of one release, the largest column norm; for
     BallsInBins it is that of its worst-case support, FixedEpochs(n / bins), and with fresh bins at most that
     of one participation for each epoch, at any steps; for UserPoisson and UserCyclicPoisson that of one
     release which all examples of a user join, and for UserMinSep and UserBallsInBins that of m examples
-    which are all in the same lots.
+    which are all in the same batches.
 
     Args:
         strategy: C; or a Mechanism, which says the other two as well.

@@ -11,11 +11,11 @@ class NoiseCost:
 
     Attributes:
         buffers: vectors of the model's size that are kept between steps, in float64.
-        redrawn: vectors of noise that are drawn again at every step, besides the new one.
+        regenerated: vectors of noise that are regenerated at every step, besides the new one.
     """
 
     buffers: int
-    redrawn: int
+    regenerated: int
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -24,10 +24,10 @@ class NoiseCost:
 
 
 def noise_cost(strategy: Strategy) -> NoiseCost:
-    """The vectors kept and redrawn a step.
+    """The vectors kept and regenerated a step.
 
-    Where C^-1 has p bands, p - 1 are redrawn; else one is kept for every further band of C or exponential of
-    a BLT; where there is no structure, every earlier one is redrawn at the last step. What is kept is
+    Where C^-1 has p bands, p - 1 are regenerated; else one is kept for every further band of C or exponential
+    of a BLT; where there is no structure, every earlier one is regenerated at the last step. What is kept is
     float64: a recursion whose state were rounded to float32 would solve with another C than certified.
 
     References:
@@ -36,7 +36,7 @@ def noise_cost(strategy: Strategy) -> NoiseCost:
     Examples:
         >>> import dpmech as dm
         >>> noise_cost(dm.LambdaCGD(100, 0.9)), noise_cost(dm.SquareRoot(100, 4))
-        (NoiseCost(buffers=0, redrawn=1), NoiseCost(buffers=3, redrawn=0))
+        (NoiseCost(buffers=0, regenerated=1), NoiseCost(buffers=3, regenerated=0))
         >>> noise_cost(dm.SquareRoot(100, 4)).bytes_per_parameter
         24
     """

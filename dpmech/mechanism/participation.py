@@ -95,7 +95,7 @@ class Participation(abc.ABC):
         return self.pattern(n)
 
     @abc.abstractmethod
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """What the sampler of a run of n steps has to do, in the words of a certificate."""
 
     @classmethod
@@ -264,7 +264,7 @@ class EveryStep(Participation):
         """All n steps."""
         return Pattern(1, n)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """Any batches will do."""
         del n
         return "Any batches: every example may take part in every step."

@@ -268,8 +268,8 @@ def _importance(facts: Mapping[str, Fact]) -> str:
     return text
 
 
-def _programme(facts: Mapping[str, Fact]) -> str:
-    text = f"Balls-in-Bins convex-order programme, {facts['bins']} bins"
+def _program(facts: Mapping[str, Fact]) -> str:
+    text = f"Balls-in-Bins convex-order program, {facts['bins']} bins"
     if "decay" in facts:
         excess = up(100.0 * float(facts["excess"]), 2)
         text += f", dominating ring of decay {float(facts['decay']):.4g} "
@@ -295,18 +295,18 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "sensitivity.of_multiplier": "1 / (sigma / sensitivity)",
     "gaussian.analytic": "analytic Gaussian",
     "rdp.releases": "RDP, q={q}, {releases} releases",
-    "rdp.fixed": "RDP, lots of {lot} out of {size} without replacement, {releases} releases",
+    "rdp.fixed": "RDP, batches of {batch} out of {size} without replacement, {releases} releases",
     "pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions",
     "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
     "lattice.users": "PLD on a lattice, Poisson q={q}, {examples} examples a user, {steps} steps, both ways",
     "lattice.truncated": "PLD, Poisson q={q}, at most {most} of {size} kept, {steps} steps, both directions",
-    "lattice.fixed": "PLD, lots of {lot} out of {size} without replacement, {steps} steps",
+    "lattice.fixed": "PLD, batches of {batch} out of {size} without replacement, {steps} steps",
     "lattice.counts": "discrete Gaussian noise on {releases} integers, on the lattice of its loss",
     "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
     "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
     "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",
     "bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs",
-    "bins.programme": _programme,
+    "bins.program": _program,
     "bins.certified": "Balls-in-Bins certified sampling, {bins} bins, beta {beta}",
     "bins.importance": _importance,
     "chains.certified": "b-min-sep certified sampling, {steps} steps, b {min_sep}, beta {beta}",
@@ -328,12 +328,12 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
     "filter.budget": "the whole budget, held by a privacy filter",
     "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",
-    "ledger.closed": "a closed list, announced whole",
-    "ledger.open": "a list that is still open, announced whole",
+    "ledger.closed": "a closed list, non-adaptive whole",
+    "ledger.open": "a list that is still open, non-adaptive whole",
     "release.none": "nothing was released",
     "release.executed": "holds only if the number of steps was decided without looking at results",
     "audit.one_run": _one_run,
-    "audit.shuffled": "{lots} shuffled lots an epoch, {epochs} epochs, {order} order",
+    "audit.shuffled": "{batches} shuffled batches an epoch, {epochs} epochs, {order} order",
     "audit.many_runs": "likelihood-ratio test, {runs} runs in each world, {direction}, Clopper-Pearson",
 }
 # What stands before the words of what a route rests on.

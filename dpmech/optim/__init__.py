@@ -6,7 +6,7 @@ certificate; `NoiseStream` is its source of noise.
 
 import importlib.util as _util
 
-from dpmech.documents import AdaptiveClip
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import MissingDependencyError as _MissingDependencyError
 
 if _util.find_spec("torch") is None:
@@ -46,11 +46,11 @@ from dpmech.optim.rules import (
     taylor_coefs,
 )
 from dpmech.optim.runs import (
+    BatchOptimizer,
     BetterParameterWarning,
-    LotOptimizer,
-    LotSampler,
     MeanOverViews,
     PerExampleModel,
+    PrivateBatchSampler,
     PrivateLoader,
     UserDataset,
     UserExamples,
@@ -66,6 +66,7 @@ __all__ = [
     "AdamBC",
     "AdaptiveClip",
     "Alignment",
+    "BatchOptimizer",
     "BetterParameterWarning",
     "CanaryData",
     "CanaryWatch",
@@ -74,8 +75,6 @@ __all__ = [
     "ExecutedSteps",
     "FlatClipping",
     "LatticeLoss",
-    "LotOptimizer",
-    "LotSampler",
     "MeanOverViews",
     "Muon",
     "MuonScale",
@@ -86,6 +85,7 @@ __all__ = [
     "PerExampleModel",
     "PerLayerClipping",
     "PerMatrixClipping",
+    "PrivateBatchSampler",
     "PrivateLoader",
     "PrivateOptimizer",
     "SignSGD",

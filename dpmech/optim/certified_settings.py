@@ -2,14 +2,14 @@
 
 import math
 
-from dpmech.documents import AdaptiveClip, Claim, check_unedited
+from dpmech.certificates import AdaptiveClip, Claim, check_unedited
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.optim.clipping import Clipping, FlatClipping
 
 
 def check_claim(value: object) -> Claim:
-    """Return `value` if it is a Calibration or a Certificate, as it was computed or read from a sealed file.
+    """Return `value` if it is a Calibration or a Certificate, as computed or read from a file.
 
     Raises:
         InvalidParameterError: if it is something else.
@@ -70,7 +70,7 @@ def resolved_clipping(claim: Claim, clip_norm: float | None, clipping: Clipping 
 
 
 def resolved_batch_size(claim: Claim, expected_batch_size: float | None) -> float:
-    """The public normaliser that arguments and certificate ask for.
+    """The public denominator that arguments and certificate ask for.
 
     Raises:
         InvalidParameterError: if there is none.

@@ -8,7 +8,7 @@ def register_opacus_accountant() -> None:
 
     Eps by that accountant is the upper end of our bounds, in `PrivacyEngine.get_epsilon` as well as in
     `make_private_with_epsilon`, which sizes the noise by it. What has to hold is that loaders sample by
-    Poisson, as those of `PrivacyEngine` do by default; see `dm.from_opacus_history`.
+    Poisson, as those of `PrivacyEngine` do by default; see `dm.interchange.from_opacus_history`.
 
     Raises:
         MissingDependencyError: without Opacus 1.6 or later.

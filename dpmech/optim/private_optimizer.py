@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dpmech.documents import AdaptiveClip, Claim, clip_norm_stated
+from dpmech.certificates import AdaptiveClip, Claim, clip_norm_stated
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -36,7 +36,7 @@ class ExecutedSteps:
         claim: the calibration or certificate.
         steps: noisy gradients released so far, in [0, n].
         clip_norm: joint clip norm of one example's gradient; or the AdaptiveClip by which it changes.
-        expected_batch_size: the public normaliser.
+        expected_batch_size: the public denominator.
     """
 
     claim: Claim
@@ -62,7 +62,7 @@ class ExecutedSteps:
 
 
 class ClipNorms:
-    """How the coming lot is clipped, and what its noise is scaled to.
+    """How the coming batch is clipped, and what its noise is scaled to.
 
     Args:
         claim: the calibration or certificate.
@@ -71,7 +71,7 @@ class ClipNorms:
         parameters: those that are trained; counts are made on the device of the first.
 
     Attributes:
-        clipping: of the coming lot.
+        clipping: of the coming batch.
         counts: a tensor in the shape of the count that is released with the gradients; none for a fixed norm.
 
     Raises:
@@ -345,18 +345,19 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     `group["phi"]`, and lets the wrapped optimizer step, whose groups and state are its own.
 
     Clipped sums come from `param.grad_sample` (Opacus' GradSampleModule), which `step` and `accumulate` read
-    and clear, or from a ClippedSum handed to `accumulate`. Call `accumulate` once a micro-batch and `step`
-    once a lot; a step without any example is a step of pure noise, and counts. Under torch.distributed
+    and clear, or from a ClippedSum handed to `accumulate`. Call `accumulate` once a microbatch and `step`
+    once a batch; a step without any example is a step of pure noise, and counts. Under torch.distributed
     every process brings its own examples, and `expected_batch_size` counts those of all of them; do not let
     DistributedDataParallel average the raw gradients first.
 
-    **Guarantee:** that of the calibration, for all parameters released, if lots are as `participation` says.
+    **Guarantee:** that of the calibration, for all parameters released, if batches are as `participation`
+    says.
 
     Args:
         optimizer: any torch.optim.Optimizer that does one gradient evaluation a step.
         calibration: a Calibration or a Certificate.
         clip_norm: of one example's gradient, > 0; or an AdaptiveClip; None takes the certificate's, else 1.
-        expected_batch_size: the public normaliser, > 0: expected examples of one step over all micro-batches
+        expected_batch_size: the public denominator, > 0: expected examples of one step over all microbatches
             and processes; None takes the certificate's.
         clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping, of
             which clip_norm is the joint norm.
@@ -424,7 +425,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self._intake = Intake(self._trained, [param for param in params if not param.requires_grad])
         self._norms = ClipNorms(claim, clip_norm, clipping, self._trained)
         counts = self._norms.counts
-        self._lot = Accumulator(self._trained, self.clipping, loss_scale, process_group, counts)
+        self._batch = Accumulator(self._trained, self.clipping, loss_scale, process_group, counts)
         scales = self._norms.noise_stddevs(self._batch_size)
         check_agreement("the optimizer", {"expected_batch_size": self._batch_size}, process_group)
         noise = self._norms.noise
@@ -448,7 +449,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     @property
     def expected_batch_size(self) -> float:
-        """The public normaliser."""
+        """The public denominator."""
         return self._batch_size
 
     @property
@@ -473,7 +474,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     @property
     def dropped_examples(self) -> int:
         """Examples left out so far because their gradients were not finite. Raw data: not to be published."""
-        return self._lot.dropped
+        return self._batch.dropped
 
     @property
     def record(self) -> ExecutedSteps:
@@ -488,7 +489,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     # ---- training
 
     def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
-        """Add a micro-batch to the lot of the coming step.
+        """Add a microbatch to the batch of the coming step.
 
         Call it after every backward pass: each row is taken for an example of its own, and nobody can see
         here that a batch came before. After several passes say how many `examples` they were over: as many
@@ -509,16 +510,16 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         if examples is not None and clipped is not None:
             raise InvalidParameterError("examples", examples, "None with a ClippedSum, which has its own")
         self._guard.check()
-        self._lot.reclip(self.clipping)  # here, so that no interrupt comes between norm and noise
+        self._batch.reclip(self.clipping)  # here, so that no interrupt comes between norm and noise
         samples = self._intake.take(examples)
         if clipped is None:
-            self._lot.add_samples(samples, self._note_batch)
+            self._batch.add_samples(samples, self._note_batch)
         elif any(sample is not None for sample in samples):
             raise UnsupportedCombinationError(
                 "parameters have grad_sample while a ClippedSum is accumulated", supported="one of the two"
             )
         else:
-            self._lot.add_clipped(clipped, self._note_batch)
+            self._batch.add_clipped(clipped, self._note_batch)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's stubs have two overloads for it
         """One private step over everything accumulated, and over what `grad_sample` still holds.
@@ -548,9 +549,9 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self.accumulate()
         step = self._stream.steps_taken
         if step == 0:
-            self._lot.check_probe()
-        self._check_lot()
-        sums = self._lot.take()
+            self._batch.check_probe()
+        self._check_batch()
+        sums = self._batch.take()
         self._stream.add_step(sums, self._norms.of_step)
         self._note_row()
         self._norms.advance(sums, self._batch_size)
@@ -570,10 +571,10 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         """Clear gradients, per-example gradients and what was accumulated for the coming step."""
         self._inner.zero_grad(set_to_none=set_to_none)
         self._intake.clear()
-        self._lot.clear()
+        self._batch.clear()
 
     def note_weights(self) -> None:
-        """For an optimizer of make_private, see LotOptimizer; this one knows no model to compare."""
+        """For an optimizer of make_private, see BatchOptimizer; this one knows no model to compare."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refused: the noise covers the parameters that were there at the start.
@@ -595,7 +596,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
         As secret as the data: it holds the key of the noise, and between `accumulate` and `step` bare sums.
         """
-        own = {"stream": self._stream.state_dict(), "lot": self._lot.state_dict()}
+        own = {"stream": self._stream.state_dict(), "batch": self._batch.state_dict()}
         own |= self._fixed() | self._norms.state_dict() | {"settings_changed": self._guard.changed}
         return {**self._inner.state_dict(), _KEY: own}
 
@@ -603,12 +604,13 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         """Go on where `state_dict` was taken, bit for bit; only before the first step. Failing ends it.
 
         Raises:
-            CertificateError: if the state is of another certificate, clipping, normaliser or optimizer class.
-            InvalidParameterError: if it is no state of a PrivateOptimizer, or steps were taken already.
+            CertificateError: if the state is of another certificate, clipping, denominator or optimizer
+            class. InvalidParameterError: if it is no state of a PrivateOptimizer, or steps were taken
+            already.
         """
         own = state_dict.get(_KEY)
         fixed = self._fixed()
-        if not isinstance(own, dict) or not {"stream", *fixed, "lot"} <= set(own):
+        if not isinstance(own, dict) or not {"stream", *fixed, "batch"} <= set(own):
             raise InvalidParameterError(
                 "state_dict", sorted(map(str, state_dict)), f"one with a {_KEY!r} entry"
             )
@@ -623,7 +625,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             self._guard.changed = bool(own.get("settings_changed", False))
             self._share()
             self._norms.load_state_dict(own)
-            self._lot.load_state_dict(own["lot"])
+            self._batch.load_state_dict(own["batch"])
         except BaseException:
             self.close()  # it has the rows of the state, and not what they belong to
             raise
@@ -656,11 +658,11 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self.param_groups = self._inner.param_groups
         self.state = self._inner.state
 
-    def _check_lot(self) -> None:
-        """For a subclass that knows the lots: whether everything of this one is there."""
+    def _check_batch(self) -> None:
+        """For a subclass that knows the batches: whether everything of this one is there."""
 
     def _note_batch(self) -> None:
         """For a subclass that counts examples: those of `accumulate` are about to be added."""
 
     def _note_row(self) -> None:
-        """For a subclass that knows the lots: a row of noise was spent on this one."""
+        """For a subclass that knows the batches: a row of noise was spent on this one."""

@@ -31,7 +31,7 @@ def check_processes(expected: int, group: Group) -> None:
     found = processes(group)
     if found != expected:
         raise UnsupportedCombinationError(
-            f"{expected} processes shared the keys of lots and noise, now there are {found}: they would "
+            f"{expected} processes shared the keys of batches and noise, now there are {found}: they would "
             "release other sums, or the same ones under several draws of noise",
             supported="torch.distributed initialised before the private optimizer is made, and until its end",
         )

@@ -11,7 +11,7 @@ from typing import Any
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import up
-from dpmech.optim.runs import LotOptimizer
+from dpmech.optim.runs import BatchOptimizer
 
 
 class Tracker(abc.ABC):
@@ -93,13 +93,13 @@ class ProgressBar(Tracker):
 
 
 def follow(
-    optimizer: LotOptimizer, *trackers: Tracker, every: int = 1, delta: float | None = None
+    optimizer: BatchOptimizer, *trackers: Tracker, every: int = 1, delta: float | None = None
 ) -> Callable[[], None]:
     """Have what may be known of a run logged after its steps.
 
     Logged are eps spent so far, with its delta (`optimizer.epsilon_spent`, which says when that number
     holds), the steps that are left, and the variance of the noise in the gradient. None of it depends on the
-    data. Losses of lots and norms of their gradients do: they are not private, and not logged here.
+    data. Losses of batches and norms of their gradients do: they are not private, and not logged here.
 
     Args:
         optimizer: of make_private.
@@ -113,8 +113,8 @@ def follow(
     Raises:
         InvalidParameterError: on a bad argument.
     """
-    if not isinstance(optimizer, LotOptimizer):
-        raise InvalidParameterError("optimizer", optimizer, "a LotOptimizer, which make_private returns")
+    if not isinstance(optimizer, BatchOptimizer):
+        raise InvalidParameterError("optimizer", optimizer, "a BatchOptimizer, which make_private returns")
     for tracker in trackers:
         if not isinstance(tracker, Tracker):
             raise InvalidParameterError("trackers", tracker, "instances of dpmech.optim.trackers.Tracker")
@@ -127,7 +127,7 @@ def follow(
         nonlocal last
         found = held()
         if found is None or found.record.steps == last:
-            return  # in the middle of a lot
+            return  # in the middle of a batch
         last = found.record.steps
         if last % between and found.steps_left:
             return

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpmech.auditing import PublishedClaim, Shuffled
-from dpmech.documents import Policy, PublicKey
+from dpmech.audits import PublishedClaim, Shuffled
+from dpmech.certificates import Policy, PublicKey
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import read_bytes, read_toml, write_bytes
 from dpmech.guards import check_integer, check_real, check_sigma
@@ -247,7 +247,7 @@ def _schedule(given: dict[str, Any]) -> tuple[int, Participation | Shuffled, set
         plan = TrainingPlan(*(given[key] for key in _PLAN_KEYS))
         extra = [key for key in owners() if key in given]
         details = {key: given[key] for key in extra}
-        return plan.n, plan.participation(sampling, **details), {*_PLAN_KEYS, *extra}
+        return plan.steps, plan.participation(sampling, **details), {*_PLAN_KEYS, *extra}
     n = check_integer("steps", given["steps"], minimum=1)
     keys = {field.name for field in _fields(sampling)}
     if "sampling_prob" in keys and "sampling_prob" not in given:
@@ -270,10 +270,10 @@ def _shuffled(given: dict[str, Any], *, once: bool) -> tuple[int, Shuffled, set[
     for key in ("dataset_size", "batch_size", span):
         if key not in given:
             raise InvalidParameterError(key, None, f"given with sampling {given['sampling']}")
-    lots = Shuffled(given["dataset_size"], given["batch_size"], given.get("drop_last", True), once)
+    batches = Shuffled(given["dataset_size"], given["batch_size"], given.get("drop_last", True), once)
     count = check_integer(span, given[span], minimum=1)
-    steps = count if span == "steps" else count * lots.lots_per_epoch
-    return steps, lots, {"dataset_size", "batch_size", "drop_last", span}
+    steps = count if span == "steps" else count * batches.batches_per_epoch
+    return steps, batches, {"dataset_size", "batch_size", "drop_last", span}
 
 
 def _participation(sampling: str, given: dict[str, Any]) -> Participation:

@@ -37,11 +37,11 @@ class TrainingPlan:
     Examples:
         >>> import dpmech as dm
         >>> plan = dm.TrainingPlan(dataset_size=50_000, batch_size=128, epochs=10)
-        >>> plan.n, plan.steps_per_epoch, plan.q
+        >>> plan.steps, plan.steps_per_epoch, plan.sampling_prob
         (3900, 390, 0.00256)
         >>> plan.participation("balls-in-bins")
         BallsInBins(bins=390)
-        >>> strategy = dm.LambdaCGD(plan.n, 0.9)
+        >>> strategy = dm.LambdaCGD(plan.steps, 0.9)
     """
 
     dataset_size: int
@@ -60,8 +60,9 @@ class TrainingPlan:
 
     def __str__(self) -> str:
         return (
-            f"{self!r}: {self.n} steps, {self.steps_per_epoch} an epoch; expected lot {self.batch_size} "
-            f"under Poisson sampling, {short(self.dataset_size / self.bins)} under Balls-in-Bins"
+            f"{self!r}: {self.steps} steps, {self.steps_per_epoch} an epoch; expected batch "
+            f"{self.batch_size} under Poisson sampling, {short(self.dataset_size / self.bins)} under "
+            "Balls-in-Bins"
         )
 
     @property
@@ -70,13 +71,13 @@ class TrainingPlan:
         return self.dataset_size // self.batch_size
 
     @property
-    def n(self) -> int:
+    def steps(self) -> int:
         """Number of training steps."""
         return self.epochs * self.steps_per_epoch
 
     @property
-    def q(self) -> float:
-        """batch_size / dataset_size: how likely an example takes part in a step, where lots are sampled."""
+    def sampling_prob(self) -> float:
+        """batch_size / dataset_size: the probability that an example is in a sampled batch."""
         return self.batch_size / self.dataset_size
 
     @property
@@ -100,14 +101,14 @@ class TrainingPlan:
 
         Args:
             sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, truncated-poisson, fixed-size-lots, b-min-sep, cyclic-poisson, user-cyclic,
+                user-poisson, truncated-poisson, fixed-size, b-min-sep, cyclic-poisson, user-cyclic,
                 balls-in-bins, user-balls-in-bins, balls-in-bins-fresh.
             min_sep: of min-sep and user-min-sep: least distance of two participations.
             max_participations: of the same.
             cycle: of cyclic-poisson and user-cyclic: number of groups.
             **own: `max_examples_per_user` of user-poisson, user-cyclic, user-min-sep and user-balls-in-bins,
-                `max_lot_size` of truncated-poisson, `separation` of b-min-sep, and settings of participations
-                that were registered from outside.
+                `truncated_batch_size` of truncated-poisson, `separation` of b-min-sep, and settings of
+                participations that were registered from outside.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.
@@ -121,7 +122,7 @@ class TrainingPlan:
                 raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
         settings = {name: details.get(name) for name in taken}
         settings |= {name: getattr(self, name) for name in kind.plan_sizes}
-        return kind.planned(self.epochs, self.steps_per_epoch, self.q, settings)
+        return kind.planned(self.epochs, self.steps_per_epoch, self.sampling_prob, settings)
 
 
 @dataclasses.dataclass(frozen=True)

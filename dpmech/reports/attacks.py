@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpmech.calibration import profile
-from dpmech.documents import Certificate
+from dpmech.certificates import Certificate
 from dpmech.engines import Composition, Curve, PrivacyProfile, Progress
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Adjacency, Unit

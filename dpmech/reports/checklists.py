@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from dpmech.documents import trainer_duties
+from dpmech.certificates import training_requirements
 from dpmech.mechanism import Unit
 from dpmech.numerics import product_up, typed, up
 from dpmech.reports.attacks import RATES
@@ -111,7 +111,7 @@ def _accesses(review: Review) -> _Answered:
     if ledger is None:
         return text, "certificate"
     count = len(ledger.releases) + len(ledger.counts)
-    return f"{count} announced releases, of which this is one: see the ledger.", "ledger"
+    return f"{count} non-adaptive releases, of which this is one: see the ledger.", "ledger"
 
 
 def _output(review: Review) -> _Answered:
@@ -133,7 +133,7 @@ def _accountant(review: Review) -> _Answered:
 
 def _assumptions(review: Review) -> _Answered:
     own, run = review.certificate, review.subject.run
-    text = trainer_duties(own)["sampler"]
+    text = training_requirements(own)["sampler"]
     if run is None:
         return f"{text} Whether a run did so: {NOT_STATED}.", "certificate"
     seeded = run.sampler.seeded or run.noise.seeded

@@ -148,7 +148,7 @@ class PreviewRow:
         rmse: of the sums of gradients, in clip norms, at sigma 1.
         noise: in a coordinate of the average gradient, clip norm 1, sigma 1: root mean square over steps.
         buffers: vectors of the model's size that it keeps.
-        redrawn: vectors that it draws again every step.
+        regenerated: vectors that it draws again every step.
     """
 
     label: str
@@ -159,7 +159,7 @@ class PreviewRow:
     rmse: float
     noise: float
     buffers: int
-    redrawn: int
+    regenerated: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +208,7 @@ class Preview:
                 {
                     "epochs": one.training.epochs,
                     "batch_size": one.training.batch_size,
-                    "steps": one.training.n,
+                    "steps": one.training.steps,
                     "rows": [dataclasses.asdict(row) for row in one.rows],
                 }
                 for one in self.plans
@@ -279,13 +279,15 @@ def _plan(
     told("fitting")
     passes = training.participation("min-sep")
     rows = [_sampled(training, delta, low, high, told)]
-    lam = _fitted(optimize(LambdaCGD, passes, n=training.n).strategy, LambdaCGD)
+    lam = _fitted(optimize(LambdaCGD, passes, n=training.steps).strategy, LambdaCGD)
     rows.append(_unsampled("lambda-CGD", lam, passes, training, "lambda-cgd", {"--lam": [lam.lam]}))
-    bands = InverseSquareRoot(training.n, min(_BANDS, training.n))
+    bands = InverseSquareRoot(training.steps, min(_BANDS, training.steps))
     rows.append(
-        _unsampled("BISR", bands, passes, training, "bisr", {"--bands": [bands.inverse_bands or training.n]})
+        _unsampled(
+            "BISR", bands, passes, training, "bisr", {"--bands": [bands.inverse_bands or training.steps]}
+        )
     )
-    blt = _fitted(optimize(BLT, passes, n=training.n, buffers=_BUFFERS).strategy, BLT)
+    blt = _fitted(optimize(BLT, passes, n=training.steps, buffers=_BUFFERS).strategy, BLT)
     values = {"--decays": blt.decays.tolist(), "--scales": blt.scales.tolist()}
     rows.append(_unsampled("BLT", blt, passes, training, "blt", values))
     return PreviewPlan(training, tuple(rows))
@@ -301,7 +303,7 @@ def _sampled(
     training: TrainingPlan, delta: float, low: float, high: float, told: Callable[[str], None]
 ) -> PreviewRow:
     """DP-SGD as it is run: independent noise, Poisson sampling."""
-    mechanism = Mechanism(Identity(training.n), training.participation("poisson"))
+    mechanism = Mechanism(Identity(training.steps), training.participation("poisson"))
     grid = grid_of(mechanism, delta, low, high, progress=lambda line: told(f"DP-SGD, {line}"))
     return _row("DP-SGD", mechanism.strategy, "poisson", training, "identity", {}, grid, 1.0)
 
@@ -341,7 +343,7 @@ def _row(
         _shown(decoder_norm(strategy)),
         _shown(spread),
         cost.buffers,
-        cost.redrawn,
+        cost.regenerated,
     )
 
 

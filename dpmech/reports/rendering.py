@@ -5,10 +5,10 @@ import json
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from dpmech.composition import Ledger
-from dpmech.documents import AdaptiveClip, trainer_duties
+from dpmech.certificates import AdaptiveClip, training_requirements
 from dpmech.exceptions import DpmechError
 from dpmech.free_text import in_markdown, printable
+from dpmech.ledgers import Ledger
 from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.attacks import picture_of
 from dpmech.reports.checklists import checklists
@@ -108,7 +108,7 @@ def _known(review: Review) -> dict[str, Any]:
         "adjacency": adjacency_words(own),
         "participation": participation_words(own),
         "strategy": strategy_words(own),
-        "duties": trainer_duties(own),
+        "requirements": training_requirements(own),
         "evidence": [
             *evidence_words(own),
             *(("fixed by the run", text) for text in subject.fixed),

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from dpmech.composition import Ledger
-from dpmech.documents import Certificate, Document, RunRecord, clip_norm_stated
+from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.exceptions import InvalidParameterError, shown_value
+from dpmech.ledgers import Ledger
 from dpmech.numerics import Kind, typed, up
 from dpmech.reports.attacks import Attacks
 from dpmech.verifying import Check, Question, Verification
@@ -290,14 +290,14 @@ class Review:
         found = {
             "claim": own.fingerprint(),
             "strategy": own.strategy.fingerprint(),
-            "seal of the certificate": own.to_dict()["seal"],
+            "checksum of the certificate": own.to_dict()["checksum"],
         }
         if run is not None:
             found |= {
-                "seal of the run record": run.to_dict()["seal"],
-                "random numbers of the lots": run.sampler.fingerprint,
+                "checksum of the run record": run.to_dict()["checksum"],
+                "random numbers of the batches": run.sampler.fingerprint,
                 "random numbers of the noise": run.noise.fingerprint,
             }
         if ledger is not None:
-            found["seal of the ledger"] = ledger.to_dict()["seal"]
+            found["checksum of the ledger"] = ledger.to_dict()["checksum"]
         return found

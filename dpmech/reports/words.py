@@ -2,7 +2,7 @@
 
 import math
 
-from dpmech.documents import AdaptiveClip, Certificate, Kept, RunRecord, trainer_duties
+from dpmech.certificates import AdaptiveClip, Certificate, CheckpointMatch, RunRecord, training_requirements
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, typed, up
 from dpmech.plans import STRATEGIES
@@ -131,7 +131,7 @@ def participation_words(own: Certificate) -> list[tuple[str, str]]:
     )
     return [
         ("scheme", found.plan_name + (f" ({settings})" if settings else "")),
-        ("what the sampler does", trainer_duties(own)["sampler"]),
+        ("what the sampler does", training_requirements(own)["sampler"]),
         ("steps in all", str(own.strategy.n)),
         ("amplified by chance", amplified),
     ]
@@ -187,13 +187,13 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
         seeded = "seeded by the caller" if one.seeded else "not seeded by the caller"
         rows.append((f"random numbers of the {name}", f"{one.source}, from {one.generator_words}; {seeded}"))
     rows.append(("no example stands in the data twice", run.uniqueness.value))
-    if run.continuity is not None:
-        kept = (("dataset", run.continuity.dataset), ("model", run.continuity.model))
+    if run.checkpoint_history is not None:
+        kept = (("dataset", run.checkpoint_history.dataset), ("model", run.checkpoint_history.model))
         rows += [(f"{name} across checkpoints", one.value) for name, one in kept]
-        rows.append(("loss across checkpoints", run.continuity.loss.value))
-        if run.continuity.settings == Kept.UNKNOWN:
+        rows.append(("loss across checkpoints", run.checkpoint_history.loss.value))
+        if run.checkpoint_history.settings == CheckpointMatch.UNKNOWN:
             rows.append(("settings of the optimizer across checkpoints", "those of later steps not compared"))
-        rows.append(("times the run went on from a saved state", str(run.continuity.loads)))
+        rows.append(("times the run went on from a saved state", str(run.checkpoint_history.loads)))
     return rows
 
 
@@ -212,7 +212,7 @@ _NOT_COVERED = (
     (
         "Tuning",
         "Other runs on the same data, to choose hyperparameters, architectures or seeds, release something "
-        "each. Only the run above is counted; a ledger adds up what was announced.",
+        "each. Only the run above is counted; a ledger adds up what was non-adaptive.",
     ),
     (
         "Preprocessing",
@@ -247,14 +247,14 @@ def not_covered(own: Certificate) -> tuple[tuple[str, str], ...]:
 
 
 LIMITS = (
-    "The claim is about a mechanism. It holds of a model if the trainer did what the duties say; a "
+    "The claim is about a mechanism. It holds of a model if the trainer did what the requirements say; a "
     "certificate does not show that, and a run record is evidence against mistakes, not against lies.",
-    "Noise and sampling have to be as random as the duties say, and the numbers behind them have to stay "
-    "secret.",
+    "Noise and sampling have to be as random as the requirements say, and the numbers behind them have to "
+    "stay secret.",
     "The proof is about real numbers. Computers round: noise drawn in floating point is close to Gaussian, "
     "and not the same.",
-    "The seal of a file is a checksum and no signature. Who issued it is known only from where it is kept, "
-    "or from a signature beside it.",
+    "The checksum of a file is a checksum and no signature. Who issued it is known only from where it is "
+    "kept, or from a signature beside it.",
     "The claim is decided by a checker that shares no code with what issued it. It rests on Python, numpy "
     "and FLINT, and on the theorems that its page states and proves.",
     "Nothing is said here about how useful the model is, or whether it treats people fairly: noise can cost "
@@ -278,6 +278,6 @@ def clip_words(value: float | AdaptiveClip | None) -> str:
     if isinstance(value, AdaptiveClip):
         return (
             f"a clip norm that starts at {typed(value.initial)} and follows the {typed(value.quantile)} "
-            "quantile of their norms by a noised count of the same lot, accounted for jointly"
+            "quantile of their norms by a noised count of the same batch, accounted for jointly"
         )
     return f"clip norm {typed(value)}"

@@ -5,7 +5,7 @@ from dpmech.samplers.choice import sampler_for
 from dpmech.samplers.shared_contributions import SharedContributions
 from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
-from dpmech.schemes.b_min_sep import MinSepSampler
+from dpmech.schemes.b_min_sep import BMinSepSampler
 from dpmech.schemes.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler, UserBallsInBinsSampler
 from dpmech.schemes.cyclic_poisson import CyclicPoissonSampler, UserCyclicPoissonSampler
 from dpmech.schemes.fixed_order import SequentialSampler
@@ -14,12 +14,12 @@ from dpmech.schemes.poisson import PoissonSampler, UserPoissonSampler
 from dpmech.schemes.truncated_poisson import TruncatedPoissonSampler
 
 __all__ = [
+    "BMinSepSampler",
     "BallsInBinsSampler",
     "Contributions",
     "CyclicPoissonSampler",
     "FixedSizeSampler",
     "FreshBallsInBinsSampler",
-    "MinSepSampler",
     "ParticipationTracker",
     "PoissonSampler",
     "Sampler",

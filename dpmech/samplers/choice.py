@@ -5,7 +5,7 @@ from collections.abc import Hashable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.documents import Claim
+from dpmech.certificates import Claim
 from dpmech.drawing import Sampler, check_steps
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.mechanism import Mechanism, Participation
@@ -23,7 +23,7 @@ def sampler_for(
     declared_size: int | None = None,
     rng: object = None,
 ) -> Sampler:
-    """The sampler whose lots are what the participation says.
+    """The sampler whose batches are what the participation says.
 
     For a claim or a mechanism under ADD_REMOVE the number of examples is private: `expected_batch_size` of
     the sampler is then what the claim states, or None.
@@ -38,7 +38,7 @@ def sampler_for(
             (UserCyclicPoisson); None for all others.
         declared_size: as for SequentialSampler, a public number; None takes that of the claim. Under
             ADD_REMOVE it is needed for EveryStep and for `drop_last`.
-        rng: None for lots from a cipher with a key from the operating system, as private training must;
+        rng: None for batches from a cipher with a key from the operating system, as private training must;
             "secure" for the same, by name; "philox" for the statistical generator with such a key; or a numpy
             Generator or a seed, for Philox too. Unused where nothing is drawn.
 
@@ -63,7 +63,7 @@ def sampler_for(
         declared_size = claim.dataset_size
     if user_ids is not None and not participation.users_together:
         raise InvalidParameterError(
-            "user_ids", type(user_ids).__name__, f"None: lots of {participation!r} do not depend on them"
+            "user_ids", type(user_ids).__name__, f"None: batches of {participation!r} do not depend on them"
         )
     sampler = scheme_of(participation).sampler(
         participation,

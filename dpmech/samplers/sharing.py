@@ -1,4 +1,4 @@
-"""What is done with a lot without changing the mechanism: sharing it over processes, padding it."""
+"""What is done with a batch without changing the mechanism: sharing it over processes, padding it."""
 
 from typing import Any
 
@@ -11,33 +11,33 @@ from dpmech.numerics import IntArray
 
 
 def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401 - any sequence of integers
-    """The part of a lot that one of several processes works on; the parts are disjoint and make up the lot.
+    """The part of a batch that one of several processes works on; the parts are a partition of it.
 
-    Sizes differ by at most one. All processes must draw the same lot, so they need the same key: load the
+    Sizes differ by at most one. All processes must draw the same batch, so they need the same key: load the
     state of one into the others.
 
     Args:
-        indices: a lot, shape (m,).
+        indices: a batch, shape (m,).
         rank: in [0, world_size - 1].
         world_size: number of processes, >= 1.
 
     Raises:
         InvalidParameterError: on a bad argument.
     """
-    lot = check_indices(indices)
+    batch = check_indices(indices)
     processes = check_integer("world_size", world_size, minimum=1)
-    return lot[check_integer("rank", rank, minimum=0, maximum=processes - 1) :: processes].copy()
+    return batch[check_integer("rank", rank, minimum=0, maximum=processes - 1) :: processes].copy()
 
 
 def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:  # noqa: ANN401 - any sequence of integers
-    """A lot filled up to the next multiple with example 0, and which entries are real.
+    """A batch filled up to the next multiple with example 0, and which entries are real.
 
-    For micro-batches of a fixed size. Padding must get weight 0 before gradients are summed; then nothing
-    changes. Cutting a lot to size is another mechanism: `TruncatedPoissonSampler`. An empty lot
+    For microbatches of a fixed size. Padding must get weight 0 before gradients are summed; then nothing
+    changes. Cutting a batch to size is another mechanism: `TruncatedPoissonSampler`. An empty batch
     stays empty.
 
     Args:
-        indices: a lot, shape (m,).
+        indices: a batch, shape (m,).
         multiple: >= 1.
 
     Returns:
@@ -46,11 +46,11 @@ def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]
     Raises:
         InvalidParameterError: on a bad argument.
     """
-    lot = check_indices(indices)
-    missing = -lot.size % check_integer("multiple", multiple, minimum=1)
-    mask = np.ones(lot.size + missing, dtype=np.bool_)
-    mask[lot.size :] = False
-    return np.concatenate((lot, np.zeros(missing, dtype=np.int64))), mask
+    batch = check_indices(indices)
+    missing = -batch.size % check_integer("multiple", multiple, minimum=1)
+    mask = np.ones(batch.size + missing, dtype=np.bool_)
+    mask[batch.size :] = False
+    return np.concatenate((batch, np.zeros(missing, dtype=np.int64))), mask
 
 
 def check_indices(value: Any) -> IntArray:  # noqa: ANN401 - the guard is what gives it a type

@@ -1,4 +1,4 @@
-"""ParticipationTracker: watches realised lots and refuses the first that leaves the certified pattern."""
+"""ParticipationTracker: watches realised batches and refuses the first that leaves the certified pattern."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -19,19 +19,19 @@ _BEFORE = {"smallest_separation"}  # in states of before, where nothing needs it
 
 
 class ParticipationTracker:
-    """What every example did so far, and the refusal of a lot that the pattern forbids.
+    """What every example did so far, and the refusal of a batch that the pattern forbids.
 
-    It checks what can be seen in the lots: repetition, range, order of the steps, separation, number of
-    participations, and for FixedEpochs and BallsInBins that every epoch has the lots of the first. With a new
-    allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an example
-    must stay in its group, and a lot with a largest size, or with one size, must keep to it. Under claims
-    about users who have several examples, `user_ids` say whose they are: nobody may have more than is
+    It checks what can be seen in the batches: repetition, range, order of the steps, separation, number of
+    participations, and for FixedEpochs and BallsInBins that every epoch has the batches of the first. With a
+    new allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an
+    example must stay in its group, and a batch with a largest size, or with one size, must keep to it. Under
+    claims about users who have several examples, `user_ids` say whose they are: nobody may have more than is
     certified, and for CyclicPoisson all examples of a user must stay in one group. That a random
-    participation was drawn with the right law cannot be seen from its lots.
+    participation was drawn with the right law cannot be seen from its batches.
 
-    **Guarantee:** if every lot of a run was recorded and none refused, the participations of the run are
+    **Guarantee:** if every batch of a run was recorded and none refused, the participations of the run are
     those of the pattern; for users only with `user_ids`. Eight bytes an example are held, none for Poisson,
-    and eight an example and four a user for groups of users. They are as secret as the lots.
+    and eight an example and four a user for groups of users. They are as secret as the batches.
 
     Args:
         participation: the certified pattern.
@@ -74,7 +74,7 @@ class ParticipationTracker:
         held = 0 if rule.pattern is None else self._size
         self._last = np.full(held, -1, dtype=np.int32)
         self._counts = np.zeros(held, dtype=np.int32)
-        # Sizes of the lots of the last epoch, by place: an equal lot has equal size and equal members.
+        # Sizes of the batches of the last epoch, by place: an equal batch has equal size and equal members.
         self._sizes: IntArray = np.zeros(
             self._pattern.min_sep if self._pattern.evenly_spaced else 0, dtype=np.int64
         )
@@ -84,48 +84,48 @@ class ParticipationTracker:
 
     @property
     def steps(self) -> int:
-        """Lots recorded so far."""
+        """Batches recorded so far."""
         return self._steps
 
     def record(self, step: int, indices: Any) -> None:  # noqa: ANN401 - any sequence of integers
-        """Take note of the whole lot of a step, all processes and micro-batches together.
+        """Take note of the whole batch of a step, all processes and microbatches together.
 
         Args:
-            step: must be `steps`: every lot is recorded once and in order.
-            indices: the lot, shape (m,), in any order.
+            step: must be `steps`: every batch is recorded once and in order.
+            indices: the batch, shape (m,), in any order.
 
         Raises:
-            CertificateError: if the lot leaves the pattern. It names the step and the rule, never the
+            CertificateError: if the batch leaves the pattern. It names the step and the rule, never the
                 example, and nothing is recorded.
             HorizonError: past the last step.
             InvalidParameterError: if the arguments are no integers.
         """
         index = check_integer("step", step, minimum=0)
-        lot = check_indices(indices)
+        batch = check_indices(indices)
         if index >= self._n:
             raise HorizonError(index, self._n)
         if index != self._steps:
             raise CertificateError(
-                f"step {index}: the lot of step {self._steps} comes next; each is recorded once, in order",
+                f"step {index}: the batch of step {self._steps} comes next; each is recorded once, in order",
                 claimed=self._steps,
                 recomputed=index,
             )
-        if lot.size and (lot.min() < 0 or lot.max() >= self._size):
+        if batch.size and (batch.min() < 0 or batch.max() >= self._size):
             raise _refusal(index, "an index is outside of the dataset", self._participation)
-        if np.unique(lot).size != lot.size:
-            raise _refusal(index, "an example is in the lot more than once", self._participation)
-        if self._rule.largest is not None and lot.size > self._rule.largest:
-            broken = f"the lot has more than {self._rule.largest} examples"
+        if np.unique(batch).size != batch.size:
+            raise _refusal(index, "an example is in the batch more than once", self._participation)
+        if self._rule.largest is not None and batch.size > self._rule.largest:
+            broken = f"the batch has more than {self._rule.largest} examples"
             raise _refusal(index, broken, self._participation)
-        if self._rule.exactly is not None and lot.size != self._rule.exactly:
-            broken = f"the lot has not exactly {self._rule.exactly} examples"
+        if self._rule.exactly is not None and batch.size != self._rule.exactly:
+            broken = f"the batch has not exactly {self._rule.exactly} examples"
             raise _refusal(index, broken, self._participation)
         if self._last.size:
-            self._check_pattern(index, lot)
-            self._last[lot] = index
+            self._check_pattern(index, batch)
+            self._last[batch] = index
             if self._owners is not None and self._rule.cycle is not None:
-                self._groups[self._owners[lot]] = index % self._rule.cycle
-            self._counts[lot] += 1
+                self._groups[self._owners[batch]] = index % self._rule.cycle
+            self._counts[batch] += 1
         self._steps += 1
 
     def summary(self) -> dict[str, int | None]:
@@ -146,7 +146,7 @@ class ParticipationTracker:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Last step (-1 for none) and number of participations of every example. Secret, like the lots."""
+        """Last step (-1 for none) and number of participations of every example. Secret, like the batches."""
         return {
             "configuration": self._configuration(),
             "steps": self._steps,
@@ -155,16 +155,18 @@ class ParticipationTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; only before the first lot.
+        """Go on where `state_dict` was taken; only before the first batch.
 
         Raises:
             CertificateError: if the state belongs to another pattern, n or dataset size.
-            InvalidParameterError: if it is no state of a tracker, or lots were recorded already.
+            InvalidParameterError: if it is no state of a tracker, or batches were recorded already.
 
         States hold nothing of users: what these did follows from their examples.
         """
         if self._steps:
-            raise InvalidParameterError("state", f"after {self._steps} lots", "loaded before the first lot")
+            raise InvalidParameterError(
+                "state", f"after {self._steps} batches", "loaded before the first batch"
+            )
         if not isinstance(state, dict) or set(state) - _BEFORE != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
         if state["configuration"] != self._configuration():
@@ -195,9 +197,9 @@ class ParticipationTracker:
 
     # ---- the rules
 
-    def _check_pattern(self, step: int, lot: IntArray) -> None:
-        """Refuse a lot that breaks the pattern; otherwise note its size."""
-        last = self._last[lot].astype(np.int64)
+    def _check_pattern(self, step: int, batch: IntArray) -> None:
+        """Refuse a batch that breaks the pattern; otherwise note its size."""
+        last = self._last[batch].astype(np.int64)
         before = last[last >= 0]
         if self._rule.cycle is not None:
             if np.any(before % self._rule.cycle != step % self._rule.cycle):
@@ -205,17 +207,17 @@ class ParticipationTracker:
                     step, f"an example is in two of the {self._rule.cycle} groups", self._participation
                 )
             if self._owners is not None:
-                groups = self._groups[self._owners[lot]]
+                groups = self._groups[self._owners[batch]]
                 if np.any((groups >= 0) & (groups != step % self._rule.cycle)):
                     rule = f"examples of one user are in two of the {self._rule.cycle} groups"
                     raise _refusal(step, rule, self._participation)
             return
         if self._rule.epoch is not None:
-            self._check_allocation(step, lot.size, last, self._rule.epoch)
+            self._check_allocation(step, batch.size, last, self._rule.epoch)
         elif self._pattern.evenly_spaced:
-            self._check_epoch(step, lot.size, last)
+            self._check_epoch(step, batch.size, last)
         else:
-            self._check_separation(step, lot, before)
+            self._check_separation(step, batch, before)
 
     def _check_epoch(self, step: int, size: int, last: IntArray) -> None:
         period = self._sizes.size
@@ -246,9 +248,9 @@ class ParticipationTracker:
             if came != int(np.count_nonzero(self._last >= 0)):
                 raise _refusal(step, "an example is missing in the epoch that ends", self._participation)
 
-    def _check_separation(self, step: int, lot: IntArray, before: IntArray) -> None:
+    def _check_separation(self, step: int, batch: IntArray, before: IntArray) -> None:
         min_sep, most = self._pattern.min_sep, self._pattern.max_participations
-        if np.any(self._counts[lot] >= most):
+        if np.any(self._counts[batch] >= most):
             raise _refusal(step, f"an example takes part more than {most} times", self._participation)
         if before.size and step - before.max() < min_sep:
             rule = f"an example takes part less than {min_sep} steps after it last did"

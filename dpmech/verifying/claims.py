@@ -8,11 +8,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from dpmech.certificates import Certificate, RunRecord, checksum_of_document, to_plain
 from dpmech.checker import BadDocument, Kind, Verdict, check_text
-from dpmech.composition import Ledger, Mode, Release, parsed
-from dpmech.documents import Certificate, RunRecord, seal_of, to_plain
 from dpmech.engines import Progress
 from dpmech.exceptions import CertificateError, DpmechError, WorkLimitError
+from dpmech.ledgers import Ledger, Mode, Release, parsed
 from dpmech.mechanism import decoder_work, form_work
 from dpmech.numerics import spend, typed
 from dpmech.verifying.labels import (
@@ -150,7 +150,9 @@ def _end(text: str, eps: float, due: Kind, stated: str, seconds: float, *, neede
     document["claim"]["eps"] = to_plain(eps)
     document["evidence"].pop("profile", None)  # its nodes are decided with the claim itself
     try:
-        verdict = check_text(json.dumps(document | {"seal": seal_of(document)}), seconds=seconds)
+        verdict = check_text(
+            json.dumps(document | {"checksum": checksum_of_document(document)}), seconds=seconds
+        )
     except BadDocument as error:
         return Check("achieved", ok=False, detail=f"{stated}: the checker refuses the file: {error}")
     if verdict.kind is Kind.NOT_CHECKED:
@@ -197,7 +199,7 @@ def verify_ledger(
         ledger = Ledger.from_json(text)
     except CertificateError as error:
         return Verification(source, None, (Check("file", ok=False, detail=str(error)),))
-    checks = [Check("file", ok=True, detail="schema, seal and derived entries hold")]
+    checks = [Check("file", ok=True, detail="schema, checksum and derived entries hold")]
     done: list[Certificate] = []
     # Forged numbers may overflow; what comes of that is refused as it is, not as a warning.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
@@ -209,13 +211,13 @@ def verify_ledger(
     state = "closed" if ledger.closed else "still open: it holds if no result came before its last entry"
     entries = len(ledger.releases) + len(ledger.counts)
     mode = (
-        f"announced list of {entries}, {state}"
-        if ledger.mode is Mode.ANNOUNCED
-        else f"chosen on the way within {ledger.budget!r} in {ledger.currency!r}"
+        f"non-adaptive list of {entries}, {state}"
+        if ledger.mode is Mode.NON_ADAPTIVE
+        else f"adaptive within {ledger.budget!r} in {ledger.accounting!r}"
     )
     checks.append(Check("mode", ok=True, detail=mode))
     report(f"{source}: checker")
-    totals = ("total",) * (2 if ledger.mode is Mode.ANNOUNCED else 1)
+    totals = ("total",) * (2 if ledger.mode is Mode.NON_ADAPTIVE else 1)
     checks += claim_checks(text, totals, seconds=seconds)
     if rigorous and (problem := rigour_problem(ledger.guarantee)):
         detail = f"the total of {len(ledger.releases)} releases: {problem}"

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpmech.composition import Ledger, is_ledger
-from dpmech.documents import (
+from dpmech.certificates import (
     LARGEST_FILE,
     Certificate,
     Document,
@@ -24,6 +23,7 @@ from dpmech.documents import (
 from dpmech.engines import Progress
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_real
+from dpmech.ledgers import Ledger, is_ledger
 from dpmech.numerics import metered
 from dpmech.verifying.claims import (
     MAX_MEMORY,
@@ -107,11 +107,11 @@ def verify(
     and python-flint, and shares no code with what issued the claim. It is PROVED, perhaps except with a
     stated probability over random numbers of the checker's own, REFUTED, or NOT CHECKED, with the reason.
     *Does the run follow the claim?* A run record says so, and its entries may not contradict each other; no
-    file can prove it, and nothing here says that it does. Besides, the file is looked at: schema, seal, every
-    entry that follows from others, its labels, its signature, and the policy.
+    file can prove it, and nothing here says that it does. Besides, the file is looked at: schema, checksum,
+    every entry that follows from others, its labels, its signature, and the policy.
 
     **Guarantee:** `ok` is True only if the claim is PROVED and every other check holds. A claim that is NOT
-    CHECKED is not ok: nothing was found wrong, and nothing was shown. A seal is no signature: a re-sealed
+    CHECKED is not ok: nothing was found wrong, and nothing was shown. A checksum is no signature: a rehashed
     file whose every statement is true of another run is a true certificate of that run.
 
     Args:
@@ -201,7 +201,7 @@ def _verified(text: str, source: str, seconds: float, report: Progress, *, rigor
     # Forged numbers may overflow; what comes of that is refused as it is, not as a warning.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         read.check_derived(derived)
-        checks = [Check("file", ok=True, detail="schema, seal and derived entries hold")]
+        checks = [Check("file", ok=True, detail="schema, checksum and derived entries hold")]
         checks += [sensitivity_check(read), *label_checks(read)]
         report(f"{source}: checker")
         claims = claim_checks(text, names, seconds=seconds)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from dpmech.documents import Certificate, Kept, ProfileNodes, RunRecord, Uniqueness
+from dpmech.certificates import Certificate, CheckpointMatch, ProfileNodes, RunRecord, Uniqueness
 from dpmech.engines import Accountant, Certified, Deterministic, Exact, Method, Rdp
 from dpmech.exceptions import DpmechError, InvalidParameterError, WorkLimitError
 from dpmech.mechanism import PrivacyBudget
@@ -45,10 +45,10 @@ _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
 # Routes of estimates, which say what carried them.
 _ESTIMATES = ("bins.importance", "chains.importance", "users.importance")
 # What `Exact` said of independent bins before it knew the law of their sum.
-_FORMERLY = {"bins.independent": "bins.programme"}
+_FORMERLY = {"bins.independent": "bins.program"}
 # What finds the nodes of a profile, but for sampling, which has a beta.
 _FOUND_BY: dict[str, Method] = {
-    "bins.programme": Deterministic(),
+    "bins.program": Deterministic(),
     "bins.moments": Rdp(),
     "bins.independent": Exact(),
     "bins.fresh": Exact(),
@@ -178,7 +178,7 @@ def _of_a_run(route: str, facts: Mapping[str, Fact]) -> bool:
     """Whether a run may have found this out about itself; another run would say something else.
 
     Sampling names the direction that decides, and which parts of its mixture carried how much of it; the
-    programme says which ring it took and how far that is above. Saying nothing is never wrong.
+    program says which ring it took and how far that is above. Saying nothing is never wrong.
     """
     if not facts:
         return True
@@ -189,7 +189,7 @@ def _of_a_run(route: str, facts: Mapping[str, Fact]) -> bool:
             and all(isinstance(share, int | float) and share >= 0.0 for share in shares)
             and sum(map(float, shares)) <= 1.0 + _SHARES
         )
-    if route == "bins.programme":
+    if route == "bins.program":
         return (
             facts.keys() == {"decay", "excess"}
             and all(isinstance(fact, int | float) for fact in facts.values())
@@ -239,7 +239,7 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
             seen += f", {record.smallest_separation} steps apart or more"
     detail = f"{record.steps} of {own.strategy.n} certified steps; participations: {seen}"
     yield Check("run", ok=True, detail=f"{detail}; certified: {own.participation!r}")
-    seeded = [name for name, used in (("lots", record.sampler), ("noise", record.noise)) if used.seeded]
+    seeded = [name for name, used in (("batches", record.sampler), ("noise", record.noise)) if used.seeded]
     if seeded:
         detail = f"the caller seeded the {' and the '.join(seeded)}: they are as secret as that seed"
     else:
@@ -252,17 +252,20 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
         Uniqueness.NOT_CHECKED: "not checked that none stands in the dataset twice",
     }
     yield Check("examples", ok=True, detail=checked[record.uniqueness])
-    if record.continuity is None:
+    if record.checkpoint_history is None:
         yield Check("checkpoints", ok=True, detail="none saved or loaded")
         return
-    accepted = record.continuity.of_kind(Kept.ACCEPTED)
-    found = [f"the same {name}" for name in record.continuity.of_kind(Kept.SAME)]
-    found += [f"no whole fingerprint of the {name}" for name in record.continuity.of_kind(Kept.UNKNOWN)]
+    accepted = record.checkpoint_history.of_kind(CheckpointMatch.ACCEPTED)
+    found = [f"the same {name}" for name in record.checkpoint_history.of_kind(CheckpointMatch.SAME)]
+    found += [
+        f"no whole fingerprint of the {name}"
+        for name in record.checkpoint_history.of_kind(CheckpointMatch.UNKNOWN)
+    ]
     found += [f"another {name}, for which the caller took the responsibility" for name in accepted]
-    if record.continuity.settings == Kept.UNKNOWN:
+    if record.checkpoint_history.settings == CheckpointMatch.UNKNOWN:
         found.append("settings of later steps not compared")
-    if record.continuity.loads:
-        found.append(f"{record.continuity.loads} loads of a saved state")
+    if record.checkpoint_history.loads:
+        found.append(f"{record.checkpoint_history.loads} loads of a saved state")
     yield Check("checkpoints", ok=not (rigorous and accepted), detail=", ".join(found))
 
 
@@ -283,7 +286,7 @@ def stopped_certificate(record: RunRecord) -> Certificate | None:
 
 
 def _of_the_mechanism(executed: Bounds) -> Bounds:
-    """What was executed with the words of its own accountant, in place of the duty that they stand under."""
+    """What was executed, in the words of its own accountant instead of the requirement above them."""
     by = executed.by
     if by.route == "release.executed" and len(by.rests_on) == 1:
         return dataclasses.replace(executed, by=by.rests_on[0])

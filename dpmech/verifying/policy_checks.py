@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from decimal import Decimal
 
-from dpmech.documents import Certificate, Policy
+from dpmech.certificates import Certificate, Policy
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Guarantee, short, typed
@@ -45,9 +45,9 @@ def policy_checks(
         return
     if subject is None:
         return
-    announced = found.ledger is not None and found.ledger.budget is None
+    non_adaptive = found.ledger is not None and found.ledger.budget is None
     if (
-        announced
+        non_adaptive
         and decide_total is not None
         and policy.max_eps is not None
         and subject.eps <= policy.max_eps

@@ -5,10 +5,10 @@ import enum
 import math
 from typing import Any
 
+from dpmech.certificates import Certificate, RunRecord, Statement
 from dpmech.checker import Kind, Verdict
-from dpmech.composition import Ledger
-from dpmech.documents import Certificate, RunRecord, Statement
 from dpmech.free_text import on_one_line
+from dpmech.ledgers import Ledger
 from dpmech.numerics import typed
 
 _ABOUT_RUNS = ("run", "randomness", "examples", "checkpoints")

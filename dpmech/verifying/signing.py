@@ -10,8 +10,7 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-from dpmech.composition import Ledger, is_ledger
-from dpmech.documents import (
+from dpmech.certificates import (
     PAYLOAD_TYPE,
     Certificate,
     Envelope,
@@ -26,6 +25,7 @@ from dpmech.documents import (
 )
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import write_bytes
+from dpmech.ledgers import Ledger, is_ledger
 
 _REPLACE = ": it is signed already; replace (--replace) signs it anew"
 
@@ -65,7 +65,7 @@ def sign(
         >>> folder = pathlib.Path(tempfile.mkdtemp())
         >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
         >>> saved = cal.certificate().save(folder / "certificate.json")
-        >>> public = dm.new_key(folder / "reviewer.key")
+        >>> public = dm.certificates.new_key(folder / "reviewer.key")
         >>> dm.sign(folder / "certificate.json", folder / "reviewer.key", "privacy office").name
         'certificate.json.dsse'
     """
@@ -80,7 +80,7 @@ def sign(
         digest=digest_of(text.encode("utf-8")),
         kind=kind,
         guarantee=record["guarantee"],
-        seal=record["seal"],
+        checksum=record["checksum"],
         issuer=issuer,
         issued_on=time.astimezone(datetime.UTC).replace(microsecond=0),
         dpmech=metadata.version("dpmech"),
@@ -96,7 +96,7 @@ def sign(
 
 
 def _document(text: str) -> tuple[str, dict[str, str]]:
-    """The kind of a sealed text that holds together, and its entries."""
+    """The kind of a checksummed text that holds together, and its entries."""
     if is_ledger(text):
         Ledger.from_json(text)
         return "ledger", json.loads(text)

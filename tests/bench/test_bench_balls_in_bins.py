@@ -71,7 +71,9 @@ def test_ratio_to_plain_monte_carlo(benchmark):
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-12])
 @pytest.mark.parametrize(
-    "method", [dm.Importance(), dm.Certified(), dm.Deterministic(), dm.Rdp()], ids=lambda m: type(m).__name__
+    "method",
+    [dm.methods.Importance(), dm.methods.Certified(), dm.methods.Deterministic(), dm.methods.Rdp()],
+    ids=lambda m: type(m).__name__,
 )
 def test_calibration(benchmark, method, delta):
     cal = once(
@@ -92,10 +94,14 @@ def test_calibration(benchmark, method, delta):
     ids=repr,
 )
 def test_deterministic_against_importance(benchmark, strategy):
-    sampled = dm.calibrate_sigma(strategy, 8.0, 1e-5, participation=BINS, method=dm.Importance(), rng=9)
+    sampled = dm.calibrate_sigma(
+        strategy, 8.0, 1e-5, participation=BINS, method=dm.methods.Importance(), rng=9
+    )
     programmed = once(
         benchmark,
-        lambda: dm.calibrate_sigma(strategy, 8.0, 1e-5, participation=BINS, method=dm.Deterministic()),
+        lambda: dm.calibrate_sigma(
+            strategy, 8.0, 1e-5, participation=BINS, method=dm.methods.Deterministic()
+        ),
     )
     print(f"\n{strategy!r}: {programmed.sigma / sampled.sigma - 1.0:+.2%} in sigma, {programmed.method}")
 

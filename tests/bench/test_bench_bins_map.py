@@ -38,7 +38,7 @@ STEP = 0.02
 
 def log_delta(strategy, sigma, eps, bins):
     # A seed of its own: the same random numbers at both sigmas, none of those that sized the noise.
-    method = None if isinstance(strategy, dm.Identity) else dm.Importance(rel_error=0.03)
+    method = None if isinstance(strategy, dm.Identity) else dm.methods.Importance(rel_error=0.03)
     rng = None if method is None else 7
     found = dm.delta(strategy, sigma, eps, participation=dm.BallsInBins(bins), method=method, rng=rng)
     return math.log(0.5 * (found.lower + found.upper))

@@ -146,7 +146,8 @@ def ours(model, batch, *, criterion):
     progress = parts[2].progress
 
     def step():
-        # What the loader does for a lot, without the time of collating it, which Opacus' loop has not either.
+        # What the loader does for a batch, without the time of collating it, which Opacus' loop has not
+        # either.
         progress.hand_out(size, first=True, last=True)
         if criterion:
             private.backward(*batch)

@@ -4,8 +4,8 @@ import pytest
 
 import dpmech as dm
 from dpmech.engines.profiles.curves import SampledPart
-from tests.support.announced import whole
 from tests.support.composition_peers import LISTS, PACKAGES, answer
+from tests.support.non_adaptive import whole
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ def test_column_normalised_table_4(benchmark, bands):
 def test_general_bands_table_4(benchmark, share):
     """All entries within b bands free, at a fraction of the horizon: n = 10 b as in the table.
 
-    The programme is O(n^3) a step: hours at n = 3900.
+    The program is O(n^3) a step: hours at n = 3900.
     """
     bands = round(390 / share)
     n, schema = 10 * bands, dm.MinSep(bands, 10)

@@ -94,7 +94,7 @@ def test_independent_bins(benchmark, bins, sigma, eps):
 @pytest.mark.parametrize(("bins", "sigma", "eps"), EXACT[:2])
 def test_every_bound_on_independent_bins_lies_above(benchmark, bins, sigma, eps):
     truth = max(identity_delta(sigma**-2.0, bins, eps))
-    for method in (dm.Rdp(), dm.Certified()):
+    for method in (dm.methods.Rdp(), dm.methods.Certified()):
         upper = dm.delta(
             dm.Identity(bins), sigma, eps, participation=dm.BallsInBins(bins), method=method, rng=1
         ).upper
@@ -102,7 +102,7 @@ def test_every_bound_on_independent_bins_lies_above(benchmark, bins, sigma, eps)
         print(f"\n{type(method).__name__}: {upper / truth:.4g} times the truth")
     exact = benchmark.pedantic(
         lambda: dm.delta(
-            dm.Identity(bins), sigma, eps, participation=dm.BallsInBins(bins), method=dm.Exact()
+            dm.Identity(bins), sigma, eps, participation=dm.BallsInBins(bins), method=dm.methods.Exact()
         ),
         rounds=1,
     )

@@ -111,7 +111,7 @@ def test_grid_of_84(benchmark):
     assert len({row[:4] for row in failures + slow}) <= 4
 
 
-@pytest.mark.parametrize("method", [dm.Pld(), dm.Prv()], ids=repr)
+@pytest.mark.parametrize("method", [dm.methods.Pld(), dm.methods.Prv()], ids=repr)
 def test_one_epsilon(benchmark, method):
     strategy, schema = dm.Identity(3900), dm.Poisson(1 / 390)
     bounds = benchmark(lambda: dm.epsilon(strategy, 0.6, 1e-5, participation=schema, method=method))

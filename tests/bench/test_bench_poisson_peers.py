@@ -54,12 +54,12 @@ def opacus(plan, accountant):
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_one_calibration_by_every_accountant(benchmark, plan):
-    ours((0.1, 10, 1.0, 1e-5)), ours((0.1, 10, 1.0, 1e-5), method=dm.Rdp())  # imports and first calls
+    ours((0.1, 10, 1.0, 1e-5)), ours((0.1, 10, 1.0, 1e-5), method=dm.methods.Rdp())  # imports and first calls
     default = benchmark.pedantic(ours, args=(plan,), rounds=1)
     routes = {
         "dpmech": lambda: ours(plan),
         "dpmech, rtol=1e-4": lambda: ours(plan, rtol=1e-4),
-        "dpmech, Rdp()": lambda: ours(plan, method=dm.Rdp()),
+        "dpmech, Rdp()": lambda: ours(plan, method=dm.methods.Rdp()),
         "dp-accounting PLD": lambda: google(plan, default),
         "Opacus PRV": lambda: opacus(plan, "prv"),
         "Opacus RDP": lambda: opacus(plan, "rdp"),

@@ -1,4 +1,4 @@
-"""Lots of ten million examples; run with `pytest tests/bench/test_bench_samplers.py --benchmark-only`."""
+"""Batches of ten million examples; run with `pytest tests/bench/test_bench_samplers.py --benchmark-only`."""
 
 import pytest
 
@@ -11,9 +11,9 @@ SIZE = 10_000_000
 
 
 @pytest.mark.parametrize("prob", [1e-4, 0.3])
-def test_a_poisson_lot(benchmark, prob):
-    lot = benchmark(PoissonSampler(SIZE, prob, 1000, rng=1).indices, 3)
-    assert 0.9 < lot.size / (prob * SIZE) < 1.1
+def test_a_poisson_batch(benchmark, prob):
+    batch = benchmark(PoissonSampler(SIZE, prob, 1000, rng=1).indices, 3)
+    assert 0.9 < batch.size / (prob * SIZE) < 1.1
 
 
 @pytest.mark.parametrize("participation", [dm.BallsInBins(390), dm.CyclicPoisson(0.1, 390)], ids=repr)
@@ -22,7 +22,7 @@ def test_an_allocation(benchmark, participation):
     assert made.indices(0).size > 0
 
 
-def test_recording_lots(benchmark):
+def test_recording_batches(benchmark):
     sampler = BallsInBinsSampler(SIZE, 390, 3900, rng=1)
     tracker = ParticipationTracker(sampler.participation, sampler.n, SIZE)
 

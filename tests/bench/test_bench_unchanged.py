@@ -54,32 +54,32 @@ class Adapted(nn.Module):
 
 
 @pytest.mark.parametrize("watched", [True, False])
-@pytest.mark.parametrize("lot", [16, 256])
+@pytest.mark.parametrize("batch", [16, 256])
 @pytest.mark.parametrize("trained", ["a head", "all"])
-def test_a_step(benchmark, watched, lot, trained):
-    """Of a whole step: forward, clipped gradients, noise, update. A lot of 16 is a small one."""
+def test_a_step(benchmark, watched, batch, trained):
+    """Of a whole step: forward, clipped gradients, noise, update. A batch of 16 is a small one."""
     n = 200
-    if trained == "all" and lot > 16:
+    if trained == "all" and batch > 16:
         pytest.skip("16 GB of per-example gradients")
     model = Adapted().to(DEVICE)
     if trained == "all":
         model.requires_grad_(True)
     sgd = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
-    data = TensorDataset(torch.randn(lot, WIDTH, device=DEVICE), torch.randint(10, (lot,), device=DEVICE))
+    data = TensorDataset(torch.randn(batch, WIDTH, device=DEVICE), torch.randint(10, (batch,), device=DEVICE))
     cal = dm.calibrate_sigma(dm.Identity(n), 8.0, 1e-5)
 
     def loss(f, x, y):
         return nn.functional.cross_entropy(f(x), y)
 
     private, optimizer, loader = make_private(
-        model, sgd, DataLoader(data, batch_size=lot), cal, loss=loss, dataset_size=lot
+        model, sgd, DataLoader(data, batch_size=batch), cal, loss=loss, dataset_size=batch
     )
     if not watched:
         optimizer._unchanged = private._unchanged = None
 
     def step():
-        for batch in loader:
-            private.backward(*batch)
+        for given in loader:
+            private.backward(*given)
             optimizer.step()
         synchronize()
 

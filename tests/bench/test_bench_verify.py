@@ -11,7 +11,7 @@ from tests.support.forged_files import LARGE, TOO_DEAR
 HONEST = {
     "min-sep": {"participation": dm.MinSep(390, 10)},
     "balls-in-bins": {"participation": dm.BallsInBins(390), "rng": 1},
-    "balls-in-bins rigorous": {"participation": dm.BallsInBins(390), "method": dm.Deterministic()},
+    "balls-in-bins rigorous": {"participation": dm.BallsInBins(390), "method": dm.methods.Deterministic()},
 }
 
 
@@ -33,7 +33,7 @@ def test_verify(benchmark, honest):
 def outcome(path):
     try:
         return dm.verify(path).ok
-    except dm.WorkLimitError:
+    except dm.exceptions.WorkLimitError:
         return None
 
 

@@ -21,7 +21,7 @@ CLAIMS = {
     "orthogonal bins": (IDENTITY, BINS, 2.0, 1e-5, 1.93455),
     "fresh bins, 10 rounds": (IDENTITY, FRESH, 8.0, 1e-5, 0.486307),
     "b-min-sep sampling": (
-        BANDED, {"type": "MinSepSampling", "min_sep": 16, "sampling_prob": 0.01}, 4.0, 1e-5, 3.4349,
+        BANDED, {"type": "BMinSep", "min_sep": 16, "sampling_prob": 0.01}, 4.0, 1e-5, 3.4349,
     ),
     "Poisson, 3,900 steps": (
         IDENTITY, {"type": "Poisson", "sampling_prob": 128 / 50_000}, 8.0, 1e-5, 0.494154,

@@ -120,8 +120,8 @@ def made(name, *, fixed=False):
     return (fix(model) if fixed else model), batch
 
 
-def lot(name, model, batch, way, mode):
-    """The sum of clipped gradients of the first lot, and a step."""
+def first_sum(name, model, batch, way, mode):
+    """The sum of clipped gradients of the first batch, and a step."""
     loss = MODELS[name].loss
     private, optimizer, loader = private_run(
         CAL,
@@ -138,14 +138,14 @@ def lot(name, model, batch, way, mode):
     else:
         loss(private, **given).backward()
         optimizer.accumulate()
-    found = optimizer._lot.take()
+    found = optimizer._batch.take()
     assert optimizer.clipping_mode == mode
     return [one.double().clone() for one in found]
 
 
 def check(name, model, batch, way, mode):
     plain = copy.deepcopy(model)
-    found = lot(name, model, batch, way, mode)
+    found = first_sum(name, model, batch, way, mode)
     expected = by_hand(plain, MODELS[name].loss, batch)
     size = torch.cat([one.flatten() for one in expected]).norm()
     assert float(size) > CLIP / 10
@@ -169,7 +169,7 @@ def test_a_model_works_or_is_refused_with_a_remedy(name, way, mode):
         check(name, model, batch, way, mode)
         return
     with pytest.raises(dm.DpmechError, match=message):
-        lot(name, model, batch, way, mode)
+        first_sum(name, model, batch, way, mode)
 
 
 @pytest.mark.slow
@@ -228,7 +228,7 @@ def test_models_that_mix_examples_by_hand(dropout, always):
     torch.manual_seed(0)
     batch = TORCH["linear"].batch()
     with pytest.raises(dm.UnsupportedCombinationError, match=r"mixes examples.*loss=\.\.\."):
-        lot("linear", Whitened(dropout=dropout, always=always), batch, "hooks", "ghost")
+        first_sum("linear", Whitened(dropout=dropout, always=always), batch, "hooks", "ghost")
 
 
 def test_the_try_leaves_no_trace(monkeypatch):
@@ -243,7 +243,7 @@ def test_the_try_leaves_no_trace(monkeypatch):
         one = copy.deepcopy(model)
         one[0].register_forward_hook(lambda layer, *_: modes.append(layer.training))
         torch.manual_seed(1)
-        sums.append(torch.cat([part.flatten() for part in lot("linear", one, batch, "hooks", "ghost")]))
+        sums.append(torch.cat([part.flatten() for part in first_sum("linear", one, batch, "hooks", "ghost")]))
         assert [part.training for part in one] == [True, True, True, False]
     assert len(modes) > 4
     assert modes.count(False) == 0  # the tries of the first run too

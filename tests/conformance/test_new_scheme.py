@@ -35,7 +35,7 @@ class OneStep(dm.Participation):
     def pattern(self, n):
         return Pattern(n, 1)
 
-    def duty(self, n):
+    def requirement(self, n):
         return f"Draw for every example one of the {n} steps, uniformly and independently; keep it secret."
 
     @classmethod
@@ -51,10 +51,10 @@ class OneStepAccountant(Accountant):
     """
 
     guarantee = dm.Guarantee(dm.Kind.BOUND)
-    by = dm.Provenance("toy.mean_over_the_step")
+    by = dm.numerics.Provenance("toy.mean_over_the_step")
 
     def __init__(self, mechanism, method, rng):
-        if method not in {None, dm.Exact()}:
+        if method not in {None, dm.methods.Exact()}:
             raise dm.UnsupportedCombinationError(
                 f"{method!r} under OneStep", supported="method=None, Exact()"
             )
@@ -94,7 +94,7 @@ class OneStepSampler(Sampler):
     def _prepare(self):
         self._drawn = groups(self._key, self.n, self.dataset_size)
 
-    def _lot(self, step):
+    def _batch(self, step):
         return np.flatnonzero(self._drawn == step)
 
 
@@ -102,7 +102,7 @@ class OneStepScheme(Scheme):
     samplers = {OneStep: OneStepSampler}  # noqa: RUF012
 
     def default(self, participation):
-        return dm.Exact()
+        return dm.methods.Exact()
 
     def accountant(self, participation, mechanism, method, rng):
         return OneStepAccountant(mechanism, method, rng)
@@ -167,9 +167,9 @@ def test_the_sampler_realises_it(registered):
     assert sampler_for(MECHANISM, 600, rng=1).fingerprint() == sampler.fingerprint()
     tracker = dm.samplers.ParticipationTracker(cal.participation, cal.strategy.n, 600)
     sizes = []
-    for step, lot in enumerate(sampler):
-        tracker.record(step, lot)
-        sizes.append(lot.size)
+    for step, batch in enumerate(sampler):
+        tracker.record(step, batch)
+        sizes.append(batch.size)
     assert sum(sizes) == 600
     assert stats.chisquare(sizes).pvalue > 1e-6
     assert tracker.summary()["most_participations"] == 1
@@ -179,7 +179,7 @@ def test_the_rest_of_dpmech_takes_it_too(registered):
     cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
     assert 0.0 < cal.rmse() < math.inf
     ledger = dm.Ledger()
-    ledger.add("toy", cal, lot="once")
+    ledger.add("toy", cal, batch="once")
     # No loss distribution is known, so that it enters by its claim.
     assert ledger.epsilon(1e-5).upper == pytest.approx(2.0)
     assert dm.executed_epsilon(cal, 3).upper <= 2.0
@@ -188,9 +188,9 @@ def test_the_rest_of_dpmech_takes_it_too(registered):
     with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proved for REPLACE_ONE"):
         dm.Mechanism(dm.Identity(6), OneStep(), dm.Adjacency.REPLACE_ONE)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"no test under OneStep\(\)"):
-        dm.empirical_epsilon(MECHANISM, 1.0, 0.1, samples=1000)
+        dm.audits.empirical_epsilon(MECHANISM, 1.0, 0.1, samples=1000)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"Rdp\(\) under OneStep"):
-        dm.calibrate_sigma(MECHANISM, 2.0, 1e-5, method=dm.Rdp())
+        dm.calibrate_sigma(MECHANISM, 2.0, 1e-5, method=dm.methods.Rdp())
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.3, 1.0])
@@ -289,7 +289,7 @@ def test_a_participation_without_sampling_is_one_gaussian_release():
         mechanism = dm.Mechanism(dm.LambdaCGD(6, 0.5), kind(3, 2))
         known = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-5, participation=dm.MinSep(3, 2))
         assert dm.calibrate_sigma(mechanism, 2.0, 1e-5).sigma == known.sigma
-        assert [lot.tolist() for lot in sampler_for(mechanism, 3)][:3] == [[0], [1], [2]]
+        assert [batch.tolist() for batch in sampler_for(mechanism, 3)][:3] == [[0], [1], [2]]
     finally:
         remove_scheme(scheme)
 

@@ -16,11 +16,11 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
+from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
 from dpmech.checker.decide import _SHAPES
-from dpmech.documents.claim import with_checksum
-from dpmech.engines.methods import Method
 from dpmech.mechanism import kinds
+from dpmech.methods import Method
 from dpmech.samplers import ParticipationTracker, sampler_for
 from dpmech.schemes import accountant_for, scheme_of, unsampled_method
 from tests.support.forged_files import changed
@@ -42,9 +42,9 @@ PLANS = {
     "FixedEpochs": (dm.InverseSquareRoot(6, 3), dm.FixedEpochs(2)),
     "Poisson": (PLAIN, dm.Poisson(0.3)),
     "UserPoisson": (dm.Identity(3), dm.Poisson(0.3, max_examples_per_user=2)),
-    "TruncatedPoisson": (dm.Identity(3), dm.Poisson(0.3, max_lot_size=6, dataset_size=12)),
-    "FixedSizeLots": (dm.Identity(3), dm.FixedSizeLots(12, 4)),
-    "MinSepSampling": (ROOT, dm.MinSepSampling(2, 0.4)),
+    "TruncatedPoisson": (dm.Identity(3), dm.Poisson(0.3, truncated_batch_size=6, dataset_size=12)),
+    "FixedSizeBatches": (dm.Identity(3), dm.FixedSizeBatches(12, 4)),
+    "BMinSep": (ROOT, dm.BMinSep(2, 0.4)),
     "CyclicPoisson": (ROOT, dm.CyclicPoisson(0.4, 2)),
     "UserCyclicPoisson": (ROOT, dm.CyclicPoisson(0.4, 3, max_examples_per_user=2)),
     "BallsInBins": (MIXED, dm.BallsInBins(3)),
@@ -55,8 +55,11 @@ PLANS = {
 # What there is a theorem for, the default method first (None where no single method is it): everything else
 # is refused.
 ANY, SAMPLED = tuple(dm.Adjacency), (dm.Adjacency.ADD_REMOVE, dm.Adjacency.ZERO_OUT)
-EXACTLY, COINS = (dm.Exact(), dm.Rdp()), (dm.Pld(), dm.Prv(), dm.Rdp())
-BINS = (None, dm.Certified(), dm.Importance(), dm.Rdp())
+EXACTLY, COINS = (
+    (dm.methods.Exact(), dm.methods.Rdp()),
+    (dm.methods.Pld(), dm.methods.Prv(), dm.methods.Rdp()),
+)
+BINS = (None, dm.methods.Certified(), dm.methods.Importance(), dm.methods.Rdp())
 PROVED = {
     "EveryStep": (ANY, EXACTLY),
     "SingleParticipation": (ANY, EXACTLY),
@@ -64,15 +67,15 @@ PROVED = {
     "UserMinSep": (ANY, EXACTLY),
     "FixedEpochs": (ANY, EXACTLY),
     "Poisson": (SAMPLED, COINS),
-    "UserPoisson": (SAMPLED, (dm.Pld(),)),
-    "TruncatedPoisson": ((dm.Adjacency.ZERO_OUT,), (dm.Pld(),)),
-    "FixedSizeLots": ((dm.Adjacency.REPLACE_ONE,), (dm.Pld(), dm.Rdp())),
-    "MinSepSampling": (SAMPLED, (dm.Certified(), dm.Importance())),
+    "UserPoisson": (SAMPLED, (dm.methods.Pld(),)),
+    "TruncatedPoisson": ((dm.Adjacency.ZERO_OUT,), (dm.methods.Pld(),)),
+    "FixedSizeBatches": ((dm.Adjacency.REPLACE_ONE,), (dm.methods.Pld(), dm.methods.Rdp())),
+    "BMinSep": (SAMPLED, (dm.methods.Certified(), dm.methods.Importance())),
     "CyclicPoisson": (SAMPLED, COINS),
-    "UserCyclicPoisson": (SAMPLED, (dm.Pld(),)),
-    "BallsInBins": (SAMPLED, (*BINS, dm.Deterministic())),
+    "UserCyclicPoisson": (SAMPLED, (dm.methods.Pld(),)),
+    "BallsInBins": (SAMPLED, (*BINS, dm.methods.Deterministic())),
     "UserBallsInBins": (SAMPLED, BINS),
-    "FreshBallsInBins": (SAMPLED, (dm.Exact(),)),
+    "FreshBallsInBins": (SAMPLED, (dm.methods.Exact(),)),
 }
 CASES = [
     (name, adjacency, method)
@@ -81,13 +84,13 @@ CASES = [
     for method in methods
 ]
 # Costly: their calibrations take seconds each.
-COSTLY = {"MinSepSampling", "BallsInBins", "UserBallsInBins", "FreshBallsInBins"}
+COSTLY = {"BMinSep", "BallsInBins", "UserBallsInBins", "FreshBallsInBins"}
 # Of two kinds with one accountant, the one that most quick tests leave out.
 TWINS = {"UserCyclicPoisson", "UserPoisson"}
 # How much less noise is surely found out: 10 %, but where a bound is above the truth.
 FAULT = 0.9
-FAULTS = {dm.Rdp: 0.7, dm.Deterministic: 0.7}
-FAR_ABOVE = {("FixedSizeLots", dm.Rdp): 0.4}
+FAULTS = {dm.methods.Rdp: 0.7, dm.methods.Deterministic: 0.7}
+FAR_ABOVE = {("FixedSizeBatches", dm.methods.Rdp): 0.4}
 
 
 def fault_of(name, method, otherwise):
@@ -164,7 +167,7 @@ def test_what_has_no_theorem_is_refused(name):
         for method in (kind() for kind in Method.__subclasses__()):
             if method in methods:
                 bound = accountant_for(mechanism, method)
-                assert bound.guarantee.rigorous is not isinstance(method, dm.Importance)
+                assert bound.guarantee.rigorous is not isinstance(method, dm.methods.Importance)
                 continue
             with pytest.raises(dm.UnsupportedCombinationError, match=type(method).__name__) as refused:
                 accountant_for(mechanism, method)
@@ -183,10 +186,10 @@ def test_a_method_without_samples_leaves_nothing_to_chance(name):
         return
     scheme = scheme_of(participation)
     defaults = (scheme.default(participation), scheme.unsampled(participation))
-    without = [method for method in defaults if method not in {None, dm.Certified()}]
+    without = [method for method in defaults if method not in {None, dm.methods.Certified()}]
     assert all(accountant_for(mechanism, method).guarantee.error == 0.0 for method in without)
     assert all(accountant_for(mechanism, method).guarantee.rigorous for method in without)
-    assert bool(without) is (name != "MinSepSampling")
+    assert bool(without) is (name != "BMinSep")
 
 
 # ---- numbers
@@ -219,7 +222,7 @@ def later(name, adjacency, method):
     adjacencies, methods = PROVED[name]
     first = (adjacency, method) == (adjacencies[0], methods[0])
     return name == "FreshBallsInBins" or not (
-        first or (name not in COSTLY and adjacency is adjacencies[0] and method != dm.Prv())
+        first or (name not in COSTLY and adjacency is adjacencies[0] and method != dm.methods.Prv())
     )
 
 
@@ -229,14 +232,12 @@ def later(name, adjacency, method):
 def test_claims_hold_and_too_little_noise_is_found(name, adjacency, method):
     cal = calibrated(name, adjacency, method)
     assert cal.achieved.upper <= EPS
-    assert cal.guarantee.rigorous is not isinstance(method, dm.Importance)
+    assert cal.guarantee.rigorous is not isinstance(method, dm.methods.Importance)
     assert truth(cal, EPS)[0] <= DELTA * (1.0 + 1e-9)
     assert truth(cal, EPS, fault_of(name, method, FAULT), seed=12)[0] > DELTA
 
 
-@pytest.mark.parametrize(
-    ("name", "delta"), [("MinSepSampling", 0.05), ("MinSepSampling", 0.3), ("BallsInBins", 0.3)]
-)
+@pytest.mark.parametrize(("name", "delta"), [("BMinSep", 0.05), ("BMinSep", 0.3), ("BallsInBins", 0.3)])
 def test_sampled_bounds_hold_at_large_deltas_too(name, delta):
     strategy, participation = PLANS[name]
     cal = dm.calibrate_sigma(strategy, EPS, delta, participation=participation, rng=3)
@@ -246,7 +247,7 @@ def test_sampled_bounds_hold_at_large_deltas_too(name, delta):
     assert spent.lower <= EPS < 1.05 * spent.upper <= 1.1 * EPS
 
 
-@schemes(COSTLY | TWINS | {"TruncatedPoisson", "CyclicPoisson", "FixedSizeLots"})
+@schemes(COSTLY | TWINS | {"TruncatedPoisson", "CyclicPoisson", "FixedSizeBatches"})
 def test_more_privacy_takes_more_noise(name):
     cal = of(name)
     again = functools.partial(dm.calibrate_sigma, cal.mechanism, rtol=1e-2, rng=3)
@@ -257,7 +258,7 @@ def test_more_privacy_takes_more_noise(name):
     assert dm.epsilon(cal.mechanism, 0.9 * cal.sigma, DELTA, rng=3).upper > EPS * 1.02
 
 
-@schemes(COSTLY | TWINS | {"TruncatedPoisson", "FixedSizeLots"})
+@schemes(COSTLY | TWINS | {"TruncatedPoisson", "FixedSizeBatches"})
 def test_its_profile_lies_above_the_truth(name):
     cal = of(name)
     profile = cal.profile(rel_error=0.05, rng=5)
@@ -272,7 +273,7 @@ def test_its_profile_lies_above_the_truth(name):
 
 
 # Of these the checker knows no close bound from below: it says no more than that nothing is shown.
-OPEN_BELOW = {("TruncatedPoisson", 0.98), ("FixedSizeLots", 0.98)}
+OPEN_BELOW = {("TruncatedPoisson", 0.98), ("FixedSizeBatches", 0.98)}
 
 
 @pytest.mark.parametrize(
@@ -304,12 +305,12 @@ def test_its_certificate_comes_back_and_is_decided(name, method, tmp_path):
 def test_a_ledger_takes_it(name):
     cal = of(name)
     ledger = dm.Ledger(cal.mechanism.adjacency)
-    ledger.add("once", cal, lot="one")
+    ledger.add("once", cal, batch="one")
     assert 0.9 * EPS < ledger.epsilon(DELTA).upper <= EPS * 1.02
 
 
 # Nobody has derived the best test of these.
-NO_ATTACK = {"TruncatedPoisson", "FixedSizeLots", "MinSepSampling", "UserBallsInBins"}
+NO_ATTACK = {"TruncatedPoisson", "FixedSizeBatches", "BMinSep", "UserBallsInBins"}
 
 
 def run_of(strategy, sigma):
@@ -330,7 +331,7 @@ def test_an_attack_finds_less_than_is_certified_or_is_refused(name, adjacency):
     cal = calibrated(name, adjacency, PROVED[name][1][0])
 
     def attack(factor, seed):
-        return dm.empirical_epsilon(
+        return dm.audits.empirical_epsilon(
             cal.mechanism,
             cal.sigma,
             DELTA,

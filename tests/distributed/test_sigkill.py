@@ -50,7 +50,7 @@ class Case:
         world: processes.
         harm: "" for nothing; what a faulty checkpoint would get wrong; or "newest": the last process was
             killed before it wrote its newest checkpoint.
-        secure: lots and noise from a cipher, with the same keys in every run.
+        secure: batches and noise from a cipher, with the same keys in every run.
     """
 
     strategy: dm.Strategy
@@ -66,9 +66,9 @@ class Case:
 BINS = {"strategy": dm.LambdaCGD(N, 0.5), "participation": dm.BallsInBins(EPOCH)}
 CASES = {
     "Balls-in-Bins": Case(**BINS, trials=20),
-    "Balls-in-Bins, physical batches": Case(**BINS, trials=10, most=2),
+    "Balls-in-Bins, microbatches": Case(**BINS, trials=10, most=2),
     "separated, Opacus": Case(dm.SquareRoot(N, 3), dm.MinSep(EPOCH), 3, functional=False),
-    "Poisson, Opacus, physical batches": Case(dm.Identity(N), dm.Poisson(0.2), 3, 3, functional=False),
+    "Poisson, Opacus, microbatches": Case(dm.Identity(N), dm.Poisson(0.2), 3, 3, functional=False),
     "Balls-in-Bins, from a cipher": Case(**BINS, trials=3, secure=True),
     "correlated by a recursion, from a cipher": Case(dm.SquareRoot(N, 3), dm.MinSep(EPOCH), 2, secure=True),
     # Dropout does not follow from torch's own generator, which is another one in the checkpoint.
@@ -102,7 +102,7 @@ def train(case, cal, folder, rank, tell):
     fresh = not all((folder / f"checkpoint-{one}.pt").exists() for one in range(case.world))
     seeds = {"generator": 7, "rng": 8} if fresh else {}
     with mock.patch("secrets.randbits", return_value=9) if case.secure and fresh else nullcontext():
-        parts = private, optimizer, lots = make_private(
+        parts = private, optimizer, batches = make_private(
             model,
             torch.optim.Adam(model.parameters(), lr=0.1),
             DataLoader(dataset),
@@ -114,30 +114,30 @@ def train(case, cal, folder, rank, tell):
             **({"rng": "secure"} if case.secure else seeds),
         )
     load_checkpoint(checkpoint, *parts, missing_ok=True)
-    if lots.steps_taken == 0:
+    if batches.steps_taken == 0:
         save_checkpoint(checkpoint, *parts)
     tell()
     log = os.open(folder / f"log-{rank}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     while optimizer.steps_left:
-        for x, target in lots:
+        for x, target in batches:
             tell()
             if case.functional:
                 private.backward(x, target)
             elif len(x):
                 optimizer.zero_grad()
                 torch.nn.functional.cross_entropy(private(x), target).backward()
-            step = lots.steps_taken
+            step = batches.steps_taken
             optimizer.step()
-            if not optimizer.lot_complete:
+            if not optimizer.batch_complete:
                 continue
             released = b"".join(param.grad.numpy().tobytes() for param in model.parameters())
-            line = [step, lots.sampler.indices(step).tolist(), hashlib.sha256(released).hexdigest()]
+            line = [step, batches.sampler.indices(step).tolist(), hashlib.sha256(released).hexdigest()]
             os.write(log, (json.dumps(line) + "\n").encode())
             tell()
-            if lots.steps_taken % EVERY == 0:
+            if batches.steps_taken % EVERY == 0:
                 save_checkpoint(checkpoint, *parts)
                 tell()
-    tracker = lots.tracker.state_dict()
+    tracker = batches.tracker.state_dict()
     found = {
         "weights": [param.detach() for param in model.parameters()],
         "record": optimizer.run_record().to_json(),
@@ -289,10 +289,12 @@ def same(case, first, second):
         records = [dm.RunRecord.from_json(run["record"]) for run in (one, other)]
         # How often a run went on from a saved state is the one thing that may differ.
         records = [
-            dataclasses.replace(record, continuity=dataclasses.replace(record.continuity, loads=0))
+            dataclasses.replace(
+                record, checkpoint_history=dataclasses.replace(record.checkpoint_history, loads=0)
+            )
             for record in records
         ]
-        if not case.participation.random:  # the lots follow from nothing, and their key is never used
+        if not case.participation.random:  # the batches follow from nothing, and their key is never used
             records[0] = dataclasses.replace(records[0], sampler=records[1].sampler)
         if records[0] != records[1] or any(one[name] != other[name] for name in ("last", "counts")):
             return False
@@ -330,9 +332,9 @@ def test_no_participation_is_counted_twice_or_lost(report, name):
         for rank in trial["ranks"]:
             record = dm.RunRecord.from_json(rank["record"])
             assert (record.steps, record.processes) == (N, CASES[name].world)
-            lots = {step: lot for step, lot, _ in rank["log"]}
+            batches = {step: batch for step, batch, _ in rank["log"]}
             counts = np.bincount(
-                np.concatenate([lots[step] for step in range(N)]).astype(int), minlength=SIZE
+                np.concatenate([batches[step] for step in range(N)]).astype(int), minlength=SIZE
             )
             if record.most_participations is None:
                 assert rank["counts"] == []

@@ -47,10 +47,10 @@ def frameworks():
 def log_of(folder):
     handle = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def released(step, lot, model):
-        """One line for every step: which lot, and what was released."""
+    def released(step, batch, model):
+        """One line for every step: which batch, and what was released."""
         grads = b"".join(param.grad.numpy().tobytes() for param in model.parameters())
-        line = json.dumps([step, lot, hashlib.sha256(grads).hexdigest()])
+        line = json.dumps([step, batch, hashlib.sha256(grads).hexdigest()])
         os.write(handle, (line + "\n").encode())
 
     return released
@@ -237,7 +237,7 @@ def left(folder):
 def everything(home, framework, trials, times):
     chance = random.Random(1)
     cal = dm.calibrate_sigma(
-        dm.LambdaCGD(N, 0.5), 8.0, 1e-3, participation=dm.BallsInBins(EPOCH), method=dm.Rdp()
+        dm.LambdaCGD(N, 0.5), 8.0, 1e-3, participation=dm.BallsInBins(EPOCH), method=dm.methods.Rdp()
     )
     train(framework, cal, home / "warm", lambda: None)  # what is imported late, once and before the forks
     points = attempt(framework, cal, home / "whole")[1] if (home / "whole").mkdir() is None else 0
@@ -283,12 +283,12 @@ def check(report, trials):
         end = trial["end"]
         resumed = dm.RunRecord.from_json(end["record"])
         # How often it went on from a saved state is the one thing that differs.
-        if resumed.continuity is not None:
-            once = dataclasses.replace(resumed.continuity, loads=0)
-            resumed = dataclasses.replace(resumed, continuity=once)
+        if resumed.checkpoint_history is not None:
+            once = dataclasses.replace(resumed.checkpoint_history, loads=0)
+            resumed = dataclasses.replace(resumed, checkpoint_history=once)
         assert resumed == dm.RunRecord.from_json(whole["record"])
         assert all(torch.equal(a, b) for a, b in zip(end["weights"], whole["weights"], strict=True))
-        # A step that was taken again released the same, from the same lot.
+        # A step that was taken again released the same, from the same batch.
         assert {step for step, _, _ in end["log"]} == set(range(N))
         assert {json.dumps(line) for line in end["log"]} == {json.dumps(line) for line in whole["log"]}
         again += len(end["log"]) - N
@@ -321,12 +321,12 @@ def test_what_differs_is_seen():
         certificate=cal.certificate(1.0, 1.0),
         steps=0,
         executed=dm.executed_epsilon(cal, 0),
-        sampler=dm.Randomness("a", "0" * 64, False),
-        noise=dm.Randomness("a", "0" * 64, False),
+        sampler=dm.certificates.Randomness("a", "0" * 64, False),
+        noise=dm.certificates.Randomness("a", "0" * 64, False),
         most_participations=0,
         processes=1,
         stopped_by_plan=False,
-        uniqueness=dm.Uniqueness.FLATTENED,
+        uniqueness=dm.certificates.Uniqueness.FLATTENED,
     ).to_json()
     weights = [param.detach() + 1.0 for param in Classifier().parameters()]
     whole = {"weights": weights, "record": record, "log": log}

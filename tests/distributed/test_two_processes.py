@@ -44,13 +44,13 @@ def parameters():
 
 
 def samples_of(step):
-    """Per-example gradients of one lot, all processes together; lots of 0 to 7 examples."""
+    """Per-example gradients of one batch, all processes together; batches of 0 to 7 examples."""
     rng = torch.Generator().manual_seed(step)
     return [torch.randn([0, 7, 6, 1, 4, 5][step], *shape, generator=rng) for shape in SHAPES]
 
 
 def train(opt, params, steps, *, rank=0, world=1, micro=1):
-    """Process `rank` has every `world`-th example, in `micro` micro-batches."""
+    """Process `rank` has every `world`-th example, in `micro` microbatches."""
     for step in steps:
         mine = [sample[rank::world] for sample in samples_of(step)]
         for part in range(micro):
@@ -74,7 +74,7 @@ def refusal(call):
     """The message with which `call` is refused."""
     try:
         call()
-    except dm.CertificateError as error:
+    except dm.exceptions.CertificateError as error:
         return str(error)
     return "not refused"
 
@@ -115,7 +115,7 @@ def refused(rank):
     other = build(parameters(), generator=5).state_dict()
     return {
         "claims": refusal(lambda: build(parameters(), cal=calibration(8.0 + rank))),
-        "normalisers": refusal(
+        "denominators": refusal(
             lambda: PrivateOptimizer(torch.optim.SGD(parameters(), lr=0.1), calibration(), CLIP, 4 + rank)
         ),
         "layouts": refusal(lambda: NoiseStream(calibration(), [torch.zeros(3 + rank)])),
@@ -293,7 +293,7 @@ def test_a_sum_that_is_reduced_already_counts_once(ranks):
 def test_disagreement_is_refused_on_both(ranks):
     for rank in ranks:
         assert "disagree on the noise" in rank["refused"]["claims"]
-        assert "disagree on the optimizer" in rank["refused"]["normalisers"]
+        assert "disagree on the optimizer" in rank["refused"]["denominators"]
         assert "disagree on the noise" in rank["refused"]["layouts"]
         assert "disagree on the resumed noise" in rank["refused"]["states"]
 

@@ -1,4 +1,4 @@
-"""The digits by two processes under torchrun, and by one: the same lots, the same weights.
+"""The digits by two processes under torchrun, and by one: the same batches, the same weights.
 
 Run as a script it is one of the processes; the tests look at what they saved.
 """
@@ -44,13 +44,13 @@ def process(folder):
     """Run the example in this process; saves which examples it saw at every step."""
     dataset, test = digits_ddp.digits()
     watched = Watched(dataset)
-    lots = []
+    batches = []
 
     def made(*arguments, **options):
         parts = make_private(*arguments, **options)
         watched.asked = []  # without the example that the loss was tried on
         parts[1].register_step_post_hook(
-            lambda *_: (lots.append(watched.asked), setattr(watched, "asked", []))
+            lambda *_: (batches.append(watched.asked), setattr(watched, "asked", []))
         )
         return parts
 
@@ -68,7 +68,7 @@ def process(folder):
     finally:
         digits_ddp.digits, digits_ddp.make_private, digits_ddp.save_checkpoint = originals
     rank = os.environ.get("RANK", "0")
-    (folder / f"lots-{rank}.json").write_text(json.dumps(lots), encoding="utf-8")
+    (folder / f"batches-{rank}.json").write_text(json.dumps(batches), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -96,18 +96,20 @@ def test_one_process_ends_with_them_too(folders):
         assert value.abs().max() > 0.1
 
 
-def test_two_processes_share_the_lots_of_one(folders):
-    alone = json.loads((folders[0] / "lots-0.json").read_text(encoding="utf-8"))
-    shares = [json.loads((folders[1] / f"lots-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)]
+def test_two_processes_share_the_batches_of_one(folders):
+    alone = json.loads((folders[0] / "batches-0.json").read_text(encoding="utf-8"))
+    shares = [
+        json.loads((folders[1] / f"batches-{rank}.json").read_text(encoding="utf-8")) for rank in range(2)
+    ]
     assert len(alone) == N
-    for lot, *parts in zip(alone, *shares, strict=True):
+    for batch, *parts in zip(alone, *shares, strict=True):
         first, second = (collections.Counter(part) for part in parts)
         compared = first & second  # both processes ask for the examples by which they compare their data
         first, second = first - compared, second - compared
-        assert sorted((first + second).elements()) == sorted(lot)
+        assert sorted((first + second).elements()) == sorted(batch)
         assert not set(first) & set(second)
         assert abs(first.total() - second.total()) <= 1
-    assert sorted(place for lot in alone[:BINS] for place in lot) == list(range(1497))
+    assert sorted(place for batch in alone[:BINS] for place in batch) == list(range(1497))
 
 
 def test_the_records_say_how_many_trained(folders):

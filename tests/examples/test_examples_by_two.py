@@ -31,10 +31,10 @@ pytestmark = [
 RUNS = {
     "tabular": (["--epochs", "2"], 10),
     "images_from_scratch": (["--epochs", "1"], 5),
-    "texts_with_padding": (["--epochs", "1", "--lot", "400", "--examples", "1631"], 4),
+    "texts_with_padding": (["--epochs", "1", "--batch", "400", "--examples", "1631"], 4),
     "lora_table_to_text": (["--epochs", "1", "--examples", "200"], 10),
 }
-# Its lots are one example smaller where two processes share them.
+# Its batches are one example smaller where two processes share them.
 SEPARATE = "tabular"
 
 

@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 import dpmech as dm
-from dpmech.documents import Randomness
+from dpmech.certificates import Randomness
 
 pytest.importorskip("torch")
 pytest.importorskip("sklearn")
@@ -21,7 +21,7 @@ pytestmark = [
 RUNS = {
     "tabular": (["--epochs", "5", "--eps", "8"], 25, 0.75),
     "images_from_scratch": (["--epochs", "4"], 20, 0.35),
-    "texts_with_padding": (["--epochs", "2", "--lot", "400"], 40, 0.14),
+    "texts_with_padding": (["--epochs", "2", "--batch", "400"], 40, 0.14),
 }
 
 

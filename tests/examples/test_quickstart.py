@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from dpmech.documents.document import seal_of, to_plain, to_text
+from dpmech.certificates.document import checksum_of_document, to_plain, to_text
 from dpmech.numerics import Bounds, Provenance
 
 pytest.importorskip("torch")
@@ -75,7 +75,7 @@ FORGERIES = {
 
 @pytest.mark.slow
 def test_forged_records_are_refused(runs, tmp_path):
-    """Every one is sealed again, so that the seal does not tell; the last one is edited and not sealed."""
+    """Each has a valid checksum, so that it does not tell; the last one is edited and has an old one."""
     text = (runs[2][0] / "run.json").read_text(encoding="utf-8")
     files = []
     for name, entries in FORGERIES.items():
@@ -86,7 +86,7 @@ def test_forged_records_are_refused(runs, tmp_path):
         document["guarantee"] = document["guarantee"].replace("50 of 50", f"{document['run']['steps']} of 50")
         if "executed" in entries:
             document["guarantee"] = document["guarantee"].replace("eps 2 at", "eps 1 at")
-        document["seal"] = seal_of(document)
+        document["checksum"] = checksum_of_document(document)
         files.append(tmp_path / f"{name}.json")
         files[-1].write_text(to_text(document), encoding="utf-8")
     files.append(tmp_path / "edited.json")
@@ -97,8 +97,8 @@ def test_forged_records_are_refused(runs, tmp_path):
     assert done.returncode == 1, done.stderr
     found = {pathlib.Path(one["source"]).stem: one for one in json.loads(done.stdout)["files"]}
     assert [name for name, one in found.items() if one["ok"]] == []
-    seals = [name for name, one in found.items() if "seal" in str(one["failures"])]
-    assert seals == ["edited"]
+    checksums = [name for name, one in found.items() if "checksum" in str(one["failures"])]
+    assert checksums == ["edited"]
     assert len(found) == len(FORGERIES) + 1
 
 

@@ -137,7 +137,7 @@ def runs(draw):
 @given(runs())
 def test_the_stationarity_bound_is_that_of_the_theorem(run):
     rank, entries = min(run["rows"], run["columns"]), run["rows"] * run["columns"]
-    variance = ref.lot_variance(run["clip_norm"], run["batch_size"], run["sigma"], entries)
+    variance = ref.batch_variance(run["clip_norm"], run["batch_size"], run["sigma"], entries)
     terms = {
         "start": run["initial_gap"] / (run["learning_rate"] * run["horizon"]),
         "curvature": 0.5 * run["smoothness"] * run["learning_rate"],

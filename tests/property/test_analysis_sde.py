@@ -370,10 +370,12 @@ def test_stationary_variances_against_the_iterates(curvature, variance):
 
 
 @given(st.floats(1, 200), st.floats(0, 15), positive, positive, positive, positive)
-def test_critical_multiplier_is_where_the_floors_cross(lot, batch, sgd_rate, sign_rate, sgd_clip, sign_clip):
+def test_critical_multiplier_is_where_the_floors_cross(
+    batch, batch_noise, sgd_rate, sign_rate, sgd_clip, sign_clip
+):
     found = critical_noise_multiplier(
-        batch_size=lot,
-        batch_noise=batch,
+        batch_size=batch,
+        batch_noise=batch_noise,
         sgd_rate=sgd_rate,
         sign_rate=sign_rate,
         sgd_clip=sgd_clip,
@@ -383,23 +385,23 @@ def test_critical_multiplier_is_where_the_floors_cross(lot, batch, sgd_rate, sig
     def advantage(sigma):
         """DP-SGD's floor over DP-SignSGD's, from the bounds; d = mu = L = 1."""
         noise = GradientNoise(
-            dimension=1, clip_norm=sgd_clip, batch_size=lot, batch_noise=batch, noise_multiplier=sigma
+            dimension=1, clip_norm=sgd_clip, batch_size=batch, batch_noise=batch_noise, noise_multiplier=sigma
         )
         sgd = sgd_loss_bound(noise, learning_rate=sgd_rate, pl_constant=1, smoothness=1).floor
         noise = dataclasses.replace(noise, clip_norm=sign_clip)
         return sgd / sign_loss_bound(noise, learning_rate=sign_rate, pl_constant=1, smoothness=1).floor
 
-    unit = found if found > 0 else lot
+    unit = found if found > 0 else batch
     for factor in (1.001, 1.1, 2.0, 100.0):
         assert advantage(unit * factor) > 1.0 - 1e-6
     if found > 1e-3:
         assert advantage(found) == pytest.approx(1.0, rel=1e-6)
         label = critical_epsilon(
             1e-5,
-            dataset_size=1000 * lot,
+            dataset_size=1000 * batch,
             steps=50,
-            batch_size=lot,
-            batch_noise=batch,
+            batch_size=batch,
+            batch_noise=batch_noise,
             sgd_rate=sgd_rate,
             sign_rate=sign_rate,
             sgd_clip=sgd_clip,

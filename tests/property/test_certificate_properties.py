@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import dpmech as dm
+from dpmech.certificates.document import checksum_of_document, from_plain, to_text
 from dpmech.checker import Kind
-from dpmech.documents.document import from_plain, seal_of, to_text
 from dpmech.numerics import metering
 from tests.support import saved
 from tests.support.forged_files import changed
@@ -92,7 +92,7 @@ def test_any_changed_field_is_refused(edit):
     index, _, document = edit
     if document == DOCUMENTS[index]:  # the edit wrote the same value again, as in "0" for "0"
         return
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         dm.Certificate.from_json(to_text(document))
 
 
@@ -101,16 +101,16 @@ FREE = {"by", "machine", "longdouble_bits", "versions", "rng_supplied", "samples
 
 
 @given(edited())
-def test_a_changed_number_of_the_claim_is_refused_even_with_a_new_seal(edit):
-    """One number changed, in both spellings, and the file sealed again: its parts contradict each other."""
+def test_a_changed_number_of_the_claim_is_refused_even_with_a_new_checksum(edit):
+    """One number changed, in both spellings, with a new checksum: the parts contradict each other."""
     index, path, document = edit
-    if document == DOCUMENTS[index] or FREE & set(map(str, path)) or path[0] == "seal":
+    if document == DOCUMENTS[index] or FREE & set(map(str, path)) or path[0] == "checksum":
         return
-    with contextlib.suppress(dm.CertificateError):
+    with contextlib.suppress(dm.exceptions.CertificateError):
         if from_plain(document) == from_plain(DOCUMENTS[index]):
             return  # another spelling of the same number, as in "001.0p+0"
-    with pytest.raises(dm.CertificateError):
-        dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
+    with pytest.raises(dm.exceptions.CertificateError):
+        dm.Certificate.from_json(to_text(document | {"checksum": checksum_of_document(document)}))
 
 
 def true_delta(certificate):
@@ -140,7 +140,7 @@ def test_an_honest_certificate_is_verified(pair, eps, delta):
 @settings(max_examples=60)
 @given(st.data())
 def test_no_false_claim_is_verified(data):
-    """Forged as well as can be: every derived entry, hash and seal is computed anew."""
+    """Forged as well as can be: every derived entry, hash and checksum is computed anew."""
     strategy, schema = data.draw(strategy_and_participation(max_n=8, of=unsampled))
     own = issue(strategy, schema, data.draw(finite(0.05, 8.0)), data.draw(finite(1e-9, 0.3)))
     change = data.draw(st.sampled_from(["sigma", "eps", "delta", "strategy", "participation"]))
@@ -178,7 +178,7 @@ ODD = [
 
 @st.composite
 def mangled(draw):
-    """One of the documents with up to four entries removed, moved or replaced, sealed again or not."""
+    """One document with up to four entries removed, moved or replaced, with a new checksum or not."""
     document = copy.deepcopy(DOCUMENTS[draw(st.integers(0, len(DOCUMENTS) - 1))])
     for _ in range(draw(st.integers(1, 4))):
         places = list(leaves(document))
@@ -200,8 +200,8 @@ def mangled(draw):
                 number = isinstance(value, float) and math.isfinite(value)
                 inner[path[-1]] = {"decimal": value, "hex": value.hex()} if number else value
     try:
-        return document | ({"seal": seal_of(document)} if draw(st.booleans()) else {})
-    except dm.CertificateError:  # a number that is none
+        return document | ({"checksum": checksum_of_document(document)} if draw(st.booleans()) else {})
+    except dm.exceptions.CertificateError:  # a number that is none
         return document
 
 
@@ -226,7 +226,8 @@ def test_a_mangled_file_is_refused_within_the_budget_and_never_breaks_verify(doc
     assert sum(work.seconds for work in spent) <= 300.0 * (1.0 + 1e-9)
     assert all(work.memory <= 1e9 for work in spent)
     if found is not None and found.ok:
-        # A free entry, or one that says the same: sealed again, it is a true claim of the same mechanism.
+        # A free entry, or one that says the same: given a new checksum, it is a true claim of the same
+        # mechanism.
         assert any(
             found.certificate.strategy.to_dict() == from_plain(one["claim"]["strategy"]) for one in DOCUMENTS
         )

@@ -1,4 +1,4 @@
-"""Realised lots against a brute-force reading of the pattern, which knows nothing of the tracker."""
+"""Realised batches against a brute-force reading of the pattern, which knows nothing of the tracker."""
 
 import json
 
@@ -82,26 +82,26 @@ def pattern_holds(participation, matrix, now):
     return all(within(participation, n, np.flatnonzero(row[:now]).tolist(), now) for row in matrix)
 
 
-# ---- lots
+# ---- batches
 
 
 @given(samplers())
-def test_lots_are_increasing_indices_and_the_pattern_holds(sampler):
+def test_batches_are_increasing_indices_and_the_pattern_holds(sampler):
     for step in range(sampler.n):
-        lot = sampler.indices(step)
-        assert lot.dtype == np.int64
-        assert np.all(np.diff(lot) > 0)
-        assert lot.size == 0 or 0 <= lot[0] <= lot[-1] < sampler.dataset_size
+        batch = sampler.indices(step)
+        assert batch.dtype == np.int64
+        assert np.all(np.diff(batch) > 0)
+        assert batch.size == 0 or 0 <= batch[0] <= batch[-1] < sampler.dataset_size
     assert pattern_holds(sampler.participation, realised(sampler), sampler.n)
 
 
 @given(samplers())
-def test_iteration_hands_out_every_lot_once(sampler):
+def test_iteration_hands_out_every_batch_once(sampler):
     expected = [sampler.indices(step).tolist() for step in range(sampler.n)]
     assert len(sampler) == sampler.n
     first = next(iter(sampler)).tolist()
     assert (sampler.steps_taken, len(sampler)) == (1, sampler.n - 1)
-    assert [first, *(lot.tolist() for lot in sampler)] == expected
+    assert [first, *(batch.tolist() for batch in sampler)] == expected
     assert (sampler.steps_taken, len(sampler), list(sampler)) == (sampler.n, 0, [])
 
 
@@ -118,7 +118,7 @@ def test_an_epoch_takes_everybody_once(sampler):
 
 
 @given(samplers())
-def test_sequential_lots_have_nearly_equal_sizes(sampler):
+def test_sequential_batches_have_nearly_equal_sizes(sampler):
     if isinstance(sampler, SequentialSampler):
         sizes = [sampler.indices(step).size for step in range(sampler.n)]
         mean = sampler.expected_batch_size
@@ -149,21 +149,21 @@ def test_reshuffled_epochs_take_everybody_once(size, batch_size, epochs, drop_la
 
 
 @given(samplers(), st.integers(1, 7))
-def test_the_parts_of_all_processes_make_up_the_lot(sampler, world_size):
+def test_the_parts_of_all_processes_make_up_the_batch(sampler, world_size):
     for step in range(sampler.n):
-        lot = sampler.indices(step)
-        parts = [shard(lot, rank, world_size) for rank in range(world_size)]
-        assert sorted(np.concatenate(parts).tolist()) == lot.tolist()
+        batch = sampler.indices(step)
+        parts = [shard(batch, rank, world_size) for rank in range(world_size)]
+        assert sorted(np.concatenate(parts).tolist()) == batch.tolist()
         sizes = [part.size for part in parts]
         assert max(sizes) - min(sizes) <= 1
 
 
 @given(st.lists(st.integers(0, 9), max_size=20), st.integers(1, 9))
-def test_padding_keeps_the_lot_and_fills_it_up(lot, multiple):
-    indices, mask = padded(lot, multiple)
-    assert indices[mask].tolist() == lot
+def test_padding_keeps_the_batch_and_fills_it_up(batch, multiple):
+    indices, mask = padded(batch, multiple)
+    assert indices[mask].tolist() == batch
     assert indices.size % multiple == 0
-    assert 0 <= indices.size - len(lot) < multiple
+    assert 0 <= indices.size - len(batch) < multiple
     assert set(indices[~mask].tolist()) <= {0}
 
 
@@ -171,17 +171,17 @@ def test_padding_keeps_the_lot_and_fills_it_up(lot, multiple):
 
 
 @given(samplers(), st.data())
-def test_a_resumed_run_sees_the_lots_that_were_left(sampler, data):
+def test_a_resumed_run_sees_the_batches_that_were_left(sampler, data):
     done = data.draw(st.integers(0, sampler.n))
     expected = [sampler.indices(step).tolist() for step in range(sampler.n)]
-    for _, lot in zip(range(done), sampler, strict=False):
-        assert lot.tolist() == expected[sampler.steps_taken - 1]
+    for _, batch in zip(range(done), sampler, strict=False):
+        assert batch.tolist() == expected[sampler.steps_taken - 1]
     state = json.loads(json.dumps(sampler.state_dict()))
     config = state["configuration"]
     options = {name: config[name] for name in ("batch_size", "drop_last") if name in config}
     again = sampler_for(sampler.participation, sampler.dataset_size, n=sampler.n, **options)
     again.load_state_dict(state)
-    assert [lot.tolist() for lot in again] == expected[done:]
+    assert [batch.tolist() for batch in again] == expected[done:]
     assert again.fingerprint() == sampler.fingerprint()
     assert again.seeded == sampler.seeded
 
@@ -193,8 +193,8 @@ def test_a_resumed_run_sees_the_lots_that_were_left(sampler, data):
 def test_the_tracker_accepts_every_sampler(sampler, data):
     stop = data.draw(st.integers(0, sampler.n))
     tracker = ParticipationTracker(sampler.participation, sampler.n, sampler.dataset_size)
-    for step, lot in zip(range(stop), sampler, strict=False):
-        tracker.record(step, lot[::-1])
+    for step, batch in zip(range(stop), sampler, strict=False):
+        tracker.record(step, batch[::-1])
     again = ParticipationTracker(sampler.participation, sampler.n, sampler.dataset_size)
     again.load_state_dict(tracker.state_dict())
     for step in range(stop, sampler.n):
@@ -213,7 +213,7 @@ def test_the_tracker_accepts_every_sampler(sampler, data):
 
 
 @given(samplers(), st.data())
-def test_the_tracker_refuses_exactly_the_first_lot_outside_the_pattern(sampler, data):
+def test_the_tracker_refuses_exactly_the_first_batch_outside_the_pattern(sampler, data):
     matrix = realised(sampler)
     for _ in range(data.draw(st.integers(1, 3))):
         example = data.draw(st.integers(0, sampler.dataset_size - 1))
@@ -221,13 +221,13 @@ def test_the_tracker_refuses_exactly_the_first_lot_outside_the_pattern(sampler, 
         matrix[example, step] ^= True
     tracker = ParticipationTracker(sampler.participation, sampler.n, sampler.dataset_size)
     for step in range(sampler.n):
-        lot = np.flatnonzero(matrix[:, step])
+        batch = np.flatnonzero(matrix[:, step])
         if pattern_holds(sampler.participation, matrix, step + 1):
-            tracker.record(step, lot)
+            tracker.record(step, batch)
         else:
             before = tracker.state_dict()
-            with pytest.raises(dm.CertificateError, match=f"^step {step}: "):
-                tracker.record(step, lot)
+            with pytest.raises(dm.exceptions.CertificateError, match=f"^step {step}: "):
+                tracker.record(step, batch)
             after = tracker.state_dict()
             assert before["steps"] == after["steps"] == step
             assert np.array_equal(before["last"], after["last"])

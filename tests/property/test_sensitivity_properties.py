@@ -21,7 +21,7 @@ def allowed_sets(n, schema):
         case "MinSep":
             k = n if schema.max_participations is None else min(n, schema.max_participations)
             return oracle.separated_sets(n, schema.min_sep, k)
-        case "MinSepSampling":
+        case "BMinSep":
             return oracle.separated_sets(n, schema.min_sep, n)
         case "FixedEpochs":
             return oracle.epoch_sets(n, schema.epochs)
@@ -30,7 +30,7 @@ def allowed_sets(n, schema):
         case "FreshBallsInBins":
             epochs = [range(first, first + schema.bins) for first in range(0, n, schema.bins)]
             return tuple(itertools.product(*epochs))
-        case "SingleParticipation" | "Poisson" | "TruncatedPoisson" | "FixedSizeLots" | "CyclicPoisson":
+        case "SingleParticipation" | "Poisson" | "TruncatedPoisson" | "FixedSizeBatches" | "CyclicPoisson":
             return oracle.separated_sets(n, n, 1)
         case _:
             raise AssertionError(schema)

@@ -9,7 +9,7 @@ import functools
 import numpy as np
 
 import dpmech as dm
-from dpmech.documents import AdaptiveClip
+from dpmech.certificates import AdaptiveClip
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.samplers import sampler_for
 from dpmech.schemes import accountant_for
@@ -70,7 +70,9 @@ _STRATEGIES = {
         dm.optimize(dm.BandedInverse, dm.MinSep(10, 5), n=n, bands=bands).strategy
     ),
     "fitted in bins": lambda n, bins: (
-        dm.optimize(dm.LambdaCGD, dm.BallsInBins(bins), n=n, eps=2.0, delta=1e-5, method=dm.Rdp()).strategy
+        dm.optimize(
+            dm.LambdaCGD, dm.BallsInBins(bins), n=n, eps=2.0, delta=1e-5, method=dm.methods.Rdp()
+        ).strategy
     ),
 }
 
@@ -79,47 +81,47 @@ _PARTICIPATIONS = {
     "single": dm.SingleParticipation,
     "min-sep": lambda min_sep, most, users: dm.MinSep(min_sep, most, max_examples_per_user=users),
     "epochs": dm.FixedEpochs,
-    "poisson": lambda q, users, lot, size: dm.Poisson(
-        q, max_examples_per_user=users, max_lot_size=lot, dataset_size=size
+    "poisson": lambda q, users, batch, size: dm.Poisson(
+        q, max_examples_per_user=users, truncated_batch_size=batch, dataset_size=size
     ),
-    "fixed-size": dm.FixedSizeLots,
-    "b-min-sep": dm.MinSepSampling,
+    "fixed-size": dm.FixedSizeBatches,
+    "b-min-sep": dm.BMinSep,
     "cyclic": lambda q, cycle, users: dm.CyclicPoisson(q, cycle, max_examples_per_user=users),
     "bins": lambda bins, users: dm.BallsInBins(bins, max_examples_per_user=users),
     "fresh bins": lambda bins: dm.BallsInBins(bins, fresh=True),
 }
 
 _METHODS = {
-    "pld": dm.Pld,
-    "prv": dm.Prv,
-    "rdp": dm.Rdp,
-    "exact": dm.Exact,
-    "deterministic": dm.Deterministic,
-    "certified": lambda beta=None, calls=1: dm.Certified(beta, calls=calls),
-    "importance": dm.Importance,
+    "pld": dm.methods.Pld,
+    "prv": dm.methods.Prv,
+    "rdp": dm.methods.Rdp,
+    "exact": dm.methods.Exact,
+    "deterministic": dm.methods.Deterministic,
+    "certified": lambda beta=None, calls=1: dm.methods.Certified(beta, calls=calls),
+    "importance": dm.methods.Importance,
 }
 
-_CURRENCIES = {
-    "gdp": dm.GdpCurrency(),
-    "renyi": dm.RenyiCurrency(),
-    "renyi 8": dm.RenyiCurrency(8),
-    "claims": dm.ClaimCurrency(),
-    "claims 1e-6": dm.ClaimCurrency(1e-6),
+_ACCOUNTING = {
+    "gdp": dm.ledgers.GdpAccounting(),
+    "renyi": dm.ledgers.RenyiAccounting(),
+    "renyi 8": dm.ledgers.RenyiAccounting(8),
+    "claims": dm.ledgers.ClaimAccounting(),
+    "claims 1e-6": dm.ledgers.ClaimAccounting(1e-6),
 }
 
 # What plans of training call a sampling, by its word here and the setting that makes another one of it.
 _SAMPLINGS = {
-    ("fixed-size", None): "fixed-size-lots",
+    ("fixed-size", None): "fixed-size",
     ("cyclic", None): "cyclic-poisson",
     ("bins", None): "balls-in-bins",
     ("fresh bins", None): "balls-in-bins-fresh",
     ("min-sep", "users"): "user-min-sep",
     ("poisson", "users"): "user-poisson",
-    ("poisson", "lot"): "truncated-poisson",
+    ("poisson", "batch"): "truncated-poisson",
     ("cyclic", "users"): "user-cyclic",
     ("bins", "users"): "user-balls-in-bins",
 }
-_SETTINGS = {"users": "max_examples_per_user", "lot": "max_lot_size"}
+_SETTINGS = {"users": "max_examples_per_user", "batch": "truncated_batch_size"}
 
 
 def strategy_of(words):
@@ -178,7 +180,9 @@ def kinds_of(base):
         base: "participation", "strategy" or "method".
     """
     # The base of methods is not public: it is what a method is, below object.
-    root = {"participation": dm.Participation, "strategy": dm.Strategy, "method": dm.Pld.__mro__[-2]}[base]
+    root = {"participation": dm.Participation, "strategy": dm.Strategy, "method": dm.methods.Pld.__mro__[-2]}[
+        base
+    ]
     public = [getattr(dm, name) for name in dm.__all__]
     return {one for one in public if isinstance(one, type) and issubclass(one, root)} - {root}
 
@@ -285,8 +289,8 @@ def _selected(plan, sigma, mean, shape):
     """The best of a secret number of runs, by both laws."""
     once = _profile_of(plan, sigma)
     laws = {
-        "negative binomial": dm.NegativeBinomialRuns.of_mean(mean, shape=shape),
-        "poisson": dm.PoissonRuns(mean),
+        "negative binomial": dm.ledgers.NegativeBinomialRuns.of_mean(mean, shape=shape),
+        "poisson": dm.ledgers.PoissonRuns(mean),
     }
     numbers = {}
     for name, law in laws.items():
@@ -306,7 +310,7 @@ def _executed(plan, eps, delta, steps):
 
 
 def _renyi(plan, sigma):
-    accountant = accountant_for(mechanism_of(plan), dm.Rdp())
+    accountant = accountant_for(mechanism_of(plan), dm.methods.Rdp())
     orders = (2, 5, 32)
     if isinstance(plan.who[1].get("bins"), int):
         return {f"order {order}": accountant.renyi(sigma, order) for order in orders}, None
@@ -348,12 +352,12 @@ def _matrix(plan):
         "solution": np.linalg.norm(solved),
         "last of solution": solved[-1],
         "buffers": cost.buffers,
-        "redrawn": cost.redrawn,
+        "regenerated": cost.regenerated,
     }, None
 
 
-def _lots(plan, size, *, owners=None):
-    """The first lots of a seed, and what they add up to."""
+def _batches(plan, size, *, owners=None):
+    """The first batches of a seed, and what they add up to."""
     mechanism = mechanism_of(plan)
     # Of these the participation does not say how large a batch is.
     free = plan.who[0] in {"every-step", "single"}
@@ -366,18 +370,18 @@ def _lots(plan, size, *, owners=None):
         batch_size=size // mechanism.steps if free else None,
         rng=SEED,
     )
-    lots = [sampler.indices(step) for step in range(mechanism.steps)]
+    batches = [sampler.indices(step) for step in range(mechanism.steps)]
     return {
-        "first": lots[0].size,
-        "all": sum(lot.size for lot in lots),
-        "sum": sum(int(lot.sum()) * (step + 1) for step, lot in enumerate(lots)),
+        "first": batches[0].size,
+        "all": sum(batch.size for batch in batches),
+        "sum": sum(int(batch.sum()) * (step + 1) for step, batch in enumerate(batches)),
         "epoch": sampler.steps_per_epoch,
         "mean": sampler.mean_batch_size,
     }, None
 
 
-def _lots_of_users(plan, size):
-    return _lots(plan, size, owners=[example // plan.who[1]["users"] for example in range(size)])
+def _batches_of_users(plan, size):
+    return _batches(plan, size, owners=[example // plan.who[1]["users"] for example in range(size)])
 
 
 # ---- several releases
@@ -397,21 +401,21 @@ def _entered(ledger, entries, adjacency):
         claim = dm.calibrate_sigma(
             mechanism, eps, delta, method=method_of(method[0]) if method else None, rng=SEED
         )
-        lot = f"lot {number}" if participation.random else None
+        batch = f"batch {number}" if participation.random else None
         if runs is None:
-            ledger.add(name, claim, lot=lot)
+            ledger.add(name, claim, batch=batch)
         else:
-            ledger.add_tuning(name, claim, dm.NegativeBinomialRuns.of_mean(runs), lot=lot)
+            ledger.add_tuning(name, claim, dm.ledgers.NegativeBinomialRuns.of_mean(runs), batch=batch)
 
 
 def _ledger(plan):
     settings = dict(plan.who[1])
     adjacency = dm.Adjacency(settings.pop("adjacency", "add_remove"))
-    budget, currency = settings.pop("budget", None), settings.pop("currency", None)
+    budget, accounting = settings.pop("budget", None), settings.pop("accounting", None)
     ledger = dm.Ledger(
         adjacency,
         budget=None if budget is None else dm.PrivacyBudget(*budget),
-        currency=None if currency is None else _CURRENCIES[currency],
+        accounting=None if accounting is None else _ACCOUNTING[accounting],
         **settings,
     )
     _entered(ledger, plan.strategy[1:], adjacency)
@@ -438,8 +442,8 @@ def _counts(plan, delta, eps):
 
 def _blocks(plan):
     own = plan.who[1]
-    blocks = dm.BlockClipping(own["norms"], own["sigma"])
-    shared = dm.BlockClipping.from_joint(own["norms"], own["sigma"], dimensions=[7, 100, 3])
+    blocks = dm.ledgers.BlockClipping(own["norms"], own["sigma"])
+    shared = dm.ledgers.BlockClipping.from_joint(own["norms"], own["sigma"], dimensions=[7, 100, 3])
     return {
         "sigma": blocks.sigma,
         "replace one": blocks.replace_one_sigma,
@@ -459,19 +463,19 @@ def _clip(plan):
     }, None
 
 
-def _lot(plan, delta, eps):
+def _batch(plan, delta, eps):
     _, who, strategy = plan.strategy
     asked = {}
     for name, at in (("epsilon", delta), ("delta", eps)):
-        lot = dm.Lot("lot", strategy_of(strategy), participation_of(who))
+        batch = dm.ledgers.SharedBatch("batch", strategy_of(strategy), participation_of(who))
         for number, sigma in enumerate(plan.who[1]["sigmas"]):
-            lot.register(f"block {number}", sigma)
-        asked |= _ends(getattr(lot, name)(at), name)
+            batch.register(f"block {number}", sigma)
+        asked |= _ends(getattr(batch, name)(at), name)
     return asked, None
 
 
 def _history(plan, delta, eps):
-    found = dm.from_opacus_history(list(plan.who[1]["steps"]))
+    found = dm.interchange.from_opacus_history(list(plan.who[1]["steps"]))
     return _ends(found.epsilon(delta), "eps") | _ends(found.delta(eps), "delta"), _sure(found.guarantee)
 
 
@@ -511,19 +515,19 @@ ANSWERS = {
     "errors": _errors,
     "error without a sigma": _error_without_a_sigma,
     "matrix": _matrix,
-    "lots": _lots,
-    "lots of users": _lots_of_users,
+    "batches": _batches,
+    "batches of users": _batches_of_users,
     "total epsilon": lambda plan, delta: _bounds(_ledger(plan).epsilon(delta)),
     "total delta": lambda plan, eps: _bounds(_ledger(plan).delta(eps)),
     "total claims": lambda plan, delta: _bounds(_ledger(plan).epsilon(delta, profiles=False)),
     "total profile": lambda plan: _points(_ledger(plan).profile(rng=SEED)),
-    "moments": lambda plan, delta: _bounds(_ledger(plan).epsilon(delta, method=dm.Rdp())),
+    "moments": lambda plan, delta: _bounds(_ledger(plan).epsilon(delta, method=dm.methods.Rdp())),
     "left": _left,
     "counts": _counts,
-    "joined": lambda plan: ({"sigma": dm.join(plan.who[1]["sigmas"]).sigma}, None),
+    "joined": lambda plan: ({"sigma": dm.ledgers.joint_release(plan.who[1]["sigmas"]).sigma}, None),
     "blocks": _blocks,
     "clip": _clip,
-    "lot": _lot,
+    "batch": _batch,
     "history": _history,
     "planned": _planned,
 }

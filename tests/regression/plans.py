@@ -91,7 +91,7 @@ def sigmas(*pairs):
 
 EVERY_STEP, SINGLE = ("every-step", {}), ("single", {})
 PRV, RDP, PLD, EXACT = ("prv",), ("rdp",), ("pld",), ("exact",)
-CERTIFIED, IMPORTANCE, PROGRAMME = ("certified",), ("importance",), ("deterministic",)
+CERTIFIED, IMPORTANCE, PROGRAM = ("certified",), ("importance",), ("deterministic",)
 BOTH, ALL = ("add_remove", "zero_out"), ("add_remove", "zero_out", "replace_one")
 COMMON = (2.0, 1e-5)
 EXTREMES = [*itertools.product((0.01, 0.1, 1.0, 8.0, 100.0), (1e-12, 1e-5, 0.1))]
@@ -107,12 +107,12 @@ def epochs(k):
     return "epochs", {"epochs": k}
 
 
-def poisson(q, users=None, lot=None, size=None):
-    return "poisson", {"q": q, "users": users, "lot": lot, "size": size}
+def poisson(q, users=None, batch=None, size=None):
+    return "poisson", {"q": q, "users": users, "batch": batch, "size": size}
 
 
-def fixed_size(size, lot):
-    return "fixed-size", {"size": size, "lot": lot}
+def fixed_size(size, batch):
+    return "fixed-size", {"size": size, "batch": batch}
 
 
 def rests(b, p):
@@ -180,7 +180,7 @@ UNSAMPLED = [
     *plans(SINGLE, [("identity", 1)], *sigmas(*EXTREMES)),
     *plans(
         min_sep(4), [("lambda", 12, 0.8), ("normalized", ("lambda", 12, 0.8))],
-        *sigmas(COMMON, *CORNERS), ("epsilon", 3.0, 1e-6), ("delta", 3.0, 2.0), ("lots", 60),
+        *sigmas(COMMON, *CORNERS), ("epsilon", 3.0, 1e-6), ("delta", 3.0, 2.0), ("batches", 60),
         adjacencies=ALL,
     ),
     *plans(
@@ -205,10 +205,10 @@ UNSAMPLED = [
     ),
     *plans(
         EVERY_STEP, [("falling", 12), ("square-root", 12, 3)],
-        *sigmas(COMMON, (0.1, 1e-8)), ("executed", 2.0, 1e-5, 7), ("lots", 60), adjacencies=ALL,
+        *sigmas(COMMON, (0.1, 1e-8)), ("executed", 2.0, 1e-5, 7), ("batches", 60), adjacencies=ALL,
     ),
     *plans(epochs(3), [("banded-inverse", 12, (1.0, -0.9, 0.1)), ("wavy", 12)], *sigmas(COMMON),
-        ("lots", 60)),
+        ("batches", 60)),
     *plans(
         epochs(3), [("lambda", 12, 0.8)],
         ("profile", 4.0), ("risk", 4.0), ("composed", 4.0, 7), ("selected", 4.0, 10.0, 0.0),
@@ -220,7 +220,7 @@ UNSAMPLED = [
         ("renyi", 5.0),
     ),
     *plans(min_sep(390, 10), [README], ("attack", 0.01, 0.05), ("advantage", 0.2), unit="user"),
-    *plans(SINGLE, [("lambda", 120, 0.9)], ("sigma", 8.0, 1e-5), ("lots", 600)),
+    *plans(SINGLE, [("lambda", 120, 0.9)], ("sigma", 8.0, 1e-5), ("batches", 600)),
     *plans(min_sep(100, 5), [("lambda", 500, 0.9)], *sigmas((4.0, 1e-5), (1.0, 1e-7))),
     *plans(min_sep(10, 5), [("fitted lambda", 50), ("fitted banded", 50, 4), ("fitted inverse", 50, 3)],
         ("errors",)),
@@ -252,7 +252,8 @@ SAMPLED = [
     *plans(poisson(1.0), [("identity", 12)], *sigmas(COMMON), methods=(EXACT, RDP, PLD)),
     *plans(
         poisson(0.01), [("identity", 1000)],
-        ("profile", 1.0), ("executed", 2.0, 1e-6, 250), ("given", 1.1, 1e-5), ("lots", 600), adjacencies=BOTH,
+        ("profile", 1.0), ("executed", 2.0, 1e-6, 250), ("given", 1.1, 1e-5), ("batches", 600),
+        adjacencies=BOTH,
     ),
     *plans(poisson(0.01), [("identity", 1000)], ("composed", 1.0, 2)),
     *plans(poisson(0.1), [("identity", 100)], ("advantage", 0.1)),
@@ -261,24 +262,24 @@ SAMPLED = [
     *plans(
         poisson(0.2, users=3), [("identity", 12)],
         *sigmas(COMMON, (0.1, 1e-8)), ("epsilon", 4.0, 1e-5), ("delta", 4.0, 1.0), ("executed", 2.0, 1e-5, 6),
-        ("lots", 60), methods=(None, PLD), adjacencies=BOTH,
+        ("batches", 60), methods=(None, PLD), adjacencies=BOTH,
     ),
     *plans(poisson(0.01, users=5), [("identity", 1000)], *sigmas((2.0, 1e-5))),
     *plans(poisson(1e-4, users=1000), [("identity", 10)], ("epsilon", 500.0, 1e-6)),
-    # lots that are cut, lots of one size
+    # batches that are cut, batches of one size
     *plans(
-        poisson(0.2, lot=8, size=30), [("identity", 1), ("identity", 12)],
+        poisson(0.2, batch=8, size=30), [("identity", 1), ("identity", 12)],
         *sigmas(COMMON), ("epsilon", 1.5, 1e-5), ("delta", 1.5, 1.0), ("executed", 2.0, 1e-5, 1),
-        ("lots", 30), methods=(None, PLD), adjacencies=("zero_out",),
+        ("batches", 30), methods=(None, PLD), adjacencies=("zero_out",),
     ),
-    *plans(poisson(0.2, lot=8, size=30), [("identity", 1)], ("profile", 1.5), adjacencies=("zero_out",)),
-    *plans(poisson(0.01, lot=150, size=10_000), [("identity", 1000)], *sigmas((4.0, 1e-5)),
+    *plans(poisson(0.2, batch=8, size=30), [("identity", 1)], ("profile", 1.5), adjacencies=("zero_out",)),
+    *plans(poisson(0.01, batch=150, size=10_000), [("identity", 1000)], *sigmas((4.0, 1e-5)),
         adjacencies=("zero_out",)),
-    *plans(poisson(1.0, lot=5, size=30), [("identity", 12)], *sigmas(COMMON), adjacencies=("zero_out",)),
+    *plans(poisson(1.0, batch=5, size=30), [("identity", 12)], *sigmas(COMMON), adjacencies=("zero_out",)),
     *plans(
         fixed_size(30, 5), [("identity", 12)],
         *sigmas(COMMON, (0.1, 1e-8)), ("epsilon", 3.0, 1e-5), ("delta", 3.0, 1.0), ("executed", 2.0, 1e-5, 6),
-        ("lots", 30), methods=(None, PLD), adjacencies=("replace_one",),
+        ("batches", 30), methods=(None, PLD), adjacencies=("replace_one",),
     ),
     *plans(fixed_size(30, 5), [("identity", 12)], ("profile", 3.0), adjacencies=("replace_one",)),
     *plans(
@@ -293,7 +294,7 @@ SAMPLED = [
     *plans(
         cyclic(0.3, 4), [("square-root", 12, 2), ("square-root", 10, 2),
             ("banded", 12, (1.0, -0.3, 0.7, 0.1))],
-        ("sensitivity",), *sigmas(COMMON), ("epsilon", 2.0, 1e-5), ("delta", 2.0, 1.0), ("lots", 60),
+        ("sensitivity",), *sigmas(COMMON), ("epsilon", 2.0, 1e-5), ("delta", 2.0, 1.0), ("batches", 60),
         adjacencies=BOTH,
     ),
     *plans(
@@ -305,7 +306,7 @@ SAMPLED = [
     *plans(cyclic(1.0, 4), [("square-root", 12, 2)], *sigmas(COMMON), methods=(None, EXACT)),
     *plans(
         cyclic(0.3, 4, users=2), [("square-root", 12, 2)],
-        *sigmas(COMMON), ("epsilon", 3.0, 1e-5), ("executed", 2.0, 1e-5, 6), ("lots of users", 60),
+        *sigmas(COMMON), ("epsilon", 3.0, 1e-5), ("executed", 2.0, 1e-5, 6), ("batches of users", 60),
         methods=(None, PLD), adjacencies=BOTH,
     ),
     *plans(cyclic(0.04, 4, users=5), [("square-root", 1000, 4)], *sigmas((8.0, 1e-5))),
@@ -313,11 +314,11 @@ SAMPLED = [
 
 # ---- random rests between participations
 
-RESTING = [
+COOLDOWN = [
     *plans(
         rests(4, 0.1), [("square-root", 12, 4)],
         ("sensitivity",), ("errors",), ("sigma", 2.0, 1e-3), ("epsilon", 1.5, 1e-3), ("delta", 1.5, 1.0),
-            ("lots", 60),
+            ("batches", 60),
         adjacencies=BOTH,
     ),
     *plans(
@@ -374,7 +375,7 @@ IN_BINS = [
     *plans(bins(4), [("lambda", 12, 0.5)], *sigmas(*CORNERS), methods=(RDP,)),
     *plans(
         bins(4), [("lambda", 12, 0.5)],
-        ("profile", 3.0), ("certified", 2.0, 1e-5), ("executed", 2.0, 1e-5, 7), ("lots", 60),
+        ("profile", 3.0), ("certified", 2.0, 1e-5), ("executed", 2.0, 1e-5, 7), ("batches", 60),
     ),
     *plans(bins(4), [("lambda", 12, 0.5)], ("profile", 3.0), methods=(RDP,)),
     *plans(bins(4), [("lambda", 12, 0.5)], ("given", 3.0, 1e-5), ("executed", 2.0, 1e-5, 7),
@@ -394,7 +395,7 @@ IN_BINS = [
     *plans(bins(4), [("falling", 12)], *sigmas(COMMON), methods=(None, EXACT)),
     *plans(bins(4), [("identity", 12)], ("risk", 2.0), ("attack", 0.01, 0.05), ("advantage", 0.1),
         ("composed", 2.0, 3)),
-    *plans(bins(100), [("identity", 1000)], *sigmas(COMMON), ("lots", 1000)),
+    *plans(bins(100), [("identity", 1000)], *sigmas(COMMON), ("batches", 1000)),
     *plans(bins(10), [("lambda", 40, 0.5)], ("sigma", 4.0, 1e-5), methods=(None, RDP)),
     *plans(bins(1), [("lambda", 12, 0.5)], *sigmas(COMMON), methods=(None, RDP)),
     *plans(bins(4), [("fitted in bins", 12, 4)], ("errors",)),
@@ -403,12 +404,12 @@ IN_BINS = [
         bins(4, users=2), [("lambda", 12, 0.5)], ("sigma", 2.0, 1e-3), ("delta", 5.0, 1.0),
         methods=(None, CERTIFIED, IMPORTANCE, RDP), adjacencies=BOTH,
     ),
-    *plans(bins(4, users=2), [("lambda", 12, 0.5)], ("sensitivity",), ("lots", 60)),
+    *plans(bins(4, users=2), [("lambda", 12, 0.5)], ("sensitivity",), ("batches", 60)),
     *plans(bins(10, users=2), [("lambda", 40, 0.5)], ("sigma", 4.0, 1e-5), methods=(RDP,)),
     *plans(bins(1, users=3), [("lambda", 12, 0.5)], *sigmas(COMMON)),
     # bins drawn anew every epoch
     *plans(
-        fresh(2), [("identity", 4)], ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5), ("lots", 60),
+        fresh(2), [("identity", 4)], ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5), ("batches", 60),
         adjacencies=BOTH,
     ),
     *plans(fresh(2), [("identity", 4)], ("profile", 3.0)),
@@ -440,13 +441,14 @@ TOGETHER = [
     ledger([("selection", 10.0, *_ONCE, 0.1, 1e-7)], *TOTALS),
     ledger([(*_ONCE, 0.5, 1e-6), (*_ROWS, 0.2, 1e-7)], ("left", 1e-6), *TOTALS, budget=(1.0, 1e-5)),
     ledger([(*_SGD, 0.5, 1e-6), (*_ROWS, 0.2, 1e-7)], ("left", 1e-6), *TOTALS, budget=(1.0, 1e-5),
-        currency="renyi"),
+        accounting="renyi"),
     ledger(
         [(*_SGD, 0.5, 1e-6), (*_BINS_MOMENTS, 0.2, 1e-7)], ("left", 1e-6), budget=(8.0, 1e-5),
-            currency="renyi 8",
+            accounting="renyi 8",
     ),
-    ledger([(*_BINS, 0.5, 1e-6), (*_SGD, 0.2, 1e-7)], ("left", 1e-6), budget=(1.0, 1e-5), currency="claims"),
-    ledger([(*_BINS, 0.05, 1e-7)] * 2, ("left", 1e-6), budget=(1.0, 1e-5), currency="claims 1e-6"),
+    ledger([(*_BINS, 0.5, 1e-6), (*_SGD, 0.2, 1e-7)], ("left", 1e-6), budget=(1.0, 1e-5),
+        accounting="claims"),
+    ledger([(*_BINS, 0.05, 1e-7)] * 2, ("left", 1e-6), budget=(1.0, 1e-5), accounting="claims 1e-6"),
     ledger([(*_SGD, 2.0, 1e-6)], *TOTALS, adjacency="zero_out"),
     ledger([(*_ONCE, 2.0, 1e-6)], *TOTALS, adjacency="replace_one"),
     Plan(("counts", {"sigma": 20.0, "each": 1, "releases": 12}), None, (("counts", 1e-6, 0.5),)),
@@ -456,15 +458,15 @@ TOGETHER = [
     Plan(("blocks", {"norms": (0.1, 0.5, 2.0), "sigma": 2.3395}), None, (("blocks",),)),
     Plan(("adaptive clip", {"sigma": 1.3, "share": 0.01}), None, (("clip",),)),
     Plan(("adaptive clip", {"sigma": 0.5, "share": 0.5}), None, (("clip",),)),
-    Plan(("lot", {"sigmas": (1.0, 1.0)}), ("of", *_SGD), (("lot", 1e-6, 0.5),)),
-    Plan(("lot", {"sigmas": (5.0, 4.0)}), ("of", *_ROWS), (("lot", 1e-6, 0.5),)),
+    Plan(("batch", {"sigmas": (1.0, 1.0)}), ("of", *_SGD), (("batch", 1e-6, 0.5),)),
+    Plan(("batch", {"sigmas": (5.0, 4.0)}), ("of", *_ROWS), (("batch", 1e-6, 0.5),)),
     Plan(("history", {"steps": ((1.1, 256 / 60_000, 3510), (0.9, 0.01, 100))}), None,
         (("history", 1e-5, 1.0),)),
     *(
         Plan(("sizes", {"size": 1000, "batch": 50, "epochs": 6}), ("as", sampling, settings), (("planned",),))
         for sampling, settings in (
             ("every-step", {}), ("single", {}), ("min-sep", {}), ("min-sep", {"min_sep": 10}), ("epochs", {}),
-            ("poisson", {}), ("poisson", {"users": 3}), ("poisson", {"lot": 90}), ("fixed-size", {}),
+            ("poisson", {}), ("poisson", {"users": 3}), ("poisson", {"batch": 90}), ("fixed-size", {}),
             ("b-min-sep", {"separation": 4}), ("cyclic", {"cycle": 4}), ("cyclic", {"cycle": 4, "users": 3}),
             ("bins", {}), ("bins", {"users": 2}), ("fresh bins", {}), ("min-sep", {"users": 2}),
         )
@@ -488,15 +490,15 @@ REFUSING = [
         for who in (poisson(0.2), poisson(0.2, users=2), cyclic(0.3, 4), rests(4, 0.1), bins(4),
             bins(4, users=2), fresh(4))
     ),
-    _refused(poisson(0.2, lot=8, size=30), _ID),
-    _refused(poisson(0.2, lot=8, size=30), _ID, adjacency="replace_one"),
+    _refused(poisson(0.2, batch=8, size=30), _ID),
+    _refused(poisson(0.2, batch=8, size=30), _ID, adjacency="replace_one"),
     _refused(fixed_size(30, 5), _ID),
     _refused(fixed_size(30, 5), _ID, adjacency="zero_out"),
     # nor for correlated noise
     _refused(poisson(0.2), _LAM),
     _refused(poisson(0.2), ("falling", 12)),
     _refused(poisson(0.2, users=2), _LAM),
-    _refused(poisson(0.2, lot=8, size=30), _LAM, adjacency="zero_out"),
+    _refused(poisson(0.2, batch=8, size=30), _LAM, adjacency="zero_out"),
     _refused(fixed_size(30, 5), _LAM, adjacency="replace_one"),
     _refused(cyclic(0.3, 2), ("square-root", 12, 4)),
     _refused(cyclic(0.3, 2, users=2), ("square-root", 12, 4)),
@@ -508,23 +510,23 @@ REFUSING = [
     _refused(fresh(4), _LAM),
     _refused(fresh(4), ("falling", 12)),
     # nor by the method
-    *(_refused(min_sep(4), _LAM, method=how) for how in (PLD, PRV, CERTIFIED, IMPORTANCE, PROGRAMME)),
-    *(_refused(poisson(0.2), _ID, method=how) for how in (EXACT, CERTIFIED, IMPORTANCE, PROGRAMME)),
+    *(_refused(min_sep(4), _LAM, method=how) for how in (PLD, PRV, CERTIFIED, IMPORTANCE, PROGRAM)),
+    *(_refused(poisson(0.2), _ID, method=how) for how in (EXACT, CERTIFIED, IMPORTANCE, PROGRAM)),
     *(_refused(poisson(0.2, users=2), _ID, method=how) for how in (PRV, RDP, EXACT)),
-    _refused(poisson(0.2, lot=8, size=30), _ID, method=RDP, adjacency="zero_out"),
+    _refused(poisson(0.2, batch=8, size=30), _ID, method=RDP, adjacency="zero_out"),
     _refused(fixed_size(30, 5), _ID, method=PRV, adjacency="replace_one"),
     _refused(cyclic(0.3, 4), ("square-root", 12, 2), method=EXACT),
-    *(_refused(rests(4, 0.1), ("square-root", 12, 4), method=how) for how in (PLD, RDP, EXACT, PROGRAMME)),
+    *(_refused(rests(4, 0.1), ("square-root", 12, 4), method=how) for how in (PLD, RDP, EXACT, PROGRAM)),
     *(_refused(bins(4), _LAM, method=how) for how in (PLD, PRV, EXACT)),
-    *(_refused(bins(4, users=2), _LAM, method=how) for how in (PLD, PROGRAMME, EXACT)),
+    *(_refused(bins(4, users=2), _LAM, method=how) for how in (PLD, PROGRAM, EXACT)),
     *(_refused(fresh(4), _ID, method=how) for how in (PLD, RDP, CERTIFIED)),
     # sizes that do not fit, numbers out of range, budgets out of reach
     _refused(epochs(5), _LAM),
     _refused(bins(5), _LAM),
     _refused(min_sep(13), _LAM),
     _refused(poisson(1.5), _ID),
-    _refused(poisson(0.2, users=2, lot=8, size=30), _ID),
-    _refused(poisson(0.2, lot=8), _ID),
+    _refused(poisson(0.2, users=2, batch=8, size=30), _ID),
+    _refused(poisson(0.2, batch=8), _ID),
     _refused(fixed_size(30, 31), _ID, adjacency="replace_one"),
     _refused(min_sep(4), _LAM, ("sigma", 0.0, 1e-5)),
     _refused(min_sep(4), _LAM, ("sigma", 2.0, 1.0)),
@@ -533,10 +535,10 @@ REFUSING = [
     _refused(poisson(0.2), _ID, ("error without a sigma",)),
     _refused(rests(4, 0.1), ("square-root", 12, 4), ("attack", 0.01, 0.05)),
     ledger([(*_SGD, 2.0, 1e-6)], ("total epsilon", 1e-5), budget=(1.0, 1e-5)),
-    ledger([(*_BINS, 0.5, 1e-6)], ("total epsilon", 1e-5), budget=(1.0, 1e-5), currency="gdp"),
+    ledger([(*_BINS, 0.5, 1e-6)], ("total epsilon", 1e-5), budget=(1.0, 1e-5), accounting="gdp"),
     ledger([(*_ONCE, 0.5, 1e-6), (*_ONCE, 0.9, 1e-5)], ("total epsilon", 1e-5), budget=(1.0, 1e-5),
-        currency="gdp"),
+        accounting="gdp"),
 ]  # fmt: skip
 
-EVERY = merged([UNSAMPLED, SAMPLED, RESTING, IN_BINS, TOGETHER])
+EVERY = merged([UNSAMPLED, SAMPLED, COOLDOWN, IN_BINS, TOGETHER])
 REFUSED = merged([REFUSING])

@@ -61,31 +61,31 @@ def test_trap_02_the_type_of_sigma_drops_no_compositions(sigma):
 def test_trap_03_the_count_of_a_claim_is_not_ignored():
     """Ten pure ln 3 releases cost 10.99 at delta = 0, not 1.10; here ten claims in one ledger."""
     cal = dm.calibrate_sigma(
-        dm.Identity(4), math.log(3.0), 1e-12, participation=dm.BallsInBins(2), method=dm.Rdp()
+        dm.Identity(4), math.log(3.0), 1e-12, participation=dm.BallsInBins(2), method=dm.methods.Rdp()
     )
     ledger = dm.Ledger()
     for index in range(10):
-        ledger.add(f"release {index}", cal, lot=f"lot {index}")
+        ledger.add(f"release {index}", cal, batch=f"batch {index}")
     # At so small a delta nothing is gained over adding up.
     assert ledger.epsilon(1.01e-11, profiles=False).upper == pytest.approx(10.0 * math.log(3.0), rel=1e-3)
     assert ledger.epsilon(1.01e-11, profiles=False).upper <= 10.0 * math.log(3.0) * (1.0 + 1e-12)
 
 
-def test_trap_04_blocks_of_one_lot_do_not_compose_like_two_lots():
+def test_trap_04_blocks_of_one_batch_do_not_compose_like_two_batches():
     """Sigma = 1 twice, q = 0.01, T = 1000, delta = 1e-6: 5.287 jointly, 2.955 composed wrongly."""
     wrong = PLDAccountant(value_discretization_interval=1e-3)
     wrong.compose(dp_event.PoissonSampledDpEvent(0.01, dp_event.GaussianDpEvent(1.0)), 2000)
     assert wrong.get_epsilon(1e-6) == pytest.approx(2.955, rel=5e-3)
-    lot = dm.Lot("lots of the run", dm.Identity(1000), dm.Poisson(0.01))
-    lot.register("first", 1.0)
-    lot.register("second", 1.0)
-    assert lot.epsilon(1e-6).lower == pytest.approx(5.287, rel=5e-3)
+    batch = dm.ledgers.SharedBatch("batches of the run", dm.Identity(1000), dm.Poisson(0.01))
+    batch.register("first", 1.0)
+    batch.register("second", 1.0)
+    assert batch.epsilon(1e-6).lower == pytest.approx(5.287, rel=5e-3)
     cal = dm.calibrate_sigma(dm.Identity(10), 1.0, 1e-6, participation=dm.Poisson(0.01))
     ledger = dm.Ledger()
-    ledger.add("first", cal, lot="lots of the run")
-    with pytest.raises(dm.UnsupportedCombinationError, match="two releases from one lot"):
-        ledger.add("second", cal, lot="lots of the run")
-    with pytest.raises(dm.InvalidParameterError, match="lot"):
+    ledger.add("first", cal, batch="batches of the run")
+    with pytest.raises(dm.UnsupportedCombinationError, match="two releases from one batch"):
+        ledger.add("second", cal, batch="batches of the run")
+    with pytest.raises(dm.InvalidParameterError, match="batch"):
         ledger.add("second", cal)
 
 
@@ -108,7 +108,7 @@ def test_trap_06_past_the_horizon_no_row_is_used_again():
     """A row index that clamps gives every later step the same noise: differences are exact gradients."""
     cal = dm.calibrate_sigma(dm.LambdaCGD(4, 0.5), 1.0, 1e-5)
     for step in (4, 5, 10**9):
-        with pytest.raises(dm.HorizonError):
+        with pytest.raises(dm.exceptions.HorizonError):
             cal.noise_variance(step, 1.0, 1.0)
     torch = pytest.importorskip("torch")
     from dpmech.optim import NoiseStream
@@ -117,7 +117,7 @@ def test_trap_06_past_the_horizon_no_row_is_used_again():
     rows = [stream.step()[0] for _ in range(4)]
     assert len({tuple(row.tolist()) for row in rows}) == 4
     for _ in range(2):
-        with pytest.raises(dm.HorizonError):
+        with pytest.raises(dm.exceptions.HorizonError):
             stream.step()
 
 
@@ -176,11 +176,13 @@ def test_trap_10_replace_one_reaches_every_method():
     assert exact.exact
     assert exact.upper == pytest.approx(9.997, abs=1e-3)
     assert float(oracles.gaussian_delta(0.5, exact.upper)) == pytest.approx(1e-5, rel=1e-8)
-    assert dm.epsilon(dm.Identity(1), 1.0, 1e-5, adjacency=replace, method=dm.Rdp()).upper >= exact.upper
+    assert (
+        dm.epsilon(dm.Identity(1), 1.0, 1e-5, adjacency=replace, method=dm.methods.Rdp()).upper >= exact.upper
+    )
     ledger = dm.Ledger(replace)
     cal = dm.calibrate_sigma(dm.Identity(1), exact.upper, 1e-5, adjacency=replace)
     ledger.add("release", cal)
-    for method in (None, dm.Rdp()):
+    for method in (None, dm.methods.Rdp()):
         assert ledger.epsilon(1e-5, method=method).upper >= exact.upper * (1.0 - 1e-9)
     for participation in (dm.Poisson(0.5), dm.CyclicPoisson(0.5, 1), dm.BallsInBins(1)):
         with pytest.raises(dm.UnsupportedCombinationError, match="REPLACE_ONE"):
@@ -192,8 +194,8 @@ def test_trap_11_no_size_loses_a_step_to_float_division():
     lost = 0
     for size in range(1, 3000):
         plan = TrainingPlan(size, 1, 1)
-        assert (plan.steps_per_epoch, plan.n) == (size, size)
-        assert TrainingPlan(7 * size + 3, 7, 5).n == 5 * ((7 * size + 3) // 7)
+        assert (plan.steps_per_epoch, plan.steps) == (size, size)
+        assert TrainingPlan(7 * size + 3, 7, 5).steps == 5 * ((7 * size + 3) // 7)
         lost += int(1 / (1 / size)) != size
     assert lost > 100
     with pytest.raises(dm.InvalidParameterError, match="epochs"):
@@ -206,7 +208,7 @@ def test_trap_12_tiny_eps_does_not_cost_more_noise_than_it_must():
     assert cal.sigma == pytest.approx(771.0, rel=5e-3)
 
 
-def test_trap_13_the_normaliser_is_a_public_constant():
+def test_trap_13_the_denominator_is_a_public_constant():
     """One computed from the private number of records tells that number."""
     cal = dm.calibrate_sigma(dm.Identity(4), 1.0, 1e-5)
     parameters = inspect.signature(cal.noise_variance).parameters
@@ -223,7 +225,7 @@ def test_trap_13_the_normaliser_is_a_public_constant():
         optimizer.step()
         optimizer.close()
         updates.append(-weights.detach())
-    # The same noise in both runs: four more records move the mean by 4 / 8 of one, whatever the lot's size.
+    # The same noise in both runs: four more records move the mean by 4 / 8 of one, whatever the batch's size.
     difference = updates[1] - updates[0]
     np.testing.assert_allclose(difference.numpy(), [4 * 0.3 / 8, 4 * 0.4 / 8], rtol=1e-3)
 
@@ -259,7 +261,9 @@ def test_trap_15_the_identity_strategy_knows_its_participation():
 def test_trap_16_prv_models_both_directions_in_a_bounded_domain():
     """The package has the direction mixture against Gaussian only, and a domain that can outgrow memory."""
     q, sigma, eps = 0.3, 1.0, 0.2
-    accountant = PrvAccountant(PoissonRelease(q, 2, dm.Bounds.bracket(1.0, 1.0, dm.Provenance("one"))))
+    accountant = PrvAccountant(
+        PoissonRelease(q, 2, dm.Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("one")))
+    )
     found = []
     for side, remove in zip(accountant._sides(sigma), (True, False), strict=True):
         exact = float(oracles.sampled_delta_two_steps(q, sigma, eps, remove=remove, digits=15))
@@ -271,7 +275,7 @@ def test_trap_16_prv_models_both_directions_in_a_bounded_domain():
     assert min(found) < 0.7 * max(found)
     small, pld = (
         dm.epsilon(dm.Identity(20), 300.0, 1e-8, participation=dm.Poisson(0.01), method=method)
-        for method in (dm.Prv(), dm.Pld())
+        for method in (dm.methods.Prv(), dm.methods.Pld())
     )
     assert pld.lower <= small.upper < 3.0 * pld.upper < 1e-2
 

@@ -186,7 +186,7 @@ def test_every_pair_that_the_library_accepts_is_in_a_plan():
 
 def users_of(plan):
     """Which settings make another kind of one participation."""
-    return tuple(name for name in ("users", "lot") if plan.who[1].get(name) is not None)
+    return tuple(name for name in ("users", "batch") if plan.who[1].get(name) is not None)
 
 
 def made(plan):

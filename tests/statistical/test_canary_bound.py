@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.auditing.one_run import _largest_eps, _p_value
+from dpmech.audits.one_run import _largest_eps, _p_value
 
 ALPHA = 1e-9
 RUNS = 20_000
@@ -40,7 +40,7 @@ def shape(guesses, eps):
     return scipy.stats.binom.pmf(np.arange(guesses + 1), guesses, 1.0 / (1.0 + math.exp(-eps)))
 
 
-def by_linear_programme(right, guesses, canaries, eps, delta):
+def by_linear_program(right, guesses, canaries, eps, delta):
     """The largest P(W >= right) over all laws of W that the inequality of the proof allows."""
     size = guesses + 1
     rows, limits = [], []
@@ -68,8 +68,8 @@ def worst_law(right, guesses, canaries, eps, delta):
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_p_value_is_the_optimum_of_the_proofs_programme(case):
-    assert _p_value(*case) == pytest.approx(by_linear_programme(*case), rel=1e-7)
+def test_the_p_value_is_the_optimum_of_the_proofs_program(case):
+    assert _p_value(*case) == pytest.approx(by_linear_program(*case), rel=1e-7)
 
 
 @given(st.data())
@@ -80,7 +80,7 @@ def test_the_p_value_is_the_optimum_wherever_it_is_not_one(data):
     eps, delta = data.draw(st.floats(0.0, 4.0)), data.draw(st.floats(1e-6, 0.2))
     found = _p_value(right, guesses, canaries, eps, delta)
     if right > guesses / (1.0 + math.exp(-eps)):
-        assert found == pytest.approx(by_linear_programme(right, guesses, canaries, eps, delta), rel=1e-6)
+        assert found == pytest.approx(by_linear_program(right, guesses, canaries, eps, delta), rel=1e-6)
     else:
         assert found == 1.0
 
@@ -157,7 +157,9 @@ def test_coverage_under_the_worst_mechanism_and_without_the_term_in_delta():
 
 
 def scored(answers, included, **options):
-    return dm.one_run_epsilon(answers, included, 1e-6, confidence=LEVEL, guesses=[(40, 40)], **options).lower
+    return dm.audits.one_run_epsilon(
+        answers, included, 1e-6, confidence=LEVEL, guesses=[(40, 40)], **options
+    ).lower
 
 
 def test_coverage_under_randomised_response():
@@ -191,8 +193,8 @@ def test_gaussian_canaries_are_covered_and_too_little_noise_is_found(factor, aud
     for _ in range(audits):
         included = rng.integers(0, 2, size=canaries, dtype=bool)
         released = included[:, None] + factor * sigma * rng.standard_normal((canaries, 1))
-        scores = dm.canary_scores(released, dm.Identity(1), sigma, joins)
-        exceeded += dm.one_run_epsilon(scores, included, delta).lower > eps
+        scores = dm.audits.canary_scores(released, dm.Identity(1), sigma, joins)
+        exceeded += dm.audits.one_run_epsilon(scores, included, delta).lower > eps
     if factor == 1.0:
         assert exceeded <= most(1.0 - LEVEL, audits)
     else:
@@ -245,11 +247,11 @@ def test_scores_are_log_likelihood_ratios(strategy, participation, steps):
     rng, sigma = np.random.default_rng(6), 1.3
     rows, strengths = 2.0 * rng.standard_normal((20, steps)), rng.uniform(0.5, 1.0, steps)
     patterns, weights = sampled_patterns(participation, 6)
-    found = dm.canary_scores(rows, strategy, sigma, participation)
+    found = dm.audits.canary_scores(rows, strategy, sigma, participation)
     np.testing.assert_allclose(
         found, density_ratio(rows, strategy, sigma, patterns, weights), rtol=1e-8, atol=1e-9
     )
-    found = dm.canary_scores(rows, strategy, sigma, participation, strengths=strengths)
+    found = dm.audits.canary_scores(rows, strategy, sigma, participation, strengths=strengths)
     weaker = [pattern[:steps] * strengths for pattern in patterns]
     np.testing.assert_allclose(
         found, density_ratio(rows, strategy, sigma, weaker, weights), rtol=1e-8, atol=1e-9
@@ -260,7 +262,7 @@ def test_scores_of_known_steps():
     rng, sigma, strategy = np.random.default_rng(7), 1.3, dm.InverseSquareRoot(5, 3)
     rows, joins = rng.standard_normal((30, 5)), rng.random((30, 5)) < 0.5
     strengths = rng.uniform(0.5, 1.0, 5)
-    found = dm.canary_scores(rows, strategy, sigma, joins, strengths=strengths)
+    found = dm.audits.canary_scores(rows, strategy, sigma, joins, strengths=strengths)
     expected = [
         density_ratio(row[None], strategy, sigma, [join * strengths], [1.0])
         for row, join in zip(rows, joins, strict=True)
@@ -271,7 +273,7 @@ def test_scores_of_known_steps():
 def test_long_sampled_runs_are_scored_in_parts():
     rng = np.random.default_rng(8)
     rows = rng.standard_normal((3, 1100))
-    found = dm.canary_scores(rows, dm.Identity(1100), 2.0, dm.Poisson(0.1))
+    found = dm.audits.canary_scores(rows, dm.Identity(1100), 2.0, dm.Poisson(0.1))
     losses = np.log1p(0.1 * np.expm1((rows - 0.5) / 4.0)).sum(axis=1)
     np.testing.assert_allclose(found, losses, rtol=1e-9)
 
@@ -305,7 +307,7 @@ def test_bad_arguments_of_the_bound(changes, message):
         "delta": 1e-5,
     }
     with pytest.raises(dm.InvalidParameterError, match=message):
-        dm.one_run_epsilon(**(arguments | changes))
+        dm.audits.one_run_epsilon(**(arguments | changes))
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12), st.data())
@@ -319,27 +321,27 @@ def test_right_guesses_are_counted_one_by_one(seed, canaries, data):
         (rank >= canaries - high and coin) or (rank < low and not coin)
         for rank, coin in zip(ranks, included, strict=True)
     )
-    found = dm.one_run_epsilon(scores, included, 1e-5, guesses=[(high, low)])
+    found = dm.audits.one_run_epsilon(scores, included, 1e-5, guesses=[(high, low)])
     assert str(found.by) == f"one run, {canaries} canaries, {right} of {high} + {low} guesses right"
 
 
 def test_what_the_bound_says_of_itself():
     included = np.arange(100) % 2 == 0
     scores = np.where(included, 1.0, -1.0) * np.arange(1, 101)
-    found = dm.one_run_epsilon(scores, included, 1e-6)
+    found = dm.audits.one_run_epsilon(scores, included, 1e-6)
     assert found.upper == math.inf
     assert found.guarantee.error == pytest.approx(0.05)
     assert str(found.by) == (
         "one run, 100 canaries, 26 of 13 + 13 guesses right, the best of 6 ways to guess with a union bound"
     )
-    alone = dm.one_run_epsilon(scores, included, 1e-6, guesses=[(13, 13)])
+    alone = dm.audits.one_run_epsilon(scores, included, 1e-6, guesses=[(13, 13)])
     assert str(alone.by) == "one run, 100 canaries, 26 of 13 + 13 guesses right"
     assert alone.lower > found.lower > 1.0
     # All 26 right: q^26 and the term in delta make up the error.
     assert _p_value(26, 26, 100, alone.lower, 1e-6) == pytest.approx(0.05, rel=1e-6)
-    assert dm.one_run_epsilon(-scores, included, 1e-6).lower == 0.0
-    assert dm.one_run_epsilon([3.0], np.array([True]), 1e-6, guesses=[(1, 0)]).lower == 0.0
-    assert dm.one_run_epsilon([3.0], np.array([True]), 1e-6).lower == 0.0
+    assert dm.audits.one_run_epsilon(-scores, included, 1e-6).lower == 0.0
+    assert dm.audits.one_run_epsilon([3.0], np.array([True]), 1e-6, guesses=[(1, 0)]).lower == 0.0
+    assert dm.audits.one_run_epsilon([3.0], np.array([True]), 1e-6).lower == 0.0
 
 
 @pytest.mark.parametrize(
@@ -373,7 +375,7 @@ def test_bad_arguments_of_the_scores(changes, error, message):
         "participation": dm.BallsInBins(2),
     } | changes
     with pytest.raises(error, match=message):
-        dm.canary_scores(**arguments)
+        dm.audits.canary_scores(**arguments)
 
 
 def exact_p_value(right, guesses, canaries, eps, delta):

@@ -1,4 +1,4 @@
-"""What `dm.empirical_epsilon` is made of: the worst gradients, the best test and its bound.
+"""What `dm.audits.empirical_epsilon` is made of: the worst gradients, the best test and its bound.
 
 Its runs against certificates, of every sampling scheme, are in tests/conformance/test_scheme.py.
 """
@@ -8,7 +8,7 @@ import pytest
 import scipy.stats
 
 import dpmech as dm
-from dpmech.auditing.many_runs import _best_cut, _bounds
+from dpmech.audits.many_runs import _best_cut, _bounds
 from dpmech.engines.likelihood_ratios import Algebra
 from dpmech.schemes import scheme_of
 
@@ -25,12 +25,12 @@ REPLACE = dm.Adjacency.REPLACE_ONE
 def test_the_mechanism_as_dpmech_defines_it_is_tested_by_default():
     cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.7), 1.0, 0.1, participation=dm.MinSep(4, 3))
     options = {"participation": cal.participation, "samples": 50_000, "confidence": 1.0 - ALPHA}
-    true = dm.empirical_epsilon(cal.strategy, cal.sigma, 0.1, rng=1, **options)
+    true = dm.audits.empirical_epsilon(cal.strategy, cal.sigma, 0.1, rng=1, **options)
     assert 0.6 < true.lower <= 1.0
-    again = dm.empirical_epsilon(cal.strategy, cal.sigma, 0.1, rng=np.random.default_rng(1), **options)
+    again = dm.audits.empirical_epsilon(cal.strategy, cal.sigma, 0.1, rng=np.random.default_rng(1), **options)
     assert again == true
     # Half the noise, and a test that knows it.
-    assert dm.empirical_epsilon(cal.strategy, 0.5 * cal.sigma, 0.1, rng=1, **options).lower > 1.0
+    assert dm.audits.empirical_epsilon(cal.strategy, 0.5 * cal.sigma, 0.1, rng=1, **options).lower > 1.0
 
 
 def test_long_runs_need_no_dense_matrix():
@@ -40,7 +40,7 @@ def test_long_runs_need_no_dense_matrix():
     exact = strategy.to_dense()
     np.testing.assert_allclose(Algebra(strategy).matmul(rows), rows @ exact.T, atol=1e-10)
     np.testing.assert_allclose(Algebra(strategy).solve(rows) @ exact.T, rows, atol=1e-10)
-    found = dm.empirical_epsilon(
+    found = dm.audits.empirical_epsilon(
         strategy, 2.0, 0.1, participation=dm.SingleParticipation(), samples=1000, rng=1
     )
     assert 0.0 <= found.lower < dm.epsilon(strategy, 2.0, 0.1, participation=dm.SingleParticipation()).upper
@@ -150,4 +150,4 @@ def test_the_chosen_event_is_the_best_of_those_tried():
 def test_bad_arguments_are_refused(changes, error, message):
     arguments = {"strategy": dm.Identity(4), "sigma": 1.0, "delta": 0.1, "samples": 1000, "rng": 1} | changes
     with pytest.raises(error, match=message):
-        dm.empirical_epsilon(**arguments)
+        dm.audits.empirical_epsilon(**arguments)

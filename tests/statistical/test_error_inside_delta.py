@@ -54,7 +54,7 @@ def sigmas(monkeypatch):
         found = []
         for _ in range(runs):
             cal = dm.calibrate_sigma(
-                STRATEGY, EPS, DELTA, participation=SCHEME, method=method or dm.Certified(BETA)
+                STRATEGY, EPS, DELTA, participation=SCHEME, method=method or dm.methods.Certified(BETA)
             )
             assert cal.guarantee == dm.Guarantee(dm.Kind.PROBABLE, BETA, inside_delta=True)
             found.append(cal.sigma)

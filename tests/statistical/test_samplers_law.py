@@ -1,7 +1,7 @@
-"""The law of the lots: chi-square tests at ALPHA = 1e-9, two-sided, and planted faults that they reject.
+"""The law of the batches: chi-square tests at ALPHA = 1e-9, two-sided, and planted faults that they reject.
 
 Joint laws are tested on small datasets, where every outcome has a probability that can be written down: the
-lots of all steps together, over many keys or many steps. An outcome of probability 0 is a rejection by
+batches of all steps together, over many keys or many steps. An outcome of probability 0 is a rejection by
 itself. Marginal laws are tested on large ones. The counts behind each test are at least 50 a cell, and the
 seeds are fixed.
 """
@@ -37,7 +37,7 @@ def p_value(outcomes, law):
     return 2.0 * min(chi2.cdf(statistic), chi2.sf(statistic))
 
 
-def lots(sampler):
+def batches(sampler):
     return [sampler.indices(step) for step in range(sampler.n)]
 
 
@@ -52,10 +52,10 @@ def poisson_law(prob):
 
 
 def pairs_of_steps(run):
-    """Who of two examples took part, over disjoint pairs of consecutive lots."""
+    """Who of two examples took part, over disjoint pairs of consecutive batches."""
     bits = np.zeros((len(run), 2), dtype=int)
-    for step, lot in enumerate(run):
-        bits[step, lot] = 1
+    for step, batch in enumerate(run):
+        bits[step, batch] = 1
     return [tuple(row) for row in bits.reshape(-1, 4).tolist()]
 
 
@@ -67,38 +67,38 @@ def the_same_coin_for_all(rng):
     return [np.flatnonzero([rng.random() < PROB] * 2) for _ in range(2 * RUNS)]
 
 
-def the_same_lot_twice(rng):
+def the_same_batch_twice(rng):
     drawn = [np.flatnonzero(rng.random(2) < PROB) for _ in range(RUNS)]
-    return [lot for lot in drawn for _ in range(2)]
+    return [batch for batch in drawn for _ in range(2)]
 
 
 def never_empty(rng):
     drawn = []
     while len(drawn) < 2 * RUNS:
-        lot = np.flatnonzero(rng.random(2) < PROB)
-        if lot.size:
-            drawn.append(lot)
+        batch = np.flatnonzero(rng.random(2) < PROB)
+        if batch.size:
+            drawn.append(batch)
     return drawn
 
 
-def test_poisson_lots_have_the_joint_law_of_independent_coins():
-    run = lots(PoissonSampler(2, PROB, 2 * RUNS, rng=101))
+def test_poisson_batches_have_the_joint_law_of_independent_coins():
+    run = batches(PoissonSampler(2, PROB, 2 * RUNS, rng=101))
     assert p_value(pairs_of_steps(run), poisson_law(PROB)) > ALPHA
 
 
-@pytest.mark.parametrize("fault", [fixed_size, the_same_coin_for_all, the_same_lot_twice, never_empty])
-def test_lots_that_are_not_poisson_are_rejected(fault):
+@pytest.mark.parametrize("fault", [fixed_size, the_same_coin_for_all, the_same_batch_twice, never_empty])
+def test_batches_that_are_not_poisson_are_rejected(fault):
     run = fault(np.random.default_rng(102))
     assert p_value(pairs_of_steps(run), poisson_law(PROB)) < ALPHA
 
 
 @pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_a_sampling_probability_ten_percent_off_is_rejected(factor):
-    run = lots(PoissonSampler(2, factor * PROB, 2 * RUNS, rng=103))
+    run = batches(PoissonSampler(2, factor * PROB, 2 * RUNS, rng=103))
     assert p_value(pairs_of_steps(run), poisson_law(PROB)) < ALPHA
 
 
-# ---- Poisson: sizes of lots, and how often each of many examples came
+# ---- Poisson: sizes of batches, and how often each of many examples came
 
 
 SIZE, STEPS, SMALL = 2000, 5000, 0.005
@@ -118,25 +118,25 @@ def binomial_p_value(values, count, prob):
 
 
 def marginals(run):
-    """p-values of the sizes of lots and of the participations of examples."""
+    """p-values of the sizes of batches and of the participations of examples."""
     times = np.bincount(np.concatenate(run), minlength=SIZE)
     return (
-        binomial_p_value([lot.size for lot in run], SIZE, SMALL),
+        binomial_p_value([batch.size for batch in run], SIZE, SMALL),
         binomial_p_value(times, STEPS, SMALL),
     )
 
 
 def test_poisson_sizes_and_participations_are_binomial():
-    assert min(marginals(lots(PoissonSampler(SIZE, SMALL, STEPS, rng=104)))) > ALPHA
+    assert min(marginals(batches(PoissonSampler(SIZE, SMALL, STEPS, rng=104)))) > ALPHA
 
 
-def test_lots_of_one_size_and_shuffled_epochs_are_rejected():
+def test_batches_of_one_size_and_shuffled_epochs_are_rejected():
     rng = np.random.default_rng(105)
     size = int(SIZE * SMALL)
     chosen = [rng.choice(SIZE, size=size, replace=False) for _ in range(STEPS)]
     assert marginals(chosen)[0] < ALPHA
     epochs = [np.split(rng.permutation(SIZE), SIZE // size) for _ in range(STEPS * size // SIZE)]
-    shuffled = [lot for epoch in epochs for lot in epoch]
+    shuffled = [batch for epoch in epochs for batch in epoch]
     assert len(shuffled) == STEPS
     assert max(marginals(shuffled)) < ALPHA
 
@@ -152,8 +152,8 @@ def bins_of(run):
     found = []
     for epoch in range(EPOCHS):
         seen = [[] for _ in range(EXAMPLES)]
-        for place, lot in enumerate(run[epoch * BINS : (epoch + 1) * BINS]):
-            for example in lot:
+        for place, batch in enumerate(run[epoch * BINS : (epoch + 1) * BINS]):
+            for example in batch:
                 seen[example].append(place)
         found += [places[0] if len(places) == 1 else None for places in seen]
     return tuple(found)
@@ -189,7 +189,8 @@ def an_epoch_too_many(rng):
 def test_balls_in_bins_has_the_joint_law_of_one_allocation():
     rng = np.random.default_rng(106)
     outcomes = [
-        bins_of(lots(BallsInBinsSampler(EXAMPLES, BINS, BINS * EPOCHS, rng=rng))) for _ in range(ALLOCATIONS)
+        bins_of(batches(BallsInBinsSampler(EXAMPLES, BINS, BINS * EPOCHS, rng=rng)))
+        for _ in range(ALLOCATIONS)
     ]
     assert p_value(outcomes, BINS_LAW) > ALPHA
 
@@ -226,7 +227,7 @@ def next_to_the_bin_before(rng):
 def test_fresh_balls_in_bins_has_the_joint_law_of_independent_allocations():
     rng = np.random.default_rng(206)
     outcomes = [
-        bins_of_two(lots(FreshBallsInBinsSampler(EXAMPLES, BINS, BINS * EPOCHS, rng=rng)))
+        bins_of_two(batches(FreshBallsInBinsSampler(EXAMPLES, BINS, BINS * EPOCHS, rng=rng)))
         for _ in range(ALLOCATIONS)
     ]
     assert p_value(outcomes, FRESH_LAW) > ALPHA
@@ -301,13 +302,13 @@ def cyclic_law(prob):
 
 def bits_of(run):
     bits = np.zeros((2, CYCLE_STEPS), dtype=int)
-    for step, lot in enumerate(run):
-        bits[lot, step] = 1
+    for step, batch in enumerate(run):
+        bits[batch, step] = 1
     return tuple(map(tuple, bits.tolist()))
 
 
 def cyclic_outcomes(rng, prob):
-    return [bits_of(lots(CyclicPoissonSampler(2, prob, 2, CYCLE_STEPS, rng=rng))) for _ in range(RUNS)]
+    return [bits_of(batches(CyclicPoissonSampler(2, prob, 2, CYCLE_STEPS, rng=rng))) for _ in range(RUNS)]
 
 
 def in_groups(groups_by_step, rng):
@@ -328,7 +329,7 @@ def new_groups_each_cycle(rng):
 
 
 @pytest.mark.slow
-def test_cyclic_lots_have_the_joint_law_of_groups_and_coins():
+def test_cyclic_batches_have_the_joint_law_of_groups_and_coins():
     assert p_value(cyclic_outcomes(np.random.default_rng(110), 0.5), cyclic_law(0.5)) > ALPHA
 
 

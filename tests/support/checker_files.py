@@ -18,10 +18,10 @@ def hexed(value):
     return [hexed(item) for item in value] if isinstance(value, list) else value.hex()
 
 
-def sealed(document):
-    content = {key: value for key, value in document.items() if key != "seal"}
+def with_checksum(document):
+    content = {key: value for key, value in document.items() if key != "checksum"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return content | {"seal": hashlib.sha256(text.encode()).hexdigest()}
+    return content | {"checksum": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def steps_of(strategy):
@@ -46,7 +46,7 @@ def certificate(strategy, participation, eps, delta, sigma, /, **changes):
         "expected_batch_size": None,
         "coefficients": {},
     }
-    return sealed(
+    return with_checksum(
         {
             "guarantee": "deterministic upper bound",
             "schema_version": 1,

@@ -1,10 +1,10 @@
-"""Certificates that claim too much work, forged well: every hash and the seal computed anew."""
+"""Certificates that claim too much work, forged well: every hash and the checksum computed anew."""
 
 import dataclasses
 import json
 
 import dpmech as dm
-from dpmech.documents.document import seal_of, to_plain
+from dpmech.certificates.document import checksum_of_document, to_plain
 from dpmech.mechanism.strategies.base import Strategy
 
 BASE = dm.calibrate_sigma(dm.LambdaCGD(24, 0.5), 2.0, 1e-5, participation=dm.MinSep(12, 2)).certificate(
@@ -18,8 +18,8 @@ def document_of(certificate):
     return to_plain(stated | {name: stated[name] | derived[name] for name in derived})
 
 
-def sealed_text(document):
-    return json.dumps(document | {"seal": seal_of(document)}, separators=(",", ":"))
+def text_with_checksum(document):
+    return json.dumps(document | {"checksum": checksum_of_document(document)}, separators=(",", ":"))
 
 
 def changed(claim, **entries):
@@ -36,22 +36,22 @@ def claimed(strategy, participation=None, method=None):
     if method is not None:
         changes["evidence"] = dataclasses.replace(BASE.evidence, accountant=method)
         changes["achieved"] = dataclasses.replace(BASE.achieved, guarantee=guarantee_of(method))
-    return sealed_text(document_of(changed(BASE, **changes)))
+    return text_with_checksum(document_of(changed(BASE, **changes)))
 
 
 def guarantee_of(method):
     """The label that an accountant of this method gives."""
     if method.error == 0.0:
         return dm.Guarantee(dm.Kind.BOUND)
-    kind = dm.Kind.ESTIMATE if isinstance(method, dm.Importance) else dm.Kind.PROBABLE
+    kind = dm.Kind.ESTIMATE if isinstance(method, dm.methods.Importance) else dm.Kind.PROBABLE
     return dm.Guarantee(kind, method.error)
 
 
 def consistent(strategy, participation, method, kind):
     """The same with the true sensitivity and the label of this accountant: only its sigma may be false."""
-    by, eps = dm.Provenance("claimed"), BASE.budget.eps
+    by, eps = dm.numerics.Provenance("claimed"), BASE.budget.eps
     lower = eps if kind is dm.Kind.EXACT else 0.0
-    return sealed_text(
+    return text_with_checksum(
         document_of(
             changed(
                 BASE,
@@ -72,7 +72,7 @@ def edited(*path, value):
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    return sealed_text(document)
+    return text_with_checksum(document)
 
 
 def number(value):
@@ -112,7 +112,7 @@ def deep():
     for _ in range(400):
         outer = {"type": "ColumnNormalized", "strategy": outer}
     document["claim"]["strategy"] = outer
-    return sealed_text(document)
+    return text_with_checksum(document)
 
 
 # Not even well formed: refused before a claim is built, or because the entries contradict each other.
@@ -137,7 +137,7 @@ LARGE = {
         "claim", "coefficients", "leading", value=numbers([0.5] * max(17_000, int(350_000 * share)))
     ),
     "versions": lambda share: edited("evidence", "versions", value=many(share)),
-    "duties": lambda share: edited("trainer", value=many(share)),
+    "requirements": lambda share: edited("trainer", value=many(share)),
     "empty objects in a strategy": lambda share: edited(
         "claim", "strategy", value={"type": "Dense", "matrix": [{}] * int(3_300_000 * share)}
     ),

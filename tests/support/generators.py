@@ -100,8 +100,10 @@ def independent(n):
     return st.one_of(
         prob.map(dm.Poisson),
         st.builds(lambda q, m: dm.Poisson(q, max_examples_per_user=m), prob, users),
-        st.builds(lambda q, most: dm.Poisson(q, max_lot_size=most, dataset_size=9), prob, st.integers(1, 8)),
-        st.integers(1, 9).map(lambda size: dm.FixedSizeLots(9, size)),
+        st.builds(
+            lambda q, most: dm.Poisson(q, truncated_batch_size=most, dataset_size=9), prob, st.integers(1, 8)
+        ),
+        st.integers(1, 9).map(lambda size: dm.FixedSizeBatches(9, size)),
         st.builds(dm.CyclicPoisson, prob, few),
         st.builds(lambda q, b, m: dm.CyclicPoisson(q, b, max_examples_per_user=m), prob, few, users),
     )
@@ -111,7 +113,7 @@ def joint(n):
     """Every participation of which the whole run is one release: the error does not depend on sigma."""
     return st.one_of(
         unsampled(n),
-        st.builds(dm.MinSepSampling, st.integers(1, n), finite(0.01, 1.0)),
+        st.builds(dm.BMinSep, st.integers(1, n), finite(0.01, 1.0)),
         divisors(n).map(dm.BallsInBins),
         st.builds(lambda b, m: dm.BallsInBins(b, max_examples_per_user=m), divisors(n), st.integers(2, 3)),
         divisors(n).map(lambda bins: dm.BallsInBins(bins, fresh=True)),

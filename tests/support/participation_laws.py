@@ -32,7 +32,7 @@ def laws_of(participation, n: int) -> Iterator[Law]:
 
 def pairs_of(participation, n: int, adjacency: str) -> Iterator[Pair]:
     """Neighbours in one coordinate; under replace_one the two gradients are opposite."""
-    if type(participation).__name__ == "FixedSizeLots":
+    if type(participation).__name__ == "FixedSizeBatches":
         # All others have the gradient of the replacement: where the example joins, the sum is 2 larger.
         (law,) = laws_of(participation, n)
         weights, counts = _arrays(law)
@@ -123,14 +123,17 @@ def _truncated(participation, n):
     """The chance to be sampled, and kept: the sum over how many others are sampled."""
     q, others = participation.sampling_prob, participation.dataset_size - 1
     kept = sum(
-        math.comb(others, j) * q**j * (1 - q) ** (others - j) * min(1.0, participation.max_lot_size / (j + 1))
+        math.comb(others, j)
+        * q**j
+        * (1 - q) ** (others - j)
+        * min(1.0, participation.truncated_batch_size / (j + 1))
         for j in range(others + 1)
     )
     yield _independent([q * kept] * n)
 
 
 def _fixed_size(participation, n):
-    yield _independent([participation.lot_size / participation.dataset_size] * n)
+    yield _independent([participation.batch_size / participation.dataset_size] * n)
 
 
 def _bins(participation, n):
@@ -179,11 +182,11 @@ LAWS = {
     "CyclicPoisson": _cyclic,
     "UserCyclicPoisson": _cyclic,
     "TruncatedPoisson": _truncated,
-    "FixedSizeLots": _fixed_size,
+    "FixedSizeBatches": _fixed_size,
     "BallsInBins": _bins,
     "UserBallsInBins": _bins,
     "FreshBallsInBins": _fresh_bins,
-    "MinSepSampling": _b_min_sep,
+    "BMinSep": _b_min_sep,
 }
 
 # ---- the divergence

@@ -12,7 +12,7 @@ import sys
 import numpy as np
 
 import dpmech as dm
-from dpmech.documents.claim import with_checksum
+from dpmech.certificates.claim import with_checksum
 from dpmech.schemes import accountant_for
 
 FOLDER = pathlib.Path(__file__).parents[1] / "certificates"
@@ -41,48 +41,49 @@ RECIPES = {
     "min-sep of users": _sized(dm.LambdaCGD(12, 0.8), dm.MinSep(4, max_examples_per_user=3)),
     "epochs": _sized(dm.LambdaCGD(12, 0.8), dm.FixedEpochs(3)),
     "poisson": _sized(dm.Identity(12), dm.Poisson(0.2)),
-    "poisson prv": _sized(dm.Identity(12), dm.Poisson(0.2), dm.Prv()),
+    "poisson prv": _sized(dm.Identity(12), dm.Poisson(0.2), dm.methods.Prv()),
     "poisson 30": _sized(dm.Identity(30), dm.Poisson(0.1), eps=1.0, delta=1e-6),
     "poisson 40": _sized(dm.Identity(40), dm.Poisson(0.1)),
     "users": _sized(dm.Identity(12), dm.Poisson(0.2, max_examples_per_user=3)),
-    "cut lots": _sized(
+    "truncated batches": _sized(
         dm.Identity(1),
-        dm.Poisson(0.2, max_lot_size=8, dataset_size=30),
+        dm.Poisson(0.2, truncated_batch_size=8, dataset_size=30),
         adjacency=dm.Adjacency.ZERO_OUT,
     ),
-    "fixed lots": _sized(
-        dm.Identity(12), dm.FixedSizeLots(30, 5), adjacency=dm.Adjacency.REPLACE_ONE
+    "fixed batches": _sized(
+        dm.Identity(12), dm.FixedSizeBatches(30, 5), adjacency=dm.Adjacency.REPLACE_ONE
     ),
     "users in groups": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4, max_examples_per_user=2)),
-    "rests": _sized(
-        dm.SquareRoot(12, 4), dm.MinSepSampling(4, 0.1), dm.Importance(), delta=1e-3, rng=5
+    "b-min-sep": _sized(
+        dm.SquareRoot(12, 4), dm.BMinSep(4, 0.1), dm.methods.Importance(), delta=1e-3, rng=5
     ),
-    "rests inside": _sized(dm.SquareRoot(12, 4), dm.MinSepSampling(4, 0.1), delta=1e-3),
+    "b-min-sep inside": _sized(dm.SquareRoot(12, 4), dm.BMinSep(4, 0.1), delta=1e-3),
     "users in bins": _sized(
-        dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), dm.Importance(), delta=1e-3, rng=5
+        dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), dm.methods.Importance(),
+        delta=1e-3, rng=5
     ),
     "users in bins inside": _sized(
         dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), delta=1e-3
     ),
     "users in bins moments": _sized(
-        dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), dm.Rdp()
+        dm.LambdaCGD(12, 0.5), dm.BallsInBins(4, max_examples_per_user=2), dm.methods.Rdp()
     ),
     "cyclic": _sized(dm.SquareRoot(12, 2), dm.CyclicPoisson(0.3, 4)),
     "cyclic 20": _sized(dm.SquareRoot(20, 3), dm.CyclicPoisson(0.2, 5)),
-    "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Importance(), rng=5),
-    "bins 8": _sized(dm.LambdaCGD(8, 0.5), dm.BallsInBins(4), dm.Importance(), delta=1e-3, rng=1),
-    "bins 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.Importance(), rng=5),
+    "bins": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.methods.Importance(), rng=5),
+    "bins 8": _sized(dm.LambdaCGD(8, 0.5), dm.BallsInBins(4), dm.methods.Importance(), delta=1e-3, rng=1),
+    "bins 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.methods.Importance(), rng=5),
     "bins inside": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4)),
-    "bins moments": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Rdp()),
-    "bins moments 6": _sized(dm.LambdaCGD(6, 0.5), dm.BallsInBins(3), dm.Rdp(), eps=1.0, delta=1e-6),
-    "bins moments 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.Rdp()),
-    "bins programme": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Deterministic(0.3)),
-    "bins programme 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.Deterministic(0.3)),
-    "bins certified": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.Certified(1e-3), rng=5),
+    "bins moments": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.methods.Rdp()),
+    "bins moments 6": _sized(dm.LambdaCGD(6, 0.5), dm.BallsInBins(3), dm.methods.Rdp(), eps=1.0, delta=1e-6),
+    "bins moments 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.methods.Rdp()),
+    "bins program": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.methods.Deterministic(0.3)),
+    "bins program 24": _sized(dm.LambdaCGD(24, 0.5), dm.BallsInBins(8), dm.methods.Deterministic(0.3)),
+    "bins certified": _sized(dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), dm.methods.Certified(1e-3), rng=5),
     "bins certified 6": _sized(
-        dm.LambdaCGD(6, 0.5), dm.BallsInBins(2), dm.Certified(1e-5), delta=1e-3, rng=1
+        dm.LambdaCGD(6, 0.5), dm.BallsInBins(2), dm.methods.Certified(1e-5), delta=1e-3, rng=1
     ),
-    "bins exact": _sized(dm.Identity(12), dm.BallsInBins(4), dm.Exact()),
+    "bins exact": _sized(dm.Identity(12), dm.BallsInBins(4), dm.methods.Exact()),
     "bins fresh": _sized(dm.Identity(4), dm.BallsInBins(2, fresh=True)),
 }  # fmt: skip
 

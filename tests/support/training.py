@@ -54,7 +54,7 @@ def declared(cal, loader, **options):
     They are computed from the data here, as nobody may do who trains on private ones.
     """
     if (
-        not isinstance(cal, dm.Claim)
+        not isinstance(cal, dm.certificates.Claim)
         or not cal.mechanism.hides_size
         or not hasattr(loader.dataset, "__len__")
     ):

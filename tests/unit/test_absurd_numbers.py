@@ -13,7 +13,7 @@ SAMPLINGS = {
     "balls-in-bins": (),
     "cyclic-poisson": ("--cycle", "3"),
     "b-min-sep": ("--separation", "3"),
-    "truncated-poisson": ("--max-lot-size", "15", "--adjacency", "zero_out"),
+    "truncated-poisson": ("--truncated-batch-size", "15", "--adjacency", "zero_out"),
     "user-poisson": ("--max-examples-per-user", "2"),
 }
 
@@ -79,14 +79,14 @@ def test_without_sampling_the_formula_answers_as_far_as_floats_go():
 @pytest.mark.parametrize("sigma", [1e-160, 1e160])
 def test_python_names_it_too(sigma):
     identity, poisson = dm.Identity(12), dm.Poisson(0.1)
-    lot = dm.Lot("lot", identity, participation=poisson)
-    lot.register("block", sigma)
+    batch = dm.ledgers.SharedBatch("batch", identity, participation=poisson)
+    batch.register("block", sigma)
     for call in (
         lambda: dm.epsilon(identity, sigma, 1e-5, participation=poisson),
         lambda: dm.delta(identity, sigma, 1.0, participation=poisson),
         lambda: dm.profile(identity, sigma, participation=poisson),
         lambda: dm.certify_sigma(identity, sigma, delta=1e-5, participation=poisson),
-        lambda: lot.epsilon(1e-5),
+        lambda: batch.epsilon(1e-5),
     ):
         with pytest.raises(dm.NumericalError, match="times the sensitivity"):
             call()

@@ -65,7 +65,7 @@ def test_noise_variance():
     for step in range(1, 6):
         assert calibration.noise_variance(step, 2.0, 128.0) == pytest.approx(base * (1 + 0.9**2))
     assert calibration.noise_variance(np.int64(5), 1, 1) == pytest.approx(calibration.sigma**2 * 1.81)
-    with pytest.raises(dm.HorizonError, match=r"step must be in \[0, 5\], got 6"):
+    with pytest.raises(dm.exceptions.HorizonError, match=r"step must be in \[0, 5\], got 6"):
         calibration.noise_variance(6, 1.0, 1.0)
 
 
@@ -234,7 +234,7 @@ def test_a_solution_on_the_wrong_side_is_never_returned(monkeypatch):
     from dpmech.engines.gaussian import GaussianAccountant
 
     for sigma, upper in ((1.0, 1.0000001), (math.nan, 0.5), (0.0, 0.5), (math.inf, 0.5)):
-        solution = Solution(sigma, dm.Bounds.bracket(0.0, upper, dm.Provenance("wrong")))
+        solution = Solution(sigma, dm.Bounds.bracket(0.0, upper, dm.numerics.Provenance("wrong")))
         monkeypatch.setattr(GaussianAccountant, "calibrate", lambda *_, found=solution, **__: found)
         with pytest.raises(dm.NumericalError, match="calibration ended on the wrong side"):
             dm.calibrate_sigma(ONE, 1.0, 1e-5)
@@ -250,16 +250,16 @@ def test_progress_is_told():
 
 GIVEN = [
     (dm.LambdaCGD(40, 0.9), dm.MinSep(10, 3), None),
-    (dm.LambdaCGD(40, 0.9), dm.MinSep(10, 3), dm.Rdp()),
+    (dm.LambdaCGD(40, 0.9), dm.MinSep(10, 3), dm.methods.Rdp()),
     (dm.BandedToeplitz(40, [1.0, -0.5, 0.2]), dm.MinSep(2, 3), None),
     *(
         pytest.param(*case, marks=pytest.mark.slow)
         for case in (
             (dm.Identity(60), dm.Poisson(0.02), None),
-            (dm.Identity(60), dm.Poisson(0.02), dm.Rdp()),
+            (dm.Identity(60), dm.Poisson(0.02), dm.methods.Rdp()),
             (dm.BandedToeplitz(40, [1.0, 0.5]), dm.CyclicPoisson(0.1, 4), None),
-            (dm.LambdaCGD(8, 0.5), dm.BallsInBins(4), dm.Rdp()),
-            (dm.Identity(8), dm.BallsInBins(4), dm.Exact()),
+            (dm.LambdaCGD(8, 0.5), dm.BallsInBins(4), dm.methods.Rdp()),
+            (dm.Identity(8), dm.BallsInBins(4), dm.methods.Exact()),
         )
     ),
 ]
@@ -272,7 +272,7 @@ def test_the_claim_of_a_given_sigma_is_what_it_gives_and_is_verified(
     strategy, participation, method, at, sigma
 ):
     settings = {"participation": participation, "method": method}
-    if not (isinstance(method, dm.Rdp) and "eps" in at):
+    if not (isinstance(method, dm.methods.Rdp) and "eps" in at):
         cal = dm.certify_sigma(strategy, sigma, **at, **settings)
         assert cal.sigma == sigma
         assert cal.achieved.upper == cal.budget.eps

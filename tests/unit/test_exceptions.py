@@ -16,9 +16,9 @@ from dpmech.guards import check_integer, check_matrix, check_real, check_vector
         (dm.UnsupportedCombinationError("no theorem", supported="others"), NotImplementedError),
         (dm.UnattainableBudgetError(1.0, 1e-5, "why"), ValueError),
         (dm.NumericalError("lost"), ArithmeticError),
-        (dm.CertificateError("bad", claimed=1, recomputed=2), ValueError),
-        (dm.HorizonError(7, 5), RuntimeError),
-        (dm.MissingDependencyError("torch", "torch"), ImportError),
+        (dm.exceptions.CertificateError("bad", claimed=1, recomputed=2), ValueError),
+        (dm.exceptions.HorizonError(7, 5), RuntimeError),
+        (dm.exceptions.MissingDependencyError("torch", "torch"), ImportError),
     ],
 )
 def test_every_error_is_a_dpmech_error_and_a_builtin(error, builtin):
@@ -37,12 +37,12 @@ def test_errors_carry_their_objects():
     assert (unattainable.eps, unattainable.delta, unattainable.reason) == (1.0, 1e-5, "why")
     assert "eps=1.0" in str(unattainable)
     assert "delta=1e-05" in str(unattainable)
-    certificate = dm.CertificateError("bad", claimed=1, recomputed=2)
+    certificate = dm.exceptions.CertificateError("bad", claimed=1, recomputed=2)
     assert (certificate.claimed, certificate.recomputed) == (1, 2)
-    horizon = dm.HorizonError(7, 5)
+    horizon = dm.exceptions.HorizonError(7, 5)
     assert (horizon.step, horizon.n) == (7, 5)
     assert "[0, 4]" in str(horizon)
-    missing = dm.MissingDependencyError("torch", "torch")
+    missing = dm.exceptions.MissingDependencyError("torch", "torch")
     assert "pip install torch" in str(missing)
     assert "from a checkout: pip install '.[torch]'" in str(missing)
 

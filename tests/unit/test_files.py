@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     saved.calibration("single").certificate().save("certificate.json")
     dm.Ledger().save("ledger.json")
-    dm.new_key("key.pem")
+    dm.certificates.new_key("key.pem")
     before = os.umask(0o022)
     yield tmp_path
     os.umask(before)
@@ -141,21 +141,21 @@ NESTED = {
     "not text": "\udcff\udcfe",
     "empty": "",
 }
-# A broken sealed file is a check that failed, as it always was.
-SEALED = {"verify", "show", "risk", "report", "sign", "ledger certificate"}
+# A broken checksummed file is a check that failed, as it always was.
+WITH_CHECKSUM = {"verify", "show", "risk", "report", "sign", "ledger certificate"}
 
 
-@pytest.mark.parametrize("name", [name for name in READERS if name not in SEALED])
+@pytest.mark.parametrize("name", [name for name in READERS if name not in WITH_CHECKSUM])
 @pytest.mark.parametrize("kind", NESTED)
 def test_what_no_document_is_like_is_refused_in_a_sentence(name, kind, folder):
     path = pathlib.Path("file.json")
     path.write_bytes(NESTED[kind].encode("utf-8", "surrogateescape"))
     if kind == "not text" and name.startswith("ledger"):
-        return  # a sealed file that is broken
+        return  # a checksummed file that is broken
     refused(name, path)
 
 
-@pytest.mark.parametrize("name", sorted(SEALED))
+@pytest.mark.parametrize("name", sorted(WITH_CHECKSUM))
 @pytest.mark.parametrize("kind", ["JSON lists", "JSON objects", "closed", "NaN", "huge integer", "repeats"])
 def test_sealed_files_that_are_none_are_told_in_a_sentence(name, kind, folder):
     pathlib.Path("file.json").write_text(NESTED[kind])
@@ -319,11 +319,11 @@ def test_a_ledger_is_one_by_all_its_names(folder):
 
 
 def test_a_link_and_its_ledger_have_one_lock(folder):
-    from dpmech.composition import locked
+    from dpmech.ledgers import locked
 
     os.symlink("ledger.json", "link.json")
     script = (
-        "import dpmech as dm\nfrom dpmech.composition import locked\n"
+        "import dpmech as dm\nfrom dpmech.ledgers import locked\n"
         "try:\n    with locked('ledger.json', patience=0.05): print('had')\n"
         "except dm.InvalidParameterError: print('refused')\n"
     )
@@ -417,9 +417,9 @@ def test_a_half_written_key_is_none(folder, monkeypatch):
         os.close(handle)
         return Full()
 
-    monkeypatch.setattr("dpmech.documents.keys.os.fdopen", opened)
+    monkeypatch.setattr("dpmech.certificates.keys.os.fdopen", opened)
     with pytest.raises(dm.InvalidParameterError, match="No space left"):
-        dm.new_key("other.pem")
+        dm.certificates.new_key("other.pem")
     monkeypatch.undo()
     assert not list(folder.glob("other*"))
 

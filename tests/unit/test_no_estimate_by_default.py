@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.auditing import PublishedClaim, audit
+from dpmech.audits import PublishedClaim, audit
 from dpmech.cli import main
 from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant
 from dpmech.plans import TrainingPlan
@@ -30,15 +30,15 @@ def calibration():
     return dm.calibrate_sigma(STRATEGY, *BUDGET, participation=SCHEME)
 
 
-def lot():
-    shared = dm.Lot("lot", STRATEGY, SCHEME)
+def batch():
+    shared = dm.ledgers.SharedBatch("batch", STRATEGY, SCHEME)
     shared.register("weights", 3.0)
     return shared
 
 
 def ledger_of(cal):
     ledger = dm.Ledger()
-    ledger.add("run", cal, lot="lot")
+    ledger.add("run", cal, batch="batch")
     return ledger
 
 
@@ -55,8 +55,8 @@ WAYS = {
     "executed": lambda cal: dm.executed_epsilon(cal, 3),
     "ledger": lambda cal: ledger_of(cal).epsilon(1e-2),
     "ledger, delta": lambda cal: ledger_of(cal).delta(2.0),
-    "lot": lambda cal: lot().epsilon(1e-3),
-    "lot, delta": lambda cal: lot().delta(1.0),
+    "batch": lambda cal: batch().epsilon(1e-3),
+    "batch, delta": lambda cal: batch().delta(1.0),
     "audit": lambda cal: audit([PublishedClaim("one", STRATEGY, SCHEME, 3.0, 1e-3, 2.0)])[0].certified,
 }
 
@@ -82,7 +82,7 @@ def test_a_fit_is_none():
 def test_a_plan_is_none():
     training = TrainingPlan(dataset_size=12, batch_size=6, epochs=3)
     cal = dm.calibrate_sigma(
-        dm.Identity(training.n), *BUDGET, participation=training.participation("balls-in-bins")
+        dm.Identity(training.steps), *BUDGET, participation=training.participation("balls-in-bins")
     )
     assert cal.guarantee.rigorous
     sampler = BallsInBinsSampler(12, 2, 6)
@@ -132,4 +132,4 @@ def test_rows_that_are_compared_share_what_is_left_to_chance(monkeypatch):
     result = CliRunner().invoke(main, ["compare", "--strategies", names, *plan])
     assert result.exit_code == 0, result.output
     # The independent bins of Identity need no sample.
-    assert asked == [dm.Certified(calls=3)] * 2
+    assert asked == [dm.methods.Certified(calls=3)] * 2

@@ -127,7 +127,9 @@ def test_a_profile_draws_itself(tmp_path):
     assert eps[0] == 0.0
     assert deltas[-1] == pytest.approx(1e-10, rel=1e-6)
     assert deltas[0] == once.delta(0.0).upper
-    own = dm.calibrate_sigma(dm.Identity(6), 2.0, 1e-5, participation=dm.BallsInBins(3), method=dm.Rdp())
+    own = dm.calibrate_sigma(
+        dm.Identity(6), 2.0, 1e-5, participation=dm.BallsInBins(3), method=dm.methods.Rdp()
+    )
     bins = dm.profile(own.mechanism, own.sigma, rel_error=0.5)
     (axes,) = drawn(bins.plot(1e-4), tmp_path)
     remove, add = axes.lines

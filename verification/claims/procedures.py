@@ -29,14 +29,14 @@ def rdp_epsilon(sampling_prob: float, sigma: float, releases: int, delta: float)
 def independent_blocks_epsilon(
     sampling_prob: float, sigma: float, steps: int, blocks: int, delta: float
 ) -> float:
-    """The mistake: every block of every lot composed as a release with a lot of its own."""
+    """The mistake: every block of every batch composed as a release with a batch of its own."""
     return rdp_epsilon(sampling_prob, sigma, blocks * steps, delta)
 
 
 def joint_epsilon(
     sampling_prob: float, sigma: float, steps: int, blocks: int, delta: float, *, grid: float = 1e-3
 ) -> float:
-    """The right way: blocks of one lot are one release at sigma / sqrt(blocks); PLD of dp-accounting."""
+    """The right way: blocks of one batch are one release at sigma / sqrt(blocks); PLD of dp-accounting."""
     accountant = PLDAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE, value_discretization_interval=grid)
     accountant.compose(sampled_gaussian(sampling_prob, sigma / math.sqrt(blocks)), steps)
     return float(accountant.get_epsilon(delta))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 import dpmech as dm
 from dpmech.checker.documents import decode
-from dpmech.engines.methods import Method
+from dpmech.methods import Method
 
 __all__ = ["PLANS", "Plan"]
 
@@ -124,7 +124,7 @@ PLANS: dict[str, Plan] = {
     "min-sep, uneven": _of(lambda: dm.SquareRoot(22), lambda: dm.MinSep(4)),
     "min-sep, dense": _of(_wavy, lambda: dm.MinSep(3)),
     "min-sep, dense of few": _of(_wavy, lambda: dm.MinSep(2, 3)),
-    "min-sep, by moments": _of(lambda: dm.LambdaCGD(12, 0.8), lambda: dm.MinSep(4), dm.Rdp()),
+    "min-sep, by moments": _of(lambda: dm.LambdaCGD(12, 0.8), lambda: dm.MinSep(4), dm.methods.Rdp()),
     "users, min-sep": _of(
         lambda: dm.LambdaCGD(12, 0.8), lambda: dm.MinSep(4, max_examples_per_user=3)
     ),
@@ -136,25 +136,25 @@ PLANS: dict[str, Plan] = {
         lambda: dm.Identity(12), lambda: dm.Poisson(0.2), eps=0.7, adjacency=dm.Adjacency.ZERO_OUT
     ),
     "poisson, often": _of(lambda: dm.Identity(60), lambda: dm.Poisson(0.05), eps=1.0, delta=1e-6),
-    "poisson, by moments": _of(lambda: dm.Identity(40), lambda: dm.Poisson(0.1), dm.Rdp()),
-    "poisson, PRV": _of(lambda: dm.Identity(12), lambda: dm.Poisson(0.2), dm.Prv()),
+    "poisson, by moments": _of(lambda: dm.Identity(40), lambda: dm.Poisson(0.1), dm.methods.Rdp()),
+    "poisson, PRV": _of(lambda: dm.Identity(12), lambda: dm.Poisson(0.2), dm.methods.Prv()),
     "poisson, once": _of(lambda: dm.Identity(1), lambda: dm.Poisson(0.2)),
     "poisson, all": _of(lambda: dm.Identity(12), lambda: dm.Poisson(1.0)),
     "users, poisson": _of(
         lambda: dm.Identity(12), lambda: dm.Poisson(0.2, max_examples_per_user=3)
     ),
-    "cut lots": _of(
+    "truncated batches": _of(
         lambda: dm.Identity(1),
-        lambda: dm.Poisson(0.2, max_lot_size=8, dataset_size=30),
+        lambda: dm.Poisson(0.2, truncated_batch_size=8, dataset_size=30),
         adjacency=dm.Adjacency.ZERO_OUT,
     ),
-    "cut lots, rarely": _of(
+    "cut batches, rarely": _of(
         lambda: dm.Identity(4),
-        lambda: dm.Poisson(0.1, max_lot_size=24, dataset_size=60),
+        lambda: dm.Poisson(0.1, truncated_batch_size=24, dataset_size=60),
         adjacency=dm.Adjacency.ZERO_OUT,
     ),
-    "fixed lots": _of(
-        lambda: dm.Identity(12), lambda: dm.FixedSizeLots(30, 5), adjacency=dm.Adjacency.REPLACE_ONE
+    "fixed batches": _of(
+        lambda: dm.Identity(12), lambda: dm.FixedSizeBatches(30, 5), adjacency=dm.Adjacency.REPLACE_ONE
     ),
     "cyclic": _of(lambda: dm.SquareRoot(12, 2), lambda: dm.CyclicPoisson(0.3, 4)),
     "cyclic, 5 groups": _of(lambda: dm.SquareRoot(20, 3), lambda: dm.CyclicPoisson(0.2, 5), eps=1.0),
@@ -164,15 +164,15 @@ PLANS: dict[str, Plan] = {
     ),
     "bins": _bins(4, 0.5),
     "bins, 8": _bins(8, 0.5, n=24),
-    "bins, certified": _bins(3, 0.5, dm.Certified(1e-5), n=6, delta=1e-3),
-    "bins, estimated": _bins(4, 0.5, dm.Importance()),
-    "bins, programme": _bins(4, 0.5, dm.Deterministic(0.3)),
-    "bins, closer programme": _bins(2, 0.3, dm.Deterministic(0.02), n=4),
-    "bins, by moments": _bins(4, 0.5, dm.Rdp()),
-    "bins, independent": _of(lambda: dm.Identity(12), lambda: dm.BallsInBins(4), dm.Exact()),
-    "bins, independent, drawn": _of(lambda: dm.Identity(12), lambda: dm.BallsInBins(4), dm.Certified(1e-9)),
-    "bins, square root": _of(lambda: dm.SquareRoot(12), lambda: dm.BallsInBins(3), delta=1e-4),
-    "bins, dense": _of(
+    "bins, certified": _bins(3, 0.5, dm.methods.Certified(1e-5), n=6, delta=1e-3),
+    "bins, estimated": _bins(4, 0.5, dm.methods.Importance()),
+    "bins, program": _bins(4, 0.5, dm.methods.Deterministic(0.3)),
+    "bins, closer program": _bins(2, 0.3, dm.methods.Deterministic(0.02), n=4),
+    "bins, by moments": _bins(4, 0.5, dm.methods.Rdp()),
+    "bins, independent": _of(lambda: dm.Identity(12), lambda: dm.BallsInBins(4), dm.methods.Exact()),
+    "bins, independent, drawn": _of(lambda: dm.Identity(12), lambda: dm.BallsInBins(4),
+    dm.methods.Certified(1e-9)), "bins, square root": _of(lambda: dm.SquareRoot(12), lambda:
+    dm.BallsInBins(3), delta=1e-4), "bins, dense": _of(
         lambda: dm.Dense(np.tril(1.0 / (1.0 + np.arange(8.0)[:, None] + np.arange(8.0)))),
         lambda: dm.BallsInBins(4),
     ),
@@ -183,14 +183,14 @@ PLANS: dict[str, Plan] = {
     "users, bins, estimated": _of(
         lambda: dm.LambdaCGD(12, 0.5),
         lambda: dm.BallsInBins(4, max_examples_per_user=2),
-        dm.Importance(),
+        dm.methods.Importance(),
         delta=1e-3,
     ),
     "users, bins, by moments": _of(
-        lambda: dm.LambdaCGD(12, 0.5), lambda: dm.BallsInBins(4, max_examples_per_user=2), dm.Rdp()
+        lambda: dm.LambdaCGD(12, 0.5), lambda: dm.BallsInBins(4, max_examples_per_user=2), dm.methods.Rdp()
     ),
-    "rests": _of(lambda: dm.SquareRoot(12, 4), lambda: dm.MinSepSampling(4, 0.1), delta=1e-3),
+    "b-min-sep": _of(lambda: dm.SquareRoot(12, 4), lambda: dm.BMinSep(4, 0.1), delta=1e-3),
     "rests, estimated": _of(
-        lambda: dm.SquareRoot(12, 4), lambda: dm.MinSepSampling(4, 0.1), dm.Importance(), delta=1e-3
+        lambda: dm.SquareRoot(12, 4), lambda: dm.BMinSep(4, 0.1), dm.methods.Importance(), delta=1e-3
     ),
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 Run `python -m verification.figures.muon_bias [FILE]`. Left: a 2 x 2 momentum by quadrature, where the plain
 direction is off by rho^2 and the corrected one by rho^4. Right: a 24 x 72 momentum of rank 3 by Monte Carlo,
-at the norm of the paper's setting (0.1, where the normaliser is idle) and at 3. Prints the two slopes, the
+at the norm of the paper's setting (0.1, where the denominator is idle) and at 3. Prints the two slopes, the
 agreement with the leading terms, and the two errors at the paper's noise.
 """
 

@@ -1,11 +1,11 @@
 """The law 1/eps^2 of DP-SGD and 1/eps of DP-SignSGD on real data, with an eps that is a guarantee.
 
 Run `python -m verification.figures.sde_digits [FILE]` (needs scikit-learn): softmax regression with weight
-decay on the 1797 digits that scikit-learn ships. Lots are drawn by Poisson sampling and nothing is clipped:
-the clip norm is the largest gradient that an example can have. Learning rates stay the same at every eps
-(the SDE paper's protocol A). The noise multiplier of every eps comes from the accountant, under which sigma
-is not proportional to 1/eps, so the powers are measured twice: over sigma, where theory has 2 and 1, and over
-eps. Prints how far the losses are from the floors of `dpmech.analysis.sde.bounds`.
+decay on the 1797 digits that scikit-learn ships. Batches are drawn by Poisson sampling and nothing is
+clipped: the clip norm is the largest gradient that an example can have. Learning rates stay the same at every
+eps (the SDE paper's protocol A). The noise multiplier of every eps comes from the accountant, under which
+sigma is not proportional to 1/eps, so the powers are measured twice: over sigma, where theory has 2 and 1,
+and over eps. Prints how far the losses are from the floors of `dpmech.analysis.sde.bounds`.
 """
 
 import argparse
@@ -104,9 +104,11 @@ def excess(problem: Problem, method: str, sigma: float, steps: int, seed: int = 
     weights = np.zeros((problem.features.shape[1], CLASSES))
     losses = []
     for step in range(steps):
-        lot = rng.random(len(problem.features)) < BATCH / len(problem.features)
+        batch = rng.random(len(problem.features)) < BATCH / len(problem.features)
         noise = sigma * problem.clip_norm * rng.standard_normal(weights.shape)
-        gradient = (problem.features[lot].T @ problem.errors(weights, lot) + noise) / BATCH + DECAY * weights
+        gradient = (
+            problem.features[batch].T @ problem.errors(weights, batch) + noise
+        ) / BATCH + DECAY * weights
         weights -= RATES[method] * (np.sign(gradient) if method == "DP-SignSGD" else gradient)
         if step >= 0.75 * steps and (steps - step) % 10 == 1:  # the last step among them
             losses.append(problem.loss(weights) - smallest)

@@ -23,7 +23,7 @@ PAPER = "lambda_cgd"
 
 
 def scales(lam: float, clip_norm: float, sigma: float) -> tuple[float, float]:
-    """Lines 26 and 29: what multiplies the noise drawn again, and the fresh one."""
+    """Lines 26 and 29: what multiplies the noise regenerated, and the fresh one."""
     return clip_norm * sigma * lam, clip_norm * sigma
 
 
@@ -109,7 +109,7 @@ def cyclic(examples: int, batch: int, n: int) -> tuple[int, int]:
 
 @statement("cgd.alg1_line15", paper=PAPER)
 def algorithm_1_line_15(*, claim: Callable[[int, int, int], tuple[int, int]] = cyclic) -> Verdict:
-    """Taking lots in a cycle keeps participations |D| // B apart, and at most ceil(n B / |D|) of them."""
+    """Taking batches in a cycle keeps participations |D| // B apart, and at most ceil(n B / |D|) of them."""
     worst, settings = 0, ((100, 8, 40), (50_000, 128, 3900), (50_000, 128, 3906), (10, 3, 11), (7, 7, 5))
     for examples, batch, n in settings:
         positions = np.arange(n * batch)

@@ -68,7 +68,7 @@ def amplified_rmse(case: Case) -> float:
         eps,
         DELTA,
         participation=dm.BallsInBins(BINS),
-        method=dm.Importance(rel_error=0.03),
+        method=dm.methods.Importance(rel_error=0.03),
         rng=2026,
     )
     return cal.rmse()

@@ -23,7 +23,7 @@ TABLE_3 = {
 }
 
 
-LOT = 1_024
+BATCH = 1_024
 
 
 ORDERS = [1.0 + x / 10.0 for x in range(1, 100)] + list(range(12, 64))
@@ -55,13 +55,13 @@ def pld_eps(sigma: float, q: float, steps: int, delta: float, *, upper: bool) ->
 
 
 def steps_of(name: str) -> int:
-    """Steps of Table 3: whole lots an epoch, times epochs."""
+    """Steps of Table 3: whole batches an epoch, times epochs."""
     examples, epochs, *_ = TABLE_3[name]
-    return examples // LOT * epochs
+    return examples // BATCH * epochs
 
 
 def joint_lower_bound(sigma: float, q: float, steps: int, delta: float) -> float:
-    """What the same-lot release of 49 blocks costs at least."""
+    """What the same-batch release of 49 blocks costs at least."""
     return pld_eps(sigma / math.sqrt(BLOCKS), q, steps, delta, upper=False)
 
 
@@ -76,9 +76,9 @@ def _cut(value: float) -> str:
 
 
 def certified_step(name: str) -> float:
-    """A certified lower bound on eps: one step of the run, its 49 blocks of one lot, in closed form."""
+    """A certified lower bound on eps: one step of the run, its 49 blocks of one batch, in closed form."""
     examples, _, delta, _, _, sigma, _ = TABLE_3[name]
-    return single_step_eps(sigma / math.sqrt(BLOCKS), LOT / examples, delta)
+    return single_step_eps(sigma / math.sqrt(BLOCKS), BATCH / examples, delta)
 
 
 @statement("muon.tab3", paper=PAPER, expected="COUNTEREXAMPLE")
@@ -87,14 +87,14 @@ def table_3(
     claim: Callable[[], dict[str, float]] = printed_eps,
     step: Callable[[str], float] = certified_step,
 ) -> Verdict:
-    """Table 3 gives DP-Muon eps = 7.985 and 7.980 for 49 blocks of one lot.
+    """Table 3 gives DP-Muon eps = 7.985 and 7.980 for 49 blocks of one batch.
 
     These are the eps of 49 T independently subsampled releases, which Section 2 rules out. Jointly one step
     alone costs more than what is printed for the run, by a closed form; the run 62 and 68 by the PLD.
     """
     printed, corrected, lower, upper = -math.inf, 0.0, {}, {}
     for name, (examples, _, delta, _, _, sigma, _) in TABLE_3.items():
-        q, steps = LOT / examples, steps_of(name)
+        q, steps = BATCH / examples, steps_of(name)
         lower[name] = joint_lower_bound(sigma, q, steps, delta)
         upper[name] = pld_eps(sigma / 7.0, q, steps, delta, upper=True)
         printed = max(printed, step(name) - claim()[name])
@@ -114,7 +114,7 @@ def table_3(
 def spent_by(name: str) -> float:
     """The eps of the DP-SGD row by the accountant that reproduces the other rows."""
     examples, _, delta, sigma, _, _, _ = TABLE_3[name]
-    return rdp_eps(sigma, LOT / examples, steps_of(name), delta)
+    return rdp_eps(sigma, BATCH / examples, steps_of(name), delta)
 
 
 @statement("muon.tab3_sgd", paper=PAPER, expected="NOT REPRODUCED")
@@ -148,20 +148,20 @@ def accounted_pair(sigma: float, q: float, eps: float) -> float:
 
 @statement("muon.tab3_sampler", paper=PAPER, expected="WORDING")
 def table_3_sampler(*, claim: Callable[[float, float, float], float] = accounted_pair) -> Verdict:
-    """Lots of fixed size are accounted as Poisson lots with q = 1024 / N.
+    """Batches of fixed size are accounted as Poisson batches with q = 1024 / N.
 
     At a fixed size no example can be added without another leaving: neighbours replace one, and one step
     has the symmetric pair, of larger divergence than what is accounted.
     """
     worst, corrected, cases = 0.0, 0.0, 0
-    for q in (LOT / 42_043, 0.1, 0.5):
+    for q in (BATCH / 42_043, 0.1, 0.5):
         for sigma in (0.7189, 2.3395):
             for eps in (0.1, 1.0):
                 truth = replace_one_divergence(sigma, q, eps)
                 worst = max(worst, truth - claim(sigma, q, eps))
                 corrected = max(corrected, truth - half_sigma(sigma, q, eps))
                 cases += 1
-    q, sigma = LOT / 42_043, 0.7189
+    q, sigma = BATCH / 42_043, 0.7189
     return Verdict(
         judged_erratum(worst, corrected, 1e-6, word="WORDING"),
         "one step, shortfall of the accounted delta, absolute",
@@ -179,8 +179,8 @@ def joint_run() -> dict[str, bool]:
         "||H(z; W)||_F <= C = 0.1 in every block": bool(
             np.all(np.linalg.norm(blocks, axis=1) <= 0.1 + 1e-15)
         ),
-        "48 matrices and one auxiliary release of one lot": BLOCKS == 48 + 1,
-        "lot 1024, steps 410 and 885": (LOT, steps_of("E2E"), steps_of("DART")) == (1024, 410, 885),
+        "48 matrices and one auxiliary release of one batch": BLOCKS == 48 + 1,
+        "batch 1024, steps 410 and 885": (BATCH, steps_of("E2E"), steps_of("DART")) == (1024, 410, 885),
         "a certified lower bound above the printed eps": all(
             certified_step(name) > printed_eps()[name] for name in TABLE_3
         ),

@@ -16,7 +16,7 @@ BLOCKS = 49
 
 
 def joined(sigmas: np.ndarray) -> float:
-    """(sum sigma_W^-2)^(-1/2): the one Gaussian release that K of one lot amount to."""
+    """(sum sigma_W^-2)^(-1/2): the one Gaussian release that K of one batch amount to."""
     return float(np.sum(np.asarray(sigmas, dtype=float) ** -2.0) ** -0.5)
 
 
@@ -30,7 +30,7 @@ def divergence(sigma: float, q: float, eps: float) -> float:
 
 
 def product_divergence(sigmas: tuple[float, float], q: float, eps: float, *, together: bool) -> float:
-    """The same for two blocks on a plane grid: of one lot, or (wrongly) each of a lot of its own."""
+    """The same for two blocks on a plane grid: of one batch, or (wrongly) each of a batch of its own."""
     axes = [np.linspace(-9.0 * s - 1.0, 9.0 * s + 2.0, 2_401) for s in sigmas]
     base = [stats.norm.pdf(x, 0.0, s) for x, s in zip(axes, sigmas, strict=True)]
     moved = [stats.norm.pdf(x, 1.0, s) for x, s in zip(axes, sigmas, strict=True)]
@@ -44,7 +44,7 @@ def product_divergence(sigmas: tuple[float, float], q: float, eps: float, *, tog
 
 @statement("muon.joint_sigma", paper=PAPER, expected="BEYOND THE PAPER")
 def joint_multiplier(*, claim: Callable[[np.ndarray], float] = joined) -> Verdict:
-    """Blocks of one lot with multipliers sigma_W are one subsampled release at (sum sigma_W^-2)^(-1/2).
+    """Blocks of one batch with multipliers sigma_W are one subsampled release at (sum sigma_W^-2)^(-1/2).
 
     Whatever the clip norms; K equal ones make sigma / sqrt(K).
     """
@@ -60,13 +60,13 @@ def joint_multiplier(*, claim: Callable[[np.ndarray], float] = joined) -> Verdic
     return Verdict(word, "divergence of product laws on a plane grid, absolute", cases, worst)
 
 
-def same_lot(q: float, eps: float) -> float:
+def same_batch(q: float, eps: float) -> float:
     """A valid accountant of one step of two blocks at sigma = 1: joint."""
     return divergence(joined(np.ones(2)), q, eps)
 
 
-def separate_lots(q: float, eps: float) -> float:
-    """An accountant of another mechanism: each block with a lot of its own."""
+def separate_batches(q: float, eps: float) -> float:
+    """An accountant of another mechanism: each block with a batch of its own."""
     return product_divergence((1.0, 1.0), q, eps, together=False)
 
 
@@ -77,7 +77,7 @@ def sorted_into(outputs: np.ndarray, cells: int) -> np.ndarray:
 
 
 def divergence_after_muon(q: float, eps: float, momentum: float) -> float:
-    """Divergence of what Algorithm 1 does with the release of two 1 x 1 blocks of one lot, sigma = 1.
+    """Divergence of what Algorithm 1 does with the release of two 1 x 1 blocks of one batch, sigma = 1.
 
     Algorithm 1 moves each block by Q(beta M + G); the outputs are sorted into cells, which can only hide.
     """
@@ -91,18 +91,18 @@ def divergence_after_muon(q: float, eps: float, momentum: float) -> float:
 
 
 @statement("muon.thm2_1", paper=PAPER)
-def theorem_2_1(*, accountant: Callable[[float, float], float] = same_lot) -> Verdict:
-    """What certifies the same-lot transcript certifies DP-Muon.
+def theorem_2_1(*, accountant: Callable[[float, float], float] = same_batch) -> Verdict:
+    """What certifies the same-batch transcript certifies DP-Muon.
 
     One step of two blocks: the accountant's delta covers the transcript, without a slack that a wrong one
-    could hide in, and the weights that Algorithm 1 makes of it. One of two lots covers neither.
+    could hide in, and the weights that Algorithm 1 makes of it. One of two batches covers neither.
     """
     worst, missed, cases = 0.0, 0.0, 0
     for q in (0.01, 0.1):
         for eps in (0.5, 1.0, 2.0):
             truth = product_divergence((1.0, 1.0), q, eps, together=True)
             worst = max(worst, 1.0 - accountant(q, eps) / truth)
-            missed = max(missed, 1.0 - separate_lots(q, eps) / truth)
+            missed = max(missed, 1.0 - separate_batches(q, eps) / truth)
             for momentum in (0.0, -0.4):
                 worst = max(worst, divergence_after_muon(q, eps, momentum) / accountant(q, eps) - 1.0)
                 cases += 1
@@ -112,7 +112,7 @@ def theorem_2_1(*, accountant: Callable[[float, float], float] = same_lot) -> Ve
         "divergence of the release and of the weights made of it, relative shortfall",
         cases,
         worst,
-        f"two lots in the place of one would miss {missed:.0%} of delta in one step",
+        f"two batches in the place of one would miss {missed:.0%} of delta in one step",
     )
 
 
@@ -133,7 +133,7 @@ def half_sigma(sigma: float, q: float, eps: float) -> float:
 def replace_one(*, claim: Callable[[float, float, float], float] = half_sigma) -> Verdict:
     """For replace-one adjacency use sigma / 2. Condition: equality holds without subsampling.
 
-    With Poisson lots it is far from the true pair, on the safe side in every case tried, which proves
+    With Poisson batches it is far from the true pair, on the safe side in every case tried, which proves
     nothing about compositions.
     """
     inside, outside, unsafe, cases = 0.0, 0.0, 0.0, 0
@@ -150,7 +150,7 @@ def replace_one(*, claim: Callable[[float, float, float], float] = half_sigma) -
         "one step, quadrature of the true pair, absolute in delta",
         cases,
         inside,
-        f"exact without subsampling; Poisson lots: its delta is up to {outside:.2g} too large in a step",
+        f"exact without subsampling; Poisson batches: its delta is up to {outside:.2g} too large in a step",
     )
 
 
@@ -176,8 +176,8 @@ def divergence_after_correction(
 ) -> float:
     """Divergence of DP-MuonBC's direction of one 1 x 1 block, C / B = 0.2, sigma = 1, random probes.
 
-    With probability q the example is in the lot and its clipped gradient is C / B; probes take the nodes of a
-    Gauss-Hermite rule, and directions are sorted into cells.
+    With probability q the example is in the batch and its clipped gradient is C / B; probes take the nodes of
+    a Gauss-Hermite rule, and directions are sorted into cells.
     """
     unit = 0.2
     grid = np.linspace(-9.0, 10.0, 2_001)
@@ -218,7 +218,7 @@ def correction_costs_nothing(*, inputs: Callable[[np.ndarray, float], np.ndarray
 
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "muon.joint_sigma": lambda: joint_multiplier(claim=lambda sigmas: float(np.min(sigmas))),
-    "muon.thm2_1": lambda: theorem_2_1(accountant=separate_lots),
+    "muon.thm2_1": lambda: theorem_2_1(accountant=separate_batches),
     "muon.replace_one": lambda: replace_one(claim=lambda s, q, eps: divergence(s / math.sqrt(2.0), q, eps)),
     "muon.c8": lambda: correction_costs_nothing(inputs=reads_gradient),
 }

@@ -20,10 +20,10 @@ def clip_factor(norm: float, bound: float) -> float:
 
 
 @statement("muon.lemB3", paper=PAPER)
-def lemma_b3(*, claim: Callable[[float, int, float, int], float] = ref.lot_variance) -> Verdict:
+def lemma_b3(*, claim: Callable[[float, int, float, int], float] = ref.batch_variance) -> Verdict:
     """The private gradient is g + b + xi with E ||b||_* <= sqrt(r) E (||G|| - C)_+, E ||xi||^2 <= v_C^2.
 
-    All lots of B samples from four equally likely gradients are enumerated; the noise adds its variance.
+    All batches of B samples from four equally likely gradients are enumerated; the noise adds its variance.
     """
     rng = np.random.default_rng(103)
     worst, cases = 0.0, 0
@@ -42,18 +42,18 @@ def lemma_b3(*, claim: Callable[[float, int, float, int], float] = ref.lot_varia
         bias = ref.nuclear_norm(center - samples.mean(axis=0))
         residual = math.sqrt(min(rows, columns)) * float(np.mean([max(n - bound, 0.0) for n in norms]))
         worst = max(worst, bias - residual)
-        lots = [cut[list(lot)].mean(axis=0) for lot in itertools.product(range(4), repeat=size)]
-        spread = float(np.mean([np.sum((lot - center) ** 2) for lot in lots]))
+        batches = [cut[list(batch)].mean(axis=0) for batch in itertools.product(range(4), repeat=size)]
+        spread = float(np.mean([np.sum((batch - center) ** 2) for batch in batches]))
         noise = rows * columns * (sigma * bound / size) ** 2
         worst = max(worst, spread + noise - claim(bound, size, sigma, rows * columns))
-        cases += len(lots)
+        cases += len(batches)
     # Met where every gradient is far out and their mean is zero.
     far = np.array([[[100.0]], [[-100.0]]])
     spread = float(
-        np.mean([far[list(lot), 0, 0].mean() ** 2 for lot in itertools.product(range(2), repeat=3)])
+        np.mean([far[list(batch), 0, 0].mean() ** 2 for batch in itertools.product(range(2), repeat=3)])
     )
     worst = max(worst, abs(spread / 1e4 + 3.0 * (0.5 / 3.0) ** 2 - claim(1.0, 3, 0.5, 3)))
-    return Verdict(judged(worst, 1e-12), "all lots enumerated, excess over the bound", cases, worst)
+    return Verdict(judged(worst, 1e-12), "all batches enumerated, excess over the bound", cases, worst)
 
 
 def pairing_bound(error: float, size: float, distance: float) -> float:
@@ -137,7 +137,7 @@ def scheduled(
 ) -> float:
     """The bound at chi = 1, unit constants, B = 32, d = 64, r = 8, with Gamma_T by its own bound."""
     weight = 1.02 / (horizon * math.sqrt(gap)) + math.sqrt(gap)
-    noise = math.sqrt(8.0 * ref.lot_variance(clip_norm, 32, sigma, 64)) * weight
+    noise = math.sqrt(8.0 * ref.batch_variance(clip_norm, 32, sigma, 64)) * weight
     return 1.0 / (rate * horizon) + rate / 2.0 + 2.0 * (clipping + noise + rate * (1.0 - gap) / gap)
 
 
@@ -184,7 +184,7 @@ def exact_light_tail(horizon: int) -> float:
     tail = special.ndtr(-bound / spread)
     density = math.exp(-0.5 * (bound / spread) ** 2) / math.sqrt(2.0 * math.pi)
     clipping = math.sqrt(8.0) * 2.0 * (spread * density - bound * tail)
-    noise = math.sqrt(8.0 * ref.lot_variance(bound, 32, 1.0, 64)) * ref.average_weight(beta, horizon)
+    noise = math.sqrt(8.0 * ref.batch_variance(bound, 32, 1.0, 64)) * ref.average_weight(beta, horizon)
     return 1.0 / (rate * horizon) + rate / 2.0 + 2.0 * (clipping + noise + rate * beta / (1.0 - beta))
 
 
@@ -237,7 +237,7 @@ def exact_second_moment(horizon: int) -> float:
     """The bound of Theorem 3.4 at the schedule of Corollary B.6, for a norm of 1 always, Gamma_T summed."""
     rate, beta = horizon ** (-5.0 / 6.0), 1.0 - horizon ** (-2.0 / 3.0)
     bound = horizon ** (1.0 / 6.0)
-    noise = math.sqrt(8.0 * ref.lot_variance(bound, 32, 1.0, 64)) * ref.average_weight(beta, horizon)
+    noise = math.sqrt(8.0 * ref.batch_variance(bound, 32, 1.0, 64)) * ref.average_weight(beta, horizon)
     return 1.0 / (rate * horizon) + rate / 2.0 + 2.0 * (noise + rate * beta / (1.0 - beta))
 
 
@@ -302,7 +302,7 @@ def vanishing_stationarity(
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {
-    "muon.lemB3": lambda: lemma_b3(claim=lambda c, b, s, d: ref.lot_variance(c, b, s / math.sqrt(2.0), d)),
+    "muon.lemB3": lambda: lemma_b3(claim=lambda c, b, s, d: ref.batch_variance(c, b, s / math.sqrt(2.0), d)),
     "muon.lemB4": lambda: lemma_b4(claim=lambda error, size, d: (1.0 - error) * (size - d)),
     "muon.lemB5": lambda: lemma_b5(constants=lambda: (0.9, 1.0)),
     "muon.cor3_5": lambda: corollary_3_5(exponent=-0.5),

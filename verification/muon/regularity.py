@@ -40,7 +40,7 @@ def smooth_but_not_twice(*, mapping: ref.Map | None = None, measured: float = 0.
     )
 
 
-def startup_normaliser(momentum: float, updates: int) -> float:
+def startup_denominator(momentum: float, updates: int) -> float:
     """s_t = (1 - m^t) / (1 - m)."""
     return (1.0 - momentum**updates) / (1.0 - momentum)
 
@@ -59,7 +59,7 @@ def laplacian(function: ref.Map, point: np.ndarray, step: float) -> np.ndarray:
 
 @statement("muon.c7_stationary", paper=PAPER)
 def stationary_path(
-    *, claim: Callable[[float, int], float] = startup_normaliser, coefficient: float = 0.5
+    *, claim: Callable[[float, int], float] = startup_denominator, coefficient: float = 0.5
 ) -> Verdict:
     """With a constant clipped gradient the direction has mean Q(G) + (rho^2 / 2) Laplace Q(G) + O(rho^4).
 
@@ -131,7 +131,7 @@ def regularity_is_needed(*, inside: float = 2.0, boundary: float = 1.0) -> Verdi
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "muon.switch": lambda: smooth_but_not_twice(mapping=lambda matrix: ref.iterated(matrix, 2, 2)),
     "muon.asmC2": lambda: regularity_is_needed(inside=1.0),
-    "muon.c7_stationary": lambda: stationary_path(claim=lambda m, t: startup_normaliser(m, t + 1)),
+    "muon.c7_stationary": lambda: stationary_path(claim=lambda m, t: startup_denominator(m, t + 1)),
 }
 
 
@@ -142,7 +142,7 @@ NUDGES: dict[str, dict[str, Callable[[float], Verdict]]] = {
         "boundary": nudge(regularity_is_needed, "boundary"),
     },
     "muon.c7_stationary": {
-        "normaliser": nudge(stationary_path),
+        "denominator": nudge(stationary_path),
         "coefficient": nudge(stationary_path, "coefficient"),
     },
 }

@@ -62,14 +62,14 @@ def per_matrix_release(*, claim: Callable[..., np.ndarray] = block_release) -> V
     for _ in range(200):
         blocks, entries, size, sigma = (int(count) for count in rng.integers(1, 6, size=4))
         bounds = 10.0 ** rng.uniform(-2, 2, blocks)
-        lot = 10.0 ** rng.uniform(-2, 3) * rng.standard_normal((5, blocks, entries))
+        batch = 10.0 ** rng.uniform(-2, 3) * rng.standard_normal((5, blocks, entries))
         silent, loud = np.zeros((blocks, entries)), np.ones((blocks, entries))
-        base = claim(lot, bounds, silent, sigma, size)
-        unit = claim(lot, bounds, loud, sigma, size) - base
+        base = claim(batch, bounds, silent, sigma, size)
+        unit = claim(batch, bounds, loud, sigma, size) - base
         worst = max(worst, float(np.max(np.abs(unit * size / (sigma * bounds[:, None]) - 1.0))))
         # Far out every block of the removed example is at its bound: the shift is attained.
-        lot[0] *= 1e12
-        moved = claim(lot, bounds, silent, sigma, size) - claim(lot[1:], bounds, silent, sigma, size)
+        batch[0] *= 1e12
+        moved = claim(batch, bounds, silent, sigma, size) - claim(batch[1:], bounds, silent, sigma, size)
         shift = float(np.linalg.norm(moved / (sigma * bounds[:, None] / size)))
         worst = max(worst, abs(shift * sigma / math.sqrt(blocks) - 1.0))
         cases += 1

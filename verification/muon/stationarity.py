@@ -56,7 +56,7 @@ def quadratic_run(
             error = max(error, ref.operator_norm(output - ref.polar(momentum)))
             weights = weights - rate * output
     lipschitz, rank = float(np.trace(curvature)), min(rows, columns)
-    noise_size = math.sqrt(rank * ref.lot_variance(clip_norm, size, sigma, rows * columns))
+    noise_size = math.sqrt(rank * ref.batch_variance(clip_norm, size, sigma, rows * columns))
     terms = {
         "start": 0.5 * float(np.sum(start * (curvature @ start))) / (rate * horizon),
         "curvature": 0.5 * lipschitz * rate,
@@ -94,7 +94,7 @@ def theorem_3_4(*, claim: Callable[[dict[str, float], float], float] = printed_b
     """The stationarity bound holds on quadratics. Condition: chi is that of the run, not "close to one".
 
     With chi = 1 it fails for one weight, 0.001 from the optimum: Q barely amplifies it (muon.scale). Samples
-    are independent and a lot has exactly B; Poisson lots and DP-MuonBC are not covered.
+    are independent and a batch has exactly B; Poisson batches and DP-MuonBC are not covered.
     """
     inside, worst_ratio, cases = -math.inf, 0.0, 0
     for run in thm3_4_runs():

@@ -44,7 +44,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.losses.convolution",
         "composition.ledger_totals",
         "composition.ledger_entries",
-        "composition.lot",
+        "composition.batch",
         "engines.methods",
         "schemes.scheme",
         "schemes.releases",
@@ -94,7 +94,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.gaussian_mixture.samples",
         "engines.gaussian_mixture.certified_bound",
         "engines.gaussian_mixture.certified_curve",
-        "engines.gaussian_mixture.betting",
+        "engines.gaussian_mixture.sequential_tests",
         "engines.in_turn",
     ],
     "programmed bins": [

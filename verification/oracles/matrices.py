@@ -153,7 +153,7 @@ def operator_quality(start_value: float, degree: int, steps: int) -> float:
     )
 
 
-def lot_variance(bound: float, size: int, sigma: float, entries: int) -> float:
+def batch_variance(bound: float, size: int, sigma: float, entries: int) -> float:
     """v_C^2 = C^2 / B + d sigma^2 C^2 / B^2."""
     return bound**2 / size + entries * sigma**2 * bound**2 / size**2
 

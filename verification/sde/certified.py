@@ -11,7 +11,7 @@ from verification.harness.nudging import nudge
 from verification.harness.verdict import Verdict, judged_erratum, statement
 
 PAPER = "sde"
-# i.i.d. uniform indices, as Definition 3.3 has it; Poisson lots; one participation in each shuffled epoch.
+# i.i.d. uniform indices, as Definition 3.3 has it; Poisson batches; one participation in each shuffled epoch.
 SAMPLERS = ("uniform", "poisson", "shuffled")
 
 
@@ -21,7 +21,7 @@ class Run:
 
     Args:
         name: section or data set.
-        lot: B.
+        batch: B.
         size: n.
         epochs: passes over the data.
         steps: T.
@@ -29,7 +29,7 @@ class Run:
     """
 
     name: str
-    lot: int
+    batch: int
     size: int
     epochs: int
     steps: int
@@ -79,10 +79,10 @@ def _largest(run: Run, sampler: str, sigma: float, threshold: float) -> tuple[An
     rate = mp.mpf(1) / run.size
     if sampler == "uniform":
         chances = [
-            mp.binomial(run.lot, hits) * rate**hits * (1 - rate) ** (run.lot - hits) for hits in range(4)
+            mp.binomial(run.batch, hits) * rate**hits * (1 - rate) ** (run.batch - hits) for hits in range(4)
         ]
     else:
-        chances = [1 - run.lot * rate, run.lot * rate]
+        chances = [1 - run.batch * rate, run.batch * rate]
     one = sum(chance * tail for chance, tail in zip(chances, tails, strict=False))
     return 1 - (1 - one) ** run.steps, run.steps * tails[0]
 
@@ -93,8 +93,8 @@ def _sum(run: Run, sampler: str, sigma: float, threshold: float) -> tuple[Any, A
     without = _normal(threshold / deviation)
     if sampler == "shuffled":
         return _normal((threshold - run.epochs) / deviation), without
-    draws = run.steps * run.lot if sampler == "uniform" else run.steps
-    chance = mp.mpf(run.steps * run.lot) / run.size / draws
+    draws = run.steps * run.batch if sampler == "uniform" else run.steps
+    chance = mp.mpf(run.steps * run.batch) / run.size / draws
     mean = float(draws * chance)
     width = 8 * math.sqrt(mean) + 10
     total = mp.mpf(0)
@@ -171,7 +171,7 @@ def _witness() -> dict[str, bool]:
         "IMDB": (25_000, 1e-5, 64, 100, {0.5}),
     }
     used = {
-        run.name: (run.size, run.delta, run.lot, run.epochs, {row[1] for row in ROWS if row[0] == run})
+        run.name: (run.size, run.delta, run.batch, run.epochs, {row[1] for row in ROWS if row[0] == run})
         for run in runs
     }
     # The sample's gradient, clipped by eq. 3 at C = 0.25: a hit moves the sum by C, as the bounds assume.
@@ -182,7 +182,7 @@ def _witness() -> dict[str, bool]:
         < 1e-12,
         "one event S of the outputs for each row": all(row[3] in {"largest", "sum"} for row in ROWS),
         "the printed n, delta, B, epochs and multipliers": used == printed,
-        "T = epochs floor(n / B)": all(run.steps == run.epochs * (run.size // run.lot) for run in runs),
+        "T = epochs floor(n / B)": all(run.steps == run.epochs * (run.size // run.batch) for run in runs),
     }
 
 

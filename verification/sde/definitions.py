@@ -165,15 +165,17 @@ def assumption_b2(*, finite_from: float = 2.0) -> Verdict:
 def remark_b2(*, claim: float = 1.0, right: float = 1.0 / 16.0) -> Verdict:
     """Noise of clipped gradients is not smoothed by averaging; right: by 1/B as any, here B = 16."""
     rng = np.random.default_rng(22)
-    dimension, lot, lots = 60, 16, 6_000
+    dimension, batch, batches = 60, 16, 6_000
     mean = np.full(dimension, 0.1)
-    draws = oracle.sample_directions(rng, mean, 1.0, lots * lot, freedom=1.0).reshape(lots, lot, dimension)
+    draws = oracle.sample_directions(rng, mean, 1.0, batches * batch, freedom=1.0).reshape(
+        batches, batch, dimension
+    )
     ratio = float(draws.mean(axis=1).var(axis=0).sum() / draws[:, 0].var(axis=0).sum())
     printed = abs(claim / ratio - 1.0)
     return Verdict(
         judged_erratum(printed, abs(right / ratio - 1.0), 0.006, word="WORDING"),
         "trace of the covariance of 16 averaged clipped Cauchy gradients over that of one, relative",
-        lots,
+        batches,
         printed,
         f"the ratio is {ratio:.4f}: clipped before the average each gradient is bounded, and the average "
         "has 1/16 of the variance",

@@ -72,7 +72,7 @@ def figure_c1(*, claim: Callable[[], float] = start_of_figure_c1) -> Verdict:
         "mean squared gradient at the start by sampling, relative",
         len(norms),
         worst,
-        f"pictures, redrawn in verification/figures; the quadratic starts at a gradient of "
+        f"pictures, regenerated in verification/figures; the quadratic starts at a gradient of "
         f"{math.sqrt(claim()):.2f} where gradients are clipped at 5",
     )
 

@@ -46,16 +46,16 @@ def numbers(text: str) -> list[float]:
     return [float(word) for word in text.split()]
 
 
-def label(sigma: float, lot: int, size: float, epochs: int, delta: float) -> float:
+def label(sigma: float, batch: int, size: float, epochs: int, delta: float) -> float:
     """The rule q sqrt(T ln(1/delta)) / sigma with T = epochs floor(n / B)."""
-    steps = epochs * (size // lot)
-    return lot / size * math.sqrt(steps * math.log(1.0 / delta)) / sigma
+    steps = epochs * (size // batch)
+    return batch / size * math.sqrt(steps * math.log(1.0 / delta)) / sigma
 
 
 def _imdb_deviation(size: float, grid: tuple[float, ...]) -> float:
     return max(
-        abs(label(sigma, lot, size, 100, 1e-5) - listed)
-        for lot, text in IMDB.items()
+        abs(label(sigma, batch, size, 100, 1e-5) - listed)
+        for batch, text in IMDB.items()
         for sigma, listed in zip(grid, numbers(text), strict=True)
     )
 
@@ -63,9 +63,9 @@ def _imdb_deviation(size: float, grid: tuple[float, ...]) -> float:
 def _other_lists_deviation() -> float:
     """The lists whose misprints lie elsewhere, with those put right; rounding of print taken off."""
     worst = 0.0
-    for lot, (grid, text) in STACK_OVERFLOW.items():
+    for batch, (grid, text) in STACK_OVERFLOW.items():
         for sigma, listed in zip(grid, numbers(text), strict=True):
-            worst = max(worst, abs(label(sigma, lot, 246_092, 50, 1e-6) - listed))
+            worst = max(worst, abs(label(sigma, batch, 246_092, 50, 1e-6) - listed))
     worst = max(worst, abs(label(0.1, 64, 246_092, 50, 1e-6) - 4.238))
     for sigma, listed in zip(SPEEDS["imdb"][0], numbers(SPEEDS["imdb"][1]), strict=True):
         worst = max(worst, abs(label(sigma, 64, 10_000, 100, 1e-5) - listed))

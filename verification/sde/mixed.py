@@ -1,4 +1,4 @@
-"""The SDE paper on DP-SGD: lots that mix the phases, moments on a quadratic (Theorems B.8, B.9)."""
+"""The SDE paper on DP-SGD: batches that mix the phases, moments on a quadratic (Theorems B.8, B.9)."""
 
 import math
 from collections.abc import Callable
@@ -13,33 +13,33 @@ from verification.oracles import sde as oracle
 PAPER = "sde"
 
 
-def convex_combination(share: float, clipped: float, unclipped: float, gap: float, lot: int) -> float:
+def convex_combination(share: float, clipped: float, unclipped: float, gap: float, batch: int) -> float:
     """Eq. 90 for the gradient part: no variance between the phases."""
     del gap
-    return (share * clipped + (1.0 - share) * unclipped) / lot
+    return (share * clipped + (1.0 - share) * unclipped) / batch
 
 
-def with_between(share: float, clipped: float, unclipped: float, gap: float, lot: int) -> float:
+def with_between(share: float, clipped: float, unclipped: float, gap: float, batch: int) -> float:
     """With the variance of the number of clipped examples."""
-    return convex_combination(share, clipped, unclipped, gap, lot) + share * (1.0 - share) * gap**2 / lot
+    return convex_combination(share, clipped, unclipped, gap, batch) + share * (1.0 - share) * gap**2 / batch
 
 
 @statement("sde.thmB8", paper=PAPER, expected="PROOF GAP")
 def theorem_b8(
     *, claim: Callable[..., float] = convex_combination, right: Callable[..., float] = with_between
 ) -> Verdict:
-    """Covariance of a lot that mixes clipped and unclipped examples, and its trace bound."""
-    lot, low, high, gradient, gain = 16, 0.1, 0.12, 1.0, 0.05
+    """Covariance of a batch that mixes clipped and unclipped examples, and its trace bound."""
+    batch, low, high, gradient, gain = 16, 0.1, 0.12, 1.0, 0.05
     printed = corrected = 0.0
     for share in (0.0, 0.3, 0.5, 1.0):
         # The law of the number of clipped examples, then the moments given it.
-        hits = np.arange(lot + 1)
-        chances = stats.binom.pmf(hits, lot, share)
-        means = (hits * gain + (lot - hits)) * gradient / lot
-        within = (hits * low**2 + (lot - hits) * high**2) / lot**2
+        hits = np.arange(batch + 1)
+        chances = stats.binom.pmf(hits, batch, share)
+        means = (hits * gain + (batch - hits)) * gradient / batch
+        within = (hits * low**2 + (batch - hits) * high**2) / batch**2
         square = float(chances @ (within + means**2))
         found = square - float(chances @ means) ** 2
-        settings = (share, low**2, high**2, (1.0 - gain) * gradient, lot)
+        settings = (share, low**2, high**2, (1.0 - gain) * gradient, batch)
         printed = max(printed, abs(claim(*settings) / found - 1.0))
         corrected = max(corrected, abs(right(*settings) / found - 1.0))
     # The trace bound stands: contributions of norm C at most have a trace of C^2 / B at most.
@@ -47,8 +47,8 @@ def theorem_b8(
     for clip in (3.0, 7.0, 20.0):
         vectors = 0.1 + rng.standard_normal((4000, 50))
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-        trace = float((vectors * np.minimum(1.0, clip / norms)).var(axis=0).sum()) / lot
-        bound = 50 * max(clip**2 / 50, 1.0 / lot)
+        trace = float((vectors * np.minimum(1.0, clip / norms)).var(axis=0).sum()) / batch
+        bound = 50 * max(clip**2 / 50, 1.0 / batch)
         corrected = max(corrected, trace / bound - 1.0)
     return Verdict(
         judged_erratum(printed, corrected, 1e-9, word="PROOF GAP"),
@@ -56,9 +56,9 @@ def theorem_b8(
         7,
         printed,
         f"with half of 16 examples clipped eq. 90 leaves out the variance between the phases: "
-        f"{convex_combination(0.5, low**2, high**2, 0.95, lot):.5f} of "
-        f"{with_between(0.5, low**2, high**2, 0.95, lot):.5f}; the trace bound (62) stands, as each clipped "
-        "gradient has norm C at most",
+        f"{convex_combination(0.5, low**2, high**2, 0.95, batch):.5f} of "
+        f"{with_between(0.5, low**2, high**2, 0.95, batch):.5f}; the trace bound (62) stands, as each "
+        "clipped gradient has norm C at most",
     )
 
 
@@ -68,13 +68,13 @@ def moments_b9(
     time: float,
     rate: float,
     scale: float,
-    lot: float,
+    batch: float,
     clip: float,
     rule: tuple[float, ...],
 ) -> tuple[float, float]:
     """Eq. 104, in terms of eps; rule is (q, T, delta, eps)."""
     q, steps, delta, eps = rule
-    bracket = eps**2 * scale**2 / (lot * steps) + (clip * q / lot) ** 2 * math.log(1 / delta)
+    bracket = eps**2 * scale**2 / (batch * steps) + (clip * q / batch) ** 2 * math.log(1 / delta)
     return x * math.exp(-h * time), steps * rate / (2 * eps**2) * bracket * (1 - math.exp(-2 * h * time)) / h
 
 
@@ -86,11 +86,11 @@ def theorem_b9(*, claim: Callable[..., tuple[float, float]] = moments_b9) -> Ver
     for _ in range(20):
         x = float(rng.normal())
         h, time, rate = np.exp(rng.normal(size=3)).tolist()
-        scale, lot, clip = np.exp(rng.normal(size=3)).tolist()
+        scale, batch, clip = np.exp(rng.normal(size=3)).tolist()
         rule = (0.1, 50.0, 1e-5, 2.0)
         sigma = rule[0] * math.sqrt(rule[1] * math.log(1 / rule[2])) / rule[3]
-        variance = scale**2 / lot + (clip * sigma / lot) ** 2
-        mean, spread = claim(x, h, time, rate, scale, lot, clip, rule)
+        variance = scale**2 / batch + (clip * sigma / batch) ** 2
+        mean, spread = claim(x, h, time, rate, scale, batch, clip, rule)
         worst = max(
             worst,
             abs(mean - oracle.linear_flow(h, 0.0, x, time)) / abs(x),

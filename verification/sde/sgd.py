@@ -12,15 +12,15 @@ from verification.oracles import sde as oracle
 PAPER = "sde"
 
 
-def printed_rank_one(scale: float, dimension: int, lot: int) -> tuple[float, float]:
-    """Eq. 23 at C = 1: coefficient of grad f grad f^T, and the trace of E[u u^T]; no average over the lot."""
-    del lot
+def printed_rank_one(scale: float, dimension: int, batch: int) -> tuple[float, float]:
+    """Eq. 23 at C = 1: coefficient of grad f grad f^T, and the trace of E[u u^T]; no average over a batch."""
+    del batch
     return 1.0 / (scale * math.sqrt(dimension)), 1.0
 
 
-def corrected_rank_one(scale: float, dimension: int, lot: int) -> tuple[float, float]:
-    """The same with the square that the proof has, and over the lot."""
-    return 1.0 / (scale**2 * dimension * lot), 1.0 / lot
+def corrected_rank_one(scale: float, dimension: int, batch: int) -> tuple[float, float]:
+    """The same with the square that the proof has, and over the batch."""
+    return 1.0 / (scale**2 * dimension * batch), 1.0 / batch
 
 
 def _rank_one_deviation(claim: Callable[[float, int, int], tuple[float, float]]) -> float:
@@ -29,13 +29,15 @@ def _rank_one_deviation(claim: Callable[[float, int, int], tuple[float, float]])
         for dimension in (500, 5000):
             gain = oracle.confluent_mean(0.2 * scale, scale, dimension) / (0.2 * scale)
             worst = max(worst, abs(claim(scale, dimension, 1)[0] / gain**2 - 1.0))
-    lot, dimension = 16, 200
+    batch, dimension = 16, 200
     mean = np.zeros(dimension)
     mean[0] = 1.0
     rng = np.random.default_rng(51)
-    averages = oracle.sample_directions(rng, mean, 1.0, 3000 * lot).reshape(3000, lot, dimension).mean(axis=1)
+    averages = (
+        oracle.sample_directions(rng, mean, 1.0, 3000 * batch).reshape(3000, batch, dimension).mean(axis=1)
+    )
     trace = float(averages.var(axis=0).sum())
-    coefficient, total = claim(1.0, dimension, lot)
+    coefficient, total = claim(1.0, dimension, batch)
     return max(worst, abs((total - coefficient) / trace - 1.0))
 
 
@@ -57,9 +59,9 @@ def theorem_b5_clipped(
     )
 
 
-def unclipped_variance(scale: float, lot: int, clip: float, sigma: float) -> float:
+def unclipped_variance(scale: float, batch: int, clip: float, sigma: float) -> float:
     """Eq. 24: variance per coordinate."""
-    return scale**2 / lot + (clip * sigma / lot) ** 2
+    return scale**2 / batch + (clip * sigma / batch) ** 2
 
 
 @statement("sde.thmB5.2", paper=PAPER)
@@ -70,12 +72,12 @@ def theorem_b5_unclipped(
     rng = np.random.default_rng(52)
     worst, count = 0.0, 2_000_000
     settings = ((1.0, 8, 0.5, 2.0), (0.1, 3, 5.0, 0.1), (2.0, 5, 1.0, 0.0))
-    for scale, lot, clip, sigma in settings:
-        total = np.full(count, 0.7 * lot)
-        for _ in range(lot):
+    for scale, batch, clip, sigma in settings:
+        total = np.full(count, 0.7 * batch)
+        for _ in range(batch):
             total += scale * rng.standard_normal(count)
-        private = (total + clip * sigma * rng.standard_normal(count)) / lot
-        variance = claim(scale, lot, clip, sigma)
+        private = (total + clip * sigma * rng.standard_normal(count)) / batch
+        variance = claim(scale, batch, clip, sigma)
         mean_error = abs(private.mean() - 0.7) / math.sqrt(variance / count)
         spread_error = abs(private.var() / variance - 1.0) / math.sqrt(2.0 / count)
         worst = max(worst, mean_error, spread_error)
@@ -188,22 +190,22 @@ def theorem_b6_unclipped(*, claim: Callable[..., float] = unclipped_bound) -> Ve
 
 def expanded_last_line(k1: float, k2: float, f0: float, eps: float, rest: dict[str, float]) -> float:
     """The last line of the proof of Theorem B.7, as printed."""
-    eta, d, smooth, steps, clip, q, log, lot = rest.values()
+    eta, d, smooth, steps, clip, q, log, batch = rest.values()
     first = (2 * eps**2 * f0 + eta**2 * d * smooth * steps * k2) / (2 * eta * steps)
-    return k1 * (first + eta * d * smooth * steps * clip**2 * q**2 * log / lot**2) / eps**2
+    return k1 * (first + eta * d * smooth * steps * clip**2 * q**2 * log / batch**2) / eps**2
 
 
 def corrected_last_line(k1: float, k2: float, f0: float, eps: float, rest: dict[str, float]) -> float:
     """With the missing eps^2 and the missing 1/2."""
-    eta, d, smooth, steps, clip, q, log, lot = rest.values()
+    eta, d, smooth, steps, clip, q, log, batch = rest.values()
     first = (2 * eps**2 * f0 + eta**2 * d * smooth * steps * k2 * eps**2) / (2 * eta * steps)
-    return k1 * (first + eta * d * smooth * steps * clip**2 * q**2 * log / (2 * lot**2)) / eps**2
+    return k1 * (first + eta * d * smooth * steps * clip**2 * q**2 * log / (2 * batch**2)) / eps**2
 
 
 def equation_59(k1: float, k2: float, f0: float, eps: float, rest: dict[str, float]) -> float:
     """The line before it."""
-    eta, d, smooth, steps, clip, q, log, lot = rest.values()
-    privacy = (clip * q / lot) ** 2 * steps * log / eps**2
+    eta, d, smooth, steps, clip, q, log, batch = rest.values()
+    privacy = (clip * q / batch) ** 2 * steps * log / eps**2
     return k1 * (f0 / (eta * steps) + 0.5 * eta * d * smooth * (k2 + privacy))
 
 
@@ -222,7 +224,7 @@ def theorem_b7(
     """The gradient bound: eq. 59 holds on quadratics, its expansion is misprinted."""
     rng = np.random.default_rng(70)
     printed = corrected = 0.0
-    names = ("eta", "d", "smooth", "steps", "clip", "q", "log", "lot")
+    names = ("eta", "d", "smooth", "steps", "clip", "q", "log", "batch")
     ones = dict.fromkeys(names, 1.0)
     for _ in range(40):
         rest = dict(zip(names, np.exp(rng.normal(size=8)).tolist(), strict=True))
@@ -255,7 +257,7 @@ def theorem_b7(
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "sde.thmB5.1": lambda: theorem_b5_clipped(claim=corrected_rank_one),
     "sde.thmB5.2": lambda: theorem_b5_unclipped(
-        claim=lambda scale, lot, clip, sigma: unclipped_variance(scale, lot, clip, sigma) * 1.05
+        claim=lambda scale, batch, clip, sigma: unclipped_variance(scale, batch, clip, sigma) * 1.05
     ),
     "sde.thm4.1/B6.1": lambda: theorem_b6_clipped(lines=(corrected_47,)),
     "sde.thm4.1/B6.2": lambda: theorem_b6_unclipped(

@@ -44,9 +44,9 @@ def theorem_b10_unclipped(*, claim: Callable[[float, float], float] = mean_sign)
     return Verdict(judged(worst, 1e-9), "quadrature, absolute; sampling for two coordinates", cases, worst)
 
 
-def one_vector_drift(directions: np.ndarray, lot: int, sigma: float) -> np.ndarray:
+def one_vector_drift(directions: np.ndarray, batch: int, sigma: float) -> np.ndarray:
     """Eq. 115: expected sign given each draw of one normalised gradient."""
-    means: np.ndarray = special.erf(lot * directions / (sigma * math.sqrt(2.0)))
+    means: np.ndarray = special.erf(batch * directions / (sigma * math.sqrt(2.0)))
     return means
 
 
@@ -62,20 +62,20 @@ def numeric_mean_sign(values: np.ndarray, width: float) -> np.ndarray:
 def theorem_b10_clipped(
     *, claim: Callable[[np.ndarray, int, float], np.ndarray] = one_vector_drift
 ) -> Verdict:
-    """Mean sign of a clipped private gradient: right for one vector, not for an average over a lot."""
+    """Mean sign of a clipped private gradient: right for one vector, not for an average over a batch."""
     rng = np.random.default_rng(101)
-    count, lot, sigma = 100_000, 4, 1.5
+    count, batch, sigma = 100_000, 4, 1.5
     mean = np.array([1.0, 1.0, 0.0, 0.0, 0.0])
-    directions = oracle.sample_directions(rng, mean, 0.5, count * lot).reshape(count, lot, 5)
+    directions = oracle.sample_directions(rng, mean, 0.5, count * batch).reshape(count, batch, 5)
     single = directions[:, 0]
     inside = max(
         float(
             np.abs(numeric_mean_sign(single, sigma / size).mean(0) - claim(single, size, sigma).mean(0)).max()
         )
-        for size in (1, lot)
+        for size in (1, batch)
     )
-    averaged = numeric_mean_sign(directions.mean(axis=1), sigma / lot).mean(axis=0)
-    claimed = claim(single, lot, sigma).mean(axis=0)
+    averaged = numeric_mean_sign(directions.mean(axis=1), sigma / batch).mean(axis=0)
+    claimed = claim(single, batch, sigma).mean(axis=0)
     shares = special.erf(3.0 * single[:, :2])
     covariance = float(np.cov(shares.T)[0, 1])
     return Verdict(
@@ -83,9 +83,9 @@ def theorem_b10_clipped(
         "cumulated density of the noise over sampled directions, absolute",
         2,
         inside,
-        f"needs one vector instead of an average over the lot: at B = 4 the mean sign is {averaged[0]:.3f}, "
-        f"the formula gives {claimed[0]:.3f}; and the covariance of two coordinates is {covariance:.4f}, not "
-        "0 (d = 5)",
+        "needs one vector instead of an average over the batch: at B = 4 the mean sign is "
+        f"{averaged[0]:.3f}, the formula gives {claimed[0]:.3f}; and the covariance of two coordinates is "
+        f"{covariance:.4f}, not 0 (d = 5)",
     )
 
 
@@ -195,7 +195,9 @@ def corollary_b11_unclipped(
 
 FLIPS: dict[str, Callable[[], Verdict]] = {
     "sde.thmB10.2": lambda: theorem_b10_unclipped(claim=lambda g, v: mean_sign(g, v * 1.001)),
-    "sde.thmB10.1": lambda: theorem_b10_clipped(claim=lambda u, lot, s: one_vector_drift(u, lot, 1.1 * s)),
+    "sde.thmB10.1": lambda: theorem_b10_clipped(
+        claim=lambda u, batch, s: one_vector_drift(u, batch, 1.1 * s)
+    ),
     "sde.corB11.1": lambda: corollary_b11_clipped(claim=corrected_slope),
     "sde.corB11.2": lambda: corollary_b11_unclipped(claim=corrected_spread),
 }

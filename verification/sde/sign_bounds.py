@@ -15,9 +15,9 @@ def clipped_bound(
     time: float, start: float, rate: float, dimension: int, rule: tuple[float, float, float, float]
 ) -> float:
     """Eq. 145 with the constants of eq. 149, 150; L = mu = sigma_gamma = K = 1; rule is (T, Phi, B, eps)."""
-    steps, phi, lot, eps = rule
-    speed = 2.0 * math.sqrt(2.0 / (dimension * math.pi)) * lot * eps / (math.sqrt(steps) * phi)
-    floor = math.sqrt(math.pi * steps / 2.0) * rate * dimension**1.5 * phi / (4.0 * lot * eps)
+    steps, phi, batch, eps = rule
+    speed = 2.0 * math.sqrt(2.0 / (dimension * math.pi)) * batch * eps / (math.sqrt(steps) * phi)
+    floor = math.sqrt(math.pi * steps / 2.0) * rate * dimension**1.5 * phi / (4.0 * batch * eps)
     decay = math.exp(-speed * time)
     return start * decay + (1.0 - decay) * floor
 
@@ -162,38 +162,38 @@ def theorem_b13(*, claim: Callable[[float, float, float, int], float] = equation
 
 
 # |x|^2 / 2 from 0, noise sigma_gamma = 1, every gradient below the clip norm, K = 1, a run without end.
-DIMENSION, LOT, CLIP, LEARNING = 10_000, 1, 1e3, 5e-7
+DIMENSION, BATCH, CLIP, LEARNING = 10_000, 1, 1e3, 5e-7
 # The multipliers where privacy noise rules the batch noise, and where it does not.
 LOUD, QUIET = (0.02, 0.05, 0.2), (1e-4, 3e-3)
 
 
 def bound_k4(sigma: float) -> float:
     """Theorem B.14 there: K4 sqrt(T) / eps times eta d L / 2, sigma_DP for q sqrt(T ln(1/delta)) / eps."""
-    first = math.sqrt(math.pi * DIMENSION / 2.0) * sigma / LOT
-    second = math.sqrt(math.pi / 2.0) * CLIP * sigma / LOT
+    first = math.sqrt(math.pi * DIMENSION / 2.0) * sigma / BATCH
+    second = math.sqrt(math.pi / 2.0) * CLIP * sigma / BATCH
     return max(first, second) * 0.5 * LEARNING * DIMENSION
 
 
 def bound_k3(sigma: float) -> float:
     """Theorem B.13 there."""
-    first = math.sqrt(math.pi * DIMENSION / 2.0) * sigma / LOT
-    second = math.sqrt(math.pi / 2.0) * math.hypot(1.0 / math.sqrt(LOT), CLIP * sigma / LOT)
+    first = math.sqrt(math.pi * DIMENSION / 2.0) * sigma / BATCH
+    second = math.sqrt(math.pi / 2.0) * math.hypot(1.0 / math.sqrt(BATCH), CLIP * sigma / BATCH)
     return max(first, second) * 0.5 * LEARNING * DIMENSION
 
 
 def size_of_argument(sigma: float) -> float:
     """B |G_i| / (C sigma_DP sqrt 2) for a gradient of sigma_gamma = 1: what the proof takes as small."""
-    return LOT / (CLIP * sigma * math.sqrt(2.0))
+    return BATCH / (CLIP * sigma * math.sqrt(2.0))
 
 
 @statement("sde.thmB14", paper=PAPER, expected="CONDITIONAL")
 def theorem_b14(
     *, claim: Callable[[float], float] = bound_k4, wide: Callable[[float], float] = bound_k3
 ) -> Verdict:
-    """The tighter constant K4 for mixed lots holds where privacy noise rules; K3's (`wide`) everywhere."""
+    """The tighter constant K4 for mixed batches holds where privacy noise rules; K3's (`wide`) everywhere."""
 
     def found(sigma: float) -> float:
-        variance = 1.0 / LOT + (CLIP * sigma / LOT) ** 2
+        variance = 1.0 / BATCH + (CLIP * sigma / BATCH) ** 2
         return DIMENSION * oracle.sign_stationary_square(1.0, variance, LEARNING)
 
     inside = max(found(sigma) / claim(sigma) for sigma in LOUD) - 1.0

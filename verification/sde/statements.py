@@ -64,7 +64,7 @@ def theorem_3_1(*, claim: Callable[[float, float, float, int], float] = unit_con
     # StackOverflow at sigma = 0.5, by a certified lower bound.
     run, sigma = ROWS[2][:2]
     sampled = min(lower_bound(ROWS[2], sampler) for sampler in SAMPLERS)
-    sampled /= claim(sigma, run.delta, run.lot / run.size, run.steps)
+    sampled /= claim(sigma, run.delta, run.batch / run.size, run.steps)
     return Verdict(
         judged_condition(inside, min(full_batch, sampled) - 1.0, 1e-9),
         "exact eps of one release, and a lower bound on that of a sampled run, over the rule's, minus 1",

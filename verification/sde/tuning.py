@@ -82,7 +82,7 @@ def sgd_bound(setting: dict[str, float], eta: float) -> float:
     """Theorem B.7, eq. 59, in terms of eps."""
     s = setting
     k1 = max(1.0, s["scale"] * math.sqrt(s["d"]) / s["clip"])
-    k2 = max(s["scale"] ** 2 / s["lot"], s["clip"] ** 2 / s["d"])
+    k2 = max(s["scale"] ** 2 / s["batch"], s["clip"] ** 2 / s["d"])
     privacy = s["clip"] ** 2 * s["steps"] * s["log"] / (s["n"] * s["eps"]) ** 2
     return k1 * (s["f0"] / (eta * s["steps"]) + 0.5 * eta * s["d"] * s["smooth"] * (k2 + privacy))
 
@@ -93,7 +93,7 @@ def sign_bound(setting: dict[str, float], eta: float) -> float:
     phi = math.sqrt(s["log"]) / s["n"]  # Phi / B
     k3 = math.sqrt(math.pi / 2.0) * max(
         math.sqrt(s["d"]) * s["scale"] * phi,
-        math.sqrt((s["eps"] * s["scale"]) ** 2 / (s["lot"] * s["steps"]) + (s["clip"] * phi) ** 2),
+        math.sqrt((s["eps"] * s["scale"]) ** 2 / (s["batch"] * s["steps"]) + (s["clip"] * phi) ** 2),
     )
     root = math.sqrt(s["steps"])
     return k3 / s["eps"] * (s["f0"] / (eta * root) + 0.5 * eta * s["d"] * s["smooth"] * root)
@@ -125,7 +125,7 @@ def corrected_sign_neighbourhood(s: dict[str, float]) -> float:
 
 # T so large that what decays in it is gone.
 BASE = {
-    "d": 1e4, "smooth": 1.0, "f0": 1.0, "n": 25_000.0, "lot": 64.0, "clip": 0.5, "scale": 1.0, "eps": 1.0,
+    "d": 1e4, "smooth": 1.0, "f0": 1.0, "n": 25_000.0, "batch": 64.0, "clip": 0.5, "scale": 1.0, "eps": 1.0,
     "steps": 1e13, "log": math.log(1e5),
 }  # fmt: skip
 WIDE = {**BASE, "d": 1e6}

@@ -228,7 +228,7 @@ def operates_on_each_sample(
 ) -> Verdict:
     """The conclusion says the method operates on each individual gradient sample.
 
-    Then two lots with one sum could give two updates. Algorithm 1 sees their noisy sum alone.
+    Then two batches with one sum could give two updates. Algorithm 1 sees their noisy sum alone.
     """
     rng = np.random.default_rng(5)
     noise, middle, apart = rng.standard_normal((3, 4, 5))
@@ -242,11 +242,11 @@ def operates_on_each_sample(
     printed = abs(reaction(method) - reaction(update_per_sample))
     return Verdict(
         judged_erratum(printed, reaction(update_of_algorithm_1), 1e-9, word="WORDING"),
-        "two lots of equal sum, change of the update",
+        "two batches of equal sum, change of the update",
         2,
         printed,
         f"same sum, same update (a per-sample method would move by {reaction(update_per_sample):.3f}); "
-        "it acts on the noisy sum of the lot and sees no single sample",
+        "it acts on the noisy sum of the batch and sees no single sample",
     )
 
 

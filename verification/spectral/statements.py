@@ -76,7 +76,7 @@ def clipped(gradient: np.ndarray, clip_norm: float) -> np.ndarray:
 def equation_2(*, clip: Callable[[np.ndarray, float], np.ndarray] = clipped) -> Verdict:
     """The release of DP-SGD: clip, sum, add noise, divide by B.
 
-    Condition: B is public. Divided by the realised size of a Poisson lot, an example whose gradient is zero
+    Condition: B is public. Divided by the realised size of a Poisson batch, an example whose gradient is zero
     changes the scale of the noise, which the accountant of the Gaussian sum (shift 0 here) does not see.
     """
     rng = np.random.default_rng(2)
@@ -91,7 +91,7 @@ def equation_2(*, clip: Callable[[np.ndarray, float], np.ndarray] = clipped) -> 
         if np.linalg.norm(gradient) <= bound:
             inside = max(inside, np.linalg.norm(result - gradient))
         cases += 1
-    # Lots of one and of two, equal clipped sums, 10 coordinates: scales 1 and 1/2, eps = 1.
+    # Batches of one and of two, equal clipped sums, 10 coordinates: scales 1 and 1/2, eps = 1.
     eps, ratio, size = 1.0, 0.5, 10
     radius = 2.0 * (size * math.log(1.0 / ratio) - eps) / (1.0 / ratio**2 - 1.0)
     outside = stats.chi2.cdf(radius / ratio**2, size) - math.exp(eps) * stats.chi2.cdf(radius, size)
@@ -100,21 +100,21 @@ def equation_2(*, clip: Callable[[np.ndarray, float], np.ndarray] = clipped) -> 
         "random gradients, relative; exact divergence of two normals",
         cases,
         inside,
-        f"B must be public: lots of 1 and 2 with equal sums differ by delta = {outside:.3f} at eps = 1",
+        f"B must be public: batches of 1 and 2 with equal sums differ by delta = {outside:.3f} at eps = 1",
     )
 
 
-def entry_noise(sigma: float, clip_norm: float, normaliser: int) -> float:
+def entry_noise(sigma: float, clip_norm: float, denominator: int) -> float:
     """sigma_DP C / B."""
-    return sigma * clip_norm / normaliser
+    return sigma * clip_norm / denominator
 
 
 @statement("rmt.sigma_rel", paper=PAPER)
 def noise_of_one_entry(*, claim: Callable[[float, float, int], float] = entry_noise) -> Verdict:
-    """One entry of the released mean has standard deviation sigma_DP C / |lot|.
+    """One entry of the released mean has standard deviation sigma_DP C / |batch|.
 
-    The release of Algorithm 1 from examples, step by step: Poisson lot, clipped gradients, their sum, noise,
-    division by the size of the lot. The noise runs through all Gauss-Hermite nodes.
+    The release of Algorithm 1 from examples, step by step: Poisson batch, clipped gradients, their sum,
+    noise, division by the size of the batch. The noise runs through all Gauss-Hermite nodes.
     """
     rng = np.random.default_rng(26)
     points, weights = np.polynomial.hermite_e.hermegauss(8)
@@ -124,19 +124,19 @@ def noise_of_one_entry(*, claim: Callable[[float, float, int], float] = entry_no
         for clip_norm in (0.1, 10.0):
             for rate in (0.05, 0.5):
                 gradients = 3.0 * clip_norm * rng.standard_normal((60, 4))
-                lot = gradients[rng.random(60) < rate]
-                total = np.sum([clipped(gradient, clip_norm) for gradient in lot], axis=0)
-                entries = np.array([(total[0] + sigma * clip_norm * point) / len(lot) for point in points])
+                batch = gradients[rng.random(60) < rate]
+                total = np.sum([clipped(gradient, clip_norm) for gradient in batch], axis=0)
+                entries = np.array([(total[0] + sigma * clip_norm * point) / len(batch) for point in points])
                 mean = float(weights @ entries)
                 spread = math.sqrt(float(weights @ (entries - mean) ** 2))
-                worst = max(worst, abs(claim(sigma, clip_norm, len(lot)) / spread - 1.0))
+                worst = max(worst, abs(claim(sigma, clip_norm, len(batch)) / spread - 1.0))
                 cases += 1
     return Verdict(
         judged(worst, 1e-9),
         "the release from examples, noise by Gauss-Hermite nodes, relative",
         cases,
         worst,
-        "given the lot; that its size may not divide is another matter (rmt.eq2)",
+        "given the batch; that its size may not divide is another matter (rmt.eq2)",
     )
 
 

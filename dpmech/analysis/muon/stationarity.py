@@ -1,13 +1,13 @@
 r"""DP-Muon's stationarity bound, term by term, and the noise that reaches its momentum.
 
 One matrix block W of shape m x n, r = min(m, n), d = m n. A step clips per-example gradients to C in
-Frobenius norm, averages a lot of B, adds noise of standard deviation sigma C / B to every entry, averages
-with momentum beta, orthogonalises (`newton_schulz`) and moves by the learning rate. The bound holds for lots
-of exactly B independent samples; Poisson lots, whose size varies, are not covered, nor is DP-MuonBC, whose
-direction can have norm up to 3 (muon muon.thm3_4, muon.obc_norm).
+Frobenius norm, averages a batch of B, adds noise of standard deviation sigma C / B to every entry, averages
+with momentum beta, orthogonalises (`newton_schulz`) and moves by the learning rate. The bound holds for
+batches of exactly B independent samples; Poisson batches, whose size varies, are not covered, nor is
+DP-MuonBC, whose direction can have norm up to 3 (muon muon.thm3_4, muon.obc_norm).
 
 `sigma` is the multiplier of this block's own noise. What a whole step of K such blocks costs is one release
-at sigma / sqrt(K): they share one sampled lot (muon.joint_sigma).
+at sigma / sqrt(K): they share one sampled batch (muon.joint_sigma).
 """
 
 import dataclasses
@@ -126,8 +126,8 @@ def average_momentum_weight_bound(momentum: float, horizon: int) -> float:
     return 1.02 / (total * root) + root
 
 
-def lot_noise(sigma: float, clip_norm: float, batch_size: float, *, rows: int, columns: int) -> float:
-    """v_C = sqrt(C^2 / B + d sigma^2 C^2 / B^2): sampling and privacy noise of one clipped lot.
+def batch_noise(sigma: float, clip_norm: float, batch_size: float, *, rows: int, columns: int) -> float:
+    """v_C = sqrt(C^2 / B + d sigma^2 C^2 / B^2): sampling and privacy noise of one clipped batch.
 
     Args:
         sigma: noise multiplier, >= 0.
@@ -254,7 +254,7 @@ def stationarity_bound(
         momentum: beta in [0, 1).
         sigma: noise multiplier of this block, >= 0.
         clip_norm: C > 0.
-        batch_size: B > 0, samples a lot.
+        batch_size: B > 0, samples a batch.
         rows: m >= 1.
         columns: n >= 1.
         initial_gap: D_0 = f(W_0) - inf f, >= 0.
@@ -281,7 +281,7 @@ def stationarity_bound(
     lipschitz = check_real("smoothness", smoothness, minimum=0.0)
     residual = check_real("clipping_residual", clipping_residual, minimum=0.0)
     error = check_real("direction_error", direction_error, minimum=0.0, maximum=1.0, open_maximum=True)
-    spread = lot_noise(sigma, clip_norm, batch_size, rows=rows, columns=columns)
+    spread = batch_noise(sigma, clip_norm, batch_size, rows=rows, columns=columns)
     weight = average_momentum_weight(momentum, steps)
     return StationarityBound(
         start=gap / (rate * steps),

@@ -44,7 +44,7 @@ def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float)
     Args:
         noise_multiplier: sigma at clip norm 1, >= 0.
         clip_norm: C > 0.
-        batch_size: B > 0, the public normaliser: expected batch size times accumulation steps times world
+        batch_size: B > 0, the public denominator: expected batch size times accumulation steps times world
             size where noise is added once.
 
     Returns:

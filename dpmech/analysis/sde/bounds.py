@@ -155,7 +155,7 @@ def sgd_gradient_bound(
     """Mean of ||grad f||^2 over a run of DP-SGD whose steps are clipped, unclipped, or both.
 
     K1 (f_0 / (lr T) + lr d L / 2 (K2 + Phi)), K1 = max(1, 1/a), K2 = max(sigma_gamma^2, C^2 / d) / B. The
-    paper's K2 has C^2 / d without the average over the lot. Lots that mix clipped and unclipped examples
+    paper's K2 has C^2 / d without the average over the batch. Batches that mix clipped and unclipped examples
     add the variance between the two, at most (1 - a)^2 ||grad f||^2 / (4 B), which the paper leaves out; it
     is taken off the slope: 1 / K1 - lr L (1 - a)^2 / (8 B).
 
@@ -165,7 +165,7 @@ def sgd_gradient_bound(
         steps: T >= 1.
         smoothness: L > 0.
         initial_loss: f_0 >= 0.
-        mixed: whether one lot may hold clipped and unclipped examples.
+        mixed: whether one batch may hold clipped and unclipped examples.
         gradient_norm: the largest ||grad f|| on the path, for the gain of clipping.
 
     Returns:
@@ -201,7 +201,7 @@ def sign_gradient_bound(
     """Mean of ||grad f||^2 over a run of DP-SignSGD whose steps are clipped or unclipped.
 
     (f_0 / (lr T) + lr d L / 2) / s, s the smaller of the two slopes: the paper's K3 sqrt(T) / eps with the
-    slope of its clipped phase corrected. Its tighter K4 for mixed lots leaves out the batch noise, and its
+    slope of its clipped phase corrected. Its tighter K4 for mixed batches leaves out the batch noise, and its
     bound fails where that is not small.
 
     Args:
@@ -394,19 +394,19 @@ def critical_epsilon(
         sde sde.thm4.5/corB16.
     """
     size = check_real("dataset_size", dataset_size, minimum=1.0)
-    lot = check_real("batch_size", batch_size, minimum=1.0, maximum=size)
+    batch = check_real("batch_size", batch_size, minimum=1.0, maximum=size)
     sigma = critical_noise_multiplier(
-        batch_size=lot,
+        batch_size=batch,
         batch_noise=batch_noise,
         sgd_rate=sgd_rate,
         sign_rate=sign_rate,
         sgd_clip=sgd_clip,
         sign_clip=sign_clip,
     )
-    _check_schedule(delta, lot / size, steps)
+    _check_schedule(delta, batch / size, steps)
     if sigma == 0.0:
         return math.inf
-    return scaling_law_epsilon(sigma, delta, sampling_prob=lot / size, steps=steps)
+    return scaling_law_epsilon(sigma, delta, sampling_prob=batch / size, steps=steps)
 
 
 def optimal_sgd_rate(noise: GradientNoise, *, steps: int, smoothness: float, initial_loss: float) -> float:
@@ -421,7 +421,7 @@ def optimal_sgd_rate(noise: GradientNoise, *, steps: int, smoothness: float, ini
         initial_loss: f_0 > 0.
 
     Returns:
-        The exact minimiser of the bound (lots that do not mix clipped and unclipped examples).
+        The exact minimiser of the bound (batches that do not mix clipped and unclipped examples).
 
     Raises:
         InvalidParameterError: on a bad argument.

@@ -20,7 +20,7 @@ are mean and covariance of that step over lr, so the equation follows the iterat
 lr. Each of B examples has gradient g + noise; a share of them is clipped to norm C (the paper's Phase 1 is
 share 1, Phase 2 is share 0); Gaussian noise of standard deviation sigma C / B is added to the mean.
 
-The paper writes Phase 1 for one clipped vector, without the average over the lot. That is the case
+The paper writes Phase 1 for one clipped vector, without the average over the batch. That is the case
 batch_size = 1 with noise multiplier sigma / B.
 
 DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
@@ -182,16 +182,16 @@ def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientNoise:
-    """The noise of one private mean gradient: that of the lot, and the one added for privacy.
+    """The noise of one private mean gradient: that of the batch, and the one added for privacy.
 
     Args:
         dimension: d >= 1, coordinates.
         clip_norm: C > 0.
         batch_size: B >= 1, examples in the mean.
         batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate.
-        noise_multiplier: sigma >= 0, in units of the clip norm, on the sum over the lot.
+        noise_multiplier: sigma >= 0, in units of the clip norm, on the sum over the batch.
         degrees_of_freedom: of the Student t law of one example's noise where it is clipped; math.inf is
-            Gaussian. Where nothing is clipped the mean over the lot is taken as Gaussian.
+            Gaussian. Where nothing is clipped the mean over the batch is taken as Gaussian.
 
     Raises:
         InvalidParameterError: on a bad argument.

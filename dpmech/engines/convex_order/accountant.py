@@ -1,4 +1,4 @@
-"""Balls-in-Bins by the convex-order programme on a dominating ring: no sampling, no confidence level."""
+"""Balls-in-Bins by the convex-order program on a dominating ring: no sampling, no confidence level."""
 
 import contextlib
 import dataclasses
@@ -19,9 +19,9 @@ from dpmech.engines.convex_order.tilted import tilted_delta
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import BinGram, RoughSample, draw_entropy
-from dpmech.engines.methods import Deterministic
 from dpmech.engines.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError, WorkLimitError
+from dpmech.methods import Deterministic
 from dpmech.numerics import (
     BOUND,
     UNIT,
@@ -42,7 +42,7 @@ _CLOSE = 5e-4
 _CELL = 0.02
 _LOOSE = 10.0
 # Where Laplace transforms are tried: their errors are absolute, about 1e-12 e^eps. With few bins the
-# programme is as fast, and more eigenvalues count.
+# program is as fast, and more eigenvalues count.
 LEAST_BINS = 40
 MOST_EPS = 20.0
 MOST_DIAGONAL = 60.0
@@ -80,7 +80,7 @@ class DeterministicAccountant(Accountant):
         self.gram = gram
         self.sensitivity = sensitivity
         self.settings = method
-        self.by = Provenance("bins.programme", {"bins": gram.bins})
+        self.by = Provenance("bins.program", {"bins": gram.bins})
         self.guarantee = BOUND
         self._mixtures: dict[tuple[float, float], _Rings | None] = {}
         self._found: dict[tuple[_Rings, float, float], float] = {}
@@ -112,7 +112,7 @@ class DeterministicAccountant(Accountant):
         if guess > 0.95 * LARGEST_EPS:
             raise NumericalError(
                 f"eps at sigma={sigma!r}, delta={delta!r} is about {guess:.3g}, beyond the {LARGEST_EPS:g} "
-                "of the programme; Rdp() has a bound"
+                "of the program; Rdp() has a bound"
             )
         ring, at = self._bounds_at(sigma, guess)
         if at(0.0) <= delta:
@@ -128,7 +128,7 @@ class DeterministicAccountant(Accountant):
         return Bounds(0.0, math.exp(root), self.guarantee, self._described(ring))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """The smallest sigma that the programme certifies; the search starts at an estimate.
+        """The smallest sigma that the program certifies; the search starts at an estimate.
 
         One fine run says how far a coarse grid is above it, and coarse runs then find sigma. What is returned
         has been confirmed by `delta` itself, with a search of its own.
@@ -141,7 +141,7 @@ class DeterministicAccountant(Accountant):
             return self._confirmed(math.log(start), eps, delta, rtol, progress)
         ring = self._ring(start, eps)
         first = self._search(ring, start, eps)
-        progress(f"programme: sigma {up(start)}: delta <= {up(first.delta, 4)}")
+        progress(f"program: sigma {up(start)}: delta <= {up(first.delta, 4)}")
         grids = {direction: coarser(grid) for direction, grid in first.grids.items()}
 
         def coarse_scale(log_sigma: float) -> float:
@@ -307,7 +307,7 @@ class DeterministicAccountant(Accountant):
         decays = [ring.decay] if isinstance(ring, RingGram) else [decay for _, decay in ring.parts]
         excess = float(np.sum(ring.profile() - self.covariance) / np.sum(self.covariance))
         facts = {"bins": self.gram.bins, "decay": max([0.0, *decays]), "excess": excess}
-        return Provenance("bins.programme", facts)
+        return Provenance("bins.program", facts)
 
     def _guess(self, sigma: float, delta: float) -> float:
         """About the right eps."""

@@ -1,17 +1,17 @@
 """Delta of Balls-in-Bins without sampling: a dominating ring and a dynamic program from above.
 
-The bound on one grid: one run of the programme, or a sum of runs over the factor that all bins share.
+The bound on one grid: one run of the program, or a sum of runs over the factor that all bins share.
 
 A constant part c multiplies r by R = exp(sqrt(c) G - c / 2). R is split onto nodes; one run serves all nodes
 within a factor GROUP_RATIO (docs/balls_in_bins_proof.md, "The constant part").
 
-delta of Balls-in-Bins without sampling: a stationary ring and a programme that can only over-state it.
+delta of Balls-in-Bins without sampling: a stationary ring and a program that can only over-state it.
 
 One example falls into one of b bins, uniformly, and takes part in that bin's step of every epoch. With
 m_i the sum of the columns of C that belong to bin i, the pair to bound is P = (1/b) sum_i N(m_i, sigma^2 I)
 against Q = N(0, sigma^2 I). All that matters is the Gram matrix K_il = <m_i, m_l> / sigma^2, and delta is
 monotone in every entry of it. So a stationary ring that dominates K bounds delta, and the ring is Markov:
-a dynamic programme over (y, S) does the rest. The proofs are in docs/balls_in_bins_proof.md.
+a dynamic program over (y, S) does the rest. The proofs are in docs/balls_in_bins_proof.md.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.engines.convex_order.dynamic_program import Curve, Direction, Placement, run_programme
+from dpmech.engines.convex_order.dynamic_program import Curve, Direction, Placement, run_program
 from dpmech.engines.convex_order.grid import (
     RingGrid,
     coarser,
@@ -76,7 +76,7 @@ def bound_on(
     ring, eps = raised_ring(ring), eps - shift
     if ring.constant == 0.0:
         place = place_nodes(ring, eps, direction, grid, 1.0)
-        curve = run_programme(place, direction)
+        curve = run_program(place, direction)
         return min(1.0, curve.delta(eps) * sums_factor(place) * (1.0 + shift) + TINY), place, curve
     common = _Common(ring, eps, direction, grid)
     shares, left = common.coarse()
@@ -142,7 +142,7 @@ class _Common:
         reference = float(np.max(self.levels[members]) if self.remove else np.min(self.levels[members]))
         reach = float(np.ptp(self.levels[members]))
         place = place_nodes(self.ring, reference, self.direction, grid, math.exp(reach))
-        curve = run_programme(place, self.direction)
+        curve = run_program(place, self.direction)
         parts = [min(1.0, curve.delta(level)) for level in self.levels[members].tolist()]
         return float(self.weights[members] @ np.array(parts)), place, curve
 
@@ -208,7 +208,7 @@ def ring_delta(
         NumericalError: if weights that must sum to one do not.
 
     References:
-        docs/balls_in_bins_proof.md: monotonicity, the programme, what leaves a grid.
+        docs/balls_in_bins_proof.md: monotonicity, the program, what leaves a grid.
 
     Examples:
         >>> from dpmech.engines.convex_order.bound import RingGram, ring_delta
@@ -310,7 +310,7 @@ class _Search:
         """One bound on delta, with slack for rounding."""
         found = bound_on(self.ring, self.eps, self.direction, grid, coarse_only=coarse_only)
         if not math.isfinite(found[0]):
-            raise NumericalError(f"the ring programme gave {found[0]!r} on {grid!r}")
+            raise NumericalError(f"the ring program gave {found[0]!r} on {grid!r}")
         self.best = min(self.best, found[0])
         return found
 

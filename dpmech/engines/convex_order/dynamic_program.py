@@ -4,7 +4,7 @@ The bridge of a stationary ring: y_m = x_m + rho_m z with z = y_0 and x = 0 at b
 
 All in closed form (docs/balls_in_bins_proof.md), from ratios of sinh that neither overflow nor cancel.
 
-The convex-order dynamic programme on a ring: one grid, one direction, a whole curve of delta.
+The convex-order dynamic program on a ring: one grid, one direction, a whole curve of delta.
 
 With y_l = x_l + rho_l z, z = y_0 and x the bridge that is 0 at both ends of the ring, the bins are walked
 from 0 to b - 1 with the joint law of (x_l, S_l), S the running sum of exp(y_l - V/2) W_l. Every move of a
@@ -196,8 +196,8 @@ class Curve:
         return float(self.law @ np.maximum(1.0 - slope * nodes, 0.0)) + self.charge
 
 
-def run_programme(place: Placement, direction: Direction) -> Curve:
-    """Run the programme once. Upper bound, up to rounding (`grid`).
+def run_program(place: Placement, direction: Direction) -> Curve:
+    """Run the program once. Upper bound, up to rounding (`grid`).
 
     Args:
         place: the nodes.
@@ -209,7 +209,7 @@ def run_programme(place: Placement, direction: Direction) -> Curve:
     Raises:
         NumericalError: if the weights of a step do not sum to one.
     """
-    spend(*programme_cost(place), what=f"a run of the convex-order programme over {place.bins} bins")
+    spend(*program_cost(place), what=f"a run of the convex-order program over {place.bins} bins")
     weights, z_charge = _z_split(place, direction)
     count = place.x_nodes.size * (place.s_nodes + 1) * 16
     size = max(1, min(place.z_nodes.size, GROUP_BYTES // count))
@@ -223,7 +223,7 @@ def run_programme(place: Placement, direction: Direction) -> Curve:
     return dataclasses.replace(whole, charge=whole.charge + z_charge, z_values=np.array(parts))
 
 
-def programme_cost(place: Placement) -> tuple[float, float]:
+def program_cost(place: Placement) -> tuple[float, float]:
     """Seconds of one core and bytes of a run, on the high side: measured times about three."""
     x = place.x_nodes
     band = 1.0

@@ -1,6 +1,6 @@
 """Nodes of the dynamic program, how fine they have to be, and what float64 may do to a run.
 
-What float64 may do to a run of the ring programme, from above.
+What float64 may do to a run of the ring program, from above.
 
 A run adds and multiplies numbers >= 0, so that relative errors of its weights and sums multiply:
 `sums_factor`. What moves the running sum S, its increments and the comparison with 1, is a change of eps:
@@ -32,7 +32,7 @@ LEAST_GAP = 1e-3
 
 @dataclasses.dataclass(frozen=True)
 class RingGrid:
-    """How fine the programme is; every grid gives an upper bound, a coarse one a loose bound.
+    """How fine the program is; every grid gives an upper bound, a coarse one a loose bound.
 
     Args:
         y_step: distance of the nodes of y, in standard deviations of one step, in (0, 10].

@@ -1,4 +1,4 @@
-"""Compiled inner loops of the ring programme. This module imports numba; import it late.
+"""Compiled inner loops of the ring program. This module imports numba; import it late.
 
 No loop here reorders a sum, and none depends on the number of threads.
 """

@@ -207,7 +207,7 @@ class _Fits:
         return math.inf if solved is None else solved.price
 
     def _solve(self, lengths: tuple[float, ...], prices: FloatArray, *, constant: bool) -> _Fit | None:
-        """The linear programme for these decays: least priced entries such that K' - K is copositive."""
+        """The linear program for these decays: least priced entries such that K' - K is copositive."""
         decays = [math.exp(-math.exp(-length)) for length in lengths]
         if not all(1e-4 < decay < 1.0 - 1e-9 for decay in decays):
             return None

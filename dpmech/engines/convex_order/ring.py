@@ -103,7 +103,7 @@ SAFETY = 32.0 * UNIT
 # Parts and costs this close are alike; it chooses among rings that dominate.
 SNAP = 1e-9
 TINY = 1e-250
-# A constant part makes the programme about ten times dearer: it has to lower ln delta by this much, which
+# A constant part makes the program about ten times dearer: it has to lower ln delta by this much, which
 # is about half a percent in sigma.
 CONSTANT_PRICE = 0.15
 LEAST_WEIGHT = 1e-6
@@ -112,7 +112,7 @@ LEAST_WEIGHT = 1e-6
 def dominating_ring(profile: npt.ArrayLike, bins: int, *, eps: float = 1.0) -> RingGram:
     """The ring white * I + amplitude * ring(decay) + constant above a profile, of least moment bound at eps.
 
-    A linear programme in (white, amplitude, constant) for each decay of a scan, refined around the best.
+    A linear program in (white, amplitude, constant) for each decay of a scan, refined around the best.
 
     Args:
         profile: shape (b // 2 + 1,), the largest entry of K at each ring distance, diagonal first; the
@@ -199,7 +199,7 @@ class Height:
         """How much the best order's bound leans on each entry, shape of the profile; 1 at the diagonal."""
         order = self.orders[np.argmin(self.of(profile))]
         pull = np.exp(0.5 * order * (profile - profile[0]))
-        # the floor keeps every entry in the objective, so that the programme has one solution
+        # the floor keeps every entry in the objective, so that the program has one solution
         return np.asarray((pull + LEAST_WEIGHT) * self.counts)
 
 

@@ -15,9 +15,9 @@ from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.engines.gaussian_mixture.pilots import Pilots, best_aim
 from dpmech.engines.gaussian_mixture.rough_sigma import _SMALLEST_EPS, RoughSample, delta_below
 from dpmech.engines.gaussian_mixture.samples import draw_entropy
-from dpmech.engines.methods import Certified
 from dpmech.engines.profiles import Curve
 from dpmech.exceptions import NumericalError
+from dpmech.methods import Certified
 from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_down, quotient_down, up
 
 # Tries in a fixed order: by how much higher in log sigma (or log eps), and the part of beta that each has.
@@ -244,7 +244,7 @@ class CertifiedAccountant(Accountant):
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
             return _Search(pilots, start, 0.0, 0.0)
-        further = pilots.moved(*at(start + _STEP), pilots.entropy).of_decider().redrawn()
+        further = pilots.moved(*at(start + _STEP), pilots.entropy).of_decider().regenerated()
         # Both have the same random numbers, so that their difference is known well.
         fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
         root = start + (pilots.log_mean - math.log(delta)) / fall
@@ -254,7 +254,7 @@ class CertifiedAccountant(Accountant):
         most = self._most()
 
         def there(above: float) -> Pilots:
-            return pilots.moved(*at(start + above), self._entropy()).redrawn()
+            return pilots.moved(*at(start + above), self._entropy()).regenerated()
 
         aim = best_aim(pilots, fall, delta, first, most, there, reach=self.reach)
         if aim.draws > _HOPELESS * most:
@@ -264,7 +264,7 @@ class CertifiedAccountant(Accountant):
             )
         if aim.pilots is not None:
             return _Search(aim.pilots, root, start + aim.above - root, fall)
-        larger = pilots.moved(*at(root), self._entropy()).redrawn(int(min(aim.sizing, most)))
+        larger = pilots.moved(*at(root), self._entropy()).regenerated(int(min(aim.sizing, most)))
         root += (larger.log_mean - math.log(delta)) / fall
         return _Search(larger, root, aim.above, fall)
 
@@ -273,7 +273,7 @@ class CertifiedAccountant(Accountant):
         if self.lower is None or not pilots.weights or pilots.eps <= 2.0 * _SMALLEST_EPS:
             return 0.0
         here, below = (
-            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).of_decider().redrawn().log_mean
+            pilots.moved(pilots.gram, factor * pilots.eps, pilots.entropy).of_decider().regenerated().log_mean
             for factor in (1.0, 1.0 - _STEP)
         )
         fall = (below - here) / -math.log1p(-_STEP)

@@ -14,11 +14,16 @@ import math
 
 import numpy as np
 
-from dpmech.engines.gaussian_mixture.betting import Bets, LowerBets, UpperBets, rounded_bound
 from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.engines.gaussian_mixture.pilots import NOTHING, PILOT_SAMPLES, STAGES, Pilots, share_of
 from dpmech.engines.gaussian_mixture.proposal import Proposal
 from dpmech.engines.gaussian_mixture.samples import draw_entropy, weight_stream
+from dpmech.engines.gaussian_mixture.sequential_tests import (
+    LowerTest,
+    SequentialTest,
+    UpperTest,
+    rounded_bound,
+)
 from dpmech.guards import check_integer, check_real
 
 # Where no threshold is given, this often what the pilot expects is drawn at most; with one, that often.
@@ -154,7 +159,7 @@ def certify_delta(
         summary = pilots.summary(pilots.decider)
         off = min(2.0 * summary.relative_error, 0.5)
         top = math.exp(summary.log_mean + math.log1p(off)) * (1.0 + rel_gap)
-        upper = UpperBets(
+        upper = UpperTest(
             proposal.log_weight_bound,
             share,
             top if threshold is None else threshold,
@@ -166,13 +171,11 @@ def certify_delta(
         if below > 0.0 and name == decider and summary.log_mean > math.log(NOTHING):
             # The same draws, their weights rounded the other way.
             goal = math.exp(summary.log_mean) * (1.0 - off) / (1.0 + rel_gap)
-            gambler = LowerBets(
+            test = LowerTest(
                 summary.log_mean, below, goal, pilots.weights[name], rounding=proposal.weight_rounding
             )
             other = proposal.rounded_to(below=True)
-            least = _drawn(
-                other, name, gambler, entropy, executor, patience=patience, max_samples=max_samples
-            )
+            least = _drawn(other, name, test, entropy, executor, patience=patience, max_samples=max_samples)
             found = dataclasses.replace(found, lower=least.lower, samples=max(found.samples, least.samples))
         directions[name] = found
     return CertifiedBound(
@@ -202,11 +205,11 @@ def certified_floor(
     if not log_unit > math.log(NOTHING):
         return 0.0
     proposal = pilots.proposals[name].rounded_to(below=True)
-    gambler = LowerBets(log_unit, beta, threshold, pilots.weights[name], rounding=proposal.weight_rounding)
+    test = LowerTest(log_unit, beta, threshold, pilots.weights[name], rounding=proposal.weight_rounding)
     return _drawn(
         proposal,
         name,
-        gambler,
+        test,
         draw_entropy(rng),
         pilots.executor,
         patience=STUBBORN,
@@ -217,7 +220,7 @@ def certified_floor(
 def _drawn(
     proposal: Proposal,
     name: str,
-    gambler: Bets,
+    test: SequentialTest,
     entropy: tuple[int, ...],
     executor: concurrent.futures.Executor | None,
     *,
@@ -225,21 +228,21 @@ def _drawn(
     max_samples: int,
 ) -> CertifiedDirection:
     """Bets on the main sample of a direction, until the goal is proved or patience ends."""
-    expected = gambler.expected_samples()
+    expected = test.expected_samples()
     limit = int(min(patience * max(expected, PILOT_SAMPLES), max_samples))
     total, count = 0.0, 0
     expected = int(min(expected, limit))
     with contextlib.closing(
         weight_stream(proposal, entropy, STAGES[name].main, expected, executor)
     ) as stream:
-        while count < limit and not gambler.proved:
+        while count < limit and not test.proved:
             log_weights = next(stream)
-            gambler.add(log_weights)
+            test.add(log_weights)
             total, count = total + float(np.exp(log_weights).sum()), count + log_weights.size
-    upper = isinstance(gambler, UpperBets)
+    upper = isinstance(test, UpperTest)
     return CertifiedDirection(
-        lower=0.0 if upper else gambler.bound,
-        upper=gambler.bound if upper else rounded_bound(proposal.log_weight_bound, proposal.weight_rounding),
+        lower=0.0 if upper else test.bound,
+        upper=test.bound if upper else rounded_bound(proposal.log_weight_bound, proposal.weight_rounding),
         estimate=total / count if count else math.nan,
         weight_bound=math.exp(proposal.log_weight_bound),
         samples=count,

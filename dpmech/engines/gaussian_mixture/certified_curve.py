@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon
-from dpmech.engines.gaussian_mixture.betting import Bets, LowerBets, UpperBets
 from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.engines.gaussian_mixture.mixtures import AddProposal, add_mixture, remove_mixture
 from dpmech.engines.gaussian_mixture.pilots import STAGES, adapt
 from dpmech.engines.gaussian_mixture.proposal import Proposal
 from dpmech.engines.gaussian_mixture.rough_sigma import _SMALLEST_EPS
 from dpmech.engines.gaussian_mixture.samples import level_stream, pilot_sample, summarise
+from dpmech.engines.gaussian_mixture.sequential_tests import LowerTest, SequentialTest, UpperTest
 from dpmech.engines.profiles import LEAST_DELTA, Curve, Nodes, placed_nodes
 from dpmech.exceptions import DpmechError, NumericalError
 from dpmech.numerics import FloatArray
@@ -111,10 +111,10 @@ def certified_curve(
         count.
     """
     stretches = {name: list(_stretches(name, gram, settings, entropy, executor)) for name in _MIXTURES}
-    gamblers = (1 if lower is None else 2) * sum(
+    tests = (1 if lower is None else 2) * sum(
         one.levels.size for parts in stretches.values() for one in parts
     )
-    share = math.nextafter(beta / max(gamblers, 1), 0.0)
+    share = math.nextafter(beta / max(tests, 1), 0.0)
     found: dict[str, tuple[FloatArray, FloatArray, FloatArray]] = {}
     samples = 0
     for name, parts in stretches.items():
@@ -207,7 +207,7 @@ def _proved(
     """Bounds at every level, and how many draws they took."""
     logs, spreads = _read(stretch.weights)
     count = stretch.weights.shape[0]
-    gamblers: list[Bets] = []
+    tests: list[SequentialTest] = []
     for level, eps in enumerate(stretch.levels):
         pilot = stretch.weights[:, level]
         off = min(2.0 * math.sqrt(spreads[level] / count), 0.5)
@@ -216,13 +216,11 @@ def _proved(
             # Bets on rare large weights win their goal over that size a draw: a wider gap is what they allow.
             wide = gap * max(1.0, math.exp(unit - logs[level]) / _EASY)
             goal = math.exp(logs[level]) * (1.0 + off) * (1.0 + min(wide, 1.0))
-            gamblers.append(UpperBets(unit, beta, goal, pilot, rounding=proposal.weight_rounding))
+            tests.append(UpperTest(unit, beta, goal, pilot, rounding=proposal.weight_rounding))
         else:
             goal = math.exp(logs[level]) * (1.0 - off) / (1.0 + gap)
-            gamblers.append(
-                LowerBets(float(logs[level]), beta, goal, pilot, rounding=proposal.weight_rounding)
-            )
-    expected = max(one.expected_samples() for one in gamblers)
+            tests.append(LowerTest(float(logs[level]), beta, goal, pilot, rounding=proposal.weight_rounding))
+    expected = max(one.expected_samples() for one in tests)
     if not math.isfinite(expected):
         raise NumericalError(f"no bet on a curve of {proposal.gram.bins} bins would be won")
     limit = int(_PATIENCE * max(expected, PILOT_SAMPLES))
@@ -231,13 +229,13 @@ def _proved(
     with contextlib.closing(
         level_stream(proposal, stretch.levels, own, STAGES[stretch.name].main, int(expected), executor)
     ) as stream:
-        while drawn < limit and not all(one.proved for one in gamblers):
+        while drawn < limit and not all(one.proved for one in tests):
             weights = next(stream)
-            for level, gambler in enumerate(gamblers):
-                if not gambler.proved:
-                    gambler.add(weights[:, level])
+            for level, test in enumerate(tests):
+                if not test.proved:
+                    test.add(weights[:, level])
             drawn += weights.shape[0]
-    return np.array([one.bound for one in gamblers]), drawn
+    return np.array([one.bound for one in tests]), drawn
 
 
 # How much wider than the hull bounds by draws may be.

@@ -230,7 +230,7 @@ def loss_rounding(gram: ChainGram, farthest: float) -> LogError:
 def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower: bool = False) -> ChainGram:
     """K at sigma 1, every entry raised by what rounding may hide (lowered for `lower`).
 
-    A delta of larger columns is no smaller (`docs/min_sep_sampling.md`).
+    A delta of larger columns is no smaller (`docs/b_min_sep.md`).
 
     Args:
         strategy: C >= 0 with at most b bands.

@@ -13,8 +13,8 @@ from dpmech.engines.gaussian_mixture.estimate import REL_ERRORS, Estimate, Sampl
 from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.engines.gaussian_mixture.rough_sigma import _SMALLEST_EPS, RoughSample, check_reach, delta_below
 from dpmech.engines.gaussian_mixture.samples import draw_entropy
-from dpmech.engines.methods import Importance
 from dpmech.engines.sigma_search import gaussian_scale
+from dpmech.methods import Importance
 from dpmech.numerics import Bounds, Guarantee, Kind, Provenance, rung_below, safe_root, signed, up
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 import scipy
 
-from dpmech.engines.gaussian_mixture.betting import UpperBets
 from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.engines.gaussian_mixture.mixtures import add_mixture, remove_mixture
 from dpmech.engines.gaussian_mixture.proposal import Proposal
@@ -19,6 +18,7 @@ from dpmech.engines.gaussian_mixture.samples import (
     summarise,
     weight_sample,
 )
+from dpmech.engines.gaussian_mixture.sequential_tests import UpperTest
 from dpmech.engines.gaussian_mixture.streams import ADD, REMOVE, DirectionStages
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import FloatArray
@@ -275,7 +275,7 @@ class Pilots:
         """What the pilot weights of a direction say."""
         return summarise(self.weights[name])
 
-    def redrawn(self, samples: int = PILOT_SAMPLES) -> "Pilots":
+    def regenerated(self, samples: int = PILOT_SAMPLES) -> "Pilots":
         """With weights of these proposals, at least so many in the direction that decides."""
         weights = {
             name: weight_sample(
@@ -311,14 +311,14 @@ class Pilots:
             proposal = self.proposals[name]
             if log_goal < proposal.log_weight_bound:
                 share = share_of(beta, len(self.weights))
-                bets = UpperBets(
+                tests = UpperTest(
                     proposal.log_weight_bound,
                     share,
                     math.exp(log_goal),
                     log_weights,
                     rounding=proposal.weight_rounding,
                 )
-                draws += bets.expected_samples()
+                draws += tests.expected_samples()
         return draws
 
 

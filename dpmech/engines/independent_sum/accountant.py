@@ -9,10 +9,10 @@ import scipy
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.independent_sum.direction import NOTHING, Direction
-from dpmech.engines.methods import Exact
 from dpmech.engines.profiles import LEAST_DELTA, Curve, Nodes, placed_nodes
 from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
+from dpmech.methods import Exact
 from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, quotient_up
 
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.

@@ -415,18 +415,18 @@ def _advised() -> Iterator[None]:
         yield
     except NumericalError as error:
         raise NumericalError(
-            f"{error}; a full lot loses far more than others do. Try a larger max_lot_size (six standard "
-            "deviations above the mean size cost nothing) or a smaller sampling_prob"
+            f"{error}; a full batch loses far more than others do. Try a larger truncated_batch_size (six "
+            "standard deviations above the mean size cost nothing) or a smaller sampling_prob"
         ) from error
 
 
 class TruncatedAccountant(Accountant):
     """Both directions from above by the law that dominates; from below by a run that is one of those allowed.
 
-    From above, a step whose lot could be truncated counts as such with what it loses at most, on lattices;
+    From above, a step whose batch could be truncated counts as such with what it loses at most, on lattices;
     or, where a truncation in the whole run is less likely than a ten-thousandth of delta, its probability is
     added to the delta of Poisson sampling. From below, the others have gradients of zero: that is Poisson
-    sampling with the probability of being in the lot.
+    sampling with the probability of being in the batch.
 
     Args:
         release: what is accounted for.
@@ -439,7 +439,7 @@ class TruncatedAccountant(Accountant):
         self.by = self.route.by
         self.guarantee = BOUND
         odds, steps = release.truncation, release.steps
-        # That any lot of the run is truncated: a bound, not below T tau.
+        # That any batch of the run is truncated: a bound, not below T tau.
         self._ever = product_up(odds.truncated[1], steps)
         self._alone = PoissonAccountant(
             PoissonRelease(odds.joined[0], steps, release.sensitivity, release.tight)

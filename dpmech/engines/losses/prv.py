@@ -111,7 +111,8 @@ class _PrivacyLoss:
         delta_error = _DELTA_SHARE * delta
         if noise > 10.0 * delta_error:
             raise NumericalError(
-                f"delta={delta!r} over {self.steps} steps is below the resolution of PRV; use dm.Pld()"
+                f"delta={delta!r} over {self.steps} steps is below the resolution of PRV; "
+                "use dm.methods.Pld()"
             )
         tail = -float(scipy.special.ndtri_exp(math.log(delta_error / (8.0 * self.steps))))
         single = Loss(

@@ -1,21 +1,21 @@
 r"""What is accounted for under sampling: T releases, each of a random batch, and the loss of one of them.
 
-The largest privacy loss of a step whose lot is a uniform set of B of n examples, one of them replaced.
+The largest privacy loss of a step whose batch is a uniform set of B of n examples, one of them replaced.
 
 With q = B / n, s the noise over the distance of what replaces each other, and A_1 = (1 - q) N(0, s^2) +
 q N(1, s^2) against A_0 = N(0, s^2): no gradients have a hockey-stick curve above that of A_1 against A_0 at
 eps >= 0, nor above that of A_0 against A_1 at eps < 0, in either direction. The law with this curve has the
 positive losses of the one pair, the negative ones of the other, and what is left at 0. That it dominates is
-shown in docs/fixed_size_lots.md.
+shown in docs/fixed_size_batches.md.
 
-The privacy loss of a step whose lot is cut down to B examples where more were drawn.
+The privacy loss of a step whose batch is cut down to B examples where more were drawn.
 
 With q the probability of every coin, tau that B or more of the others were drawn, and p that the example is
 kept if so: with probability 1 - tau the pair is that of plain Poisson sampling. With probability tau it is
 the pair whose hockey-stick curve is, of P against Q (A_u as in `step_losses`), that of A_2 against A_1 at
 eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve of all that gradients allow. Its law has
 the positive losses of the one, the negative ones of the other, and what is left at 0. That it dominates is
-shown in docs/truncated_lots.md.
+shown in docs/truncated_batches.md.
 """
 
 import dataclasses
@@ -44,20 +44,20 @@ Ends = tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Truncation:
-    """How a lot that is too large treats one example; all probabilities between two floats.
+    """How a batch that is too large treats one example; all probabilities between two floats.
 
     Args:
         sampling_prob: q in (0, 1], of each coin.
-        max_lot_size: B, in [1, n - 1].
+        truncated_batch_size: B, in [1, n - 1].
         dataset_size: n.
         untruncated: that fewer than B of the others were drawn, so that the example stays if drawn.
         truncated: that B or more of the others were drawn.
         kept: that the example was drawn and kept, given that.
-        joined: that the example is in the lot, whatever happened.
+        joined: that the example is in the batch, whatever happened.
     """
 
     sampling_prob: float
-    max_lot_size: int
+    truncated_batch_size: int
     dataset_size: int
     untruncated: Ends
     truncated: Ends
@@ -68,14 +68,15 @@ class Truncation:
     def of(cls, q: float, most: int, size: int) -> "Truncation":
         """For q, B and n, rounded outward.
 
-        With N binomial of n coins: p = (B / n) P(N > B) / tau, and the example is in the lot with probability
-        q (1 - tau) + (B / n) P(N > B), as it is in a lot of m + 1 drawn ones with probability B / (m + 1).
+        With N binomial of n coins: p = (B / n) P(N > B) / tau, and the example is in the batch with
+        probability q (1 - tau) + (B / n) P(N > B), as it is in a batch of m + 1 drawn ones with probability B
+        / (m + 1).
         """
         untruncated, truncated = at_most(size - 1, q, most - 1), at_least(size - 1, q, most)
         full = at_least(size, q, most + 1)
         low = quotient_down(product_down(most, full[0]), size)
         high = quotient_up(product_up(most, full[1]), size)
-        # Kept among B + 1 or more, each as likely.
+        # CheckpointMatch among B + 1 or more, each as likely.
         ceiling = quotient_up(product_up(q, most), most + 1)
         kept = (
             min(ceiling, quotient_down(low, truncated[1])) if truncated[1] > 0.0 else 0.0,
@@ -88,28 +89,28 @@ class Truncation:
         return cls(q, most, size, untruncated, truncated, kept, joined)
 
     @property
-    def expected_lot_size(self) -> float:
-        """The mean size of a lot."""
+    def expected_batch_size(self) -> float:
+        """The mean size of a batch."""
         return self.dataset_size * self.joined[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class FixedDraw:
-    """Lots of one size, drawn without replacement, independently at every step.
+    """Batches of one size, drawn without replacement, independently at every step.
 
     Args:
         dataset_size: n.
-        lot_size: B, in [1, n].
+        batch_size: B, in [1, n].
     """
 
     dataset_size: int
-    lot_size: int
+    batch_size: int
 
     @property
     def joined(self) -> tuple[float, float]:
-        """B / n, the probability that the example is in a lot, between two floats."""
-        return quotient_down(self.lot_size, self.dataset_size), min(
-            1.0, quotient_up(self.lot_size, self.dataset_size)
+        """B / n, the probability that the example is in a batch, between two floats."""
+        return quotient_down(self.batch_size, self.dataset_size), min(
+            1.0, quotient_up(self.batch_size, self.dataset_size)
         )
 
 
@@ -161,7 +162,7 @@ class TruncatedLoss(PartedLoss):
     reach: float = 38.0
 
     def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
-        """Of Poisson sampling where the lot was not full, and of both signs where it was."""
+        """Of Poisson sampling where the batch was not full, and of both signs where it was."""
         s, kept, weight = self.sigma_over_sensitivity, self.kept[end], self.truncated[end]
         above, below = (2, 1) if self.remove else (1, 2)
         parts: list[tuple[float, StepLoss]] = []
@@ -207,7 +208,7 @@ class PoissonRelease:
 
 @dataclasses.dataclass(frozen=True)
 class UserRelease:
-    """T releases, each of a lot in which a user has a binomial number of m examples.
+    """T releases, each of a batch in which a user has a binomial number of m examples.
 
     Args:
         sampling_prob: q in (0, 1), of each example.
@@ -237,7 +238,7 @@ class UserRelease:
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedRelease:
-    """T releases, each of a lot of at most B of n examples.
+    """T releases, each of a batch of at most B of n examples.
 
     Args:
         truncation: what truncation does to one example, with q, B and n.
@@ -256,7 +257,7 @@ class TruncatedRelease:
     def by_lattice(self) -> Provenance:
         """How it is accounted on lattices."""
         own = self.truncation
-        facts = {"q": own.sampling_prob, "most": own.max_lot_size, "size": own.dataset_size}
+        facts = {"q": own.sampling_prob, "most": own.truncated_batch_size, "size": own.dataset_size}
         return Provenance("lattice.truncated", facts | {"steps": self.steps})
 
     def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> TruncatedLoss:
@@ -287,7 +288,7 @@ class FixedRelease:
     @property
     def by_lattice(self) -> Provenance:
         """How it is accounted on lattices."""
-        facts = {"lot": self.draw.lot_size, "size": self.draw.dataset_size, "steps": self.steps}
+        facts = {"batch": self.draw.batch_size, "size": self.draw.dataset_size, "steps": self.steps}
         return Provenance("lattice.fixed", facts)
 
     def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> FixedLoss:

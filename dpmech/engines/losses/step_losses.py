@@ -10,7 +10,7 @@ posterior law of k given the output.
 That this pair dominates a step whatever the gradients are, of users with m examples or fewer, is shown in
 docs/users.md.
 
-Losses of one sign, of a step whose lot was full without the example.
+Losses of one sign, of a step whose batch was full without the example.
 
 With p the probability that the example is kept all the same, A_u = (1 - p) N(0, s^2) + p N(u, s^2), and u = 1
 or 2: the log ratio of A_u over A_{u-1} (A_0 is the noise alone) is positive exactly where the output is above
@@ -18,7 +18,7 @@ u - 1/2, and rises there: its derivative is (u w_u - (u - 1) w_{u-1}) / s^2, w t
 having been kept, and from there on w_u >= w_{u-1}. The inverse is the root of a quadratic equation in
 e^(x / s^2).
 
-Why these two, see docs/truncated_lots.md.
+Why these two, see docs/truncated_batches.md.
 """
 
 import abc

@@ -2,7 +2,7 @@ r"""Independent mechanisms of several kinds on the same people, composed: bounds
 
 Gaussian releases are one Gaussian release, in closed form. Poisson-sampled ones of a single kind are more
 steps of one run, whose transform is inverted. Everything else goes onto one lattice: each loss by what bounds
-it from above, the lot composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
+it from above, the batch composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
 H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). So the lattice only has to resolve
 what has no closed form. From below, curves at nodes enter by a loss that theirs dominates, or are left out,
 which post-processing allows.

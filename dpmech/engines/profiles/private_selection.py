@@ -111,7 +111,7 @@ class PoissonRuns(RunCount):
     Examples:
         >>> import dpmech as dm
         >>> once = dm.profile(dm.Identity(4), 5.0)
-        >>> best = once.private_selection(dm.PoissonRuns(20.0))
+        >>> best = once.private_selection(dm.ledgers.PoissonRuns(20.0))
         >>> round(once.epsilon(1e-5).upper, 2), round(best.epsilon(1e-5).upper, 2)
         (1.55, 4.31)
     """
@@ -161,7 +161,7 @@ class NegativeBinomialRuns(RunCount):
 
     Examples:
         >>> import dpmech as dm
-        >>> law = dm.NegativeBinomialRuns.of_mean(20.0, shape=1.0)
+        >>> law = dm.ledgers.NegativeBinomialRuns.of_mean(20.0, shape=1.0)
         >>> law.gamma, law.mean
         (0.05, 20.0)
 
@@ -243,7 +243,9 @@ def run_count_from(settings: dict[str, float | str]) -> RunCount:
     for kind, names in ((PoissonRuns, {"mean_runs"}), (NegativeBinomialRuns, {"shape", "gamma"})):
         if settings.get("law") == kind.law and set(given) == names:
             return kind(**given)  # type: ignore[arg-type]  # each is checked there
-    raise InvalidParameterError("runs", settings, "a law of dm.PoissonRuns or dm.NegativeBinomialRuns")
+    raise InvalidParameterError(
+        "runs", settings, "a law of dm.ledgers.PoissonRuns or dm.ledgers.NegativeBinomialRuns"
+    )
 
 
 def _mean(shape: float, gamma: float) -> float:

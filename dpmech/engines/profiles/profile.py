@@ -149,8 +149,8 @@ class PrivacyProfile(Answers):
 
     A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
     whose batches, bins and noise are drawn independently of each other, with every query chosen as one likes
-    from what came before. Two releases from one sampled lot are one mechanism, and no product of two:
-    `dm.Lot` joins them.
+    from what came before. Two releases from one sampled batch are one mechanism, and no product of two:
+    `dm.ledgers.SharedBatch` joins them.
 
     Both directions are kept apart until the end: REMOVE, H(P || Q), is the dataset with the person against
     the one without, ADD the other way round; delta is the larger one.
@@ -184,8 +184,8 @@ class PrivacyProfile(Answers):
 
         A profile does not know which batches it came from, so nothing here can notice that two releases read
         the same sampled batches. Their sampling is then one event and not two, and the composed number is
-        *too small*, possibly by far. Use `dm.Lot` for all releases of one run, and a `dm.Ledger`, which
-        charges the batches of a run once, wherever releases of several runs are added up.
+        *too small*, possibly by far. Use `dm.ledgers.SharedBatch` for all releases of one run, and a
+        `dm.Ledger`, which charges the batches of a run once, wherever releases of several runs are added up.
 
         Raises:
             InvalidParameterError: if one is no PrivacyProfile.
@@ -199,7 +199,7 @@ class PrivacyProfile(Answers):
                     f"a profile for {other.adjacency.name} and one {other.unit.value} does not compose with "
                     f"one for {self.adjacency.name} and one {self.unit.value}",
                     supported="one adjacency and one unit; releases that read the same sampled batches "
-                    "belong in a dm.Lot, and those of several runs in a dm.Ledger",
+                    "belong in a dm.ledgers.SharedBatch, and those of several runs in a dm.Ledger",
                 )
         if not others:
             return self
@@ -238,12 +238,13 @@ class PrivacyProfile(Answers):
     def private_selection(self, runs: RunCount, *, rel_error: float = 0.01) -> "PrivacyProfile":
         """The profile of the best of a random number of independent runs of this mechanism, and of it alone.
 
-        It holds where the number of runs is drawn from `runs` and stays secret (`dm.PrivateSelection` draws
-        it), and where this profile covers the scores by which the best is chosen, or they come from public
-        data. Runs may draw their settings at random, all from the same law, if this profile covers each.
+        It holds where the number of runs is drawn from `runs` and stays secret (`dm.ledgers.PrivateSelection`
+        draws it), and where this profile covers the scores by which the best is chosen, or they come from
+        public data. Runs may draw their settings at random, all from the same law, if this profile covers
+        each.
 
         Args:
-            runs: the law of the number of runs, dm.PoissonRuns or dm.NegativeBinomialRuns.
+            runs: the law of the number of runs, dm.ledgers.PoissonRuns or dm.ledgers.NegativeBinomialRuns.
             rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
 
         Returns:
@@ -258,7 +259,9 @@ class PrivacyProfile(Answers):
             documentation, for the bound.
         """
         if not isinstance(runs, RunCount):
-            raise InvalidParameterError("runs", runs, "a dm.PoissonRuns or a dm.NegativeBinomialRuns")
+            raise InvalidParameterError(
+                "runs", runs, "a dm.ledgers.PoissonRuns or a dm.ledgers.NegativeBinomialRuns"
+            )
         hull = check_real("rel_error", rel_error, minimum=1e-3, maximum=0.5)
         curve = selected_curve(self.parts, runs, hull)
         return dataclasses.replace(

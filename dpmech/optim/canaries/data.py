@@ -23,7 +23,7 @@ class CanaryData(Dataset[Example]):
     gradient in the first weight is therefore the only one with anything in that column.
 
     Positions are fixed: example `real_count` + j is canary j, or a gap. So removing a canary moves no other
-    example to another batch, and the length, from which samplers and the normaliser follow, is public. A
+    example to another batch, and the length, from which samplers and the denominator follow, is public. A
     DataLoader and `batch` leave gaps out; picking one by itself is an error.
 
     Args:
@@ -113,7 +113,7 @@ class CanaryData(Dataset[Example]):
         return [self[int(index)] for index in indices if self._present(int(index))]
 
     def batch(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> Example:
-        """The examples of a lot as tensors (k, width) and (k, ...), gaps left out; k may be 0."""
+        """The examples of a batch as tensors (k, width) and (k, ...), gaps left out; k may be 0."""
         examples = self.__getitems__([int(index) for index in indices])
         if not examples:
             return torch.zeros(0, self.width, dtype=self._kind), self._target[None][:0]
@@ -128,20 +128,20 @@ class CanaryData(Dataset[Example]):
 
         Raises:
             InvalidParameterError: for a sampler of another dataset.
-            UnsupportedCombinationError: if the sampler draws lots: they are secret, and a score that knows
+            UnsupportedCombinationError: if the sampler draws batches: they are secret, and a score that knows
                 them would refute guarantees that hold.
         """
         if not isinstance(sampler, Sampler) or sampler.dataset_size != len(self):
             raise InvalidParameterError("sampler", sampler, f"a dpmech sampler of {len(self)} examples")
         if sampler.participation.random or sampler.reshuffled:
             raise UnsupportedCombinationError(
-                f"the lots of {sampler!r} are secret",
+                f"the batches of {sampler!r} are secret",
                 supported="samplers that draw nothing; otherwise give canary_scores the participation",
             )
         found = np.zeros((self.count, sampler.n), dtype=np.bool_)
         for step in range(sampler.n):
-            lot = sampler.indices(step)
-            found[lot[lot >= self.real_count] - self.real_count, step] = True
+            batch = sampler.indices(step)
+            found[batch[batch >= self.real_count] - self.real_count, step] = True
         return found
 
     def _present(self, position: int) -> bool:

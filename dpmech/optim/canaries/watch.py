@@ -9,8 +9,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpmech.auditing import canary_scores, one_run_epsilon
-from dpmech.documents import AdaptiveClip
+from dpmech.audits import canary_scores, one_run_epsilon
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.numerics import Bounds, FloatArray
 from dpmech.optim.canaries.data import CanaryData
@@ -49,14 +49,14 @@ class CanaryWatch:
         >>> cal = dm.calibrate_sigma(dm.Identity(10), 8.0, 1e-5, participation=dm.Poisson(0.5))
         >>> real = torch.utils.data.TensorDataset(torch.ones(50, 2), torch.zeros(50, dtype=torch.long))
         >>> data = CanaryData(real, 100, target=0, rng=1)
-        >>> lots = dm.samplers.sampler_for(cal, len(data), rng=1)
+        >>> batches = dm.samplers.sampler_for(cal, len(data), rng=1)
         >>> model = torch.nn.Linear(data.width, 2)
         >>> loss = lambda f, x, y: torch.nn.functional.cross_entropy(f(x), y)
         >>> sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> opt = PrivateOptimizer(sgd, cal, expected_batch_size=75, generator=1)
         >>> watch = CanaryWatch(opt, data, model, loss, model.weight)
-        >>> for lot in lots:
-        ...     opt.accumulate(clipped_gradients(model, loss, data.batch(lot), 1.0))
+        >>> for batch in batches:
+        ...     opt.accumulate(clipped_gradients(model, loss, data.batch(batch), 1.0))
         ...     opt.step()
         >>> watch.observations.shape, watch.epsilon().lower < 8.0
         ((100, 10), True)
@@ -164,7 +164,7 @@ class CanaryWatch:
         """After a step: read the canaries' columns of the private gradient, then aim at the next step."""
         steps = self._optimizer.record.steps
         if steps == len(self._observations):
-            return  # a call in the middle of a lot, or the second notice of the same step
+            return  # a call in the middle of a batch, or the second notice of the same step
         gradient = self._weight.grad
         if gradient is None or steps > len(self._observations) + 1:
             raise UnsupportedCombinationError(

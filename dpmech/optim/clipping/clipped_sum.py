@@ -462,7 +462,7 @@ class Accumulator:
             self._clipping = clipping  # last: until then it is done again
 
     def take(self) -> list[Tensor]:
-        """The sums over all processes, zeros where nothing was added; the next lot starts empty.
+        """The sums over all processes, zeros where nothing was added; the next batch starts empty.
 
         All are float64, whatever was added and whether anything was: to which type a sum with its noise is
         rounded first shows in its last bits. Those of sharded parameters stay as they were formed.
@@ -504,13 +504,15 @@ class Accumulator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a saved lot."""
+        """Take up a saved batch."""
         if not isinstance(state, dict) or set(state) != {"sums", "dropped"}:
             raise InvalidParameterError(
-                "state of the lot", type(state).__name__, "a dict with sums and dropped"
+                "state of the batch", type(state).__name__, "a dict with sums and dropped"
             )
         if len(state["sums"]) != len(self._params):
-            raise InvalidParameterError("sums of the lot", len(state["sums"]), f"{len(self._params)} tensors")
+            raise InvalidParameterError(
+                "sums of the batch", len(state["sums"]), f"{len(self._params)} tensors"
+            )
         sums = [
             None if total is None else torch.empty_like(_zeros(param), dtype=total.dtype).copy_(total)
             for total, param in zip(state["sums"], self._params, strict=True)

@@ -13,7 +13,7 @@ from dpmech.optim.processes import local_part
 
 _UNIT = 2.0**-53
 # What is added to a squared norm, relative to the trace product that bounds its roundings. It also bounds
-# what cancels inside one example, and so the roundings of the sum over the lot.
+# what cancels inside one example, and so the roundings of the sum over the batch.
 _CANCELLED = 2.0**-30
 # Values in float64 that are held at once.
 _AT_ONCE = 1 << 21

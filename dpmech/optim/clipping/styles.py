@@ -9,9 +9,9 @@ from typing import Literal, TypeAlias
 
 from torch import Tensor
 
-from dpmech.composition import BlockClipping
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.ledgers import BlockClipping
 from dpmech.numerics import UNIT
 
 Layers: TypeAlias = Sequence[int] | Mapping[str | Tensor, int] | None
@@ -245,12 +245,12 @@ class PerLayerClipping(_InBlocks):
 class PerMatrixClipping(_InBlocks):
     """Every matrix (block) is clipped to its own norm and gets noise in proportion to it.
 
-    All blocks read the same lot, so that their joint sigma is what must reach the calibration's.
+    All blocks read the same batch, so that their joint sigma is what must reach the calibration's.
 
     Args:
         block_clipping: clip norms C_W and noise sigma_W of the blocks; its joint sigma must be at least
-            that of the calibration (`dm.BlockClipping.from_joint` makes such a one). What roundings leave
-            it short of, up to 1e-12 of it, is added to the noise of every block.
+            that of the calibration (`dm.ledgers.BlockClipping.from_joint` makes such a one). What roundings
+            leave it short of, up to 1e-12 of it, is added to the noise of every block.
         layers: the block of every parameter, each at least once; None for one block a parameter. In order or
             as a mapping, as for `PerLayerClipping`.
 
@@ -263,7 +263,7 @@ class PerMatrixClipping(_InBlocks):
 
     def __post_init__(self) -> None:
         if not isinstance(self.block_clipping, BlockClipping):
-            raise InvalidParameterError("block_clipping", self.block_clipping, "a dm.BlockClipping")
+            raise InvalidParameterError("block_clipping", self.block_clipping, "a dm.ledgers.BlockClipping")
         _, layers = _check_blocks(self.block_clipping.clip_norms, self.layers)
         object.__setattr__(self, "layers", layers)
 

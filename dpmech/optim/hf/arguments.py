@@ -9,7 +9,7 @@ from typing import Any
 
 import transformers
 
-from dpmech.documents import AdaptiveClip
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
 FOLDER = "_private_run"  # hubs leave out what begins so
@@ -84,8 +84,8 @@ REPLACED = (
 # What a class of the caller's must not define, and what to do instead.
 _CALLERS = {
     "training_step": "Privacy(loss=...), of one example",
-    "get_train_dataloader": "train_dataset and data_collator; lots are drawn as the certificate says",
-    "_get_train_sampler": "train_dataset; lots are drawn as the certificate says",
+    "get_train_dataloader": "train_dataset and data_collator; batches are drawn as the certificate says",
+    "_get_train_sampler": "train_dataset; batches are drawn as the certificate says",
     "get_batch_samples": "a data_collator",
     "_inner_training_loop": "callbacks",
     "_run_epoch": "callbacks",
@@ -104,10 +104,10 @@ _REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "label_smoothing_factor": (0.0, "Privacy(loss=...) that smooths, of one example"),
     "neftune_noise_alpha": (None, "None"),
-    "include_num_input_tokens_seen": ("no", "'no': how long the texts of a lot are is private"),
+    "include_num_input_tokens_seen": ("no", "'no': how long the texts of a batch are is private"),
     "push_to_hub": (False, "save_model to a folder, which holds no secrets, and push that"),
     "enable_jit_checkpoint": (False, "save_strategy: a signal may come in the middle of a step"),
-    "ignore_data_skip": (False, "False: the checkpoint says which lot comes next"),
+    "ignore_data_skip": (False, "False: the checkpoint says which batch comes next"),
 }
 _SAMPLING = ("random", "sequential")
 _CLIP_DEFAULT = 1.0  # of max_grad_norm, where nobody said anything
@@ -155,7 +155,7 @@ def check_trainer(
     own_loss: bool,
     clip_norm: float | AdaptiveClip | None,
 ) -> None:
-    """Refuse, by name, what would go around clipping, lots or noise.
+    """Refuse, by name, what would go around clipping, batches or noise.
 
     Args:
         trainer: after its own constructor.
@@ -175,7 +175,7 @@ def check_trainer(
         raise UnsupportedCombinationError(
             f"train_sampling_strategy={args.train_sampling_strategy!r}: which examples share a step would "
             "depend on them",
-            supported=f"one of {_SAMPLING}; lots are drawn as the certificate says",
+            supported=f"one of {_SAMPLING}; batches are drawn as the certificate says",
         )
     if args.deepspeed or args.fsdp or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise UnsupportedCombinationError(
@@ -213,7 +213,7 @@ def check_trainer(
 
 
 def private_arguments(args: Any) -> Any:  # noqa: ANN401 - TrainingArguments
-    """A copy in which a batch is a lot, and nothing is clipped or skipped behind the private optimizer."""
+    """A copy in which a batch is a batch, and nothing is clipped or skipped behind the private optimizer."""
     mine = copy.copy(args)
     mine.per_device_train_batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
     mine.gradient_accumulation_steps = 1

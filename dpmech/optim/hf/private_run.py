@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from dpmech.documents import AdaptiveClip
+from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.runs import (
     LOADERS_SIZE,
-    LotOptimizer,
+    BatchOptimizer,
     PerExampleModel,
     PrivateLoader,
     make_private,
@@ -71,7 +71,7 @@ class Privacy:
             `per_device_train_batch_size` times `gradient_accumulation_steps` and processes.
         dataset_size: as for make_private.
         max_physical_batch_size: examples that are held at once; None takes `per_device_train_batch_size`
-            where `gradient_accumulation_steps` is above 1, else whole lots.
+            where `gradient_accumulation_steps` is above 1, else whole batches.
         clipping: as for make_private.
         clipping_mode: as for make_private.
         generator: as for make_private.
@@ -79,7 +79,7 @@ class Privacy:
         mode: as for make_private.
         public_buffers: as for make_private.
         accept_changed: as for load_checkpoint.
-        log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
+        log_raw: whether to log the loss of the batches, as "not_private_loss". **It is not private.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` with whatever else is logged.
     """
 
@@ -106,7 +106,7 @@ class PrivateRun:
     """What make_private gave."""
 
     model: PerExampleModel
-    optimizer: LotOptimizer
+    optimizer: BatchOptimizer
     loader: PrivateLoader
 
 
@@ -155,10 +155,10 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
         return loss(model, **(given[0] if given else named))
 
     optimizer = trainer.create_optimizer()
-    if isinstance(optimizer, LotOptimizer):
+    if isinstance(optimizer, BatchOptimizer):
         raise InvalidParameterError("optimizers", optimizer, "a torch.optim.Optimizer, not yet private")
     try:
-        model, private, lots = make_private(
+        model, private, batches = make_private(
             trainer.model,
             optimizer,
             loader,
@@ -188,10 +188,10 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
     own._is_accelerate_prepared = True  # accelerate's wrapper would load its state anew, and scale
     own.step_was_skipped = False
     trainer.optimizer = private
-    return PrivateRun(model, private, lots)  # type: ignore[arg-type]  # with a loss it is one
+    return PrivateRun(model, private, batches)  # type: ignore[arg-type]  # with a loss it is one
 
 
-class Lots:
+class Batches:
     """The private loader as a Trainer takes it: something to iterate over, and no more."""
 
     def __init__(self, loader: PrivateLoader) -> None:

@@ -1,4 +1,4 @@
-"""PrivateTrainer: the Trainer of transformers, with lots, clipping and noise of a certificate."""
+"""PrivateTrainer: the Trainer of transformers, with batches, clipping and noise of a certificate."""
 
 import math
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import transformers
 from torch import Tensor
 from transformers.trainer_utils import SaveStrategy, TrainOutput
 
-from dpmech.documents import RunRecord
+from dpmech.certificates import RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.hf import arguments as run_files
 from dpmech.optim.hf.arguments import (
@@ -20,9 +20,9 @@ from dpmech.optim.hf.arguments import (
     schedule,
     steered_by,
 )
-from dpmech.optim.hf.private_run import Lots, Privacy, PrivateRun, made
+from dpmech.optim.hf.private_run import Batches, Privacy, PrivateRun, made
 from dpmech.optim.runs import (
-    LotOptimizer,
+    BatchOptimizer,
     PerExampleModel,
     PrivateLoader,
     TrainedOn,
@@ -32,15 +32,15 @@ from dpmech.optim.runs import (
 )
 
 _RECORD = "run_record.json"
-# What a Trainer logs of raw data: the loss of a lot, the norm of its gradient, how long its texts are.
+# What a Trainer logs of raw data: the loss of a batch, the norm of its gradient, how long its texts are.
 _RAW = ("loss", "grad_norm", "train_loss", "total_flos", "num_input_tokens_seen")
 
 
 class PrivateTrainerMixin:
     """Makes a Trainer private: `class Mine(PrivateTrainerMixin, Seq2SeqTrainer)`.
 
-    Lots are drawn as the certificate says, whole ones: `per_device_train_batch_size` times
-    `gradient_accumulation_steps` must be their size, and they are computed in physical batches of
+    Batches are drawn as the certificate says, whole ones: `per_device_train_batch_size` times
+    `gradient_accumulation_steps` must be their size, and they are computed in microbatches of
     `per_device_train_batch_size`. Every example is clipped, `optimizer.step` adds the noise, and what a step
     draws at random follows from its number and the secret key of the noise, whatever `args.seed` is.
     `trainer.model` stays the model itself.
@@ -60,7 +60,8 @@ class PrivateTrainerMixin:
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: on arguments, methods and set-ups that would go around clipping, lots or
+        UnsupportedCombinationError: on arguments, methods and set-ups that would go around clipping, batches
+        or
             noise, by name.
     """
 
@@ -87,13 +88,13 @@ class PrivateTrainerMixin:
         return self
 
     @property
-    def run(self) -> tuple[PerExampleModel, LotOptimizer, PrivateLoader]:
+    def run(self) -> tuple[PerExampleModel, BatchOptimizer, PrivateLoader]:
         """Model, optimizer and loader of `make_private`; made at the first call, or by `train`."""
         run = self._made()
         return run.model, run.optimizer, run.loader
 
     def run_record(self) -> RunRecord:
-        """What this run did, as `LotOptimizer.run_record`."""
+        """What this run did, as `BatchOptimizer.run_record`."""
         return self._made().optimizer.run_record()
 
     def train(
@@ -173,11 +174,11 @@ class PrivateTrainerMixin:
     # ---- what the Trainer calls
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401 - what iterates over batches
-        """The lots."""
-        return Lots(self._made().loader)
+        """The batches."""
+        return Batches(self._made().loader)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ANN401 - a Trainer's
-        """Clipped gradients of a lot, for `optimizer.step`."""
+        """Clipped gradients of a batch, for `optimizer.step`."""
         del model, num_items_in_batch
         run = self._made()
         run.model.train()
@@ -185,7 +186,7 @@ class PrivateTrainerMixin:
         if not isinstance(batch, Mapping):
             raise InvalidParameterError("data_collator", type(batch).__name__, "one that makes a dict")
         loss = run.model.backward(dict(batch), return_loss=self._privacy.log_raw)
-        # An empty lot has no loss; the sum that the Trainer keeps would be NaN from there on.
+        # An empty batch has no loss; the sum that the Trainer keeps would be NaN from there on.
         known = loss is not None and bool(torch.isfinite(loss))
         return loss.detach() if known else torch.zeros((), device=self._trainer.args.device)  # type: ignore[union-attr]  # known is not None
 
@@ -224,7 +225,7 @@ class PrivateTrainerMixin:
         )
 
     def floating_point_ops(self, inputs: Any) -> int:  # noqa: ANN401 - a Trainer's
-        """0: how large a lot is, and how long its texts are, is private."""
+        """0: how large a batch is, and how long its texts are, is private."""
         del inputs
         return 0
 
@@ -311,7 +312,7 @@ class PrivateTrainerMixin:
                 f"at most the {n} steps that are certified, {len(run.loader)} an epoch",
             )
         if self._saves and state.global_step == 0:
-            # Steps before the first checkpoint would be taken again with other lots and other noise.
+            # Steps before the first checkpoint would be taken again with other batches and other noise.
             self._trainer._save_checkpoint(self._trainer.model, trial=None)
 
     def _stepped(self, state: transformers.TrainerState) -> None:
@@ -319,7 +320,7 @@ class PrivateTrainerMixin:
         if state.global_step != loader.steps_taken:
             raise UnsupportedCombinationError(
                 f"Trainer counts {state.global_step} steps, {loader.steps_taken} rows of noise were spent",
-                supported="one optimizer step for every lot",
+                supported="one optimizer step for every batch",
             )
         state.epoch = loader.steps_taken / len(loader)
 
@@ -342,7 +343,7 @@ class PrivateTrainer(PrivateTrainerMixin, transformers.Trainer):
 
 
 class _InStep(transformers.TrainerCallback):
-    """Holds the Trainer's count of steps against that of the lots."""
+    """Holds the Trainer's count of steps against that of the batches."""
 
     def __init__(self, trainer: PrivateTrainerMixin) -> None:
         self._mixin = trainer

@@ -14,10 +14,10 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import DataLoader
 
-from dpmech.documents import AdaptiveClip, RunRecord
+from dpmech.certificates import AdaptiveClip, RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.runs import (
-    LotOptimizer,
+    BatchOptimizer,
     PerExampleModel,
     PrivateLoader,
     TrainedOn,
@@ -43,7 +43,7 @@ def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightnin
         (
             trainer.accumulate_grad_batches != 1,
             f"accumulate_grad_batches={trainer.accumulate_grad_batches}",
-            "max_physical_batch_size: a batch of the loader is a lot, computed in physical batches",
+            "max_physical_batch_size: a batch of the loader is a batch, computed in microbatches",
         ),
         (
             trainer.gradient_clip_val not in (None, 0, 0.0),
@@ -63,7 +63,7 @@ def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightnin
         (
             trainer.limit_train_batches != 1.0 or trainer.overfit_batches > 0,
             f"limit_train_batches={trainer.limit_train_batches} or overfit_batches={trainer.overfit_batches}",
-            "max_steps: lots are those of the certificate",
+            "max_steps: batches are those of the certificate",
         ),
         (
             trainer.reload_dataloaders_every_n_epochs != 0,
@@ -145,7 +145,7 @@ _FOLDER = "_private_run"
 
 
 class PrivateTraining(Callback):
-    """Makes the fit of a LightningModule private: lots, clipping and noise of a certificate.
+    """Makes the fit of a LightningModule private: batches, clipping and noise of a certificate.
 
     ::
 
@@ -172,7 +172,7 @@ class PrivateTraining(Callback):
             over by name.
         folder: where to save; None saves nothing, so that the run cannot be resumed.
             `ModelCheckpoint(folder)` saves there in the fit; without it `newest` finds the state before it.
-        log_raw: whether to log the loss of the lots, as "not_private_loss". **It is not private.**
+        log_raw: whether to log the loss of the batches, as "not_private_loss". **It is not private.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
         accept_changed: as for load_checkpoint.
         **options: as for make_private.
@@ -204,16 +204,16 @@ class PrivateTraining(Callback):
         self._log_raw = log_raw
         self._log_epsilon = log_epsilon
         self._accept = accept_changed
-        self._run: tuple[PerExampleModel, LotOptimizer, PrivateLoader] | None = None
+        self._run: tuple[PerExampleModel, BatchOptimizer, PrivateLoader] | None = None
         self._resumed: int | None = None
         self._trainer: lightning.Trainer | None = None
         self._loss: Tensor | None = None
-        self.loader = _Lots(self)
+        self.loader = _Batches(self)
 
     # ---- for the caller
 
     @property
-    def run(self) -> tuple[PerExampleModel, LotOptimizer, PrivateLoader]:
+    def run(self) -> tuple[PerExampleModel, BatchOptimizer, PrivateLoader]:
         """Model, optimizer and loader of `make_private`.
 
         Raises:
@@ -226,11 +226,11 @@ class PrivateTraining(Callback):
         return self._run
 
     def run_record(self) -> RunRecord:
-        """What this run did, as `LotOptimizer.run_record`."""
+        """What this run did, as `BatchOptimizer.run_record`."""
         return self.run[1].run_record()
 
     def backward(self, *batch: Any, **named: Any) -> None:  # noqa: ANN401 - any batch
-        """Clipped gradients of a lot, under manual optimization; the optimizer's step comes next."""
+        """Clipped gradients of a batch, under manual optimization; the optimizer's step comes next."""
         self._loss = self.run[0].backward(*batch, return_loss=self._log_raw, **named)
 
     def newest(self) -> Path | None:
@@ -309,7 +309,7 @@ class PrivateTraining(Callback):
         loader = self.run[2]
         if trainer.train_dataloader is not self.loader:
             raise UnsupportedCombinationError(
-                "the fit has a loader of its own: lots would not be those of the certificate",
+                "the fit has a loader of its own: batches would not be those of the certificate",
                 supported="trainer.fit(module, private.loader)",
             )
         n = loader.sampler.n
@@ -318,7 +318,7 @@ class PrivateTraining(Callback):
             planned = min(planned, trainer.max_epochs * len(loader))
         check_steps(planned, n, len(loader))
         if self._folder is not None and self._resumed is None:
-            # Steps before the first checkpoint would be taken again with other lots and other noise.
+            # Steps before the first checkpoint would be taken again with other batches and other noise.
             trainer.save_checkpoint(self._folder / "step-0.ckpt")
         del pl_module
 
@@ -330,14 +330,14 @@ class PrivateTraining(Callback):
         batch: Any,  # noqa: ANN401 - the same
         batch_idx: int,
     ) -> None:
-        """Hold Lightning's count of steps against that of the lots; log what may be known."""
+        """Hold Lightning's count of steps against that of the batches; log what may be known."""
         del outputs, batch, batch_idx
         check_monitors(trainer)
         _, optimizer, loader = self.run
         if trainer.global_step != loader.steps_taken:
             raise UnsupportedCombinationError(
-                f"Lightning counts {trainer.global_step} steps, the lots {loader.steps_taken}",
-                supported="one optimizer step for every lot",
+                f"Lightning counts {trainer.global_step} steps, the batches {loader.steps_taken}",
+                supported="one optimizer step for every batch",
             )
         every = getattr(trainer, "log_every_n_steps", None) or 50
         if self._log_epsilon and loader.steps_taken % every == 0:
@@ -462,8 +462,8 @@ class PrivateTraining(Callback):
         return found if isinstance(found, int) and self._file(found).exists() else None
 
 
-class _Lots:
-    """The lots as Lightning takes them, of a run that is made when the fit begins."""
+class _Batches:
+    """The batches as Lightning takes them, of a run that is made when the fit begins."""
 
     def __init__(self, callback: PrivateTraining) -> None:
         self._callback = callback

@@ -10,7 +10,7 @@ accelerators, whose words differ by device anyway.)
 Standard normal numbers as a function of a key and a position: nothing to store, nothing shared.
 
 A counter-based generator (Philox) turns a key and a counter into random words. Every chunk of every vector
-of the noise has a range of counters of its own, so that any of them can be drawn again at any time, in any
+of the noise has a range of counters of its own, so that any of them can be regenerated at any time, in any
 order, and no two of them share a number.
 """
 

@@ -241,7 +241,7 @@ class Recursion(abc.ABC):
 
 
 class _Combination(Recursion):
-    """out = sum_j w_j z_(t - j) with weights from C^-1; the past z are drawn again, or kept."""
+    """out = sum_j w_j z_(t - j) with weights from C^-1; the past z are regenerated, or kept."""
 
     wide = False
 

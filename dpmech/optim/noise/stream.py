@@ -20,7 +20,7 @@ from typing import Any, NoReturn, SupportsIndex, TypeAlias
 import torch
 from torch import Tensor
 
-from dpmech.documents import AdaptiveClip, Claim
+from dpmech.certificates import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -233,7 +233,7 @@ class Uncopied:
 
     def _refuse(self, how: str) -> NoReturn:
         raise UnsupportedCombinationError(
-            f"a {type(self).__name__} was {how}: both would hand out the same lots or the same noise, and "
+            f"a {type(self).__name__} was {how}: both would hand out the same batches or the same noise, and "
             "two sums released under one row tell their difference",
             supported="state_dict(), loaded into a new one when this one is no longer used",
         )

@@ -1,12 +1,12 @@
 """Training runs: model, loader and optimizer kept together, with checkpoints."""
 
+from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
 from dpmech.optim.runs.example_loss import MeanOverViews
 from dpmech.optim.runs.fingerprints import by_steps_alone
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
-from dpmech.optim.runs.loader import LotSampler, PrivateLoader
-from dpmech.optim.runs.lot_optimizer import LotOptimizer
+from dpmech.optim.runs.loader import PrivateBatchSampler, PrivateLoader
 from dpmech.optim.runs.make_private import (
     LOADERS_SIZE,
     BetterParameterWarning,
@@ -18,11 +18,11 @@ from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 
 __all__ = [
     "LOADERS_SIZE",
+    "BatchOptimizer",
     "BetterParameterWarning",
-    "LotOptimizer",
-    "LotSampler",
     "MeanOverViews",
     "PerExampleModel",
+    "PrivateBatchSampler",
     "PrivateLoader",
     "TrainedOn",
     "UserDataset",

@@ -206,7 +206,7 @@ def _refilled(held: Any, copy: Any) -> None:  # noqa: ANN401 - containers
 class Afresh:
     """Calls a loss so that no call sees what examples of an earlier one left in attributes of the model.
 
-    A batch is several calls: one for each physical batch, and one of its first example alone where it is
+    A batch is several calls: one for each microbatch, and one of its first example alone where it is
     not known yet which layers a loss uses.
 
     Args:

@@ -12,9 +12,9 @@ from torch import nn
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import resolved
 from dpmech.optim.processes import gathered
+from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.fingerprints import PARTS, by_steps_alone, scheduler_changes, scheduler_print
 from dpmech.optim.runs.loader import PrivateLoader
-from dpmech.optim.runs.lot_optimizer import LotOptimizer
 
 _FORMAT = 3  # before, fingerprints stood beside the loader's state, and none were of the weights
 
@@ -22,7 +22,7 @@ _FORMAT = 3  # before, fingerprints stood beside the loader's state, and none we
 def save_checkpoint(
     path: str | os.PathLike[str],
     model: nn.Module,
-    optimizer: LotOptimizer,
+    optimizer: BatchOptimizer,
     loader: PrivateLoader,
     *,
     scheduler: Any = None,  # noqa: ANN401 - an LRScheduler, whose class torch renamed
@@ -33,9 +33,9 @@ def save_checkpoint(
     The file is written beside its place and then renamed, so that a process that is killed meanwhile leaves
     the last one. Of several processes some may be killed before and some after; each also keeps the file
     before (`path` + ".previous"). Symbolic links are followed. **Keep them as secret as the data**: they hold
-    the keys of lots and noise.
+    the keys of batches and noise.
 
-    A run that goes on from it repeats the steps since, with the same lots and the same noise: what they
+    A run that goes on from it repeats the steps since, with the same batches and the same noise: what they
     release a second time is what they released before, and costs nothing more. That needs arithmetic that
     repeats; use `torch.use_deterministic_algorithms(True)` on GPUs. What torch, numpy and `random` draw from
     the hand-out of a batch to its step repeats. What a loader's workers draw does not: leave out random
@@ -97,7 +97,7 @@ def save_checkpoint(
 def load_checkpoint(
     path: str | os.PathLike[str],
     model: nn.Module,
-    optimizer: LotOptimizer,
+    optimizer: BatchOptimizer,
     loader: PrivateLoader,
     *,
     scheduler: Any = None,  # noqa: ANN401 - as in save_checkpoint
@@ -119,7 +119,7 @@ def load_checkpoint(
         path: the file of this process.
         model: of make_private, freshly made.
         optimizer: of make_private, before its first step.
-        loader: of make_private, before its first lot.
+        loader: of make_private, before its first batch.
         scheduler: of the learning rates, freshly made, before this call; needed if the checkpoint was saved
             with one. Class and settings are compared (those that torch's schedulers have from the start, and
             functions by their code), not how often it is stepped; then it takes up its state.
@@ -134,7 +134,8 @@ def load_checkpoint(
 
     Raises:
         InvalidParameterError: if there is no such file, or it is no checkpoint, or on a bad argument.
-        CertificateError: if it belongs to another certificate, other lots or another number of processes, or
+        CertificateError: if it belongs to another certificate, other batches or another number of processes,
+        or
             if the processes have no step in common, or to another dataset, model, loss or scheduler.
     """
     if isinstance(accept_changed, str) or not set(accept_changed) <= set(PARTS):
@@ -158,7 +159,7 @@ def load_checkpoint(
     loader.load_state_dict(state["loader"], accept_changed)
     if file != target:
         file.replace(target)  # what is newer is forgotten by all alike, so that they go on rotating in step
-    # The optimizer last: until it has the rows of the state it refuses steps on the lots of the state.
+    # The optimizer last: until it has the rows of the state it refuses steps on the batches of the state.
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"], any_weights="model" in accept_changed)
     if scheduler is not None and about is not None:

@@ -59,7 +59,7 @@ _TRIED = 8  # examples of a batch that are collated alone
 _AGAIN = 32  # times that one is, to see whether it comes out at random
 _SAME = 1e-4  # relative, of the values of a row
 # Relative, of the gradient of an example: in double precision, and where a model cannot run in it. Each
-# example of a lot may be off by so much, all in one direction.
+# example of a batch may be off by so much, all in one direction.
 _EXACT, _SAME_GRADIENT = 1e-5, 1e-2
 
 # (row, what stands alone in place of leaf k of the batch)

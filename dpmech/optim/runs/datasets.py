@@ -119,7 +119,7 @@ def _emptied(batch: Any, inside: tuple[int, ...] = ()) -> Any:  # noqa: ANN401 -
     held = fields_of(batch)
     if held:
         return with_fields(batch, {name: again(value) for name, value in held.items()})
-    # Of one example that is in no lot. With a loss nothing looks at it; gradients of it are refused.
+    # Of one example that is in no batch. With a loss nothing looks at it; gradients of it are refused.
     return batch
 
 

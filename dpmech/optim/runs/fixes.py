@@ -216,7 +216,7 @@ def _problem(layer: nn.Module, *, hooks: bool) -> tuple[str, str] | None:
     if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return None
     if layer.max_norm is not None:
-        return "has a max_norm: which words a lot holds is written into its weight", "max_norm=None"
+        return "has a max_norm: which words a batch holds is written into its weight", "max_norm=None"
     if layer.scale_grad_by_freq and hooks:
         return (
             "has scale_grad_by_freq: it divides by how often a word stands in the whole batch",

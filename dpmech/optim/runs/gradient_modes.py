@@ -24,10 +24,10 @@ from dpmech.optim.clipping import (
     positions_of,
     prefers_factors,
 )
+from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.collated import Padded
 from dpmech.optim.runs.example_loss import LossTakes
-from dpmech.optim.runs.loader import LotProgress, PrivateLoader
-from dpmech.optim.runs.lot_optimizer import LotOptimizer
+from dpmech.optim.runs.loader import BatchProgress, PrivateLoader
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.per_example_model import AskedMode, PerExampleModel, count_calls
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
@@ -312,10 +312,11 @@ class GradientMode(abc.ABC):
     """One way to the gradients of single examples.
 
     Attributes:
-        whole_lots: whether the loader hands out whole lots, which the model splits; else it hands out parts.
+        full_batches: whether the loader hands out whole batches, which the model splits; else it hands out
+            parts.
     """
 
-    whole_lots: ClassVar[bool]
+    full_batches: ClassVar[bool]
 
     @abc.abstractmethod
     def trained_module(self, model: nn.Module) -> nn.Module:
@@ -323,7 +324,7 @@ class GradientMode(abc.ABC):
 
     @abc.abstractmethod
     def wrapped(
-        self, model: nn.Module, private: LotOptimizer, progress: LotProgress, unchanged: Unchanged
+        self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
     ) -> nn.Module:
         """What the training loop calls in place of `model`."""
 
@@ -338,7 +339,7 @@ class LossOfOneExample(GradientMode):
         loss_takes: the same.
     """
 
-    whole_lots: ClassVar[bool] = True
+    full_batches: ClassVar[bool] = True
 
     loss: Callable[..., Tensor]
     clipping_mode: AskedMode = "auto"
@@ -353,7 +354,7 @@ class LossOfOneExample(GradientMode):
         return model
 
     def wrapped(
-        self, model: nn.Module, private: LotOptimizer, progress: LotProgress, unchanged: Unchanged
+        self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
     ) -> nn.Module:
         """A PerExampleModel."""
         del progress
@@ -375,7 +376,7 @@ class OpacusHooks(GradientMode):
         clipping_mode: as for make_private.
     """
 
-    whole_lots: ClassVar[bool] = False
+    full_batches: ClassVar[bool] = False
 
     clipping_mode: AskedMode = "auto"
 
@@ -398,7 +399,7 @@ class OpacusHooks(GradientMode):
         return inner
 
     def wrapped(
-        self, model: nn.Module, private: LotOptimizer, progress: LotProgress, unchanged: Unchanged
+        self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
     ) -> nn.Module:
         """A module with Opacus' hooks, whose module counts its calls and checks what may not change."""
         inner = self.trained_module(model)
@@ -418,12 +419,12 @@ class OpacusHooks(GradientMode):
             hooked = hooked_module(model, _Handed(private), ghost=ghost)
         private.clipping_mode = "ghost" if ghost else "per_example"
         private.watch_gradients(inner)
-        lots = private.loader.sampler.fingerprint()
+        batches = private.loader.sampler.fingerprint()
         watch = MixingWatch(
             inner,
             _by_rows(hooked, inner),
             lambda: progress.handed if progress.batches else None,
-            lambda: random.Random(f"{lots} {progress.batches}"),  # public: anybody can toss it again
+            lambda: random.Random(f"{batches} {progress.batches}"),  # public: anybody can toss it again
             lambda count: _trial(hooked, count),
             _padded_of(private.loader),
         )
@@ -453,11 +454,11 @@ def _padded_of(loader: PrivateLoader) -> Callable[[], Padded | None]:
 class _Handed:
     """How many examples the newest batch of a run has. Copies, and what is saved, know of no run."""
 
-    def __init__(self, private: LotOptimizer | None = None) -> None:
+    def __init__(self, private: BatchOptimizer | None = None) -> None:
         self._private = None if private is None else weakref.ref(private)
         self.tried: int | None = None
 
-    def follow(self, private: LotOptimizer) -> None:
+    def follow(self, private: BatchOptimizer) -> None:
         """From now on count for this run: the model was made private again."""
         self._private = weakref.ref(private)
 

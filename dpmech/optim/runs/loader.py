@@ -1,4 +1,4 @@
-"""Lots for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
+"""Batches for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
 
 import hashlib
 import random
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
 
-from dpmech.documents import Continuity
+from dpmech.certificates import CheckpointHistory
 from dpmech.drawing import Sampler
 from dpmech.exceptions import (
     CertificateError,
@@ -34,16 +34,16 @@ from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.samplers import ParticipationTracker, shard
 
 
-class LotProgress:
-    """Shared by a PrivateLoader and its optimizer: step t must be taken on the whole of lot t.
+class BatchProgress:
+    """Shared by a PrivateLoader and its optimizer: step t must be taken on the whole of batch t.
 
     Attributes:
-        batches: physical batches handed out so far.
-        drawn: lots of which at least one physical batch was handed out.
-        complete: whether the last physical batch of the newest lot was handed out.
-        begun: whether any gradient of the newest lot reached the optimizer.
+        batches: microbatches handed out so far.
+        drawn: batches of which at least one microbatch was handed out.
+        complete: whether the last microbatch of the newest batch was handed out.
+        begun: whether any gradient of the newest batch reached the optimizer.
         stepped: steps taken.
-        handed: examples of the newest physical batch.
+        handed: examples of the newest microbatch.
         counted: how many of them the optimizer has; None before it looked.
         left_out: rows of the batch beside them that got weight 0.
         calls: of the model with gradients, as far as it is watched: how many may have used each of its
@@ -64,24 +64,24 @@ class LotProgress:
         self._pending: Counter[int] = Counter()
 
     def hand_out(self, examples: int, *, first: bool, last: bool) -> None:
-        """Note that the loader hands out a physical batch of so many examples.
+        """Note that the loader hands out a microbatch of so many examples.
 
         Raises:
-            UnsupportedCombinationError: if the lot before was not stepped on.
+            UnsupportedCombinationError: if the batch before was not stepped on.
         """
         if first:
             if self.drawn != self.stepped:
                 raise UnsupportedCombinationError(
-                    f"a new lot is drawn before optimizer.step() on lot {self.drawn - 1}: lots and rows of "
-                    "noise would no longer belong together",
+                    f"a new batch is drawn before optimizer.step() on batch {self.drawn - 1}: batches and "
+                    "rows of noise would no longer belong together",
                     supported="optimizer.step() after every batch of the loader",
                 )
             self.begun = False
         else:
             if self.handed and self.counted is None:
                 raise UnsupportedCombinationError(
-                    f"a batch of lot {self.drawn - 1} was passed over",
-                    supported="every batch of a lot in its step",
+                    f"a batch of batch {self.drawn - 1} was passed over",
+                    supported="every batch of a batch in its step",
                 )
             self.check_counted()
             self.close_batch()
@@ -94,7 +94,7 @@ class LotProgress:
         self.drawn += first  # last: without it there is nothing to step on
 
     def take_back(self) -> None:
-        """Forget the newest lot if nothing of it reached the optimizer, so that it is handed out again."""
+        """Forget the newest batch if nothing of it reached the optimizer, so that it is handed out again."""
         if self.drawn == self.stepped + 1 and not self.begun:
             self.complete = True
             self.drawn -= 1
@@ -163,20 +163,20 @@ class LotProgress:
             )
 
     def check_step(self) -> None:
-        """Raise UnsupportedCombinationError unless there is a lot to step on."""
+        """Raise UnsupportedCombinationError unless there is a batch to step on."""
         if self.drawn != self.stepped + 1:
             raise UnsupportedCombinationError(
-                f"optimizer.step() without a lot: {self.stepped} steps were taken on {self.drawn} lots",
+                f"optimizer.step() without a batch: {self.stepped} steps were taken on {self.drawn} batches",
                 supported="one step for every batch that the loader of make_private hands out",
             )
 
     def note_step(self) -> None:
-        """Note that the optimizer took the step of the newest lot."""
+        """Note that the optimizer took the step of the newest batch."""
         self.stepped += 1
         self.close_batch()
 
     def resume(self, steps: int) -> None:
-        """Go on after `steps` whole lots."""
+        """Go on after `steps` whole batches."""
         self.drawn = self.stepped = steps
         self.complete = True
 
@@ -295,27 +295,27 @@ _KEPT = (
 )
 
 
-class LotSampler(TorchSampler[list[int]]):
-    """The lots of a sampler as a `batch_sampler` of any torch DataLoader.
+class PrivateBatchSampler(TorchSampler[list[int]]):
+    """The batches of a sampler as a `batch_sampler` of any torch DataLoader.
 
     Every iteration goes on from `sampler.steps_taken`, which it counts, to the end of that epoch. A
     DataLoader with workers draws ahead of what it hands out: state taken meanwhile is ahead too
-    (`PrivateLoader` counts what was handed out). An empty lot is an empty list, which the default
+    (`PrivateLoader` counts what was handed out). An empty batch is an empty list, which the default
     `collate_fn` cannot take (`PrivateLoader` can).
 
     Args:
         sampler: of dpmech.samplers.
         rank: of this process, in [0, world_size).
-        world_size: processes that share every lot.
+        world_size: processes that share every batch.
 
     Raises:
         InvalidParameterError: on a bad argument.
 
     Examples:
         >>> from dpmech.samplers import BallsInBinsSampler
-        >>> from dpmech.optim import LotSampler
-        >>> lots = LotSampler(BallsInBinsSampler(6, bins=2, n=4, rng=1))
-        >>> sum(len(lot) for lot in lots), len(lots)
+        >>> from dpmech.optim import PrivateBatchSampler
+        >>> batches = PrivateBatchSampler(BallsInBinsSampler(6, bins=2, n=4, rng=1))
+        >>> sum(len(batch) for batch in batches), len(batches)
         (6, 2)
     """
 
@@ -332,18 +332,18 @@ class LotSampler(TorchSampler[list[int]]):
             yield shard(next(iter(sampler)), self._rank, self._world).tolist()
 
     def __len__(self) -> int:
-        """Lots of an epoch."""
+        """Batches of an epoch."""
         return self._sampler.steps_per_epoch
 
 
 class PrivateLoader(Uncopied):
-    """The loader of a private run: every lot as the sampler says, in physical batches, watched.
+    """The loader of a private run: every batch as the sampler says, in microbatches, watched.
 
     Iterating gives the batches of what is left of the epoch; past the last certified step it raises. Every
-    lot is checked against the certified participation before its first batch is handed out. A lot without
-    examples is one batch of length 0. A lot that was only looked at is handed out again.
+    batch is checked against the certified participation before its first batch is handed out. A batch without
+    examples is one batch of length 0. A batch that was only looked at is handed out again.
 
-    From the hand-out of a batch to the step of its lot, torch, numpy and Python's `random` draw by a secret
+    From the hand-out of a batch to the step of its batch, torch, numpy and Python's `random` draw by a secret
     seed of this batch, which a run that goes on from a checkpoint has too; after the step they go on as
     before. So masks of dropout follow from no seed that anybody knows.
 
@@ -351,14 +351,14 @@ class PrivateLoader(Uncopied):
 
     Args:
         loader: a DataLoader whose dataset, collate_fn and workers are used.
-        sampler: the lots, the same on all processes.
-        max_physical_batch_size: of one process; None for whole lots; "auto", with whole lots alone, where who
-            computes gradients finds it.
-        whole_lots: whether lots are handed out whole all the same, and split by who computes gradients.
+        sampler: the batches, the same on all processes.
+        max_physical_batch_size: of one process; None for whole batches; "auto", with whole batches alone,
+            where who computes gradients finds it.
+        full_batches: whether batches are handed out whole all the same, and split by who computes gradients.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
-        sampler: the lots.
+        sampler: the batches.
         progress: what the optimizer shares.
         randomness: what models and datasets draw at random; by the optimizer's key, once there is one.
         uniqueness: how it was checked that no example stands in the dataset twice.
@@ -367,7 +367,7 @@ class PrivateLoader(Uncopied):
     Raises:
         InvalidParameterError: on a bad argument.
         UnsupportedCombinationError: if the dataset holds an example twice.
-        CertificateError: if processes have other lots.
+        CertificateError: if processes have other batches.
     """
 
     def __init__(
@@ -376,15 +376,15 @@ class PrivateLoader(Uncopied):
         sampler: Sampler,
         *,
         max_physical_batch_size: int | Literal["auto"] | None = None,
-        whole_lots: bool = False,
+        full_batches: bool = False,
         process_group: Group = None,
     ) -> None:
         if not isinstance(loader, DataLoader):
             raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
         if not isinstance(sampler, Sampler):
             raise InvalidParameterError("sampler", sampler, "a dpmech.samplers.Sampler")
-        self._searched = max_physical_batch_size == "auto" and whole_lots
-        most = None if max_physical_batch_size == "auto" and whole_lots else max_physical_batch_size
+        self._searched = max_physical_batch_size == "auto" and full_batches
+        most = None if max_physical_batch_size == "auto" and full_batches else max_physical_batch_size
         if most is not None:
             most = check_integer("max_physical_batch_size", most, minimum=1)
         size = check_dataset(loader)
@@ -400,12 +400,12 @@ class PrivateLoader(Uncopied):
         if processes(process_group) > 1:
             self._data.check(0)
         self.sampler = sampler
-        self.progress = LotProgress()
+        self.progress = BatchProgress()
         self.randomness = StepRandomness()
         self._place = "before the first batch"
         self._dataset = OneByOne(loader.dataset)
         self._most = most
-        self._cut_at = None if whole_lots else most
+        self._cut_at = None if full_batches else most
         self._group = process_group
         self._world = processes(process_group)
         self._rank = 0 if self._world == 1 else dist.get_rank(process_group)
@@ -419,16 +419,16 @@ class PrivateLoader(Uncopied):
 
     @property
     def physical_batch_size(self) -> int | None:
-        """Examples of one process that are held at once; None for whole lots."""
+        """Examples of one process that are held at once; None for whole batches."""
         return self._most
 
     @property
     def is_searched(self) -> bool:
-        """Whether the physical batch size has still to be found."""
+        """Whether the microbatch size has still to be found."""
         return self._searched and self._most is None
 
     def settle(self, size: int) -> None:
-        """Note the physical batch size that was found."""
+        """Note the microbatch size that was found."""
         self._most = check_integer("size", size, minimum=1)
 
     def take_padded(self) -> Padded | None:
@@ -438,7 +438,7 @@ class PrivateLoader(Uncopied):
 
     @property
     def steps_taken(self) -> int:
-        """Lots of which the step was taken."""
+        """Batches of which the step was taken."""
         return self.progress.stepped
 
     @property
@@ -451,22 +451,22 @@ class PrivateLoader(Uncopied):
         self._data.check_here()
 
     @property
-    def continuity(self) -> Continuity | None:
+    def checkpoint_history(self) -> CheckpointHistory | None:
         """What is known of the run's checkpoints; None where none was saved or loaded."""
-        return self.set_up.continuity
+        return self.set_up.checkpoint_history
 
     @property
     def processes(self) -> int:
-        """How many processes share every lot."""
+        """How many processes share every batch."""
         return self._world
 
     @property
     def process_group(self) -> Group:
-        """The processes that share every lot; None for the default group."""
+        """The processes that share every batch; None for the default group."""
         return self._group
 
     def __len__(self) -> int:
-        """Lots of an epoch."""
+        """Batches of an epoch."""
         return self.sampler.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
@@ -474,7 +474,8 @@ class PrivateLoader(Uncopied):
 
         Raises:
             HorizonError: past the last certified step.
-            UnsupportedCombinationError: if the last lot was not stepped on, or a dataset gives more examples
+            UnsupportedCombinationError: if the last batch was not stepped on, or a dataset gives more
+            examples
                 than it was asked for.
         """
         self._iterations += 1
@@ -482,7 +483,7 @@ class PrivateLoader(Uncopied):
         mine, start, n = self._iterations, self.progress.stepped, self.sampler.n
         if self.progress.drawn != start:
             raise UnsupportedCombinationError(
-                f"iteration begins anew while lot {start} has had no step",
+                f"iteration begins anew while batch {start} has had no step",
                 supported="optimizer.step() after every batch of the loader; after an interrupt "
                 "optimizer.step() once, then the loop again, or, where the backward pass was interrupted, a "
                 "new run from the newest checkpoint",
@@ -533,7 +534,7 @@ class PrivateLoader(Uncopied):
         return self.randomness.at(f"model {self._place} {self.progress.counted or 0}")
 
     def state_dict(self) -> dict[str, Any]:
-        """Key and configuration of the lots, participations, steps so far, and fingerprints. Secret.
+        """Key and configuration of the batches, participations, steps so far, and fingerprints. Secret.
 
         At the first call 16 examples are read twice, for the fingerprint of the dataset.
 
@@ -542,12 +543,12 @@ class PrivateLoader(Uncopied):
         """
         if self.progress.drawn != self.progress.stepped:
             raise UnsupportedCombinationError(
-                f"state in the middle of lot {self.progress.drawn - 1}",
+                f"state in the middle of batch {self.progress.drawn - 1}",
                 supported="state after optimizer.step()",
             )
         if self.is_searched:
             raise UnsupportedCombinationError(
-                "state before the physical batch size was found: a run that goes on from it finds another",
+                "state before the microbatch size was found: a run that goes on from it finds another",
                 supported="state after the first step, or a number as max_physical_batch_size",
             )
         tracker = self._tracker.state_dict()
@@ -561,22 +562,22 @@ class PrivateLoader(Uncopied):
         }
 
     def load_state_dict(self, state: dict[str, Any], accept_changed: Sequence[str] = ()) -> None:
-        """Go on where `state_dict` was taken, with the same lots; only before the first lot.
+        """Go on where `state_dict` was taken, with the same batches; only before the first batch.
 
         Args:
             state: of `state_dict`, which holds fingerprints of dataset, model and loss.
             accept_changed: as for load_checkpoint.
 
         Raises:
-            CertificateError: if the state is of other lots, of another number of processes, or of another
+            CertificateError: if the state is of other batches, of another number of processes, or of another
                 dataset, model or loss.
-            InvalidParameterError: if it is no state of a PrivateLoader, or lots were drawn already.
+            InvalidParameterError: if it is no state of a PrivateLoader, or batches were drawn already.
         """
         if not isinstance(state, dict) or set(state) != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a dict with {sorted(_STATE)}")
         if self.progress.drawn:
             raise InvalidParameterError(
-                "state", f"after {self.progress.drawn} lots", "loaded before the first"
+                "state", f"after {self.progress.drawn} batches", "loaded before the first"
             )
         if state["processes"] != self._world:
             raise CertificateError(
@@ -589,7 +590,7 @@ class PrivateLoader(Uncopied):
             self._most = state["max_physical_batch_size"]  # sums round as before
         if state["max_physical_batch_size"] != self._most:
             raise CertificateError(
-                f"the state is of physical batches of at most {state['max_physical_batch_size']}, here "
+                f"the state is of microbatches of at most {state['max_physical_batch_size']}, here "
                 f"{self._most}: sums would round differently, as with other processes",
                 claimed=state["max_physical_batch_size"],
                 recomputed=self._most,
@@ -608,22 +609,22 @@ class PrivateLoader(Uncopied):
         self._check_agreement()
 
     def _check_agreement(self) -> None:
-        """Raise CertificateError unless all processes have the same lots, of as many examples."""
+        """Raise CertificateError unless all processes have the same batches, of as many examples."""
         own = {"sampler": self.sampler.fingerprint(), "of": self.sampler.state_dict()["configuration"]}
-        check_agreement("the lots", own, self._group)
+        check_agreement("the batches", own, self._group)
 
     def __repr__(self) -> str:
         return f"PrivateLoader({self.sampler!r}, max_physical_batch_size={self._most})"
 
 
 class _Plan:
-    """The batch sampler of one iteration: physical batches of a few lots; a pure function of the sampler."""
+    """The batch sampler of one iteration: microbatches of a few batches; a pure function of the sampler."""
 
     def __init__(
-        self, sampler: Sampler, start: int, lots: int, rank: int, world: int, most: int | None
+        self, sampler: Sampler, start: int, batches: int, rank: int, world: int, most: int | None
     ) -> None:
         self._sampler = sampler
-        self._steps = range(start, start + lots)
+        self._steps = range(start, start + batches)
         self._rank = rank
         self._world = world
         self._most = most
@@ -633,7 +634,7 @@ class _Plan:
             yield from self._cut(step)
 
     def places(self) -> Iterator[tuple[int, int, int, bool]]:
-        """(step, number in its lot, examples, last of its lot) of every batch."""
+        """(step, number in its batch, examples, last of its batch) of every batch."""
         for step in self._steps:
             batches = self._cut(step)
             for number, batch in enumerate(batches):

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, RandomSampler
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from dpmech.calibration import calibrate_sigma
-from dpmech.documents import AdaptiveClip, Certificate, Claim
+from dpmech.certificates import AdaptiveClip, Certificate, Claim
 from dpmech.drawing import Sampler
 from dpmech.engines import Method
 from dpmech.exceptions import (
@@ -38,12 +38,12 @@ from dpmech.optim.certified_settings import check_certified, check_claim
 from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.processes import Group, check_agreement, gathered, is_first, processes
+from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes, Reduction, UserLoss
 from dpmech.optim.runs.fixes import check_layers
 from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
-from dpmech.optim.runs.lot_optimizer import LotOptimizer
 from dpmech.optim.runs.per_example_model import AskedMode, PerExampleModel, check_asked, check_model
 from dpmech.optim.runs.same_data import check_same_length, loss_words
 from dpmech.optim.runs.unchanged import Unchanged
@@ -118,10 +118,10 @@ def make_private(
     loss_takes: LossTakes = "auto",
     unit: Literal["example", "user"] | None = None,
     user_loss: Reduction = "mean",
-) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
+) -> tuple[nn.Module, BatchOptimizer, PrivateLoader]:
     """Make an ordinary training set-up private: three objects that replace those given.
 
-    Lots are drawn as the certificate says, gradients are clipped one by one, and every step adds the
+    Batches are drawn as the certificate says, gradients are clipped one by one, and every step adds the
     certified noise. What does not agree with the certificate is refused here, before the first step. Where
     the strategy has a parameter that is much better for the budget, a `BetterParameterWarning` names it.
 
@@ -138,14 +138,15 @@ def make_private(
             model.backward(inputs, targets)
             optimizer.step()
 
-    Under torch.distributed all processes call it with the whole dataset; lots are shared between them, and
+    Under torch.distributed all processes call it with the whole dataset; batches are shared between them, and
     the weights of rank 0 are copied to all. Do not wrap the model in DistributedDataParallel.
 
     Args:
         model: a module that treats examples one by one; layers of batch normalisation are refused.
         optimizer: any torch optimizer over the model's parameters.
         loader: a DataLoader over the whole dataset, without shuffling (but for EveryStep, which allows it):
-            the order is the certificate's. A batch_size other than that of the certificate's lots is refused.
+            the order is the certificate's. A batch_size other than that of the certificate's batches is
+            refused.
         calibration: a Calibration or a Certificate.
         clip_norm: of one example's gradient, > 0; or an AdaptiveClip, by which it follows a quantile of the
             norms, certified jointly; None takes the certificate's, else 1.
@@ -159,7 +160,7 @@ def make_private(
         dataset_size: under ADD_REMOVE a public number of examples, written down as well, which the claim of
             the run then states; None takes the certificate's. EveryStep and `drop_last` need it, as batches
             of an epoch follow from it. Elsewhere None, or as many as there are.
-        max_physical_batch_size: how many examples of one process to hold at once; None for whole lots;
+        max_physical_batch_size: how many examples of one process to hold at once; None for whole batches;
             "auto", with `loss`, measures what an example needs and takes half of the memory that is free. A
             run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
         clipping: as for PrivateOptimizer. Blocks that are given in order follow `model.named_parameters()`,
@@ -169,7 +170,7 @@ def make_private(
         generator: of the noise; None for a key from the operating system, as private training must, and
             numbers from a cipher on CPUs, from Philox on accelerators; "secure" for the cipher, "philox" for
             Philox, "secure-lattice" for the cipher and sums on a lattice, see NoiseStream.
-        rng: of the lots, as for `sampler_for`: None for a cipher with a key from the operating system, as
+        rng: of the batches, as for `sampler_for`: None for a cipher with a key from the operating system, as
             private training must; with "secure" the noise is from a cipher on every device, unless
             `generator` is given.
         mode: of the noise, as for NoiseStream.
@@ -191,11 +192,12 @@ def make_private(
             the "sum" of the losses of a user's examples.
 
     Returns:
-        Model, optimizer (a LotOptimizer) and loader (a PrivateLoader).
+        Model, optimizer (a BatchOptimizer) and loader (a PrivateLoader).
 
     Raises:
         InvalidParameterError: on a bad argument.
-        CertificateError: if clip norm, denominator, size of the lots, unit or processes differ from what is
+        CertificateError: if clip norm, denominator, size of the batches, unit or processes differ from what
+        is
             certified, or declared numbers from the data.
         UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
             DistributedDataParallel, and buffers of which nobody can tell whether they change.
@@ -253,7 +255,7 @@ def make_private(
         loader,
         sampler,
         max_physical_batch_size=max_physical_batch_size,
-        whole_lots=gradients.whole_lots,
+        full_batches=gradients.full_batches,
         process_group=process_group,
     )
     if world > 1:
@@ -263,7 +265,7 @@ def make_private(
         names = [name for name, param in inner.named_parameters() if param.requires_grad]
         clipping = clipping.over(trained, names)
     unchanged = Unchanged(inner, trained, public_buffers)
-    private = LotOptimizer(
+    private = BatchOptimizer(
         private_loader,
         optimizer,
         claim,
@@ -291,7 +293,7 @@ def make_private(
 
 
 def _secured(generator: Generator | None, rng: object) -> Generator | None:
-    """The generator of the noise: from a cipher too, where lots are and nothing else was said."""
+    """The generator of the noise: from a cipher too, where batches are and nothing else was said."""
     return "secure" if generator is None and isinstance(rng, str) and rng == "secure" else generator
 
 
@@ -347,12 +349,12 @@ def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
         raise UnsupportedCombinationError(
             "the loader shuffles: an example that ends one epoch may begin the next, so no separation of its "
             "participations holds, and no theorem here amplifies by shuffling",
-            supported="shuffle=False; lots are drawn as the certificate's participation says",
+            supported="shuffle=False; batches are drawn as the certificate's participation says",
         )
     if not isinstance(loader.sampler, TorchSequentialSampler):
         raise UnsupportedCombinationError(
             f"the loader has a {type(loader.sampler).__name__}",
-            supported="a DataLoader over the whole dataset without a sampler; lots are drawn, and shared "
+            supported="a DataLoader over the whole dataset without a sampler; batches are drawn, and shared "
             "between processes, here",
         )
 
@@ -403,7 +405,7 @@ def _sampler(
     rng: object,
     group: Group,
 ) -> Sampler:
-    """The certificate's lots, with the key of rank 0."""
+    """The certificate's batches, with the key of rank 0."""
     count = check_dataset(loader)
     if declared_size is None and (drop_last or claim.participation.unrestricted):
         raise InvalidParameterError(
@@ -433,7 +435,7 @@ def _sampler(
             claim, count, drop_last=drop_last, user_ids=owners, declared_size=declared, rng=rng
         )
     if world > 1:
-        sampler.load_state_dict(gathered("the lots", sampler.state_dict(), group)[0])
+        sampler.load_state_dict(gathered("the batches", sampler.state_dict(), group)[0])
     return sampler
 
 
@@ -442,13 +444,13 @@ def _denominator(
 ) -> float:
     """The public number that sums are divided by.
 
-    Sizes that people wrote down must be those of the lots: up to the rounding of steps per epoch where the
+    Sizes that people wrote down must be those of the batches: up to the rounding of steps per epoch where the
     number of examples is public, and else up to a tolerance, as what is told follows from the data.
     """
     if given is not None:
         check_certified(claim, "expected_batch_size", check_real("expected_batch_size", given))
     hidden, unrestricted = claim.mechanism.hides_size, claim.participation.unrestricted
-    # 1 is what a DataLoader has where nobody said anything. Under EveryStep the lots were made from it.
+    # 1 is what a DataLoader has where nobody said anything. Under EveryStep the batches were made from it.
     together = (loader.batch_size or 1) * world
     stated = {
         LOADERS_SIZE: together if loader.batch_size != 1 and not unrestricted else None,
@@ -470,7 +472,7 @@ def _denominator(
             raise _mismatch(f"{name} is {size:g}{users}, which under {claim.participation!r}", size)
         raise CertificateError(
             f"{name} is {size:g}, but {claim.participation!r} over {sampler.dataset_size} examples gives "
-            f"lots of {mean:g} on average{users}",
+            f"batches of {mean:g} on average{users}",
             claimed=size,
             recomputed=mean,
         )
@@ -491,7 +493,7 @@ def _denominator(
 
 
 def _check_stated(name: str, size: float, stated: Mapping[str, float | None]) -> None:
-    """Of a number that is not that of the lots: raise CertificateError if another one contradicts it."""
+    """Of a number that is not that of the batches: raise CertificateError if another one contradicts it."""
     for other, value in stated.items():
         if value is not None and abs(value - size) >= max(1.0, _TOLERANCE * size):
             raise CertificateError(
@@ -528,7 +530,7 @@ def make_private_with_epsilon(
     clip_norm: float | AdaptiveClip = 1.0,
     process_group: Group = None,
     **options: Any,  # noqa: ANN401 - those of make_private
-) -> tuple[nn.Module, LotOptimizer, PrivateLoader]:
+) -> tuple[nn.Module, BatchOptimizer, PrivateLoader]:
     """Calibrate the noise for a budget and make the set-up private, as `make_private` does.
 
     A step trains on `loader.batch_size` examples on average (times processes), and an epoch has

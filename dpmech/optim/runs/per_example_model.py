@@ -27,10 +27,10 @@ from dpmech.optim.clipping import (
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.processes import is_sharded
 from dpmech.optim.runs.attributes import Afresh
+from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
-from dpmech.optim.runs.loader import LotProgress
-from dpmech.optim.runs.lot_optimizer import LotOptimizer
+from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.same_draws import repeatable
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
@@ -298,7 +298,7 @@ class PerExampleModel(nn.Module):
     ) -> Tensor | None:
         """Hand the optimizer the sum of clipped gradients over a batch; `optimizer.step()` comes next.
 
-        A lot without examples is handed on as it is: nothing is called then.
+        A batch without examples is handed on as it is: nothing is called then.
 
         Args:
             *batch: tensors with the examples along their first dimension, as the loss takes them; in tuples,
@@ -317,7 +317,7 @@ class PerExampleModel(nn.Module):
                 parameters were sharded since `make_private`.
         """
         _refuse_sharded(self.module)
-        taken = None if self._is_empty_lot() else Batch(batch, named)
+        taken = None if self._is_empty_batch() else Batch(batch, named)
         if taken is None or taken.examples == 0:
             trained = [param for param in self.module.parameters() if param.requires_grad]
             nothing = [None] * len(trained)
@@ -336,7 +336,7 @@ class PerExampleModel(nn.Module):
 
     def _check_padding(self, batch: Batch) -> None:
         """Refuse padding that changes the gradient of an example, where the loader chose one to compare."""
-        padded = self._optimizer.loader.take_padded() if isinstance(self._optimizer, LotOptimizer) else None
+        padded = self._optimizer.loader.take_padded() if isinstance(self._optimizer, BatchOptimizer) else None
         if padded is None:
             return
 
@@ -362,14 +362,14 @@ class PerExampleModel(nn.Module):
                 if fixed is not None and self._asked == "auto":
                     choice = dataclasses.replace(choice, reason="as in the checkpoint")
                 gradients = factored if choice.mode == "ghost" else formed
-                if isinstance(self._optimizer, LotOptimizer):
+                if isinstance(self._optimizer, BatchOptimizer):
                     self._optimizer.clipping_mode = choice.mode
                     self._settle(self._optimizer, gradients, batch)
             self._choice, self._gradients = choice, gradients
         return self._gradients
 
-    def _settle(self, optimizer: LotOptimizer, gradients: ExampleGradients, batch: Batch) -> None:
-        """Find the largest physical batch, if that was asked for."""
+    def _settle(self, optimizer: BatchOptimizer, gradients: ExampleGradients, batch: Batch) -> None:
+        """Find the largest microbatch, if that was asked for."""
         loader = optimizer.loader
         if not loader.is_searched:
             return
@@ -387,21 +387,21 @@ class PerExampleModel(nn.Module):
     def _drawing(self) -> AbstractContextManager[None]:
         """Where dropout draws by a secret seed of the batch, whatever drew or seeded since its hand-out."""
         return (
-            self._optimizer.loader.drawing() if isinstance(self._optimizer, LotOptimizer) else nullcontext()
+            self._optimizer.loader.drawing() if isinstance(self._optimizer, BatchOptimizer) else nullcontext()
         )
 
     def _physical_size(self) -> int | None:
-        if isinstance(self._optimizer, LotOptimizer) and self._microbatch_size is None:
+        if isinstance(self._optimizer, BatchOptimizer) and self._microbatch_size is None:
             return self._optimizer.loader.physical_batch_size
         return self._microbatch_size
 
     def _fixed_mode(self) -> ClippingMode | None:
         """What a checkpoint, if one was loaded, fixes."""
-        return self._optimizer.clipping_mode if isinstance(self._optimizer, LotOptimizer) else None
+        return self._optimizer.clipping_mode if isinstance(self._optimizer, BatchOptimizer) else None
 
-    def _is_empty_lot(self) -> bool:
+    def _is_empty_batch(self) -> bool:
         """Whether the loader's newest batch has no examples, whatever stands in it."""
-        return isinstance(self._optimizer, LotOptimizer) and self._optimizer.handed_examples == 0
+        return isinstance(self._optimizer, BatchOptimizer) and self._optimizer.handed_examples == 0
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         """Refused: a copy would train beside the optimizer that adds the noise."""
@@ -505,7 +505,7 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
 
 def count_calls(
     model: nn.Module,
-    progress: LotProgress,
+    progress: BatchProgress,
     trained: Sequence[Tensor],
     watch: MixingWatch,
     is_counted: Callable[[], bool],
@@ -534,7 +534,7 @@ class _Calls:
 
     def __init__(
         self,
-        progress: LotProgress,
+        progress: BatchProgress,
         trained: set[int],
         watch: MixingWatch,
         is_counted: Callable[[], bool],

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.utils.data import ConcatDataset, StackDataset, Subset, TensorDataset
 
-from dpmech.documents import Uniqueness
+from dpmech.certificates import Uniqueness
 from dpmech.exceptions import DpmechError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.canaries import CanaryData
 from dpmech.optim.runs.user_datasets import UserDataset

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from dpmech.documents import Claim
+from dpmech.certificates import Claim
 from dpmech.drawing import Contributions
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Participation, Unit
@@ -71,7 +71,7 @@ class UserExamples(Subset[Any]):
 class UserDataset(Dataset[Any]):
     """A dataset of users: item u holds at most m examples of user u, stacked, and a mask of those there are.
 
-    Under a claim whose users are sampled, lots are made of users. Item u is `(*parts, mask)`: each part of
+    Under a claim whose users are sampled, batches are made of users. Item u is `(*parts, mask)`: each part of
     an example stacked to shape (m, ...), the mask of m zeros and ones. Where a user has fewer than m examples
     the first stands in for the rest, and the mask leaves it out.
 
@@ -265,7 +265,7 @@ def _check_shared(claim: Claim) -> None:
 def check_same_choice(dataset: object, group: Group) -> None:
     """Refuse processes that keep different examples of users, as where chance chose in each by itself.
 
-    A place in a lot would be another example in every process: one user could add more than certified.
+    A place in a batch would be another example in every process: one user could add more than certified.
 
     Args:
         dataset: of the loader of this process.

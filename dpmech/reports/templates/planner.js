@@ -140,7 +140,7 @@ function startPlanner() {
     byId("command").textContent = inside ? commandOf(data, plan, row, eps) : "";
     byId("copy").disabled = !inside;
     byId("cost").textContent = "A step keeps " + row.buffers + " vectors of the model's size and draws "
-      + row.redrawn + " again, besides the new one.";
+      + row.regenerated + " again, besides the new one.";
     const words = fields.measure.selectedOptions[0].textContent;
     const many = Array.from({length: 161}, (_, place) => data.low * (data.high / data.low) ** (place / 160));
     draw(byId("over-eps"), plan.rows.map(one => many.map(x => [x, numberAt(data, one, x, measure)])), null,

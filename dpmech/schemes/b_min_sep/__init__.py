@@ -1,6 +1,6 @@
 """b-min-sep sampling: after it took part an example waits b - 1 steps."""
 
-from dpmech.schemes.b_min_sep.participation import MinSepSampling
-from dpmech.schemes.b_min_sep.sampler import MinSepSampler
+from dpmech.schemes.b_min_sep.participation import BMinSep
+from dpmech.schemes.b_min_sep.sampler import BMinSepSampler
 
-__all__ = ["MinSepSampler", "MinSepSampling"]
+__all__ = ["BMinSep", "BMinSepSampler"]

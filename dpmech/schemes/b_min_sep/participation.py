@@ -13,11 +13,11 @@ from dpmech.mechanism import (
 
 
 @dataclasses.dataclass(frozen=True)
-class MinSepSampling(Participation):
+class BMinSep(Participation):
     """b-min-sep sampling: an example that took part rests for b - 1 steps, then joins by a coin each step.
 
-    At step 0 the rest counter has its stationary law, so that lots have the same expected size at all steps:
-    the dataset times p / (1 + p (b - 1)). Examples are independent of each other.
+    At step 0 the rest counter has its stationary law, so that batches have the same expected size at all
+    steps: the dataset times p / (1 + p (b - 1)). Examples are independent of each other.
 
     Args:
         min_sep: b, an integer in [1, n], at least the number of bands of the strategy. With b = 1 it is
@@ -26,10 +26,10 @@ class MinSepSampling(Participation):
 
     Example:
         >>> import dpmech as dm
-        >>> sampling = dm.MinSepSampling(min_sep=4, sampling_prob=0.1)
+        >>> sampling = dm.BMinSep(min_sep=4, sampling_prob=0.1)
         >>> found = dm.delta(
-        ...     dm.SquareRoot(16, 4), 3.0, 1.0, participation=sampling, method=dm.Importance(0.1), rng=1
-        ... )
+        ...     dm.SquareRoot(16, 4), 3.0, 1.0, participation=sampling, method=dm.methods.Importance(0.1),
+        rng=1 ... )
         >>> found.guarantee.kind.name, 4e-6 < found.upper < 6e-6
         ('ESTIMATE', True)
     """
@@ -67,7 +67,7 @@ class MinSepSampling(Participation):
             raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
         return Pattern(self.min_sep, -(-n // self.min_sep))
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """A coin for everyone who does not rest."""
         del n
         return (
@@ -96,7 +96,7 @@ class MinSepSampling(Participation):
             )
         return cls(least, min(1.0, sampling_prob / (1.0 - sampling_prob * (least - 1))))
 
-    def prefix(self, n: int, steps: int) -> tuple["MinSepSampling", int]:
+    def prefix(self, n: int, steps: int) -> tuple["BMinSep", int]:
         """The same over `steps`, or over b where that is less."""
         self.pattern(n)
         return self, max(check_integer("steps", steps, minimum=1, maximum=n), self.min_sep)

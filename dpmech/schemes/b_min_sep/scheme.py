@@ -20,8 +20,8 @@ from dpmech.engines import (
 from dpmech.exceptions import NumericalError, UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import Bounds
-from dpmech.schemes.b_min_sep.participation import MinSepSampling
-from dpmech.schemes.b_min_sep.sampler import MinSepSampler
+from dpmech.schemes.b_min_sep.participation import BMinSep
+from dpmech.schemes.b_min_sep.sampler import BMinSepSampler
 from dpmech.schemes.scheme import Scheme, Structure, not_built
 
 
@@ -50,19 +50,19 @@ def _refusal(error: NumericalError) -> NumericalError:
     )
 
 
-class BMinSepScheme(Scheme[MinSepSampling]):
+class BMinSepScheme(Scheme[BMinSep]):
     """After an example took part it waits b - 1 steps, then joins by a coin at every step."""
 
-    samplers = {MinSepSampling: MinSepSampler}  # noqa: RUF012 - a constant
+    samplers = {BMinSep: BMinSepSampler}  # noqa: RUF012 - a constant
 
-    def default(self, participation: MinSepSampling) -> Method:
+    def default(self, participation: BMinSep) -> Method:
         """Certified samples."""
         del participation
         return Certified()
 
     def accountant(
         self,
-        participation: MinSepSampling,
+        participation: BMinSep,
         mechanism: Mechanism,
         method: Method | None,
         rng: np.random.Generator | None,
@@ -88,11 +88,11 @@ class BMinSepScheme(Scheme[MinSepSampling]):
             supported="method=None, Certified(), Importance()",
         )
 
-    def dataset_size_of(self, participation: MinSepSampling, batch_size: float) -> tuple[float, bool] | None:
+    def dataset_size_of(self, participation: BMinSep, batch_size: float) -> tuple[float, bool] | None:
         """Every example joins each step with the same probability, which may have been rounded."""
         return batch_size / participation.rate, False
 
-    def structure(self, participation: MinSepSampling) -> Structure:
+    def structure(self, participation: BMinSep) -> Structure:
         """Samples alone tell."""
         return Structure(not_fitted=not_built(participation), judged=False)
 

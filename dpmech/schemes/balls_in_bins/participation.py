@@ -22,8 +22,8 @@ class BallsInBins(Participation):
     Example:
         >>> import dpmech as dm
         >>> cal = dm.calibrate_sigma(
-        ...     dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(bins=4), method=dm.Rdp()
-        ... )
+        ...     dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(bins=4),
+        method=dm.methods.Rdp() ... )
         >>> f"{cal.sigma:.3f}"
         '3.602'
     """
@@ -67,7 +67,7 @@ class BallsInBins(Participation):
         """The worst-case support: that of FixedEpochs(n / b)."""
         return one_bin(self.bins, n)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """One allocation, drawn once, for all epochs."""
         return (
             f"Put every example once, uniformly and independently, into one of {self.bins} "
@@ -128,7 +128,7 @@ class FreshBallsInBins(BallsInBins):
         """The same bin in every epoch; `pattern` allows two steps of one epoch as well."""
         return super().pattern(n)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """A new allocation for every epoch."""
         return (
             f"In each of {n // self.bins} epochs put every example, uniformly and independently of the "
@@ -153,7 +153,8 @@ class UserBallsInBins(Participation):
         >>> two = dm.BallsInBins(4, max_examples_per_user=2)
         >>> two
         UserBallsInBins(bins=4, max_examples_per_user=2)
-        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=two, method=dm.Rdp())
+        >>> method = dm.methods.Rdp()
+        >>> cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=two, method=method)
         >>> f"{cal.sigma:.3f}"
         '7.016'
     """
@@ -176,14 +177,14 @@ class UserBallsInBins(Participation):
 
     @property
     def examples(self) -> int:
-        """All m may be in one lot."""
+        """All m may be in one batch."""
         return self.max_examples_per_user
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support of one example: that of FixedEpochs(n / b)."""
         return one_bin(self.bins, n)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """At most so many examples a user; one allocation of examples, drawn once, for all epochs."""
         return (
             f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training and "

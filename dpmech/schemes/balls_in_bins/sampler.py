@@ -30,14 +30,14 @@ class _OneAllocation(_BinsInTurn):
     def _prepare(self) -> None:
         self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size)
 
-    def _lot(self, step: int) -> IntArray:
+    def _batch(self, step: int) -> IntArray:
         return self._allocation.members(step % self.steps_per_epoch)
 
 
 class BallsInBinsSampler(_OneAllocation):
     """Step t trains on bin t mod bins; every example is in one bin, drawn once, uniformly, for the whole run.
 
-    Lots differ in size, which must stay secret with who is in them: normalise by `expected_batch_size`.
+    Batches differ in size, which must stay secret with who is in them: normalise by `expected_batch_size`.
     Four bytes an example are held.
 
     Args:
@@ -55,7 +55,7 @@ class BallsInBinsSampler(_OneAllocation):
 
     Examples:
         >>> sampler = BallsInBinsSampler(10, 3, 6, rng=1)
-        >>> [len(lot) for lot in sampler]
+        >>> [len(batch) for batch in sampler]
         [2, 5, 3, 2, 5, 3]
     """
 
@@ -64,15 +64,15 @@ class BallsInBinsSampler(_OneAllocation):
 
 
 class UserBallsInBinsSampler(_OneAllocation):
-    """The lots of `BallsInBinsSampler`, of examples of which a user has at most `max_examples_per_user`.
+    """The batches of `BallsInBinsSampler`, of examples of which a user has at most `max_examples_per_user`.
 
-    Lots do not depend on whose an example is: every example has a bin of its own. That nobody has more than
-    so many is up to the dataset, as `dpmech.optim.UserExamples`.
+    Batches do not depend on whose an example is: every example has a bin of its own. That nobody has more
+    than so many is up to the dataset, as `dpmech.optim.UserExamples`.
 
     Args:
         dataset_size: number of examples kept, >= 1.
         bins: b, steps of an epoch.
-        max_examples_per_user: m, which says nothing about the lots.
+        max_examples_per_user: m, which says nothing about the batches.
         n: number of steps, a multiple of b.
         rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
             seed for a run that must repeat.
@@ -82,7 +82,7 @@ class UserBallsInBinsSampler(_OneAllocation):
 
     Examples:
         >>> sampler = UserBallsInBinsSampler(10, 3, 2, 6, rng=1)
-        >>> [len(lot) for lot in sampler]
+        >>> [len(batch) for batch in sampler]
         [2, 5, 3, 2, 5, 3]
     """
 
@@ -95,8 +95,8 @@ class UserBallsInBinsSampler(_OneAllocation):
 class FreshBallsInBinsSampler(_BinsInTurn):
     """Step t trains on bin t mod bins of its epoch; every epoch puts every example into one bin, anew.
 
-    The allocation of an epoch comes from random words of its own, so that all of them are independent. Lots
-    differ in size, which must stay secret with who is in them: normalise by
+    The allocation of an epoch comes from random words of its own, so that all of them are independent.
+    Batches differ in size, which must stay secret with who is in them: normalise by
     `expected_batch_size`. Four bytes an example are held, for one epoch at a time.
 
     Args:
@@ -111,7 +111,7 @@ class FreshBallsInBinsSampler(_BinsInTurn):
 
     Examples:
         >>> sampler = FreshBallsInBinsSampler(10, 3, 6, rng=1)
-        >>> [len(lot) for lot in sampler]
+        >>> [len(batch) for batch in sampler]
         [2, 5, 3, 2, 5, 3]
     """
 
@@ -121,7 +121,7 @@ class FreshBallsInBinsSampler(_BinsInTurn):
     def _prepare(self) -> None:
         self._epoch = -1
 
-    def _lot(self, step: int) -> IntArray:
+    def _batch(self, step: int) -> IntArray:
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             self._allocation = Allocation(self._key, self.steps_per_epoch, self.dataset_size, epoch)

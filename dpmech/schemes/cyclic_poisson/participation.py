@@ -67,7 +67,7 @@ class CyclicPoisson(Participation):
         """The turns of one group, rounded up."""
         return -(-n // self.cycle)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """Fixed groups that take turns, and a coin for each example of the one whose turn it is."""
         del n
         return (
@@ -128,7 +128,7 @@ class UserCyclicPoisson(Participation):
 
     @property
     def examples(self) -> int:
-        """All m may be in one lot."""
+        """All m may be in one batch."""
         return self.max_examples_per_user
 
     def pattern(self, n: int) -> Pattern:
@@ -139,7 +139,7 @@ class UserCyclicPoisson(Participation):
         """The turns of one group, rounded up."""
         return -(-n // self.cycle)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """At most so many examples a user, all in one group; groups take turns, and examples toss coins."""
         del n
         return (

@@ -39,7 +39,7 @@ class _GroupsInTurn(Sampler):
     def _prepare(self) -> None:
         self._allocation = Allocation(self._key, self._cycle, self.dataset_size, owners=self._owners)
 
-    def _lot(self, step: int) -> IntArray:
+    def _batch(self, step: int) -> IntArray:
         group = self._allocation.members(step % self._cycle)
         return group[coins(self._key, step, self._prob, group.size)]
 
@@ -96,7 +96,7 @@ class UserCyclicPoissonSampler(_GroupsInTurn):
     Examples:
         >>> ids = [example // 2 for example in range(12)]  # two examples each
         >>> sampler = UserCyclicPoissonSampler(12, 0.9, 2, 2, 4, user_ids=ids, rng=3)
-        >>> [lot.tolist() for lot in sampler]
+        >>> [batch.tolist() for batch in sampler]
         [[0, 1, 4, 5, 6, 10, 11], [2, 3, 8, 9], [0, 5, 6, 7, 10], [2, 3, 8, 9]]
     """
 
@@ -130,6 +130,6 @@ class UserCyclicPoissonSampler(_GroupsInTurn):
         super().__init__(size, participation, n, rng, owners)
 
     def _configuration(self) -> dict[str, Any]:
-        # Whose examples are whose decides the lots, as the key does.
+        # Whose examples are whose decides the batches, as the key does.
         whose = hashlib.sha256(np.asarray(self._owners, dtype="<i8").tobytes()).hexdigest()
         return super()._configuration() | {"users": whose}

@@ -31,7 +31,7 @@ class SingleParticipation(Participation):
         """One step of n."""
         return Pattern(n, 1)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """One step for each example."""
         del n
         return "Every example takes part in at most one step."
@@ -95,7 +95,7 @@ class MinSep(Participation):
         k = fitting if self.max_participations is None else min(self.max_participations, fitting)
         return Pattern(self.min_sep, k)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """Separation and number of participations, as n steps allow them."""
         pattern = self.pattern(n)
         return (
@@ -126,7 +126,7 @@ class UserMinSep(Participation):
     """Every example takes part as under `MinSep`, and a user has at most so many of them, placed anyhow.
 
     It is what `MinSep(b, k, max_examples_per_user=m)` makes. Nothing is sampled. The sensitivity is m times
-    that of one example, which all m reach if they are in the same lots.
+    that of one example, which all m reach if they are in the same batches.
 
     Args:
         min_sep: b, an integer in [1, n]: least distance of two participations of one example.
@@ -158,7 +158,7 @@ class UserMinSep(Participation):
 
     @property
     def examples(self) -> int:
-        """All m may be in one lot."""
+        """All m may be in one batch."""
         return self.max_examples_per_user
 
     def pattern(self, n: int) -> Pattern:
@@ -169,7 +169,7 @@ class UserMinSep(Participation):
         most = self.max_participations
         return Pattern(self.min_sep, fitting if most is None else min(most, fitting))
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """At most so many examples a user; separation and number of the participations of each."""
         pattern = self.pattern(n)
         return (
@@ -223,7 +223,7 @@ class FixedEpochs(Participation):
             raise InvalidParameterError("epochs", self.epochs, f"a divisor of n={n}")
         return Pattern(n // self.epochs, self.epochs, evenly_spaced=True)
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """The same batches in the same order."""
         return (
             f"{self.epochs} epochs over the same batches in the same order: every example takes "

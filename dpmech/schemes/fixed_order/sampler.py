@@ -12,7 +12,7 @@ from dpmech.numerics import IntArray
 
 
 class SequentialSampler(Sampler):
-    """Example i is in batch i mod b of every epoch of b batches; sizes differ by at most one.
+    """Example i is in number i mod b of every epoch of b batches; sizes differ by at most one.
 
     b is `min_sep`, n / epochs, n (SingleParticipation), or dataset_size / batch_size rounded up, with
     `drop_last` down (EveryStep). Nothing is drawn. Batches go by the position of an example, not by its
@@ -27,11 +27,11 @@ class SequentialSampler(Sampler):
         participation: MinSep, FixedEpochs, SingleParticipation or EveryStep.
         n: number of steps; under MinSep with max_participations k at most b k.
         batch_size: needed for EveryStep; elsewhere None, or the size that the pattern implies, as a check.
-        drop_last: every batch has `batch_size` examples (EveryStep) or floor(dataset_size / b), and the rest
+        drop_last: every number has `batch_size` examples (EveryStep) or floor(dataset_size / b), and the rest
             never takes part.
         reshuffle: a new random order every epoch; for EveryStep only.
         declared_size: a public number of examples, from which b, the sizes of batches that are checked, and
-            what `drop_last` leaves out follow; None takes dataset_size, which is then public. Every batch
+            what `drop_last` leaves out follow; None takes dataset_size, which is then public. Every number
             takes what the dataset has of it.
         rng: with `reshuffle`, as for `sampler_for`.
 
@@ -42,7 +42,7 @@ class SequentialSampler(Sampler):
     Examples:
         >>> import dpmech as dm
         >>> sampler = SequentialSampler(5, dm.MinSep(2, 2), 4)
-        >>> [lot.tolist() for lot in sampler]
+        >>> [batch.tolist() for batch in sampler]
         [[0, 2, 4], [1, 3], [0, 2, 4], [1, 3]]
     """
 
@@ -107,18 +107,18 @@ class SequentialSampler(Sampler):
     def _prepare(self) -> None:
         self._epoch: tuple[int, IntArray] | None = None
 
-    def _lot(self, step: int) -> IntArray:
-        epoch, batch = divmod(step, self.steps_per_epoch)
+    def _batch(self, step: int) -> IntArray:
+        epoch, number = divmod(step, self.steps_per_epoch)
         if not self._reshuffle:
-            return np.arange(batch, self._used, self.steps_per_epoch)
+            return np.arange(number, self._used, self.steps_per_epoch)
         kept = self._epoch
         if kept is None or kept[0] != epoch:
             kept = self._epoch = (epoch, order(self._key, epoch, self._places)[: self._used_places])
-        places = kept[1][batch :: self.steps_per_epoch]
+        places = kept[1][number :: self.steps_per_epoch]
         # Of a public number of places each has the examples whose position is its own modulo that number: the
         # order of the others is the same without one of them.
-        lot = np.add.outer(np.arange(0, self.dataset_size, self._places), places).ravel()
-        return np.sort(lot[lot < self.dataset_size])
+        batch = np.add.outer(np.arange(0, self.dataset_size, self._places), places).ravel()
+        return np.sort(batch[batch < self.dataset_size])
 
     def _configuration(self) -> dict[str, Any]:
         return (

@@ -1,6 +1,6 @@
 """Batches of exactly so many examples, without replacement."""
 
-from dpmech.schemes.fixed_size.participation import FixedSizeLots
+from dpmech.schemes.fixed_size.participation import FixedSizeBatches
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
 
-__all__ = ["FixedSizeLots", "FixedSizeSampler"]
+__all__ = ["FixedSizeBatches", "FixedSizeSampler"]

@@ -13,57 +13,57 @@ _LARGEST_DATASET = 1 << 53
 
 
 @dataclasses.dataclass(frozen=True)
-class FixedSizeLots(Participation):
+class FixedSizeBatches(Participation):
     """At every step a uniformly random set of exactly B of n examples, independently of all other steps.
 
     Under `Adjacency.REPLACE_ONE` alone: two neighbours have n examples each and differ in one of them.
 
     Args:
         dataset_size: n, the number of examples, in [1, 2^53]; a public number.
-        lot_size: B, in [1, dataset_size]. With B = n everyone joins every step.
+        batch_size: B, in [1, dataset_size]. With B = n everyone joins every step.
 
     Example:
         >>> import dpmech as dm
-        >>> lots = dm.FixedSizeLots(dataset_size=10_000, lot_size=100)
+        >>> batches = dm.FixedSizeBatches(dataset_size=10_000, batch_size=100)
         >>> found = dm.epsilon(
-        ...     dm.Identity(1), 2.0, 1e-5, participation=lots, adjacency=dm.Adjacency.REPLACE_ONE
+        ...     dm.Identity(1), 2.0, 1e-5, participation=batches, adjacency=dm.Adjacency.REPLACE_ONE
         ... )
         >>> f"{found.upper:.4f}"
         '0.1995'
     """
 
     dataset_size: int
-    lot_size: int
+    batch_size: int
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
-    plan_name: ClassVar[str] = "fixed-size-lots"
+    plan_name: ClassVar[str] = "fixed-size"
     plan_sizes: ClassVar[tuple[str, ...]] = ("dataset_size", "batch_size")
     add_remove_refused: ClassVar[str | None] = (
         "with one example less the others fill its place, and the sampling probability B / n is another one"
     )
     zero_out_refused: ClassVar[str | None] = (
-        "for an example whose gradient is zero in one of two neighbours it is Poisson(1.0, max_lot_size=B, "
-        "dataset_size=n), which has a bound of its own"
+        "for an example whose gradient is zero in one of two neighbours it is Poisson(1.0, "
+        "truncated_batch_size=B, dataset_size=n), which has a bound of its own"
     )
     replace_one_proved: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         size = check_integer("dataset_size", self.dataset_size, minimum=1, maximum=_LARGEST_DATASET)
-        lot = check_integer("lot_size", self.lot_size, minimum=1)
-        if lot > size:
-            raise InvalidParameterError("lot_size", lot, f"at most dataset_size={size}")
+        batch = check_integer("batch_size", self.batch_size, minimum=1)
+        if batch > size:
+            raise InvalidParameterError("batch_size", batch, f"at most dataset_size={size}")
         object.__setattr__(self, "dataset_size", size)
-        object.__setattr__(self, "lot_size", lot)
+        object.__setattr__(self, "batch_size", batch)
 
     @property
     def certain(self) -> bool:
-        """Whether a lot is the whole dataset."""
-        return self.lot_size == self.dataset_size
+        """Whether a batch is the whole dataset."""
+        return self.batch_size == self.dataset_size
 
     @property
     def fixed_draw(self) -> FixedDraw:
         """Itself, in numbers."""
-        return FixedDraw(self.dataset_size, self.lot_size)
+        return FixedDraw(self.dataset_size, self.batch_size)
 
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""
@@ -73,14 +73,14 @@ class FixedSizeLots(Participation):
         """All n."""
         return n
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """A new set of examples at every step."""
         del n
         return (
             f"The dataset has exactly {self.dataset_size} examples, which is public. At every step draw "
-            f"exactly {self.lot_size} different ones of them, every set of so many as likely, without regard "
-            "to their data and independently of all other steps: no shuffled order, and no set that serves "
-            "twice. Which ones were drawn is kept secret."
+            f"exactly {self.batch_size} different ones of them, every set of so many as likely, without "
+            "regard to their data and independently of all other steps: no shuffled order, and no set that "
+            "serves twice. Which ones were drawn is kept secret."
         )
 
     @classmethod
@@ -89,7 +89,7 @@ class FixedSizeLots(Participation):
     ) -> Self:
         """The dataset and the batch of the plan."""
         del epochs, steps_per_epoch, sampling_prob
-        size, lot = settings["dataset_size"], settings["batch_size"]
-        if size is None or lot is None:
+        size, batch = settings["dataset_size"], settings["batch_size"]
+        if size is None or batch is None:
             raise InvalidParameterError("dataset_size", size, f"given with sampling {cls.plan_name}")
-        return cls(size, lot)
+        return cls(size, batch)

@@ -6,19 +6,19 @@ from dpmech.drawing import Sampler, check_steps, chosen
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
-from dpmech.schemes.fixed_size.participation import FixedSizeLots
+from dpmech.schemes.fixed_size.participation import FixedSizeBatches
 
 
 class FixedSizeSampler(Sampler):
-    """At every step a uniform set of exactly `lot_size` examples, independently of all other steps.
+    """At every step a uniform set of exactly `batch_size` examples, independently of all other steps.
 
     Every example draws a word of 64 bits at every step, and the smallest words win; equal ones at the edge
-    are drawn again, so that every set is exactly as likely.
+    are regenerated, so that every set is exactly as likely.
 
     Args:
         dataset_size: number of examples, which has to be the n of the participation.
         stated_size: n, as the participation says it.
-        lot_size: B, in [1, n].
+        batch_size: B, in [1, n].
         n: number of steps, >= 1.
         rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
             seed for a run that must repeat.
@@ -28,15 +28,15 @@ class FixedSizeSampler(Sampler):
 
     Examples:
         >>> sampler = FixedSizeSampler(100, 100, 3, 4, rng=1)
-        >>> [lot.tolist() for lot in sampler][:2], sampler.expected_batch_size, sampler.steps_per_epoch
+        >>> [batch.tolist() for batch in sampler][:2], sampler.expected_batch_size, sampler.steps_per_epoch
         ([[16, 36, 70], [2, 35, 37]], 3.0, 33)
     """
 
     def __init__(
-        self, dataset_size: int, stated_size: int, lot_size: int, n: int, *, rng: object = None
+        self, dataset_size: int, stated_size: int, batch_size: int, n: int, *, rng: object = None
     ) -> None:
         size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = FixedSizeLots(stated_size, lot_size)
+        participation = FixedSizeBatches(stated_size, batch_size)
         if size != participation.dataset_size:
             raise InvalidParameterError(
                 "dataset_size", size, f"{participation.dataset_size}, which the claim rests on"
@@ -45,13 +45,13 @@ class FixedSizeSampler(Sampler):
             size,
             participation,
             check_steps(n),
-            steps_per_epoch=size // participation.lot_size,
-            expected_batch_size=float(participation.lot_size),
+            steps_per_epoch=size // participation.batch_size,
+            expected_batch_size=float(participation.batch_size),
             rng=rng,
         )
-        self._most = participation.lot_size
+        self._most = participation.batch_size
 
-    def _lot(self, step: int) -> IntArray:
+    def _batch(self, step: int) -> IntArray:
         if self._most == self.dataset_size:
             return np.arange(self.dataset_size)
         return chosen(self._key, step, self._most, self.dataset_size)

@@ -8,25 +8,25 @@ from dpmech.engines import Accountant, FixedAccountant, FixedRelease, Method, Pl
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import product_down
-from dpmech.schemes.fixed_size.participation import FixedSizeLots
+from dpmech.schemes.fixed_size.participation import FixedSizeBatches
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
 from dpmech.schemes.releases import least_of_equals, unsampled
 from dpmech.schemes.scheme import BatchRule, Scheme, Structure, independent_noise_only
 
 
-class FixedSizeScheme(Scheme[FixedSizeLots]):
+class FixedSizeScheme(Scheme[FixedSizeBatches]):
     """At every step a uniform set of exactly B of n examples."""
 
-    samplers = {FixedSizeLots: FixedSizeSampler}  # noqa: RUF012 - a constant
+    samplers = {FixedSizeBatches: FixedSizeSampler}  # noqa: RUF012 - a constant
 
-    def default(self, participation: FixedSizeLots) -> Method:
+    def default(self, participation: FixedSizeBatches) -> Method:
         """The composition of the losses of all releases."""
         del participation
         return Pld()
 
     def accountant(
         self,
-        participation: FixedSizeLots,
+        participation: FixedSizeBatches,
         mechanism: Mechanism,
         method: Method | None,
         rng: np.random.Generator | None,
@@ -46,12 +46,12 @@ class FixedSizeScheme(Scheme[FixedSizeLots]):
             f"{method!r} does not apply to {participation!r}", supported="method=None, Pld() or Rdp()"
         )
 
-    def batch_rule(self, participation: FixedSizeLots, n: int) -> BatchRule:
+    def batch_rule(self, participation: FixedSizeBatches, n: int) -> BatchRule:
         """All batches have one size."""
         del n
-        return BatchRule(None, dataset_size=participation.dataset_size, exactly=participation.lot_size)
+        return BatchRule(None, dataset_size=participation.dataset_size, exactly=participation.batch_size)
 
-    def structure(self, participation: FixedSizeLots) -> Structure:
+    def structure(self, participation: FixedSizeBatches) -> Structure:
         """Independent noise."""
         return Structure(not_fitted=independent_noise_only(participation))
 

@@ -23,9 +23,10 @@ class Poisson(Participation):
         sampling_prob: q in (0, 1].
         max_examples_per_user: m for a claim about users, who have at most m examples each: what is made is
             then a `UserPoisson`.
-        max_lot_size: B, for lots of at most so many examples, with `dataset_size`: what is made is then a
+        truncated_batch_size: B, for batches of at most so many examples, with `dataset_size`: what is made is
+            then a
             `TruncatedPoisson`, for `Adjacency.ZERO_OUT` alone.
-        dataset_size: n, with `max_lot_size` alone.
+        dataset_size: n, with `truncated_batch_size` alone.
 
     Example:
         >>> import dpmech as dm
@@ -36,7 +37,7 @@ class Poisson(Participation):
 
     sampling_prob: float
     max_examples_per_user: dataclasses.InitVar[int | None] = None
-    max_lot_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
+    truncated_batch_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     dataset_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
@@ -48,21 +49,21 @@ class Poisson(Participation):
         sampling_prob: float = 1.0,
         max_examples_per_user: int | None = None,
         *,
-        max_lot_size: int | None = None,
+        truncated_batch_size: int | None = None,
         dataset_size: int | None = None,
     ) -> Self:
         """Itself, or what is asked for: a `UserPoisson`, or a `TruncatedPoisson`."""
-        if max_lot_size is not None or dataset_size is not None:
-            check_truncated(max_examples_per_user, max_lot_size, dataset_size)
-            return TruncatedPoisson(sampling_prob, max_lot_size, dataset_size)  # type: ignore[return-value,arg-type]  # not initialised again; both are there
+        if truncated_batch_size is not None or dataset_size is not None:
+            check_truncated(max_examples_per_user, truncated_batch_size, dataset_size)
+            return TruncatedPoisson(sampling_prob, truncated_batch_size, dataset_size)  # type: ignore[return-value,arg-type]  # not initialised again; both are there
         if max_examples_per_user is None:
             return super().__new__(cls)
         return UserPoisson(sampling_prob, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
 
     def __post_init__(
-        self, max_examples_per_user: int | None, max_lot_size: int | None, dataset_size: int | None
+        self, max_examples_per_user: int | None, truncated_batch_size: int | None, dataset_size: int | None
     ) -> None:
-        del max_examples_per_user, max_lot_size, dataset_size
+        del max_examples_per_user, truncated_batch_size, dataset_size
         object.__setattr__(self, "sampling_prob", check_sampling_prob(self.sampling_prob))
 
     @property
@@ -78,7 +79,7 @@ class Poisson(Participation):
         """All n."""
         return n
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """An independent coin for each example and step."""
         del n
         return (
@@ -100,7 +101,7 @@ class UserPoisson(Participation):
     """Every example joins every step independently, and a user has at most so many of them.
 
     It is what `Poisson(q, max_examples_per_user=m)` makes. The claim is about users: two datasets are
-    neighbours if one has all examples of one user more. How many of them are in a lot is binomial.
+    neighbours if one has all examples of one user more. How many of them are in a batch is binomial.
 
     Args:
         sampling_prob: q in (0, 1). With q = 1 nothing is sampled, and m examples are one of norm m.
@@ -127,7 +128,7 @@ class UserPoisson(Participation):
 
     @property
     def examples(self) -> int:
-        """All m may be in one lot."""
+        """All m may be in one batch."""
         return self.max_examples_per_user
 
     def pattern(self, n: int) -> Pattern:
@@ -138,7 +139,7 @@ class UserPoisson(Participation):
         """All n."""
         return n
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """At most so many examples a user, and an independent coin for each example and step."""
         del n
         return (

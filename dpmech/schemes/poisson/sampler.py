@@ -21,7 +21,7 @@ class _CoinsOfAll(Sampler):
         )
         self._prob = participation.sampling_prob
 
-    def _lot(self, step: int) -> IntArray:
+    def _batch(self, step: int) -> IntArray:
         return coins(self._key, step, self._prob, self.dataset_size)
 
 
@@ -29,8 +29,8 @@ class PoissonSampler(_CoinsOfAll):
     """Every example joins every step independently with probability `sampling_prob`.
 
     Each example compares 80 random bits of its own with the probability; two bytes an example and step are
-    drawn, about a millisecond for a million examples. Drawing the size of the lot first would be faster, but
-    a binomial number from floating-point arithmetic has the right law only nearly.
+    drawn, about a millisecond for a million examples. Drawing the size of the batch first would be faster,
+    but a binomial number from floating-point arithmetic has the right law only nearly.
 
     Args:
         dataset_size: number of examples, >= 1.
@@ -44,7 +44,7 @@ class PoissonSampler(_CoinsOfAll):
 
     Examples:
         >>> sampler = PoissonSampler(100, 0.05, 4, rng=1)
-        >>> [len(lot) for lot in sampler], sampler.expected_batch_size
+        >>> [len(batch) for batch in sampler], sampler.expected_batch_size
         ([5, 8, 6, 4], 5.0)
     """
 
@@ -53,7 +53,7 @@ class PoissonSampler(_CoinsOfAll):
 
 
 class UserPoissonSampler(_CoinsOfAll):
-    """The lots of `PoissonSampler`, of a dataset in which no user has more than so many examples.
+    """The batches of `PoissonSampler`, of a dataset in which no user has more than so many examples.
 
     Who holds which example is not known to it: bound the contributions before, with
     `Contributions`.
@@ -70,7 +70,7 @@ class UserPoissonSampler(_CoinsOfAll):
         InvalidParameterError: on a bad argument.
 
     Examples:
-        >>> [len(lot) for lot in UserPoissonSampler(100, 0.05, 4, 4, rng=1)]
+        >>> [len(batch) for batch in UserPoissonSampler(100, 0.05, 4, 4, rng=1)]
         [5, 8, 6, 4]
     """
 

@@ -15,32 +15,32 @@ _LARGEST_DATASET = 1 << 53
 
 @dataclasses.dataclass(frozen=True)
 class TruncatedPoisson(Participation):
-    """Every example joins every step independently; of a lot of more than B examples, B are kept, uniformly.
+    """Every example joins every step independently; of more than B examples B are kept, uniformly.
 
-    It is what `Poisson(q, max_lot_size=B, dataset_size=n)` makes. Under `Adjacency.ZERO_OUT`: an example
-    whose gradient is zero in one of two neighbours keeps its coin, and its place in a lot.
+    It is what `Poisson(q, truncated_batch_size=B, dataset_size=n)` makes. Under `Adjacency.ZERO_OUT`: an
+    example whose gradient is zero in one of two neighbours keeps its coin, and its place in a batch.
 
     Args:
-        sampling_prob: q in (0, 1], of each coin. With q = 1 lots are of one size, B, without replacement.
-        max_lot_size: B, in [1, dataset_size - 1].
+        sampling_prob: q in (0, 1], of each coin. With q = 1 batches are of one size, B, without replacement.
+        truncated_batch_size: B, in [1, dataset_size - 1].
         dataset_size: n, the number of examples, in [2, 2^53]; a public number.
 
     Example:
         >>> import dpmech as dm
-        >>> lots = dm.Poisson(0.01, max_lot_size=120, dataset_size=10_000)
-        >>> lots
-        TruncatedPoisson(sampling_prob=0.01, max_lot_size=120, dataset_size=10000)
-        >>> f"{lots.truncation.truncated[1]:.4f}", f"{lots.truncation.expected_lot_size:.2f}"
+        >>> batches = dm.Poisson(0.01, truncated_batch_size=120, dataset_size=10_000)
+        >>> batches
+        TruncatedPoisson(sampling_prob=0.01, truncated_batch_size=120, dataset_size=10000)
+        >>> f"{batches.truncation.truncated[1]:.4f}", f"{batches.truncation.expected_batch_size:.2f}"
         ('0.0275', '99.90')
     """
 
     sampling_prob: float
-    max_lot_size: int
+    truncated_batch_size: int
     dataset_size: int
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "truncated-poisson"
-    plan_settings: ClassVar[tuple[str, ...]] = ("max_lot_size",)
+    plan_settings: ClassVar[tuple[str, ...]] = ("truncated_batch_size",)
     add_remove_refused: ClassVar[str | None] = (
         "whether others are kept depends on whether an example is drawn, so that one which is missing "
         "changes whose gradients are added, and how many examples there are, on which the bound rests"
@@ -50,22 +50,22 @@ class TruncatedPoisson(Participation):
     def __post_init__(self) -> None:
         prob = check_real("sampling_prob", self.sampling_prob, minimum=0.0, maximum=1.0, open_minimum=True)
         size = check_integer("dataset_size", self.dataset_size, minimum=2, maximum=_LARGEST_DATASET)
-        most = check_integer("max_lot_size", self.max_lot_size, minimum=1)
+        most = check_integer("truncated_batch_size", self.truncated_batch_size, minimum=1)
         if most >= size:
             raise InvalidParameterError(
-                "max_lot_size",
+                "truncated_batch_size",
                 most,
                 f"less than dataset_size={size}",
-                "; where no lot can be too large, it is Poisson(sampling_prob)",
+                "; where no batch can be too large, it is Poisson(sampling_prob)",
             )
         object.__setattr__(self, "sampling_prob", prob)
-        object.__setattr__(self, "max_lot_size", most)
+        object.__setattr__(self, "truncated_batch_size", most)
         object.__setattr__(self, "dataset_size", size)
 
     @functools.cached_property
     def truncation(self) -> Truncation:
         """What truncation does to one example."""
-        return Truncation.of(self.sampling_prob, self.max_lot_size, self.dataset_size)
+        return Truncation.of(self.sampling_prob, self.truncated_batch_size, self.dataset_size)
 
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""
@@ -75,15 +75,16 @@ class TruncatedPoisson(Participation):
         """All n."""
         return n
 
-    def duty(self, n: int) -> str:
+    def requirement(self, n: int) -> str:
         """A coin for each example and step, and a uniform choice where too many show heads."""
         del n
         return (
             f"The dataset has exactly {self.dataset_size} examples, which is public; one whose data are "
             "withdrawn keeps its place in it, with gradients of zero. At every step draw every example "
-            f"independently with probability {self.sampling_prob!r}; where more than {self.max_lot_size} are "
-            f"drawn, keep {self.max_lot_size} of them, chosen uniformly and without regard to their data. "
-            "Which ones were drawn, how many, and which were kept is kept secret."
+            f"independently with probability {self.sampling_prob!r}; where more than "
+            f"{self.truncated_batch_size} are drawn, keep {self.truncated_batch_size} of them, chosen "
+            "uniformly and without regard to their data. Which ones were drawn, how many, and which were "
+            "kept is kept secret."
         )
 
     @classmethod
@@ -92,20 +93,22 @@ class TruncatedPoisson(Participation):
     ) -> Self:
         """The sampling probability and the dataset of the plan."""
         del epochs, steps_per_epoch
-        most, size = settings["max_lot_size"], settings["dataset_size"]
+        most, size = settings["truncated_batch_size"], settings["dataset_size"]
         if most is None or size is None:
-            raise InvalidParameterError("max_lot_size", most, f"given with sampling {cls.plan_name}")
+            raise InvalidParameterError("truncated_batch_size", most, f"given with sampling {cls.plan_name}")
         return cls(sampling_prob, most, size)
 
 
 def check_truncated(examples: int | None, most: int | None, size: int | None) -> None:
-    """Refuse half of the settings of truncated lots, and them beside users."""
+    """Refuse half of the settings of truncated batches, and them beside users."""
     if examples is not None:
         raise UnsupportedCombinationError(
-            "no theorem here covers lots that are cut down and users with several examples: which of these "
-            "are kept depends on each other",
-            supported="Poisson with max_examples_per_user, or with max_lot_size and dataset_size",
+            "no theorem here covers batches that are cut down and users with several examples: which of "
+            "these are kept depends on each other",
+            supported="Poisson with max_examples_per_user, or with truncated_batch_size and dataset_size",
         )
     if most is None or size is None:
-        name = "max_lot_size" if most is None else "dataset_size"
-        raise InvalidParameterError(name, None, "given: max_lot_size and dataset_size belong together")
+        name = "truncated_batch_size" if most is None else "dataset_size"
+        raise InvalidParameterError(
+            name, None, "given: truncated_batch_size and dataset_size belong together"
+        )

@@ -1,4 +1,4 @@
-"""TruncatedPoissonSampler: lots of at most so many examples, and the same in arrays of one shape."""
+"""TruncatedPoissonSampler: batches of at most so many examples, and the same in arrays of one shape."""
 
 from fractions import Fraction
 
@@ -13,15 +13,15 @@ from dpmech.schemes.truncated_poisson.participation import TruncatedPoisson
 
 
 class TruncatedPoissonSampler(Sampler):
-    """Every example joins every step independently; of a lot of more than B examples, B are kept, uniformly.
+    """Every example joins every step independently; of more than B examples B are kept, uniformly.
 
     The coins are those of `PoissonSampler`. An example that is left out, or has a gradient of zero, keeps its
-    number, its coin and its place in a lot.
+    number, its coin and its place in a batch.
 
     Args:
         dataset_size: number of examples, which has to be the n of the participation.
         sampling_prob: q in (0, 1].
-        max_lot_size: B, in [1, n - 1].
+        truncated_batch_size: B, in [1, n - 1].
         stated_size: n, as the participation says it.
         n: number of steps, >= 1.
         rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
@@ -32,7 +32,7 @@ class TruncatedPoissonSampler(Sampler):
 
     Examples:
         >>> sampler = TruncatedPoissonSampler(100, 0.05, 6, 100, 4, rng=1)
-        >>> [len(lot) for lot in sampler], round(sampler.expected_batch_size, 3)
+        >>> [len(batch) for batch in sampler], round(sampler.expected_batch_size, 3)
         ([5, 6, 6, 4], 4.529)
         >>> indices, mask = sampler.padded(3)
         >>> indices.shape, mask.tolist()
@@ -43,22 +43,22 @@ class TruncatedPoissonSampler(Sampler):
         self,
         dataset_size: int,
         sampling_prob: float,
-        max_lot_size: int,
+        truncated_batch_size: int,
         stated_size: int,
         n: int,
         *,
         rng: object = None,
     ) -> None:
         size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = TruncatedPoisson(sampling_prob, max_lot_size, stated_size)
+        participation = TruncatedPoisson(sampling_prob, truncated_batch_size, stated_size)
         if size != participation.dataset_size:
             raise InvalidParameterError(
                 "dataset_size",
                 size,
                 f"{participation.dataset_size}, which the claim rests on",
-                "; how many lots are truncated depends on it",
+                "; how many batches are truncated depends on it",
             )
-        expected = participation.truncation.expected_lot_size
+        expected = participation.truncation.expected_batch_size
         super().__init__(
             size,
             participation,
@@ -68,10 +68,10 @@ class TruncatedPoissonSampler(Sampler):
             expected_batch_size=expected,
             rng=rng,
         )
-        self._prob, self._most = participation.sampling_prob, participation.max_lot_size
+        self._prob, self._most = participation.sampling_prob, participation.truncated_batch_size
 
     def padded(self, step: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """The lot of a step in the shape (B,), for hardware that wants one shape.
+        """The batch of a step in the shape (B,), for hardware that wants one shape.
 
         Where the mask is False nobody stands: the index there is 0, and what is computed from it must be
         multiplied by zero before gradients are added.
@@ -80,18 +80,18 @@ class TruncatedPoissonSampler(Sampler):
             step: t in [0, n - 1].
 
         Returns:
-            Indices, int64, and the mask of those that are in the lot, both of shape (B,).
+            Indices, int64, and the mask of those that are in the batch, both of shape (B,).
 
         Raises:
             HorizonError: past the last step.
             InvalidParameterError: if step is not an integer >= 0.
         """
-        lot = self.indices(step)
+        batch = self.indices(step)
         indices, mask = np.zeros(self._most, dtype=np.int64), np.zeros(self._most, dtype=np.bool_)
-        indices[: lot.size], mask[: lot.size] = lot, True
+        indices[: batch.size], mask[: batch.size] = batch, True
         return indices, mask
 
-    def _lot(self, step: int) -> IntArray:
+    def _batch(self, step: int) -> IntArray:
         drawn = coins(self._key, step, self._prob, self.dataset_size)
         if drawn.size <= self._most:
             return drawn

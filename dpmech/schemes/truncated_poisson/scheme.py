@@ -45,12 +45,14 @@ class TruncatedPoissonScheme(Scheme[TruncatedPoisson]):
     def batch_rule(self, participation: TruncatedPoisson, n: int) -> BatchRule:
         """No batch is too large."""
         del n
-        return BatchRule(None, dataset_size=participation.dataset_size, largest=participation.max_lot_size)
+        return BatchRule(
+            None, dataset_size=participation.dataset_size, largest=participation.truncated_batch_size
+        )
 
     def batch_size_of(self, participation: TruncatedPoisson, planned: float) -> float:
         """The mean size of a batch, cut down where it is too large."""
         del planned
-        return participation.truncation.expected_lot_size
+        return participation.truncation.expected_batch_size
 
     def structure(self, participation: TruncatedPoisson) -> Structure:
         """Independent noise."""

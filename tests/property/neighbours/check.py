@@ -267,11 +267,11 @@ class Ended:
     """What a run left.
 
     Attributes:
-        lots: for every step, the positions in `Run.records` that took part.
+        batches: for every step, the positions in `Run.records` that took part.
         public: everything that is released, by name; tensors or plain values.
     """
 
-    lots: list[list[int]]
+    batches: list[list[int]]
     public: dict[str, Any]
 
 
@@ -443,10 +443,10 @@ def _owners(feature, claim):
     return {"user_ids": [*rest, *["subject"] * feature.own]}
 
 
-def _together_with_others(lots, own):
+def _together_with_others(batches, own):
     """All of the subject is in some batch, and nowhere alone."""
-    joined = [set(lot) for lot in lots if own & set(lot)]
-    return any(own <= lot for lot in joined) and all(lot - own for lot in joined)
+    joined = [set(batch) for batch in batches if own & set(batch)]
+    return any(own <= batch for batch in joined) and all(batch - own for batch in joined)
 
 
 def _seed(feature, claim, at):
@@ -472,9 +472,9 @@ def _compare(feature, claim, subject, one, other):
     n, adjacency = claim.strategy.n, claim.adjacency
     if not set(tape.steps) == set(tape2.steps) == set(range(n)):
         raise Violation(f"{feature.name}: steps {sorted(tape.steps)} and {sorted(tape2.steps)} of {n}")
-    for step, (lot, lot2) in enumerate(zip(ended.lots, ended2.lots, strict=True)):
-        if set(lot) - set(subject) != set(lot2) - set(subject):
-            raise Violation(f"{feature.name}: other records moved at step {step}: {lot}, {lot2}")
+    for step, (batch, batch2) in enumerate(zip(ended.batches, ended2.batches, strict=True)):
+        if set(batch) - set(subject) != set(batch2) - set(subject):
+            raise Violation(f"{feature.name}: other records moved at step {step}: {batch}, {batch2}")
     changes = np.zeros((n, sum(total.numel() for total in tape.steps[0].sums)))
     factor = 2.0 if adjacency is REPLACE_ONE else 1.0
     step_ratio = 0.0
@@ -492,7 +492,9 @@ def _compare(feature, claim, subject, one, other):
             for a, b, stddev in zip(left.sums, right.sums, left.stddevs, strict=True)
         ]
         changes[step] = torch.cat(parts).numpy()
-        times = max(len(set(ended.lots[step]) & set(subject)), len(set(ended2.lots[step]) & set(subject)))
+        times = max(
+            len(set(ended.batches[step]) & set(subject)), len(set(ended2.batches[step]) & set(subject))
+        )
         change = float(np.linalg.norm(changes[step]))
         if not change <= factor * times * (1.0 + _ROUNDING) + _ZERO:
             raise Violation(
@@ -531,8 +533,8 @@ def _check_pattern(feature, claim, subject, ended, ended2, changes):
     for place in subject:
         steps = [
             step
-            for step, (lot, lot2) in enumerate(zip(ended.lots, ended2.lots, strict=True))
-            if place in lot or place in lot2
+            for step, (batch, batch2) in enumerate(zip(ended.batches, ended2.batches, strict=True))
+            if place in batch or place in batch2
         ]
         joined |= set(steps)
         if claim.participation.per_release:

@@ -84,7 +84,9 @@ def layers(run):
 
 
 def _matrices(run):
-    return PerMatrixClipping(dm.BlockClipping.from_joint([0.3 * run.clip, 1.9 * run.clip], run.claim.sigma))
+    return PerMatrixClipping(
+        dm.ledgers.BlockClipping.from_joint([0.3 * run.clip, 1.9 * run.clip], run.claim.sigma)
+    )
 
 
 @feature("layers, loss", "rule: PerLayerClipping")
@@ -256,15 +258,15 @@ SCHEMES = {
     "FixedEpochs": (dm.FixedEpochs(2), None, ALL, {}),
     "Poisson": (dm.Poisson(0.3), dm.Identity(N), SAMPLED, {}),
     "TruncatedPoisson": (
-        dm.Poisson(0.7, max_lot_size=3, dataset_size=6),
+        dm.Poisson(0.7, truncated_batch_size=3, dataset_size=6),
         dm.Identity(N),
         (ZERO_OUT,),
-        {"wants": lambda lots, own: any(own <= set(lot) and len(lot) == 3 for lot in lots)},
+        {"wants": lambda batches, own: any(own <= set(batch) and len(batch) == 3 for batch in batches)},
     ),
-    "FixedSizeLots": (dm.FixedSizeLots(6, 3), dm.Identity(N), (REPLACE_ONE,), {}),
-    "MinSepSampling": (dm.MinSepSampling(2, 0.5), dm.Identity(N), SAMPLED, {"searched": True, "slow": True}),
+    "FixedSizeBatches": (dm.FixedSizeBatches(6, 3), dm.Identity(N), (REPLACE_ONE,), {}),
+    "BMinSep": (dm.BMinSep(2, 0.5), dm.Identity(N), SAMPLED, {"searched": True, "slow": True}),
     "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), SAMPLED, {}),
-    "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.Rdp()}),
+    "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.methods.Rdp()}),
     "FreshBallsInBins": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),
 }
 
@@ -293,9 +295,9 @@ def _(run):
     return by_loss(run, shuffle=True, rng=3)
 
 
-def _alone_and_nobody(lots, own):
+def _alone_and_nobody(batches, own):
     """Some batch has the subject alone, and another has nobody at all."""
-    return any(set(lot) == own for lot in lots) and any(not lot for lot in lots)
+    return any(set(batch) == own for batch in batches) and any(not batch for batch in batches)
 
 
 @feature(
@@ -410,7 +412,7 @@ def _(run):
     adjacencies=SAMPLED,
     absent=("gap", "shorter"),
     records=2,
-    method=dm.Rdp(),
+    method=dm.methods.Rdp(),
 )
 def _(run):
     return _users(run)

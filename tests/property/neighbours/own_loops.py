@@ -7,7 +7,7 @@ from dpmech.optim import ClippedSum, FlatClipping, PrivateOptimizer, clipped_gra
 from dpmech.samplers import sampler_for
 from tests.property.neighbours.check import PLANTED, ZERO_OUT, Ended
 from tests.property.neighbours.features import layers, rule
-from tests.property.neighbours.registry import N, feature, lots_of, public_of, weights_of
+from tests.property.neighbours.registry import N, batches_of, feature, public_of, weights_of
 
 
 def _own_loop(run, give, *, clip=None, padded=False, **options):
@@ -35,7 +35,7 @@ def _own_loop(run, give, *, clip=None, padded=False, **options):
         give(optimizer, model, rows, torch.tensor(mask, dtype=torch.float32))
         optimizer.step()
     optimizer.close()
-    return Ended(lots_of(sampler), {"weights": weights_of(model)} | public_of(optimizer))
+    return Ended(batches_of(sampler), {"weights": weights_of(model)} | public_of(optimizer))
 
 
 def _bare(model, row):
@@ -157,7 +157,7 @@ def _(run):
 @feature(
     "batches of one shape",
     "padding: TruncatedPoissonSampler.padded",
-    participation=dm.Poisson(0.7, max_lot_size=3, dataset_size=6),
+    participation=dm.Poisson(0.7, truncated_batch_size=3, dataset_size=6),
     strategy=dm.Identity(N),
     adjacencies=(ZERO_OUT,),
 )

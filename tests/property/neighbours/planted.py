@@ -4,7 +4,7 @@ import contextlib
 from unittest import mock
 
 from dpmech.optim.clipping import ClippedSum, Clipping, Factored, per_example
-from dpmech.optim.clipping import clipped_sum as lot_sum
+from dpmech.optim.clipping import clipped_sum as batch_sum
 from dpmech.optim.clipping.styles import Blocks
 from dpmech.optim.noise import stream
 
@@ -29,7 +29,7 @@ def _long_clip_norm():
 @contextlib.contextmanager
 def _a_row_counts_more():
     """The first and the last row of what is clipped at once count 1.05 times."""
-    original = lot_sum.clip_and_sum
+    original = batch_sum.clip_and_sum
 
     def more(samples, blocks, *, scale=1.0):
         found = original(samples, blocks, scale=scale)
@@ -42,7 +42,7 @@ def _a_row_counts_more():
         return found
 
     with (
-        mock.patch.object(lot_sum, "clip_and_sum", more),
+        mock.patch.object(batch_sum, "clip_and_sum", more),
         mock.patch.object(per_example, "clip_and_sum", more),
     ):
         yield
@@ -65,25 +65,25 @@ def _short_noise():
 @contextlib.contextmanager
 def _long_sum():
     """Sums that were clipped elsewhere are taken for 1.05 times what they are."""
-    take = lot_sum.Accumulator.take
+    take = batch_sum.Accumulator.take
 
     def longer(self):
         return [_MORE * total for total in take(self)]
 
-    with mock.patch.object(lot_sum.Accumulator, "take", longer):
+    with mock.patch.object(batch_sum.Accumulator, "take", longer):
         yield
 
 
 @contextlib.contextmanager
 def _long_count():
     """An example moves the count of an AdaptiveClip by 1.05 halves."""
-    take = lot_sum.Accumulator.take
+    take = batch_sum.Accumulator.take
 
     def longer(self):
         *sums, count = take(self)
         return [*sums, _MORE * count]
 
-    with mock.patch.object(lot_sum.Accumulator, "take", longer):
+    with mock.patch.object(batch_sum.Accumulator, "take", longer):
         yield
 
 

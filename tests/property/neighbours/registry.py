@@ -119,10 +119,10 @@ def by_hooks(run, *, skip_empty=False, **options):
     return ended(*parts)
 
 
-def lots_of(sampler, places=None):
+def batches_of(sampler, places=None):
     """The batches as positions of records; `places` are those of the sampler's numbers."""
     found = [sampler.indices(step).tolist() for step in range(sampler.n)]
-    return found if places is None else [[places[one] for one in lot] for lot in found]
+    return found if places is None else [[places[one] for one in batch] for batch in found]
 
 
 def weights_of(model):
@@ -146,4 +146,4 @@ def ended(model, optimizer, loader, places=None):
     del record["sampler"]["fingerprint"]
     public = {"weights": weights_of(model), "record": record} | public_of(optimizer)
     optimizer.close()
-    return Ended(lots_of(loader.sampler, places), public)
+    return Ended(batches_of(loader.sampler, places), public)

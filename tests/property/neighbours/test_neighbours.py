@@ -79,13 +79,13 @@ def test_a_record_that_joins_another_step_is_found(monkeypatch):
     """At most once in two steps, says the claim; here by a loop that adds a record to a second batch."""
 
     def twice(run):
-        original = SequentialSampler._lot
+        original = SequentialSampler._batch
 
-        def lot(sampler, step):
+        def batch(sampler, step):
             return np.union1d(original(sampler, step), [5] if step < 2 else []).astype(np.int64)
 
         with monkeypatch.context() as patched:
-            patched.setattr(SequentialSampler, "_lot", lot)
+            patched.setattr(SequentialSampler, "_batch", batch)
             return FEATURES["grad_sample"].train(run)
 
     feature = dataclasses.replace(FEATURES["grad_sample"], train=twice)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.engines.methods import Exact, Method, Pld
+from dpmech.methods import Exact, Method, Pld
 from dpmech.schemes import accountant_for, effective_method, method_among, unsampled_method
 from dpmech.schemes.releases import least_of_a_group
 
@@ -22,9 +22,14 @@ BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
         (dm.Diagonal([1.0, 2.0]), dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
         (dm.LambdaCGD(12, 0.9), dm.CyclicPoisson(0.1, 4), {}, "at most cycle=4 bands.* has 12"),
         (BANDED, dm.CyclicPoisson(0.1, 2), {}, "at most cycle=2 bands.* has 3"),
-        (dm.Identity(4), dm.EveryStep(), {"method": dm.Pld()}, "does not apply without sampling"),
-        (dm.Identity(4), dm.MinSep(2), {"method": dm.Prv()}, "does not apply without sampling"),
-        (dm.Identity(4), dm.Poisson(0.1), {"method": dm.Exact()}, "does not apply to Poisson sampling"),
+        (dm.Identity(4), dm.EveryStep(), {"method": dm.methods.Pld()}, "does not apply without sampling"),
+        (dm.Identity(4), dm.MinSep(2), {"method": dm.methods.Prv()}, "does not apply without sampling"),
+        (
+            dm.Identity(4),
+            dm.Poisson(0.1),
+            {"method": dm.methods.Exact()},
+            "does not apply to Poisson sampling",
+        ),
         (dm.Identity(4), dm.Poisson(0.1), {"adjacency": dm.Adjacency.REPLACE_ONE}, "doubling is no theorem"),
         (BANDED, dm.CyclicPoisson(0.1, 3), {"adjacency": dm.Adjacency.REPLACE_ONE}, "doubling is no theorem"),
         (
@@ -41,10 +46,10 @@ def test_refusals_name_the_reason_and_what_is_covered(call, strategy, schema, op
     assert caught.value.supported
 
 
-@pytest.mark.parametrize("value", ["pld", dm.Pld, 3])
+@pytest.mark.parametrize("value", ["pld", dm.methods.Pld, 3])
 def test_methods_are_objects(value):
     with pytest.raises(
-        dm.InvalidParameterError, match=r"method must be None or a method object such as dm.Pld\(\)"
+        dm.InvalidParameterError, match=r"method must be None or a method object such as dm.methods.Pld\(\)"
     ):
         dm.epsilon(dm.Identity(4), 1.0, 1e-5, method=value)
 
@@ -55,7 +60,7 @@ def test_an_unknown_method_is_refused_everywhere():
             dm.epsilon(dm.Identity(4), 1.0, 1e-5, participation=schema, method=Method())
 
 
-@pytest.mark.parametrize("method", [None, dm.Exact()])
+@pytest.mark.parametrize("method", [None, dm.methods.Exact()])
 def test_unsampled_is_exact(method):
     schema = dm.MinSep(4, 2)
     bounds = dm.epsilon(dm.LambdaCGD(12, 0.5), 3.0, 1e-5, participation=schema, method=method)
@@ -91,7 +96,7 @@ def test_cyclic_poisson_needs_bands_up_to_cycle():
     assert gram[0, 2] > 0.0
 
 
-@pytest.mark.parametrize("method", [None, dm.Pld(), dm.Prv(), dm.Exact()])
+@pytest.mark.parametrize("method", [None, dm.methods.Pld(), dm.methods.Prv(), dm.methods.Exact()])
 def test_full_sampling_is_the_gaussian_mechanism(method):
     bounds = dm.epsilon(dm.Identity(16), 8.0, 1e-5, participation=dm.Poisson(1.0), method=method)
     expected = dm.epsilon(dm.Identity(16), 8.0, 1e-5)
@@ -141,41 +146,41 @@ def test_a_cycle_as_long_as_the_run_takes_any_strategy(strategy):
         (dm.CyclicPoisson(1.0, 4), Exact()),
         (dm.CyclicPoisson(0.5, 4), Pld()),
         (dm.BallsInBins(1), Exact()),
-        (dm.BallsInBins(4), dm.Certified()),
+        (dm.BallsInBins(4), dm.methods.Certified()),
         (dm.EveryStep(), Exact()),
     ],
 )
 def test_nothing_random_is_accounted_exactly(participation, expected):
     assert effective_method(participation, None) == expected
     if expected == Exact():
-        assert effective_method(participation, dm.Rdp()) == dm.Rdp()
+        assert effective_method(participation, dm.methods.Rdp()) == dm.methods.Rdp()
         assert effective_method(participation, Pld()) == Exact()
     else:
-        assert effective_method(participation, dm.Rdp()) == dm.Rdp()
+        assert effective_method(participation, dm.methods.Rdp()) == dm.methods.Rdp()
 
 
-def test_the_excess_of_the_programme_is_at_most_ten():
-    assert dm.Deterministic().rel_error == 0.05
-    assert dm.Deterministic(10.0).rel_error == 10.0
-    assert dm.Deterministic(1e-3).rel_error == 1e-3
+def test_the_excess_of_the_program_is_at_most_ten():
+    assert dm.methods.Deterministic().rel_error == 0.05
+    assert dm.methods.Deterministic(10.0).rel_error == 10.0
+    assert dm.methods.Deterministic(1e-3).rel_error == 1e-3
     with pytest.raises(dm.InvalidParameterError, match="rel_error"):
-        dm.Deterministic(0.0)
+        dm.methods.Deterministic(0.0)
     with pytest.raises(dm.InvalidParameterError, match="rel_error"):
-        dm.Deterministic(10.5)
+        dm.methods.Deterministic(10.5)
 
 
 def test_the_error_of_a_sample_is_at_most_a_half():
-    assert dm.Importance(0.5).rel_error == 0.5
-    assert dm.Importance(1e-4).rel_error == 1e-4
+    assert dm.methods.Importance(0.5).rel_error == 0.5
+    assert dm.methods.Importance(1e-4).rel_error == 1e-4
     for bad in (0.51, 0.9e-4):
         with pytest.raises(dm.InvalidParameterError, match="rel_error"):
-            dm.Importance(bad)
+            dm.methods.Importance(bad)
 
 
 @pytest.mark.parametrize("beta", [0.0, 1.0, 1.5, -1e-9])
 def test_beta_is_a_probability(beta):
     with pytest.raises(dm.InvalidParameterError, match="beta"):
-        dm.Certified(beta)
+        dm.methods.Certified(beta)
 
 
 @pytest.mark.parametrize("coefs", [[1.0], [1.0, 0.5], [3.0, 0.1], [0.01, 0.1]])
@@ -237,26 +242,33 @@ def test_of_several_groups_the_closest_one_counts():
 
 
 def test_exact_is_for_independent_noise_only():
-    found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.Exact())
+    found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.methods.Exact())
     assert found.by.route == "bins.independent"
     assert accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), None).by == found.by
-    # Bins of unequal noise take the programme.
+    # Bins of unequal noise take the program.
     unequal = dm.Mechanism(dm.Diagonal([1.0, 2.0, 3.0]), dm.BallsInBins(3))
-    assert accountant_for(unequal, dm.Exact()).settings.rel_error == 0.005
+    assert accountant_for(unequal, dm.methods.Exact()).settings.rel_error == 0.005
     for strategy in (dm.BandedToeplitz(6, [1.0, 0.5]), dm.LambdaCGD(6, 0.5)):
         with pytest.raises(dm.UnsupportedCombinationError, match=r"Exact\(\) for Identity"):
-            accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), dm.Exact())
+            accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), dm.methods.Exact())
 
 
 def test_what_a_method_leaves_to_chance_by_default():
-    assert (dm.Importance().rel_error, dm.Importance().confidence) == (0.02, 0.9999)
-    assert dm.Certified().error == 1e-9
-    assert [method.error for method in (dm.Pld(), dm.Prv(), dm.Rdp(), dm.Exact(), dm.Deterministic())] == [
-        0.0
-    ] * 5
+    assert (dm.methods.Importance().rel_error, dm.methods.Importance().confidence) == (0.02, 0.9999)
+    assert dm.methods.Certified().error == 1e-9
+    assert [
+        method.error
+        for method in (
+            dm.methods.Pld(),
+            dm.methods.Prv(),
+            dm.methods.Rdp(),
+            dm.methods.Exact(),
+            dm.methods.Deterministic(),
+        )
+    ] == [0.0] * 5
     for bad in (0.0, 1.0, 1.5):
         with pytest.raises(dm.InvalidParameterError, match="confidence"):
-            dm.Importance(confidence=bad)
+            dm.methods.Importance(confidence=bad)
 
 
 def test_where_no_group_has_as_many_releases_as_one_may_have_none_is_told_to_cost_that():
@@ -269,12 +281,12 @@ def test_where_no_group_has_as_many_releases_as_one_may_have_none_is_told_to_cos
 
 def test_of_several_calls_each_has_a_share_of_what_is_left_to_chance():
     bins, poisson = dm.BallsInBins(4), dm.Poisson(0.1)
-    assert method_among(bins, None, 6) == dm.Certified(calls=6)
-    assert method_among(bins, dm.Certified(1e-6, calls=2), 3) == dm.Certified(1e-6, calls=6)
+    assert method_among(bins, None, 6) == dm.methods.Certified(calls=6)
+    assert method_among(bins, dm.methods.Certified(1e-6, calls=2), 3) == dm.methods.Certified(1e-6, calls=6)
     assert method_among(bins, None, 1) is None
     for schema, method in (
-        (bins, dm.Importance()),
-        (bins, dm.Rdp()),
+        (bins, dm.methods.Importance()),
+        (bins, dm.methods.Rdp()),
         (poisson, None),
         (dm.EveryStep(), None),
     ):
@@ -282,7 +294,7 @@ def test_of_several_calls_each_has_a_share_of_what_is_left_to_chance():
 
 
 def test_what_draws_nothing_stands_in_where_nothing_may_be_left_to_chance():
-    assert unsampled_method(dm.BallsInBins(4)) == dm.Deterministic()
+    assert unsampled_method(dm.BallsInBins(4)) == dm.methods.Deterministic()
     assert unsampled_method(dm.Poisson(0.1)) is None
     assert unsampled_method(dm.EveryStep()) is None
 
@@ -292,7 +304,7 @@ def test_what_draws_nothing_stands_in_where_nothing_may_be_left_to_chance():
     [(None, 1e-5, 1e-9), (None, 1e-6, 1e-9), (None, 1e-7, 1e-10), (None, None, 1e-9), (1e-3, 1e-7, 1e-3)],
 )
 def test_beta_is_a_thousandth_of_delta_at_most_unless_it_is_given(beta, delta, due):
-    settled = dm.Certified(beta, calls=3).settled(delta)
+    settled = dm.methods.Certified(beta, calls=3).settled(delta)
     assert settled.beta == pytest.approx(due, rel=1e-15)
     assert settled.beta <= due
     assert settled.calls == 3

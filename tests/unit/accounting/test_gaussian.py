@@ -74,7 +74,7 @@ def test_replace_one_is_not_forwarded_to_a_backend():
     assert bounds.exact
     assert round(bounds.upper, 3) == 9.997
     rdp = dm.epsilon(
-        ONE, 1.0, 1e-5, participation=SINGLE, adjacency=dm.Adjacency.REPLACE_ONE, method=dm.Rdp()
+        ONE, 1.0, 1e-5, participation=SINGLE, adjacency=dm.Adjacency.REPLACE_ONE, method=dm.methods.Rdp()
     )
     assert rdp.upper > bounds.upper
 
@@ -100,7 +100,7 @@ def test_the_type_of_sigma_does_not_matter(scalar):
 
 def test_a_bracket_on_the_sensitivity_becomes_one_on_eps():
     accountant = accountant_for(dm.Mechanism(dm.BandedToeplitz(6, [1.0, -0.9, 0.5]), dm.MinSep(1, 3)), None)
-    accountant.sensitivity = Bounds.bracket(1.0, 2.0, dm.Provenance("given"))
+    accountant.sensitivity = Bounds.bracket(1.0, 2.0, dm.numerics.Provenance("given"))
     bounds = accountant.epsilon(2.0, 1e-5, tolerance=1e-3)
     assert bounds.lower == pytest.approx(gaussian_epsilon(2.0, 1e-5, safe=False))
     assert bounds.upper == pytest.approx(gaussian_epsilon(1.0, 1e-5, safe=True))
@@ -209,7 +209,7 @@ def test_ends_hold_where_delta_is_below_the_smallest_normal_float(sigma, eps):
 
 def test_a_noise_multiplier_is_rounded_to_less_noise():
     """To nearest, sigma over sensitivity may come out larger than it is."""
-    truth = dm.Bounds.bracket(0.7, 0.7, dm.Provenance("given"))
+    truth = dm.Bounds.bracket(0.7, 0.7, dm.numerics.Provenance("given"))
     accountant = GaussianAccountant(truth)
     rounded_upwards = 0
     for sigma in np.random.default_rng(2).uniform(0.5, 5.0, size=40):

@@ -14,7 +14,7 @@ from dpmech.numerics.bounds import Bounds
 def test_an_upper_bound_on_the_exact_gaussian(sigma, delta):
     schema = dm.SingleParticipation()
     exact = dm.epsilon(dm.Identity(1), sigma, delta, participation=schema)
-    renyi = dm.epsilon(dm.Identity(1), sigma, delta, participation=schema, method=dm.Rdp())
+    renyi = dm.epsilon(dm.Identity(1), sigma, delta, participation=schema, method=dm.methods.Rdp())
     assert renyi.lower == 0.0
     assert exact.upper <= renyi.upper
     # The textbook conversion of alpha / (2 sigma^2) is looser still.
@@ -33,7 +33,7 @@ def test_an_upper_bound_on_the_exact_gaussian(sigma, delta):
 )
 def test_published_values_under_poisson(q, steps, delta, sigma, printed):
     schema = dm.Poisson(q)
-    renyi = dm.epsilon(dm.Identity(steps), sigma, delta, participation=schema, method=dm.Rdp()).upper
+    renyi = dm.epsilon(dm.Identity(steps), sigma, delta, participation=schema, method=dm.methods.Rdp()).upper
     pld = dm.epsilon(dm.Identity(steps), sigma, delta, participation=schema)
     assert pld.upper <= renyi
     assert renyi == pytest.approx(printed, rel=5e-3)
@@ -42,7 +42,7 @@ def test_published_values_under_poisson(q, steps, delta, sigma, printed):
 @pytest.mark.slow
 def test_calibration_under_poisson_meets_the_budget_and_is_looser():
     schema = dm.Poisson(0.01)
-    renyi = dm.calibrate_sigma(dm.Identity(100), 1.0, 1e-5, participation=schema, method=dm.Rdp())
+    renyi = dm.calibrate_sigma(dm.Identity(100), 1.0, 1e-5, participation=schema, method=dm.methods.Rdp())
     assert renyi.achieved.upper <= 1.0
     assert str(renyi.guarantee) == "deterministic upper bound"
     assert renyi.sigma > dm.calibrate_sigma(dm.Identity(100), 1.0, 1e-5, participation=schema).sigma
@@ -51,9 +51,9 @@ def test_calibration_under_poisson_meets_the_budget_and_is_looser():
 def test_correlated_noise_uses_its_sensitivity():
     strategy, schema = dm.LambdaCGD(30, 0.5), dm.MinSep(10, 3)
     sens = dm.sensitivity(strategy, schema).upper
-    one = dm.epsilon(strategy, 4.0, 1e-5, participation=schema, method=dm.Rdp()).upper
+    one = dm.epsilon(strategy, 4.0, 1e-5, participation=schema, method=dm.methods.Rdp()).upper
     other = dm.epsilon(
-        dm.Identity(1), 4.0 / sens, 1e-5, participation=dm.SingleParticipation(), method=dm.Rdp()
+        dm.Identity(1), 4.0 / sens, 1e-5, participation=dm.SingleParticipation(), method=dm.methods.Rdp()
     ).upper
     assert one == pytest.approx(other, rel=1e-9)
 
@@ -61,14 +61,16 @@ def test_correlated_noise_uses_its_sensitivity():
 @pytest.mark.parametrize("scalar", [np.float64(9.0), np.int64(9), 9])
 def test_the_type_of_sigma_does_not_drop_the_count(scalar):
     schema = dm.Poisson(1.0)
-    expected = dm.epsilon(dm.Identity(50), 9.0, 1e-5, participation=schema, method=dm.Rdp())
-    assert dm.epsilon(dm.Identity(50), scalar, 1e-5, participation=schema, method=dm.Rdp()) == expected
-    once = dm.epsilon(dm.Identity(1), 9.0, 1e-5, participation=schema, method=dm.Rdp())
+    expected = dm.epsilon(dm.Identity(50), 9.0, 1e-5, participation=schema, method=dm.methods.Rdp())
+    assert (
+        dm.epsilon(dm.Identity(50), scalar, 1e-5, participation=schema, method=dm.methods.Rdp()) == expected
+    )
+    once = dm.epsilon(dm.Identity(1), 9.0, 1e-5, participation=schema, method=dm.methods.Rdp())
     assert expected.upper > 3 * once.upper
 
 
 def test_nonsense_from_the_backend_is_an_error():
-    accountant = RenyiAccountant(Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
+    accountant = RenyiAccountant(Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")))
     for value in (math.nan, math.inf, -1e-9):
         with pytest.raises(dm.NumericalError, match="RDP, q=1, 1 releases returned"):
             accountant._checked(value, 1.0)
@@ -76,7 +78,9 @@ def test_nonsense_from_the_backend_is_an_error():
 
 def test_calibration_without_sampling():
     schema = dm.MinSep(10, 3)
-    renyi = dm.calibrate_sigma(dm.LambdaCGD(30, 0.5), 1.0, 1e-5, participation=schema, method=dm.Rdp())
+    renyi = dm.calibrate_sigma(
+        dm.LambdaCGD(30, 0.5), 1.0, 1e-5, participation=schema, method=dm.methods.Rdp()
+    )
     exact = dm.calibrate_sigma(dm.LambdaCGD(30, 0.5), 1.0, 1e-5, participation=schema)
     assert renyi.achieved.upper <= 1.0
     assert exact.sigma < renyi.sigma < 1.3 * exact.sigma
@@ -96,7 +100,7 @@ def test_no_looser_than_dp_accounting_at_160_orders(q, steps, sigma, eps):
     from dp_accounting.privacy_accountant import NeighboringRelation
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RenyiAccountant(Bounds.bracket(1.0, 1.0, dm.Provenance("given")), q, steps)
+    accountant = RenyiAccountant(Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")), q, steps)
     orders = np.concatenate(
         [
             np.linspace(1.05, 2.0, 20),
@@ -120,7 +124,9 @@ def test_no_looser_than_dp_accounting_at_160_orders(q, steps, sigma, eps):
 @pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.0), (0.5, 0.3), (1e-6, 8.0)])
 @pytest.mark.parametrize("order", [1.05, 7.5, pytest.param(60.0, marks=pytest.mark.slow)])
 def test_divergences_are_rounded_up_from_those_of_many_digits(q, sigma, order):
-    divergence = RenyiAccountant(Bounds.bracket(1.0, 1.0, dm.Provenance("given")), q, 7).divergence(sigma)
+    divergence = RenyiAccountant(Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")), q, 7).divergence(
+        sigma
+    )
     with mp.workdps(25):
         s, a = mp.mpf(sigma), mp.mpf(order)
 
@@ -142,5 +148,7 @@ def test_divergences_are_rounded_up_from_those_of_many_digits(q, sigma, order):
 def test_calibration_at_tiny_rates_and_eps():
     """The orders that this needs do not converge in dp-accounting."""
     schema = dm.Poisson(1e-6)
-    sigma = dm.calibrate_sigma(dm.Identity(10**6), 0.01, 1e-12, participation=schema, method=dm.Rdp()).sigma
+    sigma = dm.calibrate_sigma(
+        dm.Identity(10**6), 0.01, 1e-12, participation=schema, method=dm.methods.Rdp()
+    ).sigma
     assert sigma >= dm.calibrate_sigma(dm.Identity(10**6), 0.01, 1e-12, participation=schema).sigma

@@ -7,7 +7,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.sigma_search import _certified
 
-BY, BOUND = dm.Provenance("x"), dm.Guarantee(dm.Kind.BOUND)
+BY, BOUND = dm.numerics.Provenance("x"), dm.Guarantee(dm.Kind.BOUND)
 
 
 def accountant(*, meets_from, lower, upper):

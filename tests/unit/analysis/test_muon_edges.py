@@ -161,11 +161,11 @@ def test_momenta_are_checked(bad):
         (lambda: muon.momentum_noise(-1.0, 0.5), "entry_noise"),
         (lambda: muon.average_momentum_weight(0.5, 0), "horizon"),
         (lambda: muon.average_momentum_weight_bound(0.5, 0), "horizon"),
-        (lambda: muon.lot_noise(-1.0, 1.0, 1, rows=1, columns=1), "sigma"),
-        (lambda: muon.lot_noise(1.0, 0.0, 1, rows=1, columns=1), "clip_norm"),
-        (lambda: muon.lot_noise(1.0, 1.0, 0, rows=1, columns=1), "batch_size"),
-        (lambda: muon.lot_noise(1.0, 1.0, 1, rows=0, columns=1), "rows"),
-        (lambda: muon.lot_noise(1.0, 1.0, 1, rows=1, columns=0), "columns"),
+        (lambda: muon.batch_noise(-1.0, 1.0, 1, rows=1, columns=1), "sigma"),
+        (lambda: muon.batch_noise(1.0, 0.0, 1, rows=1, columns=1), "clip_norm"),
+        (lambda: muon.batch_noise(1.0, 1.0, 0, rows=1, columns=1), "batch_size"),
+        (lambda: muon.batch_noise(1.0, 1.0, 1, rows=0, columns=1), "rows"),
+        (lambda: muon.batch_noise(1.0, 1.0, 1, rows=1, columns=0), "columns"),
         (lambda: muon.light_tail_clipping_residual(0.0, 1.0, 1), "tail_scale"),
         (lambda: muon.light_tail_clipping_residual(1.0, 0.0, 1), "clip_norm"),
         (lambda: muon.light_tail_clipping_residual(1.0, 1.0, 0), "rank"),
@@ -270,9 +270,9 @@ def test_the_laplacian_at_its_limits():
     np.testing.assert_allclose(square, np.sin(point[:2]), atol=2e-5)
 
 
-def test_fractions_of_a_lot_are_a_lot():
+def test_fractions_of_a_batch_are_a_batch():
     # C^2 / B + d sigma^2 C^2 / B^2 at C = 2, B = 1/4, d = 6, sigma = 1.
-    assert muon.lot_noise(1.0, 2.0, 0.25, rows=2, columns=3) == pytest.approx(math.sqrt(16.0 + 384.0))
+    assert muon.batch_noise(1.0, 2.0, 0.25, rows=2, columns=3) == pytest.approx(math.sqrt(16.0 + 384.0))
 
 
 def test_quadrature_is_exact_on_polynomials():

@@ -102,13 +102,13 @@ class TestNumbersOfThePaper:
         assert found.variance[0] == pytest.approx(0.004677, abs=1e-6)
 
     @pytest.mark.parametrize(
-        ("lot", "expected", "equal"),
+        ("batch", "expected", "equal"),
         [(48, 0.976, 0.0245), (56, 0.903, 0.0226), (64, 0.845, 0.0212), (72, 0.795, 0.0199),
          (80, 0.757, 0.0190)],
     )  # fmt: skip
-    def test_critical_eps_of_figure_3(self, lot, expected, equal):
+    def test_critical_eps_of_figure_3(self, batch, expected, equal):
         arguments = {
-            "dataset_size": 10_000, "steps": 100 * (10_000 // lot), "batch_size": lot, "batch_noise": 0.0,
+            "dataset_size": 10_000, "steps": 100 * (10_000 // batch), "batch_size": batch, "batch_noise": 0.0,
             "sgd_clip": 0.5, "sign_clip": 0.5, "sign_rate": 0.1,
         }  # fmt: skip
         found = critical_epsilon(1e-5, sgd_rate=5.0, **arguments)
@@ -150,7 +150,7 @@ class TestAgainstSampledGradients:
     """Averages of clipped Student and Gaussian gradients; a planted fault must be seen."""
 
     @pytest.mark.parametrize("freedom", [math.inf, 2.5])
-    def test_moments_of_a_mixed_lot(self, freedom):
+    def test_moments_of_a_mixed_batch(self, freedom):
         rng = np.random.default_rng(11)
         noise = noise_of(noise_multiplier=0.3, degrees_of_freedom=freedom, clip_norm=1.5)
         gradient, share, count = np.array([1.0, -0.5, 0.0, 0.3, 2.0]), 0.6, 60_000
@@ -298,7 +298,7 @@ class TestEdges:
         assert sign_gain(noise, clipped=True) == sign_gain(noise, clipped=True, **limits)
         assert clipped_gain(noise) == clipped_gain(noise, gradient_norm=0.0)
 
-    def test_the_whole_data_set_as_one_lot(self):
+    def test_the_whole_data_set_as_one_batch(self):
         assert scaling_law_epsilon(1.0, math.exp(-4), sampling_prob=1, steps=1) == pytest.approx(2.0)
         found = critical_epsilon(
             math.exp(-4), dataset_size=1, steps=1, batch_size=1, batch_noise=0.0, sgd_rate=1, sign_rate=1,

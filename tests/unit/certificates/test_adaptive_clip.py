@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.certificates import AdaptiveClip
 from dpmech.checker import Kind
-from dpmech.documents import AdaptiveClip
 from dpmech.reports import as_html, as_json, as_markdown
 from tests.support import saved
 from tests.support.command_line import told
@@ -21,11 +21,13 @@ from tests.support.reviewed import review_of
 RULE = AdaptiveClip(0.5, quantile=0.7, rate=0.3, count_share=0.04)
 
 
-def sealed(content):
-    """The text of a certificate after edits that whoever forges one seals again."""
-    from dpmech.documents import seal_of
+def with_checksum(content):
+    """The text of a certificate after edits that whoever forges one gives a new checksum."""
+    from dpmech.certificates import checksum_of_document
 
-    return json.dumps(content | {"seal": seal_of({k: v for k, v in content.items() if k != "seal"})})
+    return json.dumps(
+        content | {"checksum": checksum_of_document({k: v for k, v in content.items() if k != "checksum"})}
+    )
 
 
 @pytest.mark.parametrize("share", [1e-9, 0.01, 0.5, 1.0 - 1e-9])
@@ -37,7 +39,7 @@ def test_the_two_releases_are_one_of_sigma(sigma, share):
     squared = (1 / Fraction(gradients)) ** 2 + (Fraction(1, 2) / Fraction(count)) ** 2
     assert squared <= 1 / Fraction(sigma) ** 2
     assert float(1 / squared) == pytest.approx(sigma**2, rel=1e-13)
-    assert dm.join([gradients, 2.0 * count]).sigma >= sigma * (1.0 - 1e-15)
+    assert dm.ledgers.joint_release([gradients, 2.0 * count]).sigma >= sigma * (1.0 - 1e-15)
     assert (0.5 / count) ** 2 * sigma**2 == pytest.approx(share, rel=1e-9)
 
 
@@ -89,10 +91,10 @@ def test_a_certificate_states_it_and_comes_back(tmp_path):
     certificate.save(path)
     assert dm.Certificate.load(path) == certificate
     assert dm.Certificate.load(path).clip_norm == RULE
-    duties = json.loads(path.read_text())["trainer"]
-    assert "noised count" in duties["clipping"]
-    assert repr(RULE.gradient_sigma(cal.sigma)) in duties["noise"]
-    assert repr(RULE.count_stddev(cal.sigma)) in duties["noise"]
+    requirements = json.loads(path.read_text())["trainer"]
+    assert "noised count" in requirements["clipping"]
+    assert repr(RULE.gradient_sigma(cal.sigma)) in requirements["noise"]
+    assert repr(RULE.count_stddev(cal.sigma)) in requirements["noise"]
     assert dm.verify(path).ok
 
 
@@ -104,8 +106,8 @@ def test_less_noise_than_that_is_refused_in_a_file_and_by_verify(tmp_path, monke
         value = content["claim"]["clip_norm"][name]["decimal"] * 0.99
         forged = json.loads(json.dumps(content))
         forged["claim"]["clip_norm"][name] = {"decimal": value, "hex": value.hex()}
-        with pytest.raises(dm.CertificateError, match=name):
-            dm.Certificate.from_json(sealed(forged))
+        with pytest.raises(dm.exceptions.CertificateError, match=name):
+            dm.Certificate.from_json(with_checksum(forged))
     monkeypatch.setattr(AdaptiveClip, "gradient_sigma", lambda _, sigma: sigma)
     found = dm.verify(certificate)
     assert not found.ok
@@ -119,8 +121,8 @@ def test_verify_asks_what_the_neighbour_of_an_example_counts(monkeypatch):
     # A rule that counted a gradient of zero as one that is no longer than the norm.
     forged = json.loads(json.dumps(certificate.to_dict()))
     forged["claim"]["clip_norm"]["count_of_zero"] = {"decimal": 0.5, "hex": (0.5).hex()}
-    with pytest.raises(dm.CertificateError, match="count_of_zero"):
-        dm.Certificate.from_json(sealed(forged))
+    with pytest.raises(dm.exceptions.CertificateError, match="count_of_zero"):
+        dm.Certificate.from_json(with_checksum(forged))
     plain = AdaptiveClip.to_dict
     monkeypatch.setattr(
         AdaptiveClip, "to_dict", lambda own, sigma: plain(own, sigma) | {"count_of_zero": 0.5}

@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.documents.certificate import trainer_duties
-from dpmech.documents.claim import with_checksum
-from dpmech.documents.document import differences, from_plain, parse, seal_of, to_plain, to_text
+from dpmech.certificates.certificate import training_requirements
+from dpmech.certificates.claim import with_checksum
+from dpmech.certificates.document import (
+    checksum_of_document,
+    differences,
+    from_plain,
+    parse,
+    to_plain,
+    to_text,
+)
 from tests.support import saved
 from tests.support.forged_files import changed
 
@@ -41,8 +48,8 @@ def issue(strategy=STRATEGIES[1], participation=None, **settings):
 CERTIFICATE = issue(participation=dm.MinSep(2, 3))
 
 
-def resealed(document):
-    return document | {"seal": seal_of(document)}
+def rehashed(document):
+    return document | {"checksum": checksum_of_document(document)}
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda strategy: repr(strategy)[:40])
@@ -111,14 +118,14 @@ def test_the_evidence_is_recorded():
     }
     assert evidence["versions"]["dpmech"] == dm.__version__
     assert evidence["versions"]["numpy"] == np.__version__
-    sampled = issue(participation=dm.BallsInBins(2), rng=1, method=dm.Importance(0.05, 0.999))
+    sampled = issue(participation=dm.BallsInBins(2), rng=1, method=dm.methods.Importance(0.05, 0.999))
     evidence = from_plain(sampled.to_dict()["evidence"])
     assert evidence["accountant"] == {"type": "Importance", "rel_error": 0.05, "confidence": 0.999}
     assert evidence["rng_supplied"] is True
     assert evidence["achieved"]["guarantee"] == {"kind": "ESTIMATE", "error": 1.0 - 0.999}
     assert evidence["samples"] > 1000
     assert evidence["rtol"] == 1e-3
-    certified = issue(participation=dm.BallsInBins(2), method=dm.Certified(1e-6))
+    certified = issue(participation=dm.BallsInBins(2), method=dm.methods.Certified(1e-6))
     assert certified.evidence.samples > 1000
     assert certified.evidence.rng_supplied is False
 
@@ -152,16 +159,18 @@ def test_the_shorter_of_the_strategy_and_its_inverse_is_written(strategy, of, to
     assert (written["of"], written["total"], written["columns_scaled"]) == (of, total, scaled)
 
 
-def test_the_trainer_is_told_its_duties():
+def test_the_trainer_is_told_its_requirements():
     text = str(CERTIFICATE)
     for words in (
         "at most 6 noisy sums", "at least 2 steps apart, and at most 3 in number", "at most 1.5 before",
         repr(CERTIFICATE.sigma), "Divide by 128.0, never by the number",
     ):  # fmt: skip
         assert words in text
-    left_open = trainer_duties(dataclasses.replace(CERTIFICATE, clip_norm=None, expected_batch_size=None))
+    left_open = training_requirements(
+        dataclasses.replace(CERTIFICATE, clip_norm=None, expected_batch_size=None)
+    )
     assert "at most the clip norm before" in left_open["clipping"]
-    assert "Divide by a public constant, never" in left_open["normaliser"]
+    assert "Divide by a public constant, never" in left_open["denominator"]
 
 
 @pytest.mark.parametrize(
@@ -178,14 +187,14 @@ def test_the_trainer_is_told_its_duties():
 )  # fmt: skip
 def test_every_sampler_is_described(participation, words):
     certificate = changed(CERTIFICATE, participation=participation)
-    assert words in trainer_duties(certificate)["sampler"]
+    assert words in training_requirements(certificate)["sampler"]
 
 
-def test_a_schema_of_ones_own_says_its_duty():
+def test_a_schema_of_ones_own_says_its_requirement():
     own = mock.MagicMock(spec=dm.Participation)
-    own.duty, own.add_remove_refused = "Every {} steps.".format, None
-    duties = trainer_duties(changed(CERTIFICATE, participation=own))
-    assert duties["sampler"] == "Every 6 steps."
+    own.requirement, own.add_remove_refused = "Every {} steps.".format, None
+    requirements = training_requirements(changed(CERTIFICATE, participation=own))
+    assert requirements["sampler"] == "Every 6 steps."
 
 
 def test_saving_is_atomic(tmp_path, monkeypatch):
@@ -214,7 +223,7 @@ def test_files_that_are_no_certificates(tmp_path):
         dm.Certificate.load(tmp_path)
     path = tmp_path / "binary.json"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(dm.CertificateError, match="not JSON"):
+    with pytest.raises(dm.exceptions.CertificateError, match="not JSON"):
         dm.Certificate.load(path)
 
 
@@ -238,7 +247,7 @@ def test_files_that_are_no_certificates(tmp_path):
     ],
 )
 def test_texts_that_are_no_certificates(text, message):
-    with pytest.raises(dm.CertificateError, match=message):
+    with pytest.raises(dm.exceptions.CertificateError, match=message):
         dm.Certificate.from_json(text)
 
 
@@ -297,12 +306,12 @@ def edit(path, value):
         (["trainer", "steps"], "As many as you like.", "trainer.steps: claimed"),
     ],
 )  # fmt: skip
-def test_resealed_edits_that_do_not_hold_together(path, value, message):
+def test_rehashed_edits_that_do_not_hold_together(path, value, message):
     document = edit(path, value)
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         parse(json.dumps(document))
-    with pytest.raises(dm.CertificateError, match=message) as refusal:
-        dm.Certificate.from_json(to_text(resealed(document)))
+    with pytest.raises(dm.exceptions.CertificateError, match=message) as refusal:
+        dm.Certificate.from_json(to_text(rehashed(document)))
     assert len(str(refusal.value)) < 3000
 
 
@@ -311,18 +320,18 @@ def test_missing_entries_are_refused():
         for name in CERTIFICATE.to_dict()[section]:
             document = CERTIFICATE.to_dict()
             del document[section][name]
-            with pytest.raises(dm.CertificateError, match="is a required property"):
-                dm.Certificate.from_json(to_text(resealed(document)))
+            with pytest.raises(dm.exceptions.CertificateError, match="is a required property"):
+                dm.Certificate.from_json(to_text(rehashed(document)))
 
 
-def test_the_seal_shows_an_edit_and_ignores_the_layout():
+def test_the_checksum_shows_an_edit_and_ignores_the_layout():
     document = CERTIFICATE.to_dict()
     reordered = json.dumps(dict(reversed(document.items())), indent=7)
     assert dm.Certificate.from_json(reordered) == CERTIFICATE
-    with pytest.raises(dm.CertificateError, match="the seal is broken") as refusal:
+    with pytest.raises(dm.exceptions.CertificateError, match="the checksum is broken") as refusal:
         parse(json.dumps(edit(["evidence", "rng_supplied"], True)))
-    assert refusal.value.claimed == document["seal"]
-    assert refusal.value.recomputed != document["seal"]
+    assert refusal.value.claimed == document["checksum"]
+    assert refusal.value.recomputed != document["checksum"]
 
 
 def test_differences_are_named_with_their_place():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.documents.claim import check_unedited, checksum_of, with_checksum
+from dpmech.certificates.claim import check_unedited, checksum_of, with_checksum
 from tests.support.forged_files import changed
 
 torch = pytest.importorskip("torch")
@@ -50,7 +50,7 @@ def set_in_place(claim):
 
 
 RELABELLED = {
-    "by": dataclasses.replace(CAL.achieved, by=dm.Provenance("a better one")),
+    "by": dataclasses.replace(CAL.achieved, by=dm.numerics.Provenance("a better one")),
     "guarantee": dataclasses.replace(CAL.achieved, guarantee=dm.Guarantee(dm.Kind.BOUND)),
 }
 FORGED = {
@@ -94,7 +94,7 @@ def test_training_refuses_an_edited_claim_before_its_first_step(name, use):
     words = (
         "put together by hand" if name.endswith(("by hand", "checksum")) else "edited after it was computed"
     )
-    with pytest.raises(dm.CertificateError, match=words):
+    with pytest.raises(dm.exceptions.CertificateError, match=words):
         use(FORGED[name])
 
 
@@ -118,15 +118,15 @@ def test_honest_claims_train(claim, tmp_path):
 
 @pytest.mark.parametrize("name", [name for name in FORGED if name.startswith("calibration")])
 def test_an_edited_calibration_has_no_certificate(name):
-    with pytest.raises(dm.CertificateError, match="so that nothing supports it"):
+    with pytest.raises(dm.exceptions.CertificateError, match="so that nothing supports it"):
         FORGED[name].certificate()
 
 
 @pytest.mark.parametrize("name", [name for name in FORGED if name.startswith("certificate")])
 def test_an_edited_certificate_is_not_saved(name, tmp_path):
-    with pytest.raises(dm.CertificateError, match="so that nothing supports it"):
+    with pytest.raises(dm.exceptions.CertificateError, match="so that nothing supports it"):
         FORGED[name].save(tmp_path / "certificate.json")
-    with pytest.raises(dm.CertificateError, match="so that nothing supports it"):
+    with pytest.raises(dm.exceptions.CertificateError, match="so that nothing supports it"):
         FORGED[name].certificate(1.0, 5.0)
     assert list(tmp_path.iterdir()) == []
 
@@ -134,7 +134,7 @@ def test_an_edited_certificate_is_not_saved(name, tmp_path):
 @pytest.mark.parametrize("name", list(FORGED))
 def test_an_edited_claim_enters_no_ledger(name):
     ledger = dm.Ledger()
-    with pytest.raises(dm.CertificateError, match="so that nothing supports it"):
+    with pytest.raises(dm.exceptions.CertificateError, match="so that nothing supports it"):
         ledger.add("run", FORGED[name])
     assert ledger.releases == ()
 
@@ -158,7 +158,7 @@ def test_one_bit_of_an_array_changes_the_checksum():
     cal = dm.calibrate_sigma(dm.Dense(matrix), 1.0, 1e-5, participation=dm.SingleParticipation())
     matrix[30, 7] = np.nextafter(1.0, 2.0)
     other = changed(cal, strategy=dm.Dense(matrix))
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         check_unedited(other)
     assert checksum_of(dm.Dense(matrix)) != checksum_of(cal.strategy)
     assert checksum_of(dm.Dense(np.asfortranarray(matrix))) == checksum_of(other.strategy)
@@ -166,15 +166,15 @@ def test_one_bit_of_an_array_changes_the_checksum():
 
 def test_contents_that_spell_alike_are_told_apart():
     bounds = [
-        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a")),
-        dm.Bounds.bracket(-0.0, 1.0, dm.Provenance("a")),
-        dm.Bounds(0.0, 1.0, dm.Guarantee(dm.Kind.PROBABLE, 0.5), dm.Provenance("a")),
-        dm.Bounds(0.0, 1.0, dm.Guarantee(dm.Kind.ESTIMATE, 0.5), dm.Provenance("a")),
-        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a0")),
-        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("'a'")),
-        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a", {"x": 1})),
-        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a", {"x": 1.0})),
-        dm.Bounds.bracket(0.0, 1.0, dm.Provenance("a", rests_on=(dm.Provenance("a"),))),
+        dm.Bounds.bracket(0.0, 1.0, dm.numerics.Provenance("a")),
+        dm.Bounds.bracket(-0.0, 1.0, dm.numerics.Provenance("a")),
+        dm.Bounds(0.0, 1.0, dm.Guarantee(dm.Kind.PROBABLE, 0.5), dm.numerics.Provenance("a")),
+        dm.Bounds(0.0, 1.0, dm.Guarantee(dm.Kind.ESTIMATE, 0.5), dm.numerics.Provenance("a")),
+        dm.Bounds.bracket(0.0, 1.0, dm.numerics.Provenance("a0")),
+        dm.Bounds.bracket(0.0, 1.0, dm.numerics.Provenance("'a'")),
+        dm.Bounds.bracket(0.0, 1.0, dm.numerics.Provenance("a", {"x": 1})),
+        dm.Bounds.bracket(0.0, 1.0, dm.numerics.Provenance("a", {"x": 1.0})),
+        dm.Bounds.bracket(0.0, 1.0, dm.numerics.Provenance("a", rests_on=(dm.numerics.Provenance("a"),))),
     ]
     assert len({checksum_of(one) for one in bounds}) == len(bounds)
     assert checksum_of(dm.MinSep(1, None)) != checksum_of(dm.MinSep(1, 1))
@@ -185,7 +185,7 @@ def test_contents_that_spell_alike_are_told_apart():
 def test_any_other_sigma_is_refused(sigma, other):
     changed = dataclasses.replace(CAL, sigma=sigma)
     if sigma != CAL.sigma:
-        with pytest.raises(dm.CertificateError):
+        with pytest.raises(dm.exceptions.CertificateError):
             check_unedited(changed)
     fresh = with_checksum(changed)
     assert check_unedited(fresh) is fresh

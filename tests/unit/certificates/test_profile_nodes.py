@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.documents import Certificate, ProfileNodes, from_plain, seal_of, to_plain
+from dpmech.certificates import Certificate, ProfileNodes, checksum_of_document, from_plain, to_plain
 from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.numerics import BOUND, Provenance
 from dpmech.verifying.labels import label_checks
@@ -30,17 +30,17 @@ def profile(kind):
         own = saved.certificate("bins inside")
         return dm.profile(own.mechanism, own.sigma, rng=1)
     own = saved.certificate(NAMES[kind])
-    method = {"moments": dm.Rdp(), "programme": dm.Deterministic(0.3)}.get(kind)
+    method = {"moments": dm.methods.Rdp(), "program": dm.methods.Deterministic(0.3)}.get(kind)
     return dm.profile(own.mechanism, own.sigma, method=method, rel_error=0.3)
 
 
 SLOW = pytest.mark.slow
-KINDS = ["independent", "fresh", "moments", "programme", "drawn"]
+KINDS = ["independent", "fresh", "moments", "program", "drawn"]
 NAMES = {
     "independent": "bins exact",
     "fresh": "bins fresh",
     "moments": "bins moments",
-    "programme": "bins programme",
+    "program": "bins program",
 }
 
 
@@ -146,7 +146,7 @@ def test_another_profile_is_refused():
     others = [
         known.self_compose(2),
         known.compose(known),
-        known.private_selection(dm.PoissonRuns(2.0)),
+        known.private_selection(dm.ledgers.PoissonRuns(2.0)),
         dataclasses.replace(known, of=None),
         dm.profile(own.mechanism, 1.01 * own.sigma, rel_error=0.3),
         profile("fresh"),
@@ -178,8 +178,8 @@ def test_a_file_with_nodes_that_are_none_is_refused():
         plain = from_plain(document["evidence"]["profile"])
         change(plain)
         document["evidence"]["profile"] = to_plain(plain)
-        document.pop("seal")
-        return Certificate.from_json(json.dumps(document | {"seal": seal_of(document)}))
+        document.pop("checksum")
+        return Certificate.from_json(json.dumps(document | {"checksum": checksum_of_document(document)}))
 
     def rising(plain):
         plain["curves"][0]["remove"]["eps"][1] = 0.0
@@ -194,12 +194,12 @@ def test_a_file_with_nodes_that_are_none_is_refused():
         plain["curves"][0]["times"] = 0
 
     for change, words in ((rising, "increasing"), (above_one, "in"), (crossed, "at most"), (more, "schema")):
-        with pytest.raises(dm.CertificateError, match=words):
+        with pytest.raises(dm.exceptions.CertificateError, match=words):
             forged(change)
 
 
 def test_an_edited_node_is_found_by_the_checksum():
-    with pytest.raises(dm.CertificateError, match="edited"):
+    with pytest.raises(dm.exceptions.CertificateError, match="edited"):
         moved(run(), "remove", 0.9).certificate()
 
 
@@ -218,7 +218,7 @@ def test_a_node_at_eps_zero_is_looked_at():
 
 
 def with_nodes(own, *, by, guarantee, upper=(0.5, 1e-3), eps=(0.0, 6.0)):
-    """The certificate with nodes made by hand; whoever writes them can seal them."""
+    """The certificate with nodes made by hand; whoever writes them can checksum them."""
     side = Nodes(eps, (0.0,) * len(eps), upper)
     return dataclasses.replace(own, nodes=ProfileNodes(((Curve(side, side), 1),), guarantee, by))
 
@@ -251,7 +251,7 @@ def test_nodes_from_samples_may_say_so():
         (of_nodes("bins.certified", bins=4, beta=2.0), PROBABLE, "beta"),
         (of_nodes("bins.certified", bins=4, beta="none"), BOUND, "come from"),
         (of_nodes("bins.certified", 3, bins=4, beta=1e-9), PROBABLE, "come from"),
-        (of_nodes("bins.programme", bins=4), dm.Guarantee(dm.Kind.EXACT), "are Guarantee"),
+        (of_nodes("bins.program", bins=4), dm.Guarantee(dm.Kind.EXACT), "are Guarantee"),
         (of_nodes("bins.independent", bins=4), BOUND, "come from"),
         (Provenance("bins.fresh", {"bins": 4, "epochs": 3}), BOUND, "come from"),
         (Provenance("profile.nodes", {"nodes": 2}), BOUND, "what finds nodes"),
@@ -283,6 +283,6 @@ def test_nodes_of_another_kind_of_bins_say_where_they_come_from():
 )
 def test_a_file_with_nodes_where_none_are_kept_is_refused(name, said):
     own = with_nodes(saved.certificate(name), by=SAMPLED, guarantee=PROBABLE)
-    with pytest.raises(dm.CertificateError, match=r"evidence\.profile") as caught:
+    with pytest.raises(dm.exceptions.CertificateError, match=r"evidence\.profile") as caught:
         Certificate.from_json(own.to_json())
     assert said in str(caught.value)

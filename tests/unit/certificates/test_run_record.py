@@ -7,12 +7,12 @@ import sys
 import pytest
 
 import dpmech as dm
-from dpmech.documents import run_record
-from dpmech.documents.document import seal_of, to_text
+from dpmech.certificates import run_record
+from dpmech.certificates.document import checksum_of_document, to_text
 from tests.support import saved
 
-OS = dm.Randomness("draws", "0" * 64, False)
-SEEDED = dm.Randomness("draws", "1" * 64, True)
+OS = dm.certificates.Randomness("draws", "0" * 64, False)
+SEEDED = dm.certificates.Randomness("draws", "1" * 64, True)
 
 
 def calibrate(strategy, participation, method=None, eps=2.0, **settings):
@@ -30,13 +30,13 @@ CALS = {
     "cyclic": saved.calibration("cyclic"),
     "bins": saved.calibration("bins"),
     "bins moments": saved.calibration("bins moments"),
-    "bins programme": saved.calibration("bins programme"),
+    "bins program": saved.calibration("bins program"),
     "bins certified": saved.calibration("bins certified"),
 }
 SAMPLED = {name for name, cal in CALS.items() if cal.participation.random}
 # What verifying a sampled claim costs does not depend on the number of steps: one of them stays quick, for
 # one claim of a kind.
-LONG = {"prv", "cyclic", "bins programme"}
+LONG = {"prv", "cyclic", "bins program"}
 RECORDS = [
     pytest.param(name, steps, planned, marks=[pytest.mark.slow] if slow else [])
     for name in CALS
@@ -217,7 +217,7 @@ def test_participations_of_a_prefix(schema, steps, expected):
     ],
 )
 def test_participations_outside_the_certificate_are_refused(name, changes, match):
-    with pytest.raises(dm.CertificateError, match=match):
+    with pytest.raises(dm.exceptions.CertificateError, match=match):
         record(name, **changes)
 
 
@@ -225,10 +225,10 @@ def test_less_eps_needs_a_planned_stop():
     short = dm.executed_epsilon(CALS["min-sep"], 6)
     assert record("min-sep", 6, stopped_by_plan=True).executed == short
     for steps, planned in [(6, False), (12, True)]:
-        with pytest.raises(dm.CertificateError, match="stopped before its end by plan"):
+        with pytest.raises(dm.exceptions.CertificateError, match="stopped before its end by plan"):
             record("min-sep", steps, executed=short, stopped_by_plan=planned)
     more = CALS["min-sep"].achieved.scaled(1.1)
-    with pytest.raises(dm.CertificateError, match="above the certified"):
+    with pytest.raises(dm.exceptions.CertificateError, match="above the certified"):
         record("min-sep", 6, executed=more, stopped_by_plan=True)
 
 
@@ -240,7 +240,7 @@ def test_less_eps_needs_a_planned_stop():
         ({"stopped_by_plan": 1}, "stopped_by_plan"),
         ({"executed": 2.0}, "executed"),
         ({"uniqueness": "flattened"}, "uniqueness"),
-        ({"continuity": "same"}, "continuity"),
+        ({"checkpoint_history": "same"}, "checkpoint_history"),
         ({"certificate": CALS["min-sep"].certificate()}, "clip_norm"),
         ({"certificate": CALS["min-sep"]}, "Certificate"),
     ],
@@ -261,7 +261,7 @@ def test_bad_arguments_are_named(changes, match):
 )
 def test_randomness_is_checked(source, fingerprint, seeded, match):
     with pytest.raises(dm.InvalidParameterError, match=match):
-        dm.Randomness(source, fingerprint, seeded)
+        dm.certificates.Randomness(source, fingerprint, seeded)
 
 
 def test_seeded_runs_pass_but_not_rigorously():
@@ -273,10 +273,10 @@ def test_seeded_runs_pass_but_not_rigorously():
     assert not strict.ok
     (failure,) = strict.failures
     assert failure.startswith(
-        "randomness: the caller seeded the lots: they are as secret as that seed; batches from"
+        "randomness: the caller seeded the batches: they are as secret as that seed; batches from"
     )
     both = dm.verify(record("min-sep", sampler=SEEDED, noise=SEEDED), rigorous=True)
-    assert "the lots and the noise" in both.failures[0]
+    assert "the batches and the noise" in both.failures[0]
     assert dm.verify(record("min-sep"), rigorous=True).ok
     assert not dm.verify(record("bins"), rigorous=True).ok  # an estimate
 
@@ -309,13 +309,17 @@ def altered(value):
 
 STOPPED = {
     "stopped_by_plan": True,
-    "uniqueness": dm.Uniqueness.FLATTENED,
-    "continuity": dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME),
+    "uniqueness": dm.certificates.Uniqueness.FLATTENED,
+    "checkpoint_history": dm.certificates.CheckpointHistory(
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.SAME,
+    ),
 }
 DOCUMENT = record("min-sep", 6, **STOPPED).to_dict()
 # What may be anything: there is nothing to compare them with.
 FREE = {"fingerprint", "source", "seeded", "processes", "uniqueness", "dataset", "model", "loss"}
-CHOICES = [*dm.Uniqueness, *dm.Kept]
+CHOICES = [*dm.certificates.Uniqueness, *dm.certificates.CheckpointMatch]
 
 # Other values that are true as well: participations further apart.
 TRUE_TOO = {("run", "smallest_separation")}
@@ -336,9 +340,9 @@ def test_any_altered_entry_is_refused(path, tmp_path):
     target = tmp_path / "run.json"
     target.write_text(to_text(document))
     assert not dm.verify(target).ok
-    if path == ("seal",) or path[0] == "certificate":
-        return  # the certificate has a seal of its own
-    document["seal"] = seal_of(document)
+    if path == ("checksum",) or path[0] == "certificate":
+        return  # the certificate has a checksum of its own
+    document["checksum"] = checksum_of_document(document)
     target.write_text(to_text(document))
     found = dm.verify(target)
     if path[0] == "run" and path[-1] in FREE:
@@ -351,7 +355,7 @@ def test_any_altered_entry_is_refused(path, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_resealed_lower_eps_is_recomputed(tmp_path):
+def test_a_rehashed_lower_eps_is_recomputed(tmp_path):
     made = record("poisson", 6, stopped_by_plan=True)
     cheaper = dataclasses.replace(made, executed=made.executed.scaled(0.97))
     found = dm.verify(cheaper)
@@ -399,14 +403,14 @@ def test_other_files_are_refused(tmp_path):
         found = dm.verify(tmp_path / "run.json")
         assert not found.ok
         assert found.run is None
-        with pytest.raises(dm.CertificateError):
+        with pytest.raises(dm.exceptions.CertificateError):
             dm.RunRecord.load(tmp_path / "run.json")
     with pytest.raises(dm.InvalidParameterError, match="readable file"):
         dm.RunRecord.load(tmp_path / "none.json")
     with pytest.raises(dm.InvalidParameterError, match="can be written"):
         record("min-sep").save(tmp_path / "no" / "run.json")
     certificate = CALS["min-sep"].certificate()
-    with pytest.raises(dm.CertificateError, match="run record"):
+    with pytest.raises(dm.exceptions.CertificateError, match="run record"):
         dm.RunRecord.from_json(certificate.to_json().replace("schema_version", "version"))
 
 
@@ -416,9 +420,12 @@ def test_other_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("uniqueness", "said"),
     [
-        (dm.Uniqueness.FLATTENED, "examples: each under one index"),
-        (dm.Uniqueness.EXAMPLE_IDS, "examples: each once, by the ids"),
-        (dm.Uniqueness.NOT_CHECKED, "examples: not checked that none stands in the dataset twice"),
+        (dm.certificates.Uniqueness.FLATTENED, "examples: each under one index"),
+        (dm.certificates.Uniqueness.EXAMPLE_IDS, "examples: each once, by the ids"),
+        (
+            dm.certificates.Uniqueness.NOT_CHECKED,
+            "examples: not checked that none stands in the dataset twice",
+        ),
     ],
 )
 def test_a_verification_says_whether_examples_were_compared(uniqueness, said, tmp_path):
@@ -427,15 +434,19 @@ def test_a_verification_says_whether_examples_were_compared(uniqueness, said, tm
     assert found.ok
     assert found.run.uniqueness == uniqueness
     assert any(said in str(check) for check in found.checks)
-    assert ("not checked" in str(found)) == (uniqueness == dm.Uniqueness.NOT_CHECKED)
+    assert ("not checked" in str(found)) == (uniqueness == dm.certificates.Uniqueness.NOT_CHECKED)
 
 
 def test_a_verification_says_what_became_of_checkpoints(tmp_path):
-    kept = dm.Continuity(dm.Kept.SAME, dm.Kept.UNKNOWN, dm.Kept.ACCEPTED)
-    record("min-sep", continuity=kept).save(tmp_path / "run.json")
+    kept = dm.certificates.CheckpointHistory(
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.UNKNOWN,
+        dm.certificates.CheckpointMatch.ACCEPTED,
+    )
+    record("min-sep", checkpoint_history=kept).save(tmp_path / "run.json")
     found = dm.verify(tmp_path / "run.json")
     assert found.ok
-    assert found.run.continuity == kept
+    assert found.run.checkpoint_history == kept
     assert "went on from a checkpoint with another loss" in str(found)
     said = (
         "checkpoints: the same dataset, no whole fingerprint of the model, another loss, for which the caller"
@@ -448,14 +459,16 @@ def test_a_verification_says_what_became_of_checkpoints(tmp_path):
     assert any(str(check) == "checkpoints: none saved or loaded" for check in none.checks)
 
 
-def test_continuity_is_checked():
+def test_checkpoint_history_is_checked():
     with pytest.raises(dm.InvalidParameterError, match="model"):
-        dm.Continuity(dm.Kept.SAME, "same", dm.Kept.SAME)
+        dm.certificates.CheckpointHistory(
+            dm.certificates.CheckpointMatch.SAME, "same", dm.certificates.CheckpointMatch.SAME
+        )
 
 
 def test_words_of_a_file_add_no_line_of_their_own():
     """A record may be forged: what it says of its random numbers is quoted, and cut."""
-    forged = dm.Randomness("OS\nverified: eps 0.1\x1b[2K" + 300 * "x", "0" * 64, False)
+    forged = dm.certificates.Randomness("OS\nverified: eps 0.1\x1b[2K" + 300 * "x", "0" * 64, False)
     told = str(record("min-sep", sampler=forged, noise=forged))
     assert told.isprintable()
     assert told.count(r"'OS\nverified: eps 0.1\x1b[2K") == 2
@@ -475,7 +488,7 @@ def test_the_generator_is_named_and_judged():
         None: "a generator that is not stated",
     }
     for generator, words in named.items():
-        one = dm.Randomness("a run", "0" * 64, False, generator)
+        one = dm.certificates.Randomness("a run", "0" * 64, False, generator)
         assert one.generator_words == words
         assert one.cryptographic == ("(cryptographic)" in words)
         run = record("min-sep", sampler=one, noise=one)
@@ -485,7 +498,7 @@ def test_the_generator_is_named_and_judged():
         assert words in str(run)
     for wrong in ("", 3):
         with pytest.raises(dm.InvalidParameterError, match="generator must be text, or None"):
-            dm.Randomness("a run", "0" * 64, False, wrong)
+            dm.certificates.Randomness("a run", "0" * 64, False, wrong)
 
 
 def test_every_generator_that_runs_is_known_to_records():

@@ -43,19 +43,19 @@ def test_users_cost_what_examples_cost_and_the_certificate_says_so(tmp_path):
     cal.certificate(clip_norm=0.5).save(tmp_path / "users.json")
     again = dm.Certificate.load(tmp_path / "users.json")
     assert again.unit is dm.Unit.USER
-    duties = json.loads((tmp_path / "users.json").read_text())["trainer"]
-    assert "are users" in duties["sampler"]
-    assert "one contribution of every user" in duties["clipping"]
-    assert "at most 0.5" in duties["clipping"]
-    assert "number of users" in duties["normaliser"]
+    requirements = json.loads((tmp_path / "users.json").read_text())["trainer"]
+    assert "are users" in requirements["sampler"]
+    assert "one contribution of every user" in requirements["clipping"]
+    assert "at most 0.5" in requirements["clipping"]
+    assert "number of users" in requirements["denominator"]
     assert dm.verify(tmp_path / "users.json").ok
-    # Who changes the unit alone is found out by what follows from it, seal or not.
+    # Who changes the unit alone is found out by what follows from it, checksum or not.
     text = (tmp_path / "users.json").read_text()
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         dm.Certificate.from_json(text.replace('"unit": "user"', '"unit": "example"'))
 
 
-def test_profiles_and_lots_keep_the_unit():
+def test_profiles_and_batches_keep_the_unit():
     cal = dm.calibrate_sigma(ULS, 2.0, 1e-5)
     assert cal.profile().unit is dm.Unit.USER
     with pytest.raises(dm.UnsupportedCombinationError, match="one unit"):

@@ -115,7 +115,7 @@ def test_verdicts_are_those_of_the_list(direction):
 
 
 def claimed(strategy, apart, prob, sigma=1.0):
-    participation = {"type": "MinSepSampling", "min_sep": apart, "sampling_prob": prob}
+    participation = {"type": "BMinSep", "min_sep": apart, "sampling_prob": prob}
     return components.pair_of(claim_of(decode(certificate(strategy, participation, 2.0, 1e-5, sigma))))
 
 

@@ -7,7 +7,7 @@ import pytest
 from dpmech.checker.claims import claim_of
 from dpmech.checker.documents import DEEPEST, LARGEST_FILE, BadDocument, decode, parse, read_bytes, shown
 from dpmech.checker.strategies import NotChecked
-from tests.support.checker_files import certificate, sealed
+from tests.support.checker_files import certificate, with_checksum
 
 IDENTITY, EVERY = {"type": "Identity", "n": 4}, {"type": "EveryStep"}
 HONEST = certificate(IDENTITY, EVERY, 1.0, 1e-5, 20.0)
@@ -57,9 +57,9 @@ def test_an_edited_document_is_refused():
 
 
 def test_the_checksum_is_of_everything_else():
-    content = {key: value for key, value in HONEST.items() if key != "seal"}
+    content = {key: value for key, value in HONEST.items() if key != "checksum"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    assert HONEST["seal"] == hashlib.sha256(text.encode()).hexdigest()
+    assert HONEST["checksum"] == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_claims_that_are_none_are_refused(change, words):
 @pytest.mark.parametrize("change", [{"schema_version": 2}, {"schema_version": True}, {"more": 1}])
 def test_documents_of_other_versions_are_refused(change):
     with pytest.raises(BadDocument, match="schema version"):
-        claim_of(decode(sealed(HONEST | change)))
+        claim_of(decode(with_checksum(HONEST | change)))
 
 
 @pytest.mark.parametrize("change", [{"eps": 1e6}, {"delta": 1e-305}])
@@ -259,7 +259,7 @@ def test_a_declared_size_is_an_integer_and_that_of_the_participation():
     for size in (0, 1.0, True, 2**60, "40"):
         with pytest.raises(BadDocument, match="dataset_size"):
             read(size)
-    sized = {"type": "FixedSizeLots", "dataset_size": 40, "lot_size": 4}
+    sized = {"type": "FixedSizeBatches", "dataset_size": 40, "batch_size": 4}
     assert read(40, sized).participation == sized
     with pytest.raises(BadDocument, match="not that of its participation"):
         read(41, sized)

@@ -277,8 +277,8 @@ def test_the_least_eps_is_found_from_above(mu, times):
 # ---- prices and limits
 
 
-def filtered(currency, limits, eps, delta, releases=(), spent=None):
-    settings = {"budget": {"eps": eps, "delta": delta}, "currency": currency}
+def filtered(accounting, limits, eps, delta, releases=(), spent=None):
+    settings = {"budget": {"eps": eps, "delta": delta}, "accounting": accounting}
     total = {"limits": limits, "spent": spent or limits}
     return ledgers._filtered("it", settings, total, list(releases), None)
 
@@ -299,47 +299,47 @@ def test_a_limit_stands_for_the_delta_that_its_theorem_gives(eps, limit):
         method="bounded",
     )
     squared = math.exp(orders.fun)
-    for currency, limits, delta, slack in (
-        ({"type": "GdpCurrency"}, [limit], gdp, 1e-9),
-        ({"type": "RenyiCurrency", "order": 2}, [limit], two, 1e-6),
-        ({"type": "RenyiCurrency", "order": 5}, [limit], five, 1e-6),
-        ({"type": "ClaimCurrency", "slack": 1e-3}, [limit, 1e-3], squared + 1e-3, 2e-3),
-        ({"type": "ClaimCurrency", "slack": 0.0}, [eps, 1e-3], 1e-3, 1e-9),
-        ({"type": "ClaimCurrency", "slack": 0.0}, [eps * (1.0 + 1e-9), 1e-3], 1.0 - 1e-12, None),
+    for accounting, limits, delta, slack in (
+        ({"type": "GdpAccounting"}, [limit], gdp, 1e-9),
+        ({"type": "RenyiAccounting", "order": 2}, [limit], two, 1e-6),
+        ({"type": "RenyiAccounting", "order": 5}, [limit], five, 1e-6),
+        ({"type": "ClaimAccounting", "slack": 1e-3}, [limit, 1e-3], squared + 1e-3, 2e-3),
+        ({"type": "ClaimAccounting", "slack": 0.0}, [eps, 1e-3], 1e-3, 1e-9),
+        ({"type": "ClaimAccounting", "slack": 0.0}, [eps * (1.0 + 1e-9), 1e-3], 1.0 - 1e-12, None),
     ):
-        wrong = Kind.REFUTED if currency["type"] == "GdpCurrency" else Kind.NOT_CHECKED
+        wrong = Kind.REFUTED if accounting["type"] == "GdpAccounting" else Kind.NOT_CHECKED
         if slack is None:
-            assert filtered(currency, limits, eps, 0.999).kind is wrong
+            assert filtered(accounting, limits, eps, 0.999).kind is wrong
             continue
-        assert filtered(currency, limits, eps, delta * (1.0 + slack)).kind is Kind.PROVED
-        assert filtered(currency, limits, eps, delta * (1.0 - slack)).kind is wrong
+        assert filtered(accounting, limits, eps, delta * (1.0 + slack)).kind is Kind.PROVED
+        assert filtered(accounting, limits, eps, delta * (1.0 - slack)).kind is wrong
 
 
-def test_what_releases_cost_in_every_currency():
+def test_what_releases_cost_in_every_accounting():
     """Gaussian ones mu^2, or order mu^2 / 2; claims eps, or eps^2 / 2; sampled ones a divergence a step."""
     smooth = dataclasses.replace(release_of(2, 3, eps=0.5), price=[1.0, 1e-5])
     expected = {
-        ("GdpCurrency", 2, False): (4.0, 9.0),
-        ("RenyiCurrency", 2, False): (4.0, 9.0),
-        ("RenyiCurrency", 6, False): (12.0, 27.0),
-        ("ClaimCurrency", 2, False): (0.5, 0.5),
-        ("ClaimCurrency", 2, True): (0.125, 0.125),
+        ("GdpAccounting", 2, False): (4.0, 9.0),
+        ("RenyiAccounting", 2, False): (4.0, 9.0),
+        ("RenyiAccounting", 6, False): (12.0, 27.0),
+        ("ClaimAccounting", 2, False): (0.5, 0.5),
+        ("ClaimAccounting", 2, True): (0.125, 0.125),
     }
     for (kind, order, squared), cost in expected.items():
         found = ledgers._cost(smooth, kind, order, squared=squared)
         assert [float(x) for x in found] == pytest.approx(cost, rel=1e-14)
     with pytest.raises(NotChecked, match="is charged delta 9e-06 only"):
-        ledgers._cost(dataclasses.replace(smooth, price=[1.0, 9e-6]), "ClaimCurrency", 2, squared=False)
+        ledgers._cost(dataclasses.replace(smooth, price=[1.0, 9e-6]), "ClaimAccounting", 2, squared=False)
     entries = {"type": "Diagonal", "entries": [1.0, 2.0, 1.0]}
     claim = claim_of(decode(certificate(entries, {"type": "Poisson", "sampling_prob": 0.25}, 1.0, 1e-5, 4.0)))
     sampled = dataclasses.replace(smooth, claim=claim, shape=decide._shape(claim))
-    least, most = ledgers._cost(sampled, "RenyiCurrency", 3, squared=False)
+    least, most = ledgers._cost(sampled, "RenyiAccounting", 3, squared=False)
     assert float(least) == pytest.approx(3 * float(ledgers._sampled_divergence(arb(0.25), arb(0.25), 3)))
     assert float(most) == pytest.approx(3 * float(ledgers._sampled_divergence(arb(0.25), arb(0.5), 3)))
 
 
 def test_costs_are_compared_with_prices_and_limits():
-    currency, eps, delta = {"type": "GdpCurrency"}, 8.0, 0.1
+    accounting, eps, delta = {"type": "GdpAccounting"}, 8.0, 0.1
     release = dataclasses.replace(release_of(0.5, 0.6), price=[0.3])
     for price, limit, kind in (
         (0.3, 1.0, Kind.PROVED),
@@ -348,13 +348,13 @@ def test_costs_are_compared_with_prices_and_limits():
         (0.3, 0.35, Kind.NOT_CHECKED),  # 0.36 at most
     ):
         one = dataclasses.replace(release, price=[price])
-        assert filtered(currency, [limit], eps, delta, [one]).kind is kind
+        assert filtered(accounting, [limit], eps, delta, [one]).kind is kind
     two = [dataclasses.replace(release, price=[0.3])] * 2
-    assert filtered(currency, [0.75], eps, delta, two).kind is Kind.PROVED  # 0.72
-    assert filtered(currency, [0.7], eps, delta, two).kind is Kind.NOT_CHECKED
+    assert filtered(accounting, [0.75], eps, delta, two).kind is Kind.PROVED  # 0.72
+    assert filtered(accounting, [0.7], eps, delta, two).kind is Kind.NOT_CHECKED
     for limits, spent in (([0.59], [0.6]), ([0.6], [0.59])):
         with pytest.raises(BadDocument, match="more than the limit"):
-            filtered(currency, limits, eps, delta, two, spent)
+            filtered(accounting, limits, eps, delta, two, spent)
     for eps, delta, right in (
         (0.0, 0.9, True),
         (0.5, 0.9, True),
@@ -365,18 +365,18 @@ def test_costs_are_compared_with_prices_and_limits():
         (1.0, 0.0, False),
     ):
         if right:
-            assert filtered(currency, [0.1], eps, delta).kind is Kind.PROVED
+            assert filtered(accounting, [0.1], eps, delta).kind is Kind.PROVED
         else:
             with pytest.raises(BadDocument, match="a budget of"):
-                filtered(currency, [0.1], eps, delta)
+                filtered(accounting, [0.1], eps, delta)
     eps, delta = 8.0, 0.1
     for order, right in ((1, False), (2, True), (10_000, True), (10_001, False)):
-        currency = {"type": "RenyiCurrency", "order": order}
+        accounting = {"type": "RenyiAccounting", "order": order}
         if right:
-            filtered(currency, [0.1], eps, delta)
+            filtered(accounting, [0.1], eps, delta)
         else:
             with pytest.raises(BadDocument, match="the order is"):
-                filtered(currency, [0.1], eps, delta)
+                filtered(accounting, [0.1], eps, delta)
 
 
 # ---- curves against other computations
@@ -471,9 +471,9 @@ def test_a_claim_is_randomised_response_that_may_fail():
 @pytest.mark.parametrize(
     ("law", "generating"),
     [
-        (dm.NegativeBinomialRuns(1.0, 0.2), lambda z: 0.2 * z / (1.0 - 0.8 * z)),
-        (dm.NegativeBinomialRuns(0.0, 0.2), lambda z: math.log(1.0 - 0.8 * z) / math.log(0.2)),
-        (dm.PoissonRuns(3.0), lambda z: math.exp(3.0 * (z - 1.0))),
+        (dm.ledgers.NegativeBinomialRuns(1.0, 0.2), lambda z: 0.2 * z / (1.0 - 0.8 * z)),
+        (dm.ledgers.NegativeBinomialRuns(0.0, 0.2), lambda z: math.log(1.0 - 0.8 * z) / math.log(0.2)),
+        (dm.ledgers.PoissonRuns(3.0), lambda z: math.exp(3.0 * (z - 1.0))),
     ],
 )
 def test_the_best_of_randomised_responses_is_below_its_bound(law, generating):

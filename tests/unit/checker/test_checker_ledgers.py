@@ -17,7 +17,7 @@ from dpmech.checker.losses import (
     TimeIsUp,
     joined,
 )
-from tests.support.checker_files import plain, sealed
+from tests.support.checker_files import plain, with_checksum
 
 STEPS = dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-4, participation=dm.Poisson(0.2))
 COUNT = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-5, participation=dm.SingleParticipation())
@@ -32,36 +32,40 @@ SIZES = dm.calibrate_sigma(
 CHOSEN = dm.PrivacyBudget(8.0, 1e-3)
 
 
-def resealed(document):
-    entries = [one | {"certificate": sealed(one["certificate"])} for one in document["releases"]]
-    return json.dumps(sealed(document | {"releases": entries}))
+def rehashed(document):
+    entries = [one | {"certificate": with_checksum(one["certificate"])} for one in document["releases"]]
+    return json.dumps(with_checksum(document | {"releases": entries}))
 
 
 def checked(document, *, seconds=10.0, total=None):
     if isinstance(document, dm.Ledger):
         document = document.to_dict()
-    return check_text(resealed(document), seconds=seconds, rng=np.random.default_rng(1), total=total)
+    return check_text(rehashed(document), seconds=seconds, rng=np.random.default_rng(1), total=total)
 
 
-def announced(*entries, closed=True, adjacency=dm.Adjacency.ADD_REMOVE):
+def non_adaptive(*entries, closed=True, adjacency=dm.Adjacency.ADD_REMOVE):
     ledger = dm.Ledger(adjacency)
     for number, entry in enumerate(entries):
         if isinstance(entry, dm.DiscreteGaussian):
             ledger.add_counts(f"counts {number}", entry)
         elif isinstance(entry, tuple):
-            ledger.add_tuning(f"best {number}", *entry, lot=f"lot {number}" if entry[0] is STEPS else None)
+            ledger.add_tuning(
+                f"best {number}", *entry, batch=f"batch {number}" if entry[0] is STEPS else None
+            )
         else:
-            lot = f"lot {number}" if entry.participation.random else None
-            ledger.add(f"release {number}", entry, lot=lot)
+            batch = f"batch {number}" if entry.participation.random else None
+            ledger.add(f"release {number}", entry, batch=batch)
     if closed:
         ledger.close()
     return ledger
 
 
-def chosen(currency, *entries, budget=CHOSEN):
-    ledger = dm.Ledger(budget=budget, currency=currency)
+def chosen(accounting, *entries, budget=CHOSEN):
+    ledger = dm.Ledger(budget=budget, accounting=accounting)
     for number, entry in enumerate(entries):
-        ledger.add(f"release {number}", entry, lot=f"lot {number}" if entry.participation.random else None)
+        ledger.add(
+            f"release {number}", entry, batch=f"batch {number}" if entry.participation.random else None
+        )
     return ledger
 
 
@@ -69,16 +73,16 @@ def found_eps(verdict):
     return float(verdict.parts[-1].reason.split()[4].strip(":"))
 
 
-MIXED = announced(
+MIXED = non_adaptive(
     STEPS, COUNT, STEPS, PLAN, dm.DiscreteGaussian(20, releases=3), dm.DiscreteGaussian(20)
 ).to_dict()
 
 
-# ---- Announced lists.
+# ---- Non-adaptive lists.
 
 
 def test_totals_agree_with_those_of_the_library():
-    ledger = announced(STEPS, COUNT, STEPS, PLAN)
+    ledger = non_adaptive(STEPS, COUNT, STEPS, PLAN)
     verdict = checked(ledger)
     assert verdict.kind is Kind.PROVED
     assert [part.kind for part in verdict.parts] == 6 * [Kind.PROVED]
@@ -93,7 +97,7 @@ def test_totals_agree_with_those_of_the_library():
 
 
 def test_unsampled_lists_are_decided_to_the_last_digit():
-    ledger = announced(COUNT, PLAN, PLAN)
+    ledger = non_adaptive(COUNT, PLAN, PLAN)
     exact = ledger.epsilon(3e-5)
     assert checked(ledger, total=(exact.upper, 3e-5)).kind is Kind.PROVED
     assert checked(ledger, total=(exact.lower * (1 - 1e-9), 3e-5)).kind is Kind.REFUTED
@@ -102,7 +106,7 @@ def test_unsampled_lists_are_decided_to_the_last_digit():
 
 def test_counts_and_equal_counts_are_one_sum():
     counts = dm.DiscreteGaussian(Fraction(5, 2), sensitivity=2, releases=6)
-    verdict = checked(announced(counts, counts))
+    verdict = checked(non_adaptive(counts, counts))
     assert verdict.kind is Kind.PROVED
     exact = counts.with_releases(12).epsilon(1e-5)
     assert exact.lower <= found_eps(verdict) <= 1.003 * exact.upper
@@ -111,7 +115,7 @@ def test_counts_and_equal_counts_are_one_sum():
 
 def test_claims_add_up_at_no_less_than_the_sum_of_their_deltas():
     coin = dm.calibrate_sigma(dm.Identity(1), 0.1, 0.4, participation=dm.SingleParticipation())
-    verdict = checked(ledger := announced(coin, coin, coin))
+    verdict = checked(ledger := non_adaptive(coin, coin, coin))
     assert "at delta 0.5" in verdict.parts[-1].reason
     # At delta 1.2 eps 0.3 would be enough.
     assert 0.9 < ledger.epsilon(0.5).lower <= found_eps(verdict)
@@ -119,17 +123,21 @@ def test_claims_add_up_at_no_less_than_the_sum_of_their_deltas():
 
 
 def test_an_empty_list_costs_nothing():
-    assert found_eps(checked(announced())) == 0.0
-    assert checked(announced(), total=(0.0, 1e-9)).kind is Kind.PROVED
+    assert found_eps(checked(non_adaptive())) == 0.0
+    assert checked(non_adaptive(), total=(0.0, 1e-9)).kind is Kind.PROVED
 
 
-LAWS = [dm.NegativeBinomialRuns.of_mean(4.0), dm.NegativeBinomialRuns(1.0, 0.25), dm.PoissonRuns(3.0)]
+LAWS = [
+    dm.ledgers.NegativeBinomialRuns.of_mean(4.0),
+    dm.ledgers.NegativeBinomialRuns(1.0, 0.25),
+    dm.ledgers.PoissonRuns(3.0),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_private_selections_cost_no_less_than_by_the_library(law):
-    ledger = announced((STEPS, law))
+    ledger = non_adaptive((STEPS, law))
     verdict = checked(ledger)
     assert verdict.kind is Kind.PROVED
     delta = 1e-4 * max(1.0, law.mean)
@@ -137,18 +145,18 @@ def test_private_selections_cost_no_less_than_by_the_library(law):
 
 
 def test_a_private_selection_costs_more_than_one_run(monkeypatch):
-    verdict = checked(announced((COUNT, dm.PoissonRuns(1.0)), COUNT), seconds=20.0)
+    verdict = checked(non_adaptive((COUNT, dm.ledgers.PoissonRuns(1.0)), COUNT), seconds=20.0)
     assert verdict.kind is Kind.PROVED
-    assert announced(COUNT, COUNT).epsilon(2e-5).lower < found_eps(verdict) < 1.5
-    late = checked(announced((COUNT, dm.PoissonRuns(1.0))), seconds=1e-9)
+    assert non_adaptive(COUNT, COUNT).epsilon(2e-5).lower < found_eps(verdict) < 1.5
+    late = checked(non_adaptive((COUNT, dm.ledgers.PoissonRuns(1.0))), seconds=1e-9)
     assert late.parts[-1].reason == "the time is up"
     monkeypatch.setattr(ledgers, "lattices", lambda *arguments: iter(()))
-    late = checked(announced((COUNT, dm.PoissonRuns(1.0))))
+    late = checked(non_adaptive((COUNT, dm.ledgers.PoissonRuns(1.0))))
     assert late.parts[-1].reason == "the time is up"
 
 
 def test_claims_alone_are_composed_as_claims():
-    ledger = announced(SIZES, SIZES, COUNT_ZERO, adjacency=dm.Adjacency.ZERO_OUT)
+    ledger = non_adaptive(SIZES, SIZES, COUNT_ZERO, adjacency=dm.Adjacency.ZERO_OUT)
     verdict = checked(ledger)
     assert verdict.kind is Kind.PROVED
     assert found_eps(verdict) <= 4.0 + 0.5
@@ -165,11 +173,11 @@ COUNT_ZERO = dm.calibrate_sigma(
 
 
 def test_a_list_that_is_open_says_so():
-    assert "older than its results" in checked(announced(COUNT, closed=False)).unchecked[0]
+    assert "older than its results" in checked(non_adaptive(COUNT, closed=False)).unchecked[0]
 
 
 def test_time_that_is_up_is_not_checked():
-    verdict = checked(announced(STEPS, COUNT), seconds=1e-9)
+    verdict = checked(non_adaptive(STEPS, COUNT), seconds=1e-9)
     assert verdict.kind is Kind.NOT_CHECKED
     assert "no eps up to" in verdict.parts[-1].reason
 
@@ -178,7 +186,7 @@ def in_bins(noise, strategy=dm.Identity(12), **profile):  # noqa: B008 - never c
     """Two releases in bins that bring some nodes of their profile, computed for less noise than there is."""
     cal = dm.calibrate_sigma(strategy, 3.0, 1e-3, participation=dm.BallsInBins(3))
     own = cal.certificate(profile=cal.profile(**profile))
-    document = announced(own, COUNT, own).to_dict()
+    document = non_adaptive(own, COUNT, own).to_dict()
     for place in (0, 2):
         inner = document["releases"][place]["certificate"]
         inner["claim"]["sigma"] = plain(noise * inner["claim"]["sigma"]["decimal"])
@@ -249,16 +257,16 @@ def counts(**changes):
 
 WRONG = {
     "dropped": (lambda document: document["releases"].pop(0), "release 1 is"),
-    "the same batches": (entry(2, lot="lot 0"), "or twice"),
+    "the same batches": (entry(2, batch="batch 0"), "or twice"),
     "the same name": (entry(2, name="release 0"), "or twice"),
-    "another mode": (entry(1, mode="chosen on the way"), "release 2 is"),
-    "no batches": (entry(0, lot=None), "names no batches"),
+    "another mode": (entry(1, mode="adaptive"), "release 2 is"),
+    "no batches": (entry(0, batch=None), "names no batches"),
     "a price": (entry(0, price=plain([1.0])), "a price has"),
     "blocks": (entry(0, blocks={"a": plain(1.0), "b": plain(2.0)}), "less than certified noise"),
     "a block without noise": (entry(0, blocks={"a": plain(0.0)}), "less than certified noise"),
     "unknown entry": (entry(0, more=1), "other entries"),
     "no certificate": (entry(0, certificate=1), "no certificate"),
-    "lot of another type": (entry(0, lot=1), "lot of release 1"),
+    "batch of another type": (entry(0, batch=1), "batch of release 1"),
     "a claim too many": (stated("claims", [[1.0, 1e-5]]), "1 claims that no release made"),
     "a total without rows": (stated("gaussian", [1.0]), "gaussian of the total"),
     "counts of the total": (stated("counts", [[1.0, 5.0]]), "another number of integers"),
@@ -288,9 +296,9 @@ def test_lists_that_contradict_themselves_are_refused(change, words):
     document = forged(change)
     for one in document["releases"]:
         if isinstance(one, dict) and isinstance(one.get("certificate"), dict):
-            one["certificate"] = sealed(one["certificate"])
+            one["certificate"] = with_checksum(one["certificate"])
     with pytest.raises(BadDocument, match=words):
-        check_text(json.dumps(sealed(document)), seconds=1e-9)
+        check_text(json.dumps(with_checksum(document)), seconds=1e-9)
 
 
 def test_a_false_certificate_makes_a_false_ledger():
@@ -304,7 +312,7 @@ def test_a_false_certificate_makes_a_false_ledger():
 
 
 def test_claims_of_the_total_have_to_be_those_of_the_certificates():
-    honest = announced(SIZES, adjacency=dm.Adjacency.ZERO_OUT).to_dict()
+    honest = non_adaptive(SIZES, adjacency=dm.Adjacency.ZERO_OUT).to_dict()
     assert checked(honest).kind is Kind.PROVED
     for rows in ([[1.9, 1e-4]], [[2.0, 0.0]], []):
         with pytest.raises(BadDocument, match="less than the claim"):
@@ -316,7 +324,7 @@ def test_claims_of_the_total_have_to_be_those_of_the_certificates():
 
 
 def test_laws_of_runs_that_are_none_are_refused():
-    honest = announced((STEPS, dm.NegativeBinomialRuns(1.0, 0.5))).to_dict()
+    honest = non_adaptive((STEPS, dm.ledgers.NegativeBinomialRuns(1.0, 0.5))).to_dict()
     for law in (
         {"law": "poisson", "mean_runs": plain(0.0)},
         {"law": "poisson", "mean_runs": plain(1e6)},
@@ -345,7 +353,7 @@ def test_laws_of_runs_that_are_none_are_refused():
 )
 def test_blocks_on_one_batch_have_the_noise_of_all_together(blocks, right):
     """The inverse squares of the noise of mechanisms on one batch add up."""
-    document = announced(COUNT).to_dict()
+    document = non_adaptive(COUNT).to_dict()
     document["releases"][0]["certificate"]["claim"]["sigma"] = plain(3.0)
     document["releases"][0]["blocks"] = {f"block {k}": plain(sigma) for k, sigma in enumerate(blocks)}
     if right:
@@ -359,17 +367,17 @@ def test_every_row_of_a_total_goes_to_the_releases_that_it_fits_most_closely():
     rare = dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-4, participation=dm.Poisson(0.1))
     louder = dm.certify_sigma(dm.Identity(8), 1.5 * STEPS.sigma, delta=1e-4, participation=dm.Poisson(0.2))
     for releases in ((rare, STEPS, louder), (louder, STEPS, rare), (rare, louder, STEPS)):
-        document = announced(*releases).to_dict()
+        document = non_adaptive(*releases).to_dict()
         assert len(document["total"]["sampled"]["decimal"]) == 3
         assert checked(document, seconds=1e-9).parts[-2].kind is Kind.PROVED
     longer = dm.certify_sigma(dm.Identity(16), STEPS.sigma, delta=1e-4, participation=dm.Poisson(0.2))
-    assert checked(announced(louder, longer), seconds=1e-9).parts[-2].kind is Kind.PROVED
+    assert checked(non_adaptive(louder, longer), seconds=1e-9).parts[-2].kind is Kind.PROVED
 
 
 def test_draws_for_the_total_and_for_the_claims_may_err_both(monkeypatch):
     told = Verdict(Kind.PROVED, "the total", "as told", 3e-12)
     monkeypatch.setattr(ledgers, "_together", lambda words, *given: told)
-    assert checked(announced(COUNT, PLAN)).failure == 3e-12
+    assert checked(non_adaptive(COUNT, PLAN)).failure == 3e-12
     own = ledgers.Certifier.of
 
     def drawn(certifier, document, delta=1.0):
@@ -378,7 +386,7 @@ def test_draws_for_the_total_and_for_the_claims_may_err_both(monkeypatch):
         return dataclasses.replace(found, verdict=verdict)
 
     monkeypatch.setattr(ledgers.Certifier, "of", drawn)
-    assert checked(announced(COUNT, PLAN)).failure == pytest.approx(2e-10 + 3e-12, rel=1e-12)
+    assert checked(non_adaptive(COUNT, PLAN)).failure == pytest.approx(2e-10 + 3e-12, rel=1e-12)
 
 
 # ---- Filters.
@@ -386,7 +394,7 @@ def test_draws_for_the_total_and_for_the_claims_may_err_both(monkeypatch):
 
 def test_a_claim_may_be_charged_a_smaller_delta_at_which_it_is_true():
     """A certificate that is drawn keeps the draws' share of delta apart."""
-    document = chosen(dm.ClaimCurrency(), COUNT).to_dict()
+    document = chosen(dm.ledgers.ClaimAccounting(), COUNT).to_dict()
     release = document["releases"][0]
     release["certificate"]["claim"]["sigma"] = plain(1.2 * COUNT.sigma)
     for delta, kind in ((0.9e-5, Kind.PROVED), (1e-9, Kind.REFUTED)):
@@ -398,18 +406,18 @@ def test_a_claim_may_be_charged_a_smaller_delta_at_which_it_is_true():
 
 
 @pytest.mark.parametrize(
-    ("currency", "entries"),
+    ("accounting", "entries"),
     [
-        (dm.GdpCurrency(), (COUNT, PLAN)),
-        (dm.RenyiCurrency(), (COUNT, STEPS, PLAN, STEPS)),
-        (dm.RenyiCurrency(6), (COUNT, STEPS)),
-        (dm.ClaimCurrency(), (COUNT, STEPS)),
-        (dm.ClaimCurrency(1e-4), (COUNT, COUNT)),
+        (dm.ledgers.GdpAccounting(), (COUNT, PLAN)),
+        (dm.ledgers.RenyiAccounting(), (COUNT, STEPS, PLAN, STEPS)),
+        (dm.ledgers.RenyiAccounting(6), (COUNT, STEPS)),
+        (dm.ledgers.ClaimAccounting(), (COUNT, STEPS)),
+        (dm.ledgers.ClaimAccounting(1e-4), (COUNT, COUNT)),
     ],
     ids=repr,
 )
-def test_budgets_are_proved_and_forged_ones_refused(currency, entries):
-    honest = chosen(currency, *entries).to_dict()
+def test_budgets_are_proved_and_forged_ones_refused(accounting, entries):
+    honest = chosen(accounting, *entries).to_dict()
     verdict = checked(honest)
     assert verdict.kind is Kind.PROVED
     # A price that is too low.
@@ -424,7 +432,7 @@ def test_budgets_are_proved_and_forged_ones_refused(currency, entries):
     limits = high["total"]["limits"]["decimal"]
     high["total"]["limits"] = plain([1.02 * limits[0], *limits[1:]])
     assert checked(high).parts[-1].kind is (
-        Kind.REFUTED if isinstance(currency, dm.GdpCurrency) else Kind.NOT_CHECKED
+        Kind.REFUTED if isinstance(accounting, dm.ledgers.GdpAccounting) else Kind.NOT_CHECKED
     )
     # And sums that are more than the limit, or than what is said to be spent.
     for name in ("limits", "spent"):
@@ -436,7 +444,7 @@ def test_budgets_are_proved_and_forged_ones_refused(currency, entries):
 
 
 def test_another_budget_may_be_asked_for():
-    ledger = chosen(dm.GdpCurrency(), COUNT)
+    ledger = chosen(dm.ledgers.GdpAccounting(), COUNT)
     assert checked(ledger, total=(CHOSEN.eps * 1.01, CHOSEN.delta)).kind is Kind.PROVED
     assert checked(ledger, total=(CHOSEN.eps * 0.99, CHOSEN.delta)).kind is Kind.REFUTED
     for total in ((1.0, 0.0), (-1.0, 0.1), (math.nan, 0.1), (1.0, 1.0)):
@@ -445,35 +453,35 @@ def test_another_budget_may_be_asked_for():
 
 
 def test_a_budget_of_nothing_is_kept_by_nothing():
-    empty = chosen(dm.GdpCurrency()).to_dict()
+    empty = chosen(dm.ledgers.GdpAccounting()).to_dict()
     assert checked(empty).kind is Kind.PROVED
     empty["total"]["limits"] = plain([0.0])
     assert checked(empty).kind is Kind.PROVED
 
 
 def test_prices_without_a_theorem_are_not_checked():
-    honest = chosen(dm.RenyiCurrency(), COUNT).to_dict()
-    other = chosen(dm.ClaimCurrency(), STEPS).to_dict()
+    honest = chosen(dm.ledgers.RenyiAccounting(), COUNT).to_dict()
+    other = chosen(dm.ledgers.ClaimAccounting(), STEPS).to_dict()
     honest["releases"] = other["releases"]
     honest["releases"][0]["price"] = plain([0.01])
     honest["total"] = plain({"limits": [0.02], "spent": [0.01]})
-    honest["ledger"]["currency"] = {"type": "GdpCurrency"}
+    honest["ledger"]["accounting"] = {"type": "GdpAccounting"}
     assert "no theorem here gives" in checked(honest).parts[-1].reason
-    claims = chosen(dm.ClaimCurrency(), STEPS).to_dict()
+    claims = chosen(dm.ledgers.ClaimAccounting(), STEPS).to_dict()
     claims["releases"][0]["certificate"]["claim"]["sigma"] = plain(0.5)
     assert "was not proved" in checked(claims).parts[-1].reason
-    free = chosen(dm.ClaimCurrency(), STEPS).to_dict()
+    free = chosen(dm.ledgers.ClaimAccounting(), STEPS).to_dict()
     free["releases"][0]["price"] = plain([2.0, 0.0])
     assert "is charged delta 0.0 only" in checked(free).parts[-1].reason
 
 
 def test_filters_that_are_none_are_refused():
-    honest = chosen(dm.RenyiCurrency(), COUNT).to_dict()
+    honest = chosen(dm.ledgers.RenyiAccounting(), COUNT).to_dict()
     for change, words in (
-        (setting(currency={"type": "Other"}), "a budget of"),
-        (setting(currency={"type": ["x"]}), "a budget of"),
-        (setting(currency={"type": "RenyiCurrency", "order": 1}), "the order is 1"),
-        (setting(currency={"type": "RenyiCurrency"}), "other entries"),
+        (setting(accounting={"type": "Other"}), "a budget of"),
+        (setting(accounting={"type": ["x"]}), "a budget of"),
+        (setting(accounting={"type": "RenyiAccounting", "order": 1}), "the order is 1"),
+        (setting(accounting={"type": "RenyiAccounting"}), "other entries"),
         (setting(budget={"eps": plain(1.0)}), "other entries"),
         (setting(budget={"eps": plain(-1.0), "delta": plain(0.1)}), "a budget of"),
         (stated("limits", [1.0, 1.0]), "limits has"),
@@ -488,12 +496,14 @@ def test_filters_that_are_none_are_refused():
 
 
 def test_what_a_total_takes_is_limited(monkeypatch):
-    noisy = announced(dm.DiscreteGaussian(20), dm.DiscreteGaussian(30), STEPS)
+    noisy = non_adaptive(dm.DiscreteGaussian(20), dm.DiscreteGaussian(30), STEPS)
     monkeypatch.setattr(ledgers, "_MOST_NOISE", 49)
     assert checked(noisy).parts[-1].reason == "counts of noise 49 and more together"
     monkeypatch.setattr(ledgers, "_PATIENCE", -1)
     assert (
-        checked(announced(*((COUNT, dm.PoissonRuns(mean)) for mean in (1.0, 2.0)))).parts[-1].reason
+        checked(non_adaptive(*((COUNT, dm.ledgers.PoissonRuns(mean)) for mean in (1.0, 2.0))))
+        .parts[-1]
+        .reason
         == "the time is up"
     )
     with pytest.raises(TimeIsUp):
@@ -504,6 +514,6 @@ def test_equal_selections_are_computed_once(monkeypatch):
     calls = []
     best = ledgers._best_of
     monkeypatch.setattr(ledgers, "_best_of", lambda *given: calls.append(1) or best(*given))
-    law = dm.PoissonRuns(1.0)
-    checked(announced((COUNT, law), (COUNT, law)))
+    law = dm.ledgers.PoissonRuns(1.0)
+    checked(non_adaptive((COUNT, law), (COUNT, law)))
     assert len(calls) == 1

@@ -11,7 +11,7 @@ from scipy import integrate, stats
 
 from dpmech.checker import components, mixtures
 from dpmech.checker.claims import claim_of
-from dpmech.checker.confidence import Bet, Work
+from dpmech.checker.confidence import SequentialTest, Work
 from dpmech.checker.documents import BadDocument, decode
 from dpmech.checker.mixtures import Mixed, Mixture, Star, Tilt, log_sum
 from dpmech.checker.strategies import PRECISION, NotChecked, strategy_of
@@ -337,45 +337,50 @@ def test_a_bet_is_lost_where_the_mean_is_not_below():
     rng = np.random.default_rng(6)
     wins = 0
     for _ in range(400):
-        bet = Bet(0.1, 1.0, 0.05, upper=True)
+        trial = SequentialTest(0.1, 1.0, 0.05, upper=True)
         for _ in range(20):
-            bet.add((rng.random(50) < 0.1).astype(float))
-        wins += bet.won
+            trial.add((rng.random(50) < 0.1).astype(float))
+        wins += trial.won
     assert wins <= stats.binom.ppf(1 - 1e-9, 400, 0.05)
     wins = 0
     for _ in range(400):
-        bet = Bet(0.1, math.inf, 0.05, upper=False)
+        trial = SequentialTest(0.1, math.inf, 0.05, upper=False)
         for _ in range(20):
-            bet.add((rng.random(50) < 0.1).astype(float))
-        wins += bet.won
+            trial.add((rng.random(50) < 0.1).astype(float))
+        wins += trial.won
     assert wins <= stats.binom.ppf(1 - 1e-9, 400, 0.05)
 
 
 def test_bets_are_won_in_the_number_of_draws_that_they_say():
     rng = np.random.default_rng(7)
     for upper, level in ((True, 0.12), (False, 0.08)):
-        bet = Bet(level, 1.0, 1e-9, upper=upper)
-        while not bet.won:
-            bet.add((rng.random(2000) < 0.1).astype(float))
-        assert 0.3 * bet.draws < bet.draws_needed < 3.0 * bet.draws
-        assert not bet.hopeless
-        assert f"{bet.draws} draws with mean" in str(bet)
-    hopeless = Bet(0.05, 1.0, 1e-9, upper=True)
+        trial = SequentialTest(level, 1.0, 1e-9, upper=upper)
+        while not trial.won:
+            trial.add((rng.random(2000) < 0.1).astype(float))
+        assert 0.3 * trial.draws < trial.draws_needed < 3.0 * trial.draws
+        assert not trial.hopeless
+        assert f"{trial.draws} draws with mean" in str(trial)
+    hopeless = SequentialTest(0.05, 1.0, 1e-9, upper=True)
     hopeless.add((rng.random(2000) < 0.1).astype(float))
     assert hopeless.hopeless
     assert hopeless.draws_needed == math.inf
-    certain = Bet(0.5, 0.4, 1e-9, upper=True)
+    certain = SequentialTest(0.5, 0.4, 1e-9, upper=True)
     assert (certain.won, str(certain)) == (True, "a bound on all draws")
-    assert not Bet(0.4, 0.4, 1e-9, upper=True).won
-    assert not Bet(0.5, 0.4, 1e-9, upper=False).won
+    assert not SequentialTest(0.4, 0.4, 1e-9, upper=True).won
+    assert not SequentialTest(0.5, 0.4, 1e-9, upper=False).won
 
 
 @pytest.mark.parametrize("upper", [True, False])
 @pytest.mark.parametrize(("level", "bound"), [(0.6, 1.0), (0.4, 1.0), (0.52, 30.0), (0.48, 30.0), (0.9, 1.0)])
 def test_the_capital_of_a_bet_is_what_its_definition_says(upper, level, bound):
     """Draw by draw, in plain numbers; the stakes of a batch are those of the draws before it."""
-    rng, bet, capital, seen = np.random.default_rng(9), Bet(level, bound, 1e-9, upper=upper), 0.0, []
-    assert (bet.draws, bet.mean, bet.draws_needed == math.inf) == (0, 0.0, not upper)
+    rng, trial, capital, seen = (
+        np.random.default_rng(9),
+        SequentialTest(level, bound, 1e-9, upper=upper),
+        0.0,
+        [],
+    )
+    assert (trial.draws, trial.mean, trial.draws_needed == math.inf) == (0, 0.0, not upper)
     for turn, size in enumerate((1, 3, 40, 200, 200), start=1):
         batch, stake = rng.random(size), 0.0
         if seen:
@@ -385,39 +390,39 @@ def test_the_capital_of_a_bet_is_what_its_definition_says(upper, level, bound):
             stake = min(gap / (variance + gap * gap), most / 2.0) if gap > 0.0 else 0.0
         gains = [math.log(1.0 + stake * (level - w if upper else w - level)) for w in batch]
         capital += math.fsum(gains) - 1e-9 * math.fsum(map(abs, gains))
-        bet.add(batch)
+        trial.add(batch)
         seen += batch.tolist()
-        assert bet._capital == pytest.approx(capital, rel=1e-12, abs=1e-14)
-        assert (bet.draws, bet.batches) == (len(seen), turn)
+        assert trial._capital == pytest.approx(capital, rel=1e-12, abs=1e-14)
+        assert (trial.draws, trial.batches) == (len(seen), turn)
         mean, variance = statistics.fmean(seen), statistics.pvariance(seen)
-        assert bet.mean == pytest.approx(mean, rel=1e-13)
+        assert trial.mean == pytest.approx(mean, rel=1e-13)
         gap = level - mean if upper else mean - level
         needed = 2.0 * math.log(1e9) * variance / gap**2 if gap > 0.0 else math.inf
-        assert bet.draws_needed == pytest.approx(needed, rel=1e-9)
-        assert bet.hopeless == (-gap > 3.0 * math.sqrt(variance / len(seen)))
-    assert bet.won == (capital >= math.log(1e9))
+        assert trial.draws_needed == pytest.approx(needed, rel=1e-9)
+        assert trial.hopeless == (-gap > 3.0 * math.sqrt(variance / len(seen)))
+    assert trial.won == (capital >= math.log(1e9))
 
 
 @pytest.mark.parametrize("upper", [True, False])
 def test_a_bet_is_given_up_beyond_three_standard_errors(upper):
     draws = np.tile([0.25, 0.75], 200)  # mean 0.5, standard deviation 0.25, standard error 0.0125
     for errors, hopeless in ((2.9, False), (3.1, True), (0.0, False), (-4.0, False)):
-        bet = Bet(0.5 + (-errors if upper else errors) * 0.0125, 1.0, 1e-9, upper=upper)
-        bet.add(draws)
-        assert bet.hopeless is hopeless
+        trial = SequentialTest(0.5 + (-errors if upper else errors) * 0.0125, 1.0, 1e-9, upper=upper)
+        trial.add(draws)
+        assert trial.hopeless is hopeless
 
 
 @pytest.mark.parametrize("value", [-1.0, math.nan])
 def test_bets_refuse_what_is_no_weight(value):
     with pytest.raises(ArithmeticError):
-        Bet(0.5, 1.0, 1e-9, upper=True).add(np.array([value]))
+        SequentialTest(0.5, 1.0, 1e-9, upper=True).add(np.array([value]))
 
 
 @pytest.mark.parametrize(("level", "bound"), [(0.5, math.nan), (math.nan, 1.0), (0.0, 1.0), (0.5, -1.0)])
 def test_bets_refuse_what_bounds_nothing(level, bound):
     """Else a stake would have no limit, and draws below the level win with any mean."""
     with pytest.raises(ArithmeticError):
-        Bet(level, bound, 1e-9, upper=True)
+        SequentialTest(level, bound, 1e-9, upper=True)
 
 
 # ---- components
@@ -486,7 +491,7 @@ def test_waiting_examples_join_as_a_simulation_does():
 
 def test_where_chance_leaves_no_choice_there_is_no_mixture():
     assert mixtures_of(LAMBDA, {"type": "BallsInBins", "bins": 1}) is None
-    assert mixtures_of(LAMBDA, {"type": "MinSepSampling", "min_sep": 1, "sampling_prob": 1.0}) is None
+    assert mixtures_of(LAMBDA, {"type": "BMinSep", "min_sep": 1, "sampling_prob": 1.0}) is None
 
 
 def test_many_steps_are_narrowed_and_stay_above():
@@ -590,7 +595,7 @@ def test_wide_mixtures_have_no_lower_one(monkeypatch):
             {"type": "UserBallsInBins", "bins": 200, "max_examples_per_user": 9},
         ),
         (LAMBDA, {"type": "FreshBallsInBins", "bins": 2}),
-        ({**LAMBDA, "n": 40}, {"type": "MinSepSampling", "min_sep": 2, "sampling_prob": 0.5}),
+        ({**LAMBDA, "n": 40}, {"type": "BMinSep", "min_sep": 2, "sampling_prob": 0.5}),
     ],
 )
 def test_too_many_components_are_not_begun(strategy, participation):
@@ -627,9 +632,9 @@ def test_entries_near_the_ends_of_float64_are_not_checked(strategy):
         {"type": "BallsInBins", "bins": 0},
         {"type": "BallsInBins", "bins": True},
         {"type": "BallsInBins", "bins": 2, "more": 1},
-        {"type": "MinSepSampling", "min_sep": 7, "sampling_prob": 0.5},
-        {"type": "MinSepSampling", "min_sep": 2, "sampling_prob": 0.0},
-        {"type": "MinSepSampling", "min_sep": 2, "sampling_prob": 1},
+        {"type": "BMinSep", "min_sep": 7, "sampling_prob": 0.5},
+        {"type": "BMinSep", "min_sep": 2, "sampling_prob": 0.0},
+        {"type": "BMinSep", "min_sep": 2, "sampling_prob": 1},
     ],
 )
 def test_participations_that_are_none_are_refused(participation):

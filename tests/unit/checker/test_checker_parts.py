@@ -585,14 +585,14 @@ class Notes:
 
 @pytest.mark.parametrize("upper", [True, False])
 def test_a_bet_is_about_what_is_left_of_delta(upper, monkeypatch):
-    monkeypatch.setattr(mixtures, "Bet", Notes)
+    monkeypatch.setattr(mixtures, "SequentialTest", Notes)
     monkeypatch.setattr(mixtures.time, "process_time", iter(np.arange(0.0, 1000.0)).__next__)
     draws = Draws(0.25, 4.0)
-    bet, won = mixtures._played(draws, 1e-3, 0.5, Work(1e-9, 3.5, None), upper=upper)
+    trial, won = mixtures._played(draws, 1e-3, 0.5, Work(1e-9, 3.5, None), upper=upper)
     level = 0.5 - 4.004e-3 if upper else 0.5 + 4.004e-3
     assert Notes.made == (pytest.approx(level, rel=1e-13), pytest.approx(4.004, rel=1e-13), 1e-9, upper)
     assert (won, draws.sign) == (False, 1.0 if upper else -1.0)
-    assert bet.batches == 3  # at 1, 2 and 3 seconds; 4 are too many
+    assert trial.batches == 3  # at 1, 2 and 3 seconds; 4 are too many
 
 
 @pytest.mark.parametrize(("needed", "batches"), [(1.0, 9), (15_800.0, 9), (15_900.0, 5)])
@@ -604,10 +604,10 @@ def test_a_bet_that_will_not_be_won_in_time_is_given_up(needed, batches, monkeyp
             super().__init__(*arguments, **options)
             self.draws_needed = needed
 
-    monkeypatch.setattr(mixtures, "Bet", Far)
+    monkeypatch.setattr(mixtures, "SequentialTest", Far)
     monkeypatch.setattr(mixtures.time, "process_time", iter(np.arange(0.0, 1000.0)).__next__)
-    bet, won = mixtures._played(Draws(0.25, 4.0), 0.0, 0.5, Work(1e-9, 9.5, None), upper=True)
-    assert (won, bet.batches) == (False, batches)
+    trial, won = mixtures._played(Draws(0.25, 4.0), 0.0, 0.5, Work(1e-9, 9.5, None), upper=True)
+    assert (won, trial.batches) == (False, batches)
 
 
 def test_hopeless_bets_end_and_first_batches_are_played(monkeypatch):
@@ -616,7 +616,7 @@ def test_hopeless_bets_end_and_first_batches_are_played(monkeypatch):
             super().__init__(*arguments, **options)
             self.hopeless = True
 
-    monkeypatch.setattr(mixtures, "Bet", Hopeless)
+    monkeypatch.setattr(mixtures, "SequentialTest", Hopeless)
     assert mixtures._played(Draws(0.25, 4.0), 0.0, 0.5, Work(1e-9, 9.0, None), upper=True)[0].batches == 1
     late = mixtures._played(Draws(0.25, 4.0), 0.0, 0.5, Work(1e-9, -1.0, None), upper=True)
     assert late[0].batches == 1

@@ -14,20 +14,20 @@ from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, d
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
-from tests.support.checker_files import certificate, plain, sealed
+from tests.support.checker_files import certificate, plain, with_checksum
 
 STRATEGY = dm.LambdaCGD(12, 0.5)
 
 
-def resealed(document):
-    """The document with its seal, and that of the certificate in it, made anew."""
+def rehashed(document):
+    """The document with its checksum, and that of the certificate in it, made anew."""
     if "certificate" in document:
-        document = document | {"certificate": sealed(document["certificate"])}
-    return json.dumps(sealed(document))
+        document = document | {"certificate": with_checksum(document["certificate"])}
+    return json.dumps(with_checksum(document))
 
 
 def checked(document, seconds=10.0, seed=1):
-    return check_text(resealed(document), seconds=seconds, rng=np.random.default_rng(seed))
+    return check_text(rehashed(document), seconds=seconds, rng=np.random.default_rng(seed))
 
 
 def record(strategy, participation, steps, *, most=None, apart=None, sigma=None, **changes):
@@ -41,7 +41,10 @@ def record(strategy, participation, steps, *, most=None, apart=None, sigma=None,
         cal.certificate(1.0, 10.0),
         steps,
         dm.executed_epsilon(cal, steps) if stopped else cal.achieved,
-        *(dm.Randomness("system entropy", 64 * digit, seeded=False, generator="philox") for digit in "01"),
+        *(
+            dm.certificates.Randomness("system entropy", 64 * digit, seeded=False, generator="philox")
+            for digit in "01"
+        ),
         smallest_separation=apart,
         most_participations=most,
         stopped_by_plan=stopped,
@@ -173,7 +176,7 @@ def swapped(participation, sigma, eps, steps, most=1, apart=None, strategy=None)
     return document
 
 
-SEP = {"type": "MinSepSampling", "min_sep": 3, "sampling_prob": 0.2}
+SEP = {"type": "BMinSep", "min_sep": 3, "sampling_prob": 0.2}
 BINS, FRESH = {"type": "BallsInBins", "bins": 6}, {"type": "FreshBallsInBins", "bins": 6}
 
 
@@ -249,7 +252,7 @@ def claim_with(participation, n=12):
         ({"type": "FreshBallsInBins", "bins": 4}, (3, 1, False)),
         ({"type": "MinSep", "min_sep": 5, "max_participations": None}, (3, 5, False)),
         ({"type": "MinSep", "min_sep": 1, "max_participations": 1}, (1, 1, False)),
-        ({"type": "MinSepSampling", "min_sep": 5, "sampling_prob": 0.1}, (3, 5, False)),
+        ({"type": "BMinSep", "min_sep": 5, "sampling_prob": 0.1}, (3, 5, False)),
     ],
 )
 def test_how_often_and_how_far_apart_one_example_may_take_part(participation, limits):
@@ -266,7 +269,7 @@ def test_how_often_and_how_far_apart_one_example_may_take_part(participation, li
         ({"type": "MinSep", "min_sep": 4, "max_participations": 2}, 3, 3, {"min_sep": 3}),
         ({"type": "MinSep", "min_sep": 4, "max_participations": 2}, 9, 9, {}),
         ({"type": "BallsInBins", "bins": 4}, 9, 12, {}),
-        ({"type": "MinSepSampling", "min_sep": 4, "sampling_prob": 0.1}, 2, 4, {}),
+        ({"type": "BMinSep", "min_sep": 4, "sampling_prob": 0.1}, 2, 4, {}),
     ],
 )
 def test_the_claim_on_the_first_steps(participation, steps, covered, own):
@@ -316,18 +319,18 @@ def test_other_documents_are_refused():
     for changes in ({"schema_version": 2}, {"more": 1}, {"certificate": 1}, {"run": 1}):
         content = HONEST | changes
         with pytest.raises(BadDocument):
-            check_text(json.dumps(sealed(content)))
+            check_text(json.dumps(with_checksum(content)))
     inner = copy.deepcopy(HONEST)
     inner["certificate"]["claim"]["n"] = 13
     with pytest.raises(BadDocument, match="checksum"):
-        check_text(json.dumps(sealed(inner)))
+        check_text(json.dumps(with_checksum(inner)))
     with pytest.raises(BadDocument, match="no ledger"):
-        check_text(resealed(HONEST), total=(1.0, 1e-5))
+        check_text(rehashed(HONEST), total=(1.0, 1e-5))
 
 
 def test_a_text_is_what_a_file_is(tmp_path):
     path = tmp_path / "record.json"
-    path.write_text(resealed(HONEST), encoding="utf-8")
+    path.write_text(rehashed(HONEST), encoding="utf-8")
     assert check_file(path) == check_text(path.read_bytes()) == check_text(path.read_text(encoding="utf-8"))
     with pytest.raises(BadDocument, match="not JSON"):
         check_text("\ud800")

@@ -233,7 +233,7 @@ def test_sensitivities_hold_the_one_found_by_enumeration():
 
 
 @pytest.mark.parametrize(("n", "apart", "most"), [(9, 2, 3), (9, 1, 4), (8, 3, 2)])
-def test_unequal_orthogonal_columns_by_dynamic_programme(n, apart, most):
+def test_unequal_orthogonal_columns_by_dynamic_program(n, apart, most):
     rng = random.Random(n)
     strategy = strategy_of({"type": "Diagonal", "entries": [rng.uniform(0.1, 3.0) for _ in range(n)]})
     found = sensitivity(strategy, Pattern(apart, most))

@@ -9,6 +9,7 @@ import pytest
 from flint import arb
 
 import dpmech as dm
+from dpmech.certificates import AdaptiveClip
 from dpmech.checker import BadDocument, Kind, check_file, decide, losses, records
 from dpmech.checker import __main__ as command
 from dpmech.checker.__main__ import main
@@ -16,13 +17,12 @@ from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer, Work
 from dpmech.checker.documents import decode
 from dpmech.checker.pairs import sampled_curve
-from dpmech.documents import AdaptiveClip
-from tests.support.checker_files import certificate, plain, sealed, write
+from tests.support.checker_files import certificate, plain, with_checksum, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))
 IDENTITY, LAMBDA = {"type": "Identity", "n": 12}, {"type": "LambdaCGD", "n": 12, "lam": 0.5}
 # Bounds that are looser than 2 % in sigma: what they claim is true with less noise too.
-LOOSE = {"bins_moments", "bins_moments_6", "bins_moments_24", "bins_programme", "bins_programme_24"}
+LOOSE = {"bins_moments", "bins_moments_6", "bins_moments_24", "bins_program", "bins_program_24"}
 LOOSE |= {"users_in_bins_moments"}
 
 
@@ -36,7 +36,7 @@ def test_saved_certificates_are_proved(path):
     # Each of these has a draw that proves it; an honest claim is refused once in a million at most.
     verdict = check_file(path, seconds=20.0, rng=np.random.default_rng(1))
     assert verdict.kind is Kind.PROVED
-    drawn = path.stem.startswith(("bins", "rests", "users_in_bins"))
+    drawn = path.stem.startswith(("bins", "b-min-sep", "users_in_bins"))
     assert 0.0 <= verdict.failure <= (decide.FAILURE if drawn else 0.0)
     assert ("except with probability" in str(verdict)) == (verdict.failure > 0.0)
 
@@ -46,10 +46,10 @@ def test_two_per_cent_less_noise_is_never_proved(path, tmp_path):
     document = json.loads(path.read_text(encoding="utf-8"))
     document["claim"]["sigma"] = plain(0.98 * document["claim"]["sigma"]["decimal"])
     verdict = check_file(
-        write(tmp_path / path.name, sealed(document)), seconds=4.0, rng=np.random.default_rng(1)
+        write(tmp_path / path.name, with_checksum(document)), seconds=4.0, rng=np.random.default_rng(1)
     )
     # From below, truncated batches are known by less than their bound.
-    assert verdict.kind is (Kind.NOT_CHECKED if path.stem == "cut_lots" else Kind.REFUTED)
+    assert verdict.kind is (Kind.NOT_CHECKED if path.stem == "truncated_batches" else Kind.REFUTED)
 
 
 PLAN = {"type": "LambdaCGD", "n": 3900, "lam": 0.9}, {"type": "BallsInBins", "bins": 390}
@@ -107,7 +107,7 @@ GAUSSIAN = 0.6002290722  # for eps 8, delta 1e-5 at sensitivity 1
         (IDENTITY, {"type": "UserBallsInBins", "bins": 1, "max_examples_per_user": 2}, {}, 2 * 12**0.5),
         (
             IDENTITY,
-            {"type": "FixedSizeLots", "dataset_size": 9, "lot_size": 9},
+            {"type": "FixedSizeBatches", "dataset_size": 9, "batch_size": 9},
             {"adjacency": "replace_one"},
             2 * 12**0.5,
         ),
@@ -135,8 +135,12 @@ NOT_COVERED = [
     (LAMBDA, {"type": "CyclicPoisson", "sampling_prob": 0.1, "cycle": 3}, {}),
     (LAMBDA, {"type": "BallsInBins", "bins": 3}, {"adjacency": "replace_one"}),
     ({"type": "BandedToeplitz", "n": 4, "coefs": [1.0, -0.5]}, {"type": "BallsInBins", "bins": 2}, {}),
-    (IDENTITY, {"type": "TruncatedPoisson", "sampling_prob": 0.1, "max_lot_size": 3, "dataset_size": 9}, {}),
-    (IDENTITY, {"type": "FixedSizeLots", "dataset_size": 9, "lot_size": 3}, {}),
+    (
+        IDENTITY,
+        {"type": "TruncatedPoisson", "sampling_prob": 0.1, "truncated_batch_size": 3, "dataset_size": 9},
+        {},
+    ),
+    (IDENTITY, {"type": "FixedSizeBatches", "dataset_size": 9, "batch_size": 3}, {}),
     (IDENTITY, {"type": "Shuffled"}, {}),
     ({"type": "Identity", "n": 10**8}, {"type": "EveryStep"}, {}),
 ]
@@ -161,7 +165,10 @@ def test_without_a_theorem_nothing_is_proved_however_large_the_noise(
         ({"type": "MinSep", "min_sep": 2, "max_participations": 0}, {}),
         ({"type": "UserPoisson", "sampling_prob": 0.1, "max_examples_per_user": 2}, {"unit": "example"}),
         ({"type": "Poisson", "sampling_prob": 1.5}, {}),
-        ({"type": "TruncatedPoisson", "sampling_prob": 0.1, "max_lot_size": 9, "dataset_size": 9}, {}),
+        (
+            {"type": "TruncatedPoisson", "sampling_prob": 0.1, "truncated_batch_size": 9, "dataset_size": 9},
+            {},
+        ),
     ],
 )
 def test_participations_that_are_none_are_refused(tmp_path, participation, changes):
@@ -211,7 +218,7 @@ def test_what_is_not_checked_is_listed_and_nothing_depends_on_sentences(tmp_path
     document = certificate(IDENTITY, {"type": "EveryStep"}, 8.0, 1e-5, 3.0)
     words = check_file(write(tmp_path / "a.json", document))
     forged = {"guarantee": "PROVED by everyone", "trainer": {"noise": "none"}, "evidence": {"witness": {}}}
-    other = check_file(write(tmp_path / "b.json", sealed(document | forged)))
+    other = check_file(write(tmp_path / "b.json", with_checksum(document | forged)))
     assert other == words
     assert "not checked: " in str(words)
     assert "everyone" not in str(other)
@@ -245,9 +252,9 @@ def test_time_ends_also_within_a_lattice(tmp_path, monkeypatch, seconds):
 def test_other_documents(tmp_path):
     for entry in ("run", "releases"):
         with pytest.raises(BadDocument, match=r"no certificate|other entries"):
-            check_file(write(tmp_path / "other.json", sealed({entry: {}})))
+            check_file(write(tmp_path / "other.json", with_checksum({entry: {}})))
     with pytest.raises(BadDocument, match="no claim"):
-        check_file(write(tmp_path / "other.json", sealed({"x": 1})))
+        check_file(write(tmp_path / "other.json", with_checksum({"x": 1})))
 
 
 def test_trouble_with_numbers_is_not_checked(tmp_path, monkeypatch):
@@ -370,7 +377,12 @@ def test_lattices_become_finer_only_while_they_may_decide(tmp_path, monkeypatch)
     ups, downs = [], []
     counting(monkeypatch, "law_above", ups)
     counting(monkeypatch, "law_below", downs)
-    participation = {"type": "TruncatedPoisson", "sampling_prob": 0.3, "max_lot_size": 4, "dataset_size": 12}
+    participation = {
+        "type": "TruncatedPoisson",
+        "sampling_prob": 0.3,
+        "truncated_batch_size": 4,
+        "dataset_size": 12,
+    }
     plan = {"type": "Identity", "n": 4}, participation, 1.0
 
     def seen(delta):
@@ -472,7 +484,7 @@ def test_a_direction_that_ends_in_no_answer_leaves_the_other_one_to_be_refuted()
 
 def test_of_neighbours_that_replace_one_either_may_come_first():
     document = certificate(
-        IDENTITY, {"type": "FixedSizeLots", "dataset_size": 9, "lot_size": 3}, 1.0, 1e-2, 2.0
+        IDENTITY, {"type": "FixedSizeBatches", "dataset_size": 9, "batch_size": 3}, 1.0, 1e-2, 2.0
     )
     document["claim"]["adjacency"] = "replace_one"
     shape = decide._shape(claim_of(decode(document)))
@@ -578,22 +590,24 @@ def test_of_users_the_upper_curve_counts_from_above_and_the_lower_one_from_below
 
 
 def test_the_smallest_and_the_largest_batches_are_read():
-    fixed = {"type": "FixedSizeLots", "dataset_size": 1, "lot_size": 1}
+    fixed = {"type": "FixedSizeBatches", "dataset_size": 1, "batch_size": 1}
     assert isinstance(shape_of(fixed, IDENTITY, adjacency="replace_one"), decide.Gaussian)
     assert shape_of(fixed | {"dataset_size": 2}, IDENTITY, adjacency="replace_one").names
-    cut = {"type": "TruncatedPoisson", "sampling_prob": 0.5, "max_lot_size": 1, "dataset_size": 2}
+    cut = {"type": "TruncatedPoisson", "sampling_prob": 0.5, "truncated_batch_size": 1, "dataset_size": 2}
     assert shape_of(cut, IDENTITY, adjacency="zero_out").names
-    assert shape_of(cut | {"max_lot_size": 4, "dataset_size": 5}, IDENTITY, adjacency="zero_out").names
+    assert shape_of(
+        cut | {"truncated_batch_size": 4, "dataset_size": 5}, IDENTITY, adjacency="zero_out"
+    ).names
     for wrong in (
-        {"max_lot_size": 2},
-        {"max_lot_size": 0},
+        {"truncated_batch_size": 2},
+        {"truncated_batch_size": 0},
         {"dataset_size": 1},
-        {"max_lot_size": 5, "dataset_size": 5},
+        {"truncated_batch_size": 5, "dataset_size": 5},
     ):
         with pytest.raises(BadDocument):
             shape_of(cut | wrong, IDENTITY, adjacency="zero_out")
     with pytest.raises(BadDocument):
-        shape_of(fixed | {"lot_size": 2}, IDENTITY, adjacency="replace_one")
+        shape_of(fixed | {"batch_size": 2}, IDENTITY, adjacency="replace_one")
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,12 @@ def test_the_baseline_is_poisson_sampled_whatever_the_plan_samples():
     assert baseline["participation"] == dm.Poisson(10 / 120).to_dict()
     assert (baseline["sigma"], baseline["rmse"]) == (SGD.sigma, SGD.rmse())
     assert baseline["guarantee"] == "deterministic upper bound"
-    assert (baseline["buffers"], baseline["redrawn"]) == (0, 0)
+    assert (baseline["buffers"], baseline["regenerated"]) == (0, 0)
     # Independent noise without amplification is not DP-SGD, and does worse.
     identity, correlated = document["strategies"]
     assert identity["label"] == "identity"
     assert identity["rmse"] > baseline["rmse"]
-    assert (correlated["buffers"], correlated["redrawn"]) == (0, 1)
+    assert (correlated["buffers"], correlated["regenerated"]) == (0, 1)
     for row in document["strategies"]:
         gain = Fraction(baseline["rmse"]) / Fraction(row["rmse"])
         assert gain * Fraction(99, 100) < Fraction(str(row["times_less_rmse"])) <= gain
@@ -57,7 +57,7 @@ def test_the_table_shows_it_first_and_marks_it():
     assert "identity" in rows[1]
     plain = dm.calibrate_sigma(dm.Identity(36), 2.0, 1e-5, participation=dm.MinSep(12, 3))
     assert times(SGD.rmse(), plain.rmse(), 3) in rows[1]
-    for column in ("times less", "buffers", "redrawn", "sampling"):
+    for column in ("times less", "buffers", "regenerated", "sampling"):
         assert column in text
 
 
@@ -80,9 +80,9 @@ def test_several_samplings_stand_in_one_table():
             row = rows[label, sampling]
             assert row["sigma"] == pytest.approx(expected.sigma, rel=1e-12)
             assert row["participation"] == expected.participation.to_dict()
-            assert (row["buffers"], row["redrawn"]) == (
+            assert (row["buffers"], row["regenerated"]) == (
                 noise_cost(strategy).buffers,
-                noise_cost(strategy).redrawn,
+                noise_cost(strategy).regenerated,
             )
     assert rows["identity", "poisson"]["times_less_rmse"] == 1.0
     # What no theorem covers has a row that says so, and no number.
@@ -242,5 +242,5 @@ def test_the_words_are_found():
     page = "# One\n\nThe error is 14, against 83 for DP-SGD.\n\n# Two\n\nPoisson sampling is elsewhere.\n"
     assert len(unqualified(page, sections=True)) == 1
     assert not unqualified(page, sections=False)
-    assert not unqualified("# One\n\nDP-SGD is a name.\n\nIt has Poisson lots.\n", sections=True)
+    assert not unqualified("# One\n\nDP-SGD is a name.\n\nIt has Poisson batches.\n", sections=True)
     assert not unqualified("DP-SGD here is the paper's: whatever the\nsampling.", sections=True)

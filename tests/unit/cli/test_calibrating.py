@@ -88,30 +88,30 @@ def test_calibrate_sampled():
     assert record["sigma"] == expected.sigma
 
 
-def test_lots_of_at_most_so_many_examples(tmp_path):
+def test_batches_of_at_most_so_many_examples(tmp_path):
     path = tmp_path / "cut.json"
     small = ["--dataset-size", "40", "--batch-size", "4", "--epochs", "1", "--sampling", "truncated-poisson"]
-    given = [*small, "--eps", "2", "--delta", "1e-5", "--max-lot-size", "9"]
+    given = [*small, "--eps", "2", "--delta", "1e-5", "--truncated-batch-size", "9"]
     result = run("calibrate", "--strategy", "identity", *given, "--adjacency", "zero_out", "--out", path)
     assert result.exit_code == 0
     certificate = dm.Certificate.load(path)
     assert certificate.participation == dm.TruncatedPoisson(0.1, 9, 40)
-    assert certificate.expected_batch_size == certificate.participation.truncation.expected_lot_size < 4.0
+    assert certificate.expected_batch_size == certificate.participation.truncation.expected_batch_size < 4.0
     refused = run("calibrate", "--strategy", "identity", *given)
     assert refused.exit_code == 2
     assert "no bound is proved for add_remove" in refused.stderr
     refused = run("calibrate", "--strategy", "identity", *given[:-2], "--adjacency", "zero_out")
-    assert "missing: --max-lot-size" in refused.stderr
+    assert "missing: --truncated-batch-size" in refused.stderr
 
 
-def test_lots_of_one_size(tmp_path):
+def test_batches_of_one_size(tmp_path):
     path = tmp_path / "fixed.json"
-    small = ["--dataset-size", "40", "--batch-size", "4", "--epochs", "1", "--sampling", "fixed-size-lots"]
+    small = ["--dataset-size", "40", "--batch-size", "4", "--epochs", "1", "--sampling", "fixed-size"]
     given = ["--strategy", "identity", *small, "--eps", "2", "--delta", "1e-5"]
     result = run("calibrate", *given, "--adjacency", "replace_one", "--method", "rdp", "--out", path)
     assert result.exit_code == 0
     certificate = dm.Certificate.load(path)
-    assert certificate.participation == dm.FixedSizeLots(40, 4)
+    assert certificate.participation == dm.FixedSizeBatches(40, 4)
     assert certificate.expected_batch_size == 4.0
     refused = run("calibrate", *given)
     assert refused.exit_code == 2

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
-from dpmech.documents.claim import with_checksum
+from dpmech.certificates.claim import with_checksum
 from tests.support import saved
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -133,8 +133,8 @@ def test_verify_prints_one_line_a_failure(path, tmp_path):
     assert len(lines) == 2
     assert lines[0].startswith(f"{forged}: REFUSED: claim: REFUTED: eps 2.0, delta 1e-05, add_remove")
     assert "delta is at least 1.44599e-5" in lines[0]
-    assert lines[1].startswith(f"{edited}: REFUSED: file: the seal is broken")
-    assert "  FAIL file: the seal is broken" in result.stdout
+    assert lines[1].startswith(f"{edited}: REFUSED: file: the checksum is broken")
+    assert "  FAIL file: the checksum is broken" in result.stdout
     found = json.loads(run("verify", path, forged, edited, "--json").stdout)["files"]
     assert [one["ok"] for one in found] == [True, False, False]
     assert found[1]["failures"] == [lines[0].split("REFUSED: ", 1)[1]]
@@ -155,12 +155,14 @@ def test_bad_input_of_verify(path, tmp_path):
 def test_the_tampered_copies_of_the_demo_are_refused(path):
     script = ROOT / "docs" / "examples" / "tamper.py"
     subprocess.run([sys.executable, str(script), str(path), str(path.parent)], check=True)
-    result = run("verify", path, path.parent / "edited.json", path.parent / "resealed.json")
+    result = run("verify", path, path.parent / "edited.json", path.parent / "rehashed.json")
     assert result.exit_code == 1
-    kept, edited, resealed = result.stdout.splitlines()
+    kept, edited, rehashed = result.stdout.splitlines()
     assert "VERIFIED" in kept
-    assert "edited.json: REFUSED: file: claim.sigma: the decimal" in edited or "the seal is broken" in edited
-    assert "resealed.json: REFUSED: claim: REFUTED: eps 2.0" in resealed
+    assert (
+        "edited.json: REFUSED: file: claim.sigma: the decimal" in edited or "the checksum is broken" in edited
+    )
+    assert "rehashed.json: REFUSED: claim: REFUTED: eps 2.0" in rehashed
 
 
 def test_a_second_policy_does_not_take_the_place_of_the_first(path, tmp_path):

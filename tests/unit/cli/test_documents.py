@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
     plain.certificate(1.0, 10.0).save("certificate.json")
     (tmp_path / "claims.toml").write_text(CLAIM)
     (tmp_path / "short.json").write_text(dm.Identity(36).to_json())
-    dm.new_key(tmp_path / "key.pem")
+    dm.certificates.new_key(tmp_path / "key.pem")
     return tmp_path
 
 

@@ -67,7 +67,7 @@ def test_junit_is_what_servers_read(folder):
     assert len(good) == len(dm.verify("good one.json").checks)
     kind, message = found["edited.json", "file"]
     assert kind == "failure"
-    assert message.startswith("the seal is broken")
+    assert message.startswith("the checksum is broken")
     assert found["missing.json", "file"] == ("error", REASON)
 
 
@@ -96,7 +96,7 @@ def test_workflow_commands_are_one_a_line(folder):
         "::notice file=good one.json,line=1,title=dpmech verify::VERIFIED: exact; claim PROVED"
     )
     assert lines[1].startswith(
-        "::error file=edited.json,line=1,title=dpmech verify%3A file::file: the seal is"
+        "::error file=edited.json,line=1,title=dpmech verify%3A file::file: the checksum is"
     )
     assert lines[2] == f"::error file=missing.json,line=1,title=dpmech verify%3A not verified::{REASON}"
     assert len(lines) == 3
@@ -216,7 +216,7 @@ def test_no_name_of_a_file_is_a_command_to_a_runner(name, form, fault, folder):
     ],
 )
 def test_other_commands_print_no_command_either(call, folder):
-    dm.new_key("key.pem")
+    dm.certificates.new_key("key.pem")
     for name in ("::error::a.json", "##[error]a.json", "a\n::error::b.json"):
         pathlib.Path(name).write_text(pathlib.Path(FILES[0]).read_text())
         result = done(call[0], name, *call[1:])
@@ -227,7 +227,7 @@ def test_other_commands_print_no_command_either(call, folder):
 def test_names_in_ledgers_and_claims_are_text(folder):
     hostile = "run\n::error::x\nother.json: VERIFIED: exact"
     for command in (
-        ("ledger", "add", "l.json", FILES[0], "--name", hostile, "--new", "--lot", hostile),
+        ("ledger", "add", "l.json", FILES[0], "--name", hostile, "--new", "--batch", hostile),
         ("ledger", "add-counts", "l.json", "--name", f"{hostile} 2", "--sigma", "20"),
         ("ledger", "show", "l.json", "--claims"),
         ("ledger", "show", "l.json", "--claims", "--json"),

@@ -91,8 +91,8 @@ def folder(tmp_path, monkeypatch):
         dm.Certificate.load("certificate.json"),
         36,
         certificate.achieved,
-        dm.Randomness("system", "0" * 64, seeded=False),
-        dm.Randomness("system", "1" * 64, seeded=False),
+        dm.certificates.Randomness("system", "0" * 64, seeded=False),
+        dm.certificates.Randomness("system", "1" * 64, seeded=False),
         smallest_separation=12,
         most_participations=3,
     ).save("run.json")
@@ -100,7 +100,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "claims.toml").write_text(CLAIM)
     (tmp_path / "plan.toml").write_text(PLAN)
     (tmp_path / "policy.toml").write_text("max_eps = 2\n")
-    dm.new_key("reviewer.pem")
+    dm.certificates.new_key("reviewer.pem")
     dm.sign("certificate.json", "reviewer.pem", "somebody")
     return tmp_path
 

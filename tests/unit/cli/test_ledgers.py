@@ -19,12 +19,12 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_an_announced_list_is_that_of_the_library(folder):
-    done("ledger", "add", "ledger.json", "sampled.json", "--name", "run 1", "--lot", "run 1", "--new")
+def test_an_non_adaptive_list_is_that_of_the_library(folder):
+    done("ledger", "add", "ledger.json", "sampled.json", "--name", "run 1", "--batch", "run 1", "--new")
     text = done("ledger", "add", "ledger.json", "plain.json", "--name", "run 2", "--close").stdout
     assert text.startswith("ledger.json: run 2 entered\n")
     expected = dm.Ledger()
-    expected.add("run 1", dm.Certificate.load("sampled.json"), lot="run 1")
+    expected.add("run 1", dm.Certificate.load("sampled.json"), batch="run 1")
     expected.add("run 2", dm.Certificate.load("plain.json"))
     expected.close()
     assert dm.Ledger.load("ledger.json").to_dict() == expected.to_dict()
@@ -37,19 +37,19 @@ def test_an_announced_list_is_that_of_the_library(folder):
 
 
 @pytest.mark.parametrize(
-    ("options", "currency"),
+    ("options", "accounting"),
     [
-        ((), dm.GdpCurrency()),
-        (("--currency", "renyi", "--order", "8"), dm.RenyiCurrency(8)),
-        (("--currency", "claims"), dm.ClaimCurrency()),
-        (("--currency", "claims", "--slack", "1e-6"), dm.ClaimCurrency(1e-6)),
+        ((), dm.ledgers.GdpAccounting()),
+        (("--accounting", "renyi", "--order", "8"), dm.ledgers.RenyiAccounting(8)),
+        (("--accounting", "claims"), dm.ledgers.ClaimAccounting()),
+        (("--accounting", "claims", "--slack", "1e-6"), dm.ledgers.ClaimAccounting(1e-6)),
     ],
 )
-def test_a_budget_is_kept_in_every_currency(folder, options, currency):
+def test_a_budget_is_kept_in_every_accounting(folder, options, accounting):
     budget = ("--eps", "20", "--delta", "3e-5", *options)
     done("ledger", "add", "ledger.json", "plain.json", "--name", "run 1", "--new", *budget)
     book = dm.Ledger.load("ledger.json")
-    assert (book.budget, book.currency) == (dm.PrivacyBudget(20.0, 3e-5), currency)
+    assert (book.budget, book.accounting) == (dm.PrivacyBudget(20.0, 3e-5), accounting)
     left = told("ledger", "remaining", "ledger.json", "--delta", "1e-6")
     assert left["mu"] == book.remaining.mu
     assert left["eps"] == book.remaining.epsilon(1e-6)
@@ -75,7 +75,7 @@ def test_what_exceeds_the_budget_is_not_entered(folder):
 
 def test_estimates_are_let_in_on_demand_only(folder):
     estimate = saved.path_of("bins")
-    call = ("ledger", "add", "ledger.json", estimate, "--name", "a", "--lot", "a", "--new")
+    call = ("ledger", "add", "ledger.json", estimate, "--name", "a", "--batch", "a", "--new")
     refused = run(*call)
     assert refused.exit_code == 2
     assert "--allow-estimates" in refused.stderr
@@ -87,7 +87,7 @@ def test_estimates_are_let_in_on_demand_only(folder):
 def test_a_list_whose_claims_use_up_delta_says_so(folder):
     done(
         *("ledger", "add", "ledger.json", saved.path_of("bins moments")),
-        *("--name", "a", "--lot", "a", "--new"),
+        *("--name", "a", "--batch", "a", "--new"),
     )
     delta = dm.Ledger.load("ledger.json").releases[0].certificate.budget.delta
     text = done("ledger", "show", "ledger.json", "--delta", repr(delta / 2)).stdout
@@ -115,8 +115,8 @@ def test_show_tells_a_run_record(folder):
         PLAIN.certificate(1.0, 10.0),
         36,
         PLAIN.achieved,
-        dm.Randomness("a test", "0" * 64, seeded=True),
-        dm.Randomness("a test", "1" * 64, seeded=True),
+        dm.certificates.Randomness("a test", "0" * 64, seeded=True),
+        dm.certificates.Randomness("a test", "1" * 64, seeded=True),
         smallest_separation=12,
         most_participations=3,
     )
@@ -139,7 +139,7 @@ def test_a_total_is_at_the_sum_of_the_deltas_where_none_is_said(folder):
 def test_show_tells_a_ledger(folder):
     done("ledger", "add", "ledger.json", "plain.json", "--name", "first", "--new")
     text = done("show", "ledger.json").stdout
-    assert text.startswith("ledger.json: ledger\nexact; 1 releases, announced")
+    assert text.startswith("ledger.json: ledger\nexact; 1 releases, non-adaptive")
     assert "│ first" in text
     assert "total: eps in [" in text
 
@@ -170,13 +170,13 @@ def test_what_a_file_says_does_not_steer_the_terminal(folder):
     assert "\x1b" not in refused.stderr
 
 
-def test_a_broken_seal_is_a_failed_check_and_names_the_file(folder):
+def test_a_broken_checksum_is_a_failed_check_and_names_the_file(folder):
     text = (folder / "plain.json").read_text()
     (folder / "edited.json").write_text(text.replace('"min_sep": 12', '"min_sep": 13'))
     for call in (("show", "edited.json"), ("ledger", "add", "l.json", "edited.json", "--name", "a", "--new")):
         result = run(*call)
         assert (result.exit_code, result.stdout) == (1, "")
-        assert "edited.json: the seal is broken" in result.stderr
+        assert "edited.json: the checksum is broken" in result.stderr
     assert not (folder / "l.json").exists()
 
 

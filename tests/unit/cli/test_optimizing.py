@@ -49,9 +49,9 @@ def test_json_holds_the_coefficients_and_their_error():
         assert row["sigma"] == cal.sigma
         assert row["rmse"] == pytest.approx(cal.rmse(), rel=1e-12)
         assert row["rmse"] <= rows["identity"]["rmse"]
-        assert (row["buffers"], row["redrawn"]) == (
+        assert (row["buffers"], row["regenerated"]) == (
             noise_cost(strategy).buffers,
-            noise_cost(strategy).redrawn,
+            noise_cost(strategy).regenerated,
         )
     identity = dm.calibrate_sigma(dm.Identity(40), 2.0, 1e-5, participation=dm.MinSep(20, 2))
     assert rows["identity"]["rmse"] == pytest.approx(identity.rmse(), rel=1e-9)
@@ -162,5 +162,5 @@ def test_families_are_read():
 )
 def test_noise_cost(strategy, cost):
     found = noise_cost(strategy)
-    assert (found.buffers, found.redrawn) == cost
+    assert (found.buffers, found.regenerated) == cost
     assert found.bytes_per_parameter == 8 * cost[0]

@@ -5,8 +5,8 @@ import re
 import pytest
 
 import dpmech as dm
+from dpmech.certificates import with_checksum
 from dpmech.cli import reporting
-from dpmech.documents import with_checksum
 from tests.support.command_line import done, run, told, validator
 from tests.support.reviewed import Page, run_of, small
 
@@ -51,7 +51,7 @@ def test_a_refused_claim_gets_a_page_that_says_so(folder):
 
 def test_a_file_that_was_edited_is_no_subject_of_a_report(folder):
     result = done("report", "edited.json", "--out", "review.html", code=1)
-    assert "edited.json: the seal is broken" in result.stderr
+    assert "edited.json: the checksum is broken" in result.stderr
     assert not (folder / "review.html").exists()
 
 
@@ -131,8 +131,8 @@ def text_of(path):
 
 
 def test_who_issued_a_file_stands_in_the_page_where_a_trusted_key_says_so(folder):
-    dm.new_key("reviewer.pem")
-    dm.new_key("other.pem")
+    dm.certificates.new_key("reviewer.pem")
+    dm.certificates.new_key("other.pem")
     call = ("report", "certificate.json", "--claim-only", "--out", "review.html")
     done(*call)
     assert "not looked at: no trusted key was given" in text_of(folder / "review.html")
@@ -159,7 +159,7 @@ def test_a_signature_cannot_be_asked_for_without_a_key(folder):
 
 
 def test_every_file_that_is_named_has_to_be_signed(folder):
-    public = dm.new_key("key.pem")
+    public = dm.certificates.new_key("key.pem")
     dm.sign("run.json", "key.pem", "office")
     command = ("report", "certificate.json", "run.json", "--key", public, "--out", "review.html")
     required = (*command, "--require-signature")

@@ -88,7 +88,7 @@ def test_the_wrong_kind_of_file_is_named(kind, saved, tmp_path):
     claim = dm.calibrate_sigma(dm.Identity(6), 1.0, 1e-5, participation=dm.MinSep(3))
     document = run_of(claim) if saved == "run record" else claim.certificate()
     document.save(tmp_path / "file.json")
-    with pytest.raises(dm.CertificateError, match=f"^a {saved}, not a "):
+    with pytest.raises(dm.exceptions.CertificateError, match=f"^a {saved}, not a "):
         kind.load(tmp_path / "file.json")
 
 

@@ -133,7 +133,12 @@ class TestCluster:
 
     def test_a_worker_of_the_cluster_that_is_killed_changes_nothing(self, cluster):
         here = dm.calibrate_sigma(
-            dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(4), rng=5, method=dm.Certified()
+            dm.LambdaCGD(12, 0.5),
+            2.0,
+            1e-5,
+            participation=dm.BallsInBins(4),
+            rng=5,
+            method=dm.methods.Certified(),
         )
         killed = []
 
@@ -149,7 +154,7 @@ class TestCluster:
                 1e-5,
                 participation=dm.BallsInBins(4),
                 rng=5,
-                method=dm.Certified(),
+                method=dm.methods.Certified(),
                 executor=executor,
                 progress=kill,
             )
@@ -168,7 +173,7 @@ class TestCluster:
 
         with (
             dm.Cluster(local.scheduler_address) as executor,
-            pytest.raises(dm.WorkerError, match="cluster lost the work"),
+            pytest.raises(dm.exceptions.WorkerError, match="cluster lost the work"),
         ):
             dm.calibrate_sigma(
                 dm.LambdaCGD(12, 0.5),

@@ -47,11 +47,11 @@ def folder(tmp_path_factory):
     for name, budget in (("ledger", None), ("closed", None), ("budget", dm.PrivacyBudget(1.0, 1e-6))):
         ledger = dm.Ledger(budget=budget)
         if budget is None:
-            ledger.add("taken", sampled, lot="taken")
+            ledger.add("taken", sampled, batch="taken")
         if name == "closed":
             ledger.close()
         ledger.save(place / f"{name}.json")
-    dm.new_key(place / "key.pem")
+    dm.certificates.new_key(place / "key.pem")
     plain.certificate().save(place / "signed.json")
     dm.sign(place / "signed.json", place / "key.pem", "somebody")
     (place / "rules.toml").write_text("max_eps = 8\nmax_age = 30\n")
@@ -77,7 +77,7 @@ def answered(call, folder, monkeypatch):
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.stdout == ""
     assert sorted(path.name for path in folder.iterdir()) == before
-    # Versions of packages are sealed with the rest.
+    # Versions of packages are checksummed with the rest.
     return re.sub(r"\b[0-9a-f]{12}\.\.\.", "HASH", result.stderr.rstrip("\n")), result.exit_code
 
 

@@ -117,7 +117,7 @@ def test_the_direction_that_decides_is_named():
 @pytest.mark.slow
 def test_rough_sigma_is_close_to_the_calibrated_one(strategy, eps):
     cal = dm.calibrate_sigma(
-        strategy, eps, DELTA, participation=dm.BallsInBins(8), method=dm.Importance(), rng=2
+        strategy, eps, DELTA, participation=dm.BallsInBins(8), method=dm.methods.Importance(), rng=2
     )
     for guess in (None, 0.5 * cal.sigma, 1.01 * cal.sigma):
         assert rough_sigma(strategy, 8, eps, guess).sigma == pytest.approx(cal.sigma, rel=0.012)
@@ -249,7 +249,7 @@ class TestSearch:
         assert best.strategy.bands <= 3
         assert best.strategy.nonnegative
         fresh = dm.calibrate_sigma(
-            best.strategy, 1.0, 1e-4, participation=dm.BallsInBins(4), method=dm.Importance(), rng=5
+            best.strategy, 1.0, 1e-4, participation=dm.BallsInBins(4), method=dm.methods.Importance(), rng=5
         )
         assert fresh.sigma == pytest.approx(best.rough.sigma, rel=0.015)
 
@@ -323,7 +323,7 @@ def test_never_worse_than_the_identity_or_the_start(family, options, normalized,
     objective = data.draw(st.sampled_from(["rmse", "max_se", "last"]))
     eps = data.draw(st.sampled_from([0.5, 2.0, 8.0]))
     n, schema = bins * epochs, dm.BallsInBins(bins)
-    given_budget = {"eps": eps, "delta": 1e-5, "method": dm.Rdp() if bins > 1 else None}
+    given_budget = {"eps": eps, "delta": 1e-5, "method": dm.methods.Rdp() if bins > 1 else None}
     common = {"n": n, "column_normalized": normalized, "objective": objective, **options}
     with pytest.MonkeyPatch.context() as patch:
         # Cheap and wrong: what is promised does not rest on the rough sigma.
@@ -360,7 +360,7 @@ def test_by_default_the_winner_has_a_calibration_of_its_own(family, options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", [dm.Certified(1e-3), dm.Importance(0.1), None], ids=repr)
+@pytest.mark.parametrize("method", [dm.methods.Certified(1e-3), dm.methods.Importance(0.1), None], ids=repr)
 def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     """Every calibration among which the least error is chosen has a share of the error."""
     real, asked = request.calibrate_sigma, []
@@ -372,12 +372,14 @@ def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     monkeypatch.setattr(request, "calibrate_sigma", counted)
     schemas = [dm.BallsInBins(bins) for bins in (6, 4, 12)]
     fit = dm.optimize(dm.LambdaCGD, schemas, n=12, eps=1.0, delta=1e-4, method=method, rng=1)
-    shares = [one.share(1) if isinstance(one, dm.Certified) else 1.0 - one.confidence for one in asked]
-    whole = dm.Certified(1e-9) if method is None else method
+    shares = [
+        one.share(1) if isinstance(one, dm.methods.Certified) else 1.0 - one.confidence for one in asked
+    ]
+    whole = dm.methods.Certified(1e-9) if method is None else method
     assert len(asked) >= 4
     assert sum(shares) <= whole.error * (1.0 + 1e-9)
     used = fit.calibration.evidence.accountant
-    assert used == (whole if isinstance(whole, dm.Importance) else whole.among(used.calls))
+    assert used == (whole if isinstance(whole, dm.methods.Importance) else whole.among(used.calls))
     assert fit.calibration.achieved.guarantee.error == whole.error
     assert dm.verify(fit.calibration.certificate()).ok
 
@@ -385,10 +387,10 @@ def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
 @pytest.mark.slow
 def test_a_cached_fit_belongs_to_its_method(tmp_path):
     arguments = {"n": 12, "eps": 1.0, "delta": 1e-4, "rng": 1, "cache": tmp_path}
-    for method in (dm.Rdp(), dm.Importance(0.1), dm.Importance(0.2)):
+    for method in (dm.methods.Rdp(), dm.methods.Importance(0.1), dm.methods.Importance(0.2)):
         dm.optimize(dm.LambdaCGD, dm.BallsInBins(6), method=method, **arguments)
     assert len(list(tmp_path.glob("*.json"))) == 3
-    dm.optimize(dm.LambdaCGD, dm.BallsInBins(6), method=dm.Rdp(), **arguments)
+    dm.optimize(dm.LambdaCGD, dm.BallsInBins(6), method=dm.methods.Rdp(), **arguments)
     assert len(list(tmp_path.glob("*.json"))) == 3
 
 
@@ -409,7 +411,7 @@ def test_a_candidate_that_cannot_be_calibrated_is_passed_over(monkeypatch):
 
     monkeypatch.setattr(request, "calibrate_sigma", picky)
     monkeypatch.setattr(RoughSample, "sigma", sigma_by_moments)
-    arguments = {"n": 12, "eps": 1.0, "delta": 1e-4, "method": dm.Rdp()}
+    arguments = {"n": 12, "eps": 1.0, "delta": 1e-4, "method": dm.methods.Rdp()}
     allowed = 1
     lines = []
     fit = dm.optimize(dm.LambdaCGD, dm.BallsInBins(6), progress=lines.append, **arguments)

@@ -69,7 +69,12 @@ def test_under_balls_in_bins_the_factor_is_near_that_of_calibrated_errors():
 
     def error(lam):
         return dm.calibrate_sigma(
-            dm.LambdaCGD(50, lam), 1.0, 1e-5, participation=participation, method=dm.Importance(0.05), rng=1
+            dm.LambdaCGD(50, lam),
+            1.0,
+            1e-5,
+            participation=participation,
+            method=dm.methods.Importance(0.05),
+            rng=1,
         ).rmse()
 
     calibrated = error(0.9) / error(better.strategy.lam)

@@ -11,7 +11,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.fitting import descent
 from dpmech.fitting import gram_gradient as cuts
 from dpmech.fitting.amplified import damped
-from dpmech.fitting.dense_programme import _Programme
+from dpmech.fitting.dense_program import _Program
 from dpmech.fitting.descent import Objective, Problem, fit_family
 from dpmech.fitting.families import BandedFamily, BufferedFamily, InverseFamily
 from dpmech.numerics import up
@@ -62,18 +62,18 @@ def test_gradients(participation, family, bands):
 
 @pytest.mark.parametrize("free", [False, True])
 @pytest.mark.parametrize("objective", list(Objective))
-def test_gradient_of_the_dense_programme(objective, free):
+def test_gradient_of_the_dense_program(objective, free):
     n, bands = 9, 3
     problem = Problem(dm.MinSep(3, 3), n, dm.workloads.prefix_sum(n), objective, column_normalized=False)
-    programme = _Programme(problem, bands, free=free)
-    gram = np.eye(n) + 0.1 * programme.mask
-    gradient = programme(gram)[1]
+    program = _Program(problem, bands, free=free)
+    gram = np.eye(n) + 0.1 * program.mask
+    gradient = program(gram)[1]
     for i in range(n):
         for j in range(i + 1):
             move = np.zeros((n, n))
             move[i, j] = move[j, i] = 1.0
-            move *= programme.mask
-            slope = (programme(gram + 1e-6 * move)[0] - programme(gram - 1e-6 * move)[0]) / 2e-6
+            move *= program.mask
+            slope = (program(gram + 1e-6 * move)[0] - program(gram - 1e-6 * move)[0]) / 2e-6
             assert slope == pytest.approx(float(np.vdot(gradient, move)), abs=1e-8)
 
 

@@ -36,47 +36,57 @@ def composed(event, relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 )
 def test_dp_accounting_finds_the_same_eps(strategy, sigma, participation):
     found = dm.epsilon(strategy, sigma, DELTA, participation=participation)
-    theirs = composed(dm.to_dp_event(strategy, sigma, participation=participation))
+    theirs = composed(dm.interchange.to_dp_event(strategy, sigma, participation=participation))
     assert found.lower <= theirs <= found.upper * (1 + 2e-3) + 2e-4
     mechanism = dm.Mechanism(strategy, participation)
-    assert dm.to_dp_event(mechanism, sigma) == dm.to_dp_event(strategy, sigma, participation=participation)
+    assert dm.interchange.to_dp_event(mechanism, sigma) == dm.interchange.to_dp_event(
+        strategy, sigma, participation=participation
+    )
 
 
 def test_sigma_is_that_of_clip_norm_one_and_holds_the_sensitivity():
-    event = dm.to_dp_event(dm.Identity(4), 3.0)
+    event = dm.interchange.to_dp_event(dm.Identity(4), 3.0)
     assert 1.5 * (1 - 1e-14) <= event.noise_multiplier <= 1.5
-    event = dm.to_dp_event(dm.LambdaCGD(8, 0.5), 1.0, participation=dm.MinSep(4, 2))
+    event = dm.interchange.to_dp_event(dm.LambdaCGD(8, 0.5), 1.0, participation=dm.MinSep(4, 2))
     exact = dm.sensitivity(dm.LambdaCGD(8, 0.5), dm.MinSep(4, 2)).upper
     assert event.noise_multiplier <= 1.0 / exact
     assert event.noise_multiplier == pytest.approx(1.0 / exact, rel=1e-14)
-    sampled = dm.to_dp_event(dm.Diagonal([2.0] * 5), 3.0, participation=dm.Poisson(0.25))
+    sampled = dm.interchange.to_dp_event(dm.Diagonal([2.0] * 5), 3.0, participation=dm.Poisson(0.25))
     assert (sampled.count, sampled.event.sampling_probability) == (5, 0.25)
     assert 1.5 * (1 - 1e-14) <= sampled.event.event.noise_multiplier <= 1.5
     # One example meets 10 of the 40 steps.
-    assert dm.to_dp_event(dm.Identity(40), 1.0, participation=dm.CyclicPoisson(0.2, 4)).count == 10
+    assert (
+        dm.interchange.to_dp_event(dm.Identity(40), 1.0, participation=dm.CyclicPoisson(0.2, 4)).count == 10
+    )
 
 
 def test_zero_out_is_their_replace_special():
     mechanism = dm.Mechanism(dm.Identity(50), dm.Poisson(0.1), dm.Adjacency.ZERO_OUT)
     found = dm.epsilon(mechanism, 1.2, DELTA)
-    theirs = composed(dm.to_dp_event(mechanism, 1.2), dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    theirs = composed(
+        dm.interchange.to_dp_event(mechanism, 1.2), dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+    )
     assert found.lower <= theirs <= found.upper * (1 + 2e-3) + 2e-4
 
 
 def test_claims_and_ledgers_say_their_sigma():
     cal = saved.calibration("poisson")
-    event = dm.to_dp_event(cal)
-    assert event == dm.to_dp_event(cal.mechanism, cal.sigma) == dm.to_dp_event(cal.certificate())
+    event = dm.interchange.to_dp_event(cal)
+    assert (
+        event
+        == dm.interchange.to_dp_event(cal.mechanism, cal.sigma)
+        == dm.interchange.to_dp_event(cal.certificate())
+    )
     ledger = dm.Ledger()
-    assert dm.to_dp_event(ledger) == dp_accounting.NoOpDpEvent()
-    ledger.add("one", cal, lot="one")
+    assert dm.interchange.to_dp_event(ledger) == dp_accounting.NoOpDpEvent()
+    ledger.add("one", cal, batch="one")
     ledger.add("two", saved.calibration("single"))
-    found, theirs = ledger.epsilon(DELTA), composed(dm.to_dp_event(ledger))
+    found, theirs = ledger.epsilon(DELTA), composed(dm.interchange.to_dp_event(ledger))
     assert found.lower <= theirs <= found.upper * (1 + 3e-3)
     assert composed(event) < theirs
     for name in ("sigma", "participation"):
         with pytest.raises(dm.InvalidParameterError, match=f"{name} must be None with a Calibration"):
-            dm.to_dp_event(cal, **{name: 1.0})
+            dm.interchange.to_dp_event(cal, **{name: 1.0})
 
 
 @pytest.mark.parametrize(
@@ -93,7 +103,7 @@ def test_claims_and_ledgers_say_their_sigma():
 )
 def test_what_no_event_says_is_refused_by_name(mechanism, words):
     with pytest.raises(dm.UnsupportedCombinationError, match=words):
-        dm.to_dp_event(mechanism, 1.0)
+        dm.interchange.to_dp_event(mechanism, 1.0)
 
 
 def test_their_accountants_do_disagree_about_replace_one():
@@ -117,6 +127,6 @@ def test_their_accountants_do_disagree_about_replace_one():
 def test_bad_arguments():
     for sigma in (None, 0.0, math.nan, "1"):
         with pytest.raises(dm.InvalidParameterError, match="sigma"):
-            dm.to_dp_event(dm.Identity(3), sigma)
+            dm.interchange.to_dp_event(dm.Identity(3), sigma)
     with pytest.raises(dm.InvalidParameterError):
-        dm.to_dp_event("identity", 1.0)
+        dm.interchange.to_dp_event("identity", 1.0)

@@ -44,7 +44,7 @@ class Event:
 
 
 def test_rounds_on_sampled_clients_cost_what_our_accountant_says():
-    accountant = dm.FlowerAccountant(Config())
+    accountant = dm.interchange.FlowerAccountant(Config())
     assert (accountant.get_epsilon(DELTA), accountant.get_delta(1.0)) == (0.0, 0.0)
     accountant.compose(Event(), 60)
     accountant.compose(Event(), count=40)
@@ -58,7 +58,7 @@ def test_rounds_on_sampled_clients_cost_what_our_accountant_says():
 
 
 def test_without_amplification_every_client_counts_in_every_round():
-    accountant = dm.FlowerAccountant(Config(sampling_method=Stand.PLAIN))
+    accountant = dm.interchange.FlowerAccountant(Config(sampling_method=Stand.PLAIN))
     accountant.compose(Event(4.0), 9)
     own = dm.epsilon(dm.Identity(9), 4.0, DELTA)
     assert accountant.get_epsilon(DELTA) == pytest.approx(own.upper, rel=1e-6)
@@ -66,21 +66,21 @@ def test_without_amplification_every_client_counts_in_every_round():
 
 
 def test_a_limit_is_looked_at_before_the_round():
-    accountant = dm.FlowerAccountant(Config())
+    accountant = dm.interchange.FlowerAccountant(Config())
     accountant.compose(Event(), 100)
     assert not accountant.would_exceed(Event())
     assert accountant.would_exceed(Event(), count=100_000)
     assert accountant.would_exceed(Event(), max_epsilon=math.nextafter(accountant.get_epsilon(DELTA), 0.0))
     assert accountant.num_releases == 100
     with pytest.raises(dm.InvalidParameterError, match="max_epsilon"):
-        dm.FlowerAccountant(Config(max_epsilon=None)).would_exceed(Event())
+        dm.interchange.FlowerAccountant(Config(max_epsilon=None)).would_exceed(Event())
 
 
 def test_its_state_goes_through_json():
-    accountant = dm.FlowerAccountant(Config())
+    accountant = dm.interchange.FlowerAccountant(Config())
     accountant.compose(Event(), 7)
     state = json.loads(json.dumps(accountant.state_dict()))
-    again = dm.FlowerAccountant(Config())
+    again = dm.interchange.FlowerAccountant(Config())
     again.load_state_dict(state)
     assert again.get_epsilon(DELTA) == accountant.get_epsilon(DELTA)
     assert again.state_dict() == accountant.state_dict()
@@ -93,19 +93,21 @@ def test_its_state_goes_through_json():
         {"releases": [[1.0, 2000, 3]]},
         {"releases": [[0.0, 20, 3]]},
     ):
-        with pytest.raises(dm.CertificateError):
+        with pytest.raises(dm.exceptions.CertificateError):
             again.load_state_dict(state | change)
     assert again.state_dict() == accountant.state_dict()
 
 
 def test_what_no_theorem_covers_is_refused():
     with pytest.raises(dm.UnsupportedCombinationError, match="without-replacement"):
-        dm.FlowerAccountant(Config(sampling_method=Stand.WITHOUT, neighboring_relation=Stand.REPLACE))
+        dm.interchange.FlowerAccountant(
+            Config(sampling_method=Stand.WITHOUT, neighboring_relation=Stand.REPLACE)
+        )
     with pytest.raises(dm.UnsupportedCombinationError, match="replace-one"):
-        dm.FlowerAccountant(Config(neighboring_relation=Stand.REPLACE))
+        dm.interchange.FlowerAccountant(Config(neighboring_relation=Stand.REPLACE))
     with pytest.raises(dm.InvalidParameterError, match="a PrivacyConfig of Flower"):
-        dm.FlowerAccountant({"target_delta": DELTA})
-    accountant = dm.FlowerAccountant(Config())
+        dm.interchange.FlowerAccountant({"target_delta": DELTA})
+    accountant = dm.interchange.FlowerAccountant(Config())
     for event, words in (
         (Event(population_size=999), "population_size must be 1000, as configured"),
         (Event(sample_size=1001), "sample_size"),
@@ -126,7 +128,7 @@ def test_it_stands_where_the_accountant_of_flower_does():
     config = flower.PrivacyConfig(
         DELTA, 1000, flower.NeighboringRelation.ADD_OR_REMOVE_ONE, flower.SamplingMethod.POISSON, 3.0
     )
-    own, theirs = dm.FlowerAccountant(config), RdpAccountant(config)
+    own, theirs = dm.interchange.FlowerAccountant(config), RdpAccountant(config)
     event = flower.GaussianPrivacyEvent(1.1, 20, 1000)
     for accountant in (own, theirs):
         accountant.compose(event, 100)

@@ -23,14 +23,14 @@ def theirs(history):
 
 @pytest.mark.parametrize("history", slow_but([MIXED[:1], MIXED, [(2.0, 1.0, 3), (1.1, 0.02, 100)]], 0, 2))
 def test_eps_is_that_of_another_package(history):
-    found = dm.from_opacus_history(history).epsilon(DELTA)
+    found = dm.interchange.from_opacus_history(history).epsilon(DELTA)
     assert found.guarantee.kind <= dm.Kind.BOUND
     assert found.upper <= found.lower * (1 + 1e-3)
     assert found.lower <= theirs(history) <= found.upper * (1 + 3e-3)
 
 
 def test_one_entry_is_our_own_accountant():
-    profile = dm.from_opacus_history([(1.1, 0.02, 100)])
+    profile = dm.interchange.from_opacus_history([(1.1, 0.02, 100)])
     own = dm.epsilon(dm.Identity(100), 1.1, DELTA, participation=dm.Poisson(0.02))
     found = profile.epsilon(DELTA)
     assert (found.lower, found.upper) == pytest.approx((own.lower, own.upper), rel=1e-9)
@@ -45,9 +45,9 @@ def test_a_history_is_taken_from_wherever_it_stands():
     class Accountant:
         history = MIXED[:1]
 
-    due = dm.from_opacus_history(MIXED[:1]).epsilon(DELTA).upper
+    due = dm.interchange.from_opacus_history(MIXED[:1]).epsilon(DELTA).upper
     for source in (Accountant(), {"history": MIXED[:1], "mechanism": "prv"}, [list(MIXED[0])]):
-        assert dm.from_opacus_history(source).epsilon(DELTA).upper == due
+        assert dm.interchange.from_opacus_history(source).epsilon(DELTA).upper == due
 
 
 @pytest.mark.parametrize(
@@ -69,4 +69,4 @@ def test_a_history_is_taken_from_wherever_it_stands():
 )
 def test_what_is_no_history_is_refused(source, words):
     with pytest.raises(dm.InvalidParameterError, match=words):
-        dm.from_opacus_history(source)
+        dm.interchange.from_opacus_history(source)

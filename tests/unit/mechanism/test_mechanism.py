@@ -48,7 +48,7 @@ def test_its_sensitivity_is_worked_out_once(monkeypatch):
 
     def counted(strategy, pattern):
         calls.append(pattern)
-        return dm.Bounds.bracket(1.0, 1.0, dm.Provenance("counted"))
+        return dm.Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("counted"))
 
     monkeypatch.setattr(module, "pattern_sensitivity", counted)
     own = dm.Mechanism(dm.Identity(5), dm.MinSep(2))
@@ -228,17 +228,20 @@ def test_errors_of_a_mechanism(call):
         call(dm.Mechanism(dm.Identity(4), dm.Poisson(0.5)))
 
 
-def test_a_lot_takes_a_mechanism():
+def test_a_batch_takes_a_mechanism():
     own = dm.Mechanism(dm.Identity(20), dm.Poisson(0.1), ZERO)
-    lots = [dm.Lot("a", own), dm.Lot("a", own.strategy, own.participation, adjacency=own.adjacency)]
-    for lot in lots:
-        lot.register("gradients", 2.0)
-    assert lots[0].mechanism == lots[1].mechanism == own
-    assert lots[0].epsilon(1e-5) == lots[1].epsilon(1e-5)
+    batches = [
+        dm.ledgers.SharedBatch("a", own),
+        dm.ledgers.SharedBatch("a", own.strategy, own.participation, adjacency=own.adjacency),
+    ]
+    for batch in batches:
+        batch.register("gradients", 2.0)
+    assert batches[0].mechanism == batches[1].mechanism == own
+    assert batches[0].epsilon(1e-5) == batches[1].epsilon(1e-5)
     with pytest.raises(dm.InvalidParameterError, match="participation must be left out"):
-        dm.Lot("a", own, dm.Poisson(0.2))
+        dm.ledgers.SharedBatch("a", own, dm.Poisson(0.2))
     with pytest.raises(dm.InvalidParameterError, match="participation must be a Participation"):
-        dm.Lot("a", own.strategy)
+        dm.ledgers.SharedBatch("a", own.strategy)
 
 
 def test_a_claim_has_its_mechanism():
@@ -250,22 +253,22 @@ def test_a_claim_has_its_mechanism():
 
 def test_audits_take_a_mechanism():
     own = dm.Mechanism(dm.LambdaCGD(4, 0.5), dm.BallsInBins(2), ZERO)
-    found = dm.empirical_epsilon(own, 1.5, 0.05, samples=2000, rng=3)
+    found = dm.audits.empirical_epsilon(own, 1.5, 0.05, samples=2000, rng=3)
     spelled = {"participation": own.participation, "adjacency": ZERO}
-    assert found == dm.empirical_epsilon(own.strategy, 1.5, 0.05, samples=2000, rng=3, **spelled)
+    assert found == dm.audits.empirical_epsilon(own.strategy, 1.5, 0.05, samples=2000, rng=3, **spelled)
     seen = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
-    expected = dm.canary_scores(seen, own.strategy, 1.5, own.participation)
-    np.testing.assert_array_equal(dm.canary_scores(seen, own, 1.5), expected)
-    np.testing.assert_array_equal(dm.canary_scores(seen, own, 1.5, dm.BallsInBins(2)), expected)
+    expected = dm.audits.canary_scores(seen, own.strategy, 1.5, own.participation)
+    np.testing.assert_array_equal(dm.audits.canary_scores(seen, own, 1.5), expected)
+    np.testing.assert_array_equal(dm.audits.canary_scores(seen, own, 1.5, dm.BallsInBins(2)), expected)
     with pytest.raises(dm.InvalidParameterError, match="participation must be left out"):
-        dm.canary_scores(seen, own, 1.5, dm.BallsInBins(4))
+        dm.audits.canary_scores(seen, own, 1.5, dm.BallsInBins(4))
     # Where nothing is drawn, the steps of each canary are given beside it.
     certain, joins = dm.Mechanism(own.strategy, dm.MinSep(2)), seen > 0.0
-    expected = dm.canary_scores(seen, own.strategy, 1.5, joins)
-    np.testing.assert_array_equal(dm.canary_scores(seen, certain, 1.5, joins), expected)
+    expected = dm.audits.canary_scores(seen, own.strategy, 1.5, joins)
+    np.testing.assert_array_equal(dm.audits.canary_scores(seen, certain, 1.5, joins), expected)
     for strategy in (certain, own.strategy):
         with pytest.raises(dm.InvalidParameterError, match="participation must be Poisson"):
-            dm.canary_scores(seen, strategy, 1.5)
+            dm.audits.canary_scores(seen, strategy, 1.5)
 
 
 def test_the_variance_of_matched_steps_takes_a_mechanism():

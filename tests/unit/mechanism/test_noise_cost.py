@@ -6,7 +6,7 @@ from dpmech.mechanism import noise_cost
 
 
 @pytest.mark.parametrize(
-    ("strategy", "buffers", "redrawn"),
+    ("strategy", "buffers", "regenerated"),
     [
         (dm.Identity(9), 0, 0),
         (dm.LambdaCGD(9, 0.5), 0, 1),
@@ -18,7 +18,7 @@ from dpmech.mechanism import noise_cost
     ],
     ids=repr,
 )
-def test_what_is_kept_and_what_is_drawn_again(strategy, buffers, redrawn):
+def test_what_is_kept_and_what_is_drawn_again(strategy, buffers, regenerated):
     found = noise_cost(strategy)
-    assert (found.buffers, found.redrawn) == (buffers, redrawn)
+    assert (found.buffers, found.regenerated) == (buffers, regenerated)
     assert found.bytes_per_parameter == 8 * buffers

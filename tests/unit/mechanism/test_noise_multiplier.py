@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.documents import AdaptiveClip
-from dpmech.documents.document import seal_of
+from dpmech.certificates import AdaptiveClip
+from dpmech.certificates.document import checksum_of_document
 from dpmech.mechanism import noise_multiplier, sigma_use
 
 INDEPENDENT = "standard deviation of the i.i.d. noise at clip norm 1"
@@ -98,8 +98,8 @@ def test_a_risk_target_says_the_same():
         (dm.FixedEpochs(2), dm.Adjacency.ADD_REMOVE),
         (dm.EveryStep(), dm.Adjacency.ADD_REMOVE),
         (dm.CyclicPoisson(0.5, 2), dm.Adjacency.ADD_REMOVE),
-        (dm.Poisson(0.25, max_lot_size=4, dataset_size=8), dm.Adjacency.ZERO_OUT),
-        (dm.FixedSizeLots(8, 2), dm.Adjacency.REPLACE_ONE),
+        (dm.Poisson(0.25, truncated_batch_size=4, dataset_size=8), dm.Adjacency.ZERO_OUT),
+        (dm.FixedSizeBatches(8, 2), dm.Adjacency.REPLACE_ONE),
     ],
     ids=repr,
 )
@@ -175,8 +175,8 @@ def test_a_certificate_that_names_another_ratio_so_is_refused(tmp_path):
     assert '"noise_multiplier": null' in text
     document = own.to_dict()
     document["evidence"]["noise_multiplier"] = {"decimal": 0.5, "hex": (0.5).hex()}
-    document["seal"] = seal_of(document)
-    with pytest.raises(dm.CertificateError, match="noise_multiplier"):
+    document["checksum"] = checksum_of_document(document)
+    with pytest.raises(dm.exceptions.CertificateError, match="noise_multiplier"):
         dm.Certificate.from_json(json.dumps(document))
 
 
@@ -185,7 +185,7 @@ def test_a_certificate_that_names_another_ratio_so_is_refused(tmp_path):
     ("ratio", "steps", "participation", "method", "eps"),
     [
         (0.6002290, 3900, dm.MinSep(390, 10), None, 35.62),
-        (0.3827646, 3900, dm.BallsInBins(390), dm.Exact(), 62.60),
+        (0.3827646, 3900, dm.BallsInBins(390), dm.methods.Exact(), 62.60),
         (0.404, 3900, dm.Poisson(1 / 390), None, 17.16),
     ],
 )

@@ -18,9 +18,9 @@ ALL = [
     dm.FixedEpochs(4),
     dm.Poisson(0.1),
     dm.Poisson(0.1, max_examples_per_user=3),
-    dm.Poisson(0.1, max_lot_size=4, dataset_size=20),
-    dm.FixedSizeLots(20, 4),
-    dm.MinSepSampling(3, 0.1),
+    dm.Poisson(0.1, truncated_batch_size=4, dataset_size=20),
+    dm.FixedSizeBatches(20, 4),
+    dm.BMinSep(3, 0.1),
     dm.CyclicPoisson(0.1, 3),
     dm.CyclicPoisson(0.1, 3, max_examples_per_user=3),
     dm.BallsInBins(3),
@@ -53,8 +53,8 @@ def test_every_schema_is_listed_here():
         (dm.Poisson(0.5), 6, Pattern(6, 1)),
         (dm.UserPoisson(0.5, 3), 6, Pattern(6, 1)),
         (dm.TruncatedPoisson(0.5, 3, 9), 6, Pattern(6, 1)),
-        (dm.FixedSizeLots(9, 3), 6, Pattern(6, 1)),
-        (dm.MinSepSampling(4, 0.5), 6, Pattern(4, 2)),
+        (dm.FixedSizeBatches(9, 3), 6, Pattern(6, 1)),
+        (dm.BMinSep(4, 0.5), 6, Pattern(4, 2)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
         (dm.UserCyclicPoisson(0.5, 2, 3), 6, Pattern(6, 1)),
     ],
@@ -75,7 +75,7 @@ def test_json_round_trip(schema):
     "data", [None, 1, {}, {"type": "Participation"}, {"type": ["MinSep"]}, {"type": "Uniform"}]
 )
 def test_unknown_types_are_refused(data):
-    with pytest.raises(dm.InvalidParameterError, match="a mapping with type in BallsInBins, CyclicPoisson"):
+    with pytest.raises(dm.InvalidParameterError, match="a mapping with type in BMinSep, BallsInBins, CyclicPoisson"):
         dm.Participation.from_dict(data)
 
 
@@ -99,8 +99,8 @@ def test_which_schemas_are_random():
         dm.Poisson,
         dm.UserPoisson,
         dm.TruncatedPoisson,
-        dm.FixedSizeLots,
-        dm.MinSepSampling,
+        dm.FixedSizeBatches,
+        dm.BMinSep,
         dm.CyclicPoisson,
         dm.UserCyclicPoisson,
         dm.BallsInBins,
@@ -112,7 +112,7 @@ def test_which_schemas_are_random():
         dm.Poisson,
         dm.UserPoisson,
         dm.TruncatedPoisson,
-        dm.FixedSizeLots,
+        dm.FixedSizeBatches,
         dm.CyclicPoisson,
         dm.UserCyclicPoisson,
     }
@@ -121,10 +121,10 @@ def test_which_schemas_are_random():
     assert {type(schema) for schema in ALL if schema.users_together} == {dm.UserCyclicPoisson}
     sized = [schema for schema in ALL if schema.add_remove_refused]
     fixed = [schema for schema in sized if schema.replace_one_proved]
-    assert [(one.lot_size, one.dataset_size) for one in fixed] == [(4, 20)]
+    assert [(one.batch_size, one.dataset_size) for one in fixed] == [(4, 20)]
     assert fixed == [schema for schema in ALL if schema.zero_out_refused]
     cut = [schema for schema in sized if schema not in fixed]
-    assert [(one.truncation.max_lot_size, one.truncation.dataset_size) for one in cut] == [(4, 20)]
+    assert [(one.truncation.truncated_batch_size, one.truncation.dataset_size) for one in cut] == [(4, 20)]
 
 
 def test_numpy_integers_become_ints():
@@ -171,7 +171,7 @@ def test_bad_arguments(build, message):
     ("schema", "message"),
     [
         (dm.MinSep(6), r"min_sep must be an integer in \[1, n=5\], got 6"),
-        (dm.MinSepSampling(6, 0.1), r"min_sep must be an integer in \[1, n=5\], got 6"),
+        (dm.BMinSep(6, 0.1), r"min_sep must be an integer in \[1, n=5\], got 6"),
         (dm.FixedEpochs(2), r"epochs must be a divisor of n=5, got 2"),
         (dm.FixedEpochs(10), r"epochs must be a divisor of n=5, got 10"),
         (dm.BallsInBins(2), r"bins must be a divisor of n=5, got 2"),
@@ -225,11 +225,11 @@ def test_the_releases_of_a_group_are_its_turns():
 
 
 @pytest.mark.parametrize("schema", ALL, ids=repr)
-def test_every_schema_says_its_duty_in_sentences(schema):
-    duty = schema.duty(12)
-    assert not duty[0].islower()
-    assert duty.endswith(".")
-    assert len({one.duty(12) for one in ALL}) == len(ALL)
+def test_every_schema_says_its_requirement_in_sentences(schema):
+    requirement = schema.requirement(12)
+    assert not requirement[0].islower()
+    assert requirement.endswith(".")
+    assert len({one.requirement(12) for one in ALL}) == len(ALL)
 
 
 @pytest.mark.parametrize(
@@ -254,10 +254,14 @@ def test_every_schema_says_its_duty_in_sentences(schema):
         (dm.FixedEpochs, {}, dm.FixedEpochs(10)),
         (dm.Poisson, {}, dm.Poisson(0.25)),
         (dm.UserPoisson, {"max_examples_per_user": 3}, dm.UserPoisson(0.25, 3)),
-        (dm.TruncatedPoisson, {"max_lot_size": 3, "dataset_size": 9}, dm.TruncatedPoisson(0.25, 3, 9)),
-        (dm.FixedSizeLots, {"dataset_size": 9, "batch_size": 3}, dm.FixedSizeLots(9, 3)),
-        (dm.MinSepSampling, {"separation": 3}, dm.MinSepSampling(3, 0.5)),
-        (dm.MinSepSampling, {"separation": 4}, dm.MinSepSampling(4, 1.0)),
+        (
+            dm.TruncatedPoisson,
+            {"truncated_batch_size": 3, "dataset_size": 9},
+            dm.TruncatedPoisson(0.25, 3, 9),
+        ),
+        (dm.FixedSizeBatches, {"dataset_size": 9, "batch_size": 3}, dm.FixedSizeBatches(9, 3)),
+        (dm.BMinSep, {"separation": 3}, dm.BMinSep(3, 0.5)),
+        (dm.BMinSep, {"separation": 4}, dm.BMinSep(4, 1.0)),
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
         (
@@ -289,7 +293,7 @@ def test_plans_know_each_schema_by_one_name():
         "min-sep",
         "user-min-sep",
         "epochs",
-        "fixed-size-lots",
+        "fixed-size",
         "poisson",
         "user-poisson",
         "truncated-poisson",
@@ -304,7 +308,7 @@ class Weekly(dm.Participation):
     def pattern(self, n):
         return Pattern(7, -(-n // 7), evenly_spaced=True)
 
-    def duty(self, n):
+    def requirement(self, n):
         return f"Every example on day {self.day}."
 
     @classmethod

@@ -101,7 +101,7 @@ def test_column_norms_that_count_as_equal_widen_the_bracket():
 
 # ---- what is added for roundings, with units large enough to be seen
 
-BY = dm.Provenance("sensitivity.largest_column")
+BY = dm.numerics.Provenance("sensitivity.largest_column")
 UNIT, GRAM, OF_PRODUCT = 2.0**-16, 2.0**-9, 2.0**-8
 OUTWARD = 4 * UNIT
 

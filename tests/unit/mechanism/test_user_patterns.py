@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
-from dpmech.documents.claim import with_checksum
 
 
 def placements(n, min_sep, most):
@@ -114,7 +114,9 @@ def test_a_run_with_one_example_more_than_stated_is_found_out():
     found = {}
     for m in (2, 3):
         at = dm.MinSep(3, max_examples_per_user=m)
-        found[m] = dm.empirical_epsilon(plan, cal.sigma, 0.05, participation=at, samples=50_000, rng=1).lower
+        found[m] = dm.audits.empirical_epsilon(
+            plan, cal.sigma, 0.05, participation=at, samples=50_000, rng=1
+        ).lower
     assert 0.7 < found[2] < 1.0
     assert found[3] > 1.1
 
@@ -154,8 +156,8 @@ def test_examples_of_users_in_bins_of_their_own():
     assert (two.bins, two.examples, two.unit) == (4, 2, dm.Unit.USER)
     assert (dm.UserBallsInBins(1, 3).certain, two.certain) == (True, False)
     assert two.prefix(12, 5) == (two, 8)
-    assert "one of 4 bins" in two.duty(12)
-    assert "at most 2 examples" in two.duty(12)
+    assert "one of 4 bins" in two.requirement(12)
+    assert "at most 2 examples" in two.requirement(12)
     assert dm.BallsInBins(4, max_examples_per_user=None) == dm.BallsInBins(4)
     for call, words in (
         (lambda: dm.BallsInBins(4, max_examples_per_user=0), "max_examples_per_user"),

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import dpmech as dm
 from dpmech.numerics import BOUND, EXACT
 
-BY = dm.Provenance("a theorem")
+BY = dm.numerics.Provenance("a theorem")
 PROBABLE = dm.Guarantee(dm.Kind.PROBABLE, 0.1)
 POSITIVE = st.floats(0.0, 1e300, allow_subnormal=True)
 
@@ -89,7 +89,7 @@ def test_widened_bounds_are_labelled_anew():
 
 
 def test_bounds_that_both_hold_meet():
-    other = dm.Provenance("another one")
+    other = dm.numerics.Provenance("another one")
     found = dm.Bounds.bracket(1.0, 3.0, BY).meet(dm.Bounds.bracket(0.5, 2.0, other))
     assert found == dm.Bounds.bracket(1.0, 2.0, other)
     point = dm.Bounds.bracket(2.0, 3.0, BY).meet(dm.Bounds.bracket(0.5, 2.0, other), BY)
@@ -100,7 +100,7 @@ def test_bounds_that_both_hold_meet():
 
 
 def test_plain_data_and_back():
-    by = dm.Provenance("a", {"x": 1, "y": 0.5, "z": "w"}, (BY, dm.Provenance("b")))
+    by = dm.numerics.Provenance("a", {"x": 1, "y": 0.5, "z": "w"}, (BY, dm.numerics.Provenance("b")))
     bounds = dm.Bounds(1.0, 2.0, PROBABLE, by)
     assert dm.Bounds.from_dict(bounds.to_dict()) == bounds
     for broken in (

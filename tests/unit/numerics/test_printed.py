@@ -72,7 +72,7 @@ def test_budgets_are_echoed_as_typed():
 
 def test_reports_of_a_run_do_not_understate_its_eps():
     cal = dm.calibrate_sigma(dm.Identity(40), 1.0, 1e-5, participation=dm.Poisson(0.1))
-    randomness = dm.Randomness("operating system", "0" * 64, seeded=False)
+    randomness = dm.certificates.Randomness("operating system", "0" * 64, seeded=False)
     for steps in (7, 13, 25, 31):
         spent = dm.executed_epsilon(cal, steps)
         record = dm.RunRecord(
@@ -101,7 +101,7 @@ def test_a_confidence_is_printed_as_it_is(share):
         2.0,
         1e-3,
         participation=dm.BallsInBins(3),
-        method=dm.Importance(0.05, share),
+        method=dm.methods.Importance(0.05, share),
         rng=1,
     )
     assert {0.9999: " 99.99 % interval", 0.999999999: " 99.9999999 % interval"}[share] in cal.method

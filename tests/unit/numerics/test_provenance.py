@@ -9,7 +9,9 @@ PLAN = dm.FixedEpochs(3)
 
 
 def test_a_route_without_words_is_told_by_its_name_and_facts():
-    by = dm.Provenance("toy.scheme", {"bins": 3, "rate": 0.5, "side": "ADD"}, (dm.Provenance("toy.base"),))
+    by = dm.numerics.Provenance(
+        "toy.scheme", {"bins": 3, "rate": 0.5, "side": "ADD"}, (dm.numerics.Provenance("toy.base"),)
+    )
     assert str(by) == "toy.scheme, bins 3, rate 0.5, side 'ADD'; toy.base"
 
 
@@ -18,12 +20,12 @@ def test_words_are_made_of_facts_and_of_what_they_rest_on():
     assert cal.achieved.by.route == "gaussian.analytic"
     assert cal.method == ("analytic Gaussian; sensitivity: at most min_sep bands: squared column norms add")
     poisson = dm.epsilon(dm.Identity(20), 1.0, 1e-5, participation=dm.Poisson(0.1))
-    assert poisson.by == dm.Provenance("pld.poisson", {"q": 0.1, "steps": 20})
+    assert poisson.by == dm.numerics.Provenance("pld.poisson", {"q": 0.1, "steps": 20})
     assert str(poisson.by) == "PLD, Poisson q=0.1, 20 steps, both directions"
 
 
 def test_shares_and_levels_are_told_to_the_safe_side():
-    sampled = dm.Provenance(
+    sampled = dm.numerics.Provenance(
         "bins.importance",
         {"bins": 4, "confidence": 0.999999999, "direction": "ADD", "star": 0.6, "local": 0.4},
     )
@@ -38,7 +40,7 @@ def test_shares_and_levels_are_told_to_the_safe_side():
 )
 def test_every_template_is_filled_by_its_facts(route):
     names = [name for _, name, _, _ in string.Formatter().parse(provenance._WORDS[route]) if name]
-    text = str(dm.Provenance(route, dict.fromkeys(names, 7)))
+    text = str(dm.numerics.Provenance(route, dict.fromkeys(names, 7)))
     assert "{" not in text
     assert text.count("7") >= len(names)
 
@@ -51,23 +53,23 @@ def test_every_template_is_filled_by_its_facts(route):
 )
 def test_facts_of_another_route_are_listed_as_they_are(route, facts):
     """A forged file may hold any of them."""
-    text = str(dm.Provenance(route, facts))
+    text = str(dm.numerics.Provenance(route, facts))
     if route in {"bins.importance", "audit.one_run", "bins.certified", "prv.poisson"}:
         assert text == ", ".join([route, *(f"{name} {value!r}" for name, value in facts.items())])
 
 
 def test_numbers_in_words_are_echoed_as_typed():
-    by = dm.Provenance("bins.certified", {"bins": 4, "beta": 1e-17})
+    by = dm.numerics.Provenance("bins.certified", {"bins": 4, "beta": 1e-17})
     assert str(by) == "Balls-in-Bins certified sampling, 4 bins, beta 1e-17"
 
 
-def test_a_programme_tells_its_ring_and_one_run_its_ways():
+def test_a_program_tells_its_ring_and_one_run_its_ways():
     facts = {"bins": 7, "decay": 0.81234, "excess": 0.01295}
-    assert provenance._programme(facts) == (
-        "Balls-in-Bins convex-order programme, 7 bins, dominating ring of decay 0.8123 "
+    assert provenance._program(facts) == (
+        "Balls-in-Bins convex-order program, 7 bins, dominating ring of decay 0.8123 "
         "(entries over-stated by 1.3 % in the mean)"
     )
-    assert provenance._programme({"bins": 7}) == "Balls-in-Bins convex-order programme, 7 bins"
+    assert provenance._program({"bins": 7}) == "Balls-in-Bins convex-order program, 7 bins"
     counts = {"canaries": 9, "right": 5, "high": 4, "low": 3}
     words = "one run, 9 canaries, 5 of 4 + 3 guesses right"
     assert provenance._one_run(counts | {"ways": 1}) == words

@@ -111,7 +111,9 @@ def test_poisson_bounds_move_only_from_rung_to_rung(q, steps, sigma, eps, delta)
     from dpmech.engines.losses.release import PoissonRelease
     from dpmech.numerics import Bounds
 
-    accountant = PoissonAccountant(PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.Provenance("one"))))
+    accountant = PoissonAccountant(
+        PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("one")))
+    )
     for ask in (
         lambda tolerance: accountant.delta(sigma, eps, tolerance=tolerance),
         lambda tolerance: accountant.epsilon(sigma, delta, tolerance=tolerance),
@@ -130,7 +132,7 @@ def test_poisson_bounds_move_only_from_rung_to_rung(q, steps, sigma, eps, delta)
 def test_deterministic_bounds_depend_on_the_rung_of_the_aim():
     strategy, bins = dm.LambdaCGD(12, 0.5), dm.BallsInBins(4)
     asked = [
-        dm.delta(strategy, 1.5, 1.0, participation=bins, method=dm.Deterministic(rel_error)).upper
+        dm.delta(strategy, 1.5, 1.0, participation=bins, method=dm.methods.Deterministic(rel_error)).upper
         for rel_error in (0.7, 0.4, 0.3)
     ]
     assert asked[0] == asked[1]
@@ -146,7 +148,7 @@ def test_importance_samples_are_sized_for_a_rung():
     """The whole interval, random numbers and all, for every error asked for between two rungs."""
 
     def asked(rel_error, sigma=1.5):
-        method = dm.Importance(rel_error)
+        method = dm.methods.Importance(rel_error)
         return dm.delta(strategy, sigma, 1.0, participation=bins, method=method, rng=3)
 
     strategy, bins = dm.LambdaCGD(8, 0.5), dm.BallsInBins(4)
@@ -158,7 +160,9 @@ def test_importance_samples_are_sized_for_a_rung():
 
 
 @pytest.mark.parametrize(
-    "method", [dm.Importance(0.1), pytest.param(dm.Deterministic(0.3), marks=pytest.mark.slow)], ids=repr
+    "method",
+    [dm.methods.Importance(0.1), pytest.param(dm.methods.Deterministic(0.3), marks=pytest.mark.slow)],
+    ids=repr,
 )
 def test_sigma_under_balls_in_bins_moves_with_the_rung_of_rtol(method):
     found = [

@@ -17,8 +17,8 @@ class Plain(Accountant):
 
     def __init__(self, widen=0.0, lower=True, eps_shift=0.0):
         self.widen, self.lower, self.eps_shift, self.probes = widen, lower, eps_shift, 0
-        self.by, self.guarantee = dm.Provenance("plain"), dm.Guarantee(dm.Kind.EXACT)
-        self.sensitivity = Bounds.bracket(1.0, 1.0, dm.Provenance("one"))
+        self.by, self.guarantee = dm.numerics.Provenance("plain"), dm.Guarantee(dm.Kind.EXACT)
+        self.sensitivity = Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("one"))
 
     def delta(self, sigma, eps, *, tolerance):
         self.probes += 1
@@ -26,12 +26,12 @@ class Plain(Accountant):
         return Bounds.bracket(
             low * (1 - self.widen) if self.lower else 0.0,
             min(1.0, high * (1 + self.widen)),
-            dm.Provenance("plain"),
+            dm.numerics.Provenance("plain"),
         )
 
     def epsilon(self, sigma, delta, *, tolerance):
         value = gaussian_epsilon(sigma, delta, safe=True) + self.eps_shift
-        return Bounds.bracket(0.0, value, dm.Provenance("plain"))
+        return Bounds.bracket(0.0, value, dm.numerics.Provenance("plain"))
 
     def calibrate(self, eps, delta, *, rtol, progress):
         raise NotImplementedError
@@ -78,7 +78,9 @@ def test_disagreement_of_eps_and_delta_raises():
 
 def test_unattainable():
     accountant = Plain()
-    accountant.delta = lambda sigma, eps, *, tolerance: Bounds.bracket(0.5, 0.5, dm.Provenance("constant"))
+    accountant.delta = lambda sigma, eps, *, tolerance: Bounds.bracket(
+        0.5, 0.5, dm.numerics.Provenance("constant")
+    )
     with pytest.raises(dm.UnattainableBudgetError, match="sigma would exceed 1e15"):
         solve(accountant)
 
@@ -89,7 +91,7 @@ def test_zero_delta_counts_as_safe():
 
     def vanishing(sigma, eps, *, tolerance):
         return (
-            Bounds.bracket(0.0, 0.0, dm.Provenance("none"))
+            Bounds.bracket(0.0, 0.0, dm.numerics.Provenance("none"))
             if sigma > 2 * EXACT
             else truth(sigma, eps, tolerance=tolerance)
         )
@@ -101,7 +103,9 @@ def test_zero_delta_counts_as_safe():
 @pytest.mark.parametrize("fault", [math.nan])
 def test_nan_raises(fault):
     accountant = Plain()
-    accountant.delta = lambda sigma, eps, *, tolerance: Bounds.bracket(0.0, fault, dm.Provenance("broken"))
+    accountant.delta = lambda sigma, eps, *, tolerance: Bounds.bracket(
+        0.0, fault, dm.numerics.Provenance("broken")
+    )
     with pytest.raises(dm.InvalidParameterError, match="neither NaN"):
         solve(accountant)
 

@@ -74,7 +74,9 @@ def test_what_only_waits_while_processes_die_is_not_given_up():
 def test_a_task_that_kills_its_processes_is_given_up():
     with dm.Workers(1) as one:
         task = one.submit(os._exit, 1)
-        with pytest.raises(dm.WorkerError, match=r"5 processes died over one task; .*, at Workers\(1\)"):
+        with pytest.raises(
+            dm.exceptions.WorkerError, match=r"5 processes died over one task; .*, at Workers\(1\)"
+        ):
             task.result(timeout=120)
         assert one.submit(abs, -3).result(timeout=60) == 3
 
@@ -159,7 +161,7 @@ def test_bad_counts(count):
         dm.Workers(count)
 
 
-@pytest.mark.parametrize("method", [None, dm.Certified()], ids=repr)
+@pytest.mark.parametrize("method", [None, dm.methods.Certified()], ids=repr)
 def test_samples_are_the_same_wherever_they_are_drawn(workers, method):
     here = dm.delta(STRATEGY, 1.5, 1.0, method=method, **SAMPLED)
     there = dm.delta(STRATEGY, 1.5, 1.0, method=method, executor=workers, **SAMPLED)
@@ -216,11 +218,11 @@ def test_every_error_survives_a_pickle():
         dm.UnsupportedCombinationError("no", supported="yes"),
         dm.UnattainableBudgetError(1.0, 1e-5, "why"),
         dm.NumericalError("missed"),
-        dm.CertificateError("forged", claimed=1.0, recomputed=2.0),
-        dm.WorkLimitError("a thing", (1.0, 2.0), (3.0, 4.0)),
-        dm.WorkerError("gone", "them"),
-        dm.HorizonError(5, 3),
-        dm.MissingDependencyError("torch", "torch"),
+        dm.exceptions.CertificateError("forged", claimed=1.0, recomputed=2.0),
+        dm.exceptions.WorkLimitError("a thing", (1.0, 2.0), (3.0, 4.0)),
+        dm.exceptions.WorkerError("gone", "them"),
+        dm.exceptions.HorizonError(5, 3),
+        dm.exceptions.MissingDependencyError("torch", "torch"),
         dm.DpmechError("any"),
     ]
     kinds = {

@@ -37,7 +37,7 @@ N, SIZE = 12, 20
 RULE = AdaptiveClip(0.8, quantile=0.6, rate=0.5, count_share=0.2)
 STRATEGIES = {
     "identity": (dm.Identity(N), None),
-    "drawn again": (dm.LambdaCGD(N, 0.5), None),
+    "regenerated": (dm.LambdaCGD(N, 0.5), None),
     "kept": (dm.LambdaCGD(N, 0.5), NoiseMode.BUFFER),
     "substitution": (dm.SquareRoot(N, 3), None),
     "exponentials": (dm.BLT(N, [0.9, 0.5], [0.2, 0.1]), None),
@@ -128,17 +128,17 @@ def test_the_count_is_released_with_noise_of_its_own():
 
 @pytest.mark.parametrize("quantile", [0.5, 0.8])
 def test_the_norm_comes_to_the_quantile(quantile):
-    steps, lot = 300, 200
+    steps, batch = 300, 200
     cal = calibration(dm.Identity(steps), dm.MinSep(steps))
     param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
     rule = AdaptiveClip(30.0, quantile=quantile, rate=0.2)
     optimizer = PrivateOptimizer(
-        torch.optim.SGD([param], lr=0.0), cal, rule, expected_batch_size=lot, generator=1
+        torch.optim.SGD([param], lr=0.0), cal, rule, expected_batch_size=batch, generator=1
     )
     rng = np.random.default_rng(0)
     norms = []
     for _ in range(steps):
-        param.grad_sample = torch.tensor(rng.lognormal(sigma=0.5, size=(lot, 1)))
+        param.grad_sample = torch.tensor(rng.lognormal(sigma=0.5, size=(batch, 1)))
         optimizer.step()
         norms.append(optimizer.clip_norm)
     true = math.exp(0.5 * {0.5: 0.0, 0.8: 0.8416212335729143}[quantile])
@@ -168,7 +168,7 @@ def test_an_example_without_a_finite_gradient_counts_for_nothing_in_both_sums():
 
 def count_of(optimizer):
     """The count of the batch so far, without noise."""
-    return float(optimizer.state_dict()["dpmech"]["lot"]["sums"][-1])
+    return float(optimizer.state_dict()["dpmech"]["batch"]["sums"][-1])
 
 
 def added(model, optimizer, rows, way):
@@ -182,8 +182,8 @@ def added(model, optimizer, rows, way):
     else:
         loss = lambda model, x: model(x).sum() * (x != 0).any()  # noqa: E731 - a loss that is zero for zeros
         optimizer.accumulate(clipped_gradients(model, loss, rows, optimizer.clipping, clipping_mode=way))
-    sums = [one for one in optimizer.state_dict()["dpmech"]["lot"]["sums"] if one is not None]
-    optimizer._lot.clear()
+    sums = [one for one in optimizer.state_dict()["dpmech"]["batch"]["sums"] if one is not None]
+    optimizer._batch.clear()
     return torch.cat([one.flatten() for one in sums[:-1]] or [torch.zeros(0)]), float(
         sums[-1]
     ) if sums else 0.0
@@ -308,7 +308,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, loss):
     assert torch.equal(same, last)
 
 
-def test_a_state_in_the_middle_of_a_lot_holds_its_count():
+def test_a_state_in_the_middle_of_a_batch_holds_its_count():
     def half(optimizer, param, part):
         param.grad_sample = torch.tensor(gradients(0))[part]
         optimizer.accumulate()
@@ -335,7 +335,7 @@ def test_states_of_another_clipping_are_refused_by_name():
         state = optimizer.state_dict()
         optimizer.close()
         _, optimizer = by_hand(rule=other)
-        with pytest.raises(dm.CertificateError, match="another clipping"):
+        with pytest.raises(dm.exceptions.CertificateError, match="another clipping"):
             optimizer.load_state_dict(state)
         optimizer.close()
     _, optimizer = by_hand()
@@ -388,7 +388,7 @@ def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
     assert again.clip_norm == RULE.initial
     again.close()
     for other in (1.0, AdaptiveClip(0.8)):
-        with pytest.raises(dm.CertificateError, match=r"certified as|follows a noised"):
+        with pytest.raises(dm.exceptions.CertificateError, match=r"certified as|follows a noised"):
             private_run(fixed, classifier(), classification(SIZE), clip_norm=other, loss=cross_entropy)
 
 
@@ -398,11 +398,11 @@ def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
 def test_what_cannot_be_had_together_is_refused():
     with pytest.raises(dm.InvalidParameterError, match="clipping"):
         by_hand(clipping=PerLayerClipping([1.0]))
-    with pytest.raises(dm.CertificateError, match="clip_norm is certified"):
+    with pytest.raises(dm.exceptions.CertificateError, match="clip_norm is certified"):
         by_hand(CAL.certificate(1.0, 10.0))
-    with pytest.raises(dm.CertificateError, match="follows a noised count"):
+    with pytest.raises(dm.exceptions.CertificateError, match="follows a noised count"):
         by_hand(CAL.certificate(RULE, 10.0), None, clipping=PerLayerClipping([1.0]))
-    with pytest.raises(dm.CertificateError, match="follows a noised count"):
+    with pytest.raises(dm.exceptions.CertificateError, match="follows a noised count"):
         NoiseStream(CAL.certificate(RULE, 10.0), [torch.zeros(3)], 1.0)
 
 

@@ -17,7 +17,7 @@ def test_without_torch_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
     for name in [name for name in sys.modules if name.startswith("dpmech.optim")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(dm.MissingDependencyError, match=r"pip install '\.\[torch\]'"):
+    with pytest.raises(dm.exceptions.MissingDependencyError, match=r"pip install '\.\[torch\]'"):
         importlib.import_module("dpmech.optim")
 
 

@@ -33,7 +33,7 @@ from tests.support.training import linear, private_run, regression, squared_erro
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
 SIZE, N = 24, 6
-CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # lots of 8
+CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # batches of 8
 mse = nn.functional.mse_loss
 
 
@@ -206,7 +206,7 @@ def test_a_dataset_that_gives_more_than_was_picked():
 )
 def test_examples_under_two_indices(build):
     data = build()
-    cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)  # lots of any size
+    cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)  # batches of any size
     with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
         made(loader=DataLoader(data, batch_size=4), cal=cal, loss=squared_error)
 
@@ -241,7 +241,7 @@ def test_batches_of_a_sampler_of_its_own():
         made(loader=DataLoader(dataset(3), batch_sampler=batches), cal=every)
 
 
-def test_lots_of_every_step_are_made_from_the_batch_size():
+def test_batches_of_every_step_are_made_from_the_batch_size():
     every = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)
     _, optimizer, loader = made(loader=DataLoader(dataset(3), batch_size=7), cal=every)
     assert (optimizer.expected_batch_size, len(loader)) == (7, 4)
@@ -301,7 +301,7 @@ def test_buffers_may_be_loaded_between_steps():
     assert optimizer.record.steps == 0
 
 
-# ---- lots and rows of noise stay together
+# ---- batches and rows of noise stay together
 
 
 class Failing(torch.optim.SGD):
@@ -313,7 +313,7 @@ class Failing(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_after_a_failed_update_lots_and_rows_still_belong_together(tmp_path):
+def test_after_a_failed_update_batches_and_rows_still_belong_together(tmp_path):
     model = linear()
     sgd = Failing(model.parameters(), lr=0.1)
     model, optimizer, loader = make_private(
@@ -332,9 +332,9 @@ def test_after_a_failed_update_lots_and_rows_still_belong_together(tmp_path):
     with pytest.raises(MemoryError, match="planted"):
         optimizer.step()
     sgd.fail = False
-    # The row of noise is spent, and so is the lot: it cannot be released again under the next row.
+    # The row of noise is spent, and so is the batch: it cannot be released again under the next row.
     assert (optimizer.record.steps, loader.steps_taken) == (1, 1)
-    with pytest.raises(dm.UnsupportedCombinationError, match="without a lot"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="without a batch"):
         optimizer.step()
     optimizer.zero_grad()
     model.backward(*next(batches))
@@ -346,9 +346,9 @@ def test_after_a_failed_update_lots_and_rows_still_belong_together(tmp_path):
 
 def test_rows_that_ran_ahead_are_refused():
     model, optimizer, loader = made(loss=squared_error)
-    optimizer._stream.step()  # a row that no lot got
+    optimizer._stream.step()  # a row that no batch got
     model.backward(*next(iter(loader)))
-    with pytest.raises(dm.UnsupportedCombinationError, match="1 rows of noise were spent on 0 lots"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="1 rows of noise were spent on 0 batches"):
         optimizer.step()
     with pytest.raises(dm.UnsupportedCombinationError, match="1 rows of noise"):
         optimizer.state_dict()
@@ -436,7 +436,7 @@ def test_other_physical_batches_after_a_checkpoint(tmp_path):
     model, optimizer, loader = made(max_physical_batch_size=4)
     save_checkpoint(tmp_path / "run.pt", model, optimizer, loader)
     model, optimizer, loader = made(max_physical_batch_size=2)
-    with pytest.raises(dm.CertificateError, match="physical batches of at most 4, here 2"):
+    with pytest.raises(dm.exceptions.CertificateError, match="microbatches of at most 4, here 2"):
         load_checkpoint(tmp_path / "run.pt", model, optimizer, loader)
 
 
@@ -456,14 +456,14 @@ def test_sums_in_half_precision(dtype):
             build()
 
 
-def sums_of_lots(parts):
-    """The sum that gets the noise when micro-batches of one value each are accumulated."""
+def sums_of_batches(parts):
+    """The sum that gets the noise when microbatches of one value each are accumulated."""
     param = nn.Parameter(torch.zeros(1))
     optimizer = PrivateOptimizer(torch.optim.SGD([param], lr=1.0), CAL, expected_batch_size=1, generator=1)
     clip = FlatClipping(1.0)
     for value in parts:
         optimizer.accumulate(ClippedSum([param], [torch.tensor([value])], clip, examples=1))
-    return float(optimizer._lot.take()[0])
+    return float(optimizer._batch.take()[0])
 
 
 @pytest.mark.slow
@@ -471,7 +471,7 @@ def test_roundings_of_many_micro_batches_stay_below_one_example():
     """In float32 numbers near 8192 are 2^-10 apart: 0.0004 is lost every time, or counts 2.4 times."""
     base, many = [1.0] * 8192, [0.0006] * 8192
     truth = 8192 + 8192 * float(np.float32(0.0006))
-    assert sums_of_lots(base + many) == pytest.approx(truth, abs=1e-3)
+    assert sums_of_batches(base + many) == pytest.approx(truth, abs=1e-3)
     total = torch.zeros(1)
     for value in base + many:
         total += value

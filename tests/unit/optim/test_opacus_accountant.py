@@ -38,7 +38,7 @@ def registered():
 
 
 def trained(*, steps=12, physical=None, poisson=True, accumulate=1, **private):
-    """A run of Opacus on 64 examples, lots of 8 on average."""
+    """A run of Opacus on 64 examples, batches of 8 on average."""
     torch.manual_seed(0)
     data = TensorDataset(torch.randn(64, 3), torch.randn(64, 1))
     model = torch.nn.Linear(3, 1)
@@ -85,8 +85,11 @@ def test_a_run_costs_what_our_accountant_says(physical):
     bounds = engine.accountant.bounds(DELTA)
     assert (bounds.lower, bounds.upper) == pytest.approx((own.lower, own.upper), rel=1e-9)
     assert engine.get_epsilon(DELTA) == bounds.upper
-    assert dm.from_opacus_history(engine.accountant).epsilon(DELTA).upper == bounds.upper
-    assert dm.from_opacus_history(engine.accountant.state_dict()).epsilon(DELTA).upper == bounds.upper
+    assert dm.interchange.from_opacus_history(engine.accountant).epsilon(DELTA).upper == bounds.upper
+    assert (
+        dm.interchange.from_opacus_history(engine.accountant.state_dict()).epsilon(DELTA).upper
+        == bounds.upper
+    )
 
 
 def test_their_accountants_are_audited_by_the_same_history():
@@ -94,7 +97,7 @@ def test_their_accountants_are_audited_by_the_same_history():
         theirs = kind()
         for _ in range(20):
             theirs.step(noise_multiplier=1.1, sample_rate=0.05)
-        found = dm.from_opacus_history(theirs).epsilon(DELTA)
+        found = dm.interchange.from_opacus_history(theirs).epsilon(DELTA)
         assert found.lower <= theirs.get_epsilon(DELTA)
         ours = create_accountant("dpmech")
         ours.load_state_dict(theirs.state_dict() | {"mechanism": "dpmech"})
@@ -119,7 +122,7 @@ def test_noise_that_changes_is_composed():
         accountant.step(noise_multiplier=noise, sample_rate=0.1)
     assert accountant.history == [(1.0, 0.1, 2), (2.0, 0.1, 1), (1.0, 0.1, 1)]
     assert len(accountant) == 4
-    due = dm.from_opacus_history([(1.0, 0.1, 3), (2.0, 0.1, 1)]).epsilon(DELTA)
+    due = dm.interchange.from_opacus_history([(1.0, 0.1, 3), (2.0, 0.1, 1)]).epsilon(DELTA)
     assert accountant.get_epsilon(delta=DELTA, eps_error=0.1) == due.upper
 
 
@@ -169,5 +172,5 @@ def test_a_history_does_not_say_how_the_loader_sampled():
 
 def test_without_opacus_the_error_says_so(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "opacus.accountants", None)
-    with pytest.raises(dm.MissingDependencyError, match=r"opacus>=1\.6"):
+    with pytest.raises(dm.exceptions.MissingDependencyError, match=r"opacus>=1\.6"):
         register_opacus_accountant()

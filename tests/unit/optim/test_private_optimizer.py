@@ -103,7 +103,7 @@ def test_rules_that_read_phi_get_that_of_every_step():
 
 
 def test_the_noise_has_the_variance_that_phi_says():
-    """An empty lot leaves the noise alone: 1e5 coordinates, chi-square to 1e-9 on both sides."""
+    """An empty batch leaves the noise alone: 1e5 coordinates, chi-square to 1e-9 on both sides."""
     cal, size = calibration(), 100_000
     param = torch.nn.Parameter(torch.zeros(size))
     opt = private([param], cal=cal, clip_norm=2.0, expected_batch_size=64)
@@ -115,7 +115,7 @@ def test_the_noise_has_the_variance_that_phi_says():
         assert abs(ratio * 1.1 - 1.0) > slack  # noise 5 % too small would show
 
 
-def test_empty_lots_are_steps_of_pure_noise():
+def test_empty_batches_are_steps_of_pure_noise():
     params = parameters()
     stream = DrawnNoise(calibration(), params, 1.0, 1)
     opt = private(params)
@@ -126,11 +126,11 @@ def test_empty_lots_are_steps_of_pure_noise():
         opt.step()
         for param, noise in zip(params, stream.step(), strict=True):
             assert torch.equal(param.grad, (noise / 4).float())
-    with pytest.raises(dm.HorizonError, match=r"step must be in \[0, 5\], got 6"):
+    with pytest.raises(dm.exceptions.HorizonError, match=r"step must be in \[0, 5\], got 6"):
         opt.step()
 
 
-def test_the_normaliser_is_public_whatever_the_lot():
+def test_the_denominator_is_public_whatever_the_batch():
     """Trap: an average over the realised number of examples tells how many there were."""
     grads = []
     for examples in (1, 7):
@@ -287,7 +287,7 @@ def test_per_layer_clipping_bounds_each_layer_and_keeps_the_noise():
 
 def test_per_matrix_clipping_has_its_own_noise_and_phi():
     cal, params = calibration(), parameters()
-    blocks = dm.BlockClipping.from_joint([0.3, 2.0], cal.sigma, dimensions=[6, 5])
+    blocks = dm.ledgers.BlockClipping.from_joint([0.3, 2.0], cal.sigma, dimensions=[6, 5])
     inner = torch.optim.SGD([{"params": params[:2]}, {"params": params[2:]}], lr=0.1)
     clipping = PerMatrixClipping(blocks, [0, 1, 1])
     unit = DrawnNoise(cal, params, 1.0 / cal.sigma, 1)
@@ -304,7 +304,9 @@ def test_per_matrix_clipping_has_its_own_noise_and_phi():
     assert opt.phi == pytest.approx(phis, rel=1e-12)
     assert inner.param_groups[0]["phi"] == pytest.approx(phis[:2], rel=1e-12)
     assert inner.param_groups[1]["phi"] == pytest.approx(phis[2], rel=1e-12)
-    weak = dm.BlockClipping([0.3, 2.0], cal.sigma)  # two blocks of one lot at sigma: jointly sigma / sqrt(2)
+    weak = dm.ledgers.BlockClipping(
+        [0.3, 2.0], cal.sigma
+    )  # two blocks of one batch at sigma: jointly sigma / sqrt(2)
     with pytest.raises(dm.InvalidParameterError, match="joint sigma"):
         private(params, cal=cal, clipping=PerMatrixClipping(weak, [0, 1, 1]))
 
@@ -376,7 +378,7 @@ def test_hooks_of_the_wrapper_fire():
     assert seen == ["before", "after"]
 
 
-def test_zero_grad_forgets_the_lot():
+def test_zero_grad_forgets_the_batch():
     for to_none in (True, False):
         params = parameters()
         noise = DrawnNoise(calibration(), params, 1.0, 1)
@@ -437,7 +439,7 @@ def passes(model, batches):
 
 
 def sum_norm(opt):
-    return math.sqrt(sum(float(total.double().square().sum()) for total in opt._lot.take()))
+    return math.sqrt(sum(float(total.double().square().sum()) for total in opt._batch.take()))
 
 
 def test_several_backward_passes_over_one_example_count_it_once():
@@ -470,14 +472,14 @@ def test_several_backward_passes_over_several_examples():
         model, opt = opacus_linear()
         passes(model, batches)
         opt.accumulate(**options)
-        sums.append(opt._lot.take()[0])
+        sums.append(opt._batch.take()[0])
     for other in sums[1:]:
         torch.testing.assert_close(sums[0], other, rtol=1e-4, atol=1e-5)
     model, opt = opacus_linear()
     for part in rows.split(2):  # the documented way: a call after every pass
         passes(model, [part])
         opt.accumulate()
-    torch.testing.assert_close(opt._lot.take()[0], sums[0], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(opt._batch.take()[0], sums[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("examples", [0, 1, 3, 5, 12, 18, -6, 6.0, True])
@@ -496,14 +498,14 @@ def test_numbers_of_examples_that_the_rows_cannot_be_of(examples):
 # ---- what is fixed
 
 
-def test_a_certificate_fixes_clip_norm_and_normaliser():
+def test_a_certificate_fixes_clip_norm_and_denominator():
     cert = calibration().certificate(clip_norm=0.7, expected_batch_size=128)
     opt = PrivateOptimizer(torch.optim.SGD(parameters(), lr=0.1), cert)
     assert (opt.clip_norm, opt.expected_batch_size, opt.claim) == (0.7, 128.0, cert)
     for name, arguments in (("clip_norm", (0.8, 128)), ("expected_batch_size", (0.7, 127))):
-        with pytest.raises(dm.CertificateError, match=f"{name} is certified"):
+        with pytest.raises(dm.exceptions.CertificateError, match=f"{name} is certified"):
             PrivateOptimizer(torch.optim.SGD(parameters(), lr=0.1), cert, *arguments)
-    with pytest.raises(dm.CertificateError, match="clip_norm is certified"):
+    with pytest.raises(dm.exceptions.CertificateError, match="clip_norm is certified"):
         PrivateOptimizer(torch.optim.SGD(parameters(), lr=0.1), cert, clipping=FlatClipping(0.6))
     free = PrivateOptimizer(torch.optim.SGD(parameters(), lr=0.1), calibration(), expected_batch_size=3)
     assert (free.clip_norm, free.expected_batch_size) == (1.0, 3.0)
@@ -570,7 +572,7 @@ def test_past_the_horizon_nothing_moves():
         opt.step()
     before = [param.detach().clone() for param in params]
     give_samples(params, 0)
-    with pytest.raises(dm.HorizonError):
+    with pytest.raises(dm.exceptions.HorizonError):
         opt.step()
     assert all(torch.equal(a, b) for a, b in zip(before, params, strict=True))
     assert opt.steps_left == 0
@@ -730,7 +732,7 @@ def test_killed_and_resumed_at_any_step_the_weights_are_the_same(inner, strategy
         train(old, first, range(stop), micro)
         if micro > 1:
             give_samples(first, 100 * stop)
-            old.accumulate()  # killed in the middle of a lot
+            old.accumulate()  # killed in the middle of a batch
         file = io.BytesIO()
         torch.save({"opt": old.state_dict(), "params": first}, file)
         file.seek(0)
@@ -777,7 +779,7 @@ def test_a_scheduler_survives_a_resume():
 )
 def test_the_state_of_another_certificate_is_refused(options, match):
     state = private(**options).state_dict()
-    with pytest.raises(dm.CertificateError, match=match):
+    with pytest.raises(dm.exceptions.CertificateError, match=match):
         private().load_state_dict(state)
 
 
@@ -787,10 +789,10 @@ def test_states_that_are_none_are_refused():
         opt.load_state_dict(opt._inner.state_dict())
     state = opt.state_dict()
     opt.close()
-    for lot in (None, {"sums": []}, {"sums": [None], "dropped": 0}, {"sums": [None] * 3, "dropped": -1}):
+    for batch in (None, {"sums": []}, {"sums": [None], "dropped": 0}, {"sums": [None] * 3, "dropped": -1}):
         opt = private(generator=2)
-        with pytest.raises(dm.InvalidParameterError, match=r"lot|dropped"):
-            opt.load_state_dict(state | {"dpmech": state["dpmech"] | {"lot": lot}})
+        with pytest.raises(dm.InvalidParameterError, match=r"batch|dropped"):
+            opt.load_state_dict(state | {"dpmech": state["dpmech"] | {"batch": batch}})
         opt.close()
     opt = private()
     opt.step()

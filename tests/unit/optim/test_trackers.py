@@ -33,7 +33,7 @@ class Calls:
             )
 
 
-class Kept(Tracker):
+class CheckpointMatch(Tracker):
     def __init__(self):
         self.entries = []
 
@@ -48,7 +48,7 @@ def run(**options):
 
 def test_what_is_logged_is_what_may_be_known():
     parts = run()
-    kept = Kept()
+    kept = CheckpointMatch()
     follow(parts[1], kept)
     train(*parts)
     assert [step for step, _ in kept.entries] == list(range(1, N + 1))
@@ -67,12 +67,12 @@ def test_some_steps_and_physical_batches_and_an_end():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = private_run(CAL, classifier(), data, generator=1, max_physical_batch_size=2)
-        often, seldom, ended = Kept(), Kept(), Kept()
+        often, seldom, ended = CheckpointMatch(), CheckpointMatch(), CheckpointMatch()
         follow(parts[1], often)
         follow(parts[1], seldom, every=5, delta=1e-4)
         end = follow(parts[1], ended)
         train(*parts, after_step=lambda step: end() if step == 2 else None)
-    assert [step for step, _ in often.entries] == list(range(1, N + 1))  # not after every physical batch
+    assert [step for step, _ in often.entries] == list(range(1, N + 1))  # not after every microbatch
     assert [step for step, _ in seldom.entries] == [5, 10, 12]
     assert seldom.entries[0][1]["privacy/delta"] == 1e-4
     assert [step for step, _ in ended.entries] == [1, 2]
@@ -138,5 +138,5 @@ def test_bad_arguments():
         follow(optimizer, every=0)
     with pytest.raises(dm.InvalidParameterError, match="delta must be"):
         follow(optimizer, delta=1.0)
-    with pytest.raises(dm.InvalidParameterError, match="optimizer must be a LotOptimizer"):
+    with pytest.raises(dm.InvalidParameterError, match="optimizer must be a BatchOptimizer"):
         follow(torch.optim.SGD([torch.zeros(1)], lr=0.1))

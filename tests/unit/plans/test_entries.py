@@ -14,30 +14,30 @@ PLAN = TrainingPlan(50_000, 128, 10)
 
 
 def test_steps_are_whole_batches():
-    assert (PLAN.steps_per_epoch, PLAN.n) == (390, 3900)
-    assert TrainingPlan(128, 128, 3).n == 3
+    assert (PLAN.steps_per_epoch, PLAN.steps) == (390, 3900)
+    assert TrainingPlan(128, 128, 3).steps == 3
     assert TrainingPlan(100, 8, 40).steps_per_epoch == 12
 
 
 def test_a_plan_is_printed_with_what_follows_from_it():
     assert str(TrainingPlan(1497, 150, 20)) == (
         "TrainingPlan(dataset_size=1497, batch_size=150, epochs=20): 180 steps, 9 an epoch; "
-        "expected lot 150 under Poisson sampling, 166.334 under Balls-in-Bins"
+        "expected batch 150 under Poisson sampling, 166.334 under Balls-in-Bins"
     )
 
 
 def test_the_plan_is_public_and_its_sizes_agree_with_what_it_plans():
     assert dm.TrainingPlan is TrainingPlan
     assert dm.BallsInBins(PLAN.bins) == PLAN.participation("balls-in-bins")
-    assert dm.Poisson(PLAN.q) == PLAN.participation("poisson")
-    assert PLAN.q == 128 / 50_000
-    assert PLAN.bins * PLAN.epochs == PLAN.n
+    assert dm.Poisson(PLAN.sampling_prob) == PLAN.participation("poisson")
+    assert PLAN.sampling_prob == 128 / 50_000
+    assert PLAN.bins * PLAN.epochs == PLAN.steps
 
 
 def test_integers_of_numpy_do_not_overflow():
     plan = TrainingPlan(np.int32(2**31 - 1), np.int8(1), np.int32(2**20))
-    assert plan.n == (2**31 - 1) * 2**20
-    assert all(type(value) is int for value in (plan.dataset_size, plan.batch_size, plan.epochs, plan.n))
+    assert plan.steps == (2**31 - 1) * 2**20
+    assert all(type(value) is int for value in (plan.dataset_size, plan.batch_size, plan.epochs, plan.steps))
     assert plan == TrainingPlan(2**31 - 1, 1, 2**20)
     with pytest.raises(dataclasses.FrozenInstanceError):
         plan.epochs = 3
@@ -46,7 +46,7 @@ def test_integers_of_numpy_do_not_overflow():
 def test_no_size_loses_a_step():
     for size in range(1, 3000):
         plan = TrainingPlan(size, 1, 7)
-        assert plan.n == 7 * size
+        assert plan.steps == 7 * size
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_participation(sampling, details, expected):
         assert schema.sampling_prob == pytest.approx(expected.sampling_prob)
     else:
         assert schema == expected
-    schema.pattern(PLAN.n)
+    schema.pattern(PLAN.steps)
     assert sampling in samplings()
 
 
@@ -157,7 +157,7 @@ def test_a_setting_goes_to_every_sampling_that_takes_it():
         pytest.param({"sampling": "user-poisson"}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow),
         ({"sampling": "user-min-sep"}, 10, dm.UserPoisson(0.1, 2)),
         pytest.param({"sampling": "user-balls-in-bins"}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow),
-        # Whole lots: nothing to draw.
+        # Whole batches: nothing to draw.
         ({"sampling": "user-min-sep"}, 100, dm.UserMinSep(1, 1, 2)),
     ],
 )

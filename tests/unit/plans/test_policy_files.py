@@ -3,7 +3,7 @@
 import pytest
 
 import dpmech as dm
-from dpmech.documents import PublicKey
+from dpmech.certificates import PublicKey
 from dpmech.plans import read_policy
 
 WHOLE = """
@@ -22,7 +22,7 @@ trusted_keys = ["key.pem.pub"]
 
 
 def test_every_rule_is_read(tmp_path):
-    public = dm.new_key(tmp_path / "key.pem")
+    public = dm.certificates.new_key(tmp_path / "key.pem")
     (tmp_path / "policy.toml").write_text(WHOLE)
     policy = read_policy(tmp_path / "policy.toml")
     assert [key.key_id for key in policy.trusted_keys] == [PublicKey.load(public).key_id]

@@ -29,14 +29,14 @@ def test_runs_and_ledgers_state_more():
         "Noise from system entropy, made by a generator that is not stated, not seeded by the caller."
     )
     assert found["nist.composition"].basis == "ledger"
-    assert found["dpfy.accesses"].text.startswith("1 announced releases")
+    assert found["dpfy.accesses"].text.startswith("1 non-adaptive releases")
     assert found["dpfy.assumptions"].basis == "run record"
 
 
 def test_a_seeded_run_says_so():
     own = small().certificate(1.0, 10.0)
     run = run_of(own)
-    seeded = dm.Randomness("a seed", "2" * 64, seeded=True)
+    seeded = dm.certificates.Randomness("a seed", "2" * 64, seeded=True)
     found = answers(review_of(dm.RunRecord(**{**vars(run), "noise": seeded})))
     assert "seeded by the caller" in found["nist.randomness"].text
     assert "not seeded" not in found["nist.randomness"].text
@@ -49,5 +49,5 @@ def test_the_number_of_examples_is_private_where_neighbours_differ_in_it():
     assert private.startswith("Public by assumption: 12 steps, expected batch size 10. Private: the number")
     declared = answers(review_of(small().certificate(1.0, 10.0, dataset_size=40)))[key].text
     assert "expected batch size 10, declared dataset size 40. Private: the number of examples" in declared
-    public = answers(review_of(small("fixed lots")))[key].text
+    public = answers(review_of(small("fixed batches")))[key].text
     assert public == "Public by assumption: 12 steps, number of examples."

@@ -44,7 +44,7 @@ def test_a_sampled_grid_holds_and_steps_by_the_ratio():
         assert before / after == pytest.approx(RATIO, rel=1e-4)
     for eps, sigma in zip(grid.eps[1:], grid.sigma[1:], strict=True):
         # By another accountant than the one that made the grid.
-        assert dm.delta(mechanism, sigma, eps, method=dm.Prv()).lower <= DELTA
+        assert dm.delta(mechanism, sigma, eps, method=dm.methods.Prv()).lower <= DELTA
 
 
 def test_between_pairs_the_smaller_eps_counts():

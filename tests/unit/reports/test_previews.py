@@ -27,7 +27,7 @@ def strategy_of(row, plan):
     for name, text in options.items():
         if name in read:
             values[name[2:]] = read[name](text) if read[name] else [float(one) for one in text.split(",")]
-    return kind.build(plan.training.n, values)
+    return kind.build(plan.training.steps, values)
 
 
 @pytest.mark.slow
@@ -49,7 +49,7 @@ def test_numbers_are_those_of_the_mechanism_at_the_sigma_that_is_shown(small):
         # Errors by dense linear algebra.
         inverse = np.linalg.inv(strategy.to_dense())
         decoder = np.tril(np.ones_like(inverse)) @ inverse
-        assert row.rmse == pytest.approx(np.linalg.norm(decoder) / math.sqrt(plan.training.n), rel=1e-5)
+        assert row.rmse == pytest.approx(np.linalg.norm(decoder) / math.sqrt(plan.training.steps), rel=1e-5)
         spread = np.sqrt(np.mean(np.sum(inverse**2, axis=1))) / plan.training.batch_size
         assert row.noise == pytest.approx(spread, rel=1e-5)
 

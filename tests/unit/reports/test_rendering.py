@@ -8,7 +8,7 @@ import jsonschema
 import pytest
 
 import dpmech as dm
-from dpmech.documents import with_checksum
+from dpmech.certificates import with_checksum
 from dpmech.reports import as_html, as_json, as_markdown
 from tests.support.reviewed import HOSTILE, Page, review_of, run_of, small
 

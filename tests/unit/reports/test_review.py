@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 import dpmech as dm
-from dpmech.documents import with_checksum
+from dpmech.certificates import with_checksum
 from dpmech.exceptions import InvalidParameterError
 from dpmech.reports import Review
 from tests.support.reviewed import review_of, run_of, small

@@ -72,7 +72,7 @@ def test_what_the_certificate_leaves_open_the_run_may_fix():
 def test_a_run_of_a_selection_is_not_reported_as_if_it_were_alone():
     own = small().certificate(1.0, 10.0)
     ledger = dm.Ledger()
-    ledger.add_tuning("tuning", own, dm.PoissonRuns(5.0))
+    ledger.add_tuning("tuning", own, dm.ledgers.PoissonRuns(5.0))
     with pytest.raises(dm.InvalidParameterError, match="one run of a private selection"):
         Subject.of({"a": own, "b": ledger})
     ledger.add("trained again", own)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import dpmech as dm
-from dpmech.documents import trainer_duties, with_checksum
+from dpmech.certificates import training_requirements, with_checksum
 from dpmech.reports import findings, words
 from tests.support.reviewed import run_of, small
 from tests.support.saved import RECIPES
@@ -46,7 +46,7 @@ def test_a_claim_about_users_speaks_of_users(participation, drawn):
     mechanism = dm.Mechanism(dm.Identity(12), participation, unit=dm.Unit.USER)
     own = dm.calibrate_sigma(mechanism, 1.0, 1e-5).certificate()
     said = dict(words.participation_words(own))["what the sampler does"]
-    assert said == trainer_duties(own)["sampler"]
+    assert said == training_requirements(own)["sampler"]
     assert ("The examples of this sentence are users" in said) == (drawn == "users")
     assert "one user" in dict(words.not_covered(own))["People with several names, and groups"]
     assert not any("one example" in text for _, text in words.not_covered(own))
@@ -102,7 +102,7 @@ def test_an_estimate_protects_nobody_for_sure():
 def test_every_scheme_and_guarantee_has_words(name):
     own = small(name)
     said = dict(words.participation_words(own))
-    assert said["what the sampler does"] == own.participation.duty(own.strategy.n)
+    assert said["what the sampler does"] == own.participation.requirement(own.strategy.n)
     assert said["scheme"].startswith(own.participation.plan_name)
     assert said["amplified by chance"].startswith("yes" if own.participation.random else "no")
     assert ("misle" in words.sure_words(own)) == (own.guarantee.kind is dm.Kind.PROBABLE)
@@ -129,7 +129,11 @@ def test_a_run_that_stopped_by_plan_is_told_by_its_own_eps():
 
 
 def test_a_run_tells_its_checkpoints():
-    kept = dm.Continuity(dm.Kept.SAME, dm.Kept.ACCEPTED, dm.Kept.UNKNOWN)
-    rows = dict(words.run_words(run_of(small(), continuity=kept)))
+    kept = dm.certificates.CheckpointHistory(
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.ACCEPTED,
+        dm.certificates.CheckpointMatch.UNKNOWN,
+    )
+    rows = dict(words.run_words(run_of(small(), checkpoint_history=kept)))
     assert rows["model across checkpoints"] == "changed, accepted by the caller"
     assert rows["loss across checkpoints"] == "not wholly fingerprinted"

@@ -74,7 +74,7 @@ def test_every_profile_has_a_share_of_beta_that_is_fixed_before(searched):
     assert found is None
     assert len(asked) == PROFILES
     for _, method, rng in asked:
-        assert method == dm.Certified(calls=PROFILES)
+        assert method == dm.methods.Certified(calls=PROFILES)
         assert PROFILES * method.share(1) <= 1e-9
         assert rng is generator
     sigmas = [sigma for sigma, _, _ in asked]

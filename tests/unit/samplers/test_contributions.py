@@ -137,13 +137,13 @@ def test_bad_arguments_are_named(arguments, words):
         Contributions.bounded(["a"], 1, rng=1)
 
 
-def test_lots_of_users_examples_are_those_of_examples():
+def test_batches_of_users_examples_are_those_of_examples():
     users = dm.Poisson(0.2, max_examples_per_user=3)
     sampler = sampler_for(users, 50, n=6, rng=1)
     assert isinstance(sampler, UserPoissonSampler)
     plain = PoissonSampler(50, 0.2, 6, rng=1)
-    assert [lot.tolist() for lot in sampler] == [lot.tolist() for lot in plain]
+    assert [batch.tolist() for batch in sampler] == [batch.tolist() for batch in plain]
     assert (sampler.participation, sampler.expected_batch_size) == (users, 10.0)
     # A state of one is none of the other: users are part of what was certified.
-    with pytest.raises(dm.CertificateError, match="another type"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another type"):
         sampler_for(users, 50, n=6, rng=1).load_state_dict(plain.state_dict())

@@ -7,7 +7,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.samplers import padded, sampler_for, shard
-from dpmech.schemes.b_min_sep.sampler import MinSepSampler
+from dpmech.schemes.b_min_sep.sampler import BMinSepSampler
 from dpmech.schemes.balls_in_bins.sampler import (
     BallsInBinsSampler,
     FreshBallsInBinsSampler,
@@ -30,7 +30,7 @@ MAKE = {
     "bins of users": lambda rng=None: UserBallsInBinsSampler(200, 4, 2, 12, rng=rng),
     "truncated": lambda rng=None: TruncatedPoissonSampler(200, 0.1, 30, 200, 12, rng=rng),
     "fixed size": lambda rng=None: FixedSizeSampler(200, 200, 20, 12, rng=rng),
-    "b-min-sep": lambda rng=None: MinSepSampler(200, 3, 0.1, 12, rng=rng),
+    "b-min-sep": lambda rng=None: BMinSepSampler(200, 3, 0.1, 12, rng=rng),
     "reshuffled": lambda rng=None: SequentialSampler(
         200, dm.EveryStep(), 12, batch_size=40, reshuffle=True, rng=rng
     ),
@@ -38,7 +38,7 @@ MAKE = {
 DRAWN = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
 
-def lots(sampler):
+def batches(sampler):
     return [sampler.indices(step).tolist() for step in range(sampler.n)]
 
 
@@ -75,20 +75,20 @@ def test_an_epoch_is_whole_though_its_probability_is_rounded():
 def test_the_smallest_probability_is_no_special_case():
     sampler = PoissonSampler(50, 5e-324, 3)
     assert sampler.steps_per_epoch > 10**323
-    assert lots(sampler) == [[], [], []]
+    assert batches(sampler) == [[], [], []]
 
 
 def test_sequential_batches_go_by_position():
-    assert lots(SequentialSampler(5, dm.FixedEpochs(2), 4)) == [[0, 2, 4], [1, 3], [0, 2, 4], [1, 3]]
-    assert lots(SequentialSampler(5, dm.MinSep(2), 3, drop_last=True)) == [[0, 2], [1, 3], [0, 2]]
-    assert lots(SequentialSampler(2, dm.SingleParticipation(), 4)) == [[0], [1], [], []]
-    assert lots(SequentialSampler(3, dm.EveryStep(), 2, batch_size=2, drop_last=True)) == [[0, 1], [0, 1]]
+    assert batches(SequentialSampler(5, dm.FixedEpochs(2), 4)) == [[0, 2, 4], [1, 3], [0, 2, 4], [1, 3]]
+    assert batches(SequentialSampler(5, dm.MinSep(2), 3, drop_last=True)) == [[0, 2], [1, 3], [0, 2]]
+    assert batches(SequentialSampler(2, dm.SingleParticipation(), 4)) == [[0], [1], [], []]
+    assert batches(SequentialSampler(3, dm.EveryStep(), 2, batch_size=2, drop_last=True)) == [[0, 1], [0, 1]]
 
 
 def test_only_reshuffling_says_so():
     assert [name for name, make in MAKE.items() if make().reshuffled] == ["reshuffled"]
     assert not SequentialSampler(5, dm.MinSep(2), 4).reshuffled
-    reshuffled = lots(MAKE["reshuffled"](1))
+    reshuffled = batches(MAKE["reshuffled"](1))
     assert reshuffled[:5] != reshuffled[5:10]
 
 
@@ -103,21 +103,23 @@ def test_samplers_may_be_copied_and_sent_to_other_processes():
         sampler = make()
         next(iter(sampler))
         for twin in (copy.deepcopy(sampler), pickle.loads(pickle.dumps(sampler))):
-            assert lots(twin) == lots(sampler)
+            assert batches(twin) == batches(sampler)
             assert twin.steps_taken == 1
 
 
-def test_a_lot_may_be_changed_without_changing_the_sampler():
+def test_a_batch_may_be_changed_without_changing_the_sampler():
     for make in MAKE.values():
         sampler = make(3)
-        expected = lots(sampler)
+        expected = batches(sampler)
         sampler.indices(0)[:] = -1
-        assert lots(sampler) == expected
+        assert batches(sampler) == expected
 
 
 def test_two_iterators_share_the_run():
     sampler = MAKE["poisson"](1)
-    assert [lot.tolist() for pair in zip(sampler, sampler, strict=True) for lot in pair] == lots(sampler)
+    assert [batch.tolist() for pair in zip(sampler, sampler, strict=True) for batch in pair] == batches(
+        sampler
+    )
 
 
 # ---- keys
@@ -125,17 +127,17 @@ def test_two_iterators_share_the_run():
 
 @DRAWN
 def test_entropy_of_the_operating_system_differs_and_a_seed_repeats(make):
-    assert lots(make()) != lots(make())
+    assert batches(make()) != batches(make())
     assert make().fingerprint() != make().fingerprint()
-    assert lots(make(7)) == lots(make(7)) == lots(make(np.random.default_rng(7)))
-    assert lots(make(7)) != lots(make(8))
+    assert batches(make(7)) == batches(make(7)) == batches(make(np.random.default_rng(7)))
+    assert batches(make(7)) != batches(make(8))
     assert [make().seeded, make(7).seeded] == [False, True]
 
 
 @DRAWN
 def test_a_generator_moves_on(make):
     rng = np.random.default_rng(7)
-    assert lots(make(rng)) != lots(make(rng))
+    assert batches(make(rng)) != batches(make(rng))
 
 
 def test_the_fingerprint_depends_on_key_and_configuration_not_on_progress():
@@ -160,16 +162,16 @@ def changed(state, **entries):
 
 def test_states_of_other_samplers_are_refused():
     state = MAKE["bins"](1).state_dict()
-    with pytest.raises(dm.CertificateError, match="another type"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another type"):
         MAKE["poisson"]().load_state_dict(state)
-    with pytest.raises(dm.CertificateError, match="another configuration"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another configuration"):
         BallsInBinsSampler(201, 4, 12).load_state_dict(state)
-    with pytest.raises(dm.CertificateError, match="another configuration"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another configuration"):
         BallsInBinsSampler(200, 2, 12).load_state_dict(state)
-    with pytest.raises(dm.CertificateError, match="another format"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another format"):
         MAKE["bins"]().load_state_dict(changed(state, format=2))
     reshuffled = MAKE["reshuffled"](1).state_dict()
-    with pytest.raises(dm.CertificateError, match="another configuration"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another configuration"):
         SequentialSampler(200, dm.EveryStep(), 12, batch_size=40).load_state_dict(reshuffled)
 
 
@@ -207,11 +209,11 @@ def test_a_refused_key_is_not_shown():
     assert secret not in str(caught.value)
 
 
-def test_states_are_loaded_before_the_first_lot_only():
+def test_states_are_loaded_before_the_first_batch_only():
     sampler = MAKE["poisson"]()
     state = sampler.state_dict()
     next(iter(sampler))
-    with pytest.raises(dm.InvalidParameterError, match="before the first lot"):
+    with pytest.raises(dm.InvalidParameterError, match="before the first batch"):
         sampler.load_state_dict(state)
 
 
@@ -219,7 +221,7 @@ def test_a_resumed_sampler_still_says_that_it_was_seeded():
     sampler = MAKE["bins"]()
     sampler.load_state_dict(MAKE["bins"](1).state_dict())
     assert sampler.seeded
-    assert lots(sampler) == lots(MAKE["bins"](1))
+    assert batches(sampler) == batches(MAKE["bins"](1))
 
 
 # ---- bad input
@@ -228,7 +230,7 @@ def test_a_resumed_sampler_still_says_that_it_was_seeded():
 @DRAWN
 def test_steps_outside_the_run_are_refused(make):
     sampler = make(1)
-    with pytest.raises(dm.HorizonError):
+    with pytest.raises(dm.exceptions.HorizonError):
         sampler.indices(12)
     for step in (-1, 1.0, True, "1"):
         with pytest.raises(dm.InvalidParameterError, match="step"):
@@ -274,7 +276,7 @@ def test_more_epochs_than_certified_are_refused():
     with pytest.raises(dm.InvalidParameterError, match="at most min_sep \\* max_participations = 6"):
         SequentialSampler(5, dm.MinSep(3, 2), 7)
     SequentialSampler(5, dm.MinSep(3, 99), 7)
-    assert lots(SequentialSampler(5, dm.MinSep(2), 3, batch_size=2)) == [[0, 2, 4], [1, 3], [0, 2, 4]]
+    assert batches(SequentialSampler(5, dm.MinSep(2), 3, batch_size=2)) == [[0, 2, 4], [1, 3], [0, 2, 4]]
 
 
 @pytest.mark.parametrize("participation", [dm.MinSep(2), dm.FixedEpochs(2), dm.SingleParticipation()])
@@ -298,12 +300,12 @@ def test_a_claim_brings_its_pattern_and_steps():
         sampler = sampler_for(claim, 100)
         assert (sampler.participation, sampler.n) == (dm.MinSep(4, 3), 12)
         checked = sampler_for(claim, 100, n=12, batch_size=25, declared_size=100)
-        assert lots(checked) == lots(sampler)
+        assert batches(checked) == batches(sampler)
         assert sampler.expected_batch_size is None  # 100 / 4 would tell how many examples there are
         for change in ({"batch_size": 25}, {"drop_last": True}):
             with pytest.raises(dm.InvalidParameterError, match="declared_size must be a public number"):
                 sampler_for(claim, 100, **change)
-        with pytest.raises(dm.CertificateError, match="n is certified as 12, got 11"):
+        with pytest.raises(dm.exceptions.CertificateError, match="n is certified as 12, got 11"):
             sampler_for(claim, 100, n=11)
         told = cal.certificate(1.0, 24.0)
         assert sampler_for(told, 100).expected_batch_size == 24.0
@@ -342,10 +344,10 @@ def test_one_example_less_moves_no_other(options):
     for size in (36, 37, 39, 40, 41, 44):
         one, other = declared(size, **options), declared(size - 1, **options)
         assert one.steps_per_epoch == other.steps_per_epoch
-        assert [[i for i in lot if i != size - 1] for lot in lots(one)] == lots(other)
+        assert [[i for i in batch if i != size - 1] for batch in batches(one)] == batches(other)
         if options.get("reshuffle"):  # elsewhere the key is drawn, and nothing from it
             assert one.fingerprint() == other.fingerprint()
-    assert lots(declared(40, **options)) == lots(
+    assert batches(declared(40, **options)) == batches(
         SequentialSampler(
             40,
             options.get("participation", dm.EveryStep()),
@@ -358,7 +360,7 @@ def test_one_example_less_moves_no_other(options):
 
 def test_states_of_another_dataset_are_refused_without_its_size():
     state = BallsInBinsSampler(201, 4, 12, rng=7).state_dict()
-    with pytest.raises(dm.CertificateError, match="another dataset") as caught:
+    with pytest.raises(dm.exceptions.CertificateError, match="another dataset") as caught:
         MAKE["bins"](7).load_state_dict(state)
     told = f"{caught.value} {caught.value.claimed} {caught.value.recomputed}"
     assert "200" not in told
@@ -376,7 +378,7 @@ def test_what_is_neither_claim_nor_participation_is_refused():
 # ---- parts and padding
 
 
-def test_parts_of_a_lot():
+def test_parts_of_a_batch():
     assert shard([3, 5, 8], 0, 2).tolist() == [3, 8]
     assert shard(np.array([3, 5, 8], dtype=np.int32), 1, 2).tolist() == [5]
     assert shard([], 1, 2).dtype == np.int64
@@ -385,7 +387,7 @@ def test_parts_of_a_lot():
             shard([1, 2], rank, world_size)
 
 
-def test_padded_lots():
+def test_padded_batches():
     indices, mask = padded([4, 9, 7], 2)
     assert indices.tolist() == [4, 9, 7, 0]
     assert mask.tolist() == [True, True, True, False]
@@ -395,7 +397,7 @@ def test_padded_lots():
 
 
 @pytest.mark.parametrize("bad", [[0.5], [[1]], [True], "ab", 3, [[1], [2, 3]], None])
-def test_lots_are_integers_and_are_not_shown(bad):
+def test_batches_are_integers_and_are_not_shown(bad):
     with pytest.raises(dm.InvalidParameterError, match="indices must be a one-dimensional") as caught:
         shard(bad, 0, 1)
     assert "0.5" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Lots of examples that rest: the law of their histories by chi-square, and faults that show."""
+"""Batches of examples that rest: the law of their histories by chi-square, and faults that show."""
 
 import collections
 import itertools
@@ -9,18 +9,18 @@ from scipy import stats
 
 import dpmech as dm
 from dpmech.samplers import ParticipationTracker, sampler_for
-from dpmech.schemes.b_min_sep.sampler import MinSepSampler
+from dpmech.schemes.b_min_sep.sampler import BMinSepSampler
 from tests.unit.accounting.min_sep.test_chains import written_out
 
 N, B, P, SIZE = 6, 3, 0.3, 20_000
 ALPHA = 1e-9
 
 
-def histories(lots, size=SIZE):
+def histories(batches, size=SIZE):
     """A number for the steps that each example joined."""
     found = np.zeros(size, dtype=np.int64)
-    for step, lot in enumerate(lots):
-        found[lot] += 1 << step
+    for step, batch in enumerate(batches):
+        found[batch] += 1 << step
     return found
 
 
@@ -35,19 +35,19 @@ def p_value(found):
 
 
 def test_histories_have_the_law_of_the_claim():
-    sampler = sampler_for(dm.MinSepSampling(B, P), SIZE, n=N, rng=4)
-    assert isinstance(sampler, MinSepSampler)
+    sampler = sampler_for(dm.BMinSep(B, P), SIZE, n=N, rng=4)
+    assert isinstance(sampler, BMinSepSampler)
     assert sampler.expected_batch_size == pytest.approx(SIZE * P / (1.0 + P * (B - 1)))
     assert sampler.steps_per_epoch == 5
-    lots = list(sampler)
-    assert p_value(histories(lots)) > ALPHA
-    # Every lot has the same expected size, the first one too.
-    rate = dm.MinSepSampling(B, P).rate
-    assert min(stats.binomtest(len(lot), SIZE, rate).pvalue for lot in lots) > ALPHA
+    batches = list(sampler)
+    assert p_value(histories(batches)) > ALPHA
+    # Every batch has the same expected size, the first one too.
+    rate = dm.BMinSep(B, P).rate
+    assert min(stats.binomtest(len(batch), SIZE, rate).pvalue for batch in batches) > ALPHA
 
 
 def test_examples_are_independent_of_each_other():
-    found = histories(sampler_for(dm.MinSepSampling(B, P), SIZE, n=N, rng=5))
+    found = histories(sampler_for(dm.BMinSep(B, P), SIZE, n=N, rng=5))
     first = found & 1
     table = [[np.count_nonzero((first[:-1] == a) & (first[1:] == b)) for a in (0, 1)] for b in (0, 1)]
     assert stats.chi2_contingency(table).pvalue > ALPHA
@@ -58,43 +58,43 @@ def test_another_law_is_found_out(fault):
     rng = np.random.default_rng(6)
     size = 400_000 if fault == "three percent more" else SIZE
     short, more = fault == "one step too short", 1.03 if fault == "three percent more" else 1.0
-    resting = rng.random(size) < dm.MinSepSampling(B, P).waiting
-    free = np.where(resting & (fault != "all free at first"), rng.integers(1, B, size=size), 0)
-    lots = []
+    cooling_down = rng.random(size) < dm.BMinSep(B, P).waiting
+    free = np.where(cooling_down & (fault != "all free at first"), rng.integers(1, B, size=size), 0)
+    batches = []
     for step in range(N):
-        lot = np.flatnonzero((free <= step) & (rng.random(size) < P * more))
-        free[lot] = step + B - short
-        lots.append(lot)
-    assert p_value(histories(lots, size)) < ALPHA
+        batch = np.flatnonzero((free <= step) & (rng.random(size) < P * more))
+        free[batch] = step + B - short
+        batches.append(batch)
+    assert p_value(histories(batches, size)) < ALPHA
 
 
-def test_lots_are_asked_for_in_any_order_and_go_on_from_a_state():
-    sampler = MinSepSampler(50, 3, 0.4, 9, rng=1)
-    lots = [sampler.indices(step).tolist() for step in range(9)]
-    assert [sampler.indices(step).tolist() for step in (8, 2, 5)] == [lots[8], lots[2], lots[5]]
+def test_batches_are_asked_for_in_any_order_and_go_on_from_a_state():
+    sampler = BMinSepSampler(50, 3, 0.4, 9, rng=1)
+    batches = [sampler.indices(step).tolist() for step in range(9)]
+    assert [sampler.indices(step).tolist() for step in (8, 2, 5)] == [batches[8], batches[2], batches[5]]
     for _ in range(4):
         next(iter(sampler))
-    other = MinSepSampler(50, 3, 0.4, 9)
+    other = BMinSepSampler(50, 3, 0.4, 9)
     other.load_state_dict(sampler.state_dict())
-    assert [lot.tolist() for lot in other] == lots[4:]
-    assert MinSepSampler(50, 3, 0.4, 9, rng="secure").generator == "aes-128-ctr"
+    assert [batch.tolist() for batch in other] == batches[4:]
+    assert BMinSepSampler(50, 3, 0.4, 9, rng="secure").generator == "aes-128-ctr"
 
 
 def test_the_tracker_refuses_who_does_not_rest():
-    tracker = ParticipationTracker(dm.MinSepSampling(3, 0.4), 9, 5)
+    tracker = ParticipationTracker(dm.BMinSep(3, 0.4), 9, 5)
     tracker.record(0, [1, 3])
-    with pytest.raises(dm.CertificateError, match="less than 3 steps after it last did"):
+    with pytest.raises(dm.exceptions.CertificateError, match="less than 3 steps after it last did"):
         tracker.record(1, [3])
     assert tracker.summary() == {"steps": 1, "smallest_separation": None, "most_participations": 1}
 
 
 def test_certain_coins_come_every_b_steps():
-    lots = [lot.tolist() for lot in MinSepSampler(60, 3, 1.0, 9, rng=2)]
-    assert lots[:3] == lots[3:6] == lots[6:]
-    assert sorted(itertools.chain(*lots[:3])) == list(range(60))
+    batches = [batch.tolist() for batch in BMinSepSampler(60, 3, 1.0, 9, rng=2)]
+    assert batches[:3] == batches[3:6] == batches[6:]
+    assert sorted(itertools.chain(*batches[:3])) == list(range(60))
 
 
 def test_without_rest_it_is_poisson_sampling():
-    assert [lot.tolist() for lot in MinSepSampler(60, 1, 0.2, 5, rng=2)] == [
-        lot.tolist() for lot in sampler_for(dm.Poisson(0.2), 60, n=5, rng=2)
+    assert [batch.tolist() for batch in BMinSepSampler(60, 1, 0.2, 5, rng=2)] == [
+        batch.tolist() for batch in sampler_for(dm.Poisson(0.2), 60, n=5, rng=2)
     ]

@@ -118,7 +118,7 @@ def test_keys_have_128_bits():
     assert type(fresh_key(5)) is int
 
 
-def test_lots_follow_from_the_key_alone():
+def test_batches_follow_from_the_key_alone():
     def with_key(sampler):
         sampler.load_state_dict(sampler.state_dict() | {"key": f"{KEY:032x}"})
         return sampler

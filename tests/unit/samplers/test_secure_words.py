@@ -1,4 +1,4 @@
-"""Lots from AES in counter mode: the words of the standard, states, and what is refused."""
+"""Batches from AES in counter mode: the words of the standard, states, and what is refused."""
 
 import sys
 
@@ -42,16 +42,16 @@ def test_the_cipher_is_that_of_the_standard():
 
 
 @pytest.mark.parametrize("participation", PARTICIPATIONS, ids=repr)
-def test_a_run_is_resumed_with_the_same_lots(participation):
+def test_a_run_is_resumed_with_the_same_batches(participation):
     first = sampler_for(participation, 200, n=10, rng="secure")
     assert (first.generator, first.seeded) == ("aes-128-ctr", False)
-    lots = [lot.tolist() for lot in first]
+    batches = [batch.tolist() for batch in first]
     again = sampler_for(participation, 200, n=10, rng="secure")
-    assert [lot.tolist() for lot in again] != lots
+    assert [batch.tolist() for batch in again] != batches
     other = sampler_for(participation, 200, n=10, rng="secure")
     state = first.state_dict() | {"steps_taken": 4}
     other.load_state_dict(state)
-    assert [lot.tolist() for lot in other] == lots[4:]
+    assert [batch.tolist() for batch in other] == batches[4:]
     assert other.fingerprint() == first.fingerprint()
 
 
@@ -65,7 +65,7 @@ def test_a_run_is_resumed_with_the_same_lots(participation):
         (np.random.default_rng(3), "philox", True),
     ],
 )
-def test_lots_are_from_a_cipher_unless_something_else_is_asked_for(rng, generator, seeded):
+def test_batches_are_from_a_cipher_unless_something_else_is_asked_for(rng, generator, seeded):
     sampler = PoissonSampler(50, 0.1, 4, rng=rng)
     assert (sampler.generator, sampler.seeded) == (generator, seeded)
     assert sampler.state_dict().get("generator", "philox") == generator
@@ -75,11 +75,11 @@ def test_batches_that_nothing_is_drawn_for_need_no_cipher(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
     sampler = sampler_for(dm.MinSep(5), 50, n=10)
     assert (sampler.generator, sampler.seeded) == ("philox", False)
-    with pytest.raises(dm.MissingDependencyError):
+    with pytest.raises(dm.exceptions.MissingDependencyError):
         SequentialSampler(50, dm.EveryStep(), 10, batch_size=5, reshuffle=True)
 
 
-# Of a version that had Philox alone, and the lots that it drew.
+# Of a version that had Philox alone, and the batches that it drew.
 OLD = {
     "type": "PoissonSampler",
     "format": 1,
@@ -88,7 +88,7 @@ OLD = {
     "seeded": False,
     "steps_taken": 2,
 }
-LOTS = [[2, 3, 4, 5, 9], [0, 1, 3, 9], [2, 4, 6, 7, 8, 9, 10, 11]]
+BATCHES = [[2, 3, 4, 5, 9], [0, 1, 3, 9], [2, 4, 6, 7, 8, 9, 10, 11]]
 
 
 def test_a_name_that_is_none_is_answered_with_those_that_are():
@@ -101,7 +101,7 @@ def test_a_run_that_was_begun_with_philox_goes_on_with_it(rng):
     sampler = PoissonSampler(12, 0.3, 5, rng=rng)
     sampler.load_state_dict(OLD)
     assert (sampler.generator, sampler.seeded, sampler.state_dict()) == ("philox", False, OLD)
-    assert [lot.tolist() for lot in sampler] == LOTS
+    assert [batch.tolist() for batch in sampler] == BATCHES
 
 
 @pytest.mark.parametrize("rng", [None, "secure", "philox", 3])
@@ -110,12 +110,14 @@ def test_a_run_that_was_begun_with_a_cipher_goes_on_with_it(rng):
     sampler = PoissonSampler(50, 0.1, 4, rng=rng)
     sampler.load_state_dict(first.state_dict())
     assert (sampler.generator, sampler.seeded) == ("aes-128-ctr", False)
-    assert [lot.tolist() for lot in sampler] == [lot.tolist() for lot in first]
+    assert [batch.tolist() for batch in sampler] == [batch.tolist() for batch in first]
     assert sampler.fingerprint() == first.fingerprint()
 
 
 def test_who_asks_for_a_cipher_by_name_gets_no_state_of_philox():
-    with pytest.raises(dm.CertificateError, match=r"another generator.*'philox', here 'aes-128-ctr'"):
+    with pytest.raises(
+        dm.exceptions.CertificateError, match=r"another generator.*'philox', here 'aes-128-ctr'"
+    ):
         PoissonSampler(12, 0.3, 5, rng="secure").load_state_dict(OLD)
 
 
@@ -123,7 +125,7 @@ def test_who_asks_for_a_cipher_by_name_gets_no_state_of_philox():
 def test_generators_that_are_not_known_are_refused(rng):
     sampler = PoissonSampler(12, 0.3, 5, rng=rng)
     before = sampler.state_dict()
-    with pytest.raises(dm.CertificateError, match="another generator"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another generator"):
         sampler.load_state_dict(OLD | {"generator": "des"})
     assert sampler.state_dict() == before
 
@@ -137,9 +139,9 @@ def test_the_same_key_has_another_fingerprint():
 
 def test_it_needs_cryptography_at_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
-    with pytest.raises(dm.MissingDependencyError, match="cryptography"):
+    with pytest.raises(dm.exceptions.MissingDependencyError, match="cryptography"):
         PoissonSampler(50, 0.1, 4)
-    with pytest.raises(dm.MissingDependencyError, match="cryptography"):
+    with pytest.raises(dm.exceptions.MissingDependencyError, match="cryptography"):
         PoissonSampler(50, 0.1, 4, rng="secure")
     assert PoissonSampler(50, 0.1, 4, rng="philox").generator == "philox"
     with pytest.raises(dm.InvalidParameterError):
@@ -148,8 +150,8 @@ def test_it_needs_cryptography_at_once(monkeypatch):
 
 def test_coins_have_their_law():
     """Of 400,000 coins; the mean is off by more than six standard deviations with probability 2e-9."""
-    lots = [lot.size for lot in PoissonSampler(20_000, 0.03, 20, rng="secure")]
-    assert abs(sum(lots) - 12_000) < 6.0 * (400_000 * 0.03 * 0.97) ** 0.5
+    batches = [batch.size for batch in PoissonSampler(20_000, 0.03, 20, rng="secure")]
+    assert abs(sum(batches) - 12_000) < 6.0 * (400_000 * 0.03 * 0.97) ** 0.5
 
 
 @pytest.mark.parametrize("rng", [3.5, True, -1, "sha", [1]])

@@ -19,10 +19,10 @@ MAKE = {
 ALL = pytest.mark.parametrize("make", MAKE.values(), ids=MAKE)
 
 
-def fed(name, *lots):
+def fed(name, *batches):
     tracker = MAKE[name]()
-    for step, lot in enumerate(lots):
-        tracker.record(step, lot)
+    for step, batch in enumerate(batches):
+        tracker.record(step, batch)
     return tracker
 
 
@@ -30,15 +30,17 @@ def fed(name, *lots):
 
 
 @ALL
-def test_an_example_twice_in_a_lot_is_refused(make):
-    with pytest.raises(dm.CertificateError, match=r"^step 0: an example is in the lot more than once"):
+def test_an_example_twice_in_a_batch_is_refused(make):
+    with pytest.raises(
+        dm.exceptions.CertificateError, match=r"^step 0: an example is in the batch more than once"
+    ):
         make().record(0, [7, 3, 7])
 
 
 @ALL
 @pytest.mark.parametrize("index", [-1, 10, 2**63])
 def test_an_example_outside_the_dataset_is_refused(make, index):
-    with pytest.raises(dm.CertificateError, match=r"^step 0: an index is outside of the dataset"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"^step 0: an index is outside of the dataset"):
         make().record(0, np.array([index], dtype=np.uint64 if index > 99 else np.int64))
 
 
@@ -47,29 +49,31 @@ def test_steps_come_once_and_in_order(make):
     tracker = make()
     tracker.record(0, [])
     for step in (0, 2):
-        with pytest.raises(dm.CertificateError, match=f"^step {step}: the lot of step 1 comes next"):
+        with pytest.raises(
+            dm.exceptions.CertificateError, match=f"^step {step}: the batch of step 1 comes next"
+        ):
             tracker.record(step, [])
     for step in range(1, 6):
         tracker.record(step, [])
-    with pytest.raises(dm.HorizonError):
+    with pytest.raises(dm.exceptions.HorizonError):
         tracker.record(6, [])
     assert tracker.steps == 6
 
 
 @ALL
 @pytest.mark.parametrize(
-    ("step", "lot", "name"), [(-1, [], "step"), (0.0, [], "step"), (0, [0.5], "indices"), (0, 3, "indices")]
+    ("step", "batch", "name"), [(-1, [], "step"), (0.0, [], "step"), (0, [0.5], "indices"), (0, 3, "indices")]
 )
-def test_what_is_no_lot_is_refused(make, step, lot, name):
+def test_what_is_no_batch_is_refused(make, step, batch, name):
     with pytest.raises(dm.InvalidParameterError, match=name):
-        make().record(step, lot)
+        make().record(step, batch)
 
 
 # ---- what one pattern forbids
 
 
 @pytest.mark.parametrize(
-    ("name", "lots", "rule"),
+    ("name", "batches", "rule"),
     [
         ("single", [[4], [], [4]], "more than 1 times"),
         ("min_sep", [[4], [4]], "less than 2 steps after"),
@@ -86,26 +90,26 @@ def test_what_is_no_lot_is_refused(make, step, lot, name):
         ("cyclic", [[4], [], [], [], [4], [4]], "two of the 2 groups"),
     ],
 )
-def test_the_first_lot_outside_the_pattern_is_refused(name, lots, rule):
-    tracker = fed(name, *lots[:-1])
-    step = len(lots) - 1
-    with pytest.raises(dm.CertificateError, match=f"^step {step}: .*{rule}") as caught:
-        tracker.record(step, lots[-1])
+def test_the_first_batch_outside_the_pattern_is_refused(name, batches, rule):
+    tracker = fed(name, *batches[:-1])
+    step = len(batches) - 1
+    with pytest.raises(dm.exceptions.CertificateError, match=f"^step {step}: .*{rule}") as caught:
+        tracker.record(step, batches[-1])
     assert "4" not in str(caught.value).removeprefix(f"step {step}")  # never the example
     assert "5" not in str(caught.value).removeprefix(f"step {step}")
     assert tracker.steps == step
 
 
-def test_a_refused_lot_leaves_no_trace():
+def test_a_refused_batch_leaves_no_trace():
     tracker = fed("min_sep", [4])
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         tracker.record(1, [2, 4])
     tracker.record(1, [3])
     tracker.record(2, [2])
     assert tracker.state_dict()["counts"].tolist() == [0, 0, 1, 1, 1, 0, 0, 0, 0, 0]
 
 
-def test_poisson_lots_may_be_anything_and_nothing_is_held():
+def test_poisson_batches_may_be_anything_and_nothing_is_held():
     tracker = fed("poisson", [4], [4, 5], [], [4])
     assert tracker.state_dict()["last"].size == 0
 
@@ -115,7 +119,7 @@ def test_reshuffled_epochs_are_refused_under_a_separation():
     tracker = ParticipationTracker(dm.MinSep(4), 8, 40)
     for step in range(4):
         tracker.record(step, shuffled.indices(step))
-    with pytest.raises(dm.CertificateError, match="less than 4 steps"):
+    with pytest.raises(dm.exceptions.CertificateError, match="less than 4 steps"):
         tracker.record(4, shuffled.indices(4))
 
 
@@ -124,7 +128,7 @@ def test_a_new_allocation_each_epoch_is_refused():
     tracker = ParticipationTracker(dm.BallsInBins(4), 8, 40)
     for step in range(4):
         tracker.record(step, first.indices(step))
-    with pytest.raises(dm.CertificateError, match="did not 4 steps earlier"):
+    with pytest.raises(dm.exceptions.CertificateError, match="did not 4 steps earlier"):
         tracker.record(4, second.indices(4))
 
 
@@ -173,7 +177,7 @@ def test_a_state_survives_a_round_trip_and_is_a_copy():
     state["last"][:] = -1
     for one in (tracker, again):
         one.record(3, [6, 5])
-        with pytest.raises(dm.CertificateError, match="missing"):
+        with pytest.raises(dm.exceptions.CertificateError, match="missing"):
             one.record(4, [])
         assert one.summary() == {"steps": 4, "smallest_separation": 2, "most_participations": 2}
 
@@ -185,13 +189,13 @@ def test_states_of_another_certificate_are_refused():
         ParticipationTracker(dm.MinSep(2, 2), 7, 10),
         ParticipationTracker(dm.MinSep(2, 2), 6, 11),
     ):
-        with pytest.raises(dm.CertificateError, match="another configuration"):
+        with pytest.raises(dm.exceptions.CertificateError, match="another configuration"):
             other.load_state_dict(state)
 
 
-def test_states_are_loaded_before_the_first_lot_only():
+def test_states_are_loaded_before_the_first_batch_only():
     tracker = fed("min_sep", [4])
-    with pytest.raises(dm.InvalidParameterError, match="before the first lot"):
+    with pytest.raises(dm.InvalidParameterError, match="before the first batch"):
         tracker.load_state_dict(tracker.state_dict())
 
 
@@ -237,28 +241,28 @@ def fresh_tracker():
     return ParticipationTracker(dm.FreshBallsInBins(2), 6, 4)
 
 
-def test_fresh_lots_differ_from_epoch_to_epoch():
+def test_fresh_batches_differ_from_epoch_to_epoch():
     tracker = fresh_tracker()
-    for step, lot in enumerate([[0, 1], [2, 3], [3], [0, 1, 2], [], [0, 1, 2, 3]]):
-        tracker.record(step, lot)
+    for step, batch in enumerate([[0, 1], [2, 3], [3], [0, 1, 2], [], [0, 1, 2, 3]]):
+        tracker.record(step, batch)
     assert tracker.summary() == {"steps": 6, "smallest_separation": 1, "most_participations": 3}
 
 
 @pytest.mark.parametrize(
-    ("lots", "rule"),
+    ("batches", "rule"),
     [
         ([[0, 1], [1, 2]], "twice in an epoch of 2 steps"),
         ([[0, 1], [2], [0], [1]], "an example is missing in the epoch that ends"),
         ([[0, 1], [2], [0, 3]], "did not in the first epoch"),
     ],
 )
-def test_fresh_lots_that_leave_the_pattern(lots, rule):
+def test_fresh_batches_that_leave_the_pattern(batches, rule):
     tracker = fresh_tracker()
-    for step, lot in enumerate(lots[:-1]):
-        tracker.record(step, lot)
+    for step, batch in enumerate(batches[:-1]):
+        tracker.record(step, batch)
     before = tracker.state_dict()
-    with pytest.raises(dm.CertificateError, match=rule):
-        tracker.record(len(lots) - 1, lots[-1])
+    with pytest.raises(dm.exceptions.CertificateError, match=rule):
+        tracker.record(len(batches) - 1, batches[-1])
     assert tracker.steps == before["steps"]
 
 
@@ -281,45 +285,45 @@ CYCLIC = dm.CyclicPoisson(0.3, 3, max_examples_per_user=3)
 APART = dm.MinSep(2, 2, max_examples_per_user=3)
 
 
-def of_users(participation, ids=IDS, *lots):
+def of_users(participation, ids=IDS, *batches):
     tracker = ParticipationTracker(participation, 9, len(IDS), user_ids=ids)
-    for step, lot in enumerate(lots):
-        tracker.record(step, lot)
+    for step, batch in enumerate(batches):
+        tracker.record(step, batch)
     return tracker
 
 
 @pytest.mark.parametrize(
-    "lots",
+    "batches",
     [
         [[0], [2]],  # ann
         [[3], [], [], [], [7]],  # cem, a cycle later
         [[0, 2], [1, 4], [8], [], [], [5]],
     ],
 )
-def test_examples_of_one_user_in_two_groups_are_refused(lots):
-    tracker = of_users(CYCLIC, IDS, *lots[:-1])
-    step, before = len(lots) - 1, of_users(CYCLIC, IDS, *lots[:-1]).state_dict()
+def test_examples_of_one_user_in_two_groups_are_refused(batches):
+    tracker = of_users(CYCLIC, IDS, *batches[:-1])
+    step, before = len(batches) - 1, of_users(CYCLIC, IDS, *batches[:-1]).state_dict()
     with pytest.raises(
-        dm.CertificateError, match=f"^step {step}: examples of one user are in two of"
+        dm.exceptions.CertificateError, match=f"^step {step}: examples of one user are in two of"
     ) as caught:
-        tracker.record(step, lots[-1])
+        tracker.record(step, batches[-1])
     assert not any(name in str(caught.value) for name in IDS)
     assert all(np.array_equal(value, before[name]) for name, value in tracker.state_dict().items())
     tracker.record(step, [6])
     # What is not said is not seen.
     blind = ParticipationTracker(CYCLIC, 9, len(IDS))
-    for index, lot in enumerate(lots):
-        blind.record(index, lot)
+    for index, batch in enumerate(batches):
+        blind.record(index, batch)
 
 
-def record_all(tracker, lots):
-    for step, lot in enumerate(lots):
-        tracker.record(step, lot)
+def record_all(tracker, batches):
+    for step, batch in enumerate(batches):
+        tracker.record(step, batch)
 
 
 def test_users_who_stay_in_their_groups_pass():
     tracker = of_users(CYCLIC, IDS, [0, 2], [1, 3], [8], [0, 2, 5], [3, 4, 7], [6, 9], [], [1])
-    with pytest.raises(dm.CertificateError, match="an example is in two of the 3 groups"):
+    with pytest.raises(dm.exceptions.CertificateError, match="an example is in two of the 3 groups"):
         tracker.record(8, [0])
 
 
@@ -331,7 +335,7 @@ def test_groups_drawn_for_users_pass_and_those_drawn_for_examples_do_not(rng):
     record_all(tracker, together)
     apart = CyclicPoissonSampler(120, 0.5, 4, 40, rng=rng)
     tracker = ParticipationTracker(together.participation, 40, 120, user_ids=ids)
-    with pytest.raises(dm.CertificateError, match="examples of one user"):
+    with pytest.raises(dm.exceptions.CertificateError, match="examples of one user"):
         record_all(tracker, apart)
 
 
@@ -340,13 +344,13 @@ def test_groups_of_users_follow_from_states_also_of_those_who_watched_examples_a
         state = of_users(CYCLIC, ids, [0, 2], [1], [], []).state_dict()
         tracker = of_users(CYCLIC)
         tracker.load_state_dict(state)
-        with pytest.raises(dm.CertificateError, match="step 4: examples of one user"):
+        with pytest.raises(dm.exceptions.CertificateError, match="step 4: examples of one user"):
             tracker.record(4, [5])
         tracker.record(4, [4])
     torn = of_users(CYCLIC, None, [0], [2]).state_dict()
     tracker = of_users(CYCLIC)
     with pytest.raises(
-        dm.CertificateError, match="the state has examples of one user in two of the 3 groups"
+        dm.exceptions.CertificateError, match="the state has examples of one user in two of the 3 groups"
     ):
         tracker.load_state_dict(torn)
     assert tracker.steps == 0
@@ -356,14 +360,14 @@ def test_groups_of_users_follow_from_states_also_of_those_who_watched_examples_a
 @pytest.mark.parametrize("participation", [CYCLIC, APART, dm.Poisson(0.3, max_examples_per_user=3)], ids=repr)
 def test_who_has_more_examples_than_certified_is_refused(participation):
     assert of_users(participation).steps == 0
-    with pytest.raises(dm.CertificateError, match="a user has 4 examples") as caught:
+    with pytest.raises(dm.exceptions.CertificateError, match="a user has 4 examples") as caught:
         of_users(participation, ["ann", *IDS[1:6], "ann", *IDS[7:]])
     assert (caught.value.claimed, caught.value.recomputed) == (3, 4)
 
 
 def test_examples_of_users_keep_their_separation():
     tracker = of_users(APART, IDS, [0, 2], [5])
-    with pytest.raises(dm.CertificateError, match="less than 2 steps after"):
+    with pytest.raises(dm.exceptions.CertificateError, match="less than 2 steps after"):
         tracker.record(2, [5])
     tracker.record(2, [0])
 

@@ -1,4 +1,4 @@
-"""Lots of at most B examples: their sizes, their law by chi-square, one shape, and faults that show."""
+"""Batches of at most B examples: their sizes, their law by chi-square, one shape, and faults that show."""
 
 import collections
 import itertools
@@ -14,45 +14,45 @@ from dpmech.samplers import ParticipationTracker, sampler_for
 from dpmech.schemes.poisson.sampler import PoissonSampler
 from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
 
-LOTS = dm.Poisson(0.4, max_lot_size=2, dataset_size=5)
+BATCHES = dm.Poisson(0.4, truncated_batch_size=2, dataset_size=5)
 STEPS = 3000
 ALPHA = 1e-9
 
 
-def p_value(lots):
+def p_value(batches):
     """Chi-square of which sets came, against all coins and all choices."""
     law = collections.Counter()
     for coins in itertools.product((0, 1), repeat=5):
         drawn = [one for one in range(5) if coins[one]]
         kept = list(itertools.combinations(drawn, min(2, len(drawn))))
-        for lot in kept:
-            law[lot] += 0.4 ** len(drawn) * 0.6 ** (5 - len(drawn)) / len(kept)
-    found = collections.Counter(tuple(lot) for lot in lots)
+        for batch in kept:
+            law[batch] += 0.4 ** len(drawn) * 0.6 ** (5 - len(drawn)) / len(kept)
+    found = collections.Counter(tuple(batch) for batch in batches)
     assert set(found) <= set(law)
     places = sorted(law)
-    expected = np.array([law[place] for place in places]) * len(lots)
+    expected = np.array([law[place] for place in places]) * len(batches)
     return stats.chisquare([found[place] for place in places], expected).pvalue
 
 
 def test_every_set_comes_as_often_as_it_should():
-    sampler = sampler_for(LOTS, 5, n=STEPS, rng=4)
+    sampler = sampler_for(BATCHES, 5, n=STEPS, rng=4)
     assert isinstance(sampler, TruncatedPoissonSampler)
-    assert p_value([lot.tolist() for lot in sampler]) > ALPHA
+    assert p_value([batch.tolist() for batch in sampler]) > ALPHA
 
 
 def test_keeping_the_first_ones_is_found_out():
     drawn = PoissonSampler(5, 0.4, STEPS, rng=4)
-    assert p_value([lot[:2].tolist() for lot in drawn]) < ALPHA
+    assert p_value([batch[:2].tolist() for batch in drawn]) < ALPHA
 
 
-def test_lots_that_are_small_enough_are_those_of_poisson_sampling():
+def test_batches_that_are_small_enough_are_those_of_poisson_sampling():
     cut, whole = TruncatedPoissonSampler(200, 0.1, 20, 200, 40, rng=7), PoissonSampler(200, 0.1, 40, rng=7)
     full = 0
     for step in range(40):
-        lot, drawn = cut.indices(step), whole.indices(step)
-        assert set(lot) <= set(drawn)
-        assert lot.size == min(20, drawn.size)
-        assert np.all(np.diff(lot) > 0)
+        batch, drawn = cut.indices(step), whole.indices(step)
+        assert set(batch) <= set(drawn)
+        assert batch.size == min(20, drawn.size)
+        assert np.all(np.diff(batch) > 0)
         full += drawn.size > 20
     assert 5 < full < 35
     assert cut.expected_batch_size == pytest.approx(
@@ -61,17 +61,17 @@ def test_lots_that_are_small_enough_are_those_of_poisson_sampling():
     assert cut.steps_per_epoch == 10
 
 
-def test_lots_of_one_size_take_everyone_in_turn():
+def test_batches_of_one_size_take_everyone_in_turn():
     sampler = TruncatedPoissonSampler(40, 1.0, 10, 40, 50, rng=1)
     assert (sampler.expected_batch_size, sampler.steps_per_epoch) == (10.0, 4)
     counts = np.zeros(40)
-    for lot in sampler:
-        assert lot.size == 10
-        counts[lot] += 1
+    for batch in sampler:
+        assert batch.size == 10
+        counts[batch] += 1
     assert stats.chisquare(counts).pvalue > ALPHA
 
 
-def test_a_lot_in_one_shape():
+def test_a_batch_in_one_shape():
     sampler = TruncatedPoissonSampler(60, 0.1, 6, 60, 30, rng=2)
     for step in range(30):
         indices, mask = sampler.padded(step)
@@ -98,29 +98,29 @@ def test_a_dataset_of_another_size_is_refused():
         with pytest.raises(
             dm.InvalidParameterError, match="dataset_size must be 5, which the claim rests on"
         ):
-            sampler_for(LOTS, size, n=3)
+            sampler_for(BATCHES, size, n=3)
         with pytest.raises(
             dm.InvalidParameterError, match="dataset_size must be 5, which the claim rests on"
         ):
-            ParticipationTracker(LOTS, 3, size)
+            ParticipationTracker(BATCHES, 3, size)
 
 
-def test_the_tracker_refuses_a_lot_that_was_not_cut_down():
-    tracker = ParticipationTracker(LOTS, 3, 5)
+def test_the_tracker_refuses_a_batch_that_was_not_cut_down():
+    tracker = ParticipationTracker(BATCHES, 3, 5)
     tracker.record(0, [1, 4])
-    with pytest.raises(dm.CertificateError, match="the lot has more than 2 examples"):
+    with pytest.raises(dm.exceptions.CertificateError, match="the batch has more than 2 examples"):
         tracker.record(1, [0, 1, 4])
     assert tracker.steps == 1
 
 
-def test_a_state_goes_on_with_the_same_lots():
-    first = sampler_for(LOTS, 5, n=20, rng=3)
+def test_a_state_goes_on_with_the_same_batches():
+    first = sampler_for(BATCHES, 5, n=20, rng=3)
     next(iter(first))
-    second = sampler_for(LOTS, 5, n=20)
+    second = sampler_for(BATCHES, 5, n=20)
     second.load_state_dict(first.state_dict())
-    assert [lot.tolist() for lot in first] == [lot.tolist() for lot in second]
+    assert [batch.tolist() for batch in first] == [batch.tolist() for batch in second]
 
 
 def test_the_largest_dataset_is_no_special_case():
-    lots = dm.Poisson(2.0**-40, max_lot_size=9000, dataset_size=2**53)
-    assert math.isclose(lots.truncation.expected_lot_size, 8192.0, rel_tol=1e-9)
+    batches = dm.Poisson(2.0**-40, truncated_batch_size=9000, dataset_size=2**53)
+    assert math.isclose(batches.truncation.expected_batch_size, 8192.0, rel_tol=1e-9)

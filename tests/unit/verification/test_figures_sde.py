@@ -85,16 +85,16 @@ def test_the_loss_of_the_digits_has_this_gradient_and_minimum(problem):
     assert smallest < problem.loss(best + 1e-3 * weights)
 
 
-def test_batch_noise_of_the_digits_is_that_of_poisson_lots(problem):
+def test_batch_noise_of_the_digits_is_that_of_poisson_batches(problem):
     weights = np.random.default_rng(10).normal(size=(65, 10))
     rng = np.random.default_rng(11)
     rate = sde_digits.BATCH / len(problem.features)
     sums = []
     for _ in range(3000):
-        lot = rng.random(len(problem.features)) < rate
-        sums.append(problem.features[lot].T @ problem.errors(weights, lot))
+        batch = rng.random(len(problem.features)) < rate
+        sums.append(problem.features[batch].T @ problem.errors(weights, batch))
     trace = np.var(sums, axis=0).sum() / sde_digits.BATCH
-    # The trace averages over 650 coordinates and 3000 lots: one per cent of scatter.
+    # The trace averages over 650 coordinates and 3000 batches: one per cent of scatter.
     assert problem.batch_noise(weights) ** 2 * 650 == pytest.approx(trace, rel=0.08)
 
 

@@ -1,20 +1,20 @@
-"""Claims whose words or stated ends say more than their numbers, each sealed again."""
+"""Claims whose words or stated ends say more than their numbers, each given a new checksum."""
 
 import dataclasses
 
 import pytest
 
 import dpmech as dm
-from dpmech.documents.document import seal_of, to_text
+from dpmech.certificates.document import checksum_of_document, to_text
 from dpmech.schemes import accountant_for
 from dpmech.verifying.labels import label_checks
 from tests.support.saved import certificate
 
 FEW = dm.calibrate_sigma(
-    dm.LambdaCGD(4, 0.5), 2e4, 1e-5, participation=dm.BallsInBins(2), method=dm.Rdp()
+    dm.LambdaCGD(4, 0.5), 2e4, 1e-5, participation=dm.BallsInBins(2), method=dm.methods.Rdp()
 ).certificate(1.0, 10.0)
 SOME = dm.calibrate_sigma(
-    dm.LambdaCGD(6, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(3), method=dm.Rdp()
+    dm.LambdaCGD(6, 0.5), 2.0, 1e-5, participation=dm.BallsInBins(3), method=dm.methods.Rdp()
 ).certificate(1.0, 10.0)
 APART = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=dm.MinSep(4, 3)).certificate(
     1.0, 5.0
@@ -46,7 +46,15 @@ def test_a_lower_end_is_not_looked_at_where_it_is_no_exact_one():
 
 
 @pytest.mark.parametrize(
-    "method", [dm.Importance(), dm.Certified(), dm.Deterministic(), dm.Pld(), dm.Prv()], ids=repr
+    "method",
+    [
+        dm.methods.Importance(),
+        dm.methods.Certified(),
+        dm.methods.Deterministic(),
+        dm.methods.Pld(),
+        dm.methods.Prv(),
+    ],
+    ids=repr,
 )
 def test_a_method_that_does_not_apply_is_refused(method):
     forged = accounted(told(APART, guarantee=BOUND), method)
@@ -68,7 +76,7 @@ def test_numbers_come_from_where_they_are_said_to_come_from(own):
     others = [
         dataclasses.replace(by, route="pld.poisson"),
         dataclasses.replace(by, facts={**by.facts, "bins": 7}),
-        dataclasses.replace(by, rests_on=(dm.Provenance("audit.one_run"),)),
+        dataclasses.replace(by, rests_on=(dm.numerics.Provenance("audit.one_run"),)),
     ]
     for other in others:
         (check,) = label_checks(told(own, by=other))
@@ -80,7 +88,7 @@ def test_numbers_come_from_where_they_are_said_to_come_from(own):
     assert any("sensitivity is that of" in check.detail for check in label_checks(forged))
 
 
-DRAWN, PROGRAMMED = certificate("bins"), certificate("bins programme")
+DRAWN, PROGRAMMED = certificate("bins"), certificate("bins program")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +130,7 @@ def test_next_to_no_loss_needs_no_sample():
 
 
 def test_samples_belong_to_methods_that_draw():
-    forged = accounted(APART, dm.Exact(), samples=5)
+    forged = accounted(APART, dm.methods.Exact(), samples=5)
     assert [one.detail for one in label_checks(forged)] == ["Exact() draws no samples, not 5"]
 
 
@@ -132,8 +140,8 @@ def test_an_exact_eps_is_known():
             told(APART, lower=lower)
     document = APART.to_dict()
     document["evidence"]["achieved"]["lower"] = {"decimal": 0.5, "hex": (0.5).hex()}
-    text = to_text(document | {"seal": seal_of(document)})
-    with pytest.raises(dm.CertificateError, match="agree to 1e-6"):
+    text = to_text(document | {"checksum": checksum_of_document(document)})
+    with pytest.raises(dm.exceptions.CertificateError, match="agree to 1e-6"):
         dm.Certificate.from_json(text)
 
 
@@ -151,14 +159,14 @@ def test_a_combination_without_a_theorem_makes_no_claim():
         dm.Mechanism(poisson.strategy, poisson.participation, dm.Adjacency.REPLACE_ONE)
     document = poisson.certificate().to_dict()
     document["claim"]["adjacency"] = "replace_one"
-    with pytest.raises(dm.CertificateError, match="REPLACE_ONE"):
-        dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
+    with pytest.raises(dm.exceptions.CertificateError, match="REPLACE_ONE"):
+        dm.Certificate.from_json(to_text(document | {"checksum": checksum_of_document(document)}))
 
 
 def test_there_is_no_third_kind_of_claim():
     with pytest.raises(TypeError, match="two kinds"):
 
-        class Other(dm.Claim):
+        class Other(dm.certificates.Claim):
             pass
 
 

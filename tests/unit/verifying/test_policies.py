@@ -87,7 +87,7 @@ def test_sizes_by_scheme(name, size):
 @pytest.mark.parametrize("size", [5e-324, 1e-9, 0.001, 1e300, 1.7e308])
 @pytest.mark.parametrize("known", [{}, {"dataset_size": 100}])
 def test_a_batch_size_that_no_dataset_has_breaks_the_rule(name, size, known):
-    """Resealed with an expected batch size of 1e-9, delta times the size was 0, which is allowed."""
+    """With an expected batch size of 1e-9 and a new checksum, delta times the size was 0, which passed."""
     found = dataclasses.replace(VERIFIED["plain"], certificate=saved.calibration(name).certificate(1.0, size))
     detail = broken(dm.Policy(max_delta_times_dataset_size=1e12, **known), found)
     assert "stands for" in detail["max_delta_times_dataset_size"]
@@ -116,7 +116,7 @@ def test_what_follows_is_rounded_up_and_under_bins_an_integer():
 def test_limits_that_no_calendar_has_are_limits(tmp_path):
     path, key = tmp_path / "certificate.json", tmp_path / "key.pem"
     PLAIN.save(path)
-    public = dm.new_key(key)
+    public = dm.certificates.new_key(key)
     dm.sign(path, key, "somebody")
     assert dm.verify(path, keys=[public], policy=dm.Policy(max_age_days=1e300)).ok
     with pytest.raises(dm.InvalidParameterError, match="dataset_size must be an integer in"):
@@ -124,7 +124,7 @@ def test_limits_that_no_calendar_has_are_limits(tmp_path):
 
 
 def test_a_broken_policy_and_a_false_claim_are_both_told():
-    from dpmech.documents.claim import with_checksum
+    from dpmech.certificates.claim import with_checksum
 
     forged = with_checksum(dataclasses.replace(PLAIN, sigma=0.9 * PLAIN.sigma))
     found = dm.verify(forged, policy=dm.Policy(max_eps=1.0))
@@ -140,7 +140,7 @@ def test_a_file_that_cannot_be_read_has_no_rules(tmp_path):
 def test_age_is_that_of_a_signature(tmp_path):
     path, key = tmp_path / "certificate.json", tmp_path / "key.pem"
     PLAIN.save(path)
-    public = dm.new_key(key)
+    public = dm.certificates.new_key(key)
     policy = dm.Policy(max_age_days=30.0)
     assert list(broken(policy)) == ["max_age_days"]
     issued = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
@@ -156,11 +156,11 @@ def test_age_is_that_of_a_signature(tmp_path):
 
 
 def test_a_policy_may_name_its_keys_and_require_one(tmp_path):
-    from dpmech.documents import PublicKey
+    from dpmech.certificates import PublicKey
 
     path, key = tmp_path / "certificate.json", tmp_path / "key.pem"
     PLAIN.save(path)
-    policy = dm.Policy(require_signature=True, trusted_keys=(PublicKey.load(dm.new_key(key)),))
+    policy = dm.Policy(require_signature=True, trusted_keys=(PublicKey.load(dm.certificates.new_key(key)),))
     assert dm.verify(path, policy=policy).failures == ("signature: not signed, a signature is required",)
     dm.sign(path, key, "review")
     assert dm.verify(path, policy=policy).ok
@@ -169,12 +169,12 @@ def test_a_policy_may_name_its_keys_and_require_one(tmp_path):
 
 
 def test_of_a_ledger_the_total_counts(tmp_path):
-    announced = dm.Ledger()
-    announced.add("one", saved.calibration("single"))
-    announced.add("two", saved.calibration("min-sep"))
-    found = dm.verify(announced)
+    non_adaptive = dm.Ledger()
+    non_adaptive.add("one", saved.calibration("single"))
+    non_adaptive.add("two", saved.calibration("min-sep"))
+    found = dm.verify(non_adaptive)
     assert found.ok
-    total = announced.epsilon(2e-5).upper
+    total = non_adaptive.epsilon(2e-5).upper
     assert total > 2.0
     at = {"max_delta": 2e-5}
     assert broken(dm.Policy(max_eps=total, **at), found) == {}
@@ -224,8 +224,8 @@ def recorded(certificate, batches, noise):
         certificate.certificate(1.0, 20.0),
         certificate.strategy.n,
         certificate.achieved,
-        dm.Randomness("a sampler", "0" * 64, False, batches),
-        dm.Randomness("a stream", "1" * 64, False, noise),
+        dm.certificates.Randomness("a sampler", "0" * 64, False, batches),
+        dm.certificates.Randomness("a stream", "1" * 64, False, noise),
         smallest_separation=None if secret else pattern.min_sep,
         most_participations=None if secret else pattern.max_participations,
     )

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
+from dpmech.certificates.claim import with_checksum
 from dpmech.cli import main
-from dpmech.documents.claim import with_checksum
 from dpmech.numerics.bounds import error_of_level, joined
 from dpmech.numerics.printed import percent
 from dpmech.plans.names import chosen_method
@@ -32,7 +32,7 @@ def stated(beta, delta=None):
         dataclasses.replace(
             CERTIFIED,
             achieved=dataclasses.replace(CERTIFIED.achieved, guarantee=dm.Guarantee(dm.Kind.PROBABLE, beta)),
-            evidence=dataclasses.replace(CERTIFIED.evidence, accountant=dm.Certified(beta)),
+            evidence=dataclasses.replace(CERTIFIED.evidence, accountant=dm.methods.Certified(beta)),
             budget=dm.PrivacyBudget(2.0, CERTIFIED.budget.delta if delta is None else delta),
         )
     ).certificate()
@@ -96,7 +96,7 @@ def test_the_level_of_an_estimate_is_told_with_every_digit():
 
 def test_a_calibration_at_the_smallest_betas_is_wide_not_wrong():
     """Beta below 1e-308 used to overflow on the way, 1e-17 to be stored as a confidence of 1."""
-    cal = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 0.1, method=dm.Certified(1e-17), **SETTING)
+    cal = dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 0.1, method=dm.methods.Certified(1e-17), **SETTING)
     assert cal.achieved.guarantee.error == 1e-17
     assert "beta 1e-17" in cal.method
     assert cal.sigma > 0.9 * CERTIFIED.sigma * 0.1
@@ -115,15 +115,15 @@ def test_what_is_no_probability_is_refused(error):
 def test_rigorous_calibrations_sample_only_with_their_error_inside_delta():
     schema = dm.BallsInBins(4)
     assert chosen_method(None, schema, rigorous=True, seeded=False) is None
-    assert chosen_method("certified", schema, rigorous=True, seeded=False) == dm.Certified()
+    assert chosen_method("certified", schema, rigorous=True, seeded=False) == dm.methods.Certified()
     # The caller's own numbers leave it outside: nothing is sampled then.
-    assert chosen_method(None, schema, rigorous=True, seeded=True) == dm.Deterministic()
+    assert chosen_method(None, schema, rigorous=True, seeded=True) == dm.methods.Deterministic()
     for name, seeded in (("certified", True), ("importance", False), ("importance", True)):
         with pytest.raises(dm.InvalidParameterError, match="method"):
             chosen_method(name, schema, rigorous=True, seeded=seeded)
     for seeded in (False, True):
         assert chosen_method(None, schema, rigorous=False, seeded=seeded) is None
-        assert chosen_method("certified", schema, rigorous=False, seeded=seeded) == dm.Certified()
+        assert chosen_method("certified", schema, rigorous=False, seeded=seeded) == dm.methods.Certified()
         assert chosen_method(None, dm.Poisson(0.1), rigorous=True, seeded=seeded) is None
 
 
@@ -153,8 +153,8 @@ def test_shares_of_beta_do_not_add_up_to_more(beta, trials):
     from fractions import Fraction
 
     try:
-        share = dm.Certified(beta).share(trials)
-        assert dm.Certified(beta).among(trials).share(1) == share
+        share = dm.methods.Certified(beta).share(trials)
+        assert dm.methods.Certified(beta).among(trials).share(1) == share
     except dm.InvalidParameterError:
         assert beta < 1e-300  # too small to be shared: refused
         return
@@ -168,11 +168,11 @@ def test_a_total_is_held_to_what_a_certificate_is_held_to(budget):
         dm.calibrate_sigma(dm.LambdaCGD(6, 0.5), 2.0, 1e-3, participation=dm.BallsInBins(2), rng=rng)
         for rng in (None, 1)
     )
-    ledger = dm.Ledger(budget=budget, currency=None if budget is None else dm.ClaimCurrency())
+    ledger = dm.Ledger(budget=budget, accounting=None if budget is None else dm.ledgers.ClaimAccounting())
     for count in (1, 2):
-        ledger.add(f"run {count}", own, lot=f"run {count}")
+        ledger.add(f"run {count}", own, batch=f"run {count}")
     assert dm.verify(ledger, rigorous=True).ok
-    ledger.add("run 3", supplied, lot="run 3")
+    ledger.add("run 3", supplied, batch="run 3")
     found = dm.verify(ledger, rigorous=True)
     assert found.failures[-1].startswith(
         "rigour: the total of 3 releases: the claim holds with probability 1 - beta only"

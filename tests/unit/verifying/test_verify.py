@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
+from dpmech.certificates.claim import with_checksum
+from dpmech.certificates.document import checksum_of_document, to_text
 from dpmech.checker import BadDocument, Kind, Verdict, check_file
 from dpmech.cli import main
-from dpmech.documents.claim import with_checksum
-from dpmech.documents.document import seal_of, to_text
 from dpmech.engines.gaussian_mixture.proposal import Proposal
 from dpmech.verifying import Check, Question, Verification, claims
 from tests.support import saved
-from tests.support.forged_files import changed, sealed_text
+from tests.support.forged_files import changed, text_with_checksum
 from tests.support.reviewed import run_of
 
 ADD = dm.Adjacency.ADD_REMOVE
@@ -34,12 +34,12 @@ def issue(strategy, participation, method=None, eps=2.0, delta=1e-5, **settings)
 
 EXACT = issue(dm.LambdaCGD(36, 0.9), dm.MinSep(12, 3))
 SIGNED = issue(dm.BandedToeplitz(16, [1.0, 0.5, -0.4]), dm.EveryStep())
-POISSON, CYCLIC, BINS, MOMENTS, PROGRAMME = (
+POISSON, CYCLIC, BINS, MOMENTS, PROGRAM = (
     saved.certificate(name).certificate(clip_norm=1.0, expected_batch_size=10)
-    for name in ("poisson 40", "cyclic 20", "bins 24", "bins moments 24", "bins programme 24")
+    for name in ("poisson 40", "cyclic 20", "bins 24", "bins moments 24", "bins program 24")
 )
 ALL = {"exact": EXACT, "signed": SIGNED, "poisson": POISSON, "cyclic": CYCLIC, "bins": BINS,
-       "moments": MOMENTS, "programme": PROGRAMME}  # fmt: skip
+       "moments": MOMENTS, "program": PROGRAM}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(ALL))
@@ -51,7 +51,7 @@ def test_an_honest_certificate_is_verified(name):
     assert found.certificate == ALL[name]
     assert found.proved[0].startswith("claim: PROVED")
     assert "hashes, and the expected batch size" in found.not_checked
-    assert (found.failure > 0.0) is (name in ("bins", "moments", "programme"))
+    assert (found.failure > 0.0) is (name in ("bins", "moments", "program"))
     assert "VERIFIED" in str(found)
     assert ALL[name].headline in str(found)
     assert "claim PROVED" in str(found)
@@ -104,10 +104,10 @@ HARMLESS = {
     *((name, "eps higher") for name in ("exact", "signed", "poisson", "cyclic", "moments")),
     *((name, "sigma 2 % higher") for name in ALL if name != "exact"),
     *(("moments", forgery) for forgery in ("sigma 2 % lower", "delta lower", "achieved lower")),
-    ("programme", "sigma 2 % lower"),
+    ("program", "sigma 2 % lower"),
 }
-SAMPLED = ("bins", "moments", "programme")
-QUICK = {("bins", "delta lower"), ("moments", "sensitivity lower"), ("programme", "sigma half")}
+SAMPLED = ("bins", "moments", "program")
+QUICK = {("bins", "delta lower"), ("moments", "sensitivity lower"), ("program", "sigma half")}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ QUICK = {("bins", "delta lower"), ("moments", "sensitivity lower"), ("programme"
         for case in [(name, forgery)]
     ],
 )
-def test_resealed_forgeries_are_refused(tmp_path, name, forgery):
+def test_rehashed_forgeries_are_refused(tmp_path, name, forgery):
     forged = with_checksum(changed(ALL[name], **FORGERIES[forgery](ALL[name])))
     path = tmp_path / "forged.json"
     forged.save(path)
@@ -153,11 +153,11 @@ def test_resealed_forgeries_are_refused(tmp_path, name, forgery):
         ("bins", {"kind": "BOUND"}),
         ("bins", {"kind": "PROBABLE"}),
         ("bins", {"strategy": dm.BandedToeplitz(24, [1.0, -0.5])}),
-        ("programme", {"kind": "EXACT"}),
+        ("program", {"kind": "EXACT"}),
     ],
     ids=repr,
 )
-def test_other_resealed_claims_are_refused(name, change):
+def test_other_rehashed_claims_are_refused(name, change):
     own = ALL[name]
     if "kind" in change:
         kind = dm.Kind[change["kind"]]
@@ -173,8 +173,10 @@ def test_an_adjacency_that_no_theorem_covers_is_refused():
         changed(POISSON, adjacency=dm.Adjacency.REPLACE_ONE)
     document = json.loads(POISSON.to_json())
     document["claim"]["adjacency"] = "replace_one"
-    with pytest.raises(dm.CertificateError, match="could have made: no bound is proved for REPLACE_ONE"):
-        dm.Certificate.from_json(sealed_text(document))
+    with pytest.raises(
+        dm.exceptions.CertificateError, match="could have made: no bound is proved for REPLACE_ONE"
+    ):
+        dm.Certificate.from_json(text_with_checksum(document))
 
 
 @pytest.mark.parametrize("kind", ["EXACT", "BOUND"])
@@ -194,13 +196,13 @@ def test_a_sensitivity_is_labelled_by_its_ends(name, kind):
     ("name", "accountant", "kind", "error"),
     [
         # A label that the accountant does not give.
-        ("bins", dm.Importance(), "ESTIMATE", 0.01),
+        ("bins", dm.methods.Importance(), "ESTIMATE", 0.01),
         # An accountant that would not have ended there.
-        ("bins", dm.Rdp(), "BOUND", 0.0),
-        ("bins", dm.Certified(), "PROBABLE", 0.1),
+        ("bins", dm.methods.Rdp(), "BOUND", 0.0),
+        ("bins", dm.methods.Certified(), "PROBABLE", 0.1),
         # One that does not cover the claim.
-        ("bins", dm.Pld(), "BOUND", 0.0),
-        ("poisson", dm.Importance(), "ESTIMATE", 1.0 - 0.9999),
+        ("bins", dm.methods.Pld(), "BOUND", 0.0),
+        ("poisson", dm.methods.Importance(), "ESTIMATE", 1.0 - 0.9999),
     ],
     ids=repr,
 )
@@ -214,20 +216,20 @@ def test_another_accountant_is_refused(name, accountant, kind, error):
     assert not dm.verify(forged).ok
 
 
-def test_what_no_computation_can_contradict_breaks_the_seal():
+def test_what_no_computation_can_contradict_breaks_the_checksum():
     for change in (
         {"clip_norm": 2.0},
         {"expected_batch_size": 20.0},
-        {"achieved": dataclasses.replace(EXACT.achieved, by=dm.Provenance("better"))},
+        {"achieved": dataclasses.replace(EXACT.achieved, by=dm.numerics.Provenance("better"))},
         {"versions": (("dpmech", "9.9"),)},
         {"evidence": dataclasses.replace(EXACT.evidence, rng_supplied=True)},
     ):
         document = dataclasses.replace(EXACT, **change).to_dict()
-        assert document["seal"] != EXACT.to_dict()["seal"]
+        assert document["checksum"] != EXACT.to_dict()["checksum"]
         found = dm.Certificate.from_json(to_text(document))
         assert found.fingerprint() == EXACT.fingerprint()
-        with pytest.raises(dm.CertificateError, match="the seal is broken"):
-            dm.Certificate.from_json(to_text(document | {"seal": EXACT.to_dict()["seal"]}))
+        with pytest.raises(dm.exceptions.CertificateError, match="the checksum is broken"):
+            dm.Certificate.from_json(to_text(document | {"checksum": EXACT.to_dict()["checksum"]}))
 
 
 def test_a_certificate_from_another_platform_is_verified():
@@ -242,14 +244,14 @@ def test_a_certificate_from_another_platform_is_verified():
 def test_a_platform_that_cannot_be_is_refused(bits):
     document = EXACT.to_dict()
     document["evidence"]["platform"]["longdouble_bits"] = bits
-    with pytest.raises(dm.CertificateError, match="longdouble_bits"):
-        dm.Certificate.from_json(to_text(document | {"seal": seal_of(document)}))
+    with pytest.raises(dm.exceptions.CertificateError, match="longdouble_bits"):
+        dm.Certificate.from_json(to_text(document | {"checksum": checksum_of_document(document)}))
 
 
 def test_rigorous_refuses_an_estimate_and_nothing_else():
     refused = dm.verify(BINS, rigorous=True)
     assert refused.failures == ("rigour: the claim rests on an estimate, a rigorous one was asked for",)
-    for certificate in (EXACT, SIGNED, MOMENTS, PROGRAMME):
+    for certificate in (EXACT, SIGNED, MOMENTS, PROGRAM):
         assert dm.verify(certificate, rigorous=True).ok
 
 
@@ -260,7 +262,7 @@ def test_files(tmp_path):
     assert dm.verify(str(path)).source == str(path)
     path.write_text(path.read_text().replace('"n": 36', '"n": 35', 1))
     found = dm.verify(path)
-    assert found.failures[0].startswith("file: the seal is broken")
+    assert found.failures[0].startswith("file: the checksum is broken")
     assert found.certificate is None
     assert found.claim is None
     assert found.to_dict()["guarantee"] is None
@@ -285,11 +287,11 @@ def test_absurd_numbers_are_refused_without_a_warning():
     assert not dm.verify(dataclasses.replace(POISSON, budget=budget)).ok
 
 
-def resealed(certificate, change, tmp_path):
+def rehashed(certificate, change, tmp_path):
     document = json.loads(json.dumps(certificate.to_dict()))
     change(document)
     target = tmp_path / "forged.json"
-    target.write_text(to_text(document | {"seal": seal_of(document)}))
+    target.write_text(to_text(document | {"checksum": checksum_of_document(document)}))
     return target
 
 
@@ -301,7 +303,7 @@ def test_a_sensitivity_of_zero_is_refused(tmp_path):
     def change(document):
         document["evidence"]["sensitivity"].update(lower=number(0.0), upper=number(0.0))
 
-    found = dm.verify(resealed(EXACT, change, tmp_path))
+    found = dm.verify(rehashed(EXACT, change, tmp_path))
     assert not found.ok
     assert "sensitivity: stated [0, 0]" in found.failures[0]
 
@@ -333,7 +335,7 @@ def test_strategies_nested_without_end_are_refused(depth, tmp_path):
             outer = outer | {"strategy": outer}
         document["claim"]["strategy"] = outer
 
-    found = dm.verify(resealed(normalized, change, tmp_path))
+    found = dm.verify(rehashed(normalized, change, tmp_path))
     assert found.certificate is None
     assert found.failures == ("file: not JSON: nested more than 64 levels deep",)
 
@@ -352,7 +354,7 @@ def test_a_claim_whose_error_is_infinite_has_no_certificate():
     with np.errstate(over="ignore"):
         assert cal.rmse() == np.inf
         certificate = cal.certificate()
-        with pytest.raises(dm.CertificateError, match="no document can hold this"):
+        with pytest.raises(dm.exceptions.CertificateError, match="no document can hold this"):
             certificate.to_json()
         assert not dm.verify(certificate).ok
 
@@ -552,27 +554,27 @@ NOT_COVERED = STRATEGIES[-1]  # the checker asks for the normalised matrix
 UNSAMPLED = [dm.EveryStep(), dm.SingleParticipation(), dm.MinSep(5), dm.MinSep(3, 2), dm.FixedEpochs(4)]
 PLAIN = [
     *((strategy, schema, None) for strategy in STRATEGIES for schema in UNSAMPLED),
-    (STRATEGIES[1], dm.MinSep(3, 2), dm.Rdp()),
+    (STRATEGIES[1], dm.MinSep(3, 2), dm.methods.Rdp()),
     (STRATEGIES[0], dm.Poisson(0.2), None),
     (STRATEGIES[3], dm.CyclicPoisson(0.3, 3), None),
-    (STRATEGIES[4], dm.BallsInBins(4), dm.Rdp()),
+    (STRATEGIES[4], dm.BallsInBins(4), dm.methods.Rdp()),
     (STRATEGIES[1], dm.BallsInBins(1), None),
 ]
 SLOW = [
-    (STRATEGIES[0], dm.Poisson(0.2), dm.Prv()),
+    (STRATEGIES[0], dm.Poisson(0.2), dm.methods.Prv()),
     (STRATEGIES[0], dm.Poisson(1.0), None),
     (STRATEGIES[3], dm.CyclicPoisson(1.0, 5), None),
-    (STRATEGIES[10], dm.BallsInBins(4), dm.Certified(1e-6)),
+    (STRATEGIES[10], dm.BallsInBins(4), dm.methods.Certified(1e-6)),
     *(
         (strategy, dm.BallsInBins(4), method)
         for strategy in STRATEGIES
         if strategy.nonnegative
-        for method in (None, dm.Rdp())
+        for method in (None, dm.methods.Rdp())
     ),
-    *((STRATEGIES[i], dm.BallsInBins(4), dm.Certified(1e-6)) for i in (0, 1, 2, 9, 12)),
-    *((STRATEGIES[i], dm.BallsInBins(4), dm.Deterministic()) for i in (1, 3, 8, 10, 11)),
+    *((STRATEGIES[i], dm.BallsInBins(4), dm.methods.Certified(1e-6)) for i in (0, 1, 2, 9, 12)),
+    *((STRATEGIES[i], dm.BallsInBins(4), dm.methods.Deterministic()) for i in (1, 3, 8, 10, 11)),
     *((strategy, dm.CyclicPoisson(0.3, 3), None) for strategy in STRATEGIES if strategy.bands is not None),
-    (STRATEGIES[0], dm.BallsInBins(4), dm.Exact()),
+    (STRATEGIES[0], dm.BallsInBins(4), dm.methods.Exact()),
 ]
 
 
@@ -621,9 +623,9 @@ def test_every_sampled_combination_is_verified_in_another_process(tmp_path):
     verified_elsewhere(tmp_path, SLOW)
 
 
-def test_a_document_may_be_resealed_but_not_contradict_itself():
+def test_a_document_may_be_rehashed_but_not_contradict_itself():
     document = EXACT.to_dict()
     document["claim"]["sigma"] = {"decimal": 1.0, "hex": (1.0).hex()}
-    document["seal"] = seal_of(document)
-    with pytest.raises(dm.CertificateError, match="entries contradict each other"):
+    document["checksum"] = checksum_of_document(document)
+    with pytest.raises(dm.exceptions.CertificateError, match="entries contradict each other"):
         dm.Certificate.from_json(to_text(document))

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech.cli import main
-from dpmech.engines.convex_order import dynamic_program as ring_programme
+from dpmech.engines.convex_order import dynamic_program as ring_program
 from dpmech.engines.gaussian_mixture import samples as sampling
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategy_costs import decoder_work, form_work
@@ -45,14 +45,14 @@ def tripwires(monkeypatch):
     monkeypatch.setattr(dm.Dense, "column_norms", fail)
     monkeypatch.setattr(dm.Dense, "solve", fail)
     monkeypatch.setattr(sampling, "_chunk", fail)
-    monkeypatch.setattr(ring_programme, "_run_group", fail)
+    monkeypatch.setattr(ring_program, "_run_group", fail)
 
 
 @pytest.mark.parametrize("name", list(TOO_DEAR))
 def test_forged_claims_are_refused_before_anything_of_their_size_is_formed(name, tmp_path, tripwires):
     path = tmp_path / "forged.json"
     path.write_text(TOO_DEAR[name]())
-    with pytest.raises(dm.WorkLimitError, match=r"--max-(seconds|memory)"):
+    with pytest.raises(dm.exceptions.WorkLimitError, match=r"--max-(seconds|memory)"):
         dm.verify(path)
     result = CliRunner().invoke(main, ["verify", str(path)])
     assert result.exit_code == 2
@@ -120,7 +120,9 @@ def test_larger_files_are_not_read(tmp_path):
 def test_the_budget_can_be_raised_and_lowered(tmp_path):
     path = tmp_path / "certificate.json"
     BASE.save(path)
-    with pytest.raises(dm.WorkLimitError, match=r"and 1e-06 GB; raise max_memory \(--max-memory\)"):
+    with pytest.raises(
+        dm.exceptions.WorkLimitError, match=r"and 1e-06 GB; raise max_memory \(--max-memory\)"
+    ):
         dm.verify(path, max_memory=1e3)
     result = CliRunner().invoke(main, ["verify", str(path), "--max-memory", "1e-6"])
     assert result.exit_code == 2
@@ -138,14 +140,14 @@ def test_the_budget_can_be_raised_and_lowered(tmp_path):
 def test_reading_has_a_budget_that_the_checkers_raises(seconds, allowed, tmp_path, tripwires):
     path = tmp_path / "forged.json"
     path.write_text(TOO_DEAR["1e8 independent steps"]())
-    with pytest.raises(dm.WorkLimitError) as refusal:
+    with pytest.raises(dm.exceptions.WorkLimitError) as refusal:
         dm.verify(path, max_seconds=seconds)
     assert refusal.value.allowed == (allowed, 4e9)
 
 
 def test_objects_have_the_same_budget(tripwires):
     dear = changed(BASE, strategy=dm.BLT(10**7, DECAYS, SCALES))
-    with pytest.raises(dm.WorkLimitError):
+    with pytest.raises(dm.exceptions.WorkLimitError):
         dm.verify(dear)
 
 
@@ -154,24 +156,24 @@ def test_a_meter_counts_inside_its_block_only():
     with metered(2.0, 100.0):
         spend(1.5, 100.0, what="one")
         spend(0.5, what="another")
-        with pytest.raises(dm.WorkLimitError, match=r"a third takes the work to about 2\.1 s"):
+        with pytest.raises(dm.exceptions.WorkLimitError, match=r"a third takes the work to about 2\.1 s"):
             spend(0.1, what="a third")
-        with pytest.raises(dm.WorkLimitError, match="max_memory") as refusal:
+        with pytest.raises(dm.exceptions.WorkLimitError, match="max_memory") as refusal:
             spend(0.0, 101.0, what="a fourth")
         assert refusal.value.what == "a fourth"
-    with metered(1.0, 1.0), pytest.raises(dm.WorkLimitError):
+    with metered(1.0, 1.0), pytest.raises(dm.exceptions.WorkLimitError):
         spend(float("nan"), what="nobody knows")
     # A budget inside another one: both count, and what the inner one refuses is not spent.
     with metered(3.0, 100.0):
         with metered(2.0, 1e9):
             spend(1.0, what="one")
-            with pytest.raises(dm.WorkLimitError, match="allowed 2 s"):
+            with pytest.raises(dm.exceptions.WorkLimitError, match="allowed 2 s"):
                 spend(1.5, what="another")
         with metered(9.0, 1e9):
             spend(1.5, what="a third")
-            with pytest.raises(dm.WorkLimitError, match="allowed 3 s"):
+            with pytest.raises(dm.exceptions.WorkLimitError, match="allowed 3 s"):
                 spend(1.0, what="a fourth")
-        with metered(9.0, 1e9), pytest.raises(dm.WorkLimitError, match="max_memory"):
+        with metered(9.0, 1e9), pytest.raises(dm.exceptions.WorkLimitError, match="max_memory"):
             spend(0.0, 101.0, what="a fifth")
         spend(0.5, what="the rest")
     assert not Work(float("nan")).within(1.0, 1.0)
@@ -219,7 +221,10 @@ def test_refinements_beyond_the_foreseen_ones_are_counted(monkeypatch):
     monkeypatch.setattr(series, "_column_error", lambda *_: next(errors) ** 2)
     rounds = []
     monkeypatch.setattr(series, "_unaccounted", lambda *_, **__: rounds.append(1))
-    with metered(1e-6, 1e9), pytest.raises(dm.WorkLimitError, match="refining an inverse of 1000 steps"):
+    with (
+        metered(1e-6, 1e9),
+        pytest.raises(dm.exceptions.WorkLimitError, match="refining an inverse of 1000 steps"),
+    ):
         series.bounded_inverse(np.array([1.0, -0.5]), 1000)
     assert len(rounds) == 3
 

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader
 
-from dpmech.documents import Continuity, Kept
+from dpmech.certificates import CheckpointHistory, CheckpointMatch
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.optim.processes import Group, gathered
@@ -254,7 +254,7 @@ def _parts(scheduler: Any, before: str) -> Iterator[tuple[str, str]]:  # noqa: A
 
 
 PARTS = ("dataset", "model", "loss")
-_ORDER = (Kept.SAME, Kept.UNKNOWN, Kept.ACCEPTED)
+_ORDER = (CheckpointMatch.SAME, CheckpointMatch.UNKNOWN, CheckpointMatch.ACCEPTED)
 
 
 @dataclasses.dataclass
@@ -290,11 +290,11 @@ class SetUp:
         settings: of the DataLoader.
 
     Attributes:
-        continuity: what is known of the run's checkpoints; None before the first.
+        checkpoint history: what is known of the run's checkpoints; None before the first.
     """
 
     def __init__(self, dataset: Any, collate: Callable[..., Any], settings: dict[str, Any]) -> None:  # noqa: ANN401 - any dataset
-        self.continuity: Continuity | None = None
+        self.checkpoint_history: CheckpointHistory | None = None
         self._dataset = dataset
         self._settings = settings
         self._bare = {part: _Print() for part in PARTS}
@@ -321,16 +321,16 @@ class SetUp:
         """For a checkpoint. Secret."""
         if not self._key:
             self._use(secrets.token_bytes(32), None)
-        if self.continuity is None:
+        if self.checkpoint_history is None:
             dataset, model, loss = (_kept(self._prints[part]) for part in PARTS)
-            self.continuity = Continuity(dataset, model, loss)
+            self.checkpoint_history = CheckpointHistory(dataset, model, loss)
         return {
             "key": self._key.hex(),
             "picked": self._picked,
             "python": _python(),
             "torch": str(torch.__version__),
             "prints": {part: dataclasses.asdict(self._prints[part]) for part in PARTS},
-            "continuity": self.continuity.to_dict(),
+            "checkpoint_history": self.checkpoint_history.to_dict(),
         }
 
     def resume(self, state: dict[str, Any], accepted: Sequence[str], group: Group, world: int) -> None:
@@ -357,14 +357,16 @@ class SetUp:
                 "parts, if nothing that was released after it was seen by anyone",
                 claimed=problems,
             )
-        self.continuity = _worst(one for _, one in found)
+        self.checkpoint_history = _worst(one for _, one in found)
 
     def note_by_hand(self) -> None:
         """Trained parameters were changed by hand: steps taken again from an earlier state may not repeat."""
-        if self.continuity is not None and self.continuity.model == Kept.SAME:
-            self.continuity = dataclasses.replace(self.continuity, model=Kept.UNKNOWN)
+        if self.checkpoint_history is not None and self.checkpoint_history.model == CheckpointMatch.SAME:
+            self.checkpoint_history = dataclasses.replace(
+                self.checkpoint_history, model=CheckpointMatch.UNKNOWN
+            )
 
-    def compare(self, state: dict[str, Any]) -> tuple[dict[str, str], Continuity]:
+    def compare(self, state: dict[str, Any]) -> tuple[dict[str, str], CheckpointHistory]:
         """Compare with the state of a checkpoint.
 
         Returns:
@@ -376,8 +378,10 @@ class SetUp:
         try:
             picked = [int(index) for index in state["picked"]]
             saved = {part: _Print(**state["prints"][part]) for part in PARTS}
-            loads = check_integer("loads", state["continuity"].get("loads", 0), minimum=0)
-            before = Continuity(**{part: Kept(state["continuity"][part]) for part in PARTS}, loads=loads)
+            loads = check_integer("loads", state["checkpoint_history"].get("loads", 0), minimum=0)
+            before = CheckpointHistory(
+                **{part: CheckpointMatch(state["checkpoint_history"][part]) for part in PARTS}, loads=loads
+            )
             key, python, release = bytes.fromhex(state["key"]), str(state["python"]), str(state["torch"])
         except (AttributeError, InvalidParameterError, KeyError, TypeError, ValueError) as error:
             raise CertificateError(f"the checkpoint has no fingerprints of its run ({error!r})") from error
@@ -400,9 +404,11 @@ class SetUp:
                 changed[part] = f"another {part} ({', '.join(names)})"
                 if release != str(torch.__version__):
                     changed[part] += f"; it was made under torch {release}, this is {torch.__version__}"
-            found = Kept.ACCEPTED if part in changed else max(_kept(one), _kept(now), key=_ORDER.index)
+            found = (
+                CheckpointMatch.ACCEPTED if part in changed else max(_kept(one), _kept(now), key=_ORDER.index)
+            )
             kept[part] = max(found, getattr(before, part), key=_ORDER.index)
-        return changed, Continuity(**kept, loads=before.loads + 1)
+        return changed, CheckpointHistory(**kept, loads=before.loads + 1)
 
     def _use(self, key: bytes, picked: list[int] | None) -> None:
         """Take the keyed fingerprints."""
@@ -423,17 +429,21 @@ class SetUp:
             own.complete &= complete
 
 
-def _worst(all_kept: Iterable[Continuity]) -> Continuity:
+def _worst(all_kept: Iterable[CheckpointHistory]) -> CheckpointHistory:
     """What is known where several processes know this."""
     known = list(all_kept)
-    return Continuity(
+    return CheckpointHistory(
         **{part: max((getattr(one, part) for one in known), key=_ORDER.index) for part in PARTS},
         loads=max(one.loads for one in known),
     )
 
 
-def _kept(own: _Print) -> Kept:
-    return Kept.SAME if own.sums and own.complete and None not in own.sums.values() else Kept.UNKNOWN
+def _kept(own: _Print) -> CheckpointMatch:
+    return (
+        CheckpointMatch.SAME
+        if own.sums and own.complete and None not in own.sums.values()
+        else CheckpointMatch.UNKNOWN
+    )
 
 
 def _keyed(key: bytes, value: str | None) -> str | None:

@@ -128,23 +128,25 @@ class TestRefusals:
                 adjacency=dm.Adjacency.REPLACE_ONE,
             )
 
-    @pytest.mark.parametrize("method", [dm.Pld(), dm.Prv()])
+    @pytest.mark.parametrize("method", [dm.methods.Pld(), dm.methods.Prv()])
     def test_methods_of_other_samplers(self, method):
         with pytest.raises(dm.UnsupportedCombinationError, match="does not apply"):
             dm.delta(dm.Identity(12), 1.0, 1.0, participation=dm.BallsInBins(4), method=method)
 
     def test_exact_is_for_identity_only(self):
         with pytest.raises(dm.UnsupportedCombinationError, match="Exact"):
-            dm.delta(dm.LambdaCGD(12, 0.5), 1.0, 1.0, participation=dm.BallsInBins(4), method=dm.Exact())
+            dm.delta(
+                dm.LambdaCGD(12, 0.5), 1.0, 1.0, participation=dm.BallsInBins(4), method=dm.methods.Exact()
+            )
 
     @pytest.mark.parametrize(
         ("build", "name"),
         [
-            (lambda: dm.Importance(rel_error=0.0), "rel_error"),
-            (lambda: dm.Importance(confidence=1.0), "confidence"),
-            (lambda: dm.Importance(executor=3), "executor"),
-            (lambda: dm.Certified(beta=0.0), "beta"),
-            (lambda: dm.Deterministic(rel_error=-1.0), "rel_error"),
+            (lambda: dm.methods.Importance(rel_error=0.0), "rel_error"),
+            (lambda: dm.methods.Importance(confidence=1.0), "confidence"),
+            (lambda: dm.methods.Importance(executor=3), "executor"),
+            (lambda: dm.methods.Certified(beta=0.0), "beta"),
+            (lambda: dm.methods.Deterministic(rel_error=-1.0), "rel_error"),
         ],
     )
     def test_method_settings(self, build, name):
@@ -184,12 +186,16 @@ class TestMethods:
     def test_every_interval_and_bound_is_on_its_side(self, sigma, eps):
         truth = self.truth(sigma, eps)
         estimate = dm.delta(
-            self.strategy, sigma, eps, participation=self.participation, method=dm.Importance(), rng=5
+            self.strategy, sigma, eps, participation=self.participation, method=dm.methods.Importance(), rng=5
         )
         assert estimate.lower <= truth <= estimate.upper
         assert estimate.guarantee.error == pytest.approx(1e-4, rel=1e-9)
         assert estimate.upper / estimate.lower < 1.25
-        for method, looseness in ((dm.Certified(), 1.5), (dm.Deterministic(), 1.25), (dm.Rdp(), 100.0)):
+        for method, looseness in (
+            (dm.methods.Certified(), 1.5),
+            (dm.methods.Deterministic(), 1.25),
+            (dm.methods.Rdp(), 100.0),
+        ):
             bound = dm.delta(
                 self.strategy, sigma, eps, participation=self.participation, method=method, rng=5
             )
@@ -199,7 +205,12 @@ class TestMethods:
     def test_calibration_is_on_the_safe_side_and_close(self):
         eps, delta = 1.0, 1e-3
         sizes = {}
-        for method in (dm.Importance(), dm.Certified(), dm.Deterministic(), dm.Rdp()):
+        for method in (
+            dm.methods.Importance(),
+            dm.methods.Certified(),
+            dm.methods.Deterministic(),
+            dm.methods.Rdp(),
+        ):
             cal = dm.calibrate_sigma(
                 self.strategy, eps, delta, participation=self.participation, method=method, rng=11
             )
@@ -224,7 +235,7 @@ class TestMethods:
     @pytest.mark.slow
     def test_epsilon_inverts_delta(self):
         sigma, delta = 2.5, 1e-3
-        for method in (None, dm.Certified(), dm.Deterministic(), dm.Rdp()):
+        for method in (None, dm.methods.Certified(), dm.methods.Deterministic(), dm.methods.Rdp()):
             bounds = dm.epsilon(
                 self.strategy, sigma, delta, participation=self.participation, method=method, rng=3
             )
@@ -257,9 +268,9 @@ class TestMethods:
         [
             (None, 2000.0),
             (None, 20000.0),
-            (dm.Certified(1e-3), 2000.0),
-            (dm.Deterministic(0.3), 2000.0),
-            (dm.Rdp(), 20000.0),
+            (dm.methods.Certified(1e-3), 2000.0),
+            (dm.methods.Deterministic(0.3), 2000.0),
+            (dm.methods.Rdp(), 20000.0),
         ],
         ids=repr,
     )
@@ -281,29 +292,29 @@ class TestMethods:
             (None, 0.007, 1e-5),
             pytest.param(None, 0.04, 1e-9, marks=pytest.mark.slow),
             pytest.param(None, 0.005, 1e-5, marks=pytest.mark.slow),
-            pytest.param(dm.Certified(), 0.005, 1e-5, marks=pytest.mark.slow),
-            pytest.param(dm.Deterministic(), 0.04, 1e-9, marks=pytest.mark.slow),
+            pytest.param(dm.methods.Certified(), 0.005, 1e-5, marks=pytest.mark.slow),
+            pytest.param(dm.methods.Deterministic(), 0.04, 1e-9, marks=pytest.mark.slow),
         ],
         ids=repr,
     )
     def test_budgets_beyond_the_orders_of_the_moment_bound(self, method, eps, delta):
         strategy, schema = dm.Identity(40), dm.BallsInBins(20)
         cal = dm.calibrate_sigma(strategy, eps, delta, participation=schema, method=method, rng=1)
-        moments = dm.calibrate_sigma(strategy, eps, delta, participation=schema, method=dm.Rdp())
+        moments = dm.calibrate_sigma(strategy, eps, delta, participation=schema, method=dm.methods.Rdp())
         assert 0.2 * moments.sigma < cal.sigma < moments.sigma
         assert dm.delta(strategy, cal.sigma, eps, participation=schema, rng=2).lower <= delta
 
     @pytest.mark.slow
     def test_epsilon_of_sigmas_that_no_sample_reaches(self):
         four, schema = dm.Identity(4), dm.BallsInBins(2)
-        for method in (dm.Certified(), dm.Deterministic()):
+        for method in (dm.methods.Certified(), dm.methods.Deterministic()):
             with pytest.raises(dm.NumericalError, match=r"only Rdp\(\) has a bound"):
                 dm.epsilon(four, 0.001, 1e-5, participation=schema, method=method, rng=1)
-        moments = dm.epsilon(four, 0.001, 1e-5, participation=schema, method=dm.Rdp())
+        moments = dm.epsilon(four, 0.001, 1e-5, participation=schema, method=dm.methods.Rdp())
         assert dm.epsilon(four, 0.001, 1e-5, participation=schema) == moments
         with pytest.raises(dm.NumericalError, match=r"only Rdp\(\) has a bound"):
-            dm.epsilon(four, 0.05, 1e-5, participation=schema, method=dm.Deterministic())
-        for method in (None, dm.Certified()):
+            dm.epsilon(four, 0.05, 1e-5, participation=schema, method=dm.methods.Deterministic())
+        for method in (None, dm.methods.Certified()):
             huge = dm.epsilon(four, 1e8, 1e-5, participation=schema, method=method)
             assert (huge.lower, huge.upper) == (0.0, 0.0)
 
@@ -326,10 +337,20 @@ class TestMethods:
         monkeypatch.setattr("dpmech.engines.gaussian_mixture.certified_accountant.certify_delta", never)
         for call in (
             lambda: dm.epsilon(
-                self.strategy, 2.5, 1e-3, participation=self.participation, method=dm.Certified(3e-9), rng=1
+                self.strategy,
+                2.5,
+                1e-3,
+                participation=self.participation,
+                method=dm.methods.Certified(3e-9),
+                rng=1,
             ),
             lambda: dm.calibrate_sigma(
-                self.strategy, 1.0, 1e-3, participation=self.participation, method=dm.Certified(3e-9), rng=1
+                self.strategy,
+                1.0,
+                1e-3,
+                participation=self.participation,
+                method=dm.methods.Certified(3e-9),
+                rng=1,
             ),
         ):
             probes.clear()
@@ -391,6 +412,6 @@ class TestTable4:
     )
     def test_entry(self, strategy, eps, printed):
         cal = dm.calibrate_sigma(
-            strategy, eps, 1e-5, participation=dm.BallsInBins(390), method=dm.Importance(0.03), rng=17
+            strategy, eps, 1e-5, participation=dm.BallsInBins(390), method=dm.methods.Importance(0.03), rng=17
         )
         assert abs(cal.rmse() / printed - 1.0) <= 0.035

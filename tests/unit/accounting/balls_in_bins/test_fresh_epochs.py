@@ -82,7 +82,7 @@ def test_a_calibration_is_on_the_safe_side_and_tight():
     assert delta((1.0 / cal.sigma,) * 2, 1.0) <= 1e-3
     below = cal.sigma / (1.0 + 1e-3)
     assert delta((1.0 / below,) * 2, 1.0) > 1e-3
-    assert cal.evidence.accountant == dm.Exact()
+    assert cal.evidence.accountant == dm.methods.Exact()
     assert cal.sigma < dm.calibrate_sigma(dm.Identity(4), 1.0, 1e-3, participation=dm.BallsInBins(2)).sigma
 
 
@@ -108,8 +108,8 @@ def test_one_bin_is_no_sampling():
         (dm.LambdaCGD(6, 0.5), None, r"BallsInBins\(3\), or dm.profile of one epoch"),
         (dm.SquareRoot(6, 2), None, "correlates it"),
         (dm.Diagonal([1.0, 2.0, 1.0, 1.0, 1.0, 1.0]), None, "equal noise at all steps of an epoch"),
-        (dm.Identity(6), dm.Certified(), r"Certified.* does not apply to FreshBallsInBins"),
-        (dm.Identity(6), dm.Rdp(), "supported: method=None or Exact"),
+        (dm.Identity(6), dm.methods.Certified(), r"Certified.* does not apply to FreshBallsInBins"),
+        (dm.Identity(6), dm.methods.Rdp(), "supported: method=None or Exact"),
     ],
 )
 def test_what_no_theorem_covers_is_refused(strategy, method, message):

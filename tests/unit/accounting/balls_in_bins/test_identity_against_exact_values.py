@@ -83,14 +83,14 @@ def test_another_accountant_agrees(case):
     assert result.lower < upper
     assert result.upper > lower
     scheme, one = dm.BallsInBins(bins), dm.Identity(bins)
-    assert dm.delta(one, sigma, eps, participation=scheme, method=dm.Rdp()).upper > lower
+    assert dm.delta(one, sigma, eps, participation=scheme, method=dm.methods.Rdp()).upper > lower
 
 
 @pytest.mark.slow
 def test_exact_agrees_with_another_accountant():
     lower, upper = ALLOCATION[50, 1.0, 1.298]
     scheme = dm.BallsInBins(50)
-    exact = dm.delta(dm.Identity(50), 1.0, 1.298, participation=scheme, method=dm.Exact()).upper
+    exact = dm.delta(dm.Identity(50), 1.0, 1.298, participation=scheme, method=dm.methods.Exact()).upper
     assert lower < exact < 1.02 * upper
 
 
@@ -133,7 +133,9 @@ def test_interval_contains_the_exact_value_everywhere(bins, sigma, eps):
 @pytest.mark.parametrize(("sigma", "eps"), [(2.0, 0.5279), (1.0, 1.298), (0.6, 8.811)])
 def test_moments_lie_above(sigma, eps):
     truth = max(identity_delta(sigma**-2.0, 50, eps))
-    upper = dm.delta(dm.Identity(50), sigma, eps, participation=dm.BallsInBins(50), method=dm.Rdp()).upper
+    upper = dm.delta(
+        dm.Identity(50), sigma, eps, participation=dm.BallsInBins(50), method=dm.methods.Rdp()
+    ).upper
     assert truth * (1 - ACCURACY) <= upper <= gaussian(sigma**-2.0, eps) * (1 + 1e-6)
 
 
@@ -141,6 +143,6 @@ def test_moments_lie_above(sigma, eps):
 def test_certified_lies_above():
     truth = max(identity_delta(1.0, 50, 1.298))
     bound = dm.delta(
-        dm.Identity(50), 1.0, 1.298, participation=dm.BallsInBins(50), method=dm.Certified(), rng=1
+        dm.Identity(50), 1.0, 1.298, participation=dm.BallsInBins(50), method=dm.methods.Certified(), rng=1
     )
     assert truth * (1 - ACCURACY) <= bound.upper <= 1.5 * truth

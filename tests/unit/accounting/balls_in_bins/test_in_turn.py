@@ -28,7 +28,7 @@ class Fixed(Accountant):
 
     def __init__(self, value=None, error=None):
         self.value, self.error = value, error
-        self.by, self.guarantee = dm.Provenance("one"), BOUND
+        self.by, self.guarantee = dm.numerics.Provenance("one"), BOUND
         self.sensitivity = Bounds.bracket(1.0, 1.0, self.by)
 
     def _answer(self):
@@ -61,36 +61,36 @@ def never():
 
 
 def test_the_first_one_answers_alone_where_it_can():
-    (delta, eps, solution), told = answers(InTurnAccountant(Fixed(0.5), [Turn(dm.Rdp(), never)]))
+    (delta, eps, solution), told = answers(InTurnAccountant(Fixed(0.5), [Turn(dm.methods.Rdp(), never)]))
     assert (delta, eps, solution.sigma, solution.method, told) == (0.5, 0.5, 0.5, None, [])
 
 
 def test_where_it_refuses_the_best_of_the_others_does_and_is_named():
     others = [
-        Turn(dm.Rdp(), lambda: Fixed(0.7)),
-        Turn(dm.Deterministic(), lambda: Fixed(0.6)),
-        Turn(dm.Exact(), lambda: Fixed(error=NumericalError("too wide"))),
+        Turn(dm.methods.Rdp(), lambda: Fixed(0.7)),
+        Turn(dm.methods.Deterministic(), lambda: Fixed(0.6)),
+        Turn(dm.methods.Exact(), lambda: Fixed(error=NumericalError("too wide"))),
     ]
     (delta, eps, solution), told = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
     assert (delta, eps, solution.sigma) == (0.6, 0.6, 0.6)
-    assert solution.method == dm.Deterministic()
+    assert solution.method == dm.methods.Deterministic()
     assert solution.samples is solution.randomness is None
     assert told[0].startswith("no;")
     assert any("too wide" in line for line in told)
 
 
 def test_where_all_refuse_the_first_refusal_stands():
-    others = [Turn(dm.Rdp(), lambda: Fixed(error=NumericalError("second")))]
+    others = [Turn(dm.methods.Rdp(), lambda: Fixed(error=NumericalError("second")))]
     with pytest.raises(NumericalError, match="first"):
         answers(InTurnAccountant(Fixed(error=NumericalError("first")), others))
     out_of_reach = UnattainableBudgetError(1.0, 1e-3, "sigma would exceed 1e15")
     with pytest.raises(UnattainableBudgetError):
-        InTurnAccountant(Fixed(error=out_of_reach), [Turn(dm.Rdp(), never)]).calibrate(
+        InTurnAccountant(Fixed(error=out_of_reach), [Turn(dm.methods.Rdp(), never)]).calibrate(
             1.0, 1e-3, rtol=1e-3, progress=print
         )
     # What is no refusal is no reason to ask another.
     with pytest.raises(ValueError, match="fault"):
-        answers(InTurnAccountant(Fixed(error=ValueError("fault")), [Turn(dm.Rdp(), never)]))
+        answers(InTurnAccountant(Fixed(error=ValueError("fault")), [Turn(dm.methods.Rdp(), never)]))
 
 
 def test_work_without_end_is_refused_and_what_needs_little_answers():
@@ -99,8 +99,11 @@ def test_work_without_end_is_refused_and_what_needs_little_answers():
         return Bounds(0.0, 0.1, BOUND, self.by)
 
     costly = type("Costly", (Fixed,), {"_answer": endless})
-    for seconds, sigma, method in ((4.0, 0.7, dm.Rdp()), (11.0, 0.1, dm.Deterministic())):
-        others = [Turn(dm.Rdp(), lambda: Fixed(0.7)), Turn(dm.Deterministic(), costly, seconds)]
+    for seconds, sigma, method in ((4.0, 0.7, dm.methods.Rdp()), (11.0, 0.1, dm.methods.Deterministic())):
+        others = [
+            Turn(dm.methods.Rdp(), lambda: Fixed(0.7)),
+            Turn(dm.methods.Deterministic(), costly, seconds),
+        ]
         (delta, eps, solution), told = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
         assert (delta, eps, solution.sigma, solution.method) == (sigma, sigma, sigma, method)
         assert any("a run takes the work to about 5 s, above the 4 s" in line for line in told) is (
@@ -108,7 +111,7 @@ def test_work_without_end_is_refused_and_what_needs_little_answers():
         )
         assert told[-1].startswith(repr(method))
     # Work of the others counts against the budget of whoever asked.
-    others = [Turn(dm.Rdp(), lambda: Fixed(0.7)), Turn(dm.Deterministic(), costly, 100.0)]
+    others = [Turn(dm.methods.Rdp(), lambda: Fixed(0.7)), Turn(dm.methods.Deterministic(), costly, 100.0)]
     with metered(1.0, 1e9):
         (delta, _, _), _ = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
     assert delta == 0.7
@@ -125,9 +128,9 @@ def test_spare_ones_are_asked_where_none_before_has_answered(first, second, sigm
         return lambda: Fixed(error=NumericalError("no")) if value is None else Fixed(value)
 
     others = [
-        Turn(dm.Deterministic(), turn(first)),
-        Turn(dm.Certified(), turn(second), spare=True, again=True),
-        Turn(dm.Rdp(), turn(0.7)),
+        Turn(dm.methods.Deterministic(), turn(first)),
+        Turn(dm.methods.Certified(), turn(second), spare=True, again=True),
+        Turn(dm.methods.Rdp(), turn(0.7)),
     ]
     refusal = FarAimError("too far") if far else NumericalError("no proof held")
     (delta, eps, solution), _ = answers(InTurnAccountant(Fixed(error=refusal), others))
@@ -153,15 +156,15 @@ def test_a_sigma_far_above_the_right_one_is_compared(excess, others, sigma):
                 super().calibrate(eps, delta, rtol=rtol, progress=progress), excess=excess
             )
 
-    found = InTurnAccountant(Wide(0.5), [Turn(dm.Rdp(), lambda: Fixed(others))]).calibrate(
+    found = InTurnAccountant(Wide(0.5), [Turn(dm.methods.Rdp(), lambda: Fixed(others))]).calibrate(
         1.0, 1e-3, rtol=1e-3, progress=lambda _: None
     )
     assert found.sigma == sigma
-    assert found.method == (dm.Rdp() if sigma == others else None)
+    assert found.method == (dm.methods.Rdp() if sigma == others else None)
 
 
 def test_a_deterministic_sigma_that_holds_stands_where_work_for_a_closer_one_is_refused(monkeypatch):
-    programme = accountant_for(Mechanism(STRATEGY, SCHEME), dm.Deterministic())
+    program = accountant_for(Mechanism(STRATEGY, SCHEME), dm.methods.Deterministic())
     held, asked = [3e-4, None], []
 
     def delta(self, sigma, eps, *, tolerance):
@@ -171,14 +174,14 @@ def test_a_deterministic_sigma_that_holds_stands_where_work_for_a_closer_one_is_
             raise WorkLimitError("a run", (2.0, 0.0), (1.0, 0.0))
         return Bounds(0.0, upper, BOUND, self.by)
 
-    monkeypatch.setattr(type(programme), "delta", delta)
-    found = programme._confirmed(0.0, 2.0, 1e-3, 1e-3, lambda _: None)
+    monkeypatch.setattr(type(program), "delta", delta)
+    found = program._confirmed(0.0, 2.0, 1e-3, 1e-3, lambda _: None)
     assert len(asked) == 2
     assert found.sigma == asked[0] == 1.0
     asked.clear()
     held[0] = None
     with pytest.raises(WorkLimitError):
-        programme._confirmed(0.0, 2.0, 1e-3, 1e-3, lambda _: None)
+        program._confirmed(0.0, 2.0, 1e-3, 1e-3, lambda _: None)
 
 
 def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
@@ -189,7 +192,7 @@ def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
     cal = dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME)
     methods = {
         method: dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=method)
-        for method in (dm.Rdp(), dm.Deterministic(rel_error=0.1))
+        for method in (dm.methods.Rdp(), dm.methods.Deterministic(rel_error=0.1))
     }
     best = min(methods, key=lambda method: methods[method].sigma)
     assert cal.sigma == methods[best].sigma
@@ -199,7 +202,7 @@ def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
     assert again.evidence.accountant == best
     assert dm.verify(again).ok
     with pytest.raises(NumericalError, match="too long"):
-        dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=dm.Certified())
+        dm.calibrate_sigma(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=dm.methods.Certified())
 
 
 @pytest.mark.parametrize(("bound", "settles"), [(1e-30, True), (1.0, False)])
@@ -213,7 +216,7 @@ def test_where_samples_of_add_would_take_long_a_bound_without_samples_stands_in(
         "weight_stream",
         lambda proposal, entropy, stage, *rest: drawn.append(stage) or true(proposal, entropy, stage, *rest),
     )
-    accountant = accountant_for(Mechanism(STRATEGY, SCHEME), dm.Certified(), np.random.default_rng(1))
+    accountant = accountant_for(Mechanism(STRATEGY, SCHEME), dm.methods.Certified(), np.random.default_rng(1))
     accountant.settled_add = lambda sigma, eps: asked.append((sigma, eps)) or bound
     found = accountant.delta(1.2, 4.0, tolerance=1e-3)
     assert asked == [(1.2, 4.0)]
@@ -223,10 +226,10 @@ def test_where_samples_of_add_would_take_long_a_bound_without_samples_stands_in(
 
 
 def test_the_bound_without_samples_is_one_of_the_add_direction():
-    programme = accountant_for(Mechanism(STRATEGY, SCHEME), dm.Deterministic())
+    program = accountant_for(Mechanism(STRATEGY, SCHEME), dm.methods.Deterministic())
     for sigma, eps in ((1.2, 2.0), (1.2, 0.5), (3.0, 0.3)):
         pair = estimate_delta(
             bin_gram(STRATEGY, 4).scaled(sigma**-2), eps, rel_error=0.02, rng=np.random.default_rng(2)
         )
-        upper = programme.upper_add(sigma, eps)
+        upper = program.upper_add(sigma, eps)
         assert pair.add.lower < upper < 3.0 * pair.add.upper

@@ -8,9 +8,9 @@ import pytest
 from scipy import special
 
 import dpmech as dm
-from dpmech.documents.claim import with_checksum
+from dpmech.certificates.claim import with_checksum
 
-IMPORTANCE = dm.Importance(rel_error=0.02)
+IMPORTANCE = dm.methods.Importance(rel_error=0.02)
 
 
 def by_integral(strategy, p, sigma, eps):
@@ -31,12 +31,12 @@ def by_integral(strategy, p, sigma, eps):
 def test_two_steps_are_an_integral(sigma, eps):
     strategy, p = dm.BandedToeplitz(2, [1.0, 0.6]), 0.4
     truth = by_integral(strategy, p, sigma, eps)
-    found = dm.delta(strategy, sigma, eps, participation=dm.MinSepSampling(2, p), method=IMPORTANCE, rng=3)
+    found = dm.delta(strategy, sigma, eps, participation=dm.BMinSep(2, p), method=IMPORTANCE, rng=3)
     assert found.lower < truth < found.upper < 1.15 * truth
     # A noise scale that is 3 % off shows.
     wrong = by_integral(strategy, p, 0.97 * sigma, eps)
-    fine = dm.Importance(rel_error=0.007)
-    found = dm.delta(strategy, sigma, eps, participation=dm.MinSepSampling(2, p), method=fine, rng=3)
+    fine = dm.methods.Importance(rel_error=0.007)
+    found = dm.delta(strategy, sigma, eps, participation=dm.BMinSep(2, p), method=fine, rng=3)
     assert not found.lower < wrong < found.upper
 
 
@@ -51,7 +51,7 @@ def test_two_steps_are_an_integral(sigma, eps):
 def test_without_rest_it_is_poisson_sampling(sigma, eps):
     strategy, p = dm.Identity(20), 0.1
     exact = dm.delta(strategy, sigma, eps, participation=dm.Poisson(p))
-    sampling = dm.MinSepSampling(1, p)
+    sampling = dm.BMinSep(1, p)
     found = dm.delta(strategy, sigma, eps, participation=sampling, method=IMPORTANCE, rng=1)
     assert found.lower < exact.lower <= exact.upper < found.upper < 1.15 * exact.upper
 
@@ -61,7 +61,7 @@ def test_without_rest_it_is_poisson_sampling(sigma, eps):
 def test_without_rest_sigma_is_that_of_poisson_sampling_down_to_1e_10(eps, delta):
     strategy, p = dm.Identity(100), 0.05
     exact = dm.calibrate_sigma(strategy, eps, delta, participation=dm.Poisson(p)).sigma
-    sampling = dm.MinSepSampling(1, p)
+    sampling = dm.BMinSep(1, p)
     found = dm.calibrate_sigma(strategy, eps, delta, participation=sampling, method=IMPORTANCE, rng=4).sigma
     assert exact * 0.999 < found < exact * 1.02
 
@@ -70,7 +70,7 @@ def test_certain_coins_are_balls_in_bins():
     # Who starts at step r comes at r, r + b, ...: one of b bins for the whole run.
     strategy, b = dm.SquareRoot(24, 4), 4
     bins = dm.delta(strategy, 6.0, 1.0, participation=dm.BallsInBins(b), method=IMPORTANCE, rng=1)
-    sampling = dm.MinSepSampling(b, 1.0)
+    sampling = dm.BMinSep(b, 1.0)
     found = dm.delta(strategy, 6.0, 1.0, participation=sampling, method=IMPORTANCE, rng=2)
     assert max(found.lower, bins.lower) < min(found.upper, bins.upper)
     assert found.upper < 1.2 * found.lower
@@ -81,7 +81,7 @@ def test_certain_coins_are_balls_in_bins():
 def test_certain_coins_are_balls_in_bins_also_where_delta_is_small(sigma, eps):
     strategy, b = dm.SquareRoot(48, 8), 8
     bins = dm.delta(strategy, sigma, eps, participation=dm.BallsInBins(b), method=IMPORTANCE, rng=1)
-    sampling = dm.MinSepSampling(b, 1.0)
+    sampling = dm.BMinSep(b, 1.0)
     found = dm.delta(strategy, sigma, eps, participation=sampling, method=IMPORTANCE, rng=2)
     assert max(found.lower, bins.lower) < min(found.upper, bins.upper)
     assert found.upper < 1.3 * found.lower
@@ -109,9 +109,9 @@ def histories(n, b, rest_law):
 def test_plain_draws_agree():
     n, b, p, sigma, eps = 12, 3, 0.2, 2.0, 1.0
     strategy, rng = dm.SquareRoot(n, b), np.random.default_rng(8)
-    rows, probs = histories(n, b, dm.MinSepSampling(b, p))
+    rows, probs = histories(n, b, dm.BMinSep(b, p))
     assert probs.sum() == pytest.approx(1.0, rel=1e-12)
-    assert probs @ rows == pytest.approx(np.full(n, dm.MinSepSampling(b, p).rate), rel=1e-12)
+    assert probs @ rows == pytest.approx(np.full(n, dm.BMinSep(b, p).rate), rel=1e-12)
     means = rows @ strategy.to_dense().T / sigma
     offsets = np.log(probs) - 0.5 * np.sum(means**2, axis=1)
     hits, squares, count = 0.0, 0.0, 0
@@ -123,7 +123,7 @@ def test_plain_draws_agree():
     mean = hits / count
     error = math.sqrt(squares / count - mean**2) / math.sqrt(count)
     assert error < 0.01 * mean
-    found = dm.delta(strategy, sigma, eps, participation=dm.MinSepSampling(b, p), method=IMPORTANCE, rng=1)
+    found = dm.delta(strategy, sigma, eps, participation=dm.BMinSep(b, p), method=IMPORTANCE, rng=1)
     assert found.lower - 5.0 * error < mean < found.upper + 5.0 * error
 
 
@@ -132,21 +132,21 @@ def test_plain_draws_agree():
 def test_certified_bounds_hold_the_exact_value(sigma, eps):
     strategy, p = dm.Identity(20), 0.1
     exact = dm.delta(strategy, sigma, eps, participation=dm.Poisson(p))
-    found = dm.delta(strategy, sigma, eps, participation=dm.MinSepSampling(1, p), rng=1)
+    found = dm.delta(strategy, sigma, eps, participation=dm.BMinSep(1, p), rng=1)
     assert found.guarantee.kind.name == "PROBABLE"
     assert 0.5 * exact.lower < found.lower <= exact.upper
     assert exact.lower <= found.upper < 1.3 * exact.upper
-    loss = dm.epsilon(strategy, sigma, exact.upper, participation=dm.MinSepSampling(1, p), rng=1)
+    loss = dm.epsilon(strategy, sigma, exact.upper, participation=dm.BMinSep(1, p), rng=1)
     assert loss.lower <= eps <= loss.upper < 1.2 * eps
 
 
 @pytest.mark.slow
 def test_a_calibration_is_proved_and_verified_by_other_draws():
-    sampling, strategy = dm.MinSepSampling(4, 0.1), dm.SquareRoot(16, 4)
+    sampling, strategy = dm.BMinSep(4, 0.1), dm.SquareRoot(16, 4)
     cal = dm.calibrate_sigma(strategy, 2.0, 1e-4, participation=sampling)
     assert cal.guarantee.inside_delta
     estimate = dm.calibrate_sigma(
-        strategy, 2.0, 1e-4, participation=sampling, method=dm.Importance(0.007), rng=1
+        strategy, 2.0, 1e-4, participation=sampling, method=dm.methods.Importance(0.007), rng=1
     )
     assert estimate.sigma * 0.99 < cal.sigma < estimate.sigma * 1.05
     assert dm.verify(cal.certificate()).ok
@@ -156,12 +156,12 @@ def test_a_calibration_is_proved_and_verified_by_other_draws():
 
 def test_where_draws_prove_nothing_the_default_says_what_there_is():
     with pytest.raises(dm.NumericalError, match=r"method=Importance\(\) gives an estimate") as caught:
-        dm.calibrate_sigma(dm.SquareRoot(64, 4), 0.3, 1e-12, participation=dm.MinSepSampling(4, 0.02))
+        dm.calibrate_sigma(dm.SquareRoot(64, 4), 0.3, 1e-12, participation=dm.BMinSep(4, 0.02))
     assert "steps" in str(caught.value)
 
 
 def test_the_gaussian_is_the_unamplified_end():
     strategy = dm.SquareRoot(12, 3)
     everyone = dm.delta(strategy, 2.0, 1.0, participation=dm.MinSep(3))
-    found = dm.delta(strategy, 2.0, 1.0, participation=dm.MinSepSampling(3, 0.2), method=IMPORTANCE, rng=1)
+    found = dm.delta(strategy, 2.0, 1.0, participation=dm.BMinSep(3, 0.2), method=IMPORTANCE, rng=1)
     assert found.upper < everyone.lower

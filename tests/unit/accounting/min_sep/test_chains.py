@@ -49,7 +49,7 @@ STRATEGIES = [
 def test_the_law_written_out_is_stationary():
     steps, law = written_out(N, B, P)
     assert math.isclose(law.sum(), 1.0, rel_tol=1e-12)
-    np.testing.assert_allclose(law @ steps, dm.MinSepSampling(B, P).rate, rtol=1e-12)
+    np.testing.assert_allclose(law @ steps, dm.BMinSep(B, P).rate, rtol=1e-12)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda one: type(one).__name__)
@@ -211,14 +211,14 @@ def test_bounds_from_below_have_smaller_columns():
 )
 def test_what_no_proof_covers_is_refused(strategy, words):
     with pytest.raises(dm.UnsupportedCombinationError, match=words):
-        dm.delta(strategy, 1.0, 1.0, participation=dm.MinSepSampling(3, 0.2))
+        dm.delta(strategy, 1.0, 1.0, participation=dm.BMinSep(3, 0.2))
 
 
 def test_adjacency_and_methods_are_refused_that_have_no_proof():
-    sampling = dm.MinSepSampling(3, 0.2)
+    sampling = dm.BMinSep(3, 0.2)
     with pytest.raises(dm.UnsupportedCombinationError, match="REPLACE_ONE"):
         dm.Mechanism(dm.SquareRoot(12, 3), sampling, dm.Adjacency.REPLACE_ONE)
-    for method in (dm.Pld(), dm.Rdp(), dm.Deterministic(), dm.Exact()):
+    for method in (dm.methods.Pld(), dm.methods.Rdp(), dm.methods.Deterministic(), dm.methods.Exact()):
         with pytest.raises(dm.UnsupportedCombinationError, match="does not apply"):
             dm.delta(dm.SquareRoot(12, 3), 1.0, 1.0, participation=sampling, method=method)
 

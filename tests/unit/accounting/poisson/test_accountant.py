@@ -204,7 +204,7 @@ def sides(release, sigma, eps):
 
 
 def test_dropping_the_remove_direction_would_be_seen():
-    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
+    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")))
     directions = sides(release, 1.0, 0.3)
     assert directions[True][0] > 10 * directions[False][1]
     assert PoissonAccountant(release).delta(1.0, 0.3, tolerance=1e-3).lower > 10 * directions[False][1]
@@ -212,7 +212,7 @@ def test_dropping_the_remove_direction_would_be_seen():
 
 def test_each_direction_is_bounded_by_the_result():
     for q, steps, sigma in ((0.9, 3, 2.0), (0.5, 50, 8.0), (0.1, 10, 1.0)):
-        release = PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
+        release = PoissonRelease(q, steps, Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")))
         for eps in (0.01, 0.1, 0.5):
             bounds = PoissonAccountant(release).delta(sigma, eps, tolerance=1e-3)
             for lower, _, _ in sides(release, sigma, eps).values():
@@ -244,7 +244,7 @@ def test_scaling_the_strategy_scales_sigma(scale):
 def test_impossible_tolerance_is_an_error(monkeypatch):
     monkeypatch.setattr(direction, "_HALVINGS", 1)
     monkeypatch.setattr(poisson, "_WIDEST", 1e-12)
-    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
+    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")))
     accountant = PoissonAccountant(release)
     with pytest.raises(dm.NumericalError, match=r"delta at sigma=1\.0 is only known to lie in"):
         accountant.delta(1.0, 1.0, tolerance=1e-13)
@@ -253,14 +253,16 @@ def test_impossible_tolerance_is_an_error(monkeypatch):
 
 
 def test_loose_release_has_no_lower_bound():
-    release = PoissonRelease(0.01, 100, Bounds.bracket(1.0, 1.0, dm.Provenance("given")), tight=False)
+    release = PoissonRelease(
+        0.01, 100, Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")), tight=False
+    )
     accountant = PoissonAccountant(release)
     assert accountant.delta(1.0, 1.0, tolerance=1e-3).lower == 0.0
     assert accountant.epsilon(1.0, 1e-5, tolerance=1e-3).lower == 0.0
 
 
 def test_first_guess_is_close():
-    release = PoissonRelease(0.01, 1000, Bounds.bracket(1.0, 1.0, dm.Provenance("given")))
+    release = PoissonRelease(0.01, 1000, Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("given")))
     guess = poisson.saddle_point_sigma(release, 1.0, 1e-6)
     assert math.log(guess / calibrated(1.0, 1e-6, 0.01, 1000).sigma) == pytest.approx(0.0, abs=0.02)
 
@@ -270,7 +272,7 @@ def test_a_lattice_that_never_gets_fine_enough_widens_the_bounds():
     """Here the lower lattice gets worse as it is refined, long before it gets better."""
     schema = dm.Poisson(64 / 246_092)
     bounds = dm.epsilon(dm.Identity(192_250), 0.7, 1e-6, participation=schema)
-    other = dm.epsilon(dm.Identity(192_250), 0.7, 1e-6, participation=schema, method=dm.Prv())
+    other = dm.epsilon(dm.Identity(192_250), 0.7, 1e-6, participation=schema, method=dm.methods.Prv())
     assert other.lower <= bounds.upper
     assert bounds.lower <= other.upper
     assert bounds.upper <= 1.01 * bounds.lower

@@ -18,7 +18,7 @@ from dpmech.engines.losses.release import PoissonRelease
 from dpmech.numerics import Bounds
 from tests.support import oracles as oracle
 
-ONE = Bounds.bracket(1.0, 1.0, dm.Provenance("one"))
+ONE = Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("one"))
 # (q, sigma, eps): little and much noise, small and large eps, rates down to one in a million.
 ONE_STEP = [
     (0.5, 0.3, 5.0), (0.5, 0.3, 0.01), (0.01, 1.0, 1.0), (0.01, 1.0, 0.001), (1e-6, 0.6, 0.01),
@@ -137,7 +137,7 @@ def test_far_losses_of_one_step(q, sigma, eps, cut, remove):
 
 @pytest.mark.slow
 def test_a_release_that_is_less_sensitive_below_has_a_lower_lower_end():
-    wide = Bounds(0.98, 1.0, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("one"))
+    wide = Bounds(0.98, 1.0, dm.Guarantee(dm.Kind.BOUND), dm.numerics.Provenance("one"))
     exact = PoissonAccountant(PoissonRelease(0.01, 500, ONE))
     loose = PoissonAccountant(PoissonRelease(0.01, 500, wide))
     lower, upper, _ = loose._bracket(1.0, 1.0, 1e-3)
@@ -159,7 +159,7 @@ def test_budgets_that_were_refused_are_met_and_shown_to_be_tight(q, steps, eps, 
     assert accountant.delta(calibration.sigma, eps, tolerance=1e-4).upper <= delta
     assert accountant.delta(calibration.sigma / 1.001, eps, tolerance=1e-4).lower > delta
     # Renyi bounds are looser, and not far off where eps is large.
-    renyi = dm.delta(strategy, calibration.sigma, eps, participation=schema, method=dm.Rdp()).upper
+    renyi = dm.delta(strategy, calibration.sigma, eps, participation=schema, method=dm.methods.Rdp()).upper
     assert renyi >= accountant.delta(calibration.sigma, eps, tolerance=1e-4).lower
 
 

@@ -1,4 +1,4 @@
-"""Lots of exactly B examples: all subsets, mpmath, compositions by force, another package, planted faults."""
+"""Batches of exactly B examples: all subsets, mpmath, brute-force compositions, a peer, planted faults."""
 
 import dataclasses
 import functools
@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
+from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
-from dpmech.documents.claim import with_checksum
 from dpmech.engines.losses.lattice import lower_lattice, upper_lattice
 from dpmech.engines.losses.release import FixedLoss
 from dpmech.engines.renyi import log_even_moments, replaced_divergence
@@ -21,20 +21,20 @@ from tests.support.checked_compositions import fixed_size_delta
 REPLACE_ONE = dm.Adjacency.REPLACE_ONE
 
 
-def mechanism(size, lot, steps=1):
-    return dm.Mechanism(dm.Identity(steps), dm.FixedSizeLots(size, lot), REPLACE_ONE)
+def mechanism(size, batch, steps=1):
+    return dm.Mechanism(dm.Identity(steps), dm.FixedSizeBatches(size, batch), REPLACE_ONE)
 
 
 # ---- one step, by all subsets
 
 
-def law(size, lot, gradients):
-    """Weights of all sums that a lot may have, example 0 included."""
+def law(size, batch, gradients):
+    """Weights of all sums that a batch may have, example 0 included."""
     found = {}
-    lots = list(itertools.combinations(range(size), lot))
-    for members in lots:
+    batches = list(itertools.combinations(range(size), batch))
+    for members in batches:
         at = tuple(np.round(sum(gradients[one] for one in members), 12))
-        found[at] = found.get(at, 0.0) + 1 / len(lots)
+        found[at] = found.get(at, 0.0) + 1 / len(batches)
     return found
 
 
@@ -58,9 +58,11 @@ def hockey_stick(p, q, cell, eps):
     return cell * float(np.maximum(p - math.exp(eps) * q, 0.0).sum())
 
 
-def neighbours(own, other, rest, lot):
+def neighbours(own, other, rest, batch):
     """The laws of two datasets that differ in their first example."""
-    return [law(1 + len(rest), lot, np.array([[first], *[[one] for one in rest]])) for first in (own, other)]
+    return [
+        law(1 + len(rest), batch, np.array([[first], *[[one] for one in rest]])) for first in (own, other)
+    ]
 
 
 OTHERS = {
@@ -71,12 +73,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize(("lot", "s"), [(2, 1.2), pytest.param(1, 2.0, marks=pytest.mark.slow)])
-def test_no_gradients_lose_more_in_one_step(lot, s):
+@pytest.mark.parametrize(("batch", "s"), [(2, 1.2), pytest.param(1, 2.0, marks=pytest.mark.slow)])
+def test_no_gradients_lose_more_in_one_step(batch, s):
     for rest, own, other in itertools.product(OTHERS.values(), (1.0, 0.3), (-1.0, 0.0)):
-        p, q, cell = densities(neighbours(own, other, rest, lot), s)
+        p, q, cell = densities(neighbours(own, other, rest, batch), s)
         for eps in (0.0, 0.4, 1.5):
-            found = dm.delta(mechanism(5, lot), s, eps)
+            found = dm.delta(mechanism(5, batch), s, eps)
             worst = max(hockey_stick(p, q, cell, eps), hockey_stick(q, p, cell, eps))
             assert worst <= found.upper * (1.0 + 1e-5) + 1e-9
             if (rest, own, other) == (OTHERS["against it"], 1.0, -1.0):
@@ -100,9 +102,9 @@ def test_vectors_lose_no_more_than_numbers():
 
 def test_what_add_and_remove_lose_would_be_too_little():
     """The trap: B / n as a sampling probability, with the sensitivity of an example that is added."""
-    s, eps, lot = 1.2, 1.0, 2
-    p, q, cell = densities(neighbours(1.0, -1.0, OTHERS["against it"], lot), s)
-    naive = dm.delta(dm.Identity(1), s, eps, participation=dm.Poisson(lot / 5))
+    s, eps, batch = 1.2, 1.0, 2
+    p, q, cell = densities(neighbours(1.0, -1.0, OTHERS["against it"], batch), s)
+    naive = dm.delta(dm.Identity(1), s, eps, participation=dm.Poisson(batch / 5))
     assert hockey_stick(p, q, cell, eps) > 2.0 * naive.upper
 
 
@@ -117,27 +119,27 @@ def exact_curve(q, s, eps):
 
 
 @pytest.mark.parametrize(
-    ("size", "lot", "sigma", "eps"), [(5, 2, 1.2, 0.4), (10_000, 100, 2.0, 1.0), (10**5, 10, 2.0, 1e-3)]
+    ("size", "batch", "sigma", "eps"), [(5, 2, 1.2, 0.4), (10_000, 100, 2.0, 1.0), (10**5, 10, 2.0, 1e-3)]
 )
-def test_one_step_by_mpmath_and_by_the_checker(size, lot, sigma, eps):
-    found = dm.delta(mechanism(size, lot), sigma, eps)
+def test_one_step_by_mpmath_and_by_the_checker(size, batch, sigma, eps):
+    found = dm.delta(mechanism(size, batch), sigma, eps)
     with mp.workdps(40):
-        true = exact_curve(mp.mpf(lot) / size, mp.mpf(sigma) / 2, eps)
+        true = exact_curve(mp.mpf(batch) / size, mp.mpf(sigma) / 2, eps)
         assert found.lower <= true <= found.upper
         assert found.upper <= float(true) * (1.0 + 1e-9)
-    least, most = fixed_size_delta(lot, size, sigma / 2, 1, eps)
+    least, most = fixed_size_delta(batch, size, sigma / 2, 1, eps)
     assert least <= float(true) <= most <= 1.004 * least
-    for wrong in ((lot + 1, size, sigma / 2), (lot, size, 0.505 * sigma)):
+    for wrong in ((batch + 1, size, sigma / 2), (batch, size, 0.505 * sigma)):
         least, most = fixed_size_delta(*wrong, 1, eps)
         assert most < 0.996 * float(true) or least > 1.004 * float(true)
-    eps_found = dm.epsilon(mechanism(size, lot), sigma, float(true))
+    eps_found = dm.epsilon(mechanism(size, batch), sigma, float(true))
     assert eps_found.lower <= eps * (1 + 1e-6)
     assert eps_found.upper == pytest.approx(eps, rel=1e-5)
 
 
-@pytest.mark.parametrize(("size", "lot", "s"), [(10, 3, 1.3), (1000, 1, 0.6), (10, 9, 2.5)])
-def test_lattices_are_on_their_sides_of_the_curve(size, lot, s):
-    loss = FixedLoss(dm.FixedSizeLots(size, lot).fixed_draw.joined, s)
+@pytest.mark.parametrize(("size", "batch", "s"), [(10, 3, 1.3), (1000, 1, 0.6), (10, 9, 2.5)])
+def test_lattices_are_on_their_sides_of_the_curve(size, batch, s):
+    loss = FixedLoss(dm.FixedSizeBatches(size, batch).fixed_draw.joined, s)
     low, high = loss.interval()
     nodes = loss.quadrature(np.linspace(low - 0.1, high + 0.1, 400), upwards=True)
     assert float(nodes[1].sum()) == pytest.approx(1.0, abs=1e-9)
@@ -145,7 +147,7 @@ def test_lattices_are_on_their_sides_of_the_curve(size, lot, s):
     assert float((nodes[1] * np.exp(-nodes[0])).sum()) == pytest.approx(1.0, abs=1e-8)
     for eps in (0.0, 0.3, 1.1, 2.5, -0.7):
         with mp.workdps(30):
-            q = mp.mpf(lot) / size
+            q = mp.mpf(batch) / size
             true = exact_curve(q, s, abs(eps))
             if eps < 0:
                 true = 1 - mp.exp(eps) + mp.exp(eps) * true
@@ -163,9 +165,9 @@ def test_lattices_are_on_their_sides_of_the_curve(size, lot, s):
 # ---- compositions
 
 
-def dotted(size, lot, sigma, steps, eps, step):
+def dotted(size, batch, sigma, steps, eps, step):
     """Delta of T steps by connecting dots of the curve, and plain convolution: from above, other code."""
-    q, s = lot / size, sigma / 2
+    q, s = batch / size, sigma / 2
     levels = step * np.arange(-int(14 / step), int(14 / step) + 1)
     a = np.log1p(np.expm1(np.abs(levels)) / q)
     half = q * (stats.norm.cdf(0.5 / s - a * s) - np.exp(a) * stats.norm.cdf(-0.5 / s - a * s))
@@ -185,16 +187,16 @@ def dotted(size, lot, sigma, steps, eps, step):
 
 
 @pytest.mark.parametrize(
-    ("size", "lot", "sigma", "steps", "eps"),
+    ("size", "batch", "sigma", "steps", "eps"),
     [(10, 3, 3.0, 2, 0.5), (10, 3, 3.0, 3, 1.5), pytest.param(50, 1, 2.0, 3, 0.3, marks=pytest.mark.slow)],
 )
-def test_few_steps_by_dots_and_convolution(size, lot, sigma, steps, eps):
-    found = dm.delta(mechanism(size, lot, steps), sigma, eps)
-    theirs = dotted(size, lot, sigma, steps, eps, 2e-3)
+def test_few_steps_by_dots_and_convolution(size, batch, sigma, steps, eps):
+    found = dm.delta(mechanism(size, batch, steps), sigma, eps)
+    theirs = dotted(size, batch, sigma, steps, eps, 2e-3)
     assert found.upper == pytest.approx(theirs, rel=3e-3)
     # Without the mirrored losses, as for an example that is added, it is less: the fault is seen.
     assert (
-        dm.delta(dm.Identity(steps), sigma / 2, eps, participation=dm.Poisson(lot / size)).upper
+        dm.delta(dm.Identity(steps), sigma / 2, eps, participation=dm.Poisson(batch / size)).upper
         < 0.99 * theirs
     )
 
@@ -211,9 +213,9 @@ def test_no_roles_step_by_step_lose_more_than_is_certified(steps, s, q):
     # Gradients of the others that are zero: opposite means.
     centred = tuple((1 - q) * noise + q * stats.norm.pdf(x, side, s) for side in (1.0, -1.0))
     kinds = [pair, pair[::-1], centred]
-    size, lot = 10, round(10 * q)
+    size, batch = 10, round(10 * q)
     for eps in (0.3, 1.5):
-        found = dm.delta(mechanism(size, lot, steps), s, eps)
+        found = dm.delta(mechanism(size, batch, steps), s, eps)
         worst = {}
         for names in itertools.combinations_with_replacement(range(3), steps):
             first, second = (
@@ -226,19 +228,19 @@ def test_no_roles_step_by_step_lose_more_than_is_certified(steps, s, q):
 
 
 @pytest.mark.parametrize(
-    ("size", "lot", "sigma", "steps", "eps"),
+    ("size", "batch", "sigma", "steps", "eps"),
     [
         (200, 5, 2.5, 5, 1.0),
         pytest.param(10_000, 100, 2.25, 1000, 2.0, marks=pytest.mark.slow),
         pytest.param(20, 10, 12.0, 50, 1.0, marks=pytest.mark.slow),
     ],
 )
-def test_compositions_by_the_checker(size, lot, sigma, steps, eps):
-    found = dm.delta(mechanism(size, lot, steps), sigma, eps)
-    least, most = fixed_size_delta(lot, size, sigma / 2, steps, eps, losses=10_000)
+def test_compositions_by_the_checker(size, batch, sigma, steps, eps):
+    found = dm.delta(mechanism(size, batch, steps), sigma, eps)
+    least, most = fixed_size_delta(batch, size, sigma / 2, steps, eps, losses=10_000)
     assert least <= found.upper <= 1.01 * most
     assert most <= 1.01 * least
-    attained = dm.delta(dm.Identity(steps), sigma / 2, eps, participation=dm.Poisson(lot / size))
+    attained = dm.delta(dm.Identity(steps), sigma / 2, eps, participation=dm.Poisson(batch / size))
     assert found.lower == pytest.approx(attained.lower, rel=1e-6)
 
 
@@ -316,7 +318,7 @@ def test_no_gradients_have_a_larger_divergence(order):
 @pytest.mark.parametrize("steps", [1, pytest.param(100, marks=pytest.mark.slow)])
 def test_moments_say_no_less_than_distributions(steps):
     for sigma, delta in ((2.5, 1e-5), (6.0, 1e-8)):
-        moments = dm.epsilon(mechanism(1000, 20, steps), sigma, delta, method=dm.Rdp())
+        moments = dm.epsilon(mechanism(1000, 20, steps), sigma, delta, method=dm.methods.Rdp())
         assert moments.lower == 0.0
         assert moments.upper > dm.epsilon(mechanism(1000, 20, steps), sigma, delta).upper
 
@@ -324,13 +326,13 @@ def test_moments_say_no_less_than_distributions(steps):
 # ---- what a run shows that does something else
 
 
-def lowest_epsilon(size, lot, s, delta, steps=1):
+def lowest_epsilon(size, batch, s, delta, steps=1):
     """A lower bound on eps by a test of 200,000 runs; it is wrong with a probability of 1e-6 at most.
 
     The others' gradients, and the one that is replaced, are against the one that replaces it. The test is the
     likelihood ratio of what is done, cut at every one of 25 levels.
     """
-    rng, runs, q = np.random.default_rng(12), 200_000, lot / size
+    rng, runs, q = np.random.default_rng(12), 200_000, batch / size
 
     def log_ratios(replacing):
         joined = replacing * (rng.random((runs, steps)) < q)
@@ -351,7 +353,7 @@ def lowest_epsilon(size, lot, s, delta, steps=1):
 @pytest.mark.parametrize(
     ("claimed", "actual", "s", "steps"),
     [
-        # Lots are larger than stated.
+        # Batches are larger than stated.
         ((30, 1), (30, 6), 1.5, 1),
         # The dataset is smaller than stated.
         pytest.param((200, 5), (25, 5), 2.0, 4, marks=pytest.mark.slow),
@@ -383,7 +385,7 @@ def calibrated(steps, method=None):
     ("steps", "method"),
     [
         (1, None),
-        (1, dm.Rdp()),
+        (1, dm.methods.Rdp()),
         pytest.param(12, None, marks=pytest.mark.slow),
     ],
 )
@@ -397,7 +399,7 @@ def test_from_calibration_to_verdict(tmp_path, steps, method):
     certificate.save(tmp_path / "fixed.json")
     again = dm.Certificate.load(tmp_path / "fixed.json")
     assert again == certificate
-    assert again.participation == dm.FixedSizeLots(dataset_size=100, lot_size=5)
+    assert again.participation == dm.FixedSizeBatches(dataset_size=100, batch_size=5)
     for words in ("exactly 100 examples", "exactly 5 different ones", "replace_one"):
         assert words in str(again)
     found = dm.verify(tmp_path / "fixed.json", rigorous=True)
@@ -405,13 +407,13 @@ def test_from_calibration_to_verdict(tmp_path, steps, method):
     assert found.claim is Kind.PROVED
 
 
-@pytest.mark.parametrize("lots", [(100, 6), (90, 5)])
-def test_verify_refuses_a_claim_about_other_lots(lots):
-    forged = with_checksum(dataclasses.replace(calibrated(1), mechanism=mechanism(*lots)))
+@pytest.mark.parametrize("batches", [(100, 6), (90, 5)])
+def test_verify_refuses_a_claim_about_other_batches(batches):
+    forged = with_checksum(dataclasses.replace(calibrated(1), mechanism=mechanism(*batches)))
     assert not dm.verify(forged.certificate()).ok
 
 
-def test_one_lot_of_everyone_is_not_sampled():
+def test_one_batch_of_everyone_is_not_sampled():
     whole = dm.epsilon(mechanism(7, 7, 3), 4.0, 1e-5)
     plain = dm.epsilon(dm.Identity(3), 4.0, 1e-5, adjacency=REPLACE_ONE)
     assert (whole.lower, whole.upper) == pytest.approx((plain.lower, plain.upper), rel=1e-12)
@@ -419,11 +421,11 @@ def test_one_lot_of_everyone_is_not_sampled():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("lot", "expected"), [(10, 1.22), (1000, 14.83)])
-def test_larger_lots_need_more_noise(lot, expected):
-    cal = dm.calibrate_sigma(mechanism(10_000, lot, 1000), 2.0, 1e-6)
+@pytest.mark.parametrize(("batch", "expected"), [(10, 1.22), (1000, 14.83)])
+def test_larger_batches_need_more_noise(batch, expected):
+    cal = dm.calibrate_sigma(mechanism(10_000, batch, 1000), 2.0, 1e-6)
     assert cal.sigma == pytest.approx(expected, rel=0.01)
-    assert fixed_size_delta(lot, 10_000, 0.5 * cal.sigma / 1.002, 1000, 2.0)[0] > 1e-6
+    assert fixed_size_delta(batch, 10_000, 0.5 * cal.sigma / 1.002, 1000, 2.0)[0] > 1e-6
 
 
 @pytest.mark.slow
@@ -435,7 +437,7 @@ def test_a_profile_and_a_ledger_bound_the_curve():
         assert whole.lower <= found.delta(eps).upper
         assert 0.99 * whole.upper <= found.delta(eps).upper <= 1.2 * whole.upper
     ledger = dm.Ledger(adjacency=REPLACE_ONE)
-    ledger.add("once", cal, lot="one")
+    ledger.add("once", cal, batch="one")
     assert ledger.epsilon(1e-5).upper == pytest.approx(2.0, rel=1e-6)
     assert dm.executed_epsilon(cal, 3).upper < 2.0
 
@@ -443,9 +445,9 @@ def test_a_profile_and_a_ledger_bound_the_curve():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: dm.FixedSizeLots(5, 0), "lot_size must be an integer"),
-        (lambda: dm.FixedSizeLots(5, 6), "lot_size must be at most dataset_size=5"),
-        (lambda: dm.FixedSizeLots(0, 1), "dataset_size must be an integer"),
+        (lambda: dm.FixedSizeBatches(5, 0), "batch_size must be an integer"),
+        (lambda: dm.FixedSizeBatches(5, 6), "batch_size must be at most dataset_size=5"),
+        (lambda: dm.FixedSizeBatches(0, 1), "dataset_size must be an integer"),
     ],
 )
 def test_bad_arguments_are_named(call, words):
@@ -457,7 +459,7 @@ def test_bad_arguments_are_named(call, words):
     ("call", "words"),
     [
         (lambda at: dm.Mechanism(dm.Identity(8), at), "ADD_REMOVE .* fill its place"),
-        (lambda at: dm.Mechanism(dm.Identity(8), at, dm.Adjacency.ZERO_OUT), "max_lot_size=B"),
+        (lambda at: dm.Mechanism(dm.Identity(8), at, dm.Adjacency.ZERO_OUT), "truncated_batch_size=B"),
         (
             lambda at: dm.calibrate_sigma(
                 dm.LambdaCGD(8, 0.5), 2.0, 1e-5, participation=at, adjacency=REPLACE_ONE
@@ -469,25 +471,25 @@ def test_bad_arguments_are_named(call, words):
                 lambda at, method=method: dm.calibrate_sigma(
                     dm.Identity(8), 2.0, 1e-5, participation=at, adjacency=REPLACE_ONE, method=method
                 ),
-                "does not apply to FixedSizeLots",
+                "does not apply to FixedSizeBatches",
             )
-            for method in (dm.Prv(), dm.Exact())
+            for method in (dm.methods.Prv(), dm.methods.Exact())
         ),
         (
             lambda at: dm.optimize(dm.LambdaCGD, at, n=8, eps=2.0, delta=1e-5, adjacency=REPLACE_ONE),
-            "nothing is fitted under FixedSizeLots",
+            "nothing is fitted under FixedSizeBatches",
         ),
         (
-            lambda at: dm.empirical_epsilon(
+            lambda at: dm.audits.empirical_epsilon(
                 dm.Identity(8), 1.0, 0.1, participation=at, adjacency=REPLACE_ONE
             ),
-            "no test under FixedSizeLots",
+            "no test under FixedSizeBatches",
         ),
     ],
 )
 def test_what_is_not_covered_is_refused(call, words):
     with pytest.raises(dm.UnsupportedCombinationError, match=words):
-        call(dm.FixedSizeLots(20, 3))
+        call(dm.FixedSizeBatches(20, 3))
 
 
 def test_every_sigma_meets_a_delta_above_the_chance_to_take_part():

@@ -1,4 +1,4 @@
-"""Lots of at most B examples: against every subset, mpmath, another package, vectors, planted faults."""
+"""Batches of at most B examples: against every subset, mpmath, another package, vectors, planted faults."""
 
 import dataclasses
 import functools
@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
+from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
-from dpmech.documents.claim import with_checksum
 from dpmech.engines.losses.lattice import Loss, lower_lattice, upper_lattice
 from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.release import TruncatedLoss
@@ -25,7 +25,7 @@ SIDED = [(0.3, 1.3), (0.01, 0.7), (1e-6, 4.0), (0.9, 0.4)]
 
 
 def cut(q, most, size):
-    return dm.Poisson(q, max_lot_size=most, dataset_size=size)
+    return dm.Poisson(q, truncated_batch_size=most, dataset_size=size)
 
 
 def mechanism(q, most, size, steps=1):
@@ -43,12 +43,12 @@ def laws(q, most, size, gradients, own):
         chance = q ** len(drawn) * (1 - q) ** (size - len(drawn))
         if chance == 0.0:
             continue
-        lots = list(itertools.combinations(drawn, min(most, len(drawn))))
-        for lot in lots:
-            others = tuple(np.round(sum((gradients[one] for one in lot if one), np.zeros(len(own))), 12))
-            whole = tuple(np.round(np.add(others, own if 0 in lot else np.zeros(len(own))), 12))
+        batches = list(itertools.combinations(drawn, min(most, len(drawn))))
+        for batch in batches:
+            others = tuple(np.round(sum((gradients[one] for one in batch if one), np.zeros(len(own))), 12))
+            whole = tuple(np.round(np.add(others, own if 0 in batch else np.zeros(len(own))), 12))
             for law, at in ((present, whole), (absent, others)):
-                law[at] = law.get(at, 0.0) + chance / len(lots)
+                law[at] = law.get(at, 0.0) + chance / len(batches)
     assert sum(present.values()) == pytest.approx(1.0)
     return present, absent
 
@@ -98,7 +98,7 @@ def test_no_gradients_lose_more_in_one_step(q, most, s):
             assert max(remove, add) == pytest.approx(found.lower, rel=1e-3, abs=1e-9)
 
 
-def test_full_lots_are_attained_by_gradients_against_the_example():
+def test_full_batches_are_attained_by_gradients_against_the_example():
     gradients = np.array([0.0, *GRADIENTS["against it"]])[:, None]
     for most, s, eps in ((2, 0.6, 0.5), (1, 1.0, 0.0), (3, 0.5, 2.0)):
         found = dm.delta(mechanism(1.0, most, 5), s, eps)
@@ -129,7 +129,7 @@ def test_vectors_lose_no_more_than_numbers():
             assert max(hockey_sticks(present, absent, s, eps)) <= found.upper * (1.0 + 1e-4)
 
 
-def test_three_full_lots_lose_little_less_than_is_certified():
+def test_three_full_batches_lose_little_less_than_is_certified():
     """Two steps in the plane: what gradients against the example lose, by the product of its laws."""
     s, p = 0.9, 2 / 5
     x = np.linspace(-7.0, 10.0, 1201)
@@ -180,7 +180,7 @@ def test_losses_of_one_sign_by_mpmath(p, s, shift):
 
 
 def exact_curve(law, eps, *, remove):
-    """(1 - tau) of Poisson sampling and tau of the full lots' largest curve, by normal tails."""
+    """(1 - tau) of Poisson sampling and tau of the full batches' largest curve, by normal tails."""
     q, p, s = law.sampling_prob, law.kept[1], law.sigma_over_sensitivity
     found = mp.mpf(0)
     if q < 1.0:
@@ -272,7 +272,7 @@ def test_compositions_by_the_checker(q, most, size, sigma, steps, eps):
     [(0.01, 120, 10_000, 1.0, 1000), (0.05, 50, 1000, 5.0, 100), (0.5, 30, 50, 3.0, 1)],
 )
 def test_another_package_says_no_less(q, most, size, sigma, steps):
-    """It bounds a full lot by examples replaced at twice the norm, for every adjacency."""
+    """It bounds a full batch by examples replaced at twice the norm, for every adjacency."""
     pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution")
     one = pld.from_truncated_subsampled_gaussian_mechanism(
         size, q, most, sigma, value_discretization_interval=1e-3
@@ -298,8 +298,8 @@ def test_where_nothing_is_truncated_it_is_poisson_sampling():
 
 @pytest.mark.slow
 def test_rare_truncation_is_added_to_delta():
-    lots = cut(0.01, 62, 2000)
-    often = 100 * lots.truncation.truncated[1]
+    batches = cut(0.01, 62, 2000)
+    often = 100 * batches.truncation.truncated[1]
     assert 1e-13 < often < 1e-9
     whole = dm.delta(dm.Identity(100), 1.0, 1.0, participation=dm.Poisson(0.01))
     found = dm.delta(mechanism(0.01, 62, 2000, 100), 1.0, 1.0)
@@ -312,7 +312,7 @@ def test_rare_truncation_is_added_to_delta():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("most", "expected"), [(80, 1.69), (120, 1.46), (160, 1.029)])
-def test_smaller_lots_need_more_noise(most, expected):
+def test_smaller_batches_need_more_noise(most, expected):
     cal = dm.calibrate_sigma(mechanism(0.01, most, 10_000, 1000), 2.0, 1e-6)
     assert cal.sigma == pytest.approx(expected, rel=0.01)
     assert cal.achieved.upper <= 2.0
@@ -323,13 +323,13 @@ def test_smaller_lots_need_more_noise(most, expected):
 # ---- what a run shows that does something else
 
 
-def lowest_epsilon(lots, s, delta):
+def lowest_epsilon(batches, s, delta):
     """A lower bound on eps by a test of 200,000 single steps, each way; alpha 1e-6.
 
     The others' gradients are against the example's, so that how many of them were kept shows. The test is
     the likelihood ratio, cut at every one of 25 levels.
     """
-    q, most, size = lots
+    q, most, size = batches
     rng = np.random.default_rng(11)
     runs = 200_000
 
@@ -365,10 +365,11 @@ def lowest_epsilon(lots, s, delta):
 @pytest.mark.parametrize(
     ("claimed", "actual", "s"),
     [
-        # The dataset is larger than stated, so that lots are full; smaller, so that examples join more often.
+        # The dataset is larger than stated, so that batches are full; smaller, so that examples join more
+        # often.
         pytest.param((0.05, 10, 20), (0.05, 10, 500), 0.5, marks=pytest.mark.slow),
         pytest.param((1.0, 5, 100), (1.0, 5, 10), 0.8, marks=pytest.mark.slow),
-        # Lots are larger than stated.
+        # Batches are larger than stated.
         ((1.0, 1, 12), (1.0, 6, 12), 0.8),
     ],
 )
@@ -405,19 +406,19 @@ def test_from_calibration_to_verdict(tmp_path, steps):
     assert found.claim is Kind.PROVED
 
 
-@pytest.mark.parametrize("lots", [(0.05, 9, 100), (0.05, 7, 100), (0.05, 8, 120), (0.06, 8, 100)])
-def test_verify_refuses_a_claim_about_other_lots(lots):
+@pytest.mark.parametrize("batches", [(0.05, 9, 100), (0.05, 7, 100), (0.05, 8, 120), (0.06, 8, 100)])
+def test_verify_refuses_a_claim_about_other_batches(batches):
     cal = calibrated(1)
-    forged = with_checksum(dataclasses.replace(cal, mechanism=mechanism(*lots)))
+    forged = with_checksum(dataclasses.replace(cal, mechanism=mechanism(*batches)))
     assert not dm.verify(forged.certificate()).ok
 
 
 @pytest.mark.slow
-def test_a_published_claim_with_cut_lots_can_be_checked():
-    """Of the size of a language model: 100,000 lots of half a million out of 1.3e10 sequences."""
+def test_a_published_claim_with_cut_batches_can_be_checked():
+    """Of the size of a language model: 100,000 batches of half a million out of 1.3e10 sequences."""
     size, batch, most = 12_700_000_000, 518_144, 525_000
-    lots = mechanism(batch / size, most, size, steps=100_000)
-    claim = dm.certify_sigma(lots, 0.614, delta=1.1e-10)
+    batches = mechanism(batch / size, most, size, steps=100_000)
+    claim = dm.certify_sigma(batches, 0.614, delta=1.1e-10)
     assert claim.budget.eps <= 2.0
     found = dm.verify(claim.certificate(expected_batch_size=float(batch)))
     assert found.ok, found.failures
@@ -439,11 +440,14 @@ def test_a_profile_bounds_the_curve():
     ("call", "words"),
     [
         (lambda: cut(0.0, 2, 9), "sampling_prob must be"),
-        (lambda: cut(0.1, 0, 9), "max_lot_size must be an integer"),
-        (lambda: cut(0.1, 9, 9), "max_lot_size must be less than dataset_size=9"),
+        (lambda: cut(0.1, 0, 9), "truncated_batch_size must be an integer"),
+        (lambda: cut(0.1, 9, 9), "truncated_batch_size must be less than dataset_size=9"),
         (lambda: cut(0.1, 1, 1), "dataset_size must be an integer"),
-        (lambda: dm.Poisson(0.1, max_lot_size=3), "max_lot_size and dataset_size belong together"),
-        (lambda: dm.Poisson(0.1, dataset_size=3), "max_lot_size must be given"),
+        (
+            lambda: dm.Poisson(0.1, truncated_batch_size=3),
+            "truncated_batch_size and dataset_size belong together",
+        ),
+        (lambda: dm.Poisson(0.1, dataset_size=3), "truncated_batch_size must be given"),
     ],
 )
 def test_bad_arguments_are_named(call, words):
@@ -469,17 +473,22 @@ def test_bad_arguments_are_named(call, words):
                 ),
                 "does not apply to TruncatedPoisson",
             )
-            for method in (dm.Rdp(), dm.Prv(), dm.Exact())
+            for method in (dm.methods.Rdp(), dm.methods.Prv(), dm.methods.Exact())
         ),
         (
             lambda at: dm.optimize(dm.LambdaCGD, at, n=8, eps=2.0, delta=1e-5, adjacency=ZERO_OUT),
             "nothing is fitted under TruncatedPoisson",
         ),
         (
-            lambda at: dm.empirical_epsilon(dm.Identity(8), 1.0, 0.1, participation=at, adjacency=ZERO_OUT),
+            lambda at: dm.audits.empirical_epsilon(
+                dm.Identity(8), 1.0, 0.1, participation=at, adjacency=ZERO_OUT
+            ),
             "no test under TruncatedPoisson",
         ),
-        (lambda at: dm.Poisson(0.1, 2, max_lot_size=at.max_lot_size, dataset_size=9), "users with several"),
+        (
+            lambda at: dm.Poisson(0.1, 2, truncated_batch_size=at.truncated_batch_size, dataset_size=9),
+            "users with several",
+        ),
     ],
 )
 def test_what_is_not_covered_is_refused(call, words):
@@ -500,5 +509,5 @@ def test_an_error_says_what_to_try(monkeypatch):
     for name in ("delta", "bracket", "epsilon"):
         monkeypatch.setattr(LatticeRoute, name, fail)
     for ask in (found.bounded_delta, found.upper_delta, found.epsilon):
-        with pytest.raises(dm.NumericalError, match=r"no lattice; .* Try a larger max_lot_size"):
+        with pytest.raises(dm.NumericalError, match=r"no lattice; .* Try a larger truncated_batch_size"):
             ask(1.0, 0.5, tolerance=1e-3)

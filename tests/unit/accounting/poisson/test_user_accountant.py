@@ -270,9 +270,13 @@ def test_the_larger_direction_decides_whichever_comes_first(monkeypatch):
 def test_a_run_with_one_example_more_than_stated_is_found_out():
     plan = dm.Identity(3)
     cal = dm.calibrate_sigma(plan, 1.0, 0.01, participation=users(0.5, 2))
-    honest = dm.empirical_epsilon(plan, cal.sigma, 0.01, participation=users(0.5, 2), samples=100_000, rng=1)
+    honest = dm.audits.empirical_epsilon(
+        plan, cal.sigma, 0.01, participation=users(0.5, 2), samples=100_000, rng=1
+    )
     assert 0.7 < honest.lower < 1.0
-    more = dm.empirical_epsilon(plan, cal.sigma, 0.01, participation=users(0.5, 3), samples=100_000, rng=1)
+    more = dm.audits.empirical_epsilon(
+        plan, cal.sigma, 0.01, participation=users(0.5, 3), samples=100_000, rng=1
+    )
     assert more.lower > 1.1
 
 
@@ -298,7 +302,7 @@ def test_from_calibration_to_verdict(tmp_path):
 def test_verify_refuses_a_claim_with_more_examples_than_it_was_sized_for():
     import dataclasses
 
-    from dpmech.documents.claim import with_checksum
+    from dpmech.certificates.claim import with_checksum
 
     cal = dm.calibrate_sigma(dm.Identity(40), 2.0, 1e-5, participation=users(0.05, 3))
     more = dm.Mechanism(cal.strategy, users(0.05, 4))
@@ -324,9 +328,9 @@ def test_a_ledger_holds_one_unit():
     of_examples = dm.calibrate_sigma(dm.Identity(10), 2.0, 1e-5, participation=dm.Poisson(0.1))
     for first, second in itertools.permutations([of_users, of_examples]):
         ledger = dm.Ledger()
-        ledger.add("first", first, lot="first")
+        ledger.add("first", first, batch="first")
         with pytest.raises(dm.UnsupportedCombinationError, match="one unit of privacy in a ledger"):
-            ledger.add("second", second, lot="second")
+            ledger.add("second", second, batch="second")
 
 
 @pytest.mark.slow
@@ -334,7 +338,7 @@ def test_two_runs_in_a_ledger_cost_what_twice_as_many_steps_do():
     of_users = dm.calibrate_sigma(dm.Identity(10), 2.0, 1e-5, participation=users(0.1, 2))
     ledger = dm.Ledger()
     for name in ("first", "second"):
-        ledger.add(name, of_users, lot=name)
+        ledger.add(name, of_users, batch=name)
     whole = dm.epsilon(dm.Identity(20), of_users.sigma, 2e-5, participation=users(0.1, 2))
     assert whole.lower <= ledger.epsilon(2e-5).upper <= 1.1 * whole.upper
 
@@ -370,11 +374,15 @@ def test_bad_arguments_are_named(call, words):
             "independent, equal noise",
         ),
         (
-            lambda at: dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-5, participation=at, method=dm.Rdp()),
+            lambda at: dm.calibrate_sigma(
+                dm.Identity(8), 2.0, 1e-5, participation=at, method=dm.methods.Rdp()
+            ),
             r"Rdp\(\)",
         ),
         (
-            lambda at: dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-5, participation=at, method=dm.Prv()),
+            lambda at: dm.calibrate_sigma(
+                dm.Identity(8), 2.0, 1e-5, participation=at, method=dm.methods.Prv()
+            ),
             r"Prv\(\)",
         ),
         (lambda at: dm.Mechanism(dm.Identity(8), at, dm.Adjacency.REPLACE_ONE), "REPLACE_ONE"),

@@ -1,4 +1,4 @@
-"""Users with several examples under cyclic Poisson sampling: other routes, and groups of lots."""
+"""Users with several examples under cyclic Poisson sampling: other routes, and groups of batches."""
 
 import dataclasses
 import math
@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 import dpmech as dm
+from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
-from dpmech.documents.claim import with_checksum
 from dpmech.mechanism.participation import Participation
 from dpmech.samplers import sampler_for
 from dpmech.schemes import accountant_for
@@ -95,9 +95,9 @@ def test_a_run_with_one_example_more_than_stated_is_found_out():
     plan = dm.BandedToeplitz(6, [1.0, 0.5])
     cal = dm.calibrate_sigma(plan, 1.0, 0.01, participation=together(0.5, 2, 2))
     options = {"samples": 100_000, "rng": 1}
-    honest = dm.empirical_epsilon(plan, cal.sigma, 0.01, participation=together(0.5, 2, 2), **options)
+    honest = dm.audits.empirical_epsilon(plan, cal.sigma, 0.01, participation=together(0.5, 2, 2), **options)
     assert 0.7 < honest.lower < 1.0
-    more = dm.empirical_epsilon(plan, cal.sigma, 0.01, participation=together(0.5, 2, 3), **options)
+    more = dm.audits.empirical_epsilon(plan, cal.sigma, 0.01, participation=together(0.5, 2, 3), **options)
     assert more.lower > 1.1
 
 
@@ -140,7 +140,7 @@ def test_claims_with_other_numbers_are_refused():
         ),
         (
             lambda: dm.calibrate_sigma(
-                dm.Identity(8), 2.0, 1e-5, participation=together(0.1, 2, 2), method=dm.Rdp()
+                dm.Identity(8), 2.0, 1e-5, participation=together(0.1, 2, 2), method=dm.methods.Rdp()
             ),
             dm.UnsupportedCombinationError,
             r"Rdp\(\)",
@@ -156,7 +156,7 @@ def test_claims_with_other_numbers_are_refused():
             "a fit under CyclicPoisson with the same numbers",
         ),
         (
-            lambda: dm.empirical_epsilon(
+            lambda: dm.audits.empirical_epsilon(
                 dm.LambdaCGD(4, 0.5), 1.0, 0.1, participation=together(0.1, 2, 2), samples=1000
             ),
             dm.UnsupportedCombinationError,
@@ -191,7 +191,7 @@ def test_fits_under_cyclic_poisson_are_best_here_too():
     assert max(sigmas.values()) <= 1.002 * min(sigmas.values())
 
 
-# ---- lots
+# ---- batches
 
 IDS = [number // 3 for number in range(60)]
 
@@ -200,9 +200,9 @@ def groups_of(sampler):
     """The residue of the steps that each example joins; -1 where it joins none."""
     found = np.full(sampler.dataset_size, -1)
     for step in range(sampler.n):
-        lot = sampler.indices(step)
-        assert np.all((found[lot] == -1) | (found[lot] == step % sampler.participation.cycle))
-        found[lot] = step % sampler.participation.cycle
+        batch = sampler.indices(step)
+        assert np.all((found[batch] == -1) | (found[batch] == step % sampler.participation.cycle))
+        found[batch] = step % sampler.participation.cycle
     return found
 
 
@@ -231,7 +231,7 @@ def test_groups_are_uniform_and_users_independent():
 def test_who_has_one_example_is_drawn_as_examples_are():
     users = UserCyclicPoissonSampler(50, 0.4, 3, 1, 9, user_ids=list(range(50)), rng=5)
     plain = CyclicPoissonSampler(50, 0.4, 3, 9, rng=5)
-    assert [lot.tolist() for lot in users] == [lot.tolist() for lot in plain]
+    assert [batch.tolist() for batch in users] == [batch.tolist() for batch in plain]
     assert users.expected_batch_size == plain.expected_batch_size == 50 * 0.4 / 3
 
 
@@ -240,9 +240,9 @@ def test_a_state_belongs_to_its_users():
     again = sampler_for(together(0.4, 3, 3), 60, n=9, user_ids=np.array(IDS))
     again.load_state_dict(state)
     named = sampler_for(together(0.4, 3, 3), 60, n=9, user_ids=[f"user {one}" for one in IDS], rng=5)
-    assert [lot.tolist() for lot in again] == [lot.tolist() for lot in named]
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in named]
     other = UserCyclicPoissonSampler(60, 0.4, 3, 3, 9, user_ids=[number // 2 for number in range(60)], rng=5)
-    with pytest.raises(dm.CertificateError, match="another configuration"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another configuration"):
         other.load_state_dict(state)
 
 
@@ -262,7 +262,7 @@ def test_ids_are_checked(ids, words):
         sampler_for(together(0.5, 2, 2), 4, n=6, user_ids=ids)
 
 
-def test_ids_are_refused_where_lots_do_not_depend_on_them():
+def test_ids_are_refused_where_batches_do_not_depend_on_them():
     for at in (dm.CyclicPoisson(0.5, 2), dm.Poisson(0.5, max_examples_per_user=2), dm.MinSep(2)):
         with pytest.raises(dm.InvalidParameterError, match="user_ids must be None"):
             sampler_for(at, 4, n=6, user_ids=[1, 1, 2, 2])

@@ -24,7 +24,7 @@ SAMPLED = SampledPart(0.02, 1.0, 100, tight=True)
     ],
 )
 def test_a_distribution_is_above_the_profile_and_near_it(parts):
-    profile = PrivacyProfile(parts, BOUND, dm.Provenance("given"))
+    profile = PrivacyProfile(parts, BOUND, dm.numerics.Provenance("given"))
     distribution = profile.to_dp_accounting(step=1e-3)
     for eps in (0.0, 0.7, 1.4, 3.0):
         own, theirs = profile.delta(eps), distribution.get_delta_for_epsilon(eps)
@@ -60,7 +60,9 @@ def test_what_is_no_upper_bound_is_refused():
     with pytest.raises(dm.InvalidParameterError, match="slack"):
         PrivacyProfile.from_dp_accounting(optimistic, adjacency=dm.Adjacency.ADD_REMOVE, slack=-1.0)
     with pytest.raises(dm.InvalidParameterError, match="step"):
-        PrivacyProfile(Composition((0.1, 0.1)), BOUND, dm.Provenance("given")).to_dp_accounting(step=0.0)
+        PrivacyProfile(Composition((0.1, 0.1)), BOUND, dm.numerics.Provenance("given")).to_dp_accounting(
+            step=0.0
+        )
 
 
 def test_the_neighboring_relation_is_the_callers_and_required():
@@ -84,7 +86,7 @@ def test_the_neighboring_relation_is_the_callers_and_required():
 
 def test_a_composition_of_two_releases_from_one_batch_is_not_theirs_jointly():
     # What the documentation of `compose` warns of, so that its words stay true: the joint release costs more.
-    batches = dm.Lot("run", dm.Identity(1), dm.Poisson(0.01))
+    batches = dm.ledgers.SharedBatch("run", dm.Identity(1), dm.Poisson(0.01))
     batches.register("one", 0.5)
     batches.register("other", 0.5)
     release = dm.profile(dm.Identity(1), 0.5, participation=dm.Poisson(0.01))

@@ -16,12 +16,12 @@ from dpmech.engines.profiles.private_selection import rank_atoms, selected_curve
 from tests.support.finite_mechanisms import curve, kinks, random_pair
 
 LAWS = [
-    dm.PoissonRuns(0.4),
-    dm.PoissonRuns(7.0),
-    dm.NegativeBinomialRuns(1.0, 0.1),
-    dm.NegativeBinomialRuns(0.0, 0.05),
-    dm.NegativeBinomialRuns(-0.6, 0.02),
-    dm.NegativeBinomialRuns(2.5, 0.3),
+    dm.ledgers.PoissonRuns(0.4),
+    dm.ledgers.PoissonRuns(7.0),
+    dm.ledgers.NegativeBinomialRuns(1.0, 0.1),
+    dm.ledgers.NegativeBinomialRuns(0.0, 0.05),
+    dm.ledgers.NegativeBinomialRuns(-0.6, 0.02),
+    dm.ledgers.NegativeBinomialRuns(2.5, 0.3),
 ]
 EPS = np.linspace(0.0, 6.0, 25)
 
@@ -29,7 +29,7 @@ EPS = np.linspace(0.0, 6.0, 25)
 def probabilities(law, most=4000):
     """P(K = k) for k = 0, 1, ..., by closed forms."""
     k = np.arange(most)
-    if isinstance(law, dm.PoissonRuns):
+    if isinstance(law, dm.ledgers.PoissonRuns):
         return stats.poisson.pmf(k, law.mean_runs)
     with np.errstate(divide="ignore", invalid="ignore"):
         if law.shape == 0.0:
@@ -123,7 +123,7 @@ def test_many_poisson_runs(mean, seed):
     rare = np.array([0.3, 1.0, 3.0]) / mean
     p, q = np.append(rare, (1.0 - rare.sum()) * p), np.append(2.0 * rare, (1.0 - 2.0 * rare.sum()) * q)
     laws = [-np.diff(np.exp(-mean * np.append(0.0, np.cumsum(one)))) for one in (p, q)]
-    found = bound(p, q, dm.PoissonRuns(mean))
+    found = bound(p, q, dm.ledgers.PoissonRuns(mean))
     for pair, upper in zip((laws, laws[::-1]), found, strict=True):
         truth = np.array([curve(*pair, one) for one in EPS])
         assert truth.max() > 0.1
@@ -133,7 +133,7 @@ def test_many_poisson_runs(mean, seed):
 def test_many_runs_of_a_gaussian_release():
     """The best of 2000 costs more than one run, where its rank alone hardly bounds anything."""
     once = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
-    best = once.private_selection(dm.PoissonRuns(2000.0))
+    best = once.private_selection(dm.ledgers.PoissonRuns(2000.0))
     # A score above x is seen in some run: a test of the released result.
     x = stats.norm.isf(1e-3)
     seen = [-math.expm1(-2000.0 * stats.norm.sf(x - shift)) for shift in (0.0, 1.0)]
@@ -146,7 +146,7 @@ def test_many_runs_of_a_gaussian_release():
 def test_many_runs_of_a_release_that_says_nothing():
     """With next to no loss the best of many has next to none, though weights of late ranks vanish."""
     once = dm.profile(dm.Identity(1), 1e8, participation=dm.SingleParticipation())
-    assert once.private_selection(dm.PoissonRuns(900.0)).epsilon(1e-3).upper < 0.1
+    assert once.private_selection(dm.ledgers.PoissonRuns(900.0)).epsilon(1e-3).upper < 0.1
 
 
 @pytest.mark.parametrize(("shape", "gamma"), [(-0.99, 1.1e-300), (-0.95, 1e-90), (-0.5, 1e-9), (1e-12, 1e-4)])
@@ -154,7 +154,7 @@ def test_means_against_decimals(shape, gamma):
     with decimal.localcontext(prec=60):
         one, other = decimal.Decimal(shape), decimal.Decimal(gamma)
         mean = one * (1 - other) / (other * (1 - other**one))
-    assert dm.NegativeBinomialRuns(shape, gamma).mean == pytest.approx(float(mean), rel=1e-11)
+    assert dm.ledgers.NegativeBinomialRuns(shape, gamma).mean == pytest.approx(float(mean), rel=1e-11)
 
 
 @pytest.mark.parametrize("law", LAWS, ids=repr)
@@ -186,7 +186,7 @@ def test_numbers_are_drawn_from_their_law(law):
     used = expected > 5.0
     statistic = float(np.sum((seen[used] - expected[used]) ** 2 / expected[used]))
     assert stats.chi2.sf(statistic, int(used.sum())) > 1e-6
-    if isinstance(law, dm.NegativeBinomialRuns):
+    if isinstance(law, dm.ledgers.NegativeBinomialRuns):
         assert draws.min() >= 1
     # Weights are those of f'.
     s = np.array([0.0, 0.1, 0.7, 1.0])
@@ -196,25 +196,27 @@ def test_numbers_are_drawn_from_their_law(law):
 
 
 def test_draws_without_a_generator_differ():
-    law = dm.NegativeBinomialRuns.of_mean(1000.0)
+    law = dm.ledgers.NegativeBinomialRuns.of_mean(1000.0)
     assert len({law.draw() for _ in range(20)}) > 3
-    assert dm.PoissonRuns(1e4).draw() > 8000
+    assert dm.ledgers.PoissonRuns(1e4).draw() > 8000
 
 
 @pytest.mark.parametrize("mean", [1.01, 3.0, 20.0, 5e4])
 @pytest.mark.parametrize("shape", [-0.9, 0.0, 1e-9, 1.0, 4.0])
 def test_laws_are_found_by_their_mean(mean, shape):
-    assert dm.NegativeBinomialRuns.of_mean(mean, shape=shape).mean == pytest.approx(mean, rel=1e-9)
+    assert dm.ledgers.NegativeBinomialRuns.of_mean(mean, shape=shape).mean == pytest.approx(mean, rel=1e-9)
 
 
 def test_a_gaussian_release():
     """One run of mean 1 costs at least itself; more runs cost more; the error of a sample stays."""
     once = dm.profile(dm.Identity(1), 2.0, participation=dm.SingleParticipation())
-    few, many = (once.private_selection(dm.NegativeBinomialRuns.of_mean(mean)) for mean in (2.0, 20.0))
+    few, many = (
+        once.private_selection(dm.ledgers.NegativeBinomialRuns.of_mean(mean)) for mean in (2.0, 20.0)
+    )
     assert once.epsilon(1e-6).upper < few.epsilon(1e-6).upper < many.epsilon(1e-6).upper
     # At most a factor E K of delta and the shift that is known for all.
     rate = min(math.exp(e) + 19.0 * once.delta(e).upper for e in np.linspace(0.0, 3.0, 40))
-    geometric = once.private_selection(dm.NegativeBinomialRuns(1.0, 0.05))
+    geometric = once.private_selection(dm.ledgers.NegativeBinomialRuns(1.0, 0.05))
     for eps in (0.5, 1.0, 2.0):
         assert geometric.delta(eps + 2.0 * math.log(rate)).upper <= 20.0 * once.delta(eps).upper * 1.03
     assert many.guarantee.kind is dm.Kind.BOUND
@@ -226,14 +228,14 @@ def test_a_gaussian_release():
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: dm.PoissonRuns(0.0), "mean_runs"),
-        (lambda: dm.PoissonRuns(1e6), "mean_runs"),
-        (lambda: dm.NegativeBinomialRuns(-1.0, 0.1), "shape"),
-        (lambda: dm.NegativeBinomialRuns(0.0, 1.0), "gamma"),
-        (lambda: dm.NegativeBinomialRuns(1.0, 1e-9), "gamma"),
-        (lambda: dm.NegativeBinomialRuns(-0.99, 2.3e-308), "gamma"),
-        (lambda: dm.NegativeBinomialRuns.of_mean(1.0), "mean"),
-        (lambda: dm.NegativeBinomialRuns.of_mean(20.0, shape=-0.9999), "mean"),
+        (lambda: dm.ledgers.PoissonRuns(0.0), "mean_runs"),
+        (lambda: dm.ledgers.PoissonRuns(1e6), "mean_runs"),
+        (lambda: dm.ledgers.NegativeBinomialRuns(-1.0, 0.1), "shape"),
+        (lambda: dm.ledgers.NegativeBinomialRuns(0.0, 1.0), "gamma"),
+        (lambda: dm.ledgers.NegativeBinomialRuns(1.0, 1e-9), "gamma"),
+        (lambda: dm.ledgers.NegativeBinomialRuns(-0.99, 2.3e-308), "gamma"),
+        (lambda: dm.ledgers.NegativeBinomialRuns.of_mean(1.0), "mean"),
+        (lambda: dm.ledgers.NegativeBinomialRuns.of_mean(20.0, shape=-0.9999), "mean"),
         (lambda: dm.profile(dm.Identity(1), 1.0).private_selection(20), "runs"),
     ],
 )

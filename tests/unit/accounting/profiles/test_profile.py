@@ -51,8 +51,8 @@ def test_independent_bins_have_nodes_in_both_directions():
 
 def test_an_upper_bound_of_the_larger_direction_serves_both():
     bins = {"participation": dm.BallsInBins(3)}
-    one = dm.profile(dm.LambdaCGD(12, 0.5), 2.0, method=dm.Rdp(), rel_error=0.05, **bins)
-    moments = dm.delta(dm.LambdaCGD(12, 0.5), 2.0, 1.0, method=dm.Rdp(), **bins).upper
+    one = dm.profile(dm.LambdaCGD(12, 0.5), 2.0, method=dm.methods.Rdp(), rel_error=0.05, **bins)
+    moments = dm.delta(dm.LambdaCGD(12, 0.5), 2.0, 1.0, method=dm.methods.Rdp(), **bins).upper
     assert moments * (1.0 - 1e-9) <= one.delta(1.0).upper <= moments * 1.06
     assert one.hockey_stick(1.0, add=True).upper == one.hockey_stick(1.0, add=False).upper
 
@@ -76,7 +76,8 @@ def test_errors_of_samples_count_once_a_profile():
     sure = dm.Guarantee(dm.Kind.PROBABLE, 1e-9)
     parts = Composition(curves=((Curve.of_claim(1.0, 1e-5), 1),))
     one, other = (
-        dm.PrivacyProfile(parts, sure, dm.Provenance("profile.nodes", {"nodes": 1})) for _ in range(2)
+        dm.PrivacyProfile(parts, sure, dm.numerics.Provenance("profile.nodes", {"nodes": 1}))
+        for _ in range(2)
     )
     assert one.self_compose(5).guarantee == sure
     assert one.compose(one).guarantee == sure
@@ -104,7 +105,7 @@ def test_the_least_sensitivity_of_sampled_parts_is_rounded_down():
 def test_a_profile_by_divergences_reaches_as_far_as_they_do():
     """It ended where one of the releases alone is negligible, and was flat from there on."""
     strategy, participation = dm.Identity(2000), dm.Poisson(0.05)
-    found = dm.profile(strategy, 0.8, participation=participation, method=dm.Rdp(), rel_error=0.2)
+    found = dm.profile(strategy, 0.8, participation=participation, method=dm.methods.Rdp(), rel_error=0.2)
     for eps in (10.0, 20.0, 40.0):
-        exact = dm.delta(strategy, 0.8, eps, participation=participation, method=dm.Rdp()).upper
+        exact = dm.delta(strategy, 0.8, eps, participation=participation, method=dm.methods.Rdp()).upper
         assert exact <= found.delta(eps).upper <= 1.3 * exact

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.documents.claim import with_checksum
+from dpmech.certificates.claim import with_checksum
 from dpmech.engines.gaussian_mixture import certified_accountant
 from dpmech.engines.gaussian_mixture.half_space import half_space_add
 from dpmech.schemes.balls_in_bins import accountant as accountants
 
-IMPORTANCE = dm.Importance(rel_error=0.02)
+IMPORTANCE = dm.methods.Importance(rel_error=0.02)
 
 
 def users(bins, examples):
@@ -66,14 +66,14 @@ def test_two_bins_are_an_integral(examples, sigma, eps):
     truth = by_integral(strategy, examples, sigma, eps)
     found = dm.delta(strategy, sigma, eps, participation=users(2, examples), method=IMPORTANCE, rng=3)
     assert found.lower < truth < found.upper < 1.15 * truth
-    moments = dm.delta(strategy, sigma, eps, participation=users(2, examples), method=dm.Rdp())
+    moments = dm.delta(strategy, sigma, eps, participation=users(2, examples), method=dm.methods.Rdp())
     assert truth < moments.upper
 
 
 @pytest.mark.slow
 def test_a_noise_scale_that_is_3_percent_off_shows():
     strategy, sigma, eps = dm.LambdaCGD(4, 0.6), 4.0, 2.0
-    fine = dm.Importance(rel_error=0.007)
+    fine = dm.methods.Importance(rel_error=0.007)
     found = dm.delta(strategy, sigma, eps, participation=users(2, 2), method=fine, rng=3)
     assert found.lower < by_integral(strategy, 2, sigma, eps) < found.upper
     assert not found.lower < by_integral(strategy, 2, 0.97 * sigma, eps) < found.upper
@@ -101,11 +101,14 @@ def test_plain_draws_agree(strategy, bins, examples, sigma, eps):
 
 def test_one_example_is_balls_in_bins():
     strategy = dm.LambdaCGD(12, 0.5)
-    one = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=dm.BallsInBins(4), method=dm.Rdp())
-    same = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=users(4, 1), method=dm.Rdp())
+    one = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=dm.BallsInBins(4), method=dm.methods.Rdp())
+    same = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=users(4, 1), method=dm.methods.Rdp())
     assert same.sigma == pytest.approx(one.sigma, rel=2e-3)
-    assert dm.epsilon(strategy, 3.0, 1e-5, participation=users(4, 1), method=dm.Rdp()).upper == pytest.approx(
-        dm.epsilon(strategy, 3.0, 1e-5, participation=dm.BallsInBins(4), method=dm.Rdp()).upper, rel=1e-5
+    assert dm.epsilon(
+        strategy, 3.0, 1e-5, participation=users(4, 1), method=dm.methods.Rdp()
+    ).upper == pytest.approx(
+        dm.epsilon(strategy, 3.0, 1e-5, participation=dm.BallsInBins(4), method=dm.methods.Rdp()).upper,
+        rel=1e-5,
     )
 
 
@@ -123,7 +126,7 @@ def test_in_one_bin_all_examples_are_one_of_their_number():
     three = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=users(1, 3))
     assert three.sigma == pytest.approx(3.0 * alone.sigma, rel=1e-9)
     assert three.unit is dm.Unit.USER
-    moments = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=users(1, 3), method=dm.Rdp())
+    moments = dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=users(1, 3), method=dm.methods.Rdp())
     assert moments.sigma >= three.sigma
 
 
@@ -141,10 +144,10 @@ def test_a_calibration_is_proved_verified_and_below_group_privacy(eps, delta):
     assert cal.guarantee.inside_delta
     assert str(cal.achieved.by).startswith("Balls-in-Bins certified sampling, 10 bins, 2 examples of a user")
     estimate = dm.calibrate_sigma(
-        strategy, eps, delta, participation=sampling, method=dm.Importance(0.007), rng=1
+        strategy, eps, delta, participation=sampling, method=dm.methods.Importance(0.007), rng=1
     )
     assert estimate.sigma * 0.99 < cal.sigma < estimate.sigma * 1.02
-    moments = dm.calibrate_sigma(strategy, eps, delta, participation=sampling, method=dm.Rdp())
+    moments = dm.calibrate_sigma(strategy, eps, delta, participation=sampling, method=dm.methods.Rdp())
     assert estimate.sigma < moments.sigma
     part = 0.5 * eps
     group = dm.calibrate_sigma(
@@ -152,7 +155,7 @@ def test_a_calibration_is_proved_verified_and_below_group_privacy(eps, delta):
         part,
         delta * math.expm1(part) / math.expm1(eps),
         participation=dm.BallsInBins(10),
-        method=dm.Importance(0.007),
+        method=dm.methods.Importance(0.007),
         rng=1,
     )
     assert estimate.sigma < group.sigma
@@ -170,7 +173,7 @@ def test_a_calibration_is_proved_verified_and_below_group_privacy(eps, delta):
             "negative",
         ),
         (
-            lambda: dm.delta(dm.Identity(4), 3.0, 1.0, participation=users(2, 2), method=dm.Pld()),
+            lambda: dm.delta(dm.Identity(4), 3.0, 1.0, participation=users(2, 2), method=dm.methods.Pld()),
             r"method=None, Certified\(\), Importance\(\), Rdp\(\)",
         ),
         (
@@ -178,7 +181,10 @@ def test_a_calibration_is_proved_verified_and_below_group_privacy(eps, delta):
             "REPLACE_ONE",
         ),
         (lambda: dm.optimize(dm.LambdaCGD, users(2, 2), n=8), "nothing is fitted"),
-        (lambda: dm.empirical_epsilon(dm.Identity(4), 3.0, 1e-3, participation=users(2, 2)), "no test under"),
+        (
+            lambda: dm.audits.empirical_epsilon(dm.Identity(4), 3.0, 1e-3, participation=users(2, 2)),
+            "no test under",
+        ),
         (lambda: dm.BallsInBins(2, fresh=True, max_examples_per_user=2), "anew every epoch"),
     ],
 )

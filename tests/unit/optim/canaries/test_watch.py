@@ -9,7 +9,7 @@ import scipy.stats
 import torch
 
 import dpmech as dm
-from dpmech.documents.claim import with_checksum
+from dpmech.certificates.claim import with_checksum
 from dpmech.optim import (
     CanaryData,
     CanaryWatch,
@@ -73,8 +73,8 @@ def watched(cal, data, model, sampler, **options):
 
 
 def train(opt, data, model, sampler):
-    for lot in sampler:
-        opt.accumulate(clipped_gradients(model, loss, data.batch(lot), opt.clipping))
+    for batch in sampler:
+        opt.accumulate(clipped_gradients(model, loss, data.batch(batch), opt.clipping))
         opt.step()
 
 
@@ -104,14 +104,14 @@ def test_canaries_are_one_hot_and_gaps_keep_their_place():
         data.included[0] = True
 
 
-def test_lots_leave_gaps_out_also_through_a_data_loader():
+def test_batches_leave_gaps_out_also_through_a_data_loader():
     data = canary_data(8, rng=4)
-    lot = np.array([3, 5, *range(60, 68)])
-    features, targets = data.batch(lot)
+    batch = np.array([3, 5, *range(60, 68)])
+    features, targets = data.batch(batch)
     assert len(features) == len(targets) == 2 + data.included.sum()
     seen = features[2:, WIDTH:].argmax(dim=1)
     np.testing.assert_array_equal(seen.numpy(), np.flatnonzero(data.included))
-    (loaded,) = torch.utils.data.DataLoader(data, batch_sampler=[lot.tolist()])
+    (loaded,) = torch.utils.data.DataLoader(data, batch_sampler=[batch.tolist()])
     assert loaded[0].equal(features)
     assert loaded[1].equal(targets)
     nothing = data.batch([60 + int(np.flatnonzero(~data.included)[0])])
@@ -184,7 +184,7 @@ def test_what_is_seen_of_a_canary_is_its_clipped_gradient(model_of, clipping):
     if clipping is PerLayerClipping:
         options = {"clipping": PerLayerClipping([0.3] + [0.2] * (count - 1))}
     elif clipping is PerMatrixClipping:
-        blocks = dm.BlockClipping.from_joint([0.3] + [0.2] * (count - 1), cal.sigma)
+        blocks = dm.ledgers.BlockClipping.from_joint([0.3] + [0.2] * (count - 1), cal.sigma)
         options = {"clipping": PerMatrixClipping(blocks)}
     opt, watch = watched(cal, data, model, sampler, **options)
     train(opt, data, model, sampler)
@@ -206,12 +206,12 @@ def test_scores_are_those_of_the_claim():
     model, sampler = linear(data.width), sampler_for(cal, len(data), rng=2)
     opt, watch = watched(cal, data, model, sampler)
     train(opt, data, model, sampler)
-    expected = dm.canary_scores(
+    expected = dm.audits.canary_scores(
         watch.observations, cal.strategy, cal.sigma, cal.participation, strengths=watch.strengths
     )
     np.testing.assert_array_equal(watch.scores(), expected)
-    assert watch.epsilon() == dm.one_run_epsilon(expected, data.included, 1e-5)
-    assert watch.epsilon(1e-3, confidence=0.5) == dm.one_run_epsilon(
+    assert watch.epsilon() == dm.audits.one_run_epsilon(expected, data.included, 1e-5)
+    assert watch.epsilon(1e-3, confidence=0.5) == dm.audits.one_run_epsilon(
         expected, data.included, 1e-3, confidence=0.5
     )
     with pytest.raises(dm.InvalidParameterError, match="joins"):
@@ -229,13 +229,13 @@ def test_before_the_first_step_there_is_nothing_to_score():
 
 
 def test_the_loader_of_make_private_with_physical_batches():
-    """Calls of `step` in the middle of a lot, and gaps in what the loader fetches."""
+    """Calls of `step` in the middle of a batch, and gaps in what the loader fetches."""
     data = canary_data()
     cal = nearly_noiseless(dm.LambdaCGD(10, 0.5), dm.MinSep(5, 2))
     model = linear(data.width)
     sgd = torch.optim.SGD(model.parameters(), lr=0.5)
     loader = torch.utils.data.DataLoader(data)
-    private, opt, lots = make_private(
+    private, opt, batches = make_private(
         model,
         sgd,
         loader,
@@ -248,10 +248,10 @@ def test_the_loader_of_make_private_with_physical_batches():
     )
     watch = CanaryWatch(opt, data, model, loss, model.weight)
     for _ in range(2):
-        for features, targets in lots:
+        for features, targets in batches:
             private.backward(features, targets)
             opt.step()
-    expected = data.joins(lots.sampler) * data.included[:, None] * watch.strengths
+    expected = data.joins(batches.sampler) * data.included[:, None] * watch.strengths
     np.testing.assert_allclose(watch.observations, expected, atol=2e-5)
 
 
@@ -271,8 +271,8 @@ def test_stored_per_example_gradients_are_left_as_they_were():
         return torch.nn.functional.cross_entropy(f(features[None]), target[None])
 
     watch = CanaryWatch(opt, data, wrapped, batched, model.weight)
-    for lot in sampler:
-        features, targets = data.batch(lot)
+    for batch in sampler:
+        features, targets = data.batch(batch)
         torch.nn.functional.cross_entropy(wrapped(features), targets, reduction="sum").backward()
         opt.step()
     assert wrapped.training
@@ -332,7 +332,7 @@ def test_a_run_that_was_resumed_elsewhere_is_not_watched():
 
 EPS, DELTA, CANARIES = 2.0, 1e-5, 1500
 PLANS = {
-    "balls in bins": (dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), {"method": dm.Deterministic()}),
+    "balls in bins": (dm.LambdaCGD(12, 0.5), dm.BallsInBins(4), {"method": dm.methods.Deterministic()}),
     "min-sep": (dm.LambdaCGD(12, 0.5), dm.MinSep(4, 3), {}),
     "poisson": (dm.Identity(12), dm.Poisson(0.25), {}),
 }

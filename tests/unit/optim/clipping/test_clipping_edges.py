@@ -7,7 +7,7 @@ import torch
 
 import dpmech as dm
 from dpmech.optim import ClippedSum, FlatClipping, clipped_gradients
-from dpmech.optim.clipping import clipped_sum as lot_sum
+from dpmech.optim.clipping import clipped_sum as batch_sum
 from dpmech.optim.clipping.clipped_sum import Accumulator, _squared_norms, clip_and_sum
 from dpmech.optim.clipping.factored import Intake
 from dpmech.optim.clipping.styles import Blocks
@@ -35,13 +35,13 @@ def test_weights_with_a_batch_of_one_tensor():
     assert total.sums[0].flatten().tolist() == pytest.approx([1.2, 1.6], rel=SLACK)
 
 
-def test_a_lot_takes_the_loss_scale_out_of_gradients_below_the_clip_norm():
+def test_a_batch_takes_the_loss_scale_out_of_gradients_below_the_clip_norm():
     param = torch.zeros(2)
     rows = torch.tensor([[0.3, 0.4], [3.0, 4.0]])
     for scale in (0.25, 1.0, 512.0):
-        lot = Accumulator([param], FlatClipping(1.0), scale, None)
-        lot.add_samples([scale * rows])
-        assert lot.take()[0].tolist() == pytest.approx([0.9, 1.2], rel=SLACK)
+        batch = Accumulator([param], FlatClipping(1.0), scale, None)
+        batch.add_samples([scale * rows])
+        assert batch.take()[0].tolist() == pytest.approx([0.9, 1.2], rel=SLACK)
 
 
 def test_a_sum_holds_what_it_was_given_and_nothing_else():
@@ -76,42 +76,42 @@ def test_gradients_are_taken_as_they_are_unless_a_scale_is_given():
 def test_sums_keep_their_precision_and_are_handed_on_in_float64(dtype):
     param = torch.zeros(1)
     value = torch.tensor([1.0 + (2.0**-40 if dtype == torch.float64 else 0.0)], dtype=dtype)
-    lot = Accumulator([param], FlatClipping(2.0), 1.0, None)
-    lot.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))
-    (found,) = lot.take()
+    batch = Accumulator([param], FlatClipping(2.0), 1.0, None)
+    batch.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))
+    (found,) = batch.take()
     assert torch.equal(found, value.double())
-    (nothing,) = lot.take()  # an empty batch: the release is rounded as all others are
+    (nothing,) = batch.take()  # an empty batch: the release is rounded as all others are
     assert found.dtype == nothing.dtype == torch.float64
     for _ in range(2):
-        lot.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))
-    assert torch.equal(lot.take()[0], value.double() + value.double())
+        batch.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))
+    assert torch.equal(batch.take()[0], value.double() + value.double())
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_sums_are_wide_before_they_are_added_over_processes(monkeypatch, world):
     added = []
-    monkeypatch.setattr(lot_sum, "processes", lambda group: world)
-    monkeypatch.setattr(lot_sum, "check_processes", lambda *_: None)
-    monkeypatch.setattr(lot_sum, "add_over", lambda sums, group: added.extend(sums))
+    monkeypatch.setattr(batch_sum, "processes", lambda group: world)
+    monkeypatch.setattr(batch_sum, "check_processes", lambda *_: None)
+    monkeypatch.setattr(batch_sum, "add_over", lambda sums, group: added.extend(sums))
     param = torch.zeros(2)
-    lot = Accumulator([param], FlatClipping(1.0), 1.0, None)
-    lot.add_clipped(ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0)))
-    lot.take()
+    batch = Accumulator([param], FlatClipping(1.0), 1.0, None)
+    batch.add_clipped(ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0)))
+    batch.take()
     assert [one.dtype for one in added] == [torch.float64]
 
 
 def test_the_sum_of_a_sharded_parameter_comes_from_all_processes(monkeypatch):
     param = torch.zeros(2)
     part = ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0))
-    monkeypatch.setattr(lot_sum, "is_sharded", lambda param: True)
+    monkeypatch.setattr(batch_sum, "is_sharded", lambda param: True)
     for world in (1, 2):
-        monkeypatch.setattr(lot_sum, "processes", lambda group, world=world: world)
-        lot = Accumulator([param], FlatClipping(1.0), 1.0, None)
+        monkeypatch.setattr(batch_sum, "processes", lambda group, world=world: world)
+        batch = Accumulator([param], FlatClipping(1.0), 1.0, None)
         if world == 1:
-            lot.add_clipped(part)
+            batch.add_clipped(part)
             continue
         with pytest.raises(dm.InvalidParameterError, match="reduced must be True for the sum of a sharded"):
-            lot.add_clipped(part)
+            batch.add_clipped(part)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_gradient_without_rows_of_examples_is_refused_where_it_is_not_zero(gra
         intake.take()
 
 
-def test_a_lot_may_hold_no_example():
+def test_a_batch_may_hold_no_example():
     param = torch.zeros(2, requires_grad=True)
     intake = Intake([param], [])
     param.grad_sample = [torch.zeros(0, 2), torch.zeros(0, 2)]

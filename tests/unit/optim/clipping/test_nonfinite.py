@@ -21,7 +21,7 @@ from tests.support.training import classification, cross_entropy, linear, privat
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
 SIZE, N = 80, 4
-CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # lots of 40
+CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # batches of 40
 F = torch.nn.functional
 
 
@@ -59,8 +59,8 @@ def test_data_without_a_finite_gradient_make_no_step(functional, most):
     assert all(torch.equal(a, b) for a, b in zip(before, parts[0].parameters(), strict=True))
 
 
-def test_one_finite_example_is_enough_and_later_lots_never_matter():
-    """Also where every later lot is noise alone: a stop there would be a release."""
+def test_one_finite_example_is_enough_and_later_batches_never_matter():
+    """Also where every later batch is noise alone: a stop there would be a release."""
     sampler = made(data())[2].sampler
     bad = set(range(SIZE)) - {int(sampler.indices(0)[7])}
     parts = quietly(*made(data(bad)))
@@ -91,7 +91,7 @@ def test_the_probe_is_of_32_examples(examples, refused):
         assert opt.dropped_examples >= 64
 
 
-def test_a_lot_taken_up_in_its_middle_is_not_judged():
+def test_a_batch_taken_up_in_its_middle_is_not_judged():
     """What came before is in the sums, and nobody knows any more how many it was."""
     param = torch.nn.Parameter(torch.zeros(2))
     first, second = (Accumulator([param], FlatClipping(1.0), 1.0, None) for _ in range(2))

@@ -42,8 +42,8 @@ CLIPPINGS = [
     FlatClipping(0.7),
     PerLayerClipping([0.5, 0.1, 0.3, 2.0]),
     PerLayerClipping([0.5, 0.1], [0, 1, 1, 0]),
-    PerMatrixClipping(dm.BlockClipping([0.5, 0.1, 0.3, 2.0], 4.0)),
-    PerMatrixClipping(dm.BlockClipping([0.5, 0.1], [4.0, 2.0]), [0, 1, 1, 0]),
+    PerMatrixClipping(dm.ledgers.BlockClipping([0.5, 0.1, 0.3, 2.0], 4.0)),
+    PerMatrixClipping(dm.ledgers.BlockClipping([0.5, 0.1], [4.0, 2.0]), [0, 1, 1, 0]),
 ]
 
 
@@ -164,7 +164,7 @@ def test_joint_norms_and_noise():
 
 def test_per_matrix_noise_is_in_proportion_and_reaches_the_joint_sigma():
     sigma = 1.25
-    blocks = dm.BlockClipping.from_joint([0.5, 2.0, 1.0], sigma, dimensions=[10, 1000, 50])
+    blocks = dm.ledgers.BlockClipping.from_joint([0.5, 2.0, 1.0], sigma, dimensions=[10, 1000, 50])
     clipping = PerMatrixClipping(blocks, [2, 0, 1, 1])
     assert clipping.joint_norm == pytest.approx(math.hypot(0.5, 2.0, 1.0))
     noise = clipping.noise_norms([None] * 4, sigma)
@@ -189,8 +189,11 @@ def test_per_matrix_noise_is_in_proportion_and_reaches_the_joint_sigma():
         (lambda: PerLayerClipping([1.0, 1.0], [0, 2]), r"layers\[1\]"),
         (lambda: PerLayerClipping([1.0, 1.0]).blocks([None] * 3), "for all 3 parameters"),
         (lambda: PerLayerClipping([1.0], [0, 0]).blocks([None] * 3), "for all 3 parameters"),
-        (lambda: PerMatrixClipping([1.0, 2.0]), "a dm.BlockClipping"),
-        (lambda: PerMatrixClipping(dm.BlockClipping([1.0], 1.0)).blocks([None] * 2), "for all 2 parameters"),
+        (lambda: PerMatrixClipping([1.0, 2.0]), "a dm.ledgers.BlockClipping"),
+        (
+            lambda: PerMatrixClipping(dm.ledgers.BlockClipping([1.0], 1.0)).blocks([None] * 2),
+            "for all 2 parameters",
+        ),
     ],
 )
 def test_bad_clippings(build, match):

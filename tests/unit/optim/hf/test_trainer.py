@@ -19,14 +19,14 @@ hf = pytest.importorskip("dpmech.optim.hf")
 from transformers import TrainerCallback, TrainingArguments  # noqa: E402 - after the check for it
 
 N, EPOCH = 12, 4
-LOT = SIZE // EPOCH
+BATCH = SIZE // EPOCH
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(EPOCH))
 
 
 def arguments(folder, **options):
     given = {
         "output_dir": str(folder),
-        "per_device_train_batch_size": LOT,
+        "per_device_train_batch_size": BATCH,
         "num_train_epochs": 3,
         "save_strategy": "no",
         "report_to": "none",
@@ -76,7 +76,7 @@ def ended(one):
     return found
 
 
-def by_hand(cal=CAL, size=LOT, **options):
+def by_hand(cal=CAL, size=BATCH, **options):
     """The loop of make_private, with the schedule that a Trainer has by default."""
     model = Classifier(0.0)
     # As a Trainer has them: what decays comes first, and noise goes by the order of parameters.
@@ -107,7 +107,7 @@ def by_hand(cal=CAL, size=LOT, **options):
 @pytest.mark.parametrize("name", ["min-sep", pytest.param("poisson", marks=pytest.mark.slow)])
 def test_a_trainer_is_the_loop_of_make_private(name, tmp_path):
     cal = CAL if name == "min-sep" else saved.calibration(name)
-    size = LOT if name == "min-sep" else 5
+    size = BATCH if name == "min-sep" else 5
     one = trainer(tmp_path, cal=cal, per_device_train_batch_size=size, max_steps=N)
     result = one.train()
     assert result.global_step == N == one.run[2].steps_taken
@@ -129,8 +129,8 @@ def test_blocks_are_those_of_the_model_where_the_trainer_groups_its_parameters(t
             per_device_train_batch_size=1,
             max_steps=1,
         )
-        take, sums = one.run[1]._lot.take, []
-        one.run[1]._lot.take = lambda take=take, to=sums: [to.append(x.clone()) or x for x in take()]
+        take, sums = one.run[1]._batch.take, []
+        one.run[1]._batch.take = lambda take=take, to=sums: [to.append(x.clone()) or x for x in take()]
         handed = [id(param) for group in one.run[1].param_groups for param in group["params"]]
         place = {name: handed.index(id(param)) for name, param in one.model.named_parameters()}
         assert list(place.values()) != sorted(place.values())
@@ -140,19 +140,21 @@ def test_blocks_are_those_of_the_model_where_the_trainer_groups_its_parameters(t
             assert float(sums[place[name]].norm()) == pytest.approx(norm, rel=1e-3)
 
 
-def test_accumulation_is_physical_batches_of_one_lot(tmp_path):
+def test_accumulation_is_physical_batches_of_one_batch(tmp_path):
     one = trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=3)
     one.train()
     assert one.run[2].physical_batch_size == 2
     assert one.state.global_step == N
     torch.testing.assert_close(ended(one), by_hand(max_physical_batch_size=2), rtol=0.0, atol=0.0)
     with pytest.raises(
-        dm.CertificateError,
+        dm.exceptions.CertificateError,
         match=r"per_device_train_batch_size=2 times gradient_acc.*_steps=2 is 4, which under",
     ):
         trainer(tmp_path, per_device_train_batch_size=2, gradient_accumulation_steps=2).train()
-    with pytest.raises(dm.CertificateError, match=r"_steps=1 is 4, and the certificate's .* is 6: two decl"):
-        trainer(tmp_path, cal=CAL.certificate(0.5, LOT), per_device_train_batch_size=4).train()
+    with pytest.raises(
+        dm.exceptions.CertificateError, match=r"_steps=1 is 4, and the certificate's .* is 6: two decl"
+    ):
+        trainer(tmp_path, cal=CAL.certificate(0.5, BATCH), per_device_train_batch_size=4).train()
 
 
 def test_physical_batches_of_the_callers_choice(tmp_path):
@@ -181,13 +183,13 @@ def test_max_grad_norm_touches_nothing(tmp_path):
 
 
 @pytest.mark.slow
-def test_lots_without_examples(tmp_path):
+def test_batches_without_examples(tmp_path):
     cal = dm.calibrate_sigma(
         dm.Identity(8), 8.0, 1e-3, participation=dm.Poisson(1 / SIZE), expected_batch_size=1.0
     )
     one = trainer(tmp_path, cal=cal, per_device_train_batch_size=1, max_steps=8, collate=masked)
-    lots = [len(one.run[2].sampler.indices(step)) for step in range(8)]
-    assert 0 in lots
+    batches = [len(one.run[2].sampler.indices(step)) for step in range(8)]
+    assert 0 in batches
     assert one.train().global_step == 8
     assert torch.isfinite(ended(one)).all()
 
@@ -209,7 +211,7 @@ def test_a_run_that_ends_early_owes_the_claim(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_epoch_that_is_left_loses_no_lot(tmp_path):
+def test_an_epoch_that_is_left_loses_no_batch(tmp_path):
     class Leave(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_epoch_stop = state.global_step == 2
@@ -431,11 +433,11 @@ def test_what_a_checkpoint_is_of_is_checked(tmp_path):
     again = {"privacy": {"generator": None, "rng": None}, "save_strategy": "steps", "save_steps": 4}
     middle = str(tmp_path / "checkpoint-4")
     other = trainer(tmp_path, **again, learning_rate=0.05)
-    with pytest.raises(dm.CertificateError, match=r"learning_rate 0\.1 -> 0\.05"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"learning_rate 0\.1 -> 0\.05"):
         other.train(middle)
     other.run[1].close()
     other = trainer(tmp_path, **again, data=Rows(seed=8))
-    with pytest.raises(dm.CertificateError, match="of another run"):
+    with pytest.raises(dm.exceptions.CertificateError, match="of another run"):
         other.train(middle)
     other.run[1].close()
     # Trainer writes one file after the other: what was not written to its end is none.
@@ -445,8 +447,10 @@ def test_what_a_checkpoint_is_of_is_checked(tmp_path):
         trainer(tmp_path, **again).train(str(tmp_path / "checkpoint-12"))
     last = trainer(tmp_path, **again)
     assert last.train(resume_from_checkpoint=True).global_step == N
-    assert last.run_record().continuity.loads == 1
-    assert last.run_record().continuity.settings == dm.Kept.SAME  # its schedule was compared
+    assert last.run_record().checkpoint_history.loads == 1
+    assert (
+        last.run_record().checkpoint_history.settings == dm.certificates.CheckpointMatch.SAME
+    )  # its schedule was compared
     last.run[1].close()
     with pytest.raises(dm.InvalidParameterError, match="holds no complete checkpoint"):
         trainer(tmp_path / "empty", **again).train(resume_from_checkpoint=True)
@@ -542,7 +546,7 @@ def test_a_step_that_the_trainer_takes_by_itself_is_noticed(tmp_path):
             optimizer.step()
 
     one.add_callback(Twice())
-    with pytest.raises(dm.UnsupportedCombinationError, match="without a lot"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="without a batch"):
         one.train()
     one.run[1].close()
 
@@ -567,7 +571,7 @@ def test_a_mixin_for_other_trainers(tmp_path):
         pass
 
     args = transformers.Seq2SeqTrainingArguments(
-        str(tmp_path), per_device_train_batch_size=LOT, use_cpu=True, report_to="none", save_strategy="no",
+        str(tmp_path), per_device_train_batch_size=BATCH, use_cpu=True, report_to="none", save_strategy="no",
         disable_tqdm=True, learning_rate=0.1, optim="sgd",
     )  # fmt: skip
     one = Mine(

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
 ]
 N, EPOCH = 12, 4
-LOT = SIZE // EPOCH
+BATCH = SIZE // EPOCH
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(EPOCH))
 
 
@@ -70,7 +70,7 @@ class ByHand(Module):
 
 def private(cal=CAL, *, data=None, collate=None, clip_norm=0.5, **options):
     given = {"loss": loss, "generator": 1, "rng": 2} | options
-    loader = DataLoader(Rows() if data is None else data, batch_size=LOT, collate_fn=collate)
+    loader = DataLoader(Rows() if data is None else data, batch_size=BATCH, collate_fn=collate)
     return PrivateTraining(cal, loader, clip_norm, **given)
 
 
@@ -114,7 +114,7 @@ def by_hand(**options):
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     rates = torch.optim.lr_scheduler.ExponentialLR(sgd, 0.5)
     wrapped, optimizer, loader = make_private(
-        model, sgd, DataLoader(Rows(), batch_size=LOT), CAL, 0.5, loss=loss, generator=1, rng=2, **options
+        model, sgd, DataLoader(Rows(), batch_size=BATCH), CAL, 0.5, loss=loss, generator=1, rng=2, **options
     )
     while optimizer.steps_left:
         for batch in loader:
@@ -179,7 +179,9 @@ def test_a_resumed_fit_ends_bit_for_bit_like_one_that_was_not_interrupted(stop, 
     torch.testing.assert_close(found, expected, rtol=0.0, atol=0.0)
     record = dm.RunRecord.load(tmp_path / "run_record.json")
     assert record.steps == N
-    assert record.continuity.settings == dm.Kept.SAME  # its schedule was compared
+    assert (
+        record.checkpoint_history.settings == dm.certificates.CheckpointMatch.SAME
+    )  # its schedule was compared
 
 
 @pytest.mark.slow
@@ -197,7 +199,7 @@ def test_checkpoints_of_lightning_hold_no_secret_and_are_of_their_run(tmp_path):
         fitted(private(folder=tmp_path), Module())
     middle = next(path for path in files if "step=8" in path.name)
     again = {"generator": None, "rng": None, "folder": tmp_path}
-    with pytest.raises(dm.CertificateError, match="of another run"):
+    with pytest.raises(dm.exceptions.CertificateError, match="of another run"):
         fitted(private(data=Rows(seed=8), **again), Module(), resume=middle)
 
     class Other(Module):
@@ -205,7 +207,7 @@ def test_checkpoints_of_lightning_hold_no_secret_and_are_of_their_run(tmp_path):
             sgd = torch.optim.SGD(self.parameters(), lr=0.1)
             return [sgd], [torch.optim.lr_scheduler.ExponentialLR(sgd, 0.7)]
 
-    with pytest.raises(dm.CertificateError, match=r"another scheduler \(gamma\)"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"another scheduler \(gamma\)"):
         fitted(private(**again), Other(), resume=middle)
     # One that was not written to its end is none.
     last = private(**again).newest()
@@ -273,7 +275,7 @@ def test_modules_and_loaders_that_would_go_around_are_refused():
         fitted(private(), kind())
     one = private()
     with pytest.raises(dm.UnsupportedCombinationError, match="a loader of its own"):
-        trainer(one).fit(Module(), DataLoader(Rows(), batch_size=LOT))
+        trainer(one).fit(Module(), DataLoader(Rows(), batch_size=BATCH))
     one.run[1].close()
     with pytest.raises(dm.InvalidParameterError, match="loss must be loss"):
         private(loss=None)
@@ -295,7 +297,7 @@ def test_a_step_without_gradients_is_noticed():
             self.own_backward.backward(**batch)
 
     one = private()
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"a new lot is drawn before optimizer\.step"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"a new batch is drawn before optimizer\.step"):
         fitted(one, Skipping(one))
 
 

@@ -178,7 +178,7 @@ def test_a_run_goes_on_bit_for_bit():
 def test_states_with_and_without_a_lattice_are_told_apart():
     one, other = stream_of(dm.Identity(N)), stream_of(dm.Identity(N), "secure")
     for stream, state in ((one, other.state_dict()), (other, one.state_dict())):
-        with pytest.raises(dm.CertificateError, match=r"another generator.*lattice"):
+        with pytest.raises(dm.exceptions.CertificateError, match=r"another generator.*lattice"):
             stream.load_state_dict(state)
 
 
@@ -196,7 +196,7 @@ def test_a_row_by_itself_is_refused():
 def test_steps_end_where_the_certificate_does():
     stream = stream_of(dm.Identity(1))
     stream.add_step(sums_of(0))
-    with pytest.raises(dm.HorizonError):
+    with pytest.raises(dm.exceptions.HorizonError):
         stream.add_step(sums_of(0))
 
 
@@ -208,7 +208,7 @@ def test_another_name_is_no_generator():
 # ---- training
 
 
-def test_gradients_are_multiples_over_the_normaliser():
+def test_gradients_are_multiples_over_the_denominator():
     weights = nn.Parameter(torch.zeros(1000))
     cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)
     optimizer = PrivateOptimizer(

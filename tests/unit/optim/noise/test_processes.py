@@ -75,7 +75,7 @@ def test_claims_must_agree(monkeypatch):
     monkeypatch.setattr(agreement, "dist", World(0))
     agreement.check_agreement("anything", {"a": 1}, None)
     monkeypatch.setattr(agreement, "dist", World(0, "f" * 64))
-    with pytest.raises(dm.CertificateError, match="processes disagree on anything") as raised:
+    with pytest.raises(dm.exceptions.CertificateError, match="processes disagree on anything") as raised:
         agreement.check_agreement("anything", {"a": 1}, None)
     assert "f" * 64 not in f"{raised.value} {vars(raised.value)}"  # it may follow from a key, or from data
 

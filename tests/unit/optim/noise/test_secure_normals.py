@@ -250,7 +250,9 @@ def test_states_of_another_generator_are_refused():
     pairs = ((secure, philox), (philox, secure), (named, secure), (secure, lattice), (lattice, secure))
     for one, other in pairs:
         row = NoiseStream.state_dict(one)
-        with pytest.raises(dm.CertificateError, match=r"another generator.*noise from.*without `generator`"):
+        with pytest.raises(
+            dm.exceptions.CertificateError, match=r"another generator.*noise from.*without `generator`"
+        ):
             one.load_state_dict(other.state_dict())
         assert one.state_dict() == row
 
@@ -322,7 +324,7 @@ def test_processes_with_two_generators_disagree():
 
 def test_it_needs_cryptography_at_once(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.ciphers", None)
-    with pytest.raises(dm.MissingDependencyError, match="cryptography"):
+    with pytest.raises(dm.exceptions.MissingDependencyError, match="cryptography"):
         stream_of(dm.Identity(3))
 
 

@@ -51,7 +51,7 @@ COPIES = [
 MAKERS = {
     "NoiseStream": stream,
     "PrivateOptimizer": optimizer,
-    "LotOptimizer": lambda: run()[1],
+    "BatchOptimizer": lambda: run()[1],
     "PrivateLoader": lambda: run()[2],
 }
 
@@ -205,7 +205,7 @@ def test_a_saved_state_goes_on_in_one_stream_only():
 def test_a_refused_state_keeps_the_key():
     one = stream()
     state = stream(8).state_dict() | {"fingerprints": ["0" * 64]}
-    with pytest.raises(dm.CertificateError, match="draw other numbers"):
+    with pytest.raises(dm.exceptions.CertificateError, match="draw other numbers"):
         one.load_state_dict(state)
     with pytest.raises(dm.UnsupportedCombinationError, match=SAME):
         stream()
@@ -251,5 +251,5 @@ def test_two_threads_cannot_take_one_seed():
 def test_a_state_of_rows_in_float32_is_refused():
     one = stream()
     old = one.state_dict() | {"format": 1}
-    with pytest.raises(dm.CertificateError, match=r"format 1, here it is 2: .* another precision"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"format 1, here it is 2: .* another precision"):
         one.load_state_dict(old)

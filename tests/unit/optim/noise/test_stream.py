@@ -246,9 +246,9 @@ def test_past_the_horizon():
     assert (stream.steps_taken, stream.steps_left, stream.n) == (1, 1, 2)
     stream.step()
     for _ in range(2):
-        with pytest.raises(dm.HorizonError, match=r"step must be in \[0, 1\], got 2"):
+        with pytest.raises(dm.exceptions.HorizonError, match=r"step must be in \[0, 1\], got 2"):
             stream.step()
-    with pytest.raises(dm.HorizonError):
+    with pytest.raises(dm.exceptions.HorizonError):
         stream.add_step([torch.zeros(3)])
 
 
@@ -296,7 +296,7 @@ def test_only_calibrations_and_certificates_give_noise():
     cal = calibration(dm.Identity(2))
     NoiseStream(cal.certificate(), [torch.zeros(3)], 0.3)
     NoiseStream(cal.certificate(clip_norm=0.5), [torch.zeros(3)], 0.5)
-    with pytest.raises(dm.CertificateError, match=r"clip_norm is certified as 0\.5, got 1\.0"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"clip_norm is certified as 0\.5, got 1\.0"):
         NoiseStream(cal.certificate(clip_norm=0.5), [torch.zeros(3)])
 
 
@@ -358,7 +358,7 @@ def test_resuming_at_any_step_changes_no_bit(strategy, mode, device):
         if stop < strategy.n:
             for rest, whole in zip(all_rows(second), expected, strict=True):
                 assert np.array_equal(rest, whole[stop:])
-        with pytest.raises(dm.HorizonError):
+        with pytest.raises(dm.exceptions.HorizonError):
             second.step()
         second.close()
 
@@ -402,7 +402,7 @@ def started(strategy=None, **changes):
 def test_the_state_of_another_run_is_refused(other, entry):
     state = started(**other).state_dict()
     with pytest.raises(
-        dm.CertificateError, match=f"the state has another {entry} than this stream"
+        dm.exceptions.CertificateError, match=f"the state has another {entry} than this stream"
     ) as raised:
         started().load_state_dict(state)
     assert raised.value.claimed == state[entry]
@@ -411,7 +411,7 @@ def test_the_state_of_another_run_is_refused(other, entry):
 def test_a_state_of_other_numbers_is_refused():
     state = started().state_dict()
     fresh = started(generator=2)
-    with pytest.raises(dm.CertificateError, match="draw other numbers"):
+    with pytest.raises(dm.exceptions.CertificateError, match="draw other numbers"):
         fresh.load_state_dict(state | {"fingerprints": ["0" * 64]})
     assert fresh.state_dict()["key"] != state["key"]  # a refused state leaves the stream as it was
 
@@ -464,7 +464,7 @@ def test_numbers_a_parameter_may_not_fall_below_the_certified_clip_norm():
     certificate = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5).certificate(clip_norm=1.0)
     params = [torch.zeros(2), torch.zeros(3)]
     for norms in ([0.1, 0.1], [1.0, 0.999], PerLayerClipping([0.1, 0.1])):
-        with pytest.raises(dm.CertificateError, match=r"clip_norm is certified as 1\.0"):
+        with pytest.raises(dm.exceptions.CertificateError, match=r"clip_norm is certified as 1\.0"):
             NoiseStream(certificate, params, norms)
     NoiseStream(certificate, params, [1.0, 2.0]).close()
     NoiseStream(certificate, params, PerLayerClipping([0.6, 0.8])).close()

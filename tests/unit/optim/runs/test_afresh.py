@@ -30,14 +30,14 @@ class Remembering(nn.Module):
 
 
 def sums(inputs, targets, **options):
-    """The sums of clipped gradients of two lots."""
+    """The sums of clipped gradients of two batches."""
     loader = DataLoader(TensorDataset(inputs, targets), batch_size=SIZE)
     private, optimizer, loader = private_run(
         CAL, Remembering(), loader, loss=squared_error, loss_takes="batch_of_one", generator=1, **options
     )
     for number, (x, y) in enumerate(loader):
         private.backward(x[:, : 3 + number], y)  # of another length, so that layers are looked for anew
-        yield torch.cat([one.double().flatten() for one in optimizer._lot._sums])
+        yield torch.cat([one.double().flatten() for one in optimizer._batch._sums])
         optimizer.step()
 
 
@@ -48,7 +48,7 @@ def test_an_example_is_in_no_gradient_but_its_own(mode, physical):
     inputs = torch.randn(2 * SIZE, 5, 4, generator=generator)
     targets = torch.randn(2 * SIZE, 2, generator=generator)
     other = inputs.clone()
-    inputs[:2], other[:2] = FAR, -FAR  # the first example of either lot
+    inputs[:2], other[:2] = FAR, -FAR  # the first example of either batch
     found = [
         list(sums(one, targets, clipping_mode=mode, max_physical_batch_size=physical))
         for one in (inputs, other)

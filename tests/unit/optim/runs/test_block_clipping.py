@@ -52,7 +52,7 @@ def clipping_of(style, keys, model):
         layers = {name if keys == "names" else param: list(NORMS).index(name) for name, param in named}
     if style == "layer":
         return PerLayerClipping(list(NORMS.values()), layers)
-    blocks = dm.BlockClipping.from_joint(list(NORMS.values()), CAL.sigma, dimensions=SIZES)
+    blocks = dm.ledgers.BlockClipping.from_joint(list(NORMS.values()), CAL.sigma, dimensions=SIZES)
     return PerMatrixClipping(blocks, layers)
 
 
@@ -89,9 +89,9 @@ def test_every_parameter_has_the_norm_and_the_noise_that_are_meant_for_it(optimi
         model, private, dp, loader = made(optimizer, style, keys, way, seed)
         take_in(private, dp, next(iter(loader)), way)
         order = [id(param) for group in dp.param_groups for param in group["params"]]
-        sums = dp.state_dict()["dpmech"]["lot"]["sums"]
+        sums = dp.state_dict()["dpmech"]["batch"]["sums"]
         phis = dp.phi if isinstance(dp.phi, tuple) else (dp.phi,) * 4
-        blocks = dm.BlockClipping.from_joint(list(NORMS.values()), CAL.sigma, dimensions=SIZES)
+        blocks = dm.ledgers.BlockClipping.from_joint(list(NORMS.values()), CAL.sigma, dimensions=SIZES)
         stddevs = blocks.noise_stddevs if style == "matrix" else [CAL.sigma * dp.clip_norm] * 4
         for (name, param), stddev in zip(model.named_parameters(), stddevs, strict=True):
             at = order.index(id(param))
@@ -157,13 +157,13 @@ def test_blocks_of_sigma_root_k_are_not_refused_for_a_rounding():
     refused_for_roundings = 0
     for count, sigma in itertools.product(range(2, 60), (CAL.sigma, 0.7, 1.0 / 3.0)):
         norms = [0.1 + 0.37 * index for index in range(count)]
-        blocks = dm.BlockClipping(norms, sigma * count**0.5)
+        blocks = dm.ledgers.BlockClipping(norms, sigma * count**0.5)
         refused_for_roundings += blocks.sigma < sigma
         found = PerMatrixClipping(blocks).noise_norms([None] * count, sigma)
         parts = [(Fraction(c) / Fraction(one * sigma)) ** 2 for c, one in zip(norms, found, strict=True)]
         assert sum(parts) <= 1 / Fraction(sigma) ** 2
         assert float(sum(parts)) * sigma**2 == pytest.approx(1.0, rel=1e-13)
-        short = PerMatrixClipping(dm.BlockClipping(norms, sigma * count**0.5 * (1.0 - 1e-9)))
+        short = PerMatrixClipping(dm.ledgers.BlockClipping(norms, sigma * count**0.5 * (1.0 - 1e-9)))
         with pytest.raises(dm.InvalidParameterError, match="joint sigma >="):
             short.noise_norms([None] * count, sigma)
     assert refused_for_roundings > 100
@@ -171,7 +171,7 @@ def test_blocks_of_sigma_root_k_are_not_refused_for_a_rounding():
 
 def test_four_blocks_of_twice_sigma_in_a_run_and_in_a_ledger():
     model = classifier(widths=(20, 80, 5))
-    clipping = PerMatrixClipping(dm.BlockClipping(list(NORMS.values()), 2.0 * CAL.sigma))
+    clipping = PerMatrixClipping(dm.ledgers.BlockClipping(list(NORMS.values()), 2.0 * CAL.sigma))
     _, optimizer, _ = make_private(
         model,
         torch.optim.SGD(model.parameters(), lr=0.1),
@@ -182,7 +182,7 @@ def test_four_blocks_of_twice_sigma_in_a_run_and_in_a_ledger():
         generator=1,
     )
     optimizer.close()
-    lot = dm.Lot("run", CAL.strategy, CAL.participation)
+    batch = dm.ledgers.SharedBatch("run", CAL.strategy, CAL.participation)
     for index, _ in enumerate(NORMS):
-        lot.register(f"block {index}", 2.0 * CAL.sigma)
-    dm.Ledger().add("training", CAL, lot=lot)
+        batch.register(f"block {index}", 2.0 * CAL.sigma)
+    dm.Ledger().add("training", CAL, batch=batch)

@@ -10,7 +10,11 @@ from dpmech.optim import load_checkpoint, processes, save_checkpoint
 from dpmech.optim.runs.fingerprints import SetUp
 from tests.support.training import classification, classifier, private_run, train
 
-SAME = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+SAME = dm.certificates.CheckpointHistory(
+    dm.certificates.CheckpointMatch.SAME,
+    dm.certificates.CheckpointMatch.SAME,
+    dm.certificates.CheckpointMatch.SAME,
+)
 
 
 class Part:
@@ -107,7 +111,7 @@ def test_a_run_killed_in_its_first_save_may_start_afresh(run, mine, others):
 def test_steps_are_never_lost_in_silence(run, mine, others):
     _, save, load = run
     save(*mine)
-    with pytest.raises(dm.CertificateError, match="none in common"):
+    with pytest.raises(dm.exceptions.CertificateError, match="none in common"):
         load(others, missing_ok=True)
 
 
@@ -124,7 +128,7 @@ def test_a_bad_file_is_refused_by_all(run):
 def test_all_processes_refuse_another_run_if_one_must(run):
     path, save, load = run
     save(0, 4, 8)
-    with pytest.raises(dm.CertificateError, match="of another run: another dataset elsewhere"):
+    with pytest.raises(dm.exceptions.CertificateError, match="of another run: another dataset elsewhere"):
         load([0, 4], theirs=(["another dataset elsewhere"], SAME))
     # Nothing was forgotten: the newest checkpoint is still there.
     assert torch.load(path)["loader"]["steps"] == 8
@@ -134,12 +138,16 @@ def test_all_processes_refuse_another_run_if_one_must(run):
 def test_a_change_that_one_process_accepted_is_in_the_records_of_all(run):
     path, save, load = run
     save(4)
-    kept = dm.Continuity(dm.Kept.UNKNOWN, dm.Kept.SAME, dm.Kept.ACCEPTED)
+    kept = dm.certificates.CheckpointHistory(
+        dm.certificates.CheckpointMatch.UNKNOWN,
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.ACCEPTED,
+    )
     assert load([4], theirs=((), kept)) == ("after 4", 4)
-    assert load.parts[2].set_up.continuity == kept
+    assert load.parts[2].set_up.checkpoint_history == kept
     state = torch.load(path)
     torch.save(state | {"loader": state["loader"] | {"set_up": {"of": "another run"}}}, path)
-    with pytest.raises(dm.CertificateError, match="another loss"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another loss"):
         load([4])
     load([4], accept_changed=["loss"])
 

@@ -225,10 +225,10 @@ def test_a_regulariser_in_the_loop_that_begins_later_is_refused(names):
 @pytest.mark.parametrize("mode", ["ghost", "per_example"])
 def test_roundings_of_half_precision_are_no_other_gradient(mode, monkeypatch):
     """Under autocast a layer gets float32 and gives bfloat16."""
-    from dpmech.optim.runs import lot_optimizer
+    from dpmech.optim.runs import batch_optimizer
 
-    plain = lot_optimizer.check_add_up
-    monkeypatch.setattr(lot_optimizer, "check_add_up", lambda *given, whole: plain(*given, whole=True))
+    plain = batch_optimizer.check_add_up
+    monkeypatch.setattr(batch_optimizer, "check_add_up", lambda *given, whole: plain(*given, whole=True))
     cal = dm.calibrate_sigma(dm.Identity(60), 800.0, 1e-5)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 80), nn.LayerNorm(80), nn.Linear(80, 5))
@@ -322,7 +322,7 @@ def test_hooks_add_nothing_that_was_not_clipped(kind):
     private(x).square().sum().backward()
     optimizer._names = None  # without the comparison of the next test
     optimizer.accumulate()
-    total = torch.cat([one.flatten() for one in optimizer._lot.take()])
+    total = torch.cat([one.flatten() for one in optimizer._batch.take()])
     assert float(total.norm()) <= 1e-3
     each = theirs(x).square().sum(dim=1)
     each.mean().backward(retain_graph=True)
@@ -336,7 +336,7 @@ def test_hooks_add_nothing_that_was_not_clipped(kind):
 
 @pytest.mark.parametrize("mode", ["ghost", "per_example"])
 @pytest.mark.parametrize("kind", [Regularised, TiedByHand])
-def test_hooks_that_miss_a_use_are_found_at_the_first_lot(kind, mode):
+def test_hooks_that_miss_a_use_are_found_at_the_first_batch(kind, mode):
     private, optimizer, loader = run(mode, by_loss=False, model=kind(), steps=0)
     x, _ = next(iter(loader))
     optimizer.zero_grad()
@@ -345,7 +345,7 @@ def test_hooks_that_miss_a_use_are_found_at_the_first_lot(kind, mode):
         optimizer.step()
 
 
-def test_parameters_that_a_lot_does_not_use_keep_no_norm_of_the_one_before():
+def test_parameters_that_a_batch_does_not_use_keep_no_norm_of_the_one_before():
     """Opacus keeps the norms of a layer until the next; here they belong to a batch."""
 
     class Sometimes(nn.Module):
@@ -370,7 +370,7 @@ def test_parameters_that_a_lot_does_not_use_keep_no_norm_of_the_one_before():
         optimizer.zero_grad()
         F.cross_entropy(private(x), y).backward()
         optimizer.accumulate()
-        found = [one.clone() for one in optimizer._lot._sums if one is not None]
+        found = [one.clone() for one in optimizer._batch._sums if one is not None]
         expected = [torch.zeros_like(param, dtype=torch.float64) for param in plain.parameters()]
         for one, target in zip(x, y, strict=True):
             plain.calls = number
@@ -407,12 +407,14 @@ def test_checkpoints_keep_the_mode(by_loss, tmp_path):
     advance(again, by_loss=by_loss)
     assert torch.equal(weights(again[0]), expected)
     other = run("per_example", by_loss=by_loss, steps=0)
-    with pytest.raises(dm.CertificateError, match="clipping_mode 'ghost', here it is 'per_example'"):
+    with pytest.raises(
+        dm.exceptions.CertificateError, match="clipping_mode 'ghost', here it is 'per_example'"
+    ):
         load_checkpoint(tmp_path / "run.pt", *other)
 
 
 @pytest.mark.parametrize("by_loss", [True, False])
-def test_lots_without_examples(by_loss):
+def test_batches_without_examples(by_loss):
     cal = dm.calibrate_sigma(dm.Identity(12), 8.0, 1e-5, participation=dm.Poisson(1e-6))
     model, optimizer, loader = private_run(
         cal,
@@ -434,7 +436,7 @@ def test_lots_without_examples(by_loss):
     assert bool(torch.isfinite(weights(model)).all())
 
 
-# ---- the largest physical batch
+# ---- the largest microbatch
 
 
 def test_the_largest_physical_batch_is_found(monkeypatch, tmp_path):
@@ -484,7 +486,7 @@ def test_no_state_before_the_physical_batch_is_found(tmp_path):
 
     # The loop hands the loss a part of the batch, so that nothing is known before it does.
     parts = run("auto", loss=two_arguments, max_physical_batch_size="auto", model=Unfit(), steps=0)
-    with pytest.raises(dm.UnsupportedCombinationError, match="before the physical batch size was found"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="before the microbatch size was found"):
         save_checkpoint(tmp_path / "run.pt", *parts)
     x, _ = next(iter(parts[2]))
     parts[0].backward(x)
@@ -507,8 +509,8 @@ def test_a_refused_set_up_may_be_tried_again(monkeypatch):
     options = {"loss": squares, "generator": 1, "dataset_size": len(loader.dataset)}
     with pytest.raises(dm.UnsupportedCombinationError) as caught:
         make_private(model, sgd, loader, CAL, clipping_mode="ghost", **options)
-    private, optimizer, lots = make_private(model, sgd, loader, CAL, **options)
-    private.backward(*next(iter(lots)))
+    private, optimizer, batches = make_private(model, sgd, loader, CAL, **options)
+    private.backward(*next(iter(batches)))
     optimizer.step()
     with pytest.raises(dm.UnsupportedCombinationError, match="stepped directly"):
         sgd.step()

@@ -19,7 +19,7 @@ from tests.support.training import private_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
-CAL = dm.calibrate_sigma(dm.Identity(2), 8.0, 1e-5, participation=dm.FixedEpochs(1))  # lots of 12
+CAL = dm.calibrate_sigma(dm.Identity(2), 8.0, 1e-5, participation=dm.FixedEpochs(1))  # batches of 12
 F = nn.functional
 
 
@@ -96,7 +96,7 @@ def test_padding_that_the_model_sees(collate, functional):
 
 @pytest.mark.parametrize("functional", [True, False])
 def test_padding_that_the_model_hardly_sees(functional):
-    """A third of a percent, which all examples of a lot may add in one direction."""
+    """A third of a percent, which all examples of a batch may add in one direction."""
     data = [(torch.arange(300 + i // 2 % 2) % 19 + 1, y) for i, (_, y) in enumerate(texts())]
     with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
         train(Pooled(masked=False), data, to_longest, functional=functional)

@@ -17,7 +17,7 @@ import dpmech as dm  # noqa: E402
 from tests.support.training import private_run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
-# Lots of 1.5 on average of 30: some are empty.
+# Batches of 1.5 on average of 30: some are empty.
 CAL = dm.calibrate_sigma(dm.Identity(12), 8.0, 1e-5, participation=dm.Poisson(0.05), expected_batch_size=1.5)
 
 
@@ -94,5 +94,5 @@ def test_models_take_batches_of_any_kind(kind):
             nn.functional.cross_entropy(private(batch), batch.y, reduction="sum").backward()
             optimizer.step()
             sizes.append(len(batch.y))
-    assert min(sizes) == 0  # an empty lot is of the same kind
+    assert min(sizes) == 0  # an empty batch is of the same kind
     assert max(sizes) > 1

@@ -65,13 +65,13 @@ def batched_idiom(model, x, y):
 
 
 def first_sums(model, loss, data, **options):
-    """The clipped sum of the first lot, by make_private."""
+    """The clipped sum of the first batch, by make_private."""
     private, optimizer, loader = private_run(
         CAL, model, DataLoader(data, batch_size=4), generator=1, loss=loss, **options
     )
     batch = next(iter(loader))
     private.backward(*batch)
-    return optimizer._lot.take(), batch
+    return optimizer._batch.take(), batch
 
 
 def test_an_image_comes_as_a_batch_of_one():
@@ -223,7 +223,7 @@ def test_batches_of_names(how):
     plain = nn.Linear(6, 4)
     plain.load_state_dict(model.head.state_dict())
     expected = clipped_gradients(plain, idiom, (batch["x"], batch["labels"]), 1.0).sums
-    for one, other in zip(optimizer._lot.take(), expected, strict=True):
+    for one, other in zip(optimizer._batch.take(), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(value, F.cross_entropy(plain(batch["x"]), batch["labels"]).detach())
 

@@ -94,7 +94,7 @@ def test_fixed_layers_compute_the_same_and_train_in_both_ways(name):
             optimizer.accumulate()
         else:
             private.backward(*batch)
-        sums.append([one for one in optimizer._lot.take() if bool(one.any())])
+        sums.append([one for one in optimizer._batch.take() if bool(one.any())])
     for one, other in zip(*sums, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
@@ -139,7 +139,7 @@ def test_a_transformer_trains_under_hooks():
             optimizer.accumulate()
         else:
             private.backward(x, y)
-        sums.append(optimizer._lot.take())
+        sums.append(optimizer._batch.take())
     for one, other in zip(*sums, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
@@ -193,7 +193,7 @@ def test_what_cannot_be_fixed(monkeypatch):
     with pytest.raises(dm.InvalidParameterError, match="model"):
         fix("a model")
     monkeypatch.setitem(sys.modules, "opacus.layers", None)
-    with pytest.raises(dm.MissingDependencyError):
+    with pytest.raises(dm.exceptions.MissingDependencyError):
         fix(LAYERS["GRU"]())
 
 
@@ -316,7 +316,7 @@ def test_averages_of_the_weights(hooks):
         torch.testing.assert_close(one, other)
 
 
-# ---- lots without examples, of any collate function
+# ---- batches without examples, of any collate function
 
 
 class Box:
@@ -342,7 +342,7 @@ COLLATES = {
 
 
 @pytest.mark.parametrize("name", COLLATES)
-def test_lots_without_examples_of_any_collate_function(name):
+def test_batches_without_examples_of_any_collate_function(name):
     cal = dm.calibrate_sigma(dm.Identity(12), 8.0, 1e-5, participation=dm.Poisson(1e-6))
     calls = []
 

@@ -14,19 +14,19 @@ SIZE, BINS = 20, 2
 CAL = saved.calibration("bins fresh")  # Identity(4): two epochs of two steps
 
 
-def lots(loader):
-    """The lots of a run that is over."""
+def batches(loader):
+    """The batches of a run that is over."""
     return [loader.sampler.indices(step) for step in range(CAL.strategy.n)]
 
 
-def test_every_epoch_goes_through_the_data_once_in_lots_of_its_own():
+def test_every_epoch_goes_through_the_data_once_in_batches_of_its_own():
     model, optimizer, loader = private_run(
         CAL, classifier(), classification(SIZE), loss=cross_entropy, generator=1, rng=2
     )
     before = weights(model)
     after = train(model, optimizer, loader)
     assert not torch.equal(before, after)
-    seen = lots(loader)
+    seen = batches(loader)
     for epoch in (seen[:BINS], seen[BINS:]):
         np.testing.assert_array_equal(np.sort(np.concatenate(epoch)), np.arange(SIZE))
     assert not np.array_equal(seen[0], seen[BINS])

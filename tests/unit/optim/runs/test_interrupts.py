@@ -13,13 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import AdaptiveClip, NoiseStream, PrivateLoader, make_private
-from dpmech.optim.runs.lot_optimizer import LotOptimizer
+from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.samplers import sampler_for
 
 SIZE, N, EPOCH = 8, 4, 2
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(EPOCH))
 WATCHED = (
-    "optim/runs/lot_optimizer.py",
+    "optim/runs/batch_optimizer.py",
     "optim/runs/loader.py",
     "optim/runs/loader.py",
     "optim/private_optimizer.py",
@@ -72,7 +72,7 @@ class Run:
         self.param = torch.nn.Parameter(torch.zeros(SIZE))
         self.sgd = torch.optim.SGD([self.param], lr=0.1)
         clip = AdaptiveClip(1.0, rate=1.0) if adaptive else 1.0
-        self.optimizer = LotOptimizer(self.loader, self.sgd, CAL, clip, SIZE / EPOCH, generator=generator)
+        self.optimizer = BatchOptimizer(self.loader, self.sgd, CAL, clip, SIZE / EPOCH, generator=generator)
         self.optimizer._stream.add_step = self._add_step
 
     def _add_step(self, sums, clip_norm=None):
@@ -185,7 +185,7 @@ def test_an_interrupt_at_some_lines(saved, adaptive):
 
 
 def test_an_interrupted_load_gives_no_row_again():
-    """Half of a state must not step: its rows belong to the weights, lots and norms of all of it."""
+    """Half of a state must not step: its rows belong to the weights, batches and norms of all of it."""
     options = {"adaptive": True, "physical": None}
     releases = {}
     run = Run(releases, **options, generator=1, rng=2)
@@ -239,7 +239,7 @@ def test_a_warning_that_raises_adds_nothing_twice(monkeypatch):
 
 @pytest.mark.parametrize("when", ["before the step", "in the torch optimizer"])
 def test_the_loop_goes_on_after_an_interrupt(when, monkeypatch):
-    """After backward one step ends the lot; a step that was interrupted leaves nothing that is in the way."""
+    """After backward one step ends the batch; an interrupted step leaves nothing in the way."""
     model = torch.nn.Linear(3, 1)
     data = TensorDataset(torch.ones(SIZE, 3), torch.zeros(SIZE, 1))
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 import dpmech as dm
-from dpmech.optim import CanaryData, LotSampler, PrivateLoader
+from dpmech.optim import CanaryData, PrivateBatchSampler, PrivateLoader
 from dpmech.optim.runs.datasets import Collation, OneByOne
 from dpmech.optim.runs.uniqueness import check_unique
 from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
@@ -48,40 +48,42 @@ def private(name="bins", **options):
 
 
 def run(loader, steps=None):
-    """Lots as they come out, one list of physical batches a step, with a step after every lot."""
-    lots = []
+    """Batches as they come out, one list of microbatches a step, with a step after every batch."""
+    batches = []
     while loader.steps_taken < loader.sampler.n:
         begun = False
-        for batch in loader:
+        for microbatch in loader:
             if not begun:
-                lots.append([])
-            lots[-1].append(batch)
-            loader.progress.count(len(batch[0]))
+                batches.append([])
+            batches[-1].append(microbatch)
+            loader.progress.count(len(microbatch[0]))
             begun = not loader.progress.complete
             if not begun:
                 loader.progress.note_step()
-                if len(lots) == steps:
-                    return lots
-    return lots
+                if len(batches) == steps:
+                    return batches
+    return batches
 
 
 @every_sampler
 @pytest.mark.parametrize("most", [None, 1, 2, 100])
-def test_batches_are_the_lots_of_the_sampler(name, most):
+def test_batches_are_the_batches_of_the_sampler(name, most):
     loader = private(name, max_physical_batch_size=most)
-    lots = run(loader)
-    assert len(lots) == 12
+    batches = run(loader)
+    assert len(batches) == 12
     reference = samplers()[name]
-    for step, batches in enumerate(lots):
+    for step, microbatches in enumerate(batches):
         expected = reference.indices(step)
-        found = torch.cat([batch[0] for batch in batches])
+        found = torch.cat([microbatch[0] for microbatch in microbatches])
         np.testing.assert_array_equal(found.numpy(), expected)
-        np.testing.assert_array_equal(torch.cat([batch[1] for batch in batches])[:, 0], 2 * expected)
+        np.testing.assert_array_equal(
+            torch.cat([microbatch[1] for microbatch in microbatches])[:, 0], 2 * expected
+        )
         if most is not None:
-            assert all(len(batch[0]) <= most for batch in batches)
-        assert all(len(batch[0]) > 0 for batch in batches) or len(batches) == 1
+            assert all(len(microbatch[0]) <= most for microbatch in microbatches)
+        assert all(len(microbatch[0]) > 0 for microbatch in microbatches) or len(microbatches) == 1
     assert loader.tracker.steps == 12
-    with pytest.raises(dm.HorizonError):
+    with pytest.raises(dm.exceptions.HorizonError):
         next(iter(loader))
 
 
@@ -92,8 +94,8 @@ def test_an_iteration_is_an_epoch(name):
     counts = []
     while loader.steps_taken < 12:
         count = 0
-        for batch in loader:
-            loader.progress.count(len(batch[0]))
+        for microbatch in loader:
+            loader.progress.count(len(microbatch[0]))
             loader.progress.note_step()
             count += 1
         counts.append(count)
@@ -104,8 +106,8 @@ def test_an_iteration_is_an_epoch(name):
 
 @every_sampler
 @pytest.mark.parametrize("stop", [0, 1, 5, 11])
-def test_resuming_goes_on_with_the_same_lots(name, stop):
-    whole = [torch.cat([b[0] for b in lot]).tolist() for lot in run(private(name))]
+def test_resuming_goes_on_with_the_same_batches(name, stop):
+    whole = [torch.cat([b[0] for b in batch]).tolist() for batch in run(private(name))]
     first = private(name)
     head = run(first, steps=stop) if stop else []
     buffer = io.BytesIO()
@@ -115,7 +117,7 @@ def test_resuming_goes_on_with_the_same_lots(name, stop):
     second.load_state_dict(torch.load(buffer, weights_only=True))
     assert second.steps_taken == stop
     tail = run(second)
-    assert [torch.cat([b[0] for b in lot]).tolist() for lot in head + tail] == whole
+    assert [torch.cat([b[0] for b in batch]).tolist() for batch in head + tail] == whole
     assert second.tracker.summary() == {**first_summary(name)}
 
 
@@ -143,15 +145,15 @@ def test_workers_draw_ahead_but_state_does_not():
     loader = PrivateLoader(DataLoader(dataset(), num_workers=1, prefetch_factor=4), samplers()["bins"])
     iterator = iter(loader)
     for _ in range(2):
-        batch = next(iterator)
-        loader.progress.count(len(batch[0]))
+        microbatch = next(iterator)
+        loader.progress.count(len(microbatch[0]))
         loader.progress.note_step()
     state = loader.state_dict()
     assert state["steps"] == state["sampler"]["steps_taken"] == state["tracker"]["steps"] == 2
     del iterator
 
 
-def test_empty_lots_have_the_shape_of_others():
+def test_empty_batches_have_the_shape_of_others():
     class Records(torch.utils.data.Dataset):
         def __len__(self):
             return 3
@@ -167,11 +169,11 @@ def test_empty_lots_have_the_shape_of_others():
 
     sampler = PoissonSampler(3, 1e-6, 4, rng=1)
     loader = PrivateLoader(DataLoader(Records()), sampler)
-    batch = next(iter(loader))
-    assert batch["x"].shape == (0, 2)
-    assert [part.shape for part in batch["y"]] == [(0,), (0,)]
-    assert batch["z"].a.shape == (0, 1)
-    assert batch["s"] == []
+    microbatch = next(iter(loader))
+    assert microbatch["x"].shape == (0, 2)
+    assert [part.shape for part in microbatch["y"]] == [(0,), (0,)]
+    assert microbatch["z"].a.shape == (0, 1)
+    assert microbatch["s"] == []
     odd = PrivateLoader(
         DataLoader(Records(), collate_fn=lambda examples: object()), PoissonSampler(3, 1e-6, 4, rng=1)
     )
@@ -179,24 +181,24 @@ def test_empty_lots_have_the_shape_of_others():
     assert odd.progress.handed == 0
 
 
-# ---- lots and steps go together
+# ---- batches and steps go together
 
 
-def test_every_lot_needs_its_step():
+def test_every_batch_needs_its_step():
     loader = private()
     iterator = iter(loader)
     next(iterator)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"before optimizer\.step"):
         next(iterator)
-    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of lot 0"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of batch 0"):
         loader.state_dict()
 
 
-def test_a_lot_that_was_only_looked_at_is_handed_out_again():
+def test_a_batch_that_was_only_looked_at_is_handed_out_again():
     loader = private()
     looked = next(iter(loader))[0]
-    batches = iter(loader)
-    again = next(batches)[0]
+    microbatches = iter(loader)
+    again = next(microbatches)[0]
     assert torch.equal(looked, again)
     assert loader.tracker.steps == 1
     loader.progress.count(len(again))
@@ -206,7 +208,7 @@ def test_a_lot_that_was_only_looked_at_is_handed_out_again():
     first = iter(parts)
     next(first)
     parts.progress.count(1)
-    next(first)  # part of the lot is with the optimizer
+    next(first)  # part of the batch is with the optimizer
     with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
         next(iter(parts))
 
@@ -223,7 +225,7 @@ def test_one_iteration_at_a_time():
         next(first)
 
 
-def test_every_batch_of_a_lot_must_be_used():
+def test_every_batch_of_a_batch_must_be_used():
     loader = private(max_physical_batch_size=1)
     iterator = iter(loader)
     next(iterator)
@@ -231,16 +233,16 @@ def test_every_batch_of_a_lot_must_be_used():
         next(iterator)
 
 
-def test_lots_outside_the_pattern_are_refused():
+def test_batches_outside_the_pattern_are_refused():
     sampler = samplers()["min-sep"]
     other = SequentialSampler(SIZE, dm.MinSep(2), 12)
-    sampler._lot = other._lot  # a sampler with a fault
+    sampler._batch = other._batch  # a sampler with a fault
     loader = PrivateLoader(DataLoader(dataset()), sampler)
     iterator = iter(loader)
     for _ in range(2):
         loader.progress.count(len(next(iterator)[0]))
         loader.progress.note_step()
-    with pytest.raises(dm.CertificateError, match=r"step 2: .* less than 4 steps"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"step 2: .* less than 4 steps"):
         next(iterator)
 
 
@@ -254,8 +256,8 @@ def test_lots_outside_the_pattern_are_refused():
         (lambda: PrivateLoader(DataLoader(dataset()), "bins"), "sampler"),
         (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "as many examples"),
         (lambda: private(max_physical_batch_size=0), "max_physical_batch_size"),
-        (lambda: LotSampler("bins"), "sampler"),
-        (lambda: LotSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
+        (lambda: PrivateBatchSampler("bins"), "sampler"),
+        (lambda: PrivateBatchSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
     ],
 )
 def test_bad_arguments(build, match):
@@ -277,34 +279,34 @@ def test_states_of_other_runs_are_refused():
     state = loader.state_dict()
     with pytest.raises(dm.InvalidParameterError, match="state"):
         private().load_state_dict({})
-    with pytest.raises(dm.CertificateError, match="2 processes"):
+    with pytest.raises(dm.exceptions.CertificateError, match="2 processes"):
         private().load_state_dict(state | {"processes": 2})
-    with pytest.raises(dm.CertificateError, match="contradicts itself"):
+    with pytest.raises(dm.exceptions.CertificateError, match="contradicts itself"):
         private().load_state_dict(state | {"steps": 3})
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         private("poisson").load_state_dict(state)
     next(iter(loader))
-    with pytest.raises(dm.InvalidParameterError, match="after 1 lots"):
+    with pytest.raises(dm.InvalidParameterError, match="after 1 batches"):
         loader.load_state_dict(state)
 
 
-# ---- the batch sampler alone
+# ---- the microbatch sampler alone
 
 
 @every_sampler
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_lot_samplers_share_every_lot(name, world):
-    ranks = [LotSampler(samplers()[name], rank=rank, world_size=world) for rank in range(world)]
-    lots = [[lot for _ in range(12 // len(one)) for lot in one] for one in ranks]
-    for step in range(len(lots[0])):
-        union = sorted(index for rank in lots for index in rank[step])
+def test_batch_samplers_share_every_batch(name, world):
+    ranks = [PrivateBatchSampler(samplers()[name], rank=rank, world_size=world) for rank in range(world)]
+    batches = [[batch for _ in range(12 // len(one)) for batch in one] for one in ranks]
+    for step in range(len(batches[0])):
+        union = sorted(index for rank in batches for index in rank[step])
         assert union == samplers()[name].indices(step).tolist()
 
 
-def test_lot_sampler_in_a_plain_loader():
+def test_batch_sampler_in_a_plain_loader():
     sampler = samplers()["min-sep"]
-    loader = DataLoader(dataset(), batch_sampler=LotSampler(sampler))
-    found = [batch[0].tolist() for _ in range(3) for batch in loader]
+    loader = DataLoader(dataset(), batch_sampler=PrivateBatchSampler(sampler))
+    found = [microbatch[0].tolist() for _ in range(3) for microbatch in loader]
     assert found == [samplers()["min-sep"].indices(step).tolist() for step in range(12)]
     assert list(loader) == []
     assert sampler.steps_taken == 12
@@ -354,24 +356,30 @@ def loaded(data, **options):
 @pytest.mark.parametrize(
     ("build", "expected"),
     [
-        (dataset, dm.Uniqueness.FLATTENED),
-        (lambda: Subset(dataset(40), range(SIZE)), dm.Uniqueness.FLATTENED),
-        (lambda: StackDataset(dataset(), list(range(SIZE))), dm.Uniqueness.FLATTENED),
+        (dataset, dm.certificates.Uniqueness.FLATTENED),
+        (lambda: Subset(dataset(40), range(SIZE)), dm.certificates.Uniqueness.FLATTENED),
+        (lambda: StackDataset(dataset(), list(range(SIZE))), dm.certificates.Uniqueness.FLATTENED),
         (
             lambda: CanaryData(TensorDataset(torch.ones(9, 2), torch.zeros(9)), 4, target=0, rng=1),
             "flattened",
         ),
-        (Wrapped, dm.Uniqueness.NOT_CHECKED),
-        (lambda: ConcatDataset([dataset(), Wrapped()]), dm.Uniqueness.NOT_CHECKED),
-        (lambda: Shifted(dataset(), range(5)), dm.Uniqueness.NOT_CHECKED),
-        (Method, dm.Uniqueness.EXAMPLE_IDS),
-        (lambda: Wrapped(range(SIZE)), dm.Uniqueness.EXAMPLE_IDS),
-        (lambda: Wrapped([("person", i) for i in range(SIZE)]), dm.Uniqueness.EXAMPLE_IDS),
-        (lambda: Subset(Wrapped([str(i) for i in range(SIZE)]), [3, -1]), dm.Uniqueness.EXAMPLE_IDS),
-        (lambda: ConcatDataset([Method(), Wrapped([10**12 + 40], 1)]), dm.Uniqueness.EXAMPLE_IDS),
+        (Wrapped, dm.certificates.Uniqueness.NOT_CHECKED),
+        (lambda: ConcatDataset([dataset(), Wrapped()]), dm.certificates.Uniqueness.NOT_CHECKED),
+        (lambda: Shifted(dataset(), range(5)), dm.certificates.Uniqueness.NOT_CHECKED),
+        (Method, dm.certificates.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped(range(SIZE)), dm.certificates.Uniqueness.EXAMPLE_IDS),
+        (lambda: Wrapped([("person", i) for i in range(SIZE)]), dm.certificates.Uniqueness.EXAMPLE_IDS),
+        (
+            lambda: Subset(Wrapped([str(i) for i in range(SIZE)]), [3, -1]),
+            dm.certificates.Uniqueness.EXAMPLE_IDS,
+        ),
+        (
+            lambda: ConcatDataset([Method(), Wrapped([10**12 + 40], 1)]),
+            dm.certificates.Uniqueness.EXAMPLE_IDS,
+        ),
         (lambda: Wrapped(np.arange(SIZE, dtype=np.uint64) + np.uint64(2**63 - 5)), "by example_ids"),
         # What has ids and what has none cannot be compared.
-        (lambda: StackDataset(Method(), dataset()), dm.Uniqueness.NOT_CHECKED),
+        (lambda: StackDataset(Method(), dataset()), dm.certificates.Uniqueness.NOT_CHECKED),
     ],
 )
 def test_a_loader_says_how_its_examples_were_compared(build, expected):
@@ -469,9 +477,9 @@ def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
     for data in (held, [*examples, examples[2]], ["a constant", *examples, examples[2]]):
         with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
             check_unique(data)
-    assert check_unique(held[:5]) == dm.Uniqueness.FLATTENED
+    assert check_unique(held[:5]) == dm.certificates.Uniqueness.FLATTENED
     # Plain values are often one object without being one example: their places count.
-    assert check_unique([1, 1, "a", "a", *examples]) == dm.Uniqueness.FLATTENED
+    assert check_unique([1, 1, "a", "a", *examples]) == dm.certificates.Uniqueness.FLATTENED
     plain = [1, 1, *examples]
     with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
         check_unique(ConcatDataset([plain, Subset(plain, [1])]))
@@ -496,10 +504,10 @@ class InLists(WithoutFirst):
 
 @pytest.mark.parametrize("kind", [WithoutFirst, InLists])
 def test_an_empty_batch_has_the_shape_of_any_example_that_is_there(kind):
-    """A run must not end at its first empty batch because of who is absent."""
+    """A run must not end at its first empty microbatch because of who is absent."""
     collate = Collation(torch.utils.data.default_collate, OneByOne(kind()))
-    count, batch, _ = collate([])
-    assert (count, batch.shape) == (0, (0, 2))
+    count, microbatch, _ = collate([])
+    assert (count, microbatch.shape) == (0, (0, 2))
     assert collate([torch.ones(2)])[0] == 1
     with pytest.raises((KeyError, IndexError), match=r"a gap|no example"):
         Collation(torch.utils.data.default_collate, OneByOne(Subset(kind(), [0])))([])

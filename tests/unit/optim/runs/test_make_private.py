@@ -7,13 +7,13 @@ import torch
 from torch.utils.data import DataLoader
 
 import dpmech as dm
-from dpmech.documents.claim import with_checksum
+from dpmech.certificates.claim import with_checksum
 from dpmech.optim import (
+    BatchOptimizer,
     ClippedSum,
     FlatClipping,
-    LotOptimizer,
-    LotSampler,
     PerLayerClipping,
+    PrivateBatchSampler,
     PrivateLoader,
     PrivateOptimizer,
     clipped_gradients,
@@ -82,8 +82,8 @@ def test_a_run_is_that_of_sampler_and_private_optimizer(name):
     )
     x, target = data().tensors
     for step in range(N):
-        lot = torch.from_numpy(private_loader.sampler.indices(step))
-        by_hand.accumulate(clipped_gradients(reference, cross_entropy, (x[lot], target[lot]), 1.0))
+        batch = torch.from_numpy(private_loader.sampler.indices(step))
+        by_hand.accumulate(clipped_gradients(reference, cross_entropy, (x[batch], target[batch]), 1.0))
         by_hand.step()
     torch.testing.assert_close(found, weights(reference), rtol=1e-6, atol=1e-7)
     record = optimizer.run_record()
@@ -104,14 +104,14 @@ def test_opacus_and_functional_gradients_agree_in_physical_batches(name, most):
     torch.testing.assert_close(functional, train(*made(CALS[name])), rtol=1e-5, atol=1e-6)
 
 
-def test_lot_complete_tells_schedulers_when_to_step():
+def test_batch_complete_tells_schedulers_when_to_step():
     _, optimizer, loader = parts = made(functional=False, max_physical_batch_size=2)
     model = parts[0]
     flags = []
     for x, target in loader:
         optimizer.zero_grad()
         F.cross_entropy(model(x), target).backward()
-        flags.append(optimizer.lot_complete)
+        flags.append(optimizer.batch_complete)
         optimizer.step()
     assert flags == [False, False, True] * 4
     assert optimizer.record.steps == 4
@@ -215,9 +215,9 @@ def test_a_checkpoint_goes_on_bit_for_bit(name, stop, functional, tmp_path):
     assert load_checkpoint(tmp_path / "run.pt", *second) == {"epoch": 3}
     assert torch.equal(train(*second), expected)
     saved = first[1].run_record()
-    continuity = dataclasses.replace(saved.continuity, loads=1)
+    checkpoint_history = dataclasses.replace(saved.checkpoint_history, loads=1)
     assert second[1].run_record() == dataclasses.replace(
-        whole[1].run_record(), sampler=saved.sampler, continuity=continuity
+        whole[1].run_record(), sampler=saved.sampler, checkpoint_history=checkpoint_history
     )
     assert [path.name for path in tmp_path.iterdir()] == ["run.pt"]
 
@@ -239,10 +239,10 @@ def test_bad_checkpoints(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".part")]
     train(*parts, steps=2)
     save_checkpoint(tmp_path / "run.pt", *parts)
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         load_checkpoint(tmp_path / "run.pt", *made(calibration(eps=7.0)))
     optimizer = made()[1]
-    with pytest.raises(dm.CertificateError, match="loader stands at 0"):
+    with pytest.raises(dm.exceptions.CertificateError, match="loader stands at 0"):
         optimizer.load_state_dict(parts[1].state_dict())
 
 
@@ -259,7 +259,7 @@ def test_state_belongs_between_steps(tmp_path):
         save_checkpoint(tmp_path / "run.pt", model, optimizer, loader)
 
 
-# ---- one example, one clipped gradient; one lot, one step
+# ---- one example, one clipped gradient; one batch, one step
 
 
 def test_an_example_counts_once():
@@ -293,9 +293,9 @@ def test_sums_without_a_count_are_taken_for_the_batch():
     assert optimizer.record.steps == 1
 
 
-def test_steps_belong_to_lots():
+def test_steps_belong_to_batches():
     model, optimizer, loader = made()
-    with pytest.raises(dm.UnsupportedCombinationError, match="without a lot"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="without a batch"):
         optimizer.step()
     batches = iter(loader)
     x, target = next(batches)
@@ -303,7 +303,7 @@ def test_steps_belong_to_lots():
         optimizer.step()
     model.backward(x, target)
     optimizer.step()
-    with pytest.raises(dm.UnsupportedCombinationError, match="1 steps were taken on 1 lots"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="1 steps were taken on 1 batches"):
         optimizer.step()
     next(batches)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"before optimizer\.step"):
@@ -321,7 +321,7 @@ def test_hooks_run_once_a_step():
     assert seen == ["before", "after"] * 2
 
 
-def test_closures_with_whole_lots_only():
+def test_closures_with_whole_batches_only():
     model, optimizer, loader = made(functional=False)
     batches = iter(loader)
     x, target = next(batches)
@@ -342,11 +342,11 @@ def test_closures_with_whole_lots_only():
 def test_past_the_horizon():
     model, optimizer, loader = made()
     train(model, optimizer, loader)
-    with pytest.raises(dm.HorizonError):
+    with pytest.raises(dm.exceptions.HorizonError):
         next(iter(loader))
 
 
-def test_empty_lots_are_steps_of_noise():
+def test_empty_batches_are_steps_of_noise():
     cal = calibration(dm.Poisson(1e-6), dm.Identity(N))
     for functional in (True, False):
         model, optimizer, loader = made(cal, functional=functional)
@@ -381,7 +381,11 @@ def batch_norm():
             "DistributedSampler",
         ),
         (
-            {"loader": lambda: DataLoader(data(), batch_sampler=LotSampler(BallsInBinsSampler(SIZE, 4, N)))},
+            {
+                "loader": lambda: DataLoader(
+                    data(), batch_sampler=PrivateBatchSampler(BallsInBinsSampler(SIZE, 4, N))
+                )
+            },
             "batches of its own",
         ),
         ({"loader": lambda: DataLoader(data(), batch_size=None)}, "batches of its own"),
@@ -464,7 +468,7 @@ def test_layers_with_statistics(layer, fault):
     ],
 )
 def test_other_numbers_than_certified(cal, options, match):
-    with pytest.raises(dm.CertificateError, match=match):
+    with pytest.raises(dm.exceptions.CertificateError, match=match):
         made(cal, **options)
 
 
@@ -553,15 +557,15 @@ def test_without_opacus(monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "opacus.grad_sample", None)
-    with pytest.raises(dm.MissingDependencyError, match=r"\.\[opacus\]"):
+    with pytest.raises(dm.exceptions.MissingDependencyError, match=r"\.\[opacus\]"):
         made(functional=False)
 
 
 def test_a_loader_of_another_certificate():
     model = classifier()
     loader = PrivateLoader(DataLoader(data()), SequentialSampler(SIZE, dm.MinSep(2), N))
-    with pytest.raises(dm.CertificateError, match="certified is MinSep"):
-        LotOptimizer(loader, torch.optim.SGD(model.parameters(), lr=0.1), CAL, expected_batch_size=5)
+    with pytest.raises(dm.exceptions.CertificateError, match="certified is MinSep"):
+        BatchOptimizer(loader, torch.optim.SGD(model.parameters(), lr=0.1), CAL, expected_batch_size=5)
 
 
 def test_shuffling_is_open_to_every_step():
@@ -576,7 +580,7 @@ def test_participations_that_went_astray_are_not_recorded():
     model, optimizer, loader = made()
     train(model, optimizer, loader, steps=3)
     loader.tracker.record(3, np.array([3]))
-    with pytest.raises(dm.CertificateError, match="3 steps were taken on 4 lots"):
+    with pytest.raises(dm.exceptions.CertificateError, match="3 steps were taken on 4 batches"):
         optimizer.run_record()
 
 
@@ -584,7 +588,7 @@ def test_forged_claims_are_refused_in_the_record():
     model, optimizer, loader = made()
     train(model, optimizer, loader)
     optimizer._claim = dataclasses.replace(CAL, achieved=CAL.achieved.scaled(0.5))
-    with pytest.raises(dm.CertificateError, match="was edited after it was computed"):
+    with pytest.raises(dm.exceptions.CertificateError, match="was edited after it was computed"):
         optimizer.run_record()
     optimizer._claim = with_checksum(optimizer._claim)
     record = optimizer.run_record()

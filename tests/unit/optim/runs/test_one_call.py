@@ -61,7 +61,7 @@ def test_epsilon_spent_before_the_first_step_and_at_another_delta():
 
 
 def test_strategies_from_their_number_of_steps():
-    optimizer = made(strategy=lambda n: dm.LambdaCGD(n, 0.5), method=dm.Rdp())[1]
+    optimizer = made(strategy=lambda n: dm.LambdaCGD(n, 0.5), method=dm.methods.Rdp())[1]
     assert optimizer.claim.strategy == dm.LambdaCGD(PLAN.n, 0.5)
     assert optimizer.claim.participation == dm.BallsInBins(PLAN.bins)
     optimizer = made(

@@ -30,7 +30,7 @@ SCHEMES = [
     "poisson",
     "users",
     "users in groups",
-    "rests",
+    "b-min-sep",
     "cyclic",
     "bins",
     "users in bins",
@@ -83,7 +83,7 @@ def run(monkeypatch, cal, data, *, shuffle=False, batch_size=1, loss=linear_loss
             else:
                 model.backward(x, y)
             optimizer.step()
-            if optimizer.lot_complete:
+            if optimizer.batch_complete:
                 seen.append([param.detach().clone() for param in model.parameters()])
                 seen.append([param.grad.clone() for param in model.parameters()])
     record = optimizer.run_record()
@@ -253,7 +253,7 @@ def test_a_calibration_carries_it():
     assert (optimizer.expected_batch_size, optimizer.run_record().certificate.dataset_size) == (8.0, 40)
     assert str(optimizer.run_record()).endswith("; declared dataset size 40")
     assert "public" not in str(optimizer.run_record())
-    with pytest.raises(dm.CertificateError, match="dataset_size is certified as 40, got 41"):
+    with pytest.raises(dm.exceptions.CertificateError, match="dataset_size is certified as 40, got 41"):
         made(cal, 41, dataset_size=41)
     for bad in (0, 1.5, "40"):
         with pytest.raises(dm.InvalidParameterError, match="dataset_size"):
@@ -277,7 +277,9 @@ def test_a_mismatch_is_told_without_the_real_size(name, options):
         sgd = torch.optim.SGD(model.parameters(), lr=0.1)
         loader = DataLoader(real, batch_size=options.get("batch_size", 1))
         given = {key: value for key, value in options.items() if key != "batch_size"}
-        with pytest.raises(dm.CertificateError, match="differs from the dataset by more than 10%") as caught:
+        with pytest.raises(
+            dm.exceptions.CertificateError, match="differs from the dataset by more than 10%"
+        ) as caught:
             make_private(model, sgd, loader, saved.calibration(name), loss=linear_loss, **given)
         told.add((str(caught.value), caught.value.claimed, caught.value.recomputed))
     assert len(told) == 1
@@ -290,13 +292,18 @@ def test_a_mismatch_is_told_without_the_real_size(name, options):
 def test_declared_sizes_that_contradict_each_other_are_both_named(size):
     cal = saved.calibration("poisson")
     certified = cal.certificate(expected_batch_size=8)
-    with pytest.raises(dm.CertificateError, match=r"expected_batch_size is certified as 8\.0, got 32\.0"):
+    with pytest.raises(
+        dm.exceptions.CertificateError, match=r"expected_batch_size is certified as 8\.0, got 32\.0"
+    ):
         made(certified, size, expected_batch_size=32)
     with pytest.raises(
-        dm.CertificateError, match=r"times processes is 32, and the certificate's .* is 8: two declared sizes"
+        dm.exceptions.CertificateError,
+        match=r"times processes is 32, and the certificate's .* is 8: two declared sizes",
     ):
         made(certified, size, batch_size=32)
-    with pytest.raises(dm.CertificateError, match=r"times processes is 32, and expected_batch_size is 8:"):
+    with pytest.raises(
+        dm.exceptions.CertificateError, match=r"times processes is 32, and expected_batch_size is 8:"
+    ):
         made(cal, size, batch_size=32, expected_batch_size=8)
 
 
@@ -305,7 +312,9 @@ def test_a_batch_of_users_says_that_it_counts_users():
     data = UserDataset(examples(SIZE), [i // 4 for i in range(SIZE)], 4)  # 10 users, 5 a batch
     model = nn.Linear(3, 1, bias=False)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
-    with pytest.raises(dm.CertificateError, match=r"is 20 \(users, not examples: items of a UserDataset\)"):
+    with pytest.raises(
+        dm.exceptions.CertificateError, match=r"is 20 \(users, not examples: items of a UserDataset\)"
+    ):
         make_private(model, sgd, DataLoader(data), cal, CLIP, loss=linear_loss, expected_batch_size=20)
 
 
@@ -351,14 +360,14 @@ def test_under_zero_out_the_claim_says_that_it_is_public():
     assert "The dataset size, 40, is public." in str(record.certificate)
     assert str(record).endswith("dataset size 40, public")
     assert json.loads(record.to_json())["certificate"]["claim"]["dataset_size"] == SIZE
-    with pytest.raises(dm.CertificateError, match="dataset_size is 41, the dataset has 40"):
+    with pytest.raises(dm.exceptions.CertificateError, match="dataset_size is 41, the dataset has 40"):
         made(cal, dataset_size=41)
-    with pytest.raises(dm.CertificateError, match="over 40 examples gives lots of 8"):
+    with pytest.raises(dm.exceptions.CertificateError, match="over 40 examples gives batches of 8"):
         made(cal, expected_batch_size=11)
 
 
 def test_a_stated_size_is_that_of_the_participation():
-    cal = saved.calibration("fixed lots")
+    cal = saved.calibration("fixed batches")
     assert not cal.mechanism.hides_size
     with pytest.raises(dm.InvalidParameterError, match="dataset_size must be None or that of"):
         cal.certificate(dataset_size=31)
@@ -451,7 +460,7 @@ def test_a_trainer_tells_nothing_of_it(name, monkeypatch, tmp_path, caplog, caps
         trainer.train()
         trainer.save_model(str(folder / "model"))
         state = json.loads((folder / "checkpoint-12" / "trainer_state.json").read_text())
-        lots = trainer.get_train_dataloader()
+        batches = trainer.get_train_dataloader()
         shown = [line for line in capsys.readouterr().out.splitlines() if "runtime" not in line]
         logged = [one.getMessage() for one in caplog.records]
         seen.append(
@@ -462,7 +471,7 @@ def test_a_trainer_tells_nothing_of_it(name, monkeypatch, tmp_path, caplog, caps
                 str(kept_still(trainer.state.log_history)),
                 str(logged),
                 str(shown),
-                (len(lots), trainer.num_examples(lots)),
+                (len(batches), trainer.num_examples(batches)),
             )
         )
         trainer.run[1].close()

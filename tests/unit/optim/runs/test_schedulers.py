@@ -59,11 +59,13 @@ def test_another_schedule_that_nothing_is_known_of_is_in_the_record(tmp_path):
     path = tmp_path / "run.pt"
     parts, schedule = built(quick)
     save_checkpoint(path, *parts)
-    assert train(parts, schedule).continuity.settings == dm.Kept.SAME  # the first of its kind
+    assert (
+        train(parts, schedule).checkpoint_history.settings == dm.certificates.CheckpointMatch.SAME
+    )  # the first of its kind
     parts, schedule = built(quick)
     load_checkpoint(path, *parts)
     record = train(parts, schedule)
-    assert record.continuity.settings == dm.Kept.UNKNOWN
+    assert record.checkpoint_history.settings == dm.certificates.CheckpointMatch.UNKNOWN
     assert "settings of later steps not compared" in str(record)
     read = dm.RunRecord.from_json(record.to_json())
     assert read == record
@@ -71,7 +73,9 @@ def test_another_schedule_that_nothing_is_known_of_is_in_the_record(tmp_path):
     assert "settings of later steps not compared" in details[0]
     parts, _ = built()
     load_checkpoint(path, *parts)
-    assert train(parts, None).continuity.settings == dm.Kept.SAME  # nothing changed
+    assert (
+        train(parts, None).checkpoint_history.settings == dm.certificates.CheckpointMatch.SAME
+    )  # nothing changed
 
 
 def test_what_changed_before_a_state_stays_in_it(tmp_path):
@@ -80,7 +84,7 @@ def test_what_changed_before_a_state_stays_in_it(tmp_path):
     train_then_save(path, parts, schedule)
     parts, _ = built()
     load_checkpoint(path, *parts)
-    assert train(parts, None).continuity.settings == dm.Kept.UNKNOWN
+    assert train(parts, None).checkpoint_history.settings == dm.certificates.CheckpointMatch.UNKNOWN
 
 
 def train_then_save(path, parts, schedule, **options):
@@ -141,14 +145,14 @@ def test_a_scheduler_is_compared(name, late, tmp_path):
         rates = schedule.get_last_lr()
         train(parts, schedule)
     parts, schedule = built(other)
-    with pytest.raises(dm.CertificateError, match="another scheduler"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another scheduler"):
         load_checkpoint(path, *parts, scheduler=schedule)
     parts, schedule = built(one)
     load_checkpoint(path, *parts, scheduler=schedule)
     assert schedule.get_last_lr() == rates
     record = train(parts, schedule)
-    assert record.continuity.settings == dm.Kept.SAME
-    assert record.continuity.loads == 1
+    assert record.checkpoint_history.settings == dm.certificates.CheckpointMatch.SAME
+    assert record.checkpoint_history.loads == 1
 
 
 def test_a_scheduler_is_not_left_out(tmp_path):
@@ -156,13 +160,13 @@ def test_a_scheduler_is_not_left_out(tmp_path):
     parts, schedule = built(quick)
     save_checkpoint(path, *parts, scheduler=schedule)
     parts[1].close()
-    with pytest.raises(dm.CertificateError, match="no scheduler was handed over"):
+    with pytest.raises(dm.exceptions.CertificateError, match="no scheduler was handed over"):
         load_checkpoint(path, *built()[0])
     parts, schedule = built(quick)
     save_checkpoint(path, *parts)
     parts[1].close()
     parts, schedule = built(quick)
-    with pytest.raises(dm.CertificateError, match="no scheduler was saved"):
+    with pytest.raises(dm.exceptions.CertificateError, match="no scheduler was saved"):
         load_checkpoint(path, *parts, scheduler=schedule)
     with pytest.raises(dm.InvalidParameterError, match="scheduler"):
         save_checkpoint(path, *parts, scheduler=0.1)
@@ -188,7 +192,7 @@ def test_changes_beside_the_scheduler_are_seen(change, tmp_path):
             change(schedule.optimizer)
         model.backward(*batch)
         optimizer.step()
-    assert optimizer.run_record().continuity.settings == dm.Kept.UNKNOWN
+    assert optimizer.run_record().checkpoint_history.settings == dm.certificates.CheckpointMatch.UNKNOWN
 
 
 def test_a_schedule_by_results_is_not_known(tmp_path):
@@ -211,4 +215,4 @@ def test_a_schedule_by_results_is_not_known(tmp_path):
         model.backward(*batch)
         optimizer.step()
         schedule.step(1.0)
-    assert optimizer.run_record().continuity.settings == dm.Kept.UNKNOWN
+    assert optimizer.run_record().checkpoint_history.settings == dm.certificates.CheckpointMatch.UNKNOWN

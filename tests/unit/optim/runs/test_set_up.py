@@ -24,7 +24,11 @@ from tests.support.training import classification, classifier, declared, private
 
 F = nn.functional
 CAL = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
-SAVED = dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.SAME)
+SAVED = dm.certificates.CheckpointHistory(
+    dm.certificates.CheckpointMatch.SAME,
+    dm.certificates.CheckpointMatch.SAME,
+    dm.certificates.CheckpointMatch.SAME,
+)
 ALL_SAME = dataclasses.replace(SAVED, loads=1)
 SIZE = 40
 
@@ -57,11 +61,11 @@ def moved(path, before, after, **options):
 
 
 def refused(path, before, after, part, match=""):
-    with pytest.raises(dm.CertificateError, match=f"of another run: another {part}.*{match}"):
+    with pytest.raises(dm.exceptions.CertificateError, match=f"of another run: another {part}.*{match}"):
         moved(path, before, after)
     _, optimizer, loader = moved(path, before, after, accept_changed=(part,))
     record = optimizer.run_record()
-    assert getattr(record.continuity, part) == dm.Kept.ACCEPTED
+    assert getattr(record.checkpoint_history, part) == dm.certificates.CheckpointMatch.ACCEPTED
     assert f"another {part}" in str(record)
     assert dm.verify(record).ok
     assert loader.steps_taken == 2
@@ -162,7 +166,7 @@ LOSSES = {
 @pytest.mark.parametrize("name", list(LOSSES))
 def test_another_loss(name, tmp_path):
     before, after = LOSSES[name]
-    with pytest.raises(dm.CertificateError, match=r"another loss \(code or constants\)"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"another loss \(code or constants\)"):
         moved(tmp_path / "run.pt", {"loss": before}, {"loss": after})
     assert digest(before) == digest(before) != digest(after)
 
@@ -177,7 +181,7 @@ def test_a_loss_that_changed_is_refused_before_anything_is_loaded(tmp_path):
     refused(tmp_path / "run.pt", {}, {"loss": LOSSES["code"][1]}, "loss")
     parts = model, optimizer, loader = made(loss=LOSSES["code"][1], generator=None)
     before = [param.clone() for param in model.parameters()]
-    with pytest.raises(dm.CertificateError):
+    with pytest.raises(dm.exceptions.CertificateError):
         load_checkpoint(tmp_path / "run.pt", *parts)
     assert (loader.steps_taken, optimizer.record.steps) == (0, 0)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
@@ -276,7 +280,9 @@ def test_a_loss_under_another_python(tmp_path):
     state["loader"]["set_up"]["python"] = "3.9"
     state["loader"]["set_up"]["prints"]["loss"]["sums"] = {"code or constants": "0" * 64}
     torch.save(state, path)
-    with pytest.raises(dm.CertificateError, match=r"the loss .* made under Python 3\.9, this is 3\.1"):
+    with pytest.raises(
+        dm.exceptions.CertificateError, match=r"the loss .* made under Python 3\.9, this is 3\.1"
+    ):
         load_checkpoint(path, *made())
     load_checkpoint(path, *made(), accept_changed=["loss"])
 
@@ -294,7 +300,7 @@ def test_a_closure_over_the_model_is_no_other_loss(tmp_path):
         return {"model": model, "loss": loss}
 
     *_, loader = moved(tmp_path / "run.pt", case(1), case(2))
-    assert loader.continuity == ALL_SAME
+    assert loader.checkpoint_history == ALL_SAME
 
 
 def test_what_cannot_be_looked_into_is_said():
@@ -319,10 +325,13 @@ def test_opacus_does_not_know_the_loss(tmp_path):
     save_checkpoint(tmp_path / "run.pt", *made(loss=None))
     parts = made(loss=None, generator=None)
     load_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity == dm.Continuity(
-        dm.Kept.SAME, dm.Kept.SAME, dm.Kept.UNKNOWN, loads=1
+    assert parts[1].run_record().checkpoint_history == dm.certificates.CheckpointHistory(
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.UNKNOWN,
+        loads=1,
     )
-    with pytest.raises(dm.CertificateError, match="another loss"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another loss"):
         load_checkpoint(tmp_path / "run.pt", *made(generator=None))
 
 
@@ -382,10 +391,10 @@ MODELS = {
 def test_another_model(name, tmp_path):
     before, after = MODELS[name]
     match = r"another model \(structure\)"
-    with pytest.raises(dm.CertificateError, match=match):
+    with pytest.raises(dm.exceptions.CertificateError, match=match):
         moved(tmp_path / "run.pt", {"model": before()}, {"model": after()})
     *_, loader = moved(tmp_path / "run.pt", {"model": before()}, {"model": before()})
-    assert loader.continuity == ALL_SAME
+    assert loader.checkpoint_history == ALL_SAME
 
 
 def test_heads_of_attention_are_no_part_of_its_repr():
@@ -401,7 +410,7 @@ def test_values_that_a_checkpoint_restores_are_no_other_model(tmp_path):
     )
     nn.init.zeros_(other[0].weight)
     *_, loader = moved(tmp_path / "run.pt", {"model": one}, {"model": other.eval()})
-    assert loader.continuity == ALL_SAME
+    assert loader.checkpoint_history == ALL_SAME
 
 
 # ---- the dataset
@@ -445,7 +454,7 @@ def half(examples):
 def test_another_dataset(after, match, tmp_path):
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made())
-    with pytest.raises(dm.CertificateError, match=f"another dataset .*{match}"):
+    with pytest.raises(dm.exceptions.CertificateError, match=f"another dataset .*{match}"):
         load_checkpoint(path, *made(**after))
 
 
@@ -456,7 +465,7 @@ def test_another_dataset_may_be_accepted(tmp_path):
 def test_another_length(tmp_path):
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made())
-    with pytest.raises(dm.CertificateError, match=r"another dataset \(.*length"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"another dataset \(.*length"):
         load_checkpoint(path, *made(data(12)))
 
 
@@ -465,7 +474,7 @@ def test_all_of_a_small_dataset_is_looked_at(tmp_path):
     save_checkpoint(path, *made(data(16)))
     changed = data(16)
     changed.tensors[0][11, 2] += 1e-6
-    with pytest.raises(dm.CertificateError, match="another dataset"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another dataset"):
         load_checkpoint(path, *made(changed))
 
 
@@ -486,8 +495,8 @@ def test_random_transforms_are_no_other_dataset(function, workers, tmp_path):
     torch.manual_seed(99)
     parts = made(**case | {"loader": {"num_workers": 0}})
     load_checkpoint(path, *parts)
-    assert parts[2].continuity == ALL_SAME
-    with pytest.raises(dm.CertificateError, match="another dataset"):
+    assert parts[2].checkpoint_history == ALL_SAME
+    with pytest.raises(dm.exceptions.CertificateError, match="another dataset"):
         load_checkpoint(path, *made(Transformed(lambda x, y: (x, y))))
 
 
@@ -498,8 +507,8 @@ def test_what_differs_at_every_reading_is_left_out(tmp_path):
     save_checkpoint(path, *made(case))
     parts = made(case)
     load_checkpoint(path, *parts)
-    assert parts[2].continuity.dataset == dm.Kept.UNKNOWN
-    with pytest.raises(dm.CertificateError, match=r"another dataset \(examples\[1\]\)"):
+    assert parts[2].checkpoint_history.dataset == dm.certificates.CheckpointMatch.UNKNOWN
+    with pytest.raises(dm.exceptions.CertificateError, match=r"another dataset \(examples\[1\]\)"):
         load_checkpoint(path, *made(Transformed(lambda x, y: (x + float(chance.normal()), 1 - y))))
 
 
@@ -507,7 +516,7 @@ def test_a_dataset_that_became_random(tmp_path):
     chance = np.random.default_rng()
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made())
-    with pytest.raises(dm.CertificateError, match=r"another dataset \(examples\[0\]\)"):
+    with pytest.raises(dm.exceptions.CertificateError, match=r"another dataset \(examples\[0\]\)"):
         load_checkpoint(path, *made(Transformed(lambda x, y: (x + float(chance.normal()), y))))
 
 
@@ -533,7 +542,7 @@ def test_gaps_of_canaries(tmp_path):
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made(**case(1)))
     load_checkpoint(path, *made(**case(1)))
-    with pytest.raises(dm.CertificateError, match="another dataset"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another dataset"):
         load_checkpoint(path, *made(**case(2)))
 
 
@@ -573,17 +582,22 @@ def test_an_accepted_change_stays_in_the_record(tmp_path):
     again = made(loss=other, generator=None)
     load_checkpoint(path, *again)  # nothing changed since
     record = again[1].run_record()
-    assert record.continuity == dm.Continuity(dm.Kept.SAME, dm.Kept.SAME, dm.Kept.ACCEPTED, loads=2)
+    assert record.checkpoint_history == dm.certificates.CheckpointHistory(
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.SAME,
+        dm.certificates.CheckpointMatch.ACCEPTED,
+        loads=2,
+    )
     assert any("took the responsibility" in line for line in dm.verify(record, rigorous=True).failures)
-    with pytest.raises(dm.CertificateError, match="another loss"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another loss"):
         load_checkpoint(path, *made(generator=None))
 
 
 def test_runs_without_checkpoints_say_so(tmp_path):
     parts = made()
-    assert parts[1].run_record().continuity is None
+    assert parts[1].run_record().checkpoint_history is None
     save_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity == SAVED
+    assert parts[1].run_record().checkpoint_history == SAVED
     load_checkpoint(tmp_path / "none.pt", *made(), missing_ok=True)
 
 
@@ -597,10 +611,10 @@ def test_a_checkpoint_without_fingerprints(tmp_path):
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made())
     state = torch.load(path)
-    for damage in ({}, {"key": "0"}, {"prints": {}}, {"continuity": {}}):
+    for damage in ({}, {"key": "0"}, {"prints": {}}, {"checkpoint_history": {}}):
         set_up = state["loader"]["set_up"] | damage if damage else {}
         torch.save(state | {"loader": state["loader"] | {"set_up": set_up}}, path)
-        with pytest.raises(dm.CertificateError, match="has no fingerprints"):
+        with pytest.raises(dm.exceptions.CertificateError, match="has no fingerprints"):
             load_checkpoint(path, *made())
 
 
@@ -668,7 +682,7 @@ def test_hooks_of_gradients_belong_to_the_model():
 
 def test_the_same_hooks_are_the_same_model(tmp_path):
     parts = moved(tmp_path / "run.pt", *({"model": with_hook("forward", doubled)} for _ in range(2)))
-    assert parts[1].run_record().continuity == ALL_SAME
+    assert parts[1].run_record().checkpoint_history == ALL_SAME
 
 
 def test_another_optimizer_does_not_go_on(tmp_path):
@@ -686,14 +700,14 @@ def test_another_optimizer_does_not_go_on(tmp_path):
     optimizer.step()
     save_checkpoint(path, model, optimizer, loader)
     optimizer.close()
-    with pytest.raises(dm.CertificateError, match="another optimizer"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another optimizer"):
         load_checkpoint(path, *runs[1])
 
 
 @pytest.mark.parametrize("sizes", [(None, 4), (4, 5)])
 def test_another_physical_batch_size_does_not_go_on(tmp_path, sizes):
     before, after = ({"max_physical_batch_size": size} for size in sizes)
-    with pytest.raises(dm.CertificateError, match="physical batches"):
+    with pytest.raises(dm.exceptions.CertificateError, match="microbatches"):
         moved(tmp_path / "run.pt", before, after)
     moved(tmp_path / "run.pt", before, before)
 
@@ -727,19 +741,19 @@ def resumed(state, **options):
 def test_bare_states_know_their_run():
     """Two records with one noise, each of another dataset: who has both results subtracts the noise."""
     state = bare(stepped(made(), 2))
-    with pytest.raises(dm.CertificateError, match="of another run: another dataset"):
+    with pytest.raises(dm.exceptions.CertificateError, match="of another run: another dataset"):
         resumed(state, dataset=classification(SIZE, seed=9))
-    with pytest.raises(dm.CertificateError, match="of another run: another loss"):
+    with pytest.raises(dm.exceptions.CertificateError, match="of another run: another loss"):
         resumed(state, loss=lambda model, x, target: 2.0 * plain_loss(model, x, target))
-    with pytest.raises(dm.CertificateError, match="of another run: another model"):
+    with pytest.raises(dm.exceptions.CertificateError, match="of another run: another model"):
         resumed(state, model=classifier(nn.ReLU()))
     parts = stepped(resumed(state), 1)
     record = parts[1].run_record()
-    assert record.continuity == ALL_SAME
+    assert record.checkpoint_history == ALL_SAME
     assert "went on from a saved state once" in str(record)
     assert dm.verify(record, rigorous=False).ok
     again = resumed(bare(parts))
-    assert dm.RunRecord.from_json(again[1].run_record().to_json()).continuity.loads == 2
+    assert dm.RunRecord.from_json(again[1].run_record().to_json()).checkpoint_history.loads == 2
 
 
 @pytest.mark.parametrize("by", ["file", "bare states"])
@@ -808,7 +822,7 @@ def test_other_weights_are_the_callers_responsibility(tmp_path):
     clamp(one[0])
     one[1].note_weights()
     stepped(one, 1)
-    assert one[1].run_record().continuity.model == dm.Kept.ACCEPTED
+    assert one[1].run_record().checkpoint_history.model == dm.certificates.CheckpointMatch.ACCEPTED
 
 
 def test_weights_that_were_changed_by_hand_are_in_the_record(tmp_path):
@@ -818,8 +832,10 @@ def test_weights_that_were_changed_by_hand_are_in_the_record(tmp_path):
     parts[1].note_weights()
     stepped(parts, 1)
     save_checkpoint(tmp_path / "run.pt", *parts)
-    assert parts[1].run_record().continuity.model == dm.Kept.SAME
+    assert parts[1].run_record().checkpoint_history.model == dm.certificates.CheckpointMatch.SAME
     parts[0].load_state_dict(parts[0].state_dict())
-    assert parts[1].run_record().continuity.model == dm.Kept.SAME  # no step came of it yet
+    assert (
+        parts[1].run_record().checkpoint_history.model == dm.certificates.CheckpointMatch.SAME
+    )  # no step came of it yet
     stepped(parts, 1)
-    assert parts[1].run_record().continuity.model == dm.Kept.UNKNOWN
+    assert parts[1].run_record().checkpoint_history.model == dm.certificates.CheckpointMatch.UNKNOWN

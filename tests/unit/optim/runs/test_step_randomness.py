@@ -115,8 +115,8 @@ WAYS = {
 def test_an_absent_example_moves_no_draws_of_later_steps(way, monkeypatch):
     if "hooks" in way:
         pytest.importorskip("opacus")
-    whole, lots = sums(monkeypatch, Rows(), generator=1, **WAYS[way])
-    without, _ = sums(monkeypatch, Rows(gone=lots[0][0]), generator=1, **WAYS[way])
+    whole, batches = sums(monkeypatch, Rows(), generator=1, **WAYS[way])
+    without, _ = sums(monkeypatch, Rows(gone=batches[0][0]), generator=1, **WAYS[way])
     assert not torch.equal(whole[0], without[0])
     assert torch.equal(whole[1:], without[1:])
 
@@ -143,7 +143,7 @@ def test_datasets_draw_by_a_secret_too(draw, workers, monkeypatch):
     assert not torch.equal(found(), found())
 
 
-def test_batches_of_a_lot_draw_other_numbers():
+def test_batches_of_a_batch_draw_other_numbers():
     """The same numbers would tie the masks of one example to those of another."""
     loader = PrivateLoader(DataLoader(Rows()), sampler_for(CAL, SIZE), max_physical_batch_size=2)
     drawn, masks = set(), set()

@@ -162,7 +162,7 @@ def by_hand(model, batch):
     return total
 
 
-def first_lot(name, loss, **options):
+def first_batch(name, loss, **options):
     make, data, collate = MODELS[name]
     torch.manual_seed(0)
     model = make().train()
@@ -176,9 +176,9 @@ def first_lot(name, loss, **options):
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_of_one_example(name, mode):
     loss = masked_loss if name in ("bert", "bert, frozen embeddings", "t5") else own_loss
-    model, (private, optimizer, _), batch = first_lot(name, loss, clipping_mode=mode)
+    model, (private, optimizer, _), batch = first_batch(name, loss, clipping_mode=mode)
     value = private.backward(**batch, return_loss=True)
-    for one, other in zip(optimizer._lot.take(), by_hand(model, batch), strict=True):
+    for one, other in zip(optimizer._batch.take(), by_hand(model, batch), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(value, batch_loss(model, batch).detach(), rtol=1e-5, atol=1e-6)
 
@@ -187,11 +187,11 @@ def test_losses_of_one_example(name, mode):
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "t5"])
 def test_the_loop_of_opacus(name):
     """Positions that come as a batch of one are those of every example."""
-    model, (private, optimizer, _), batch = first_lot(name, None)
+    model, (private, optimizer, _), batch = first_batch(name, None)
     optimizer.zero_grad()
     batch_loss(private, batch).backward()
     optimizer.accumulate()
-    found = [one.clone() for one in optimizer._lot.take()]
+    found = [one.clone() for one in optimizer._batch.take()]
     optimizer.close()
     plain = MODELS[name][0]()
     plain.load_state_dict(model.state_dict())
@@ -202,10 +202,10 @@ def test_the_loop_of_opacus(name):
 def test_what_does_not_work_says_what_does():
     words = r"masking_utils\.py.*four dimensions.*Privacy"
     with pytest.raises(dm.UnsupportedCombinationError, match=words) as caught:
-        first_lot("bert", own_loss)
+        first_batch("bert", own_loss)
     assert "attn_implementation='eager'" in str(caught.value)
     assert len(str(caught.value)) <= 600  # with a line of the model
-    _, (private, *_), batch = first_lot("t5", None)
+    _, (private, *_), batch = first_batch("t5", None)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"relative_attention_bias .* called with"):
         batch_loss(private, batch)
 
@@ -241,7 +241,7 @@ def test_half_precision(loss):
         optimizer.accumulate()
     else:
         private.backward(**batch)
-    found = torch.cat([one.flatten() for one in optimizer._lot.take()])
+    found = torch.cat([one.flatten() for one in optimizer._batch.take()])
     plain = gpt2().bfloat16()
     plain.load_state_dict(model.state_dict())
     expected = torch.cat([one.flatten() for one in by_hand(plain, batch)])

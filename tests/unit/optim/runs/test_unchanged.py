@@ -24,7 +24,7 @@ from tests.support.training import private_run, regression, squared_error
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
 SIZE, N = 24, 6
-CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # lots of 8
+CAL = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.FixedEpochs(2))  # batches of 8
 MODES = ["loss", "opacus"]
 
 
@@ -429,8 +429,8 @@ def made_twice(x, y):
     model.backward(x, y)
 
 
-def test_the_graph_of_another_lot():
-    """A call of the lot before, whose backward pass comes with this one."""
+def test_the_graph_of_another_batch():
+    """A call of the batch before, whose backward pass comes with this one."""
     model, optimizer, loader = made(linear(), "opacus")
     batches = iter(loader)
     x, y = next(batches)
@@ -487,7 +487,7 @@ def test_weights_may_be_shared_within_one_call():
         batches = iter(loader)
         backward(private, next(batches))
         optimizer.accumulate()
-        sums.append([one.clone() for one in optimizer._lot._sums])
+        sums.append([one.clone() for one in optimizer._batch._sums])
         optimizer.step()
         optimizer.zero_grad()
         backward(private, next(batches))

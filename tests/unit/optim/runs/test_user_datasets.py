@@ -119,7 +119,7 @@ def test_a_run_of_users_takes_its_steps():
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_no_user_is_split_over_physical_batches(most):
-    """What a lot adds is the same however few users are held at once."""
+    """What a batch adds is the same however few users are held at once."""
     data = UserDataset(examples(), IDS, MOST)
     found = []
     for seed, physical in enumerate((None, most)):
@@ -127,7 +127,7 @@ def test_no_user_is_split_over_physical_batches(most):
             USERS, data, unit="user", max_physical_batch_size=physical, generator=10 * most + seed
         )
         model.backward(*next(iter(loader)))
-        found.append(torch.cat([one.double().flatten() for one in optimizer._lot.take()]))
+        found.append(torch.cat([one.double().flatten() for one in optimizer._batch.take()]))
     torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-7)
     assert 0.0 < float(found[1].norm()) <= 3 * 1.0
 
@@ -163,16 +163,16 @@ class OfTwo:
 
 @pytest.mark.parametrize("kind", [UserDataset, UserExamples])
 def test_processes_keep_the_same_examples(kind, monkeypatch):
-    """A place in a lot is an example: were it another one elsewhere, a user could add more than certified."""
+    """A place in a batch is one example: otherwise a user could add more than certified."""
     ids, data = ["ann"] * 40, list(range(40))
     check_same_choice(kind(data, ids, 3, keyed=True), None)  # a single process
     monkeypatch.setattr(agreement, "dist", OfTwo())
     monkeypatch.setattr(OfTwo, "other", None)
     check_same_choice(kind(data, ids, 3, keyed=True, rng=5), None)
     check_same_choice(kind(data, ids, 3, keyed=True, rng=5), None)
-    with pytest.raises(dm.CertificateError, match="which examples of users are kept"):
+    with pytest.raises(dm.exceptions.CertificateError, match="which examples of users are kept"):
         check_same_choice(kind(data, ids, 3, keyed=True), None)
-    with pytest.raises(dm.CertificateError, match="which examples of users are kept"):
+    with pytest.raises(dm.exceptions.CertificateError, match="which examples of users are kept"):
         made(SEVERAL if kind is UserExamples else USERS, kind(examples(), IDS, 2), generator=7)
 
 
@@ -215,10 +215,12 @@ def trained(model, optimizer, loader):
 
 def test_a_run_that_spreads_examples_of_one_user_over_groups_is_stopped():
     model, optimizer, loader = made(TOGETHER, UserExamples(examples(), IDS, MOST), unit="user")
-    lots = loader.sampler
-    lots._owners = None  # the planted fault: every example by itself
-    lots._prepare()
-    with pytest.raises(dm.CertificateError, match="examples of one user are in two of the 2 groups"):
+    batches = loader.sampler
+    batches._owners = None  # the planted fault: every example by itself
+    batches._prepare()
+    with pytest.raises(
+        dm.exceptions.CertificateError, match="examples of one user are in two of the 2 groups"
+    ):
         trained(model, optimizer, loader)
 
 
@@ -255,7 +257,13 @@ def test_unsampled_examples_of_users_take_their_steps():
             dm.UnsupportedCombinationError,
             "clipping_mode='ghost'",
         ),
-        (USERS, UserDataset(examples(), IDS, 2), {"unit": "example"}, dm.CertificateError, "hides one user"),
+        (
+            USERS,
+            UserDataset(examples(), IDS, 2),
+            {"unit": "example"},
+            dm.exceptions.CertificateError,
+            "hides one user",
+        ),
         (
             USERS,
             UserDataset(examples(), IDS, 2),
@@ -271,14 +279,14 @@ def test_unsampled_examples_of_users_take_their_steps():
             dm.UnsupportedCombinationError,
             "are users, and the claim",
         ),
-        (EXAMPLES, examples(), {"unit": "user"}, dm.CertificateError, "hides one example"),
+        (EXAMPLES, examples(), {"unit": "user"}, dm.exceptions.CertificateError, "hides one example"),
         (TOGETHER, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (SEVERAL, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (
             SEVERAL,
             UserExamples(examples(), IDS, MOST + 1),
             {},
-            dm.CertificateError,
+            dm.exceptions.CertificateError,
             "up to 4 examples, 3 are",
         ),
     ],
@@ -317,7 +325,7 @@ def test_records_of_several_owners_are_trained_on_under_zero_out():
         (
             ZEROED,
             UserExamples(examples(), OWNERS, MOST + 1, several_owners=True),
-            dm.CertificateError,
+            dm.exceptions.CertificateError,
             "up to 4 examples, 3 are",
         ),
         (
@@ -345,7 +353,7 @@ def test_shared_records_are_the_same_in_all_processes(monkeypatch):
     monkeypatch.setattr(OfTwo, "other", None)
     check_same_choice(UserExamples(examples(), OWNERS, 2, several_owners=True), None)
     check_same_choice(UserExamples(examples(), list(map(set, OWNERS)), 2, several_owners=True), None)
-    with pytest.raises(dm.CertificateError, match="which examples of users are kept"):
+    with pytest.raises(dm.exceptions.CertificateError, match="which examples of users are kept"):
         check_same_choice(UserExamples(examples(), OWNERS, 1, several_owners=True), None)
 
 

@@ -74,17 +74,17 @@ def test_views_are_averaged_before_they_are_clipped(loss, stored, mode):
     views = MeanOverViews(loss) if stored else MeanOverViews(loss, shifted, VIEWS)
     private, optimizer, loader = run(dataset, views, clipping_mode=mode)
     private.backward(*next(iter(loader)))
-    found = torch.cat([one.double().flatten() for one in optimizer._lot.take()])
+    found = torch.cat([one.double().flatten() for one in optimizer._batch.take()])
     torch.testing.assert_close(found, by_hand(), rtol=1e-5, atol=1e-7)
     assert float(found.norm()) <= SIZE * CLIP
 
 
 def test_views_of_one_example_are_never_clipped_apart():
-    """Physical batches hold whole examples: one at a time gives what the whole lot gives."""
+    """Microbatches hold whole examples: one at a time gives what the whole batch gives."""
     dataset, _, _ = data(views=True)
     private, optimizer, loader = run(dataset, MeanOverViews(nn.CrossEntropyLoss()), max_physical_batch_size=1)
     private.backward(*next(iter(loader)))
-    found = torch.cat([one.double().flatten() for one in optimizer._lot.take()])
+    found = torch.cat([one.double().flatten() for one in optimizer._batch.take()])
     torch.testing.assert_close(found, by_hand(), rtol=1e-5, atol=1e-7)
 
 
@@ -111,7 +111,7 @@ def test_batches_by_name():
         loss=MeanOverViews(loss, shifted, VIEWS),
     )
     private.backward(**next(iter(loader)))
-    found = torch.cat([one.double().flatten() for one in optimizer._lot.take()])
+    found = torch.cat([one.double().flatten() for one in optimizer._batch.take()])
     torch.testing.assert_close(found, by_hand(), rtol=1e-5, atol=1e-7)
 
 

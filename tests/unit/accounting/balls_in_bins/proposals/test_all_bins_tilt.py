@@ -44,7 +44,7 @@ def test_densities_are_the_densities_of_the_draws(gram):
                 return abs(one.mean() - two.mean()) * math.sqrt(count / (one.var() + two.var()))
 
             assert distance(0.0) < DEVIATIONS
-            assert distance(0.1) > DEVIATIONS  # a normaliser that is off by a tenth
+            assert distance(0.1) > DEVIATIONS  # a denominator that is off by a tenth
 
 
 def test_draws_raise_or_lower_the_mean():
@@ -126,7 +126,7 @@ def test_a_fault_of_two_percent_in_the_gram_matrix_is_seen():
 
 def test_the_bounds_say_what_carried_them():
     bounds = dm.delta(
-        dm.Identity(50), 2.0, 0.4, participation=dm.BallsInBins(50), rng=1, method=dm.Importance()
+        dm.Identity(50), 2.0, 0.4, participation=dm.BallsInBins(50), rng=1, method=dm.methods.Importance()
     )
     assert "carried by all bins" in str(bounds.by)
 
@@ -148,5 +148,7 @@ def test_far_levels_do_without_collective_tilts(eps):
     """The table over the levels of later bins would be astronomically large there."""
     strategy, participation = dm.LambdaCGD(20, 0.7), dm.BallsInBins(10)
     sigma = dm.calibrate_sigma(strategy, eps, 1e-5, participation=participation, rng=1).sigma
-    moments = dm.calibrate_sigma(strategy, eps, 1e-5, participation=participation, method=dm.Rdp()).sigma
+    moments = dm.calibrate_sigma(
+        strategy, eps, 1e-5, participation=participation, method=dm.methods.Rdp()
+    ).sigma
     assert 0.9 * moments < sigma < moments

@@ -9,7 +9,7 @@ from dpmech.exceptions import NumericalError
 from tests.support.generators import random_bins_problem
 from tests.support.quick_cases import slow_but
 
-METHOD = dm.Deterministic(0.3)
+METHOD = dm.methods.Deterministic(0.3)
 SCHEMA = dm.BallsInBins(8)
 
 
@@ -32,17 +32,21 @@ class TestCalibration:
         assert below.upper > 1e-4
         sampled = dm.calibrate_sigma(cal.strategy, 2.0, 1e-4, participation=SCHEMA, rng=3)
         assert sampled.sigma * 0.99 < cal.sigma < sampled.sigma * 1.04
-        assert any(line.startswith("programme: ") for line in lines)
+        assert any(line.startswith("program: ") for line in lines)
         assert lines[-1].startswith("confirm: ")
 
     @pytest.mark.parametrize("delta", slow_but([0.1, 0.05], 0))
     def test_a_confirmation_that_fails_moves_up(self, delta):
         """Here the grids of the first search are a little better than those of the last one."""
         cal = dm.calibrate_sigma(
-            dm.LambdaCGD(12, 0.7), 1.0, delta, participation=dm.BallsInBins(4), method=dm.Deterministic()
+            dm.LambdaCGD(12, 0.7),
+            1.0,
+            delta,
+            participation=dm.BallsInBins(4),
+            method=dm.methods.Deterministic(),
         )
         again = dm.delta(
-            cal.strategy, cal.sigma, 1.0, participation=cal.participation, method=dm.Deterministic()
+            cal.strategy, cal.sigma, 1.0, participation=cal.participation, method=dm.methods.Deterministic()
         )
         assert again.upper <= delta
 
@@ -51,7 +55,7 @@ class TestCalibration:
             programmed.DeterministicAccountant,
             "delta",
             lambda self, sigma, eps, tolerance: dm.Bounds.bracket(
-                0.0, 1.0, dm.Provenance("a bound that is of no use")
+                0.0, 1.0, dm.numerics.Provenance("a bound that is of no use")
             ),
         )
         with pytest.raises(NumericalError, match="confirmed"):
@@ -68,5 +72,7 @@ def test_never_below_the_importance_interval():
         strategy, bins, sigma, eps = random_bins_problem(np.random.default_rng([77, case]))
         participation = dm.BallsInBins(bins)
         sampled = dm.delta(strategy, sigma, eps, participation=participation, rng=case)
-        bound = dm.delta(strategy, sigma, eps, participation=participation, method=dm.Deterministic(0.2))
+        bound = dm.delta(
+            strategy, sigma, eps, participation=participation, method=dm.methods.Deterministic(0.2)
+        )
         assert bound.upper >= sampled.lower, (strategy, bins, sigma, eps)

@@ -23,7 +23,7 @@ def small_accountant(rel_error=0.3):
         ring_profile(strategy, 4),
         bin_gram(strategy, 4),
         dm.sensitivity(strategy, dm.BallsInBins(4)),
-        dm.Deterministic(rel_error),
+        dm.methods.Deterministic(rel_error),
     )
 
 
@@ -51,25 +51,25 @@ class TestRing:
 
 
 class Closed(programmed.DeterministicAccountant):
-    """One Gaussian in the place of the programme, and a guess that is off."""
+    """One Gaussian in the place of the program, and a guess that is off."""
 
     def __init__(self, off):
         self.off = off
-        self.settings = dm.Deterministic()
+        self.settings = dm.methods.Deterministic()
         self.guarantee = BOUND
 
     def _guess(self, sigma, delta):
         return self.off * gaussian_epsilon(sigma, delta, safe=True)
 
     def _mixture(self, sigma, eps):
-        del sigma, eps  # the programme alone
+        del sigma, eps  # the program alone
 
     def _ring(self, sigma, eps):
         del sigma, eps
         return RingGram(1, 0.0, 1.0, 0.5, 0.0)
 
     def _described(self, ring):
-        return dm.Provenance("known", {"bins": ring.bins})
+        return dm.numerics.Provenance("known", {"bins": ring.bins})
 
 
 class TestEpsilon:
@@ -86,7 +86,7 @@ class TestEpsilon:
         found = Closed(1.0).epsilon(40.0, 0.1, tolerance=1e-3)
         assert (found.lower, found.upper) == (0.0, 0.0)
 
-    def test_what_lies_beyond_the_programme_is_refused(self):
+    def test_what_lies_beyond_the_program_is_refused(self):
         with pytest.raises(NumericalError, match="beyond the 500"):
             Closed(1.0).epsilon(0.02, 1e-5, tolerance=1e-3)
 
@@ -107,7 +107,9 @@ class Known(programmed.DeterministicAccountant):
     def delta(self, sigma, eps, *, tolerance):
         del tolerance
         return dm.Bounds.bracket(
-            0.0, gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5, dm.Provenance("known")
+            0.0,
+            gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5,
+            dm.numerics.Provenance("known"),
         )
 
 

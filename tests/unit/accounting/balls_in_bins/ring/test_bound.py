@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import scipy.special
 
-from dpmech.engines.convex_order import dynamic_program as ring_programme
+from dpmech.engines.convex_order import dynamic_program as ring_program
 from dpmech.engines.convex_order import kernels as ring_kernels
 from dpmech.engines.convex_order.bound import _simplified, ring_delta
-from dpmech.engines.convex_order.dynamic_program import Direction, run_programme
+from dpmech.engines.convex_order.dynamic_program import Direction, run_program
 from dpmech.engines.convex_order.grid import RingGrid, place_nodes
 from dpmech.engines.convex_order.ring import RingGram
 from dpmech.exceptions import InvalidParameterError, NumericalError
@@ -128,7 +128,7 @@ def test_what_leaves_the_top_of_a_step_is_charged_with_all_it_may_still_gain(tai
     grid = RingGrid(y_step=0.1, z_nodes=60, s_nodes=200, tail=6.0)
     place = dataclasses.replace(place_nodes(ring, eps, REMOVE, grid, 1.0), tail=tail)
     truth = quadrature(full(ring), eps)[0]
-    assert truth <= run_programme(place, REMOVE).delta(eps) <= most * truth
+    assert truth <= run_program(place, REMOVE).delta(eps) <= most * truth
 
 
 @pytest.mark.parametrize("floor", [1e-6, 1e-2])
@@ -136,16 +136,16 @@ def test_pruned_cells_are_charged(floor):
     ring, eps = RINGS[2], 0.5
     for direction, truth in zip((REMOVE, ADD), quadrature(full(ring), eps), strict=True):
         place = dataclasses.replace(place_nodes(ring, eps, direction, MEDIUM, 1.0), floor=floor)
-        pruned = run_programme(place, direction).delta(eps)
-        whole = run_programme(dataclasses.replace(place, floor=1e-100), direction).delta(eps)
+        pruned = run_program(place, direction).delta(eps)
+        whole = run_program(dataclasses.replace(place, floor=1e-100), direction).delta(eps)
         assert pruned >= truth
         assert pruned != whole
 
 
 def test_one_run_bounds_a_whole_curve():
     ring = RINGS[2]
-    remove = run_programme(place_nodes(ring, 2.0, REMOVE, FINE, 1.0), REMOVE)
-    add = run_programme(place_nodes(ring, 0.1, ADD, FINE, 1.0), ADD)
+    remove = run_program(place_nodes(ring, 2.0, REMOVE, FINE, 1.0), REMOVE)
+    add = run_program(place_nodes(ring, 0.1, ADD, FINE, 1.0), ADD)
     for eps in (0.1, 0.7, 2.0):
         truth = quadrature(full(ring), eps)
         assert truth[0] <= remove.delta(eps) <= 1.03 * truth[0]
@@ -333,14 +333,14 @@ def test_the_result_does_not_depend_on_the_number_of_threads(monkeypatch):
     ring = RingGram(20, 0.2, 1.0, 0.8, 0.0)
     found = []
     for count in (1, 2, 5):
-        monkeypatch.setattr(ring_programme, "_workers", lambda count=count: count)
+        monkeypatch.setattr(ring_program, "_workers", lambda count=count: count)
         found.append(tuple(both(ring, 0.7, MEDIUM)))
     assert found[0] == found[1] == found[2]
 
 
 def test_groups_of_walks_do_not_change_the_result(monkeypatch):
     whole = both(RINGS[2], 0.7, MEDIUM)
-    monkeypatch.setattr(ring_programme, "GROUP_BYTES", 1)
+    monkeypatch.setattr(ring_program, "GROUP_BYTES", 1)
     np.testing.assert_allclose(both(RINGS[2], 0.7, MEDIUM), whole, rtol=1e-13)
 
 

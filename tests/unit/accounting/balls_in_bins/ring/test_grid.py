@@ -1,4 +1,4 @@
-"""Where the nodes of the ring programme stand: their reach, their spacing, and what pruning may cost."""
+"""Where the nodes of the ring program stand: their reach, their spacing, and what pruning may cost."""
 
 import dataclasses
 import itertools
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.engines.convex_order.dynamic_program import Curve, Direction, run_programme
+from dpmech.engines.convex_order.dynamic_program import Curve, Direction, run_program
 from dpmech.engines.convex_order.grid import (
     FREE,
     MOST_X_NODES,
@@ -77,9 +77,9 @@ def test_the_number_of_nodes_is_limited():
 def test_pruning_costs_no_more_than_is_said(direction, prune):
     ring, eps = RingGram(5, 0.0, 1.2, 0.7, 0.0), 0.4
     grid = RingGrid(y_step=0.4, z_nodes=11, s_nodes=24, tail=7.0)
-    whole = run_programme(place_nodes(ring, eps, direction, grid, 1.0), direction).delta(eps)
+    whole = run_program(place_nodes(ring, eps, direction, grid, 1.0), direction).delta(eps)
     place = place_nodes(ring, eps, direction, dataclasses.replace(grid, prune=prune), 1.0)
-    pruned = run_programme(place, direction).delta(eps)
+    pruned = run_program(place, direction).delta(eps)
     assert whole * (1.0 - 1e-12) <= pruned <= whole + prune
     assert pruned != whole
     # No cell of so many may cost more than its part, in the units in which it is charged.

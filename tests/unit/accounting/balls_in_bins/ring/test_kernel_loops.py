@@ -1,4 +1,4 @@
-"""The compiled loops of the ring programme against plain sums, cell by cell."""
+"""The compiled loops of the ring program against plain sums, cell by cell."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is said about the rounding of the ring programme, against its compiled loops and 450 digits."""
+"""What is said about the rounding of the ring program, against its compiled loops and 450 digits."""
 
 import dataclasses
 import itertools

@@ -8,7 +8,7 @@ import pytest
 
 from dpmech.engines.convex_order import bound as shared_factor
 from dpmech.engines.convex_order.bound import bound_on
-from dpmech.engines.convex_order.dynamic_program import Direction, run_programme
+from dpmech.engines.convex_order.dynamic_program import Direction, run_program
 from dpmech.engines.convex_order.grid import RingGrid
 from dpmech.engines.convex_order.ring import RingGram
 from tests.support.bins_oracles import gaussian, quadrature
@@ -81,7 +81,7 @@ def test_a_bound_without_a_constant_part_is_that_of_its_run_with_its_rounding(mo
     ring, grid = RingGram(3, 0.0, 1.5, 0.8, 0.0), RingGrid(y_step=0.6, z_nodes=16, s_nodes=16, tail=6.0)
     monkeypatch.setattr(shared_factor, "level_shift", lambda *_: 0.25)
     bound, place, _ = shared_factor.bound_on(ring, 1.5, Direction.REMOVE, grid)
-    exact = run_programme(place, Direction.REMOVE).delta(1.25)
+    exact = run_program(place, Direction.REMOVE).delta(1.25)
     assert place.eps == 1.25
     assert bound == pytest.approx(exact * shared_factor.sums_factor(place) * 1.25, rel=1e-12)
     monkeypatch.setattr(shared_factor, "level_shift", lambda *_: 9.0)

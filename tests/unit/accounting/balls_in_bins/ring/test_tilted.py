@@ -1,4 +1,4 @@
-"""Transforms through the saddle point, against quadrature, exact laws of sums, samples and the programme."""
+"""Transforms through the saddle point, against quadrature, exact laws of sums, samples and the program."""
 
 import itertools
 import math
@@ -89,12 +89,12 @@ def test_paths_with_a_large_bin_are_needed(monkeypatch):
 
 
 @pytest.mark.slow
-def test_correlated_bins_at_a_small_delta_against_the_programme():
+def test_correlated_bins_at_a_small_delta_against_the_program():
     """A bound in another way, that is good to some per cent, and what is proved from below by samples."""
     found = tilted_delta(MixtureGram(12, 0.05, ((0.45, 0.8),), 0.0), 3.0, rel_error=0.05, remove=True)
-    programme = ring_delta(RingGram(12, 0.05, 0.45, 0.8, 0.0), 3.0, rel_error=0.1, direction="remove")
+    program = ring_delta(RingGram(12, 0.05, 0.45, 0.8, 0.0), 3.0, rel_error=0.1, direction="remove")
     assert found < 1e-7
-    assert 0.9 * programme.delta < found < 1.05 * programme.delta
+    assert 0.9 * program.delta < found < 1.05 * program.delta
 
 
 @pytest.mark.slow
@@ -102,8 +102,8 @@ def test_correlated_bins_at_a_small_delta_against_the_programme():
 def test_all_bins_rising_together_against_samples(decay, sigma, eps):
     plan = {"participation": dm.BallsInBins(60)}
     strategy = dm.LambdaCGD(600, decay)
-    bound = dm.delta(strategy, sigma, eps, method=dm.Deterministic(), **plan)
-    sampled = dm.delta(strategy, sigma, eps, method=dm.Importance(0.1), rng=1, **plan)
+    bound = dm.delta(strategy, sigma, eps, method=dm.methods.Deterministic(), **plan)
+    sampled = dm.delta(strategy, sigma, eps, method=dm.methods.Importance(0.1), rng=1, **plan)
     assert sampled.lower < bound.upper < 1.15 * sampled.upper
 
 
@@ -211,7 +211,7 @@ def test_an_accountant_gives_the_same_bound_whatever_it_was_asked_before():
     strategy, plan = dm.LambdaCGD(600, 0.5), dm.BallsInBins(60)
 
     def fresh():
-        return accountant_for(Mechanism(strategy, plan), dm.Deterministic())
+        return accountant_for(Mechanism(strategy, plan), dm.methods.Deterministic())
 
     used = fresh()
     found = [used.delta(sigma, 3.0, tolerance=1e-3).upper for sigma in (3.12, 3.1, 3.105)]

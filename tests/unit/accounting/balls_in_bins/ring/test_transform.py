@@ -1,4 +1,4 @@
-"""The bound by Laplace transforms against quadrature, convolution, Monte Carlo and the programme."""
+"""The bound by Laplace transforms against quadrature, convolution, Monte Carlo and the program."""
 
 import math
 
@@ -100,10 +100,10 @@ def test_two_exponentials_and_a_shared_part_against_plain_monte_carlo(gram, dire
         assert smaller < means[i] - SIGMAS * errors[i]  # the planted fault
 
 
-def test_it_agrees_with_the_programme():
-    programme = ring_delta(RingGram(12, 0.4, 1.2, 0.8, 0.0), 2.0, rel_error=0.3, direction="remove")
+def test_it_agrees_with_the_program():
+    program = ring_delta(RingGram(12, 0.4, 1.2, 0.8, 0.0), 2.0, rel_error=0.3, direction="remove")
     found = mixture_delta(MixtureGram(12, 0.4, ((1.2, 0.8),), 0.0), 2.0, rel_error=0.02, remove=True)
-    assert 0.7 * programme.delta < found < 1.02 * programme.delta
+    assert 0.7 * program.delta < found < 1.02 * program.delta
 
 
 @pytest.mark.slow
@@ -125,6 +125,6 @@ def test_a_strategy_that_no_single_exponential_is_like():
     """InverseSquareRoot(16): two exponentials, against importance sampling of the strategy itself."""
     plan = {"participation": dm.BallsInBins(60)}
     strategy = dm.InverseSquareRoot(240, 16)
-    bound = dm.delta(strategy, 1.3, 4.0, method=dm.Deterministic(), **plan)
-    sampled = dm.delta(strategy, 1.3, 4.0, method=dm.Importance(0.05), rng=1, **plan)
+    bound = dm.delta(strategy, 1.3, 4.0, method=dm.methods.Deterministic(), **plan)
+    sampled = dm.delta(strategy, 1.3, 4.0, method=dm.methods.Importance(0.05), rng=1, **plan)
     assert sampled.lower < bound.upper < 1.3 * sampled.upper

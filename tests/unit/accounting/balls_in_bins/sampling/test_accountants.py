@@ -77,10 +77,10 @@ def test_without_amplification_the_noise_is_that_over_the_sensitivity(eps, monke
     monkeypatch.setattr(
         estimate_accountant, "delta_below", lambda *given: asked.append(given) or delta_below(*given)
     )
-    sensitivity = Bounds(1.0, 2.0, dm.Guarantee(dm.Kind.BOUND), dm.Provenance("two"))
+    sensitivity = Bounds(1.0, 2.0, dm.Guarantee(dm.Kind.BOUND), dm.numerics.Provenance("two"))
     gram = CirculantGram([4.0, 0.2, 0.1, 0.2])
     accountant = estimate_accountant.ImportanceAccountant(
-        gram, sensitivity, dm.Importance(0.3), np.random.default_rng(1)
+        gram, sensitivity, dm.methods.Importance(0.3), np.random.default_rng(1)
     )
     accountant.delta(3.0, eps, tolerance=1e-2)
     ((_, sampled, at, multiplier),) = asked

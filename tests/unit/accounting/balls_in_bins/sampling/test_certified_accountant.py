@@ -29,8 +29,8 @@ def accountant(matrix=TWO, seed=1, beta=BETA):
     largest = math.sqrt(float(np.max(np.diag(matrix))))
     return Accountant(
         DenseGram(matrix),
-        Bounds.bracket(largest, largest, dm.Provenance("one")),
-        dm.Certified(beta),
+        Bounds.bracket(largest, largest, dm.numerics.Provenance("one")),
+        dm.methods.Certified(beta),
         np.random.default_rng(seed),
         lower=DenseGram(matrix),
     )
@@ -58,9 +58,9 @@ def test_the_parts_of_beta_are_at_most_all_of_it():
 
 @pytest.fixture
 def spent(monkeypatch):
-    """Every gambler that bet on something, by the beta that it was given."""
+    """Every sequential test that bet on something, by the beta that it was given."""
     found, kept = {}, []
-    for kind in (bound_module.UpperBets, bound_module.LowerBets):
+    for kind in (bound_module.UpperTest, bound_module.LowerTest):
         make, add = kind.__init__, kind.add
 
         def made(self, log_unit, beta, goal, pilot, *, make=make, rounding):

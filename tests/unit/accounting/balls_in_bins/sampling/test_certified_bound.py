@@ -10,12 +10,12 @@ import pytest
 import dpmech as dm
 from dpmech.engines.gaussian_mixture import certified_bound as module
 from dpmech.engines.gaussian_mixture import samples as blocks
-from dpmech.engines.gaussian_mixture.betting import rounded_bound
 from dpmech.engines.gaussian_mixture.certified_bound import certified_floor, certify_delta
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
 from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
 from dpmech.engines.gaussian_mixture.pilots import Pilots
 from dpmech.engines.gaussian_mixture.samples import block_size, weight_stream
+from dpmech.engines.gaussian_mixture.sequential_tests import rounded_bound
 from dpmech.engines.gaussian_mixture.streams import Stage
 from tests.support.bins_oracles import gaussian, quadrature
 
@@ -135,9 +135,9 @@ def test_a_direction_without_samples_has_its_proved_bound_rounded_up():
 
 @pytest.fixture
 def bets_made(monkeypatch):
-    """Every gambler that saw weights, with its beta."""
+    """Every sequential test that saw weights, with its beta."""
     made = {}
-    for kind in (module.UpperBets, module.LowerBets):
+    for kind in (module.UpperTest, module.LowerTest):
         true = kind.add
 
         def noted(self, log_weights, true=true):
@@ -175,7 +175,7 @@ def test_pilots_do_not_draw_what_counts(monkeypatch):
     )
     gram = DenseGram(TWO)
     pilots = Pilots.at(gram, 1.0, (1, 2, 3, 4))
-    pilots.moved(gram, 1.1, (5, 6, 7, 8)).redrawn(20_000)
+    pilots.moved(gram, 1.1, (5, 6, 7, 8)).regenerated(20_000)
     mains = {Stage.REMOVE_MAIN, Stage.ADD_MAIN}
     assert drawn
     assert not {stage for _, stage, _ in drawn} & mains
@@ -193,9 +193,9 @@ def test_pilots_of_one_point_serve_one_nearby():
     assert moved.eps == 1.1
     assert moved.entropy == (5, 6, 7, 8)
     truth = max(quadrature(0.9 * TWO, 1.1))
-    redrawn = moved.redrawn(40_000)
-    assert redrawn.samples >= 40_000
-    assert abs(math.exp(redrawn.log_mean) / truth - 1.0) < 8.0 * redrawn.relative_error < 0.3
+    regenerated = moved.regenerated(40_000)
+    assert regenerated.samples >= 40_000
+    assert abs(math.exp(regenerated.log_mean) / truth - 1.0) < 8.0 * regenerated.relative_error < 0.3
     for name, proposal in moved.proposals.items():
         assert proposal.names == pilots.proposals[name].names
         assert proposal.weights == pytest.approx(pilots.proposals[name].weights)
@@ -204,9 +204,9 @@ def test_pilots_of_one_point_serve_one_nearby():
     assert found.lower < truth < found.upper
     # Fewer draws are expected for more, and none for what every weight is below.
     goals = [math.log(truth * factor) for factor in (1.02, 1.1, 2.0)]
-    expected = [redrawn.expected_samples(goal, 1e-9) for goal in goals]
+    expected = [regenerated.expected_samples(goal, 1e-9) for goal in goals]
     assert expected == sorted(expected, reverse=True)
-    assert redrawn.expected_samples(20.0, 1e-9) == 0.0
+    assert regenerated.expected_samples(20.0, 1e-9) == 0.0
 
 
 def test_a_floor_is_a_lower_bound_and_ends_at_its_threshold():

@@ -16,7 +16,7 @@ STRATEGY, SCHEME = dm.LambdaCGD(6, 0.5), dm.BallsInBins(2)
 
 
 def calibrated(beta=None, delta=1e-3, **options):
-    method = dm.Certified(beta) if "method" not in options else options.pop("method")
+    method = dm.methods.Certified(beta) if "method" not in options else options.pop("method")
     return dm.calibrate_sigma(STRATEGY, 2.0, delta, participation=SCHEME, method=method, **options)
 
 
@@ -45,7 +45,7 @@ def test_a_calibration_on_numbers_of_its_own_has_beta_inside_delta(asked, beta, 
         assert Fraction(threshold) + Fraction(due) <= Fraction(delta)
         assert threshold >= (delta - due) * (1 - 1e-15)
     assert sum(Fraction(share) for _, share in asked) <= Fraction(due)
-    assert cal.evidence.accountant == dm.Certified(due)
+    assert cal.evidence.accountant == dm.methods.Certified(due)
 
 
 @pytest.mark.slow
@@ -83,25 +83,25 @@ def test_the_named_numbers_give_the_sigma_again():
 
 
 def test_of_several_calls_each_has_its_share(asked):
-    cal = calibrated(method=dm.Certified(1e-6, calls=10))
+    cal = calibrated(method=dm.methods.Certified(1e-6, calls=10))
     assert cal.guarantee == dm.Guarantee(dm.Kind.PROBABLE, 1e-6, inside_delta=True)
     assert sum(Fraction(share) for _, share in asked) <= Fraction(1e-6) / 10
-    assert dm.Certified(calls=3).among(5).calls == 15
+    assert dm.methods.Certified(calls=3).among(5).calls == 15
     for bad in (0, 1.5, True):
         with pytest.raises(dm.InvalidParameterError, match="calls"):
-            dm.Certified(calls=bad)
+            dm.methods.Certified(calls=bad)
 
 
 def test_bounds_on_a_given_sigma_have_it_outside(asked):
     for bounds in (
-        dm.epsilon(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=dm.Certified()),
-        dm.delta(STRATEGY, 2.0, 1.0, participation=SCHEME, method=dm.Certified()),
+        dm.epsilon(STRATEGY, 2.0, 1e-3, participation=SCHEME, method=dm.methods.Certified()),
+        dm.delta(STRATEGY, 2.0, 1.0, participation=SCHEME, method=dm.methods.Certified()),
     ):
         assert bounds.guarantee == dm.Guarantee(dm.Kind.PROBABLE, 1e-9)
     assert {threshold for threshold, _ in asked} == {1e-3, None}
 
 
-@pytest.mark.parametrize("options", [{}, {"rng": 1}, {"method": dm.Certified(1e-5, calls=7)}])
+@pytest.mark.parametrize("options", [{}, {"rng": 1}, {"method": dm.methods.Certified(1e-5, calls=7)}])
 def test_a_certificate_keeps_it(options):
     certificate = calibrated(**options).certificate()
     again = dm.Certificate.from_json(certificate.to_json())

@@ -1,0 +1,551 @@
+r"""Audits by one run whose data hold canaries: a lower bound on eps, and a test of a whole curve.
+
+A lower bound on eps from one run, whose data hold canaries that fair coins put in or left out.
+
+A guess is made for r of m canaries, from what the run released; v of them are right. If the mechanism is
+(eps, delta)-DP and q = e^eps / (1 + e^eps), no guesser is right that often but with probability
+
+    p(v) = F + m delta F (1 - F) / (v b),    F = P(Bin(r, q) >= v),    b = P(Bin(r, q) = v),
+
+for v > r q. It is the best bound there is: some (eps, delta)-DP mechanism attains it.
+
+One run against a whole certified curve: how often canaries can be guessed rightly under it.
+
+Let m coins be fair and independent. A guesser names r canaries and a coin for each; W guesses are right, and
+p_w = P(W = w). Whatever the mechanism, if its curves are at most h+ ("with" against "without") and h-, for
+every a >= 0 and every set J of numbers
+
+    sum over w in J of  w p_w - a (r - w + 1) p_(w - 1)  <=  H(a),
+
+with H = m / 2 times h+ where guesses are "in", h- where they are "out", and their sum where both occur. From
+any tangents a_1, ..., a_v a bound on P(W >= v) follows, by weights on these inequalities that a recursion
+gives. The proof is on the page "Canaries" of the documentation.
+
+References:
+    Mahloujifar, Melis and Chaudhuri 2025 (the idea, and tail sums of trade-off functions).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import scipy
+
+from dpmech.engines import Algebra, PrivacyProfile
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
+from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
+from dpmech.numerics import UNIT, Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level, percent, up
+from dpmech.schemes import scheme_of
+
+_DEFAULT_SHARES = (32, 16, 8)
+# Coins as lopsided as this were not fair; what is refused, and no guarantee rests on it.
+_UNFAIR = 1e-12
+# The relative error of scipy's incomplete beta function where it stands in a p-value that is at most 1 / 2:
+# 100 times what a test sees against 50 digits, for up to a million guesses.
+_BETA_ROUNDING = 1e-10
+_HALVINGS = 60
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def one_run_epsilon(
+    scores: npt.ArrayLike,
+    included: npt.ArrayLike,
+    delta: float,
+    *,
+    guesses: Sequence[tuple[int, int]] | None = None,
+    confidence: float = 0.95,
+) -> Bounds:
+    r"""A lower bound on eps at `delta`, from one run over data with canaries.
+
+    The canaries with the highest scores are guessed to be in the data, those with the lowest to be out, and
+    nothing is said about the others. Equal scores are ranked in the order that makes the fewest guesses
+    right; add independent random numbers to coarse scores if that costs too much. Where the bound exceeds a
+    certified eps, the run had less noise than was certified.
+
+    **Guarantee:** lower confidence bound, for any mechanism and any scores, if the coins were fair,
+    independent and unknown to the run, and the scores are a function of what the run released. It is about
+    adding or removing a canary. Of several ways to guess each gets an equal part of the error.
+
+    Args:
+        scores: one a canary, shape (m,), high for "included"; log-likelihood ratios are best
+            (`canary_scores`).
+        included: whether the coin put the canary into the data, bool, shape (m,).
+        delta: in (0, 1), far below 1 / m: the bound is weak where m delta is not small, and no confidence
+            above 1 - delta is possible.
+        guesses: one or more pairs (i, o), chosen before the coins are looked at: the i highest scores are
+            guessed in, the o lowest out, i + o in [1, m]. None tries m/32, m/16 and m/8 highest, alone (best
+            for sampled batches) and with as many lowest.
+        confidence: level of the bound, in (0, 1).
+
+    Returns:
+        Bounds whose lower end is at most the true eps with probability `confidence` (0 where nothing was
+        found), and whose upper end is infinite: an audit proves no privacy.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or if that many canaries included have probability below
+            1e-12 under fair coins.
+
+    References:
+        Steinke, Nasr, Jagielski 2023, arXiv 2305.08846, Theorem 5.2, with a sharper term in delta
+        (proof: "Canaries" in the documentation).
+
+    Examples:
+        >>> import numpy as np, dpmech as dm
+        >>> rng = np.random.default_rng(1)
+        >>> included = rng.integers(0, 2, size=1000, dtype=bool)
+        >>> truthful = rng.random(1000) < 0.9  # randomised response: eps = log 9 = 2.197
+        >>> scores = np.where(included == truthful, 1.0, -1.0)
+        >>> dm.audits.one_run_epsilon(scores, included, 1e-5, guesses=[(400, 400)]).lower < 2.197
+        True
+    """
+    checked_delta = check_delta(delta)
+    level = check_real(
+        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+    )
+    m, counts = guessed(scores, included, guesses)
+    error = (1.0 - level) / len(counts)
+    found = [
+        (_largest_eps(right, high + low, m, checked_delta, error), right, high, low)
+        for right, high, low in counts
+    ]
+    eps, right, high, low = max(found)
+    facts = {"canaries": m, "right": right, "high": high, "low": low, "ways": len(counts)}
+    guarantee = Guarantee(Kind.PROBABLE, error_of_level(level))
+    return Bounds(eps, math.inf, guarantee, Provenance("audit.one_run", facts))
+
+
+def guessed(
+    scores: npt.ArrayLike, included: npt.ArrayLike, guesses: Sequence[tuple[int, int]] | None
+) -> tuple[int, list[tuple[int, int, int]]]:
+    """The number of canaries, and for every way to guess (right guesses, guesses "in", guesses "out").
+
+    Raises:
+        InvalidParameterError: as for `one_run_epsilon`.
+    """
+    values = check_vector("scores", scores)
+    m = values.size
+    coins = _check_included(included, m)
+    ascending = np.argsort(values, kind="stable")
+    return m, [
+        (
+            _right_at_the_top(-values[ascending[::-1]], coins[ascending[::-1]], high)
+            + _right_at_the_top(values[ascending], ~coins[ascending], low),
+            high,
+            low,
+        )
+        for high, low in _check_guesses(guesses, m)
+    ]
+
+
+def _right_at_the_top(keys: FloatArray, hits: BoolArray, count: int) -> int:
+    """The fewest hits among the `count` smallest keys, over all orders of equal keys.
+
+    The order in which scores were handed over may depend on the coins, so a tie must not be broken by it. In
+    any order that does not look at the coins there are at least as many hits, and the p-value decreases in
+    them. Both ends of one ranking can be at their least together, also inside a single tie: where the upper
+    end has used up all misses of a tie, the rest of it are hits, which are misses for the lower end.
+
+    Args:
+        keys: ascending, shape (m,).
+        hits: shape (m,).
+        count: in [0, m].
+    """
+    if count == 0:
+        return 0
+    first, last = (
+        np.searchsorted(keys, keys[count - 1], side="left"),
+        np.searchsorted(keys, keys[count - 1], side="right"),
+    )
+    tied_hits = int(hits[first:last].sum())
+    misses = int(last - first) - tied_hits
+    return int(hits[:first].sum()) + max(0, count - int(first) - misses)
+
+
+def canary_scores(
+    observations: npt.ArrayLike,
+    strategy: Strategy | Mechanism,
+    sigma: float,
+    participation: Participation | npt.ArrayLike | None = None,
+    *,
+    strengths: npt.ArrayLike | None = None,
+) -> FloatArray:
+    r"""Log-likelihood ratio of "included" against "left out", of every canary: the best score there is.
+
+    With x what was released along a canary's direction and g its gradients over the steps, x = g + sigma
+    C^-1 z if it was included; the ratio is that of the densities of C x. Under sampling g is secret, and the
+    ratio is averaged over it as the sampler draws it.
+
+    **Guarantee:** exact for Gaussian noise of that sigma. Other noise, or a wrong direction, makes
+    worse scores and never an invalid bound.
+
+    Args:
+        observations: what the run released along each canary's direction, in units of the clip norm: sums of
+            clipped gradients (released means times the expected batch size, over the clip norm). Shape
+            (m, t), for the first t <= n steps.
+        strategy: C; or a Mechanism, which says the participation as well, where chance decides it.
+        sigma: the noise scale that the run is said to have, at clip norm 1, > 0.
+        participation: Poisson, CyclicPoisson or BallsInBins (with `fresh` as well); or, where nothing is
+            drawn, which steps each canary joins if it is included, bool, shape (m, t).
+        strengths: what part of the clip norm a canary's gradient has along its direction in each step, shape
+            (t,), >= 0; None for 1.
+
+    Returns:
+        Shape (m,).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        UnsupportedCombinationError: for Poisson with C not diagonal, or CyclicPoisson with more bands than
+            its cycle, or a new allocation every epoch with C not diagonal: no theorem covers these.
+
+    Examples:
+        >>> import numpy as np, dpmech as dm
+        >>> seen = np.array([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+        >>> canary_scores(seen, dm.Identity(4), 1.0, dm.BallsInBins(2)).round(3)
+        array([ 0.434, -1.   ])
+    """
+    if isinstance(strategy, Mechanism):
+        if participation is None or isinstance(participation, Participation):
+            participation = mechanism_of(strategy, participation).participation
+        strategy = strategy.strategy
+    check_strategy(strategy)
+    scale = check_sigma(sigma)
+    rows = _check_rows("observations", observations, strategy.n)
+    steps = rows.shape[1]
+    weights = np.ones(steps) if strengths is None else check_vector("strengths", strengths)
+    if weights.size != steps or weights.min() < 0.0:
+        raise InvalidParameterError("strengths", strengths, f"None or {steps} numbers >= 0, one a step")
+    executed = strategy.prefix(steps)
+    algebra = Algebra(executed)
+    outputs = algebra.matmul(rows)
+    schema = participation if isinstance(participation, Participation) else None
+    if schema is not None:
+        schema.pattern(strategy.n)
+        score = scheme_of(schema).canary_score(schema, executed, outputs, scale, weights)
+        if score is not None:
+            return score
+    joins = _check_joins(participation, rows.shape)
+    patterns, member = np.unique(joins, axis=0, return_inverse=True)
+    images = algebra.matmul(weights * patterns)[member.reshape(-1)]
+    energies = np.sum(images**2, axis=1) / 2.0
+    return np.asarray((np.sum(outputs * images, axis=1) - energies) / scale**2)
+
+
+def _largest_eps(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
+    """The largest eps that this many right guesses refute at that error; 0 if they refute none.
+
+    The p-value increases with eps and decreases with `right`, so the result is a valid lower bound.
+    """
+
+    def refuted(eps: float) -> bool:
+        return _p_value(right, guesses, canaries, eps, delta) <= error
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2.0 * high
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low
+
+
+def _p_value(right: int, guesses: int, canaries: int, eps: float, delta: float) -> float:
+    """The largest probability that any (eps, delta)-DP mechanism gives to so many right guesses, rounded up.
+
+    Below the binomial's mean it is 1: nothing is refuted there at any level of interest.
+    """
+    q = float(scipy.special.expit(eps))
+    if right <= guesses * q:
+        return 1.0
+    above = np.arange(right, guesses)
+    # P(Bin >= v) / P(Bin = v): a sum of positive terms that decrease, as v is above the mean.
+    residual = 1.0 + float(np.sum(np.cumprod((guesses - above) / (above + 1.0) * math.exp(eps))))
+    tail = float(scipy.special.betainc(right, guesses - right + 1, q))
+    value = tail + canaries * delta * residual * (1.0 - tail) / right
+    # q is off by 8 u of itself, and the tail, a power of q of at most v, by v times that. A term of the
+    # residual has at most r - v factors, each off by 16 u (exp and four operations), and their sum has as
+    # many additions.
+    rounding = UNIT * (8.0 * right + 20.0 * (guesses - right) + 32.0) + _BETA_ROUNDING
+    return min(1.0, value * (1.0 + 1.01 * rounding))
+
+
+def _check_included(value: npt.ArrayLike, size: int) -> BoolArray:
+    coins = np.asarray(value)
+    if coins.dtype != np.bool_ or coins.shape != (size,):
+        raise InvalidParameterError(
+            "included", f"{coins.dtype} of shape {coins.shape}", f"bool of shape ({size},), one a score"
+        )
+    count = int(coins.sum())
+    if 2.0 * float(scipy.special.bdtr(min(count, size - count), size, 0.5)) < _UNFAIR:
+        raise InvalidParameterError(
+            "included", f"{count} of {size}", "the results of fair coins, one a canary"
+        )
+    return coins
+
+
+def _check_guesses(value: Sequence[tuple[int, int]] | None, canaries: int) -> list[tuple[int, int]]:
+    if value is None:
+        highest = {-(-canaries // share) for share in _DEFAULT_SHARES}
+        return sorted({(high, low) for high in highest for low in (0, high) if high + low <= canaries})
+    accepted = f"None, or pairs of integers >= 0 with a sum in [1, {canaries}]"
+    if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+        raise InvalidParameterError("guesses", value, accepted)
+    pairs = set()
+    for pair in value:
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InvalidParameterError("guesses", value, accepted)
+        high, low = (check_integer("guesses", one, minimum=0, maximum=canaries) for one in pair)
+        if not 1 <= high + low <= canaries:
+            raise InvalidParameterError("guesses", value, accepted)
+        pairs.add((high, low))
+    return sorted(pairs)
+
+
+def _check_rows(name: str, value: npt.ArrayLike, n: int) -> FloatArray:
+    rows = np.asarray(value)
+    accepted = f"finite numbers, shape (m, t) with m >= 1 and t in [1, {n}]"
+    if rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.size == 0 or rows.shape[1] > n:
+        raise InvalidParameterError(name, f"{rows.dtype} of shape {rows.shape}", accepted)
+    rows = rows.astype(np.float64)
+    if not np.all(np.isfinite(rows)):
+        raise InvalidParameterError(name, "a NaN or an infinity", accepted)
+    return rows
+
+
+def _check_joins(value: object, shape: tuple[int, ...]) -> BoolArray:
+    joins = None if value is None or isinstance(value, Participation) else np.asarray(value)
+    if joins is None or joins.dtype != np.bool_ or joins.shape != shape:
+        raise InvalidParameterError(
+            "participation",
+            value if joins is None else f"{joins.dtype} of shape {joins.shape}",
+            "Poisson, CyclicPoisson, BallsInBins, or for batches that are not drawn the steps that each "
+            f"canary joins, bool of shape {shape}",
+        )
+    return joins
+
+
+# Where the curve is asked: e^eps from little to where delta no longer matters, as many times.
+_LEAST_EPS, _MOST_EPS, _NEGLIGIBLE, _NODES = -3.0, 60.0, 1e-9, 64
+_LARGE, _SCALE = 1e200, 2.0**-600
+_CURVE_HALVINGS, _ROUNDS = 40, 2
+# Probabilities for which tangents are tried.
+_NEAR = (0.3, 0.1, 0.03, 1e-3, 1e-5, 1e-9)
+# Sums of positive terms and interpolation are off by far less, relative.
+_SLACK, _ROUNDING = 1e-9, 1e-10
+# Far more than a probability: where it is reached any tangent will do.
+_MOST_MASS = 1e6
+
+
+@dataclasses.dataclass(frozen=True)
+class CurveAudit:
+    """What one run says of a claimed curve.
+
+    Attributes:
+        p_value: if the mechanism had this curve, guesses as right as these would have had at most this
+            probability; of several ways to guess the best, with a union bound.
+        confidence: that was asked for.
+        right: how many guesses were right, in the way that decided.
+        high: how many canaries were guessed in.
+        low: how many were guessed out.
+        ways: how many ways to guess were tried.
+
+    Example:
+        >>> import numpy as np, dpmech as dm
+        >>> rng = np.random.default_rng(1)
+        >>> included = rng.integers(0, 2, size=1000, dtype=bool)
+        >>> claimed = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+        >>> guessed_well = dm.audits.audit_profile(included + 0.3 * rng.normal(size=1000), included, claimed)
+        >>> guessed_well.refuted, guessed_well.p_value < 0.01
+        (True, True)
+    """
+
+    p_value: float
+    confidence: float
+    right: int
+    high: int
+    low: int
+    ways: int
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the claimed curve is refuted at this confidence. If not, nothing is proved."""
+        return self.p_value <= 1.0 - self.confidence
+
+    def __str__(self) -> str:
+        verdict = "refuted" if self.refuted else "not refuted"
+        right = f"{self.right} of {self.high} + {self.low} guesses right"
+        return (
+            f"the curve is {verdict} at confidence {percent(self.confidence)} %: {right}, p = "
+            f"{up(self.p_value, 3)} over {self.ways} ways to guess"
+        )
+
+
+def audit_profile(
+    scores: npt.ArrayLike,
+    included: npt.ArrayLike,
+    profile: PrivacyProfile,
+    *,
+    guesses: Sequence[tuple[int, int]] | None = None,
+    confidence: float = 0.95,
+) -> CurveAudit:
+    r"""Test a whole claimed curve with one run over data with canaries.
+
+    It asks whether guesses are right more often than the curve allows, at all eps at once; `one_run_epsilon`
+    compares with one (eps, delta). A mechanism that has the curve is refuted with probability at most 1 -
+    `confidence`.
+
+    **Guarantee:** as for `one_run_epsilon`, and under the same conditions. The adjacency of the profile may
+    be any: leaving a canary out, with a gap in its place, is a case of each.
+
+    Args:
+        scores: as for `one_run_epsilon`.
+        included: as for `one_run_epsilon`.
+        profile: what was certified, `cal.profile()`.
+        guesses: as for `one_run_epsilon`.
+        confidence: in (0, 1).
+
+    Returns:
+        A CurveAudit: whether the curve is refuted, and the p-value.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: as for `PrivacyProfile.hockey_stick`.
+
+    Examples:
+        >>> import numpy as np, dpmech as dm
+        >>> rng = np.random.default_rng(1)
+        >>> included = rng.integers(0, 2, size=1000, dtype=bool)
+        >>> scores = included + 0.5 * rng.normal(size=1000)  # a noise multiplier of 0.5
+        >>> claimed = dm.profile(dm.Identity(1), 1.0, participation=dm.SingleParticipation())
+        >>> audit_profile(scores, included, claimed).refuted
+        True
+    """
+    if not isinstance(profile, PrivacyProfile):
+        raise InvalidParameterError("profile", profile, "a PrivacyProfile")
+    level = check_real(
+        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+    )
+    canaries, counts = guessed(scores, included, guesses)
+    curve, error = Tangents.of(profile), (1.0 - level) / len(counts)
+    found = [
+        (p_value(right, high + low, curve.a, curve.allowed(canaries, high, low), error), right, high, low)
+        for right, high, low in counts
+    ]
+    least, right, high, low = min(found, key=lambda one: one[0])
+    return CurveAudit(min(1.0, len(found) * least), level, right, high, low, len(found))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Tangents:
+    """Upper bounds on both directions of a curve at several a.
+
+    Args:
+        a: > 0, shape (k,).
+        remove: on H_a of "with" against "without", shape (k,).
+        add: on H_a of "without" against "with", shape (k,).
+    """
+
+    a: FloatArray
+    remove: FloatArray
+    add: FloatArray
+
+    @classmethod
+    def of(cls, profile: PrivacyProfile) -> "Tangents":
+        """From eps -3 to where delta no longer matters."""
+        last = 1.0
+        while last < _MOST_EPS and profile.delta(last).upper > _NEGLIGIBLE:
+            last *= 1.5
+        eps = np.linspace(_LEAST_EPS, min(last, _MOST_EPS), _NODES)
+        # e^eps is off by 8 u, which moves H by that times e^eps at most.
+        a = np.exp(eps)
+        remove, add = (
+            np.array([profile.hockey_stick(float(one), add=side).upper for one in eps]) + 16.0 * UNIT * a
+            for side in (False, True)
+        )
+        return cls(a, remove, add)
+
+    def allowed(self, canaries: int, high: int, low: int) -> FloatArray:
+        """H at every a: half of the coins are in, and only guesses "in" can be right about them."""
+        sides = (self.remove if high else 0.0) + (self.add if low else 0.0)
+        return np.asarray(0.5 * canaries * sides * (1.0 + 4.0 * UNIT))
+
+
+def p_value(right: int, guesses: int, a: FloatArray, allowed: FloatArray, error: float = 0.05) -> float:
+    """An upper bound on P(W >= right), near the least that these inequalities give where that is `error`."""
+    best = min(tail_bound(right, guesses, a, allowed, near) for near in (error, *_NEAR))
+    for _ in range(_ROUNDS):
+        best = min(best, tail_bound(right, guesses, a, allowed, best))
+    return best
+
+
+def tail_bound(right: int, guesses: int, a: FloatArray, allowed: FloatArray, near: float) -> float:
+    """An upper bound on P(W >= right), by tangents that are good if it is about `near`.
+
+    Args:
+        right: v in [0, r].
+        guesses: r >= 1.
+        a: > 0, shape (k,).
+        allowed: H at each, shape (k,).
+        near: in (0, 1].
+    """
+    if right == 0:
+        return 1.0
+    return chained_bound(right, guesses, _places(right, guesses, a, allowed, near), a, allowed)
+
+
+def chained_bound(
+    right: int, guesses: int, places: Sequence[int], a: FloatArray, allowed: FloatArray
+) -> float:
+    """An upper bound on P(W >= v), v = right >= 1, by one tangent for each w in [1, v]; any will do.
+
+    Weights y_1 < ... < y_v make the sum of the inequalities at least 0 below v; where they are y_w from v on,
+    never above y_v, it is at least g.
+    """
+    # y, G(y) = the integral of a, 1, and the integral of H; all scaled alike.
+    y, area = np.zeros(right + 1), np.zeros(right + 1)
+    one, paid = 1.0, 0.0
+    for w in range(right):
+        slope, rest = float(a[places[w]]), float(guesses - w)
+        step = max(0.0, (one + w * float(y[w])) / rest * (1.0 - _ROUNDING) - float(area[w])) / slope
+        y[w + 1] = y[w] + step
+        area[w + 1] = area[w] + step * slope
+        paid += step * float(allowed[places[w]])
+        if y[w + 1] > _LARGE:
+            y, area, one, paid = _SCALE * y, _SCALE * area, _SCALE * one, _SCALE * paid
+    most = float(y[-1])
+
+    def reached(g: float) -> bool:
+        """Whether weights up to y_v make the sum at least g from v on."""
+        here = 0.0
+        for w in range(guesses, right - 1, -1):
+            over = float(np.interp(here, y, area)) if here > 0.0 else 0.0
+            here = (g - one + (guesses - w) * over) / w * (1.0 + _SLACK)
+            if here > most:
+                return False
+        return True
+
+    low, high = one, one + right * most
+    for _ in range(_CURVE_HALVINGS):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if reached(middle) else (low, middle)
+    return min(1.0, max((one + paid) / low * (1.0 + 4.0 * _SLACK), 1e-300))
+
+
+def _places(right: int, guesses: int, a: FloatArray, allowed: FloatArray, near: float) -> list[int]:
+    """The tangents that hold where W is `right` with probability `near`, and below as seldom as allowed."""
+    weight, spread = right * near, (guesses - right) * near
+    places = []
+    for u in range(right, 0, -1):
+        needed = (weight - allowed) / a
+        place = int(np.argmax(needed))
+        places.append(place)
+        # (r - u + 1) p_(u - 1), at least.
+        more = min(max(0.0, float(needed[place]) - spread) / (guesses - u + 1.0), _MOST_MASS)
+        weight += (u - 1.0) * more
+        spread += (guesses - u + 1.0) * more
+    return places[::-1]

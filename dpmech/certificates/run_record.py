@@ -1,0 +1,454 @@
+"""RunRecord: what a training run did under its certificate, restarts included, as one JSON file."""
+
+import dataclasses
+import enum
+import json
+from typing import Any, Self
+
+from dpmech.certificates.certificate import Certificate
+from dpmech.certificates.document import (
+    SCHEMA_VERSION,
+    Document,
+    checksum_of_document,
+    differences,
+    from_plain,
+    parse,
+    to_plain,
+)
+from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
+from dpmech.guards import check_integer
+from dpmech.numerics import Bounds, typed, up
+
+_PARTS = ("dataset", "model", "loss")
+
+
+class Uniqueness(enum.StrEnum):
+    """How it was checked that no example stands in a dataset twice.
+
+    FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset names
+    its examples. NOT_CHECKED: views were followed, down to a dataset of which nothing more is known.
+
+    Example:
+        >>> import dpmech as dm
+        >>> [one.value for one in dm.certificates.Uniqueness]
+        ['flattened', 'by example_ids', 'not checked']
+    """
+
+    FLATTENED = "flattened"
+    EXAMPLE_IDS = "by example_ids"
+    NOT_CHECKED = "not checked"
+
+
+class CheckpointMatch(enum.StrEnum):
+    """Whether a part of a run is what it was when its first checkpoint was saved.
+
+    SAME: by its fingerprint, at every load. ACCEPTED: it differed at a load, and the caller took the
+    responsibility. UNKNOWN: some of it has no fingerprint.
+
+    Example:
+        >>> import dpmech as dm
+        >>> [kept.value for kept in dm.certificates.CheckpointMatch]
+        ['same', 'changed, accepted by the caller', 'not wholly fingerprinted']
+    """
+
+    SAME = "same"
+    ACCEPTED = "changed, accepted by the caller"
+    UNKNOWN = "not wholly fingerprinted"
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointHistory:
+    """What is known of the parts of a run that saved or loaded checkpoints.
+
+    Steps after a checkpoint may be taken again, with the same noise. If the sums under it are not those of
+    the first time, whoever has both results subtracts the noise.
+
+    Attributes:
+        dataset: some of its examples.
+        model: its structure.
+        loss: of one example.
+        loads: how often the run went on from a saved state.
+        settings: of the optimizer. UNKNOWN if the run went on from a saved state, and learning rates or
+            others changed otherwise than by a scheduler that checkpoints compare; never ACCEPTED.
+
+    Example:
+        >>> import dpmech as dm
+        >>> from dpmech.certificates import CheckpointHistory, CheckpointMatch
+        >>> history = CheckpointHistory(CheckpointMatch.SAME, CheckpointMatch.SAME, CheckpointMatch.UNKNOWN)
+        >>> history.loss.value
+        'not wholly fingerprinted'
+    """
+
+    dataset: CheckpointMatch
+    model: CheckpointMatch
+    loss: CheckpointMatch
+    loads: int = 0
+    settings: CheckpointMatch = CheckpointMatch.SAME
+
+    def __post_init__(self) -> None:
+        check_integer("loads", self.loads, minimum=0)
+        for name in (*_PARTS, "settings"):
+            if not isinstance(getattr(self, name), CheckpointMatch):
+                raise InvalidParameterError(name, getattr(self, name), "a CheckpointMatch")
+        if self.settings == CheckpointMatch.ACCEPTED:
+            raise InvalidParameterError(
+                "settings", self.settings, "CheckpointMatch.SAME or CheckpointMatch.UNKNOWN"
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; `loads` only where there were any, `settings` only where they are not the same."""
+        found: dict[str, Any] = {name: getattr(self, name).value for name in _PARTS}
+        found |= {"settings": self.settings.value} if self.settings != CheckpointMatch.SAME else {}
+        return found | ({"loads": self.loads} if self.loads else {})
+
+    def of_kind(self, kind: CheckpointMatch) -> tuple[str, ...]:
+        """Which of dataset, model and loss this is known of."""
+        return tuple(name for name in _PARTS if getattr(self, name) == kind)
+
+
+KIND = "run record"
+NO_GENERATOR = "none"  # of batches in a fixed order, which need no random numbers
+_MOST_LETTERS = 60  # of a source, in one line
+# Generators that samplers and noise streams name, and whether they are cryptographic.
+_GENERATORS = {
+    "philox": False,
+    "aes-128-ctr": True,
+    "aes-128-ctr, ziggurat": True,
+    "aes-128-ctr, lattice": True,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Randomness:
+    """Which random numbers a run used, without giving them away.
+
+    Attributes:
+        source: what drew them, in words.
+        fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
+        seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
+            short one can be found from the fingerprint.
+        generator: what made the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; "none" for
+            batches in a fixed order, which need none; None where that is not stated, as in earlier records.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.certificates.Randomness("system entropy", 64 * "0", seeded=False).seeded
+        False
+    """
+
+    source: str
+    fingerprint: str
+    seeded: bool
+    generator: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, str) or not self.source:
+            raise InvalidParameterError("source", self.source, "text")
+        if self.generator is not None and (not isinstance(self.generator, str) or not self.generator):
+            raise InvalidParameterError("generator", self.generator, "text, or None")
+        if (
+            not isinstance(self.fingerprint, str)
+            or len(self.fingerprint) != 64
+            or set(self.fingerprint) - set("0123456789abcdef")
+        ):
+            raise InvalidParameterError("fingerprint", self.fingerprint, "64 hexadecimal digits")
+        if not isinstance(self.seeded, bool):
+            raise InvalidParameterError("seeded", self.seeded, "True or False")
+
+    @property
+    def cryptographic(self) -> bool:
+        """Whether the generator is a cipher; False where it is not stated, or not known here."""
+        return self.generator is not None and _GENERATORS.get(self.generator, False)
+
+    @property
+    def generator_words(self) -> str:
+        """The generator, and whether it is cryptographic; quoted where it is not known here."""
+        if self.generator is None:
+            return "a generator that is not stated"
+        if self.generator == NO_GENERATOR:
+            return "no random numbers"
+        name = self.generator if self.generator in _GENERATORS else _quoted(self.generator)
+        return f"{name} ({'cryptographic' if self.cryptographic else 'not a cryptographic generator'})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; the generator is left out where it is not stated."""
+        return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class RunRecord(Document):
+    """A run under a certificate: steps, realised participations, random numbers, and the eps that it cost.
+
+    It holds nothing about single examples. How often examples took part is stated where the certificate
+    fixes it (min-separation, epochs, Balls-in-Bins), and left out where it is secret (Poisson sampling).
+
+    **Guarantee:** (`executed.upper`, `certificate.budget.delta`), of the kind that the certificate names.
+    What is recorded is what the trainer saw; a record is evidence against mistakes, not against liars.
+
+    Args:
+        certificate: with clip_norm and expected_batch_size.
+        steps: noisy gradients released, in [0, n].
+        executed: eps at the certified delta. That of the certificate, or less where the run was stopped
+            by plan (see `dm.executed_epsilon`).
+        sampler: random numbers of the batches.
+        noise: random numbers of the noise.
+        smallest_separation: fewest steps between two participations of one example; None if none took part
+            twice, or where it is secret.
+        most_participations: of one example; None where it is secret.
+        processes: how many trained together, >= 1.
+        stopped_by_plan: whether the number of steps was decided without looking at anything that the run
+            released. Only then may fewer steps cost less: who stops when the loss looks good has chosen by
+            what was released, and owes the whole claim.
+        uniqueness: how it was checked that no example stands in the dataset twice.
+        checkpoint history: of a run that saved or loaded checkpoints; None where there were none.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        CertificateError: if the participations are not those that were certified, or eps is above the claim.
+
+    Example:
+        `optimizer.run_record()` makes one after a run; by hand:
+
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
+        >>> batches, noise = (
+        ...     dm.certificates.Randomness("system entropy", 64 * digit, seeded=False) for digit in "01"
+        ... )
+        >>> run = dm.RunRecord(
+        ...     cal.certificate(1.0, 10.0), 12, cal.achieved, batches, noise,
+        ...     smallest_separation=4, most_participations=3,
+        ... )
+        >>> run.headline
+        'exact; 12 of 12 steps executed, eps 2 at delta 1e-05'
+    """
+
+    certificate: Certificate
+    steps: int
+    executed: Bounds
+    sampler: Randomness
+    noise: Randomness
+    smallest_separation: int | None = None
+    most_participations: int | None = None
+    processes: int = 1
+    stopped_by_plan: bool = False
+    uniqueness: Uniqueness = Uniqueness.NOT_CHECKED
+    checkpoint_history: CheckpointHistory | None = None
+
+    def __post_init__(self) -> None:
+        own = self.certificate
+        if not isinstance(own, Certificate) or own.clip_norm is None or own.expected_batch_size is None:
+            raise InvalidParameterError(
+                "certificate", own, "a Certificate with clip_norm and expected_batch_size"
+            )
+        check_integer("steps", self.steps, minimum=0, maximum=own.strategy.n)
+        check_integer("processes", self.processes, minimum=1)
+        if not isinstance(self.stopped_by_plan, bool):
+            raise InvalidParameterError("stopped_by_plan", self.stopped_by_plan, "True or False")
+        if not isinstance(self.executed, Bounds):
+            raise InvalidParameterError("executed", self.executed, "Bounds on eps")
+        if not isinstance(self.uniqueness, Uniqueness):
+            raise InvalidParameterError("uniqueness", self.uniqueness, "a Uniqueness")
+        if self.checkpoint_history is not None and not isinstance(self.checkpoint_history, CheckpointHistory):
+            raise InvalidParameterError(
+                "checkpoint_history", self.checkpoint_history, "a CheckpointHistory, or None"
+            )
+        problem = self._misfit()
+        if problem:
+            raise CertificateError(
+                f"the realised participations are not those of {own.participation!r}: {problem}",
+                claimed=own.participation,
+                recomputed=(self.smallest_separation, self.most_participations),
+            )
+        if self.executed.lower < 0.0:
+            raise InvalidParameterError("executed", self.executed, "Bounds on eps, which is >= 0")
+        if self.steps == 0 and self.executed.upper > 0.0 and self.executed != own.achieved:
+            raise CertificateError(
+                f"no step was executed, which costs eps 0, not {typed(self.executed.upper)}",
+                claimed=self.executed,
+                recomputed=0.0,
+            )
+        if self.executed.upper > own.achieved.upper:
+            raise CertificateError(
+                f"eps {typed(self.executed.upper)} of the run is above the certified "
+                f"{typed(own.achieved.upper)}",
+                claimed=own.achieved.upper,
+                recomputed=self.executed.upper,
+            )
+        if not self._cheaper_allowed() and self.executed != own.achieved:
+            raise CertificateError(
+                f"eps {typed(self.executed.upper)} is not the certified {typed(own.achieved.upper)}, though "
+                "the run was not stopped before its end by plan",
+                claimed=own.achieved,
+                recomputed=self.executed,
+            )
+
+    @property
+    def headline(self) -> str:
+        """Steps, eps and delta, what a stop owes, and the certificate's guarantee, in one line."""
+        own = self.certificate
+        return (
+            f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {up(self.executed.upper)} "
+            f"at delta {typed(own.budget.delta)}{self._stop()}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, its certificate and its checksum included; what `save` writes."""
+        content: dict[str, Any] = {
+            "guarantee": self.headline,
+            "schema_version": SCHEMA_VERSION,
+            "run": to_plain(self._run()),
+            "certificate": self.certificate.to_dict(),
+        }
+        return content | {"checksum": checksum_of_document(content)}
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file."""
+        record, derived = cls.read(text)
+        record.certificate.check_quickly(derived)
+        return record
+
+    @classmethod
+    def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
+        """The record of a text, and what its certificate says that takes work to recompute.
+
+        Raises:
+            CertificateError: if it is not of a known version and kind, or does not hold together.
+        """
+        document = parse(text, KIND)
+        certificate, derived = Certificate.read(json.dumps(document["certificate"]))
+        run = from_plain(document["run"])
+        try:
+            record = cls(
+                certificate=certificate,
+                steps=run["steps"],
+                executed=Bounds.from_dict(run["executed"]),
+                sampler=Randomness(**run["sampler"]),
+                noise=Randomness(**run["noise"]),
+                smallest_separation=run["smallest_separation"],
+                most_participations=run["most_participations"],
+                processes=run["processes"],
+                stopped_by_plan=run["stopped_by_plan"],
+                uniqueness=Uniqueness(run["uniqueness"]),
+                checkpoint_history=_checkpoint_history(run["checkpoint_history"]),
+            )
+        except CertificateError:
+            raise
+        except (DpmechError, ArithmeticError, RecursionError, TypeError, ValueError) as error:
+            raise CertificateError(f"the run is not one that dpmech could have recorded: {error}") from error
+        found = list(differences({"guarantee": document["guarantee"]}, {"guarantee": record.headline}))
+        if found:
+            raise CertificateError("entries contradict each other: " + "; ".join(found))
+        return record, derived
+
+    def __str__(self) -> str:
+        apart = "" if self.smallest_separation is None else f", {self.smallest_separation} steps apart"
+        often = (
+            "participations secret"
+            if self.most_participations is None
+            else f"at most {self.most_participations} participations{apart}"
+        )
+        seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
+        made = "; ".join(
+            f"{name}: {_quoted(one.source)}, from {one.generator_words}"
+            for name, one in (("batches", self.sampler), ("noise", self.noise))
+        )
+        text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
+        if self.certificate.dataset_size is not None:
+            size = f"dataset size {self.certificate.dataset_size:,}"
+            text += f"; declared {size}" if self.certificate.mechanism.hides_size else f"; {size}, public"
+        if self.uniqueness == Uniqueness.NOT_CHECKED:
+            text += "; not checked that no example stands in the dataset twice"
+        accepted = (
+            self.checkpoint_history.of_kind(CheckpointMatch.ACCEPTED)
+            if self.checkpoint_history is not None
+            else ()
+        )
+        if self.checkpoint_history is not None and self.checkpoint_history.loads:
+            text += f"; went on from a saved state {_times(self.checkpoint_history.loads)}"
+        if (
+            self.checkpoint_history is not None
+            and self.checkpoint_history.settings == CheckpointMatch.UNKNOWN
+        ):
+            text += "; settings of later steps not compared"
+        if accepted:
+            text += f"; went on from a checkpoint with another {' and another '.join(accepted)}"
+        return text
+
+    def _run(self) -> dict[str, Any]:
+        return {
+            "steps": self.steps,
+            "executed": self.executed.to_dict(),
+            "stopped_by_plan": self.stopped_by_plan,
+            "smallest_separation": self.smallest_separation,
+            "most_participations": self.most_participations,
+            "processes": self.processes,
+            "sampler": self.sampler.to_dict(),
+            "noise": self.noise.to_dict(),
+            "uniqueness": self.uniqueness.value,
+            "checkpoint_history": None
+            if self.checkpoint_history is None
+            else self.checkpoint_history.to_dict(),
+        }
+
+    def _stop(self) -> str:
+        """What a run that ended before its last step owes."""
+        if self.steps == self.certificate.strategy.n:
+            return ""
+        if self.executed == self.certificate.achieved:
+            return ", the whole claim: where it stopped may have been chosen by its results"
+        if self.steps == 0:
+            return ", as nothing was released"
+        return ", where it stopped was decided without looking at results"
+
+    def _cheaper_allowed(self) -> bool:
+        return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)
+
+    def _misfit(self) -> str:
+        """What is wrong with the realised participations; empty if nothing is."""
+        schema, n = self.certificate.participation, self.certificate.strategy.n
+        most, separation = self.most_participations, self.smallest_separation
+        if schema.per_release:
+            secret = most is None and separation is None
+            return "" if secret else "under Poisson sampling they are secret and must not be recorded"
+        if most is None:
+            return "how often one example took part is not recorded"
+        check_integer("most_participations", most, minimum=0)
+        if (separation is None) != (most < 2):
+            return f"{most} participations and a smallest separation of {separation!r}"
+        pattern = schema.pattern(n)
+        if most > pattern.max_participations:
+            return f"one example took part {most} times, {pattern.max_participations} were certified"
+        if separation is None:
+            return "" if most <= self.steps else f"{most} participations in {self.steps} steps"
+        check_integer("smallest_separation", separation, minimum=1)
+        if separation < pattern.min_sep or (pattern.evenly_spaced and separation != pattern.min_sep):
+            return f"two participations {separation} steps apart, {pattern.min_sep} were certified"
+        if (most - 1) * separation >= self.steps:
+            return f"{most} participations {separation} steps apart do not fit {self.steps} steps"
+        return ""
+
+
+def is_run_record(text: str) -> bool:
+    """Whether the text of a file says that it is a run record; what it is worth is checked elsewhere."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and "run" in document
+
+
+def _checkpoint_history(plain: dict[str, Any] | None) -> CheckpointHistory | None:
+    if plain is None:
+        return None
+    kept = {name: CheckpointMatch(value) for name, value in plain.items() if name != "loads"}
+    return CheckpointHistory(**kept, loads=plain.get("loads", 0))
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _quoted(source: str) -> str:
+    """Words of whoever recorded the run, as such: a file may hold any, lines of its own among them."""
+    return repr(source if len(source) <= _MOST_LETTERS else f"{source[:_MOST_LETTERS]}...")

@@ -1,0 +1,299 @@
+"""Signatures: the in-toto statement, its DSSE envelope next to the file, and how both are checked."""
+
+import base64
+import binascii
+import dataclasses
+import datetime
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from dpmech.certificates import read_text
+from dpmech.certificates.keys import PublicKey
+from dpmech.exceptions import CertificateError, InvalidParameterError
+from dpmech.files import parse_json
+
+# The URL-safe alphabet is read as well, as the specification asks.
+_STANDARD = str.maketrans("-_", "+/")
+
+
+def pre_authentication_encoding(payload_type: str, payload: bytes) -> bytes:
+    """What is signed: the type and the bytes, each with its length, so that neither can pass for the other.
+
+    "DSSEv1" SP LEN(type) SP type SP LEN(payload) SP payload, lengths in bytes as decimal numbers.
+
+    References:
+        DSSE 1.0.2, protocol, "PAE".
+
+    Examples:
+        >>> pre_authentication_encoding("text/plain", b"hello")
+        b'DSSEv1 10 text/plain 5 hello'
+    """
+    kind = payload_type.encode("utf-8")
+    return b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """One signature.
+
+    Attributes:
+        key_id: which key made it, as a hint; nothing rests on it. Empty where it is not said.
+        value: the bytes of the signature.
+    """
+
+    key_id: str
+    value: bytes
+
+
+@dataclasses.dataclass(frozen=True)
+class Envelope:
+    """Bytes with signatures.
+
+    Attributes:
+        payload_type: what kind of bytes they are; signed with them.
+        payload: the bytes.
+        signatures: one or more.
+    """
+
+    payload_type: str
+    payload: bytes
+    signatures: tuple[Signature, ...]
+
+    @property
+    def signed_bytes(self) -> bytes:
+        """What the signatures are over."""
+        return pre_authentication_encoding(self.payload_type, self.payload)
+
+    def to_json(self) -> str:
+        """JSON text of the envelope."""
+        record = {
+            "payloadType": self.payload_type,
+            "payload": base64.b64encode(self.payload).decode("ascii"),
+            "signatures": [
+                {"keyid": one.key_id, "sig": base64.b64encode(one.value).decode("ascii")}
+                for one in self.signatures
+            ],
+        }
+        return json.dumps(record, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read an envelope; entries that the specification does not know are passed over.
+
+        Raises:
+            CertificateError: if it is none.
+        """
+        record = read_object(text, "envelope")
+        kind, signatures = record.get("payloadType"), record.get("signatures")
+        if not isinstance(kind, str):
+            raise CertificateError("the envelope says no payloadType", claimed=kind)
+        if not isinstance(signatures, list) or not signatures:
+            raise CertificateError("the envelope holds no signature", claimed=signatures)
+        return cls(kind, _decoded(record, "payload"), tuple(_signature(one) for one in signatures))
+
+
+def _signature(record: object) -> Signature:
+    if not isinstance(record, dict):
+        raise CertificateError("a signature of the envelope is no object", claimed=record)
+    key_id = record.get("keyid")
+    if key_id is not None and not isinstance(key_id, str):
+        raise CertificateError("keyid of the envelope is no text", claimed=key_id)
+    return Signature(key_id or "", _decoded(record, "sig"))
+
+
+def _decoded(record: dict[str, Any], name: str) -> bytes:
+    text = record.get(name)
+    try:
+        if isinstance(text, str):
+            return base64.b64decode(text.translate(_STANDARD).encode("ascii"), validate=True)
+    except (ValueError, binascii.Error):
+        pass
+    raise CertificateError(f"{name} of the envelope is not whole base64", claimed=text)
+
+
+def read_object(text: str | bytes, what: str) -> dict[str, Any]:
+    """A JSON object in which no entry stands twice.
+
+    Raises:
+        CertificateError: if it is none.
+    """
+    try:
+        found = parse_json(text)
+    except ValueError as error:
+        raise CertificateError(f"the {what} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise CertificateError(f"the {what} is no JSON object", claimed=found)
+    return found
+
+
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+# A name, no address: nothing is to be found there.
+PREDICATE_TYPE = "urn:dpmech:document:v1"
+_LONGEST_ISSUER = 200
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def digest_of(content: bytes) -> str:
+    """SHA-256 (hex) of the bytes of a file."""
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True)
+class Statement:
+    """What an issuer signs.
+
+    Attributes:
+        name: of the file when it was signed; it may be called otherwise since.
+        digest: SHA-256 (hex) of its bytes.
+        kind: "certificate", "run record" or "ledger".
+        guarantee: its first line.
+        checksum: its own.
+        issuer: who says so, in one line of at most 200 characters.
+        issued_on: by the issuer's clock, in UTC, to the second.
+        dpmech: the version that signed.
+    """
+
+    name: str
+    digest: str
+    kind: str
+    guarantee: str
+    checksum: str
+    issuer: str
+    issued_on: datetime.datetime
+    dpmech: str
+
+    def __post_init__(self) -> None:
+        text = self.issuer
+        if (
+            not isinstance(text, str)
+            or not text.strip()
+            or not text.isprintable()
+            or len(text) > _LONGEST_ISSUER
+        ):
+            raise InvalidParameterError("issuer", text, f"one line of 1 to {_LONGEST_ISSUER} characters")
+
+    def payload(self) -> bytes:
+        """The statement as it is signed."""
+        record = {
+            "_type": STATEMENT_TYPE,
+            "subject": [{"name": self.name, "digest": {"sha256": self.digest}}],
+            "predicateType": PREDICATE_TYPE,
+            "predicate": {
+                "kind": self.kind,
+                "guarantee": self.guarantee,
+                "checksum": self.checksum,
+                "issuer": self.issuer,
+                "issuedOn": self.issued_on.strftime(_TIME),
+                "dpmech": self.dpmech,
+            },
+        }
+        return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def from_payload(cls, payload: bytes) -> Self:
+        """Read a statement; entries that nobody knows are passed over.
+
+        Raises:
+            CertificateError: if it is none, or one about something else than one checksummed document.
+        """
+        record = read_object(payload, "signed statement")
+        for name, due in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
+            if record.get(name) != due:
+                raise CertificateError(
+                    f"{name} of the signed statement is not {due}", claimed=record.get(name), recomputed=due
+                )
+        try:
+            (subject,) = record["subject"]
+            predicate = record["predicate"]
+            texts = {name: predicate[name] for name in ("kind", "guarantee", "checksum", "issuer", "dpmech")}
+            found = {"name": subject["name"], "digest": subject["digest"]["sha256"]} | texts
+            return cls(issued_on=_time(predicate["issuedOn"]), **{key: _text(found[key]) for key in found})
+        except InvalidParameterError as error:
+            raise CertificateError(f"the signed statement does not hold: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise CertificateError(
+                f"the signed statement is not one about a checksummed document ({error!r})"
+            ) from error
+
+    def __str__(self) -> str:
+        return f"issued by {self.issuer} on {self.issued_on:%Y-%m-%d}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Who issued it, and when, as plain data."""
+        return {"issuer": self.issuer, "issued_on": self.issued_on.strftime(_TIME)}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("an entry is no text")
+    return value
+
+
+def _time(value: object) -> datetime.datetime:
+    return datetime.datetime.strptime(_text(value), _TIME).replace(tzinfo=datetime.UTC)
+
+
+ENDING = ".dsse"
+_LARGEST_ENVELOPE = 1_000_000
+
+
+def envelope_path(path: str | os.PathLike[str]) -> Path:
+    """Where the envelope of a file stands: its name, and `.dsse`."""
+    return Path(f"{os.fspath(path)}{ENDING}")
+
+
+def envelope_of(path: str | os.PathLike[str]) -> Envelope | None:
+    """The envelope beside a file, unchecked; None where there is none.
+
+    Raises:
+        InvalidParameterError: if it cannot be read, or is too large.
+        CertificateError: if it is none.
+    """
+    target = envelope_path(path)
+    if not os.path.lexists(target):
+        return None
+    return Envelope.from_json(read_text(target, max_file_size=_LARGEST_ENVELOPE))
+
+
+def check_signature(text: str, envelope: Envelope, keys: Sequence[PublicKey]) -> tuple[Statement, PublicKey]:
+    """Check that one of these keys signed a statement about this very text.
+
+    Args:
+        text: of the file.
+        envelope: from beside it.
+        keys: those that are trusted.
+
+    Returns:
+        The statement, and the key that signed it.
+
+    Raises:
+        CertificateError: if none of the keys did, or the statement is about something else.
+    """
+    if envelope.payload_type != PAYLOAD_TYPE:
+        raise CertificateError(
+            f"payloadType of the envelope is not {PAYLOAD_TYPE}",
+            claimed=envelope.payload_type,
+            recomputed=PAYLOAD_TYPE,
+        )
+    # The names of keys in the envelope are not signed: every key is tried on every signature.
+    signer = next(
+        (key for key in keys for one in envelope.signatures if key.accepts(one.value, envelope.signed_bytes)),
+        None,
+    )
+    if signer is None:
+        raise CertificateError("no signature of a trusted key over what the envelope holds")
+    statement = Statement.from_payload(envelope.payload)
+    digest = digest_of(text.encode("utf-8"))
+    if statement.digest != digest:
+        raise CertificateError(
+            f"the signature is over another file (SHA-256 {statement.digest[:12]}..., this one "
+            f"{digest[:12]}...)",
+            claimed=statement.digest,
+            recomputed=digest,
+        )
+    return statement, signer

@@ -1,0 +1,33 @@
+"""Composition: several releases about the same people, of one batch or over a project's life."""
+
+from dpmech.engines import NegativeBinomialRuns, PoissonRuns
+from dpmech.ledgers.executed import RunningEpsilon, executed_epsilon
+from dpmech.ledgers.ledger import Ledger
+from dpmech.ledgers.ledger_entries import CountsRelease, Mode, Release
+from dpmech.ledgers.ledger_file import is_ledger, locked, parsed
+from dpmech.ledgers.privacy_filters import AccountingMethod, ClaimAccounting, GdpAccounting, RenyiAccounting
+from dpmech.ledgers.private_selection import PrivateSelection
+from dpmech.ledgers.shared_batch import BlockClipping, JointRelease, SharedBatch, joint_release
+
+__all__ = [
+    "AccountingMethod",
+    "BlockClipping",
+    "ClaimAccounting",
+    "CountsRelease",
+    "GdpAccounting",
+    "JointRelease",
+    "Ledger",
+    "Mode",
+    "NegativeBinomialRuns",
+    "PoissonRuns",
+    "PrivateSelection",
+    "Release",
+    "RenyiAccounting",
+    "RunningEpsilon",
+    "SharedBatch",
+    "executed_epsilon",
+    "is_ledger",
+    "joint_release",
+    "locked",
+    "parsed",
+]

@@ -1,0 +1,566 @@
+"""Ledger: certified releases about the same people over a project's life, and their total."""
+
+import concurrent.futures
+import dataclasses
+import json
+import os
+from typing import Any, Self
+
+import numpy as np
+
+from dpmech.calibration import Calibration
+from dpmech.certificates import Certificate, Document, differences
+from dpmech.engines import (
+    DiscreteGaussian,
+    Method,
+    PrivacyProfile,
+    Progress,
+    RunCount,
+    check_method,
+    run_count_from,
+)
+from dpmech.exceptions import (
+    CertificateError,
+    DpmechError,
+    InvalidParameterError,
+    UnsupportedCombinationError,
+    WorkLimitError,
+)
+from dpmech.guards import check_delta, check_eps, check_name
+from dpmech.ledgers.ledger_entries import (
+    CountsRelease,
+    Mode,
+    Release,
+    certificate_of,
+    check_entry,
+    check_shared_batch,
+    in_all,
+    sure_together,
+)
+from dpmech.ledgers.ledger_file import (
+    check_continues,
+    decoded,
+    document_of,
+    locked,
+    outline_of,
+    outlined,
+    parsed,
+)
+from dpmech.ledgers.ledger_totals import FilteredTotal, NonAdaptiveTotal, Total
+from dpmech.ledgers.privacy_filters import (
+    AccountingMethod,
+    GdpAccounting,
+    PrivacyFilter,
+    Remaining,
+    accounting_from,
+    check_accounting,
+)
+from dpmech.ledgers.shared_batch import SharedBatch
+from dpmech.mechanism import Adjacency, PrivacyBudget, Unit
+from dpmech.numerics import BOUND, EXACT, Bounds, Guarantee, Provenance, sum_up, typed
+
+_SOME_DELTA, _WITH_COUNTS = 1e-5, 1.1
+
+
+class Answers(Document):
+    """The part of a ledger that answers; `Ledger` is the part that is written to."""
+
+    _total: Total
+    _closed: bool
+    _releases: list[Release]
+    _counts: list[CountsRelease]
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The certified entries, in the order in which they came."""
+        return tuple(self._releases)
+
+    @property
+    def counts(self) -> tuple[CountsRelease, ...]:
+        """The releases of counts, in the order in which they came."""
+        return tuple(self._counts)
+
+    @property
+    def mode(self) -> Mode:
+        """Non-adaptive or adaptive."""
+        return self._total.mode
+
+    @property
+    def filter(self) -> PrivacyFilter | None:
+        """What holds the budget: its accounting method, with all settings resolved, and its limits."""
+        return self._total.filter if isinstance(self._total, FilteredTotal) else None
+
+    @property
+    def budget(self) -> PrivacyBudget | None:
+        """What the whole may cost; None of a non-adaptive list."""
+        return None if self.filter is None else self.filter.budget
+
+    @property
+    def accounting(self) -> AccountingMethod | None:
+        """In what the budget is paid; None of a non-adaptive list."""
+        return None if self.filter is None else self.filter.accounting
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more may be added."""
+        return self._closed
+
+    @property
+    def usual_delta(self) -> float:
+        """Where eps is asked for when nobody says: delta of the budget, or those of the releases together.
+
+        Counts state no delta. Beside releases they get a tenth more, since claims may use up their own; with
+        nothing beside them 1e-5.
+        """
+        if self.budget is not None:
+            return self.budget.delta
+        stated = sum_up([one.own_delta for one in self._releases])
+        return min(stated * (_WITH_COUNTS if self._counts else 1.0), 0.5) or _SOME_DELTA
+
+    @property
+    def headline(self) -> str:
+        """Mode, number of releases, guarantee, and the budget where there is one, in one line."""
+        state = "closed" if self._closed else "open"
+        how = "non-adaptive before the first result and composed whole"
+        if self.budget is not None:
+            how = (
+                f"adaptive within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
+                f"by {self.accounting!r}"
+            )
+        counts = f" and {len(self._counts)} of counts" if self._counts else ""
+        return f"{in_all(self.guarantee)}; {len(self._releases)} releases{counts}, {how}; {state}"
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """As sure as the least sure entry, as certified; exact for non-adaptive, unsampled single runs.
+
+        Totals that rest on privacy profiles in place of claims say how sure they are themselves.
+        """
+        sure = sure_together(one.certificate for one in self._releases if self._total.by_certificates)
+        bounded = any(
+            release.certificate.participation.random or release.runs is not None for release in self._releases
+        )
+        if bounded or self._counts or (self.mode is Mode.CHOSEN and self._releases):
+            sure &= BOUND
+        return sure
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Names of the non-adaptive releases whose privacy profile takes work, and was not computed yet."""
+        return self._total.waiting if isinstance(self._total, NonAdaptiveTotal) else ()
+
+    def epsilon(self, delta: float, *, method: Method | None = None, profiles: bool | None = None) -> Bounds:
+        """Bounds on the total eps at `delta`: of the whole list, or of all that the budget allows.
+
+        With a budget it does not depend on how much was spent: an eps read off on the way is no guarantee for
+        whoever may go on or stop because of what came out.
+
+        Args:
+            delta: in (0, 1); where claims are composed, above the sum of theirs.
+            method: None or Pld() for privacy profiles, Rdp() for moments (and basic composition of claims);
+                None with a budget.
+            profiles: of a non-adaptive list, whether to compute the profiles of Balls-in-Bins releases, 40 to
+                200 CPU seconds for each mechanism and noise scale, once a ledger; False computes none and
+                composes their claims, at once. None computes them where there is more than one release.
+                Where there is, a profile that a certificate brings (`cal.certificate(profile=...)`) is taken
+                as it is.
+
+        Returns:
+            Bounds, which say how sure they are. Errors of profiles add up, outside delta; what claims leave
+            to chance is that of `guarantee`, and their lower end is 0.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnsupportedCombinationError: on another method.
+            UnattainableBudgetError: if claims use up delta, or nothing is known at so small a delta.
+            NumericalError: where no lattice that can be afforded bounds it.
+        """
+        checked, how, computed = check_delta(delta), check_method(method), _check_switch(profiles)
+        if not self._releases and not self._counts:
+            return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
+        return self._stated(self._total.epsilon(checked, how, profiles=computed))
+
+    def delta(self, eps: float, *, method: Method | None = None, profiles: bool | None = None) -> Bounds:
+        """Bounds on the total delta at `eps` >= 0; arguments and errors as for `epsilon`."""
+        checked, how = check_eps(eps, zero_allowed=True), check_method(method)
+        computed = _check_switch(profiles)
+        if not self._releases and not self._counts:
+            return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
+        return self._stated(self._total.delta(checked, how, profiles=computed))
+
+    def meets(self, budget: PrivacyBudget) -> bool:
+        """Whether the whole stays within a budget that was fixed before anything was drawn for it.
+
+        What profiles leave to chance is taken out of its delta, so that "draw, ask this, release nothing
+        where it says no" is (eps, delta)-differentially private with no "with probability" left.
+
+        Raises:
+            InvalidParameterError: if it is no PrivacyBudget.
+            UnsupportedCombinationError: where the total rests on an estimate.
+        """
+        if not isinstance(budget, PrivacyBudget):
+            raise InvalidParameterError("budget", budget, "a dm.PrivacyBudget(eps, delta)")
+        found = self.delta(budget.eps)
+        if not found.guarantee.rigorous:
+            raise UnsupportedCombinationError("the total rests on an estimate", supported="bounds")
+        return sum_up([found.upper, found.guarantee.outside_error]) <= budget.delta
+
+    def profile(
+        self,
+        *,
+        rng: np.random.Generator | int | None = None,
+        executor: concurrent.futures.Executor | None = None,
+        progress: Progress | None = None,
+    ) -> PrivacyProfile:
+        """The privacy profile of a non-adaptive list; what `epsilon` and `delta` then rest on.
+
+        Args:
+            rng: for what is drawn; None for fresh entropy.
+            executor: where samples are drawn.
+            progress: called with a line before each profile that takes work; each is computed once a ledger.
+
+        Raises:
+            UnsupportedCombinationError: with a budget, or where a release has no profile.
+        """
+        if not isinstance(self._total, NonAdaptiveTotal):
+            raise UnsupportedCombinationError(
+                "releases adaptive have no privacy profile: a filter holds their budget",
+                supported="a ledger without a budget, whose list is non-adaptive",
+            )
+        return self._total.profile(rng=rng, executor=executor, progress=progress)
+
+    @property
+    def _unit(self) -> Unit | None:
+        """Whose presence all entries hide; None where there are none."""
+        units = [
+            *(one.certificate.unit for one in self._releases),
+            *(one.counts.unit for one in self._counts),
+        ]
+        return units[0] if units else None
+
+    def _stated(self, bounds: Bounds) -> Bounds:
+        """With the state of a list; a budget is as sure as the ledger."""
+        if self.mode is Mode.CHOSEN:
+            return dataclasses.replace(bounds, guarantee=bounds.guarantee & self.guarantee)
+        state = Provenance("ledger.closed" if self._closed else "ledger.open")
+        by = dataclasses.replace(bounds.by, rests_on=(*bounds.by.rests_on, state))
+        return dataclasses.replace(bounds, by=by)
+
+
+def _check_switch(profiles: object) -> bool | None:
+    if profiles is not None and not isinstance(profiles, bool):
+        raise InvalidParameterError("profiles", profiles, "None, True or False")
+    return profiles
+
+
+class Ledger(Answers):
+    """Certified releases about the same people, and their total privacy loss, in one of two modes.
+
+    **Non-adaptive** (without a budget): mechanisms and noise scales are listed before the first result of any
+    of them is looked at, and the list is composed whole, by their privacy profiles. What the
+    mechanisms ask may depend on results, so may their order, and the work may stop early: the price is that
+    of the whole list. Whoever adds to it after a result has left this theorem, and nothing that the
+    ledger says holds. `close` ends the list.
+
+    **Chosen on the way** (with a budget): what is added next, and whether anything is, may depend on all
+    results so far. Every release passes a privacy filter, in an accounting method that is fixed beforehand;
+    what would exceed the budget is refused. What holds is the budget, also where less was spent.
+
+    A release is added before its first step, and stays, also if the run fails or stops early. A sampled
+    release names the batches that it reads, and a batch enters once: two releases from one batch are one
+    mechanism, to be joined on a `SharedBatch` before sampling. Of non-adaptive releases the privacy profiles
+    are composed; those of Balls-in-Bins take work, and their (eps, delta) claims may stand in. A sampling
+    error inside the delta of a claim is taken out, and added once for every calibration, not for every run
+    under it.
+
+    **Guarantee:** `guarantee` says how sure the entries are, as certified; every total says its own.
+
+    Args:
+        adjacency: between which datasets; releases with another one are refused, also where the numbers
+            would be the same.
+        budget: what the whole may cost; None for a non-adaptive list.
+        accounting: in what a budget is paid: `GdpAccounting()` (the default; unsampled releases),
+            `RenyiAccounting(order)` or `ClaimAccounting(slack)`.
+        allow_estimates: whether releases may enter of which the total takes an estimate on trust; the total
+            is then an estimate too.
+
+    Raises:
+        InvalidParameterError: on a bad argument, an accounting method without a budget, or an accounting
+        method in which the
+            budget leaves no room.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> ledger = dm.Ledger()
+        >>> training = dm.calibrate_sigma(dm.Identity(200), 2.0, 1e-6, participation=dm.Poisson(0.02))
+        >>> ledger.add("run 1", training, batch="run 1")
+        >>> ledger.add("run 2", training, batch="run 2")
+        >>> test = dm.calibrate_sigma(dm.Identity(1), 0.5, 1e-6, participation=dm.SingleParticipation())
+        >>> ledger.add("accuracy", test)
+        >>> ledger.close()
+        >>> round(ledger.epsilon(3e-6).upper, 2), str(ledger.guarantee)
+        (2.53, 'deterministic upper bound')
+        >>> project = dm.Ledger(budget=dm.PrivacyBudget(1.0, 1e-5))
+        >>> project.add("accuracy", test)
+        >>> round(project.remaining.mu, 3), round(project.remaining.epsilon(1e-6), 2)
+        (0.238, 1.0)
+        >>> project.would_exceed(dm.calibrate_sigma(dm.Identity(1), 1.1, 1e-6))
+        True
+    """
+
+    def __init__(
+        self,
+        adjacency: Adjacency = Adjacency.ADD_REMOVE,
+        *,
+        budget: PrivacyBudget | None = None,
+        accounting: AccountingMethod | None = None,
+        allow_estimates: bool = False,
+    ) -> None:
+        self.adjacency = Adjacency.check(adjacency)
+        if not isinstance(allow_estimates, bool):
+            raise InvalidParameterError("allow_estimates", allow_estimates, "True or False")
+        if budget is not None and not isinstance(budget, PrivacyBudget):
+            raise InvalidParameterError("budget", budget, "None or a dm.PrivacyBudget(eps, delta)")
+        if accounting is not None:
+            check_accounting(accounting)
+        if budget is None and accounting is not None:
+            raise InvalidParameterError("accounting", accounting, "None in a ledger without a budget")
+        self.allow_estimates = allow_estimates
+        self._total: Total = (
+            NonAdaptiveTotal(self.adjacency)
+            if budget is None
+            else FilteredTotal(budget, accounting or GdpAccounting())
+        )
+        self._closed = False
+        self._releases: list[Release] = []
+        self._counts: list[CountsRelease] = []
+
+    def close(self) -> None:
+        """End the ledger: nothing more may be added, now or when it is loaded again.
+
+        A non-adaptive list is closed before its first result is looked at.
+        """
+        self._closed = True
+
+    @property
+    def remaining(self) -> Remaining:
+        """What `add` would still take: the largest further mu, and the eps at a given delta.
+
+        Raises:
+            UnsupportedCombinationError: without a budget.
+        """
+        return self._budgeted("remaining").remaining
+
+    def would_exceed(self, claim: Calibration | Certificate) -> bool:
+        """Whether `add` would refuse this claim because the budget does not allow it.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnsupportedCombinationError: without a budget, or if the accounting method has no price for the
+            claim.
+        """
+        return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
+
+    def add(
+        self, name: str, release: Calibration | Certificate, *, batch: SharedBatch | str | None = None
+    ) -> None:
+        """Enter a release, before its first step; all of it, or nothing where it is refused.
+
+        Args:
+            name: of the release, new in this ledger.
+            release: a calibration, or a certificate.
+            batch: where batches are sampled, the batches that it reads: a name that is new in this ledger, or
+                a
+                `SharedBatch` whose mechanisms have jointly at least the certified sigma. It is closed. None
+                without sampling.
+
+        Raises:
+            InvalidParameterError: on a bad argument, a name that is taken, a sampled release without a batch,
+                or a release that would exceed the budget.
+            CertificateError: if the release was edited after it was computed.
+            UnsupportedCombinationError: if the ledger is closed, the batch is in it already, the adjacency is
+                another one, the batch is not the one that was certified or has too little noise, the release
+                has no price in the ledger's accounting method, or the total would rest on an estimate where
+                none is allowed.
+        """
+        self._enter(name, release, batch, None)
+
+    def add_tuning(
+        self, name: str, run: Calibration | Certificate, runs: RunCount, *, batch: str | None = None
+    ) -> None:
+        """Enter a private selection, before its first run: the best of a secret number of such runs.
+
+        `dm.ledgers.PrivateSelection` makes it. The ledger holds the law of the number of runs and never the
+        number. Where all results are seen, each run is an entry of its own by `add`.
+
+        Args:
+            name: of the selection, new in this ledger.
+            run: what each run is certified for, the score by which the best is chosen included, unless that
+                comes from public data.
+            runs: the law of their number.
+            batch: where batches are sampled, a name for the batches of all runs, new in this ledger; each run
+                draws its own.
+
+        Raises:
+            InvalidParameterError: as for `add`, or if `runs` is no law.
+            CertificateError: as for `add`.
+            UnsupportedCombinationError: as for `add`, and with a budget: no filter here has a price for it.
+        """
+        if not isinstance(runs, RunCount):
+            raise InvalidParameterError(
+                "runs", runs, "a dm.ledgers.PoissonRuns or a dm.ledgers.NegativeBinomialRuns"
+            )
+        if self.budget is not None:
+            raise UnsupportedCombinationError(
+                "a private selection has no price in the accounting method of a budget",
+                supported="a non-adaptive list, a dm.Ledger without a budget",
+            )
+        if batch is not None:
+            check_name("batch", batch)
+        self._enter(name, run, batch, runs)
+
+    def add_counts(self, name: str, counts: DiscreteGaussian) -> None:
+        """Enter counts that are released with discrete Gaussian noise, before the first of them is drawn.
+
+        Args:
+            name: of the release, new in this ledger.
+            counts: noise, sensitivity and number, of the adjacency and the unit of this ledger.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or a name that is taken.
+            UnsupportedCombinationError: if the ledger is closed, adjacency or unit are other ones, and with
+                a budget: no filter here has a price for them.
+            NumericalError: if they, with equal ones before, have no bounds on delta, which is tried once: no
+                total with them would have any.
+        """
+        if not isinstance(counts, DiscreteGaussian):
+            raise InvalidParameterError("counts", counts, "a dm.DiscreteGaussian")
+        entry = CountsRelease(name, counts)
+        self._checked_total(entry).try_counts(entry)
+        self._enter_counts(entry)
+
+    def _enter_counts(self, entry: CountsRelease) -> None:
+        self._checked_total(entry).enter_counts(entry)
+        self._counts.append(entry)
+
+    def _checked_total(self, entry: CountsRelease) -> NonAdaptiveTotal:
+        self._check_name(entry.name)
+        if not isinstance(self._total, NonAdaptiveTotal):
+            raise UnsupportedCombinationError(
+                "counts have no price in the accounting method of a budget",
+                supported="a non-adaptive list, a dm.Ledger without a budget",
+            )
+        entry.check(self.adjacency, self._unit)
+        return self._total
+
+    def _check_name(self, name: str) -> None:
+        check_name("name", name)
+        if self._closed:
+            raise UnsupportedCombinationError(
+                f"the ledger was closed before {name!r}",
+                supported="for releases chosen after a result, Ledger(budget=dm.PrivacyBudget(eps, delta))",
+            )
+        taken = [one.name for one in self._releases] + [one.name for one in self._counts]
+        if name in taken:
+            raise InvalidParameterError("name", name, "new in this ledger, which has it already")
+
+    def _enter(
+        self,
+        name: str,
+        release: Calibration | Certificate,
+        batch: SharedBatch | str | None,
+        runs: RunCount | None,
+    ) -> None:
+        self._check_name(name)
+        certificate = certificate_of("release", release)
+        blocks: tuple[tuple[str, float], ...] = ()
+        if isinstance(batch, SharedBatch):
+            check_shared_batch(batch, certificate)
+            blocks = tuple(batch.blocks.items())
+        elif batch is not None:
+            check_name("batch", batch)
+        read = batch.name if isinstance(batch, SharedBatch) else batch
+        entry = Release(name, certificate, read, blocks, self.mode, runs=runs)
+        no_estimates = self._total.by_certificates and not self.allow_estimates
+        check_entry(entry, self._releases, self.adjacency, self._unit, no_estimates=no_estimates)
+        self._releases.append(self._total.enter(entry))
+        if isinstance(batch, SharedBatch):
+            batch.close()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, certificates and checksum included; what `save` writes."""
+        return document_of(self._outline(), self._releases)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file, whole or not at all; a ledger there is replaced only by one that continues it.
+
+        Raises:
+            InvalidParameterError: if the file cannot be written, or holds what is not in this ledger.
+        """
+        with locked(path):
+            check_continues(path, self._outline())
+            super().save(path)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The same as `load` for the text of a file; every entry passes the checks of `add` again."""
+        document = parsed(text)
+        outline = decoded(outlined(document))
+        settings = outline["ledger"]
+        try:
+            ledger = cls(
+                Adjacency(settings["adjacency"]),
+                budget=None if settings["budget"] is None else PrivacyBudget(**settings["budget"]),
+                accounting=None
+                if settings["accounting"] is None
+                else accounting_from(settings["accounting"]),
+                allow_estimates=settings["allow_estimates"],
+            )
+            for entry, written in zip(outline["releases"], document["releases"], strict=True):
+                ledger._restore(entry, json.dumps(written["certificate"]))
+            for entry in outline.get("counts", ()):
+                ledger._enter_counts(CountsRelease.of(entry, ledger.adjacency))
+        except (CertificateError, WorkLimitError):
+            raise
+        except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
+            raise CertificateError(f"the ledger does not hold together: {error}") from error
+        ledger._closed = settings["closed"]
+        found = list(differences(outline, decoded(ledger._outline())))
+        if found:
+            raise CertificateError("entries contradict each other: " + "; ".join(found[:5]))
+        return ledger
+
+    def __str__(self) -> str:
+        return self.headline
+
+    def __repr__(self) -> str:
+        return f"Ledger({self.adjacency.name}, {self.headline})"
+
+    def _outline(self) -> dict[str, Any]:
+        settings = {
+            "adjacency": self.adjacency.value,
+            "allow_estimates": self.allow_estimates,
+            "mode": self.mode.value,
+            "closed": self._closed,
+            "budget": None if self.budget is None else dataclasses.asdict(self.budget),
+            "accounting": None if self.filter is None else self.filter.settings(),
+        }
+        return outline_of(self.headline, settings, self._releases, self._counts, self._total.summary())
+
+    def _restore(self, entry: dict[str, Any], text: str) -> None:
+        own = Certificate.from_json(text)
+        batch: SharedBatch | str | None = entry["batch"]
+        if entry["blocks"]:
+            batch = SharedBatch(entry["batch"], own.mechanism)
+            for name, sigma in entry["blocks"].items():
+                batch.register(name, sigma)
+        runs = None if entry.get("runs") is None else run_count_from(entry["runs"])
+        self._enter(entry["name"], own, batch, runs)
+
+    def _budgeted(self, what: str) -> FilteredTotal:
+        if not isinstance(self._total, FilteredTotal):
+            raise UnsupportedCombinationError(
+                f"`{what}` speaks of a budget, and this ledger is a non-adaptive list without one",
+                supported="Ledger(budget=dm.PrivacyBudget(eps, delta))",
+            )
+        return self._total

@@ -1,0 +1,553 @@
+"""What the releases of a ledger add up to: composed profiles, or prices under a privacy filter.
+
+What a non-adaptive list adds up to: the privacy profiles of its releases, composed.
+
+Unsampled and Poisson-sampled releases have a profile at once. Under Balls-in-Bins one takes work, and the
+(eps, delta) that was certified says less: it is dominated by a release that fails with probability delta and
+is randomised response otherwise (Kairouz, Oh and Viswanath 2015). Either enters the same composition.
+
+A profile is that of the noise scale which stands in the certificate, whatever led to it. Its own draws come
+later than that noise scale, and their error stays outside delta; where a claim is used, the error of the
+draws behind it, which its delta holds, is taken out, and added once a draw.
+"""
+
+import abc
+import concurrent.futures
+import dataclasses
+import functools
+import math
+from collections.abc import Hashable
+from fractions import Fraction
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpmech.calibration import profile
+from dpmech.certificates import Certificate, Claim
+from dpmech.engines import (
+    Composition,
+    Curve,
+    Divergence,
+    Method,
+    Pld,
+    PrivacyProfile,
+    Progress,
+    Rdp,
+    RenyiAccountant,
+    RenyiComposition,
+    RunCount,
+    SampledPart,
+)
+from dpmech.exceptions import (
+    InvalidParameterError,
+    NumericalError,
+    UnattainableBudgetError,
+    UnsupportedCombinationError,
+)
+from dpmech.ledgers.ledger_entries import CountsPart, CountsRelease, Mode, Release, draw_of, sure_together
+from dpmech.ledgers.privacy_filters import AccountingMethod, Price, PrivacyFilter, Remaining, Spent
+from dpmech.mechanism import Adjacency, PrivacyBudget, Unit
+from dpmech.numerics import (
+    BOUND,
+    EXACT,
+    UNIT,
+    Bounds,
+    Guarantee,
+    Provenance,
+    next_up,
+    rounded_down,
+    rounded_up,
+    sum_up,
+    up,
+)
+from dpmech.schemes import accountant_for
+
+
+def known_profile(certificate: Certificate) -> PrivacyProfile | None:
+    """The profile of what certificate and sigma say, where it costs nothing; else None.
+
+    Raises:
+        UnsupportedCombinationError: if no theorem covers it.
+    """
+    if accountant_for(certificate.mechanism, None).immediate:
+        return profile(certificate.mechanism, certificate.sigma)
+    return None
+
+
+@functools.cache
+def claimed(eps: float, delta: float, adjacency: Adjacency, unit: Unit = Unit.EXAMPLE) -> PrivacyProfile:
+    """What (eps, delta) alone says; one object for equal numbers, so that they are composed as one curve."""
+    parts = Composition(curves=((Curve.of_claim(eps, delta), 1),))
+    return PrivacyProfile(parts, BOUND, Provenance("claims.composed"), adjacency, unit)
+
+
+def what_runs(certificate: Certificate) -> Hashable:
+    """Equal where mechanism and noise are, so that a profile serves both; the budget does not matter."""
+    return (
+        certificate.strategy.fingerprint(),
+        repr(sorted(certificate.participation.to_dict().items())),
+        certificate.adjacency,
+        certificate.unit,
+        certificate.sigma,
+    )
+
+
+class ProfileCache:
+    """Profiles that take work, each computed once, or read from a certificate that brings it."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, PrivacyProfile | None] = {}
+        self._brought: dict[Hashable, PrivacyProfile] = {}
+
+    def __contains__(self, certificate: Certificate) -> bool:
+        return what_runs(certificate) in self._found
+
+    def enter(self, certificate: Certificate) -> None:
+        """Keep the profile that a certificate brings, unless an equal release has one."""
+        if certificate.curve is not None:
+            kept = self._brought.setdefault(what_runs(certificate), certificate.curve)
+            self._found.setdefault(what_runs(certificate), kept)
+
+    def brought(self, certificate: Certificate) -> PrivacyProfile | None:
+        """The profile that this or an equal release brought; of equal ones one object."""
+        return self._brought.get(what_runs(certificate))
+
+    def of(
+        self,
+        certificate: Certificate,
+        *,
+        rng: np.random.Generator | int | None = None,
+        executor: concurrent.futures.Executor | None = None,
+        progress: Progress | None = None,
+    ) -> PrivacyProfile | None:
+        """The profile, from here or computed; None where the accountant has no bounds on the curve."""
+        key = what_runs(certificate)
+        if key not in self._found:
+            if progress is not None:
+                progress(f"the privacy profile of {certificate.strategy!r} at sigma {up(certificate.sigma)}")
+            try:
+                found = profile(certificate.mechanism, certificate.sigma, rng=rng, executor=executor)
+            except (NumericalError, UnsupportedCombinationError):
+                # Then the claim stands, which holds as well.
+                self._found[key] = None
+            else:
+                self._found[key] = found
+        return self._found[key]
+
+
+_BASIC = Provenance("claims.basic")
+_MOMENTS = Provenance("rdp.composed")
+# Sixteen roundings: the formulas below have at most 12, a logarithm or an exponential counting as 4.
+_UP = 1.0 + 16.0 * UNIT
+
+
+@dataclasses.dataclass(frozen=True)
+class Whole:
+    """A list as one mechanism, and what its numbers rest on.
+
+    Attributes:
+        profile: of all of it.
+        claims: (eps, delta) of what entered by its claim.
+        betas: the sampling errors that these were relieved of, each draw's once: without it they hold.
+        draws: how many.
+        sure: how sure the certificates are that something was taken from.
+    """
+
+    profile: PrivacyProfile
+    claims: tuple[tuple[float, float], ...]
+    betas: float
+    draws: int
+    sure: Guarantee
+
+    def epsilon(self, delta: float, *, renyi: bool) -> Bounds:
+        """Bounds on eps at delta; errors as for `Ledger.epsilon`."""
+        spent = self._spent
+        if spent > delta:
+            raise UnattainableBudgetError(
+                math.inf, delta, f"the (eps, delta) claims alone fail with probability {up(spent)}"
+            )
+        basic = sum_up(eps for eps, _ in self.claims)
+        if self._only_claims and (renyi or len(self.claims) == 1):
+            return Bounds(0.0, basic, BOUND, _BASIC)
+        if spent == delta and not self._only_claims:
+            raise UnattainableBudgetError(math.inf, delta, "the (eps, delta) claims use up all of delta")
+        if renyi:
+            left = (delta - spent) / (1.0 - spent) / _UP if self.claims else delta
+            return Bounds(0.0, next_up(self._moments.epsilon(left) + basic), BOUND, _MOMENTS)
+        if not self._only_claims:
+            return self.profile.epsilon(delta)
+        try:
+            found = self.profile.epsilon(delta)
+        except UnattainableBudgetError:
+            # A lattice moves what every claim just allows beyond delta.
+            return Bounds(0.0, basic, BOUND, _BASIC)
+        return found if found.upper < basic else Bounds(0.0, basic, BOUND, _BASIC)
+
+    def delta(self, eps: float, *, renyi: bool) -> Bounds:
+        """Bounds on delta at eps >= 0."""
+        basic = sum_up(claim for claim, _ in self.claims)
+        spent = self._spent
+        if self._only_claims and eps >= basic:
+            return Bounds(0.0, spent, BOUND, _BASIC)
+        if renyi:
+            rest = 1.0 if eps < basic or self._only_claims else self._moments.delta(eps - basic)
+            return Bounds(0.0, min(1.0, (spent + (1.0 - spent) * rest) * _UP), BOUND, _MOMENTS)
+        found = self.profile.delta(eps)
+        if self._only_claims:
+            # No loss is above their sum: just below it that says more than a lattice.
+            near = (spent - (1.0 - spent) * math.expm1(eps - basic)) * _UP
+            found = dataclasses.replace(found, upper=min(found.upper, near))
+        return found
+
+    def labelled(self, bounds: Bounds) -> Bounds:
+        """With what it rests on; what certificates leave to chance has no lower end."""
+        by = bounds.by
+        if self.betas > 0.0:
+            draws = Provenance("ledger.draws", {"draws": self.draws, "beta": self.betas})
+            by = dataclasses.replace(by, rests_on=(*by.rests_on, draws))
+        lower = 0.0 if self.sure.error > 0.0 else min(bounds.lower, bounds.upper)
+        return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.sure, by=by)
+
+    @property
+    def _only_claims(self) -> bool:
+        parts = self.profile.parts
+        alone = sum(times for _, times in parts.curves) == len(self.claims)
+        return alone and not parts.sampled and parts.gaussian[1] == 0.0
+
+    @property
+    def _spent(self) -> float:
+        """The probability that some claim fails: 1 - prod (1 - delta), rounded up."""
+        if not self.claims:
+            return 0.0
+        if len(self.claims) == 1:
+            return self.claims[0][1]
+        return -math.expm1(math.fsum(math.log1p(-delta) for _, delta in self.claims)) * _UP
+
+    @property
+    def _moments(self) -> RenyiComposition:
+        """Of everything but the claims."""
+        square, sampled = self.profile.parts.gaussian[1], self.profile.parts.sampled
+        divergences = [_divergence(part) for part in sampled]
+        if square > 0.0:
+            divergences.append(lambda order: next_up(next_up(0.5 * order * square)))
+        return RenyiComposition(divergences)
+
+
+def _divergence(part: SampledPart) -> Divergence:
+    release = part.release
+    return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps).divergence(1.0)
+
+
+class Total(abc.ABC):
+    """One mode of a ledger.
+
+    Attributes:
+        mode: which.
+        by_certificates: whether it takes more from certificates than sigma and sensitivity, so that it is
+            only as sure as they are.
+    """
+
+    mode: ClassVar[Mode]
+    by_certificates: bool
+
+    @abc.abstractmethod
+    def enter(self, entry: Release) -> Release:
+        """Take in an entry, or refuse it and change nothing; returned with what it was charged."""
+
+    @abc.abstractmethod
+    def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Bounds on eps, with all that they rest on; see `Ledger.epsilon`."""
+
+    @abc.abstractmethod
+    def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Bounds on delta, with all that they rest on; see `Ledger.delta`."""
+
+    @abc.abstractmethod
+    def summary(self) -> dict[str, Any]:
+        """What a file states of it, and what reading the file computes again."""
+
+
+class FilteredTotal(Total):
+    """Releases adaptive, every one within what the others left of a budget.
+
+    Args:
+        budget: what holds for the whole.
+        accounting: in what it is paid.
+    """
+
+    mode = Mode.CHOSEN
+
+    def __init__(self, budget: PrivacyBudget, accounting: AccountingMethod) -> None:
+        self.filter: PrivacyFilter = accounting.filter(budget)
+        self.by_certificates = self.filter.by_claims
+        self._spent: Spent = self.filter.paid(())
+        self._draws: set[Hashable] = set()
+
+    @property
+    def remaining(self) -> Remaining:
+        """What would still be taken in."""
+        return self.filter.remaining(self._spent)
+
+    def would_exceed(self, claim: Claim) -> bool:
+        """Whether the price of this claim is more than what is left."""
+        return not self.filter.fits(self._with(self._price("claim", claim)))
+
+    def enter(self, entry: Release) -> Release:
+        """Charge its price, where that is left."""
+        price = self._price(entry.name, entry.certificate)
+        if not self.filter.fits(self._with(price)):
+            left = self.remaining
+            raise InvalidParameterError(
+                "release",
+                entry.name,
+                f"within what is left of {self.filter.budget!r}: it costs {price} and {left.left} is left in "
+                f"{self.filter.accounting!r}, an unsampled release of mu <= {left.mu!r}",
+            )
+        self._spent = self._with(price)
+        self._draws.add(draw_of(entry.certificate))
+        return dataclasses.replace(entry, price=price)
+
+    def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Of all that the filter may let through, whatever was spent."""
+        self._refuse(method, profiles=profiles)
+        return Bounds(0.0, self.filter.epsilon(delta), BOUND, Provenance("filter.budget"))
+
+    def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Of all that the filter may let through, whatever was spent."""
+        self._refuse(method, profiles=profiles)
+        return Bounds(0.0, self.filter.delta(eps), BOUND, Provenance("filter.budget"))
+
+    def summary(self) -> dict[str, Any]:
+        """The limits of the filter, and what was spent of them, rounded up."""
+        return {"limits": list(self.filter.limits), "spent": [rounded_up(one) for one in self._spent]}
+
+    def _price(self, name: str, claim: Claim) -> Price:
+        """Every draw is paid for once, with the first release that rests on it."""
+        price = self.filter.price_again if draw_of(claim) in self._draws else self.filter.price
+        return price(name, claim)
+
+    def _with(self, price: Price) -> Spent:
+        return tuple(spent + Fraction(one) for spent, one in zip(self._spent, price, strict=True))
+
+    @staticmethod
+    def _refuse(method: Method | None, *, profiles: bool | None) -> None:
+        if method is not None or profiles is not None:
+            asked = f"profiles={profiles!r}" if method is None else repr(method)
+            raise UnsupportedCombinationError(
+                f"{asked} is no privacy filter, and releases adaptive need one",
+                supported="method=None: the accounting method of the ledger decides",
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Entry:
+    """One release: its name and certificate, and its profile where that costs nothing."""
+
+    name: str
+    certificate: Certificate
+    known: PrivacyProfile | None
+    runs: RunCount | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its profile takes work."""
+        return self.known is None
+
+    @property
+    def claim(self) -> tuple[float, float]:
+        """Eps, and delta without the sampling error inside it."""
+        own = self.certificate
+        return own.budget.eps, own.guarantee.mechanism_delta(own.budget.delta)
+
+
+class NonAdaptiveTotal(Total):
+    """Releases that were listed beforehand, composed whole.
+
+    Args:
+        adjacency: of all of them.
+    """
+
+    mode = Mode.NON_ADAPTIVE
+    by_certificates = True
+
+    def __init__(self, adjacency: Adjacency) -> None:
+        self._adjacency = adjacency
+        self._entries: list[_Entry] = []
+        self._counts = CountsPart()
+        self._profiles = ProfileCache()
+        self._selected: dict[tuple[int, RunCount], tuple[PrivacyProfile, PrivacyProfile]] = {}
+
+    def enter(self, entry: Release) -> Release:
+        """Keep what it adds to the composition."""
+        own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate), entry.runs)
+        if own.known is None:
+            own.claim  # noqa: B018 - refused here, and not where the total is asked for
+            self._profiles.enter(entry.certificate)
+        self._entries.append(own)
+        return entry
+
+    def try_counts(self, entry: CountsRelease) -> None:
+        """Raise NumericalError where the sum with equal counts would have no bounds; change nothing."""
+        self._counts.sum_with(entry.counts).delta(1.0)
+
+    def enter_counts(self, entry: CountsRelease) -> None:
+        """Keep what counts add; errors as for `CountsPart.enter`."""
+        self._counts.enter(entry.counts)
+
+    def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Of the list, by profiles or moments."""
+        self._check_moments(method)
+        if not self._entries and len(self._counts) == 1:
+            return self._counts.sums[0].epsilon(delta)
+        whole, renyi = self._whole(method, profiles=profiles), _by_moments(method)
+        left = delta
+        if whole.betas > 0.0:
+            left = rounded_down(Fraction(delta) - Fraction(whole.betas))
+            if left <= 0.0:
+                raise UnattainableBudgetError(
+                    math.inf, delta, f"the calibrations alone may go wrong with probability {up(whole.betas)}"
+                )
+        return whole.labelled(whole.epsilon(left, renyi=renyi))
+
+    def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
+        """Of the list, by profiles or moments."""
+        self._check_moments(method)
+        if not self._entries and len(self._counts) == 1:
+            return self._counts.sums[0].delta(eps)
+        whole = self._whole(method, profiles=profiles)
+        found = whole.delta(eps, renyi=_by_moments(method))
+        if whole.betas > 0.0:
+            upper = min(1.0, rounded_up(Fraction(found.upper) + Fraction(whole.betas)))
+            found = dataclasses.replace(found, upper=upper)
+        return whole.labelled(found)
+
+    def profile(
+        self,
+        *,
+        rng: np.random.Generator | int | None = None,
+        executor: concurrent.futures.Executor | None = None,
+        progress: Progress | None = None,
+    ) -> PrivacyProfile:
+        """The composed profile; see `Ledger.profile`."""
+        for entry in self._open:
+            if self._profiles.of(entry.certificate, rng=rng, executor=executor, progress=progress) is None:
+                raise UnsupportedCombinationError(
+                    f"{entry.certificate.mechanism!r} has no privacy profile at this noise scale",
+                    supported="Ledger.epsilon and Ledger.delta, which take its claim",
+                )
+        return self._whole(None, profiles=True).profile
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """The names of releases whose profile takes work, and was not computed yet."""
+        return tuple(one.name for one in self._open if one.certificate not in self._profiles)
+
+    def summary(self) -> dict[str, Any]:
+        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight.
+
+        Claims are without the sampling error inside their delta; `betas` has that of every draw, once.
+        """
+        once = [one for one in self._entries if one.runs is None]
+        known = self._composed([one.known for one in once if one.known is not None])
+        betas = self._betas(self._open)
+        return ({"betas": list(betas.values())} if betas else {}) | {
+            "gaussian": list(known.parts.gaussian),
+            "sampled": [
+                [part.sampling_prob, part.sigma_over_sensitivity, float(part.steps), float(part.tight)]
+                for part in known.parts.sampled
+            ],
+            "claims": [list(one.claim) for one in once if one.waits],
+            **self._counts.summary(),
+        }
+
+    @property
+    def _open(self) -> list[_Entry]:
+        """Those whose profile takes work."""
+        return [one for one in self._entries if one.waits]
+
+    def _whole(self, method: Method | None, *, profiles: bool | None) -> "Whole":
+        """All releases, those of which a profile takes work by that or by their claims.
+
+        Args:
+            method: of the total; moments know no curves.
+            profiles: whether to compute profiles that take work; None where there is more than one release.
+                Those that certificates bring are taken in any case where there is more than one.
+        """
+        several = len(self._entries) + len(self._counts) > 1 and not _by_moments(method)
+        computed = not _by_moments(method) and (several if profiles is None else profiles)
+        parts: list[PrivacyProfile] = []
+        by_claims: list[_Entry] = []
+        selected_claims: list[_Entry] = []
+        certified: list[Certificate] = []
+        for entry in self._entries:
+            own = entry.known
+            if own is None and computed:
+                own = self._profiles.of(entry.certificate)
+            elif own is None and several:
+                own = self._profiles.brought(entry.certificate)
+            elif own is not None:
+                certified.append(entry.certificate)
+            if own is None:
+                (by_claims if entry.runs is None else selected_claims).append(entry)
+                certified.append(entry.certificate)
+            if entry.runs is not None:
+                if _by_moments(method):
+                    raise UnsupportedCombinationError(
+                        f"{entry.name!r} is a private selection, of which no moments are known",
+                        supported="method=None",
+                    )
+                parts.append(self._best_of(own or self._claimed(entry), entry.runs))
+            elif own is not None:
+                parts.append(own)
+        betas = self._betas([*by_claims, *selected_claims])
+        return Whole(
+            self._composed([*parts, *self._counts.profiles, *(self._claimed(one) for one in by_claims)]),
+            tuple(one.claim for one in by_claims),
+            min(1.0, sum_up(betas.values())),
+            len(betas),
+            sure_together(certified),
+        )
+
+    def _best_of(self, run: PrivacyProfile, runs: RunCount) -> PrivacyProfile:
+        """The profile of a private selection, computed once; of equal ones one object."""
+        known = self._selected.get((id(run), runs))
+        if known is None:
+            # The run is kept with it, so that its id stays its own.
+            known = self._selected[id(run), runs] = run, run.private_selection(runs)
+        return known[1]
+
+    @property
+    def _unit(self) -> Unit:
+        """Of all of them: entries of another one are refused before they come here."""
+        found = [one.certificate.unit for one in self._entries] + [one.unit for one in self._counts.sums]
+        return found[0] if found else Unit.EXAMPLE
+
+    def _check_moments(self, method: Method | None) -> None:
+        if len(self._counts) and _by_moments(method):
+            raise UnsupportedCombinationError(
+                "moments of counts are not composed here", supported="method=None"
+            )
+
+    def _claimed(self, entry: _Entry) -> PrivacyProfile:
+        return claimed(*entry.claim, self._adjacency, self._unit)
+
+    def _composed(self, parts: list[PrivacyProfile]) -> PrivacyProfile:
+        if not parts:
+            return PrivacyProfile(
+                Composition(), EXACT, Provenance("release.none"), self._adjacency, self._unit
+            )
+        return parts[0].compose(*parts[1:])
+
+    @staticmethod
+    def _betas(entries: list[_Entry]) -> dict[Hashable, float]:
+        """The sampling error inside the delta of claims, one a draw."""
+        sure = [one.certificate for one in entries if one.certificate.guarantee.inside_delta]
+        return {draw_of(own): own.guarantee.error for own in sure}
+
+
+def _by_moments(method: Method | None) -> bool:
+    if method is not None and not isinstance(method, Pld | Rdp):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not compose releases of different kinds", supported="None, Pld() or Rdp()"
+        )
+    return isinstance(method, Rdp)

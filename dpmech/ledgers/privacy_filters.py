@@ -1,0 +1,463 @@
+r"""Privacy filters: what may still be released, by Gaussian DP, a Renyi order, or (eps, delta) claims.
+
+Privacy filters: what may still be released when every choice may look at all results so far.
+
+Plain composition theorems fix the mechanisms beforehand. Where the next one, or whether there is a next
+one, depends on what came out, only a filter counts: every release has a price, known when it is added, and
+the sum of the prices stays below a limit that was fixed before the first one, whatever happens. What then
+holds is the budget that the limit stands for: not less, also where less was spent.
+
+- **Gaussian** (`GdpAccounting`): price mu^2. If sum mu_i^2 <= B on every path, the whole is
+sqrt(B)-Gaussian-DP
+  (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). *Proof.* A mu-GDP release is a
+  post-processing of N(mu h, 1), h = 0 or 1 (Blackwell), that is, of the increment over a time mu^2 of a
+  Brownian motion with drift h. Which increment comes next depends on the path so far only, increments are
+  independent, and a path over a time B is as good as its end: N(B h, B).
+- **Renyi** (`RenyiAccounting`): price the divergence of one order a, fixed beforehand. If sum D_i <= R on
+every
+  path, the whole has a divergence of at most R (Feldman and Zrnic 2021, Theorem 3.1): e^((a - 1) sum (L_i -
+  D_i)) is a supermartingale.
+- **(eps, delta)** (`ClaimAccounting`): both add up (Rogers et al. 2016), or, with a slack fixed beforehand,
+the
+  sum of eps^2 / 2 stays within what an order a allows at that slack (Whitehouse et al. 2023). *Proof of the
+  second.* An (eps, delta) release is a post-processing of one that fails with probability delta and is
+  randomised response otherwise (Kairouz, Oh and Viswanath 2015), of divergence at most a eps^2 / 2 (Bun and
+  Steinke 2016). Some failure happens with probability E sum delta_i at most; where none does, both laws have
+  the factor prod (1 - delta_i) <= 1, and the Renyi filter covers the rest.
+
+Composed loss distributions are no filter: each path may stay below (eps, delta), and the choice among them
+not. Interactive releases (training runs) may overlap in time (Haney et al. 2023).
+
+The accounting methods of a ledger with a budget: Gaussian DP, a Renyi order, and (eps, delta) claims.
+
+Why each is a privacy filter is proved above.
+"""
+
+import abc
+import dataclasses
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, ClassVar, TypeAlias
+
+from dpmech.certificates import Claim
+from dpmech.engines import (
+    Accountant,
+    Rdp,
+    best_order,
+    budget_at,
+    delta_at,
+    epsilon_at,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_sigma,
+)
+from dpmech.exceptions import (
+    InvalidParameterError,
+    NumericalError,
+    UnattainableBudgetError,
+    UnsupportedCombinationError,
+)
+from dpmech.guards import check_delta, check_integer, check_real
+from dpmech.mechanism import PrivacyBudget
+from dpmech.numerics import quotient_down, root_down, root_up, rounded_down, rounded_up
+from dpmech.schemes import accountant_for
+
+# One number for every limit of the filter, rounded up.
+Price: TypeAlias = tuple[float, ...]
+# Sums of prices.
+Spent: TypeAlias = tuple[Fraction, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class AccountingMethod(abc.ABC):
+    """In what the releases of a ledger are paid; fixed when the ledger is made."""
+
+    @abc.abstractmethod
+    def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
+        """The filter that this accounting method makes of a budget.
+
+        Raises:
+            InvalidParameterError: if the budget leaves no room at the settings given.
+        """
+
+
+@dataclasses.dataclass(frozen=True)
+class Remaining:
+    """What a ledger with a budget would still take as one further release.
+
+    Attributes:
+        mu: the largest sensitivity over sigma of a further unsampled release, rounded down; 0 if nothing
+            fits. In claims, that of the Gaussian release whose claim is all that is left.
+        left: what is left in the accounting method of the ledger, rounded down.
+    """
+
+    mu: float
+    left: Price
+    _filter: "PrivacyFilter" = dataclasses.field(repr=False)
+
+    def epsilon(self, delta: float) -> float:
+        """The largest eps, rounded down, at which an unsampled release calibrated to (eps, delta) fits.
+
+        Args:
+            delta: of that release, in (0, 1).
+
+        Returns:
+            eps >= 0; 0 if nothing fits.
+
+        Raises:
+            InvalidParameterError: on a bad delta.
+        """
+        return self._filter.epsilon_left(self, check_delta(delta))
+
+
+@dataclasses.dataclass(frozen=True)
+class PrivacyFilter(abc.ABC):
+    """Limits that the sums of prices must not pass, one for every component of a budget.
+
+    Attributes:
+        accounting: with all settings resolved.
+        budget: what holds for the whole, whatever was spent.
+        limits: rounded down.
+        by_claims: whether prices rest on what certificates claim, and not on sigma and sensitivity alone.
+    """
+
+    accounting: AccountingMethod
+    budget: PrivacyBudget
+    limits: Price
+    by_claims: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def price(self, name: str, claim: Claim) -> Price:
+        """What a release costs, rounded up.
+
+        Raises:
+            UnsupportedCombinationError: if it has no price in this accounting method.
+        """
+
+    def price_again(self, name: str, claim: Claim) -> Price:
+        """What a further run costs under a calibration that a release before it was charged for.
+
+        Whether its random numbers were bad is one event for all of them.
+        """
+        return self.price(name, claim)
+
+    @abc.abstractmethod
+    def remaining(self, spent: Spent) -> Remaining:
+        """What fits beside what was spent."""
+
+    @abc.abstractmethod
+    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
+        """See `Remaining.epsilon`."""
+
+    @abc.abstractmethod
+    def curve_epsilon(self, delta: float) -> float:
+        """The eps at delta that the limits stand for, rounded up.
+
+        Raises:
+            UnattainableBudgetError: if nothing is known at so small a delta.
+        """
+
+    @abc.abstractmethod
+    def curve_delta(self, eps: float) -> float:
+        """The delta at eps that the limits stand for, rounded up; 1 where nothing is known."""
+
+    def epsilon(self, delta: float) -> float:
+        """The eps at delta of everything that the filter can let through, rounded up; errors as above."""
+        if delta >= self.budget.delta:
+            return min(self.budget.eps, self.curve_epsilon(delta))
+        return self.curve_epsilon(delta)
+
+    def delta(self, eps: float) -> float:
+        """The delta at eps of everything that the filter can let through, rounded up."""
+        if eps >= self.budget.eps:
+            return min(self.budget.delta, self.curve_delta(eps))
+        return self.curve_delta(eps)
+
+    def paid(self, prices: Sequence[Price]) -> Spent:
+        """The sum of prices, exactly."""
+        return tuple(
+            sum((Fraction(price[index]) for price in prices), Fraction(0)) for index in range(self.size)
+        )
+
+    def left(self, spent: Spent) -> Spent:
+        """What is left of every limit, exactly; negative where it was passed."""
+        return tuple(Fraction(limit) - one for limit, one in zip(self.limits, spent, strict=True))
+
+    def fits(self, spent: Spent) -> bool:
+        """Whether this much stays within the limits."""
+        return all(left >= 0 for left in self.left(spent))
+
+    @property
+    def size(self) -> int:
+        """The number of components of a price."""
+        return len(self.limits)
+
+    def settings(self) -> dict[str, Any]:
+        """The accounting method as plain data."""
+        return {"type": type(self.accounting).__name__} | dataclasses.asdict(self.accounting)
+
+    def _left_down(self, spent: Spent) -> Price:
+        return tuple(max(0.0, rounded_down(left)) for left in self.left(spent))
+
+
+_ULP = 2.0**-52
+_LARGEST_ORDER = 10_000
+# The noise that goes with it is the largest that dpmech calibrates.
+_SMALLEST_MU = 1e-15
+# How far below the exact value a search for a stated eps starts; that a release calibrated to it fits is
+# checked for each candidate, and no guarantee rests on this number.
+_GAP = 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class GdpAccounting(AccountingMethod):
+    """Gaussian differential privacy: the sum of mu^2. Takes unsampled releases, and loses nothing on them.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), accounting=dm.ledgers.GdpAccounting()).accounting
+        GdpAccounting()
+    """
+
+    def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
+        """Limit: the largest mu^2 whose exact curve meets the budget."""
+        return _GdpFilter(self, budget, (_squared_mu(budget.eps, budget.delta),))
+
+
+@dataclasses.dataclass(frozen=True)
+class RenyiAccounting(AccountingMethod):
+    """Renyi divergence at one order: takes unsampled, Poisson-sampled and Balls-in-Bins releases.
+
+    Args:
+        order: an integer in [2, 10000]; None takes the one with the most room for Gaussian releases in the
+            budget of the ledger. Rare sampling with little noise wants a lower one.
+
+    Example:
+        >>> import dpmech as dm
+        >>> ledger = dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), accounting=dm.ledgers.RenyiAccounting())
+        >>> ledger.would_exceed(dm.calibrate_sigma(dm.Identity(4), 2.0, 1e-6))
+        False
+    """
+
+    order: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.order is not None:
+            # A Python int: coefficients of this order do not fit into 64 bits.
+            order = check_integer("order", self.order, minimum=2, maximum=_LARGEST_ORDER)
+            object.__setattr__(self, "order", order)
+
+    def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
+        """Limit: the largest divergence that meets the budget."""
+        order = best_order(budget.eps, budget.delta) if self.order is None else self.order
+        if order is None or (room := budget_at(order, budget.eps, budget.delta)) <= 0.0:
+            raise InvalidParameterError(
+                "order", self.order, f"an order at which {budget!r} leaves room (larger for small eps)"
+            )
+        return _RenyiFilter(RenyiAccounting(order), budget, (room,))
+
+
+@dataclasses.dataclass(frozen=True)
+class ClaimAccounting(AccountingMethod):
+    """The (eps, delta) of every claim: takes all releases.
+
+    Args:
+        slack: 0 for basic composition; or the part of the budget's delta, in (0, 1), that is set aside so
+            that the eps of many small claims add up like a root of the sum of their squares.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-5), accounting=dm.ledgers.ClaimAccounting()).accounting
+        ClaimAccounting(slack=0.0)
+    """
+
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        checked = check_real("slack", self.slack, minimum=0.0, maximum=1.0, open_maximum=True)
+        object.__setattr__(self, "slack", checked)
+
+    def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
+        """Limits: on eps (or on eps^2 / 2), and on delta."""
+        if self.slack == 0.0:
+            return _ClaimFilter(self, budget, (budget.eps, budget.delta))
+        rest = rounded_down(Fraction(budget.delta) - Fraction(self.slack))
+        # The quotient is rounded once, and the product with the rest of 4 units once more.
+        orders = [1.0 + 2.0 ** (step / 32.0) for step in range(-128, 449)]
+        room = max(budget_at(order, budget.eps, self.slack) / order * (1.0 - 2.0 * _ULP) for order in orders)
+        if rest <= 0.0 or room <= 0.0:
+            raise InvalidParameterError(
+                "slack", self.slack, f"0, or a part of delta={budget.delta!r} that leaves room for {budget!r}"
+            )
+        return _ClaimFilter(self, budget, (room, rest))
+
+
+_ACCOUNTING: tuple[type[AccountingMethod], ...] = (GdpAccounting, RenyiAccounting, ClaimAccounting)
+
+
+def check_accounting(value: object) -> AccountingMethod:
+    """Return an accounting method, else raise InvalidParameterError."""
+    if not isinstance(value, _ACCOUNTING):
+        raise InvalidParameterError(
+            "accounting",
+            value,
+            "None, dm.ledgers.GdpAccounting(), dm.ledgers.RenyiAccounting() or dm.ledgers.ClaimAccounting()",
+        )
+    return value
+
+
+def accounting_from(settings: dict[str, Any]) -> AccountingMethod:
+    """Rebuild an accounting method from `PrivacyFilter.settings`; unknown types and fields are refused."""
+    kinds = {kind.__name__: kind for kind in _ACCOUNTING}
+    fields = {name: value for name, value in settings.items() if name != "type"}
+    kind = kinds.get(settings["type"])
+    if kind is None or set(fields) != {field.name for field in dataclasses.fields(kind)}:
+        raise InvalidParameterError(
+            "accounting", settings, f"one of {', '.join(kinds)} with its own settings"
+        )
+    return kind(**fields)
+
+
+class _GdpFilter(PrivacyFilter):
+    def price(self, name: str, claim: Claim) -> Price:
+        accountant = accountant_for(claim.mechanism, None)
+        if accountant.amplified:
+            raise UnsupportedCombinationError(
+                f"{name!r} samples its batches, and has no price as Gaussian differential privacy",
+                supported="Ledger(budget=..., accounting=dm.ledgers.RenyiAccounting()) or "
+                "dm.ledgers.ClaimAccounting()",
+            )
+        return (rounded_up(_squared_ratio(accountant, claim)),)
+
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
+        return Remaining(root_down(left[0]), left, self)
+
+    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
+        return _calibrated_epsilon(remaining.mu, delta)
+
+    def curve_epsilon(self, delta: float) -> float:
+        return gaussian_epsilon(quotient_down(1.0, root_up(self.limits[0])), delta, safe=True)
+
+    def curve_delta(self, eps: float) -> float:
+        return gaussian_delta(quotient_down(1.0, root_up(self.limits[0])), eps)[1]
+
+
+class _RenyiFilter(PrivacyFilter):
+    @property
+    def order(self) -> int:
+        order = self.accounting.order if isinstance(self.accounting, RenyiAccounting) else None
+        return check_integer("order", order, minimum=2)
+
+    def price(self, name: str, claim: Claim) -> Price:
+        known = accountant_for(claim.mechanism, None).renyi(claim.sigma, self.order)
+        if known is not None:
+            return (known,)
+        value = accountant_for(claim.mechanism, Rdp()).renyi(claim.sigma, self.order)
+        if value is None:
+            raise UnsupportedCombinationError(
+                f"{name!r} has no price at a Renyi order", supported="accounting=dm.ledgers.ClaimAccounting()"
+            )
+        if not (math.isfinite(value) and value >= 0.0):
+            raise NumericalError(
+                f"the Renyi divergence of {name!r} at order {self.order} came out as {value!r}"
+            )
+        return (value,)
+
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
+        return Remaining(root_down(rounded_down(Fraction(left[0]) * 2 / self.order)), left, self)
+
+    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
+        return _calibrated_epsilon(remaining.mu, delta)
+
+    def curve_epsilon(self, delta: float) -> float:
+        return epsilon_at(self.order, self.limits[0], delta)
+
+    def curve_delta(self, eps: float) -> float:
+        return delta_at(self.order, self.limits[0], eps)
+
+
+class _ClaimFilter(PrivacyFilter):
+    by_claims: ClassVar[bool] = True
+
+    @property
+    def squared(self) -> bool:
+        return isinstance(self.accounting, ClaimAccounting) and self.accounting.slack > 0.0
+
+    def price(self, name: str, claim: Claim) -> Price:
+        del name
+        eps = Fraction(claim.budget.eps)
+        return (rounded_up(eps * eps / 2 if self.squared else eps), claim.budget.delta)
+
+    def price_again(self, name: str, claim: Claim) -> Price:
+        return (self.price(name, claim)[0], claim.guarantee.mechanism_delta(claim.budget.delta))
+
+    def remaining(self, spent: Spent) -> Remaining:
+        left = self._left_down(spent)
+        eps = self._eps(left)
+        mu = 0.0
+        if eps > 0.0 and left[1] > 0.0:
+            try:
+                mu = root_down(_squared_mu(eps, left[1]))
+            except (UnattainableBudgetError, NumericalError):
+                mu = 0.0  # so little is left that no noise of float64 meets it
+        return Remaining(mu, left, self)
+
+    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
+        return self._eps(remaining.left) if delta <= remaining.left[1] else 0.0
+
+    def curve_epsilon(self, delta: float) -> float:
+        if delta < self.budget.delta:
+            raise UnattainableBudgetError(
+                math.inf, delta, f"sums of claims say nothing below the budget's delta {self.budget.delta!r}"
+            )
+        return self.budget.eps
+
+    def curve_delta(self, eps: float) -> float:
+        return self.budget.delta if eps >= self.budget.eps else 1.0
+
+    def _eps(self, left: Price) -> float:
+        # Half the square of the root is at most what is left, a float: so is what it is rounded up to.
+        return root_down(2.0 * left[0]) if self.squared else left[0]
+
+
+def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:
+    """(sensitivity / sigma)^2 of an unsampled release, exactly."""
+    return (Fraction(accountant.sensitivity.upper) / Fraction(claim.sigma)) ** 2
+
+
+def _squared_mu(eps: float, delta: float) -> float:
+    """The largest mu^2, rounded down, whose Gaussian curve meets (eps, delta)."""
+    met = gaussian_sigma(eps, delta)
+    # Where the search starts: every step of it compares delta itself, and no guarantee rests on this number.
+    missed = met * (1.0 - 1e-9)
+    # The search above ends some ulp too high; a release calibrated to the whole budget has to fit.
+    for _ in range(60):
+        middle = 0.5 * (met + missed)
+        if not missed < middle < met:
+            break
+        if gaussian_delta(middle, eps)[1] <= delta:
+            met = middle
+        else:
+            missed = middle
+    return rounded_down(1 / Fraction(met) ** 2)
+
+
+def _calibrated_epsilon(mu: float, delta: float) -> float:
+    """An eps at which a calibrated Gaussian release surely has at most this mu."""
+    if mu <= _SMALLEST_MU:
+        return 0.0
+    exact = gaussian_epsilon(1.0 / mu, delta, safe=False)
+    gap = _GAP
+    while (eps := exact * (1.0 - gap)) > 0.0:
+        gap *= 10.0
+        try:
+            sigma = gaussian_sigma(eps, delta)
+        except (UnattainableBudgetError, NumericalError):
+            continue
+        # Sensitivity times sigma is rounded once more.
+        if sigma * mu >= 1.0 + 8.0 * _ULP:
+            return eps
+    return 0.0

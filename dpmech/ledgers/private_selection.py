@@ -1,0 +1,127 @@
+"""PrivateSelection: tuning by a secret number of runs, of which only the best comes out."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Never, TypeVar
+
+import numpy as np
+
+from dpmech.engines import PrivacyProfile, RunCount
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_rng
+
+Candidate = TypeVar("Candidate")
+Result = TypeVar("Result")
+
+
+class PrivateSelection:
+    """The best of a secret, random number of private runs, and what it costs.
+
+    `best` draws how many runs there are, draws the candidate of each uniformly, makes them and returns the
+    one with the highest score. The price, `profile`, is that of the whole: tuning and the released run.
+
+    What it rests on, and no code can see:
+
+    - Each run is private by itself, **score included**: `run` covers all that `train` reads of the data. A
+      score from validation data of the same people is a release that has to be in it; one from public data
+      costs nothing.
+    - Runs are independent: fresh noise and fresh batches each time, and nothing but the candidate differs.
+    - **The number of runs stays secret**, and so does every run but the best: no log, no progress bar, no
+      clock, no bill that others can read. Who knows the number is protected by nothing that is proved here.
+      This object shows it nowhere, has no copy and is not written to files.
+
+    Args:
+        run: the profile of one run; where candidates differ in noise or sampling, one that holds for each.
+        runs: the law of their number, dm.ledgers.NegativeBinomialRuns or dm.ledgers.PoissonRuns.
+        rng: None draws from the operating system. Whoever knows another generator knows the number: for
+            tests.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> once = dm.profile(dm.Identity(8), 20.0, participation=dm.FixedEpochs(2))
+        >>> selection = dm.ledgers.PrivateSelection(once, dm.ledgers.NegativeBinomialRuns.of_mean(6.0))
+        >>> found = selection.best(lambda rate: (-abs(rate - 0.2), f"trained at {rate}"), [0.2])
+        >>> found
+        (0.2, 'trained at 0.2')
+        >>> round(once.epsilon(1e-6).upper, 2), round(selection.profile.epsilon(1e-6).upper, 2)
+        (0.27, 0.37)
+    """
+
+    def __init__(
+        self, run: PrivacyProfile, runs: RunCount, *, rng: np.random.Generator | int | None = None
+    ) -> None:
+        if not isinstance(run, PrivacyProfile):
+            raise InvalidParameterError("run", run, "the PrivacyProfile of one run")
+        if not isinstance(runs, RunCount):
+            raise InvalidParameterError(
+                "runs", runs, "a dm.ledgers.PoissonRuns or a dm.ledgers.NegativeBinomialRuns"
+            )
+        self.run = run
+        self.runs = runs
+        self._rng = check_rng(rng)
+        self._spent = False
+        self._profile: PrivacyProfile | None = None
+
+    @property
+    def profile(self) -> PrivacyProfile:
+        """The profile of what `best` returns; errors as for `PrivacyProfile.private_selection`."""
+        if self._profile is None:
+            self._profile = self.run.private_selection(self.runs)
+        return self._profile
+
+    def best(
+        self, train: Callable[[Candidate], tuple[float, Result]], candidates: Sequence[Candidate]
+    ) -> tuple[Candidate, Result] | None:
+        """Make the runs, and return the best candidate with its result; once.
+
+        Args:
+            train: makes one private run with a candidate, and returns (score, result). Higher scores are
+                better; a NaN is the lowest. It must not tell anybody how often it was called, and an error
+                that it raises ends the selection: what the error tells is not covered.
+            candidates: at least one, fixed without the data; each run takes one at random.
+
+        Returns:
+            (candidate, result); equal scores are decided by coins. None where no run was drawn, which
+            happens under PoissonRuns alone.
+
+        Raises:
+            InvalidParameterError: without candidates, or on a score that is no number.
+            UnsupportedCombinationError: the second time: that would be a second release.
+        """
+        if isinstance(candidates, str) or not isinstance(candidates, Sequence) or not candidates:
+            raise InvalidParameterError("candidates", candidates, "a sequence with at least one candidate")
+        if self._spent:
+            raise UnsupportedCombinationError(
+                "this selection was made already, and a second one is another release",
+                supported="a new dm.ledgers.PrivateSelection, in the ledger beside this one",
+            )
+        self._spent = True
+        coins = np.random.default_rng() if self._rng is None else self._rng
+        found: tuple[tuple[float, float], Candidate, Result] | None = None
+        for _ in range(self.runs.draw(self._rng)):
+            candidate = candidates[int(coins.integers(len(candidates)))]
+            score, result = train(candidate)
+            rank = _rank(score), float(coins.random())
+            if found is None or rank > found[0]:
+                found = rank, candidate, result
+        return None if found is None else (found[1], found[2])
+
+    def __repr__(self) -> str:
+        return f"PrivateSelection({self.run!r}, {self.runs!r})"
+
+    def __reduce__(self) -> Never:
+        raise UnsupportedCombinationError(
+            "a selection holds what must stay secret, and has no copy in a file",
+            supported="its `run` and `runs`, of which another selection can be made",
+        )
+
+
+def _rank(score: object) -> float:
+    try:
+        number = float(score)  # type: ignore[arg-type]  # what is no number is refused below
+    except (TypeError, ValueError):
+        raise InvalidParameterError("score", type(score).__name__, "a number: higher is better") from None
+    return -math.inf if math.isnan(number) else number

@@ -1,0 +1,208 @@
+"""Method objects: which accountant to use, and with which settings."""
+
+import concurrent.futures
+import dataclasses
+import math
+from fractions import Fraction
+
+from dpmech.exceptions import InvalidParameterError
+from dpmech.guards import check_integer, check_real
+from dpmech.numerics import Guarantee, Kind, check_executor, error_of_level, rounded_down
+
+# The beta of `Certified` where none is given: at most this, and delta over at least that.
+_LARGEST_BETA, _PARTS_OF_DELTA = 1e-9, 1000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """Base of all method objects; None in place of one means the best valid default."""
+
+    @property
+    def error(self) -> float:
+        """The probability that a result fails, over its own sampling; 0 where nothing is drawn."""
+        return 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Pld(Method):
+    """Privacy loss distributions, composed by their transforms: a rigorous bracket at any delta.
+
+    Example:
+        >>> import dpmech as dm
+        >>> sampled, method = dm.Poisson(0.1), dm.methods.Pld()
+        >>> bounds = dm.epsilon(dm.Identity(12), 1.0, 1e-5, participation=sampled, method=method)
+        >>> f"{bounds.lower:.3f}, {bounds.upper:.3f}"
+        '3.021, 3.021'
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Prv(Method):
+    """The PRV accountant of the prv-accountant package, in both directions, with its error bounds.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.methods.Prv()
+        Prv()
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Rdp(Method):
+    """Renyi differential privacy: an upper bound only, loose at small eps.
+
+    Example:
+        >>> import dpmech as dm
+        >>> sampled, method = dm.Poisson(0.1), dm.methods.Rdp()
+        >>> bounds = dm.epsilon(dm.Identity(12), 1.0, 1e-5, participation=sampled, method=method)
+        >>> f"{bounds.upper:.2f}"  # an upper bound, above that of dm.methods.Pld()
+        '3.62'
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Exact(Method):
+    """An exact formula without sampling; the law of a sum for Balls-in-Bins with independent bins.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.delta(dm.Identity(4), 2.0, 1.0, method=dm.methods.Exact()).guarantee.kind
+        <Kind.EXACT: 0>
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Importance(Method):
+    """Balls-in-Bins by importance sampling: an estimate with a two-sided confidence interval.
+
+    Args:
+        rel_error: relative standard error of delta aimed at, in [1e-4, 0.5].
+        confidence: level of the interval, in (0, 1); sigma uses its upper end.
+        executor: where sampling blocks run; the result does not depend on it.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.methods.Importance(rel_error=0.02).confidence
+        0.9999
+    """
+
+    rel_error: float = 0.02
+    confidence: float = 0.9999
+    executor: concurrent.futures.Executor | None = None
+
+    def __post_init__(self) -> None:
+        check_real("rel_error", self.rel_error, minimum=1e-4, maximum=0.5)
+        check_real(
+            "confidence", self.confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+        )
+        check_executor(self.executor)
+
+    @property
+    def error(self) -> float:
+        """1 - confidence."""
+        return error_of_level(self.confidence)
+
+
+@dataclasses.dataclass(frozen=True)
+class Deterministic(Method):
+    """Balls-in-Bins by the convex-order program: an upper bound with no confidence level, at any delta.
+
+    Args:
+        rel_error: relative excess of delta aimed at on the dominating ring, in (0, 10].
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.methods.Deterministic(rel_error=0.05)
+        Deterministic(rel_error=0.05)
+    """
+
+    rel_error: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_real("rel_error", self.rel_error, minimum=0.0, maximum=10.0, open_minimum=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Certified(Method):
+    """Balls-in-Bins by sampling with a rigorous finite-sample bound; the default there.
+
+    A calibration puts beta inside delta: sigma is certified for delta less beta, on random numbers that the
+    call draws itself, and "draw, calibrate, train" as a whole is (eps, delta)-differentially private. With a
+    supplied rng, and for `dm.epsilon` and `dm.delta`, beta stays outside: the number is what is random.
+
+    Args:
+        beta: probability that the bound fails, over all probes of one call, in (0, 1), and below delta where
+            it is inside. None: the smaller one of 1e-9 and a thousandth of delta (1e-9 for `dm.delta`).
+        executor: where sampling blocks run; the result does not depend on it.
+        calls: how many calibrations there are of which one will be picked, failed ones counted: each may fail
+            with its share of beta only, and beta holds for all of them together.
+
+    Example:
+        >>> import dpmech as dm
+        >>> dm.methods.Certified(), dm.methods.Certified(calls=6)  # one calibration, or the best of six
+        (Certified(beta=None, executor=None, calls=1), Certified(beta=None, executor=None, calls=6))
+    """
+
+    beta: float | None = None
+    executor: concurrent.futures.Executor | None = None
+    calls: int = 1
+
+    def __post_init__(self) -> None:
+        if self.beta is not None:
+            check_real("beta", self.beta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+        check_executor(self.executor)
+        object.__setattr__(self, "calls", check_integer("calls", self.calls, minimum=1, maximum=10**6))
+
+    @property
+    def error(self) -> float:
+        """Beta; where none is given, the largest that it may be."""
+        return _LARGEST_BETA if self.beta is None else self.beta
+
+    def settled(self, delta: float | None = None) -> "Certified":
+        """This method with its beta as a number.
+
+        Args:
+            delta: of the budget, in (0, 1); None where there is none.
+        """
+        if self.beta is not None:
+            return self
+        part = _LARGEST_BETA if delta is None else delta / _PARTS_OF_DELTA
+        return dataclasses.replace(self, beta=min(_LARGEST_BETA, max(part, math.ulp(0.0))))
+
+    def guarantee(self, delta: float | None = None, *, inside: bool) -> Guarantee:
+        """How sure a result is.
+
+        Args:
+            delta: of the budget, in (0, 1); None where there is none.
+            inside: whether beta is to be inside delta.
+
+        Raises:
+            InvalidParameterError: if beta is inside, and not below delta.
+        """
+        found = Guarantee(Kind.PROBABLE, self.settled(delta).error, inside_delta=inside)
+        if delta is not None:
+            found.mechanism_delta(delta)
+        return found
+
+    def among(self, calls: int) -> "Certified":
+        """The method for one of several calls of which one will be picked, on top of those it counts."""
+        return dataclasses.replace(self, calls=self.calls * calls)
+
+    def share(self, probes: int, delta: float | None = None) -> float:
+        """What one of the probes of one call may spend of beta, rounded down: they must not add up to more.
+
+        Raises:
+            InvalidParameterError: if beta is too small to be shared.
+        """
+        beta, parts = self.settled(delta).error, self.calls * probes
+        found = rounded_down(Fraction(beta) / parts)
+        if found <= 0.0:
+            raise InvalidParameterError("beta", beta, f"large enough to be shared by {parts}")
+        return found
+
+
+def check_method(value: object) -> Method | None:
+    """Return a method object or None, else raise InvalidParameterError."""
+    if value is not None and not isinstance(value, Method):
+        raise InvalidParameterError("method", value, "None or a method object such as dm.methods.Pld()")
+    return value

@@ -1,0 +1,48 @@
+"""Training with batches of one size without replacement: what is drawn, recorded and refused."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpmech as dm
+from dpmech.optim import make_private
+
+BATCH, SIZE, STEPS = 10, 60, 12
+
+
+def private(size):
+    torch.manual_seed(0)
+    x = torch.randn(size, 3)
+    claim = dm.certify_sigma(
+        dm.Identity(STEPS),
+        6.0,
+        delta=1e-3,
+        participation=dm.FixedSizeBatches(SIZE, BATCH),
+        adjacency=dm.Adjacency.REPLACE_ONE,
+    )
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(TensorDataset(x, (x[:, 0] > 0).long()), batch_size=BATCH)
+    return make_private(
+        model, optimizer, loader, claim.certificate(1.0, float(BATCH)), loss=nn.CrossEntropyLoss()
+    )
+
+
+@pytest.mark.slow
+def test_a_run_draws_batches_of_one_size_and_its_record_holds():
+    model, optimizer, loader = private(SIZE)
+    sizes = []
+    while loader.steps_taken < STEPS:
+        for batch in loader:
+            sizes.append(len(batch[0]))
+            model.backward(*batch)
+            optimizer.step()
+    assert sizes == [BATCH] * STEPS
+    assert loader.tracker.steps == STEPS
+    assert dm.verify(optimizer.run_record()).ok
+
+
+def test_a_dataset_of_another_size_than_the_claim_states_is_refused():
+    with pytest.raises(dm.InvalidParameterError, match="dataset_size must be 60, which the claim rests on"):
+        private(SIZE - 1)
