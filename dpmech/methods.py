@@ -4,10 +4,11 @@ import concurrent.futures
 import dataclasses
 import math
 from fractions import Fraction
+from typing import ClassVar
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
-from dpmech.numerics import Guarantee, Kind, check_executor, error_of_level, rounded_down
+from dpmech.numerics import BOUND, Guarantee, Kind, check_executor, error_of_level, rounded_down
 
 # The beta of `Certified` where none is given: at most this, and delta over at least that.
 _LARGEST_BETA, _PARTS_OF_DELTA = 1e-9, 1000.0
@@ -15,7 +16,29 @@ _LARGEST_BETA, _PARTS_OF_DELTA = 1e-9, 1000.0
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """Base of all method objects; None in place of one means the best valid default."""
+    """Base of all method objects; None in place of one means the best valid default.
+
+    Attributes:
+        draws: whether results rest on samples.
+        estimates: whether they are estimates, on which no evidence can rest.
+        composes: whether it composes releases of different kinds.
+        by_moments: whether it does so by Renyi divergences.
+    """
+
+    draws: ClassVar[bool] = False
+    estimates: ClassVar[bool] = False
+    composes: ClassVar[bool] = False
+    by_moments: ClassVar[bool] = False
+
+    @property
+    def keeps_randomness(self) -> bool:
+        """Whether its random numbers are a part of what it certifies, and spent with it."""
+        return self.draws and not self.estimates
+
+    def of_one_release(self, sensitivity: Guarantee) -> Guarantee:
+        """How sure a number is where nothing is sampled and the sensitivity is as sure as given."""
+        del sensitivity
+        return BOUND
 
     @property
     def error(self) -> float:
@@ -34,6 +57,8 @@ class Pld(Method):
         >>> f"{bounds.lower:.3f}, {bounds.upper:.3f}"
         '3.021, 3.021'
     """
+
+    composes: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +84,9 @@ class Rdp(Method):
         '3.62'
     """
 
+    composes: ClassVar[bool] = True
+    by_moments: ClassVar[bool] = True
+
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Method):
@@ -69,6 +97,10 @@ class Exact(Method):
         >>> dm.delta(dm.Identity(4), 2.0, 1.0, method=dm.methods.Exact()).guarantee.kind
         <Kind.EXACT: 0>
     """
+
+    def of_one_release(self, sensitivity: Guarantee) -> Guarantee:
+        """As sure as the sensitivity, in which the formula is exact."""
+        return sensitivity
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +121,8 @@ class Importance(Method):
     rel_error: float = 0.02
     confidence: float = 0.9999
     executor: concurrent.futures.Executor | None = None
+    draws: ClassVar[bool] = True
+    estimates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_real("rel_error", self.rel_error, minimum=1e-4, maximum=0.5)
@@ -146,6 +180,7 @@ class Certified(Method):
     beta: float | None = None
     executor: concurrent.futures.Executor | None = None
     calls: int = 1
+    draws: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.beta is not None:

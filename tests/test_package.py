@@ -299,7 +299,6 @@ def test_nothing_stands_flat_that_has_a_room():
         "__main__",
         "exceptions",
         "files",
-        "free_text",
         "guards",
         "plots",
     }

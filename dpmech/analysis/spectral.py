@@ -1,31 +1,26 @@
 """Spectral denoising: which singular values rise above noise, and what better alignment gains.
 
-A low-rank gradient under Gaussian noise: what its singular values and vectors become.
-
-A matrix of `rows` x `columns` = m x n with few large singular values is released as X + sigma Z, Z with
-i.i.d. standard normal entries. For large matrices a singular value above the detection threshold
-sigma (m n)^(1/4) is seen inflated to F(value), its singular vectors tilted by a known angle; one below it
-drowns in the noise, whose own largest singular value is the noise edge sigma (sqrt m + sqrt n). Knowing
-both, the singular values of the release can be shrunk to the ones that estimate X best: `denoise` does.
+**A low-rank gradient under Gaussian noise.** A matrix of `rows` x `columns` = m x n with few large singular
+values is released as X + sigma Z, Z with i.i.d. standard normal entries. For large matrices a singular
+value above the detection threshold sigma (m n)^(1/4) is seen inflated to F(value), its singular vectors
+tilted by a known angle; one below it drowns in the noise, whose own largest singular value is the noise
+edge sigma (sqrt m + sqrt n). Knowing both, the singular values of the release can be shrunk to the ones
+that estimate X best: `denoise` does.
 
 `sigma` is the standard deviation of one entry of the matrix that is looked at: for a private mean gradient
 that is sigma C / B with the public denominator B that was really used (spectral rmt.sigma_rel), the square
 root of `Calibration.noise_variance`. All formulas are limits for large m and n, hence estimates at finite
 size: a pure-noise matrix passes its edge about one time in seven (rmt.eq10_edge).
 
-Denoise a released gradient matrix: shrink its singular values, keep its norm.
+**Denoising** shrinks singular values and keeps the norm. The result depends on the released matrix alone, so
+it costs no privacy. With the realised batch size in place of the public B the map would read private data
+(rmt.eq2).
 
-The result depends on the released matrix alone, so it costs no privacy. `sigma` is the standard deviation of
-one entry of that matrix: sigma C / B with the public denominator B (spectral rmt.sigma_rel). With the
-realised batch size in its place the map would read private data (rmt.eq2).
-
-Why a better aligned gradient helps: cosines of blocks and of the whole, and the progress of one step.
-
-Two statements hold. Blocks whose cosine with the target does not fall, at equal norm, make a whole whose
-cosine does not fall; without equal norms it can. And one preconditioned step on a quadratic makes at least
-the progress that `progress_bound` gives, which grows with the cosine. The bound with p_min times the
-cosine does not hold in general (spectral rmt.propI1_bound), and a larger cosine does not by itself
-mean more progress once coordinates are scaled differently (rmt.corI2).
+**What better alignment gains.** Two statements hold. Blocks whose cosine with the target does not fall, at
+equal norm, make a whole whose cosine does not fall; without equal norms it can. And one preconditioned step
+on a quadratic makes at least the progress that `progress_bound` gives, which grows with the cosine. The
+bound with p_min times the cosine does not hold in general (spectral rmt.propI1_bound), and a larger cosine
+does not by itself mean more progress once coordinates are scaled differently (rmt.corI2).
 """
 
 import dataclasses

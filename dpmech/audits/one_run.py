@@ -1,19 +1,16 @@
 r"""Audits by one run whose data hold canaries: a lower bound on eps, and a test of a whole curve.
 
-A lower bound on eps from one run, whose data hold canaries that fair coins put in or left out.
-
-A guess is made for r of m canaries, from what the run released; v of them are right. If the mechanism is
-(eps, delta)-DP and q = e^eps / (1 + e^eps), no guesser is right that often but with probability
+**A lower bound on eps.** Fair coins put each canary in or leave it out. A guess is made for r of m
+canaries, from what the run released; v of them are right. If the mechanism is (eps, delta)-DP and q = e^eps
+/ (1 + e^eps), no guesser is right that often but with probability
 
     p(v) = F + m delta F (1 - F) / (v b),    F = P(Bin(r, q) >= v),    b = P(Bin(r, q) = v),
 
 for v > r q. It is the best bound there is: some (eps, delta)-DP mechanism attains it.
 
-One run against a whole certified curve: how often canaries can be guessed rightly under it.
-
-Let m coins be fair and independent. A guesser names r canaries and a coin for each; W guesses are right, and
-p_w = P(W = w). Whatever the mechanism, if its curves are at most h+ ("with" against "without") and h-, for
-every a >= 0 and every set J of numbers
+**A test of a whole certified curve.** Let m coins be fair and independent. A guesser names r canaries and a
+coin for each; W guesses are right, and p_w = P(W = w). Whatever the mechanism, if its curves are at most h+
+("with" against "without") and h-, for every a >= 0 and every set J of numbers
 
     sum over w in J of  w p_w - a (r - w + 1) p_(w - 1)  <=  H(a),
 

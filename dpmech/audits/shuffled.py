@@ -1,8 +1,13 @@
 r"""What is left of privacy where batches are made by shuffling: bounds on eps, the lower by an event.
 
-How far the largest noisy sum of every epoch tells two shuffled datasets apart: from below.
+Batches of a fixed size are cut from a random order of the examples, anew in every epoch or once. No theorem
+of dpmech amplifies that; what is proved here is how large eps is *at least*. Let the gradient of every
+other example be -1 and that of the one in question +1, in one direction, whatever the model. A noisy sum,
+less its public mean, then has mean 2 if the example is in the batch, 1 if a gap is in its place (0 if an
+example of gradient -1 is), and 0 otherwise. The largest sum of every epoch distinguishes the two datasets.
+The page "Shuffled batches" of the documentation has the proof.
 
-In an epoch of b noisy sums with noise sigma, M is the largest of
+**The event.** In an epoch of b noisy sums with noise sigma, M is the largest of
 
     "with":    one of the sums, at random, has mean `present`; the others have mean 0,
     "without": one of them has mean `absent` < `present`; the others have mean 0,
@@ -22,19 +27,10 @@ holds of an (eps, delta)-private mechanism, so that eps >= ln((P_with(S >= m) - 
 **Guarantee:** lower bound, rounding included. Tails under "with" are rounded down and tails under "without"
 up before masses are made of them: sums of scores that do not fall in M are monotone in every tail.
 
+The upper bound takes the order as known: then it is the Gaussian mechanism with one participation an epoch.
+
 References:
     Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha and Zhang 2024, arXiv:2403.17673 (one epoch, one threshold).
-
-What is left of privacy where batches were made by shuffling: bounds on eps, the lower one by an event.
-
-Batches of a fixed size are cut from a random order of the examples, anew in every epoch or once. No theorem
-of dpmech amplifies that; what is proved here is how large eps is *at least*. Let the gradient of every other
-example be -1 and that of the one in question +1, in one direction, whatever the model. A noisy sum, less its
-public mean, then has mean 2 if the example is in the batch, 1 if a gap is in its place (0 if an example of
-gradient -1 is), and 0 otherwise. How high the largest sum of every epoch is tells the worlds apart. The page
-"Shuffled batches" of the documentation has the proof.
-
-The upper end takes the order as known: then it is the Gaussian mechanism with one participation an epoch.
 """
 
 import dataclasses

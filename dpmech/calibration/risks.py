@@ -1,16 +1,15 @@
 """The noise scale for a limit on a risk: by a whole profile, by one point, or by a few profiles.
 
-One (eps, delta) that keeps a risk below its limit, for noise whose curve is known by samples alone.
+Where the curve is known without samples, a search over sigma evaluates the risk on the whole profile.
 
-A pair (eps, delta) in both directions is a pair of lines above the trade-off curve. Where the curve takes a
-sample at every noise scale, the line that asks for the least noise is looked for by rough estimates, and that
-point alone is certified: what a whole certified curve would say beside it is not needed for one attack.
+**By one point**, where the curve takes a sample at every noise scale and the risk is an attack: a pair
+(eps, delta) in both directions is a pair of lines above the trade-off curve. Rough estimates find the line
+that asks for the least noise, and that point alone is certified.
 
-The noise scale for a mu where every curve takes draws: a few certified profiles, which share one beta.
-
-A mu bounds the curve at every eps, so that no single (eps, delta) proves it. Rough estimates at a few eps say
-where to look. Then profiles are certified, one after another, each with a fixed share of beta: whichever of
-them is kept, all of them hold together with probability 1 - beta, those that failed counted.
+**By a few profiles**, where the curve takes samples and the risk is a mu: a mu bounds the curve at every eps,
+so that no single (eps, delta) proves it. Rough estimates at a few eps say where to look. Then profiles are
+certified, one after another, each with a fixed share of beta: whichever of them is kept, all of them hold
+together with probability 1 - beta, those that failed counted.
 """
 
 import concurrent.futures
@@ -65,7 +64,14 @@ from dpmech.numerics import (
     typed,
     up,
 )
-from dpmech.schemes import accountant_for, effective_method, method_among, scheme_of, unsampled_method
+from dpmech.schemes import (
+    accountant_for,
+    effective_method,
+    method_among,
+    offered,
+    scheme_of,
+    unsampled_method,
+)
 
 # No smaller eps can be sampled.
 _SMALLEST_EPS = 1e-4
@@ -537,7 +543,7 @@ def calibrate_sigma_to(
     if start is None:
         raise UnsupportedCombinationError(
             f"no search for sigma by {target!r} is built for {mechanism!r}",
-            supported="participation without sampling, Poisson-sampled, or in bins; else "
+            supported=f"{offered('risk')}; else "
             "target.risk(dm.profile(strategy, sigma, participation=...)) at two or three sigma: the mu of a "
             "Gaussian release of that risk falls about as 1 / sigma",
         )

@@ -25,10 +25,7 @@ from dpmech.certificates.run_record import (
     is_run_record,
 )
 from dpmech.certificates.signatures import (
-    ENDING,
     PAYLOAD_TYPE,
-    PREDICATE_TYPE,
-    STATEMENT_TYPE,
     Envelope,
     Signature,
     Statement,
@@ -36,18 +33,14 @@ from dpmech.certificates.signatures import (
     digest_of,
     envelope_of,
     envelope_path,
-    pre_authentication_encoding,
 )
 from dpmech.files import LARGEST_FILE
 
 __all__ = [
-    "ENDING",
     "LARGEST_FILE",
     "NO_GENERATOR",
     "PAYLOAD_TYPE",
-    "PREDICATE_TYPE",
     "SCHEMA_VERSION",
-    "STATEMENT_TYPE",
     "AdaptiveClip",
     "Certificate",
     "CheckpointHistory",
@@ -77,7 +70,6 @@ __all__ = [
     "is_run_record",
     "new_key",
     "parse",
-    "pre_authentication_encoding",
     "read_text",
     "to_plain",
     "training_requirements",

@@ -22,18 +22,11 @@ from dpmech.certificates.document import (
     to_plain,
 )
 from dpmech.engines import (
-    Certified,
     Composition,
     Curve,
-    Deterministic,
-    Exact,
-    Importance,
     Method,
     Nodes,
-    Pld,
     PrivacyProfile,
-    Prv,
-    Rdp,
 )
 from dpmech.exceptions import (
     CertificateError,
@@ -44,7 +37,7 @@ from dpmech.exceptions import (
 from dpmech.guards import check_integer
 from dpmech.mechanism import Adjacency, Mechanism, PrivacyBudget, Strategy, Unit, decoder_work
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, percent, spend, typed, up
-from dpmech.schemes import scheme_of
+from dpmech.schemes import offered, scheme_of
 
 
 def training_requirements(claim: Claim) -> dict[str, str]:
@@ -214,7 +207,7 @@ class ProfileNodes:
         if reason := cls.refusal(mechanism):
             raise UnsupportedCombinationError(
                 f"evidence.profile has nodes of {mechanism!r}, {reason}",
-                supported="evidence.profile under BallsInBins only",
+                supported=f"evidence.profile under {offered('nodes')} only",
             )
         return cls(
             tuple((_curve(one), one["times"]) for one in data["curves"]),
@@ -233,7 +226,7 @@ def _nodes(data: Mapping[str, Any]) -> Nodes:
 
 
 _METHODS: dict[str, type[Method]] = {
-    kind.__name__: kind for kind in (Certified, Deterministic, Exact, Importance, Pld, Prv, Rdp)
+    kind.__name__: kind for kind in sorted(Method.__subclasses__(), key=lambda kind: kind.__name__)
 }
 # The entries of a claim that say what runs.
 _MECHANISM = ("strategy", "participation", "adjacency", "unit")

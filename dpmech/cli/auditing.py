@@ -12,9 +12,10 @@ from dpmech.audits import audit as audit_claims
 from dpmech.cli.commands import Command, plain
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf
-from dpmech.cli.printing import Column, Row, document, emit, progress_bar, stacked, width
+from dpmech.cli.printing import Column, Row, stacked, width
 from dpmech.cli.results import as_data
-from dpmech.free_text import on_one_line
+from dpmech.cli.running import Run, runs
+from dpmech.files import on_one_line
 from dpmech.numerics import down, typed, up
 from dpmech.plans import METHODS, read_claims
 
@@ -25,14 +26,14 @@ from dpmech.plans import METHODS, read_claims
 @seed_option
 @output_options
 @click.pass_context
+@runs("audit")
 def audit(
     ctx: click.Context,
     *,
+    run: Run,
     files: tuple[Path, ...],
     method: str | None,
     seed: int | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Set claims, published or your own, beside what is certified.
 
@@ -40,21 +41,18 @@ def audit(
     hold.
     """
     claims = [claim for file in files for claim in read_claims(file)]
-    findings = _audited(claims, method, seed, quiet=quiet)
-    if as_json:
-        failed = sum(not finding.passed for finding in findings)
-        emit(document("audit", {"claims": [_record(finding) for finding in findings], "failed": failed}))
-    else:
-        emit(*_table(findings))
-        for note, names in _notes(findings).items():
-            emit(on_one_line(f"{', '.join(names)}: {note}"))
-    ctx.exit(0 if all(finding.passed for finding in findings) else 1)
+    findings = _audited(claims, method, seed, run)
+    failed = sum(not finding.passed for finding in findings)
+    notes = [on_one_line(f"{', '.join(names)}: {note}") for note, names in _notes(findings).items()]
+    run.answer(
+        lambda: {"claims": [_record(finding) for finding in findings], "failed": failed},
+        lambda: [*_table(findings), *notes],
+    )
+    ctx.exit(1 if failed else 0)
 
 
-def _audited(
-    claims: list[PublishedClaim], method: str | None, seed: int | None, *, quiet: bool
-) -> list[Finding]:
-    with progress_bar("auditing", total=len(claims), quiet=quiet) as report:
+def _audited(claims: list[PublishedClaim], method: str | None, seed: int | None, run: Run) -> list[Finding]:
+    with run.progress("auditing", len(claims)) as report:
 
         def step(claim: PublishedClaim) -> None:
             report(claim.name)

@@ -14,10 +14,10 @@ from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_free, force_option, save_certificate
 from dpmech.cli.options import NAMES, ResolvedPlan, chosen_strategy, plan_options, resolve, strategy_options
 from dpmech.cli.parameters import OneOf, Real, Target
-from dpmech.cli.printing import document, emit, progress_bar, sheet, warn
+from dpmech.cli.printing import sheet
 from dpmech.cli.results import allocation_notes, attempted, cells_of, numbers_of, plan_notes
-from dpmech.cli.workers import chosen_executor, worker_options
-from dpmech.engines import Importance, PrivacyProfile
+from dpmech.cli.running import Run, runs, worker_options
+from dpmech.engines import PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, PrivacyBudget, Unit
 from dpmech.schemes import scheme_of
@@ -57,17 +57,15 @@ CLIP_NORM = click.option(
 )
 @worker_options
 @plan_options()
+@runs("calibrate")
 def calibrate(
     *,
+    run: Run,
     out: Path | None,
     force: bool,
     clip_norm: float | None,
     with_profile: bool,
     unit: str | None,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
     """Print the noise scale that one strategy needs."""
@@ -81,19 +79,16 @@ def calibrate(
         raise MissingOptionsError(missing)
     strategy = chosen.build(plan.training.steps)
     mechanism = Mechanism(strategy, plan.participation, plan.adjacency, _unit(unit, plan))
-    if with_profile and isinstance(plan.method, Importance):
+    if with_profile and plan.method is not None and plan.method.estimates:
         # Estimates are no evidence.
         allowed = "certified, deterministic, exact or rdp with --with-profile"
-        raise InvalidParameterError("method", "importance", allowed)
+        raise InvalidParameterError("method", given["method"], allowed)
     nothing_to_keep = ProfileNodes.refusal(mechanism) if with_profile else ""
     if out is not None:
         check_free(out, mechanism, PrivacyBudget(*plan.budget), force=force)
     curve = None
     start = time.perf_counter()
-    with (
-        chosen_executor(workers, dask) as executor,
-        progress_bar("calibrating", total=1 + (with_profile and not nothing_to_keep), quiet=quiet) as report,
-    ):
+    with run.working("calibrating", 1 + (with_profile and not nothing_to_keep)) as (executor, report):
         cal = calibrate_sigma(
             mechanism,
             *plan.budget,
@@ -126,13 +121,12 @@ def calibrate(
     notes += allocation_notes([(chosen.label, cal)])
     if nothing_to_keep:
         notes.append(f"--with-profile keeps no nodes of {plan.sampling}, {nothing_to_keep}")
-    warn(notes, quiet=quiet)
-    if as_json:
-        emit(document("calibrate", row | {"plan": plan.described(), "notes": notes}))
-    else:
-        emit(*sheet(f"dpmech calibrate: {chosen.label}", cells_of(row | plan.described())))
-    if failed is not None:
-        raise failed
+    run.answer(
+        lambda: row | {"plan": plan.described()},
+        lambda: sheet(f"dpmech calibrate: {chosen.label}", cells_of(row | plan.described())),
+        notes=notes,
+        failed=failed,
+    )
 
 
 def _profile(

@@ -7,9 +7,10 @@ from dpmech.cli.commands import Command, Refusal, told
 from dpmech.cli.formats import Verdicts, exit_code, github, junit, sarif
 from dpmech.cli.options import key_options, output_options, trusted_keys
 from dpmech.cli.parameters import OneOf, Real
-from dpmech.cli.printing import document, emit, progress_bar
+from dpmech.cli.printing import document, emit
+from dpmech.cli.running import Run, runs
 from dpmech.exceptions import DpmechError, InvalidParameterError
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.plans import read_policy
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
@@ -80,9 +81,11 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
 )
 @output_options
 @click.pass_context
+@runs("verify")
 def verify(
     ctx: click.Context,
     *,
+    run: Run,
     files: tuple[str, ...],
     rigorous: bool,
     policy: str | None,
@@ -93,8 +96,6 @@ def verify(
     max_file_size: float,
     details: bool,
     form: str | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Decide whether claims are true, by the independent checker; then look at the rest of each file.
 
@@ -104,16 +105,16 @@ def verify(
     wrong, but a claim was NOT CHECKED. The verdicts on the other files are printed all the same. Every broken
     rule of a policy is a failure of its own.
     """
-    if as_json and form not in (None, "json"):
+    if run.as_json and form not in (None, "json"):
         raise InvalidParameterError("format", form, "left out, or json, with --json")
-    form = "json" if as_json else form or "text"
+    form = "json" if run.as_json else form or "text"
     if details and form != "text":
         raise InvalidParameterError("details", None, "left out: other formats than text hold every check")
     rules = None if policy is None else read_policy(policy)
     signers = trusted_keys(keys, needed=require_signature or (rules is not None and rules.needs_key))
     found: list[Verification] = []
     unread: dict[str, DpmechError] = {}
-    with progress_bar("verifying", total=len(files), quiet=quiet) as report:
+    with run.progress("verifying", len(files)) as report:
         for file in files:
             try:
                 verification = verify_certificate(

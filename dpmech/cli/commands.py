@@ -4,12 +4,12 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import click
 
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError, shown_value
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.mechanism import kinds
 from dpmech.plans import METHODS, STRATEGIES, meant
 
@@ -246,6 +246,14 @@ class Group(_Kind, click.Group):
             known = ", ".join(self.list_commands(ctx))
             raise Refusal(f"no command {name}{near or f'; there are {known}'}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def exit_after(ctx: click.Context, refused: Sequence[DpmechError]) -> NoReturn:
+    """Tell what was refused of several files, and end: 2 for bad input, 1 for a file that does not hold."""
+    for refusal in refused:
+        Refusal(told(refusal, ctx), ctx).show()
+    bad_input = any(not isinstance(refusal, CertificateError) for refusal in refused)
+    ctx.exit(2 if bad_input else 1 if refused else 0)
 
 
 def _exists(name: str) -> bool:

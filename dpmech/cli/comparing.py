@@ -15,13 +15,9 @@ from dpmech.cli.printing import (
     Column,
     Report,
     Row,
-    document,
-    emit,
-    progress_bar,
     shown,
     signed_percent,
     stacked,
-    warn,
     width,
 )
 from dpmech.cli.results import (
@@ -35,7 +31,7 @@ from dpmech.cli.results import (
     numbers_of,
     plan_notes,
 )
-from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
+from dpmech.cli.running import Run, in_order, runs, silent, worker_options
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Strategy
 from dpmech.plans import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
@@ -61,14 +57,12 @@ from dpmech.schemes import accountant_for, method_among, scheme_of
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with such a plan.")
 @worker_options
 @plan_options(several=True, here=", here or in --plan")
+@runs("compare")
 def compare(
     *,
+    run: Run,
     strategies: str | None,
     plan_file: Path | None,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
     """Set several strategies side by side, under one sampling or several, and beside DP-SGD.
@@ -81,19 +75,17 @@ def compare(
         entries += parse_entries(strategies)
     settings |= {key: value for key, value in given.items() if value is not None}
     plans = resolve_each(settings, missing=[] if entries else ["strategies"])
-    with chosen_executor(workers, dask) as executor:
-        baseline, pairs = _compared(plans, entries, executor, quiet=quiet)
+    with run.executor() as executor:
+        baseline, pairs = _compared(plans, entries, run, executor)
     first = baseline_row(baseline)
     rows = [row | beside(row, first) for row, _ in pairs]
-    notes = _notes(plans[0], pairs)
-    warn(notes, quiet=quiet)
     described = _described(plans)
-    if as_json:
-        content = {"plan": described, "baseline": first, "strategies": rows, "notes": notes}
-        emit(document("compare", content))
-        return
     words = ", ".join(f"{key} {text}" for key, text in _in_words(described, plans).items())
-    emit(Text(f"plan {words}"), *_comparison(first, rows))
+    run.answer(
+        lambda: {"plan": described, "baseline": first, "strategies": rows},
+        lambda: [Text(f"plan {words}"), *_comparison(first, rows)],
+        notes=_notes(plans[0], pairs),
+    )
 
 
 def _calibrated(
@@ -132,9 +124,8 @@ _Pairs = list[tuple[dict[str, Any], Calibration | None]]
 def _compared(
     plans: list[ResolvedPlan],
     entries: list[Entry],
+    run: Run,
     executor: concurrent.futures.Executor | None,
-    *,
-    quiet: bool,
 ) -> tuple[Baseline, _Pairs]:
     """The baseline, and a row for every entry under every sampling.
 
@@ -148,7 +139,7 @@ def _compared(
     calls = [(entry, strategy, plan, trials) for entry, strategy in built for plan in plans]
     for _, strategy in built:
         _check_covered(strategy, plans)
-    with progress_bar("calibrating", total=len(calls) + 1, quiet=quiet) as report:
+    with run.progress("calibrating", len(calls) + 1) as report:
         found = in_order(executor, report, _calibrated, calls)
         for entry in entries:
             refusals: list[UnsupportedCombinationError] = []

@@ -15,7 +15,7 @@ from typing import Any
 
 from dpmech.cli.commands import plain
 from dpmech.cli.printing import in_a_log
-from dpmech.free_text import printable
+from dpmech.files import printable
 from dpmech.verifying import Check, Question, Verification
 
 # The name of what went wrong where a file could not be verified at all.

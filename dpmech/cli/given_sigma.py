@@ -22,9 +22,9 @@ from dpmech.cli.options import (
     strategy_options,
 )
 from dpmech.cli.parameters import Real, Target
-from dpmech.cli.printing import document, emit, progress_bar, sheet, warn
+from dpmech.cli.printing import sheet
 from dpmech.cli.results import as_data, attempted, cells_of, plan_notes
-from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.cli.running import Run, runs, worker_options
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import Mechanism, Strategy, sensitivity, sigma_use
@@ -83,9 +83,10 @@ def _noise_options(command: _Command) -> _Command:
 @_noise_options
 @worker_options
 @plan_options(budget=("delta",), search=False)
+@runs("epsilon")
 def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
     """Print the eps that a noise scale gives at --delta: an interval that holds it."""
-    _answer("epsilon", "delta", **given)
+    _answer("delta", **given)
 
 
 @click.command(
@@ -100,26 +101,24 @@ def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes option
 @_noise_options
 @worker_options
 @plan_options(budget=("eps",), search=False)
+@runs("delta")
 def delta_command(**given: Any) -> None:  # noqa: ANN401 - as above
     """Print the delta that a noise scale gives at --eps: an interval that holds it."""
-    _answer("delta", "eps", **given)
+    _answer("eps", **given)
 
 
 def _answer(
-    command: str,
     at: str,
     *,
+    run: Run,
     sigma: float | None,
     noise_multiplier: float | None,
     out: Path | None,
     force: bool,
     clip_norm: float | None,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
     **given: Any,  # noqa: ANN401 - as above
 ) -> None:
+    command = run.command
     chosen, missing = chosen_strategy(given)
     if sigma is None and noise_multiplier is None:
         missing.append("--sigma (or --noise-multiplier)")
@@ -139,10 +138,7 @@ def _answer(
         # A certificate of a sigma that was not searched rests on no samples.
         method = unsampled_method(plan.participation)
     start = time.perf_counter()
-    with (
-        chosen_executor(workers, dask) as executor,
-        progress_bar(command, total=1, quiet=quiet) as report,
-    ):
+    with run.working(command, 1) as (executor, report):
         report(f"{chosen.label}: {command} at sigma {typed(noise)}")
         # First what is refused at once.
         claim = None if out is None else _claim(plan, strategy, noise, method)
@@ -172,16 +168,14 @@ def _answer(
     estimates = [] if found.guarantee.rigorous else [chosen.label]
     at_delta = found.upper if plan.delta is None else plan.delta
     notes = plan_notes(plan.training, eps, at_delta, estimates=estimates)
-    warn(notes, quiet=quiet)
-    if as_json:
-        emit(document(command, row | {"plan": plan.described(), "notes": notes}))
-    else:
-        # What was typed is echoed.
-        own = {key: typed(noise) for key in ("sigma", "noise_multiplier") if row[key] is not None}
-        cells = cells_of(row | plan.described()) | own
-        emit(*sheet(_title(command, found, plan, chosen), cells))
-    if failed is not None:
-        raise failed
+    # What was typed is echoed.
+    echoed = {key: typed(noise) for key in ("sigma", "noise_multiplier") if row[key] is not None}
+    run.answer(
+        lambda: row | {"plan": plan.described()},
+        lambda: sheet(_title(command, found, plan, chosen), cells_of(row | plan.described()) | echoed),
+        notes=notes,
+        failed=failed,
+    )
 
 
 def _sigma_of(given: float | None, mechanism: Mechanism) -> float:

@@ -12,11 +12,11 @@ from dpmech.cli.commands import Command, Group, MissingOptionsError, Refusal, pl
 from dpmech.cli.files import read_certificate, read_ledger
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import OneOf, Real, Whole
-from dpmech.cli.printing import Column, Row, document, emit, progress_bar, stacked, width
-from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.cli.printing import Column, Row, stacked, width
+from dpmech.cli.running import Run, runs, worker_options
 from dpmech.engines import DiscreteGaussian
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.ledgers import (
     AccountingMethod,
     ClaimAccounting,
@@ -176,18 +176,18 @@ def ledger() -> None:
 )
 @output_options
 @click.pass_context
+@runs("ledger add")
 def add(
     ctx: click.Context,
     /,
     path: Path,
     certificate: str,
     *,
+    run: Run,
     name: str | None,
     batch: str | None,
     close: bool,
     new: bool,
-    quiet: bool,
-    as_json: bool,
     **settings: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
     """Enter a certified release into a ledger, before its first step.
@@ -214,11 +214,14 @@ def add(
         if close:
             book.close()
         book.save(path)
-    if as_json:
-        emit(document("ledger add", {"path": str(path), "ledger": ledger_record(book)}))
-    else:
-        emit(on_one_line(f"{path}: {name} entered"), *ledger_text(book))
-    del quiet  # there is nothing on standard error
+    _tell_entered(run, path, name, book)
+
+
+def _tell_entered(run: Run, path: Path, name: str, book: Ledger) -> None:
+    run.answer(
+        lambda: {"path": str(path), "ledger": ledger_record(book)},
+        lambda: [on_one_line(f"{path}: {name} entered"), *ledger_text(book)],
+    )
 
 
 def _started(path: Path, own: Certificate, settings: dict[str, Any]) -> Ledger:
@@ -277,15 +280,13 @@ def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
 )
 @worker_options
 @output_options
+@runs("ledger show")
 def show_ledger(
     path: Path,
     *,
+    run: Run,
     delta: float | None,
     claims: bool,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Print the releases of a ledger, and the eps that they add up to.
 
@@ -294,16 +295,14 @@ def show_ledger(
     book = read_ledger(path)
     if not claims and len(book.releases) + len(book.counts) > 1 and book.waiting:
         with (
-            chosen_executor(workers, dask) as executor,
-            progress_bar("profiles", total=len(book.waiting), quiet=quiet) as report,
+            run.working("profiles", len(book.waiting)) as (executor, report),
             contextlib.suppress(UnsupportedCombinationError),  # its claim then stands in
         ):
             book.profile(executor=executor, progress=report)
-    if as_json:
-        record = ledger_record(book, delta, profiles=not claims)
-        emit(document("ledger show", {"path": str(path), "ledger": record}))
-    else:
-        emit(*ledger_text(book, delta, profiles=not claims))
+    run.answer(
+        lambda: {"path": str(path), "ledger": ledger_record(book, delta, profiles=not claims)},
+        lambda: ledger_text(book, delta, profiles=not claims),
+    )
 
 
 @ledger.command(
@@ -320,20 +319,19 @@ def show_ledger(
 @_AT
 @output_options
 @click.pass_context
+@runs("ledger remaining")
 def remaining(
     ctx: click.Context,
     path: Path,
     certificate: str | None,
     *,
+    run: Run,
     delta: float | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Print what a ledger with a budget would still take, and whether it would take CERTIFICATE.
 
     Exit code 1 if it would not.
     """
-    del quiet  # there is nothing on standard error
     book = read_ledger(path)
     if book.budget is None:
         raise InvalidParameterError(
@@ -344,20 +342,18 @@ def remaining(
         )
     fits = None if certificate is None else not book.would_exceed(read_certificate(certificate))
     at = book.budget.delta if delta is None else delta
-    if as_json:
-        left = book.remaining
-        record = {
-            "path": str(path),
-            "mu": left.mu,
-            "left": list(left.left),
-            "delta": at,
-            "eps": left.epsilon(at),
-        }
-        emit(document("ledger remaining", record | {"certificate": certificate, "fits": fits}))
-    else:
-        emit(_left(book, delta))
-        if fits is not None:
-            emit(on_one_line(f"{certificate}: {'fits' if fits else 'would exceed the budget'}"))
+    left = book.remaining
+    record = {
+        "path": str(path),
+        "mu": left.mu,
+        "left": list(left.left),
+        "delta": at,
+        "eps": left.epsilon(at),
+        "certificate": certificate,
+        "fits": fits,
+    }
+    verdict = on_one_line(f"{certificate}: {'fits' if fits else 'would exceed the budget'}")
+    run.answer(lambda: record, lambda: [_left(book, delta), *([] if fits is None else [verdict])])
     ctx.exit(0 if fits in (None, True) else 1)
 
 
@@ -400,9 +396,11 @@ def _left(book: Ledger, delta: float | None) -> str:
     help="With --new: what neighbours are [add_remove].",
 )
 @output_options
+@runs("ledger add-counts")
 def add_counts(
     path: Path,
     *,
+    run: Run,
     name: str | None,
     sigma: str | None,
     sensitivity: int,
@@ -411,14 +409,11 @@ def add_counts(
     close: bool,
     new: bool,
     adjacency: str | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Enter counts into a non-adaptive ledger, before the first of them is drawn.
 
     Their noise is `dpmech.drawing.discrete_gaussian`. Each may depend on the results before.
     """
-    del quiet  # there is nothing on standard error
     if name is None or sigma is None:
         raise MissingOptionsError(["name" if name is None else "sigma"])
     if adjacency is not None and not new:
@@ -435,13 +430,7 @@ def add_counts(
         if close:
             book.close()
         book.save(path)
-    record = {"path": str(path), "ledger": ledger_record(book)}
-    told = (
-        [document("ledger add-counts", record)]
-        if as_json
-        else [on_one_line(f"{path}: {name} entered"), *ledger_text(book)]
-    )
-    emit(*told)
+    _tell_entered(run, path, name, book)
 
 
 def _fraction(text: str) -> Fraction:

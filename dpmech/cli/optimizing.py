@@ -19,13 +19,13 @@ from dpmech.cli.commands import Command, plain
 from dpmech.cli.files import drawable, force_option, save_certificate, save_figure, save_strategy
 from dpmech.cli.options import NAMES, ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import OneOf, Reals, Target
-from dpmech.cli.printing import Column, Report, Row, document, emit, progress_bar, shown, stacked, warn, width
+from dpmech.cli.printing import Column, Report, Row, shown, stacked, width
 from dpmech.cli.results import BASELINE, Baseline, as_data, attempted, baseline_of, error_of, plan_notes
-from dpmech.cli.workers import chosen_executor, in_order, silent, worker_options
+from dpmech.cli.running import Run, in_order, runs, silent, worker_options
 from dpmech.exceptions import InvalidParameterError
+from dpmech.files import on_one_line
 from dpmech.fitting import Fit, check_family
 from dpmech.fitting import optimize as fit_strategy
-from dpmech.free_text import on_one_line
 from dpmech.guards import check_real
 from dpmech.mechanism import Identity, Strategy, noise_cost
 from dpmech.numerics import times, typed
@@ -203,9 +203,11 @@ _OBJECTIVES = ("rmse", "max_se", "last")
 @CLIP_NORM
 @worker_options
 @plan_options(here=", here or in --plan")
+@runs("optimize")
 def optimize(
     families: str,
     *,
+    run: Run,
     plan_file: Path | None,
     objective: str,
     eps_grid: list[float] | None,
@@ -215,10 +217,6 @@ def optimize(
     out_strategy: Path | None,
     force: bool,
     clip_norm: float | None,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
     """Fit the best strategy of every family, and set them side by side at their calibrated noise.
@@ -243,10 +241,7 @@ def optimize(
         dataclasses.replace(plan, eps=check_real("eps_grid", one, minimum=0.0, open_minimum=True))
         for one in grid
     ]
-    with (
-        chosen_executor(workers, dask) as executor,
-        progress_bar("fitting", total=(len(entries) + 1) * len(grid), quiet=quiet) as report,
-    ):
+    with run.working("fitting", (len(entries) + 1) * len(grid)) as (executor, report):
         fits = _fits(entries, plans, objective, cache, executor, report)
         baselines = {one.budget[0]: baseline_of_fits(baseline_of(one, report), objective) for one in plans}
     rows = {
@@ -271,23 +266,26 @@ def optimize(
         for one in found
         if one.fit.calibration is not None and not one.fit.calibration.guarantee.rigorous
     ]
-    notes = plan_notes(plan.training, grid, delta, estimates=estimates)
-    warn(notes, quiet=quiet)
     files = {name: None if failed[name] else str(path) for name, path in written.items() if path is not None}
-    if as_json:
+
+    def content() -> dict[str, Any]:
         records = [{"eps": one, "baseline": baselines[one], "families": found} for one, found in rows.items()]
-        content = {"plan": plan.described(), "best": best.entry.label, "fits": records} | files
-        emit(document("optimize", content | {"notes": notes}))
-    else:
+        return {"plan": plan.described(), "best": best.entry.label, "fits": records} | files
+
+    def text() -> Iterator[RenderableType]:
         for one, found in rows.items():
-            emit(*table_of(baselines[one], found, one, objective))
+            yield from table_of(baselines[one], found, one, objective)
         for name, path in files.items():
             if path is not None:
                 what = "figure" if name == "figure" else f"{name.replace('_file', '')} of {best.entry.label}"
-                emit(on_one_line(f"{what}: {path}"))
-    for error in failed.values():
-        if error is not None:
-            raise error
+                yield on_one_line(f"{what}: {path}")
+
+    run.answer(
+        content,
+        text,
+        notes=plan_notes(plan.training, grid, delta, estimates=estimates),
+        failed=next(filter(None, failed.values()), None),
+    )
 
 
 def _check_folder(path: Path | None) -> None:

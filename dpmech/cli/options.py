@@ -45,6 +45,7 @@ def plan_options(
     """
     due = f" [required{here}]"
     names = "one or more names, joined by commas, see below"
+    takers = owners()
     sampling: Any = click.STRING if several else OneOf(samplings(), reasons=NO_SAMPLINGS, listed=False)
     options = [
         click.option(
@@ -57,25 +58,9 @@ def plan_options(
             type=sampling,
             help=f"How batches are drawn{': ' + names if several else ', see below'}.{due}",
         ),
-        click.option(
-            "--min-sep",
-            type=Whole(1),
-            help="min-sep, user-min-sep: least distance of two participations [one epoch].",
-        ),
-        click.option("--separation", type=Whole(1), help="b-min-sep: least distance of two participations."),
-        click.option(
-            "--max-participations",
-            type=Whole(1),
-            help="min-sep, user-min-sep: most participations [epochs].",
-        ),
-        click.option("--cycle", type=Whole(1), help="cyclic-poisson, user-cyclic: number of groups."),
-        click.option(
-            "--max-examples-per-user",
-            type=Whole(1),
-            help="user-poisson, user-cyclic, user-min-sep, user-balls-in-bins: most examples of one user.",
-        ),
-        click.option(
-            "--truncated-batch-size", type=Whole(1), help="truncated-poisson: most examples of one batch."
+        *(
+            click.option(f"--{key.replace('_', '-')}", type=Whole(1), help=f"{takers[key]}: {words}.")
+            for key, words in _SETTINGS.items()
         ),
         *_budget_options(budget, due, search=search),
         click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
@@ -92,17 +77,16 @@ def plan_options(
     return with_options
 
 
-_ADJACENCIES = tuple(member.value for member in Adjacency)
-# What some samplings cannot do without.
-_DUE: dict[object, tuple[str, ...]] = {
-    "cyclic-poisson": ("cycle",),
-    "b-min-sep": ("separation",),
-    "user-poisson": ("max_examples_per_user",),
-    "user-min-sep": ("max_examples_per_user",),
-    "user-balls-in-bins": ("max_examples_per_user",),
-    "user-cyclic": ("cycle", "max_examples_per_user"),
-    "truncated-poisson": ("truncated_batch_size",),
+# What samplings are told, besides the sizes of a plan.
+_SETTINGS = {
+    "min_sep": "least distance of two participations [one epoch]",
+    "separation": "least distance of two participations",
+    "max_participations": "most participations [epochs]",
+    "cycle": "number of groups",
+    "max_examples_per_user": "most examples of one user",
+    "truncated_batch_size": "most examples of one batch",
 }
+_ADJACENCIES = tuple(member.value for member in Adjacency)
 _RTOL = click.option(
     "--rtol",
     type=Real(minimum=1e-6, maximum=0.5),
@@ -221,14 +205,10 @@ def resolve(
         if key not in known:
             accepted = "one of " + ", ".join(sorted(known))
             raise InvalidParameterError(f"plan entry {key}", value, accepted, meant(key, known))
-    due = [
-        "dataset_size",
-        "batch_size",
-        "epochs",
-        "sampling",
-        *_DUE.get(settings.get("sampling"), ()),
-        *budget,
-    ]
+    sampling = settings.get("sampling")
+    kind = samplings().get(sampling) if isinstance(sampling, str) else None
+    own = () if kind is None else kind.plan_due
+    due = ["dataset_size", "batch_size", "epochs", "sampling", *own, *budget]
     absent = [key for key in due if key not in settings]
     if missing or absent:
         raise MissingOptionsError([*missing, *absent])

@@ -9,10 +9,9 @@ from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_no_document, page_force_option, write_text
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target, Whole, Wholes
-from dpmech.cli.printing import document, emit, progress_bar
-from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.cli.running import Run, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.numerics import typed
 from dpmech.plans import TrainingPlan
 from dpmech.reports import planner_page, preview_of
@@ -53,8 +52,10 @@ _BELOW, _ABOVE = 0.5, 16.0
 @page_force_option
 @worker_options
 @output_options
+@runs("plan")
 def plan(
     *,
+    run: Run,
     dataset_size: int | None,
     delta: float | None,
     epochs: list[int] | None,
@@ -63,10 +64,6 @@ def plan(
     max_eps: float,
     out: Path | None,
     force: bool,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Write a page that shows sigma, error and noise for every eps of a range, and the command to certify it.
 
@@ -95,10 +92,7 @@ def plan(
     if max_eps <= min_eps:
         raise InvalidParameterError("max_eps", max_eps, f"above --min-eps {typed(min_eps)}")
     plans = [TrainingPlan(dataset_size, size, count) for count in epochs for size in batch_size]
-    with (
-        chosen_executor(workers, dask) as executor,
-        progress_bar("planning", total=len(plans), quiet=quiet) as report,
-    ):
+    with run.working("planning", len(plans)) as (executor, report):
         preview = preview_of(
             dataset_size,
             delta,
@@ -111,22 +105,15 @@ def plan(
         )
     made = datetime.datetime.now(datetime.UTC).date().isoformat()
     write_text(out, planner_page(preview, made=made))
-    if as_json:
-        content = {
-            "out": str(out),
-            "dataset_size": dataset_size,
-            "delta": delta,
-            "min_eps": min_eps,
-            "max_eps": max_eps,
-            "plans": [
-                {
-                    "epochs": one.training.epochs,
-                    "batch_size": one.training.batch_size,
-                    "n": one.training.steps,
-                }
-                for one in preview.plans
-            ],
-        }
-        emit(document("plan", content))
-    else:
-        emit(on_one_line(f"planner for {len(preview.plans)} plans: {out}"))
+    content = {
+        "out": str(out),
+        "dataset_size": dataset_size,
+        "delta": delta,
+        "min_eps": min_eps,
+        "max_eps": max_eps,
+        "plans": [
+            {"epochs": one.training.epochs, "batch_size": one.training.batch_size, "n": one.training.steps}
+            for one in preview.plans
+        ],
+    }
+    run.answer(lambda: content, lambda: [on_one_line(f"planner for {len(preview.plans)} plans: {out}")])

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from dpmech.cli.commands import plain
 from dpmech.exceptions import DpmechError
-from dpmech.free_text import on_one_line, printable, without_commands
+from dpmech.files import on_one_line, printable, without_commands
 from dpmech.numerics import down, typed, up
 
 # Of all documents, and in the name of the file of their schema. A field that goes, or means something else,

@@ -2,7 +2,7 @@
 
 import dataclasses
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,11 @@ from dpmech.cli.files import check_no_document, page_force_option, read_document
 from dpmech.cli.formats import exit_code
 from dpmech.cli.options import key_options, output_options, seed_option, trusted_keys
 from dpmech.cli.parameters import OneOf, Real, Target
-from dpmech.cli.printing import document, emit, in_a_log, progress_bar
+from dpmech.cli.printing import in_a_log
 from dpmech.cli.results import attempted
-from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.cli.running import Run, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.numerics import metered
 from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
 from dpmech.reports import as_json as as_data
@@ -80,9 +80,11 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
 @worker_options
 @output_options
 @click.pass_context
+@runs("report")
 def report(
     ctx: click.Context,
     *,
+    run: Run,
     files: tuple[str, ...],
     out: Path | None,
     force: bool,
@@ -94,10 +96,6 @@ def report(
     seed: int | None,
     max_seconds: float,
     max_memory: float,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Verify a certificate, and write down for a reviewer what it says, means and leaves open.
 
@@ -114,10 +112,7 @@ def report(
     signers = trusted_keys(keys, needed=require_signature)
     documents = {file: read_document(file) for file in files}
     subject = Subject.of(documents)
-    with (
-        chosen_executor(workers, dask) as executor,
-        progress_bar("report", total=len(subject.to_verify) + 4, quiet=quiet) as progress,
-    ):
+    with run.working("report", len(subject.to_verify) + 4) as (executor, progress):
         found = []
         for file in subject.to_verify:
             found.append(
@@ -147,19 +142,18 @@ def report(
         review = Review(subject, tuple(found), attacks)
     text = _text(review, form)
     failed = None if out is None else attempted(lambda: write_text(out, text))
-    if as_json:
-        emit(document("report", _record(review, form, None if failed else out)))
-    elif out is None:
-        emit((in_a_log(text) if form == "json" else text).rstrip("\n"))
-    else:
-        for one in review.verifications:
-            emit(str(one))
+
+    def printed() -> Iterator[str]:
+        if out is None:
+            yield (in_a_log(text) if form == "json" else text).rstrip("\n")
+            return
+        yield from map(str, review.verifications)
         if attacks is not None and attacks.basis == "claim":
-            emit(on_one_line(f"attack rates from (eps, delta) alone: {attacks.reason}"))
+            yield on_one_line(f"attack rates from (eps, delta) alone: {attacks.reason}")
         if failed is None:
-            emit(on_one_line(f"report: {out}"))
-    if failed is not None:
-        raise failed
+            yield on_one_line(f"report: {out}")
+
+    run.answer(lambda: _record(review, form, None if failed else out), printed, failed=failed)
     ctx.exit(exit_code(review.verifications))
 
 

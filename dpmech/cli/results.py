@@ -229,9 +229,11 @@ def allocation_notes(labelled: Iterable[tuple[str, Calibration]]) -> list[str]:
     notes = []
     for label, cal in labelled:
         own, n = cal.participation, cal.strategy.n
-        scheme = scheme_of(own)
-        bins, renewed = scheme.structure(own).bins, scheme.renewed(own)
-        if cal.strategy.bands != 1 or bins is None or renewed is None or n == bins:
+        renewed = scheme_of(own).renewed(own)
+        if cal.strategy.bands != 1 or own.certain or renewed is None or renewed == own:
+            continue
+        epochs = own.pattern(n).max_participations
+        if epochs == 1:
             continue
         try:
             fresh = Mechanism(cal.strategy, renewed, cal.adjacency)
@@ -240,7 +242,7 @@ def allocation_notes(labelled: Iterable[tuple[str, Calibration]]) -> list[str]:
             continue
         if about is not None and about < cal.sigma:
             notes.append(
-                f"{label} needs sigma {up(cal.sigma, 3)} under one allocation to bins for all {n // bins} "
+                f"{label} needs sigma {up(cal.sigma, 3)} under one allocation to bins for all {epochs} "
                 f"epochs; its noise is independent, and with a new allocation every epoch (--sampling "
                 f"{fresh.participation.plan_name}) about {up(about, 3)} would do"
             )

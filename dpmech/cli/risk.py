@@ -3,7 +3,7 @@
 import math
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -15,11 +15,10 @@ from dpmech.cli.commands import Command
 from dpmech.cli.files import drawable, read_claim, save_figure
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target
-from dpmech.cli.printing import document, emit, progress_bar, warn
 from dpmech.cli.results import attempted
-from dpmech.cli.workers import chosen_executor, worker_options
+from dpmech.cli.running import Run, runs, worker_options
 from dpmech.engines import PrivacyProfile
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.numerics import typed, up
 from dpmech.reports import Finding, findings
 
@@ -60,19 +59,17 @@ _POINTS = 21
 @click.option("--figure", type=Target(drawable), help="Draw the trade-off of attacks into this file.")
 @worker_options
 @output_options
+@runs("risk")
 def risk(
     file: str,
     *,
+    run: Run,
     fpr: tuple[float, ...],
     prior: tuple[float, ...],
     baseline: tuple[float, ...],
     tail: float,
     rel_error: float,
     figure: Path | None,
-    workers: int | None,
-    dask: str | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Say what an attacker can learn from a run, a sentence for every number.
 
@@ -84,10 +81,7 @@ def risk(
     """
     certificate = read_claim(file)
     total = 3 + (figure is not None) + len(fpr) + len(prior) + len(baseline)
-    with (
-        chosen_executor(workers, dask) as executor,
-        progress_bar("risk", total=total, quiet=quiet) as report,
-    ):
+    with run.working("risk", total) as (executor, report):
         report("privacy profile")
         known = certificate.curve or profile(
             certificate.mechanism, certificate.sigma, rel_error=rel_error, executor=executor
@@ -100,40 +94,36 @@ def risk(
             target = figure
             failed = attempted(lambda: _draw(known, certificate, target))
             report("")
-    if as_json:
-        content = {
-            "certificate": file,
-            "sigma": certificate.sigma,
-            "eps": certificate.budget.eps,
-            "delta": certificate.budget.delta,
-            "adjacency": certificate.adjacency.value,
-            "unit": certificate.unit.value,
-            "guarantee": str(known.guarantee),
-            "profile": str(known.by),
-            "risk": [one.to_dict() for one in found],
-        }
-        if figure is not None:
-            content["figure"] = None if failed else str(figure)
-        emit(document("risk", content))
-    else:
-        _print_sentences(file, certificate, known, found)
-    if not quiet:
-        warn([f"read, not verified: dpmech verify {shlex.quote(file)}"])
+    content = {
+        "certificate": file,
+        "sigma": certificate.sigma,
+        "eps": certificate.budget.eps,
+        "delta": certificate.budget.delta,
+        "adjacency": certificate.adjacency.value,
+        "unit": certificate.unit.value,
+        "guarantee": str(known.guarantee),
+        "profile": str(known.by),
+        "risk": [one.to_dict() for one in found],
+    }
+    if figure is not None:
+        content["figure"] = None if failed else str(figure)
+    run.answer(lambda: content, lambda: _sentences(file, certificate, known, found))
+    run.note(f"read, not verified: dpmech verify {shlex.quote(file)}")
     if failed is not None:
         raise failed
 
 
-def _print_sentences(
+def _sentences(
     file: str, certificate: Certificate, known: PrivacyProfile, found: Sequence[Finding]
-) -> None:
+) -> Iterator[str]:
     budget = certificate.budget
-    _print(
+    yield _folded(
         f"{file}: sigma {up(certificate.sigma)}, eps {typed(budget.eps)}, delta {typed(budget.delta)}, "
         f"{certificate.adjacency.value}, unit {certificate.unit.value}"
     )
     for one in found:
-        _print(one.words, "- ")
-    _print(f"How sure: {known.guarantee}; {known.by}.")
+        yield _folded(one.words, "- ")
+    yield _folded(f"How sure: {known.guarantee}; {known.by}.")
 
 
 def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
@@ -157,8 +147,8 @@ def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
     save_figure(plots.trade_off(rates, lines, title=title), path)
 
 
-def _print(text: str, mark: str = "") -> None:
+def _folded(text: str, mark: str = "") -> str:
     lines = textwrap.wrap(
         on_one_line(text), _WIDTH - len(mark), break_long_words=False, break_on_hyphens=False
     )
-    emit(mark + ("\n" + " " * len(mark)).join(lines))
+    return mark + ("\n" + " " * len(mark)).join(lines)

@@ -1,20 +1,22 @@
 """`dpmech show`: what a certificate, a run record, a ledger or a strategy says, in plain language."""
 
 import shlex
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+from rich.console import RenderableType
 from rich.text import Text
 
 from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
-from dpmech.cli.commands import Command, Refusal, plain, told
+from dpmech.cli.commands import Command, exit_after, plain
 from dpmech.cli.files import read_document
 from dpmech.cli.ledgers import ledger_record, ledger_text
 from dpmech.cli.options import output_options
-from dpmech.cli.printing import document, emit, warn
 from dpmech.cli.results import as_data
-from dpmech.exceptions import CertificateError, DpmechError
-from dpmech.free_text import on_one_line
+from dpmech.cli.running import Run, runs
+from dpmech.exceptions import DpmechError
+from dpmech.files import on_one_line
 from dpmech.ledgers import Ledger
 
 
@@ -26,7 +28,8 @@ from dpmech.ledgers import Ledger
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @output_options
 @click.pass_context
-def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json: bool) -> None:
+@runs("show")
+def show(ctx: click.Context, /, files: tuple[str, ...], *, run: Run) -> None:
     """Say in plain language what a certificate, a run record or a ledger claims.
 
     Its checksum and what follows from its own entries are checked; whether the claim is true is for `dpmech
@@ -40,18 +43,19 @@ def show(ctx: click.Context, /, files: tuple[str, ...], *, quiet: bool, as_json:
             read[file] = read_document(file)
         except DpmechError as error:
             refused.append(error)
-    if as_json and read:
-        emit(document("show", {"files": [{"source": file} | _record(one) for file, one in read.items()]}))
-    elif not as_json:
-        for number, (file, one) in enumerate(read.items()):
-            emit(f"{chr(10) if number else ''}{on_one_line(file)}: {_kind(one)}")
-            emit(*(Text(line) if isinstance(line, str) else line for line in _text(one)))
-    if read and not quiet:
-        warn([f"read, not verified: dpmech verify {shlex.join(read)}"])
-    for refusal in refused:
-        Refusal(told(refusal, ctx), ctx).show()
-    unread = any(not isinstance(refusal, CertificateError) for refusal in refused)
-    ctx.exit(2 if unread else 1 if refused else 0)
+    if read:
+        run.answer(
+            lambda: {"files": [{"source": file} | _record(one) for file, one in read.items()]},
+            lambda: _shown(read),
+        )
+        run.note(f"read, not verified: dpmech verify {shlex.join(read)}")
+    exit_after(ctx, refused)
+
+
+def _shown(read: Mapping[str, Document]) -> Iterator[RenderableType]:
+    for number, (file, one) in enumerate(read.items()):
+        yield f"{chr(10) if number else ''}{on_one_line(file)}: {_kind(one)}"
+        yield from (Text(line) if isinstance(line, str) else line for line in _text(one))
 
 
 def _kind(one: Document) -> str:

@@ -5,12 +5,12 @@ import shlex
 import click
 
 from dpmech.certificates import PrivateKey, PublicKey, new_key
-from dpmech.cli.commands import Command, Refusal, told
+from dpmech.cli.commands import Command, Refusal, exit_after
 from dpmech.cli.files import named
 from dpmech.cli.options import output_options
-from dpmech.cli.printing import document, emit, warn
+from dpmech.cli.running import Run, runs
 from dpmech.exceptions import CertificateError, DpmechError
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.verifying import sign as sign_file
 
 
@@ -36,16 +36,16 @@ from dpmech.verifying import sign as sign_file
 )
 @output_options
 @click.pass_context
+@runs("sign")
 def sign(
     ctx: click.Context,
     *,
+    run: Run,
     files: tuple[str, ...],
     key: str | None,
     issuer: str | None,
     replace: bool,
     new_key_path: str | None,
-    quiet: bool,
-    as_json: bool,
 ) -> None:
     """Sign files with an Ed25519 key: FILE.dsse beside each says who issued it, and when.
 
@@ -53,7 +53,7 @@ def sign(
     a file does not hold together, 2 on bad input; the others are signed all the same.
     """
     if new_key_path is not None:
-        _make_key(ctx, new_key_path, files, key, issuer, as_json=as_json)
+        _make_key(ctx, new_key_path, files, key, issuer, run)
         return
     absent = [name for name, value in (("key", key), ("issuer", issuer)) if value is None]
     if key is None or issuer is None or not files:
@@ -72,18 +72,16 @@ def sign(
         else:
             signed.append({"source": file, "envelope": str(target)})
     key_id = private.public.key_id
-    if as_json and signed:
-        emit(document("sign", {"key": key_id, "issuer": issuer, "files": signed, "new": None}))
-    elif not as_json:
-        for one in signed:
-            emit(on_one_line(f"{one['source']}: signed by key {key_id[:16]}: {one['envelope']}"))
-    if signed and not quiet:
-        names = shlex.join(one["source"] for one in signed)
-        warn([f"signed, not verified: dpmech verify {names}"])
-    for refusal in refused:
-        Refusal(told(refusal, ctx), ctx).show()
-    bad_input = any(not isinstance(refusal, CertificateError) for refusal in refused)
-    ctx.exit(2 if bad_input else 1 if refused else 0)
+    if signed:
+        run.answer(
+            lambda: {"key": key_id, "issuer": issuer, "files": signed, "new": None},
+            lambda: [
+                on_one_line(f"{one['source']}: signed by key {key_id[:16]}: {one['envelope']}")
+                for one in signed
+            ],
+        )
+        run.note(f"signed, not verified: dpmech verify {shlex.join(one['source'] for one in signed)}")
+    exit_after(ctx, refused)
 
 
 def _make_key(
@@ -92,19 +90,18 @@ def _make_key(
     files: tuple[str, ...],
     key: str | None,
     issuer: str | None,
-    *,
-    as_json: bool,
+    run: Run,
 ) -> None:
     superfluous = [*files, *(["--key"] if key else []), *(["--issuer"] if issuer else [])]
     if superfluous:
         raise Refusal(f"--new-key writes a key and signs nothing: leave out {', '.join(superfluous)}", ctx)
     public = new_key(path)
     key_id = PublicKey.load(public).key_id
-    if as_json:
-        made = {"private": path, "public": str(public)}
-        emit(document("sign", {"key": key_id, "issuer": None, "files": [], "new": made}))
-    else:
-        emit(
+    made = {"private": path, "public": str(public)}
+    run.answer(
+        lambda: {"key": key_id, "issuer": None, "files": [], "new": made},
+        lambda: [
             on_one_line(f"{path}: private key {key_id[:16]}, for its owner alone"),
             on_one_line(f"{public}: public key, to give away"),
-        )
+        ],
+    )

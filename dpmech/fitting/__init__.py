@@ -1,12 +1,11 @@
 """Best coefficients: the strategy with the least error for a workload, a participation and a budget."""
 
 from dpmech.fitting.better_member import BetterMember, better_member
-from dpmech.fitting.optimizing import Fit, FitCache, check_family, cyclic_choices, optimize
+from dpmech.fitting.optimizing import Fit, check_family, cyclic_choices, optimize
 
 __all__ = [
     "BetterMember",
     "Fit",
-    "FitCache",
     "better_member",
     "check_family",
     "cyclic_choices",

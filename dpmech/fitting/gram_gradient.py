@@ -1,19 +1,16 @@
 r"""Forms that are smooth in the coefficients: sensitivity by cuts, sigma by the Gram matrix of bins.
 
-Squared sensitivity as a maximum over cuts, each of them smooth in the coefficients.
+**Sensitivity.** The squared sensitivity is a maximum over cuts, each smooth in the coefficients. A cut is a
+set of columns with weights W >= 0; its value at C is `sum_uv W_uv |<C_u, C_v>|`. The squared sensitivity of
+a participation set pi is the cut with W = 1 on pi x pi, where the inner products are >= 0, and at most that
+otherwise. The row-wise bound of `dpmech.mechanism.sensitivities` is the maximum over cuts too: one for
+every choice of a best set for each row of a best set.
 
-A cut is a set of columns with weights W >= 0; its value at C is `sum_uv W_uv |<C_u, C_v>|`. The squared
-sensitivity of a participation set pi is the cut with W = 1 on pi x pi, where the inner products are >= 0,
-and at most that otherwise. The row-wise bound of `dpmech.mechanism.sensitivities` is the maximum over cuts
-too: one for every choice of a best set for each row of a best set.
-
-How sigma moves with the Gram matrix of the bins, as a quadratic form in the coefficients.
-
-Let r = (1/b) sum_l exp(y_l - K_ll / 2), y ~ N(0, K), K = G / sigma^2. For smooth F the derivative of E F(r)
-along a change of K is `(1/2) sum_ij dK_ij E[F''(r) g_i g_j]`, `g_i = exp(y_i - K_ii / 2) / b`, the same
-formula that Gram monotonicity rests on. For REMOVE F'' is a point mass at r = e^eps, for ADD at r = e^-eps,
-so that with the responsibilities w_i = g_i / r and `W = E[w w^T | r at that point]` delta stays where it is
-if
+**Sigma.** Its derivative by the Gram matrix of the bins is a quadratic form in the coefficients. Let r =
+(1/b) sum_l exp(y_l - K_ll / 2), y ~ N(0, K), K = G / sigma^2. For smooth F the derivative of E F(r) along a
+change of K is `(1/2) sum_ij dK_ij E[F''(r) g_i g_j]`, `g_i = exp(y_i - K_ii / 2) / b`, the same formula
+that Gram monotonicity rests on. For REMOVE F'' is a point mass at r = e^eps, for ADD at r = e^-eps, so that
+with the responsibilities w_i = g_i / r and `W = E[w w^T | r at that point]` delta stays where it is if
 
     d log sigma = (1/2) <W, dG> / <W, G>.
 

@@ -7,13 +7,10 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_sigma
 from dpmech.ledgers import Ledger
 from dpmech.mechanism import Adjacency, Mechanism, Participation, Strategy, mechanism_of
-from dpmech.schemes import accountant_for
+from dpmech.schemes import accountant_for, offered
 
 if TYPE_CHECKING:
     import dp_accounting
-
-
-_COVERED = "mechanisms without sampling, Identity under Poisson, and bands under CyclicPoisson"
 
 
 def to_dp_event(
@@ -94,6 +91,6 @@ def _event(mechanism: Mechanism, sigma: float) -> "dp_accounting.DpEvent":
     event = accountant_for(mechanism, None).dp_event(sigma)
     if event is None:
         raise UnsupportedCombinationError(
-            f"no DpEvent says what {mechanism.participation!r} is", supported=_COVERED
+            f"no DpEvent says what {mechanism.participation!r} is", supported=offered("event")
         )
     return event

@@ -7,7 +7,7 @@ import numpy as np
 
 from dpmech.calibration import delta, epsilon
 from dpmech.certificates import Claim
-from dpmech.engines import Certified, Importance, Method, Rdp
+from dpmech.engines import Method, Rdp
 from dpmech.exceptions import (
     InvalidParameterError,
     NumericalError,
@@ -63,7 +63,7 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     if count == 0:
         return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
     executed = claim.mechanism.prefix(count)
-    if executed.steps == n or isinstance(claim.evidence.accountant, Certified):
+    if executed.steps == n or claim.evidence.accountant.keeps_randomness:
         return claim.achieved
     method = claim.evidence.accountant
     found = epsilon(executed, claim.sigma, claim.budget.delta, method=method, rng=rng)
@@ -141,7 +141,7 @@ class RunningEpsilon:
     def _at(self, steps: int, delta: float) -> Bounds:
         """Eps of so many steps."""
         claim = self._claim
-        drawn = isinstance(claim.evidence.accountant, Certified | Importance)
+        drawn = claim.evidence.accountant.draws
         if delta == claim.budget.delta and (not drawn or steps == claim.strategy.n):
             return executed_epsilon(claim, steps)
         method = Rdp() if drawn else claim.evidence.accountant

@@ -21,6 +21,7 @@ _PATIENCE, _PAUSE = 30.0, 0.02
 _held: set[tuple[int, Path]] = set()
 
 
+# Of its own, as the package filelock leaves the file of a lock behind, and makes a folder that is missing.
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str], *, patience: float = _PATIENCE) -> Iterator[None]:
     """Hold the only right to read and replace a file; within one thread it may be asked for again.

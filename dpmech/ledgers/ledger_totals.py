@@ -1,10 +1,9 @@
 """What the releases of a ledger add up to: composed profiles, or prices under a privacy filter.
 
-What a non-adaptive list adds up to: the privacy profiles of its releases, composed.
-
-Unsampled and Poisson-sampled releases have a profile at once. Under Balls-in-Bins one takes work, and the
-(eps, delta) that was certified says less: it is dominated by a release that fails with probability delta and
-is randomised response otherwise (Kairouz, Oh and Viswanath 2015). Either enters the same composition.
+A non-adaptive list adds up to the composition of the privacy profiles of its releases. Unsampled and
+Poisson-sampled releases have a profile at once. Under Balls-in-Bins one takes work, and the (eps, delta)
+that was certified says less: it is dominated by a release that fails with probability delta and is
+randomised response otherwise (Kairouz, Oh and Viswanath 2015). Either enters the same composition.
 
 A profile is that of the noise scale which stands in the certificate, whatever led to it. Its own draws come
 later than that noise scale, and their error stays outside delta; where a claim is used, the error of the
@@ -29,10 +28,8 @@ from dpmech.engines import (
     Curve,
     Divergence,
     Method,
-    Pld,
     PrivacyProfile,
     Progress,
-    Rdp,
     RenyiAccountant,
     RenyiComposition,
     RunCount,
@@ -546,8 +543,8 @@ class NonAdaptiveTotal(Total):
 
 
 def _by_moments(method: Method | None) -> bool:
-    if method is not None and not isinstance(method, Pld | Rdp):
+    if method is not None and not method.composes:
         raise UnsupportedCombinationError(
             f"{method!r} does not compose releases of different kinds", supported="None, Pld() or Rdp()"
         )
-    return isinstance(method, Rdp)
+    return method is not None and method.by_moments

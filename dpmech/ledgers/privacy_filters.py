@@ -1,6 +1,4 @@
-r"""Privacy filters: what may still be released, by Gaussian DP, a Renyi order, or (eps, delta) claims.
-
-Privacy filters: what may still be released when every choice may look at all results so far.
+r"""Privacy filters: what may still be released when every choice may look at all results so far.
 
 Plain composition theorems fix the mechanisms beforehand. Where the next one, or whether there is a next
 one, depends on what came out, only a filter counts: every release has a price, known when it is added, and
@@ -27,10 +25,6 @@ the
 
 Composed loss distributions are no filter: each path may stay below (eps, delta), and the choice among them
 not. Interactive releases (training runs) may overlap in time (Haney et al. 2023).
-
-The accounting methods of a ledger with a budget: Gaussian DP, a Renyi order, and (eps, delta) claims.
-
-Why each is a privacy filter is proved above.
 """
 
 import abc

@@ -1,7 +1,5 @@
 r"""Several Gaussian releases from one sampled batch, joined to one mechanism; block-wise clipping.
 
-Several Gaussian releases from one sampled batch: one mechanism, joined before it is subsampled.
-
 Block W of a batch, clipped to C_W and given noise sigma_W C_W, moves the joint output by at most 1 / sigma_W
 standard deviations. All blocks see the same members of the batch, so together they are one Gaussian release
 with sigma = (sum_W sigma_W^-2)^(-1/2), whatever the C_W. It is this release that sampling amplifies.

@@ -40,10 +40,11 @@ from dpmech.mechanism.strategies import (
     SquareRoot,
     Strategy,
     check_strategy,
+    decoder_work,
+    form_work,
     inverse_square_root_coefs,
     square_root_coefs,
 )
-from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [

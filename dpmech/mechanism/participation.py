@@ -43,6 +43,7 @@ class Participation(abc.ABC):
         plan_name: what the command line and TOML files call it.
         plan_settings: what a plan may say about it beside its sizes.
         plan_shares: settings of other participations that it takes as well, with the same meaning.
+        plan_due: which of these a plan has to say.
         plan_sizes: which sizes of a plan it is made from, beside what all are made from.
         add_remove_refused: why no theorem here covers ADD_REMOVE; None where one does.
         zero_out_refused: likewise of ZERO_OUT.
@@ -65,6 +66,7 @@ class Participation(abc.ABC):
     plan_name: ClassVar[str]
     plan_settings: ClassVar[tuple[str, ...]] = ()
     plan_shares: ClassVar[tuple[str, ...]] = ()
+    plan_due: ClassVar[tuple[str, ...]] = ()
     plan_sizes: ClassVar[tuple[str, ...]] = ()
     add_remove_refused: ClassVar[str | None] = None
     zero_out_refused: ClassVar[str | None] = None

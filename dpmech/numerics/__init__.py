@@ -15,7 +15,7 @@ from dpmech.numerics.bounds import (
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.numerics.printed import between, down, percent, short, times, typed, up
 from dpmech.numerics.quadrature import gauss_legendre, lattice_product, merge_cells
-from dpmech.numerics.refinement import Ladder, Reached, Settled, log_gap, relative_gap, rung_below
+from dpmech.numerics.refinement import Ladder, log_gap, relative_gap, rung_below
 from dpmech.numerics.roots import bisect_boundary, safe_root, signed
 from dpmech.numerics.rounding import (
     ELEMENTARY,
@@ -82,8 +82,6 @@ __all__ = [
     "Kind",
     "Ladder",
     "Provenance",
-    "Reached",
-    "Settled",
     "Work",
     "Workers",
     "at_least",

@@ -418,11 +418,6 @@ class Bounds:
         return self.guarantee.kind is Kind.EXACT
 
     @property
-    def midpoint(self) -> float:
-        """The middle of the interval: for display, never for a guarantee."""
-        return 0.5 * (self.lower + self.upper)
-
-    @property
     def relative_gap(self) -> float:
         """(upper - lower) / upper; 0 where upper is 0."""
         return 0.0 if self.upper == 0.0 else (self.upper - self.lower) / self.upper

@@ -21,7 +21,6 @@ else:
     from numba import njit
 
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 

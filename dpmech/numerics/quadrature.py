@@ -1,7 +1,6 @@
 """Integrals as finite sums: Gauss-Legendre rules, and masses on a lattice with their convolutions.
 
-Gauss-Legendre rules whose nodes and weights are those of the real numbers, rounded once.
-
+Nodes and weights of the rules are those of the real numbers, rounded once.
 `numpy.polynomial.legendre.leggauss` finds the nodes to an ulp; its weights are off by 70 units in the last
 place for 8 nodes and by 600 for 20, which a bound on rounding errors would have to carry.
 """

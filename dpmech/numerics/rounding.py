@@ -1,7 +1,5 @@
 """Rounding in a chosen direction, what this platform's floats can do, and what leaves their range.
 
-Rounding in a chosen direction, and what this platform's floats can do.
-
 One operation of float64 rounds to nearest, so that the float next to its result, in the wanted direction,
 is on the safe side of the true one.
 """

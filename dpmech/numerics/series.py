@@ -1,17 +1,14 @@
 r"""The inverse of a power series, with a bound on how far each column of its Toeplitz matrix is off.
 
-How far a long series is from being the inverse of another: f g - 1, from an exact product.
-
-Both series are put on a grid of fixed step and multiplied as integers, modulo six primes, by
-number-theoretic transforms: no rounding, and no bound to trust. What is left out of f by the grid is bounded.
-
-The inverse of a power series, with a bound on how far each column of its Toeplitz matrix is off.
-
 An approximation g of 1 / f, however found, has a residual r = f g - 1, and the truth is g / (1 + r). The
-residual is computed so that its own error is bounded (products split into two floats, or integers), and
-so is the correction d of one more Newton step: with f (g + d) - 1 = s, sum_t |s_t| <= rho < 1, the true first
-column is (g + d) / (1 + s), and every column of the true matrix is within rho / (1 - rho) of that of g + d,
-relative to its norm. Growing series are weighted by w^t on the way.
+residual is computed so that its own error is bounded, and so is the correction d of one more Newton step:
+with f (g + d) - 1 = s, sum_t |s_t| <= rho < 1, the true first column is (g + d) / (1 + s), and every column
+of the true matrix is within rho / (1 - rho) of that of g + d, relative to its norm. Growing series are
+weighted by w^t on the way.
+
+Products of short series are split into two floats. Long series are put on a grid of fixed step and multiplied
+as integers, modulo six primes, by number-theoretic transforms: no rounding, and no bound to trust. What the
+grid leaves out of f is bounded.
 """
 
 import math
@@ -107,7 +104,7 @@ def exact_residual(f: FloatArray, g: FloatArray) -> tuple[FloatArray, FloatArray
 # Relative, of a column norm; an inverse that cannot be had to this is refused.
 _MOST_LOST = 1e-10
 _REFINEMENTS = 12
-# As many are inside the estimates of `strategy_costs`; each one more is counted, in seconds a product.
+# As many are inside the estimates of `form_work`; each one more is counted, in seconds a product.
 _FORESEEN, _REFINING = 3, 1e-8
 # The residual is summed term by term up to this many terms, or up to so many a coefficient; above, exactly.
 _TERMS_WORK = 100_000_000

@@ -1,9 +1,7 @@
 """Algebra of lower-triangular Toeplitz and banded matrices; best sums over b-separated index sets.
 
-Float64 algebra of lower-triangular Toeplitz and banded matrices, without forming them.
-
-A lower-triangular Toeplitz matrix is its first column; products of such matrices are products of power
-series. Short recursions run in O(n p) (a linear filter), long ones by FFT in O(n log n).
+A lower-triangular Toeplitz matrix is its first column, and is never formed; products of such matrices are
+products of power series. Short recursions run in O(n p) (a linear filter), long ones by FFT in O(n log n).
 
 Sums that enter a guarantee run in a tree, so that float64 suffices and every processor gives the same
 numbers: a sum of n terms passes at most 2 log2 n roundings. `sum_rounding` and `convolution_rounding` are

@@ -6,12 +6,10 @@ from dpmech.plans.names import (
     METHODS,
     NO_SAMPLINGS,
     STRATEGIES,
-    StrategyName,
     check_known,
     chosen_method,
     meant,
     owners,
-    sampling_kind,
     samplings,
 )
 from dpmech.plans.training_plans import (
@@ -31,7 +29,6 @@ __all__ = [
     "STRATEGIES",
     "Entry",
     "FamilyEntry",
-    "StrategyName",
     "TrainingPlan",
     "build_strategy",
     "check_known",
@@ -44,7 +41,6 @@ __all__ = [
     "read_plan",
     "read_policy",
     "read_strategy",
-    "sampling_kind",
     "samplings",
     "write_strategy",
 ]

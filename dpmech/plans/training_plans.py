@@ -100,15 +100,12 @@ class TrainingPlan:
         of `cycle` groups, so that the expected batch size stays. min-sep defaults to one epoch apart.
 
         Args:
-            sampling: name of a registered participation: every-step, single, min-sep, epochs, poisson,
-                user-poisson, truncated-poisson, fixed-size, b-min-sep, cyclic-poisson, user-cyclic,
-                balls-in-bins, user-balls-in-bins, balls-in-bins-fresh.
-            min_sep: of min-sep and user-min-sep: least distance of two participations.
-            max_participations: of the same.
-            cycle: of cyclic-poisson and user-cyclic: number of groups.
-            **own: `max_examples_per_user` of user-poisson, user-cyclic, user-min-sep and user-balls-in-bins,
-                `truncated_batch_size` of truncated-poisson, `separation` of b-min-sep, and settings of
-                participations that were registered from outside.
+            sampling: `plan_name` of a registered participation, such as "min-sep"; `dpmech calibrate --help`
+                lists them.
+            min_sep: least distance of two participations.
+            max_participations: most participations of one example.
+            cycle: number of groups.
+            **own: other settings; each participation names its own in `plan_settings` and `plan_shares`.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.

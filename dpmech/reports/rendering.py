@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpmech.certificates import AdaptiveClip, training_requirements
 from dpmech.exceptions import DpmechError
-from dpmech.free_text import in_markdown, printable
+from dpmech.files import in_markdown, printable
 from dpmech.ledgers import Ledger
 from dpmech.numerics import between, down, product_up, short, typed, up
 from dpmech.reports.attacks import picture_of

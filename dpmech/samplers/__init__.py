@@ -1,9 +1,8 @@
 """Samplers: which examples take part at every step, exactly as a calibration assumes; numpy only."""
 
 from dpmech.drawing import Contributions, Sampler, discrete_gaussian
-from dpmech.samplers.choice import sampler_for
+from dpmech.samplers.choice import padded, sampler_for, shard
 from dpmech.samplers.shared_contributions import SharedContributions
-from dpmech.samplers.sharing import padded, shard
 from dpmech.samplers.tracker import ParticipationTracker
 from dpmech.schemes.b_min_sep import BMinSepSampler
 from dpmech.schemes.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler, UserBallsInBinsSampler

@@ -11,7 +11,7 @@ from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterEr
 from dpmech.guards import check_integer
 from dpmech.mechanism import Participation, Unit, check_participation
 from dpmech.numerics import IntArray
-from dpmech.samplers.sharing import check_indices
+from dpmech.samplers.choice import check_indices
 from dpmech.schemes import scheme_of
 
 _STATE = {"configuration", "steps", "last", "counts"}

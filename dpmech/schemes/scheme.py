@@ -6,7 +6,7 @@ import importlib
 import importlib.metadata
 import pkgutil
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -89,9 +89,7 @@ def as_of_one_example(participation: object, alike: str) -> UnsupportedCombinati
 
 def not_built(participation: object) -> UnsupportedCombinationError:
     """No fit is built."""
-    return UnsupportedCombinationError(
-        f"nothing is fitted under {participation!r}", supported="MinSep, CyclicPoisson and BallsInBins"
-    )
+    return UnsupportedCombinationError(f"nothing is fitted under {participation!r}", supported=offered("fit"))
 
 
 _GROUP = "dpmech.schemes"  # of entry points: each names a Scheme object
@@ -107,11 +105,14 @@ class Scheme(abc.ABC, Generic[P]):
     module `scheme` that binds `SCHEME`, or an entry point of the group `dpmech.schemes`, adds one.
 
     Attributes:
+        offers: what not every scheme has (`canary`, `event`, `fit`, `nodes`, `risk`), each with the words in
+            which errors name it.
         samplers: the kinds of participation, each with what makes its sampler: called with the size of the
             dataset, the fields of the participation in order, and n; with `rng` by keyword, and `user_ids`
             where the participation keeps the examples of a user together.
     """
 
+    offers: ClassVar[Mapping[str, str]] = {}
     samplers: Mapping[type[Participation], Callable[..., Sampler]]
 
     @abc.abstractmethod
@@ -188,7 +189,7 @@ class Scheme(abc.ABC, Generic[P]):
         del mechanism
         raise UnsupportedCombinationError(
             f"no test under {participation!r}",
-            supported="participation without sampling, Poisson, CyclicPoisson, BallsInBins",
+            supported=offered("canary"),
         )
 
     def canary_score(
@@ -280,6 +281,11 @@ def schemes() -> tuple[Scheme[Any], ...]:
     """Every scheme, each once, in the order in which they were added; those of entry points too."""
     kinds()
     return tuple(dict.fromkeys(_SCHEMES.values()))
+
+
+def offered(what: str) -> str:
+    """Which schemes offer something, in the words of an error."""
+    return ", ".join(one.offers[what] for one in schemes() if what in one.offers)
 
 
 def scheme_of(participation: Participation) -> Scheme[Any]:

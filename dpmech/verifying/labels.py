@@ -7,7 +7,7 @@ from dpmech.certificates import Certificate, CheckpointMatch, ProfileNodes, RunR
 from dpmech.engines import Accountant, Certified, Deterministic, Exact, Method, Rdp
 from dpmech.exceptions import DpmechError, InvalidParameterError, WorkLimitError
 from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import BOUND, Bounds, Fact, Guarantee, Provenance, between
+from dpmech.numerics import Bounds, Fact, Guarantee, Provenance, between
 from dpmech.schemes import accountant_for, effective_method
 from dpmech.verifying.report import Check
 
@@ -137,7 +137,7 @@ def _of_guarantee(own: Certificate, accountant: Accountant) -> str:
     elif own.participation.random:
         given = accountant.guarantee
     else:
-        given = own.sensitivity.guarantee if isinstance(used, Exact) else BOUND
+        given = used.of_one_release(own.sensitivity.guarantee)
     # An exact formula may be evaluated where float64 leaves an interval only.
     due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
     return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
@@ -145,7 +145,7 @@ def _of_guarantee(own: Certificate, accountant: Accountant) -> str:
 
 def _of_randomness(own: Certificate) -> str:
     """Only random numbers that nobody chose, and that are named, can be a part of the mechanism."""
-    if own.evidence.randomness is not None and not isinstance(own.evidence.accountant, Certified):
+    if own.evidence.randomness is not None and not own.evidence.accountant.keeps_randomness:
         return f"{own.evidence.accountant!r} keeps no random numbers"
     if not own.guarantee.inside_delta:
         return ""

@@ -7,7 +7,7 @@ from typing import Any
 
 from dpmech.certificates import Certificate, RunRecord, Statement
 from dpmech.checker import Kind, Verdict
-from dpmech.free_text import on_one_line
+from dpmech.files import on_one_line
 from dpmech.ledgers import Ledger
 from dpmech.numerics import typed
 

@@ -8,7 +8,6 @@ nothing any more. A run of all of them writes the page of the docs, and the numb
 
 import argparse
 import itertools
-import os
 import random
 import sys
 import time
@@ -66,8 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     if options.corpus == CORPUS:
         save(again)
-        # Of this process and of those that it started.
-        write_page(PAGE, again, load(STILL_TRUE), sum(os.times()[:4]))
+        write_page(PAGE, again, load(STILL_TRUE))
     return 0
 
 

@@ -1,6 +1,5 @@
 """The page: what was altered, what found it out, and why the rest changes no result."""
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from verification.mutation._modules import GROUPS, group_of
@@ -65,19 +64,14 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
         results: the tallies that are kept.
         reasons: why each survivor survives.
     """
-    lines = [HEAD, f"{_headline(results)}\n", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    lines = [HEAD, f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
     others = sorted({group_of(module) for module in results} - GROUPS.keys())
-    for group, members in (GROUPS | {name: [name] for name in others}).items():
+    for members in (GROUPS | {name: [name] for name in others}).values():
         run = [results[module] for module in members if module in results]
-        lines += [
-            _row(f"`{one.module}`", [one], one.commit, _draw(one), "yes" if one.changed else "no")
-            for one in run
-        ]
+        lines += [_row(one, "yes" if one.changed else "no") for one in run]
         missing = [f"`{module}`" for module in members if module not in results]
         lines += [f"| {name} | not run |" + " |" * (len(COLUMNS) - 2) for name in missing]
-        if len(members) > 1 and run:
-            lines.append(_row(f"all of {group}", run, "", "", ""))
-    lines += [_row("all", results.values(), "", "", ""), ""]
+    lines.append("")
     still = {one.module: one.open for one in results.values() if one.open}
     if still:
         lines += ["## Open", ""]
@@ -95,26 +89,13 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _headline(results: dict[str, Tally]) -> str:
-    """What came out, in one sentence."""
-    run = list(results.values())
-    tried, found = sum(one.tried for one in run), sum(one.found for one in run)
-    explained, still = sum(one.explained for one in run), sum(len(one.open) for one in run)
-    return (
-        f"Of {tried:,} alterations tried (the modules run have {sum(one.mutants for one in run):,}) "
-        f"{found:,} were found out, {explained:,} survive with a reason below, and {still:,} stand open."
-    )
-
-
-def _row(name: str, tallies: Iterable[Tally], commit: str, draw: str, changed: str) -> str:
-    several = list(tallies)
-    counts = []
-    for column in ("mutants", "tried", "found", "late", "explained"):
-        values = [getattr(one, column) for one in several]
-        known = [value for value in values if value is not None]
-        counts.append(sum(known) if known else "")
-    counts.append(sum(len(one.open) for one in several))
-    return f"| {name} | {' | '.join(map(str, counts))} | {draw} | {commit} | {changed} |"
+def _row(tally: Tally, changed: str) -> str:
+    counts = [
+        "" if count is None else count
+        for count in (tally.mutants, tally.tried, tally.found, tally.late, tally.explained, len(tally.open))
+    ]
+    cells = [f"`{tally.module}`", *map(str, counts), _draw(tally), tally.commit, changed]
+    return f"| {' | '.join(cells)} |"
 
 
 def _draw(tally: Tally) -> str:

@@ -1,11 +1,9 @@
 r"""DP-Muon's map: Newton-Schulz orthogonalization, the bias that noise leaves, and its correction.
 
-Newton-Schulz orthogonalization as Muon uses it: the map, and how far it is from the polar factor.
-
-p_k is the Taylor polynomial of x^(-1/2) at 1 of degree k. Iterating Y <- p_k(Y Y^T) Y drives every singular
-value in (0, 1] to 1, so the result tends to the polar factor U V^T of what it started from. The start is the
-matrix over max(1, Frobenius norm): a matrix of norm below 1 is *not* rescaled, so the map is not scale
-invariant (muon muon.scale). A small momentum then comes out far from orthogonal.
+**The map.** p_k is the Taylor polynomial of x^(-1/2) at 1 of degree k. Iterating Y <- p_k(Y Y^T) Y drives
+every singular value in (0, 1] to 1, so the result tends to the polar factor U V^T of what it started from.
+The start is the matrix over max(1, Frobenius norm): a matrix of norm below 1 is *not* rescaled, so the map
+is not scale invariant (muon muon.scale). A small momentum then comes out far from orthogonal.
 
 Everything depends on the smallest non-zero singular value x of the start: after q steps the error in
 operator norm is at most eps_q = 1 - sqrt(1 - (1 - x^2)^((k + 1)^q)).
@@ -13,13 +11,11 @@ operator norm is at most eps_q = 1 - sqrt(1 - (1 - x^2)^((k + 1)^q)).
 The quintic that Muon implementations commonly use, with coefficients 3.4445, -4.7750 and 2.0315, is no p_k:
 its singular values pass 1, and nothing here covers it (muon.kappa_unstated).
 
-The bias that noise leaves after a non-linear map, and the correction that removes its leading term.
-
-Write P_rho F(X) = E F(X + rho U), U standard normal, the heat operator. A map applied to a matrix with noise
-rho per entry returns P_rho F on average, that is F + (rho^2 / 2) Laplace F + ...: DP-Muon's direction is
-biased although its momentum is not. Applying F once more to the noisy matrix with fresh noise of the same
-size, and taking 2 F(M) - F(M + rho U), leaves 2 P_rho F - P_(sqrt 2 rho) F on average, that is
-F - (rho^4 / 4) Laplace^2 F + ... DP-MuonBC does so with antithetic probes.
+**Bias and correction.** Write P_rho F(X) = E F(X + rho U), U standard normal, the heat operator. A map
+applied to a matrix with noise rho per entry returns P_rho F on average, that is F + (rho^2 / 2) Laplace F +
+...: DP-Muon's direction is biased although its momentum is not. Applying F once more to the noisy matrix
+with fresh noise of the same size, and taking 2 F(M) - F(M + rho U), leaves 2 P_rho F - P_(sqrt 2 rho) F on
+average, that is F - (rho^4 / 4) Laplace^2 F + ... DP-MuonBC does so with antithetic probes.
 
 The statements are about a momentum whose clipped gradients are fixed beforehand. In training they depend on
 past noise, and the correction is then a heuristic. What it costs in privacy is nothing (muon muon.c8).

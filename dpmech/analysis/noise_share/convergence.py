@@ -1,7 +1,5 @@
 """How close DP-SGD gets: contraction, the floor of noise and sampling, and the floor of a budget.
 
-How close DP-SGD gets: contraction, and the floor that noise and sampling leave.
-
 x <- x - gamma g, g = (sum of clipped per-example gradients of a Poisson sample + noise) / B with B the
 expected batch size, F mu-strongly convex, clipping inactive. The distance to the optimum contracts by
 1 - gamma mu a step down to a floor of a subsampling part and a noise part d Phi. Bounds here keep the noise

@@ -1,25 +1,18 @@
 r"""Adam's moments under privacy noise: the noise share of the second, its scatter, and the first.
 
-The noise share of Adam's second moment, and what subtracting the noise does to a step.
+**Noise share.** Every coordinate of a private mean gradient carries noise of variance Phi = (sigma C / B)^2,
+so Adam's bias-corrected second moment has mean v + Phi, with v that of the clipped gradients. The noise share
+is rho = Phi / (v + Phi). Correcting for the noise enlarges a step by (1 - rho)^(-1/2).
 
-Every coordinate of a private mean gradient carries noise of variance Phi = (sigma C / B)^2, so Adam's
-bias-corrected second moment has mean v + Phi, with v that of the clipped gradients. The noise share is
-rho = Phi / (v + Phi). Correcting for the noise enlarges a step by (1 - rho)^(-1/2).
+**Scatter.** A moving average of squares of noise is not constant: over coordinates it scatters by
+sqrt(2 / n_eff), and its median lies below its mean. A measured noise share must be corrected for that. Near
+rho = 1 the scatter hides the signal, so that a corrected second moment is mostly its floor.
 
-Functions of (phi, second moment) take numbers or arrays and broadcast them.
-
-The scatter of Adam's second moment, and whether correcting it for noise can help.
-
-A moving average of squares of noise is not a constant: it scatters by sqrt(2 / n_eff) over coordinates, and
-its median lies below its mean. A measured noise share must be corrected for that; and near rho = 1 the
-signal is lost in it, so that a corrected second moment is mostly its floor.
+**First moment.** m_t = beta m_(t-1) + (1 - beta) g_t from m_0 = 0, divided by 1 - beta^t. Where the second
+moment is all noise, what is learned is in m_t; its functions say how much noise it retains, independent or
+correlated.
 
 Functions of (phi, second moment) take numbers or arrays and broadcast them.
-
-The first moment of Adam under privacy noise, independent or correlated.
-
-m_t = beta m_(t-1) + (1 - beta) g_t from m_0 = 0, divided by 1 - beta^t. Where the second moment is all
-noise, the learning is in m_t; these functions say how much noise is left in it.
 """
 
 import dataclasses

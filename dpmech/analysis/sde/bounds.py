@@ -1,20 +1,17 @@
-r"""Bounds on loss and gradient norm under these equations, and the learning rates that minimise them.
+r"""Bounds on loss and gradient norm under the SDEs of DP training, and the learning rates that minimise them.
 
-Bounds on the loss and on the gradient norm under the stochastic differential equations of DP training.
-
-The loss f >= 0 (its minimum subtracted) is L-smooth. Ito's formula gives d E f <= -s E ||grad f||^2 dt +
-(lr L / 2) Tr S dt, with s the slope of the drift and S the covariance of a step over lr. With mu-PL,
-||grad f||^2 >= 2 mu f, the loss falls at rate 2 mu s to a floor; without, the mean of ||grad f||^2 over the
-run is bounded. The constants are those of this derivation; the paper's printed ones differ in places.
+**Bounds.** The loss f >= 0 (its minimum subtracted) is L-smooth. Ito's formula gives d E f <=
+-s E ||grad f||^2 dt + (lr L / 2) Tr S dt, with s the slope of the drift and S the covariance of a step over
+lr. With mu-PL, ||grad f||^2 >= 2 mu f, the loss falls at rate 2 mu s to a floor; without, the mean of
+||grad f||^2 over the run is bounded. The constants are those of this derivation; the paper's printed ones
+differ in places.
 
 Slopes fall as gradients grow: clipped gradients keep their length at most, and signs saturate. The bounds
 hold for the equation as long as gradients stay within the stated limits (0: the linear limit of small
-gradients, which is the paper's). DP-SGD is the paper's word: independent noise, whatever the sampling.
+gradients, which is the paper's).
 
-Which of DP-SGD and DP-SignSGD reaches the lower loss, and their best learning rates.
-
-Two protocols: A keeps the learning rate tuned for one noise multiplier while the noise changes, B tunes it
-anew for each.
+**Tuning.** Two protocols compare DP-SGD with DP-SignSGD: A keeps the learning rate tuned for one noise
+multiplier while the noise changes, B tunes it anew for each.
 
 The paper speaks of eps where it means the noise multiplier, by the rule sigma = q sqrt(T ln(1/delta)) / eps
 of `scaling_law_epsilon`. That rule is no privacy guarantee: take `dpmech.epsilon` for the eps of a

@@ -1,11 +1,16 @@
 r"""DP-SGD and DP-SignSGD as stochastic differential equations: drifts, diffusions, simulated paths.
 
-Mean and second moment of a noisy vector divided by its own length: what clipping leaves of a gradient.
+The equation is dX = b(X) dt + sqrt(lr) S(X)^(1/2) dW. One step of length lr moves by -lr times the private
+mean gradient (DP-SGD) or its sign (DP-SignSGD). b and S are mean and covariance of that step over lr, so the
+equation follows the iterates weakly to first order in lr. Each of B examples has gradient g + noise; a share
+of them is clipped to norm C (the paper's Phase 1 is share 1, Phase 2 is share 0); Gaussian noise of standard
+deviation sigma C / B is added to the mean. The paper writes Phase 1 for one clipped vector, without the
+average over the batch. That is the case batch_size = 1 with noise multiplier sigma / B.
 
-X is the gradient of one example, g plus noise of scale s in each of d coordinates: Gaussian, or multivariate
-Student t of nu degrees of freedom (one chi-square variable shared by all coordinates, so s is a scale and no
-standard deviation). Clipping takes X to C u, u = X / ||X||. By rotation E[u] = c g and
-E[u u^T] = p I + r g g^T. With z = ||g||^2 / (2 s^2) and K the factor below,
+**What clipping leaves of a gradient.** X is the gradient of one example, g plus noise of scale s in each of d
+coordinates: Gaussian, or multivariate Student t of nu degrees of freedom (one chi-square variable shared by
+all coordinates, so s is a scale and no standard deviation). Clipping takes X to C u, u = X / ||X||. By
+rotation E[u] = c g and E[u u^T] = p I + r g g^T. With z = ||g||^2 / (2 s^2) and K the factor below,
 
     c = K(nu) K(d) / (s sqrt d) 2F1(1/2, (nu + 1)/2; d/2 + 1; -2 z / nu),
     p = 2F1(1, nu/2; d/2 + 1; -2 z / nu) / d,
@@ -13,25 +18,11 @@ E[u u^T] = p I + r g g^T. With z = ||g||^2 / (2 s^2) and K the factor below,
 which follow from the Gaussian forms c = K(d) / (s sqrt d) 1F1(1/2; d/2 + 1; -z) and
 p = 1F1(1; d/2 + 1; -z) / d by averaging over the chi-square variable.
 
-DP-SGD and DP-SignSGD as stochastic differential equations: dX = b(X) dt + sqrt(lr) S(X)^(1/2) dW.
+**Signs.** A coordinate of the private mean gradient with mean m_i and variance S_ii, if it is Gaussian, has
+expected sign erf(m_i / sqrt(2 S_ii)), and a sign has variance one minus its squared mean.
 
-One step of length lr moves by -lr times the private mean gradient (DP-SGD) or its sign (DP-SignSGD). b and S
-are mean and covariance of that step over lr, so the equation follows the iterates weakly to first order in
-lr. Each of B examples has gradient g + noise; a share of them is clipped to norm C (the paper's Phase 1 is
-share 1, Phase 2 is share 0); Gaussian noise of standard deviation sigma C / B is added to the mean.
-
-The paper writes Phase 1 for one clipped vector, without the average over the batch. That is the case
-batch_size = 1 with noise multiplier sigma / B.
-
-DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
-
-In functions of a gradient, its last axis are the d coordinates and any axes before it are replicas.
-
-DP-SignSGD as a stochastic differential equation: drift, diffusion and the slope at small gradients.
-
-A coordinate of the private mean gradient with mean m_i and variance S_ii, if it is Gaussian, has expected
-sign erf(m_i / sqrt(2 S_ii)), and a sign has variance one minus its squared mean.
-DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
+DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling. In functions of a
+gradient, its last axis are the d coordinates and any axes before it are replicas.
 """
 
 import dataclasses

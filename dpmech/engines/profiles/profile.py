@@ -23,7 +23,6 @@ from dpmech.numerics import (
     rounded_up,
     up,
 )
-from dpmech.plots import privacy_profile
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -106,6 +105,8 @@ class Answers(Exchanged):
             MissingDependencyError: without matplotlib.
             NumericalError: as for `hockey_stick`.
         """
+        from dpmech.plots import privacy_profile  # above the engines
+
         least = check_real(
             "least_delta", least_delta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
         )

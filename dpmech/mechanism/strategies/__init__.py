@@ -1,4 +1,4 @@
-"""Strategy matrices: one class a file, found by the conformance tests on their own."""
+"""Strategy matrices: families of C with their algebra, as frozen dataclasses."""
 
 from dpmech.mechanism.strategies.banded_inverse import BandedInverse, InverseSquareRoot
 from dpmech.mechanism.strategies.base import Strategy, check_strategy
@@ -7,7 +7,7 @@ from dpmech.mechanism.strategies.dense import Dense
 from dpmech.mechanism.strategies.diagonal import Diagonal, Identity
 from dpmech.mechanism.strategies.normalized import ColumnNormalized
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
-from dpmech.mechanism.strategies.shape import Shape
+from dpmech.mechanism.strategies.shape import decoder_work, form_work
 from dpmech.mechanism.strategies.toeplitz import (
     BandedToeplitz,
     LambdaCGD,
@@ -27,10 +27,11 @@ __all__ = [
     "InverseSquareRoot",
     "LambdaCGD",
     "ScaledToeplitz",
-    "Shape",
     "SquareRoot",
     "Strategy",
     "check_strategy",
+    "decoder_work",
+    "form_work",
     "inverse_square_root_coefs",
     "square_root_coefs",
 ]

@@ -39,6 +39,7 @@ class BMinSep(Participation):
     random: ClassVar[bool] = True
     plan_name: ClassVar[str] = "b-min-sep"
     plan_settings: ClassVar[tuple[str, ...]] = ("separation",)
+    plan_due: ClassVar[tuple[str, ...]] = ("separation",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))

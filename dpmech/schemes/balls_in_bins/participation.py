@@ -165,6 +165,7 @@ class UserBallsInBins(Participation):
     unit: ClassVar[Unit | None] = Unit.USER
     plan_name: ClassVar[str] = "user-balls-in-bins"
     plan_shares: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
+    plan_due: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "bins", check_integer("bins", self.bins, minimum=1))

@@ -32,6 +32,12 @@ Bins = BallsInBins | UserBallsInBins
 class BallsInBinsScheme(Scheme[Bins]):
     """Every example is put into one of b bins, uniformly; bin i is step i of every epoch."""
 
+    offers = {  # noqa: RUF012 - a constant
+        "canary": "BallsInBins",
+        "fit": "BallsInBins",
+        "nodes": "BallsInBins",
+        "risk": "BallsInBins",
+    }
     samplers = {  # noqa: RUF012 - a constant
         BallsInBins: BallsInBinsSampler,
         UserBallsInBins: UserBallsInBinsSampler,

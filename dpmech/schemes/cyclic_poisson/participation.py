@@ -40,6 +40,7 @@ class CyclicPoisson(Participation):
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "cyclic-poisson"
     plan_settings: ClassVar[tuple[str, ...]] = ("cycle",)
+    plan_due: ClassVar[tuple[str, ...]] = ("cycle",)
 
     def __new__(
         cls, sampling_prob: float = 1.0, cycle: int = 1, *, max_examples_per_user: int | None = None
@@ -120,6 +121,7 @@ class UserCyclicPoisson(Participation):
     users_together: ClassVar[bool] = True
     plan_name: ClassVar[str] = "user-cyclic"
     plan_shares: ClassVar[tuple[str, ...]] = ("cycle", "max_examples_per_user")
+    plan_due: ClassVar[tuple[str, ...]] = ("cycle", "max_examples_per_user")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling_prob", check_sampling_prob(self.sampling_prob, below_one=True))

@@ -15,6 +15,12 @@ from dpmech.schemes.scheme import BatchRule, Scheme, Structure, as_of_one_exampl
 class CyclicPoissonScheme(Scheme[CyclicPoisson | UserCyclicPoisson]):
     """Fixed groups take turns; the group whose turn it is is Poisson-sampled."""
 
+    offers = {  # noqa: RUF012 - a constant
+        "canary": "CyclicPoisson",
+        "event": "bands under CyclicPoisson",
+        "fit": "CyclicPoisson",
+        "risk": "CyclicPoisson",
+    }
     samplers = {CyclicPoisson: CyclicPoissonSampler, UserCyclicPoisson: UserCyclicPoissonSampler}  # noqa: RUF012 - a constant
 
     def default(self, participation: CyclicPoisson | UserCyclicPoisson) -> Method:

@@ -148,6 +148,7 @@ class UserMinSep(Participation):
     unit: ClassVar[Unit | None] = Unit.USER
     plan_name: ClassVar[str] = "user-min-sep"
     plan_shares: ClassVar[tuple[str, ...]] = ("min_sep", "max_participations", "max_examples_per_user")
+    plan_due: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))

@@ -27,6 +27,13 @@ class FixedOrderScheme(Scheme[Participation]):
         kinds: participations that are not random.
     """
 
+    offers = {  # noqa: RUF012 - a constant
+        "canary": "participation without sampling",
+        "event": "mechanisms without sampling",
+        "fit": "MinSep",
+        "risk": "participation without sampling",
+    }
+
     def __init__(self, kinds: Sequence[type[Participation]]) -> None:
         self.samplers: Mapping[type[Participation], Callable[..., Sampler]] = dict.fromkeys(
             kinds, SequentialSampler

@@ -121,6 +121,7 @@ class UserPoisson(Participation):
     unit: ClassVar[Unit | None] = Unit.USER
     plan_name: ClassVar[str] = "user-poisson"
     plan_settings: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
+    plan_due: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sampling_prob", check_sampling_prob(self.sampling_prob, below_one=True))

@@ -15,6 +15,11 @@ from dpmech.schemes.scheme import BatchRule, Scheme, Structure, independent_nois
 class PoissonScheme(Scheme[Poisson | UserPoisson]):
     """Every example joins every step independently."""
 
+    offers = {  # noqa: RUF012 - a constant
+        "canary": "Poisson",
+        "event": "Identity under Poisson",
+        "risk": "Poisson",
+    }
     samplers = {Poisson: PoissonSampler, UserPoisson: UserPoissonSampler}  # noqa: RUF012 - a constant
 
     def default(self, participation: Poisson | UserPoisson) -> Method:

@@ -41,6 +41,7 @@ class TruncatedPoisson(Participation):
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "truncated-poisson"
     plan_settings: ClassVar[tuple[str, ...]] = ("truncated_batch_size",)
+    plan_due: ClassVar[tuple[str, ...]] = ("truncated_batch_size",)
     add_remove_refused: ClassVar[str | None] = (
         "whether others are kept depends on whether an example is drawn, so that one which is missing "
         "changes whose gradients are added, and how many examples there are, on which the bound rests"

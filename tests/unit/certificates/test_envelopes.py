@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.certificates import Envelope, PrivateKey, PublicKey, Signature, pre_authentication_encoding
+from dpmech.certificates import Envelope, PrivateKey, PublicKey, Signature
+from dpmech.certificates.signatures import pre_authentication_encoding
 from tests.support import ed25519
 
 TEXT = {"payloadType": "text/plain", "payload": "aGVsbG8=", "signatures": [{"keyid": "k", "sig": "AAEC"}]}

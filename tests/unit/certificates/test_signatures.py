@@ -9,7 +9,6 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates import (
-    PREDICATE_TYPE,
     Envelope,
     PrivateKey,
     PublicKey,
@@ -17,6 +16,7 @@ from dpmech.certificates import (
     Statement,
     envelope_path,
 )
+from dpmech.certificates.signatures import PREDICATE_TYPE
 from tests.support import saved
 
 TIME = datetime.datetime(2026, 3, 1, 12, 30, 5, 999, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))

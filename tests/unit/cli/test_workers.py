@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
-from dpmech.cli.workers import in_order, silent
+from dpmech.cli.running import in_order, silent
 
 PLAN = ["--dataset-size", "40", "--batch-size", "10", "--epochs", "2", "--eps", "2", "--delta", "1e-3"]
 BINS = ["--sampling", "balls-in-bins", "--seed", "3"]

@@ -7,6 +7,7 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 import dpmech as dm
+from dpmech.schemes import schemes
 from tests.support import saved
 
 DELTA = 1e-5
@@ -104,6 +105,13 @@ def test_claims_and_ledgers_say_their_sigma():
 def test_what_no_event_says_is_refused_by_name(mechanism, words):
     with pytest.raises(dm.UnsupportedCombinationError, match=words):
         dm.interchange.to_dp_event(mechanism, 1.0)
+
+
+def test_the_refusal_names_every_scheme_that_has_an_event():
+    with pytest.raises(dm.UnsupportedCombinationError) as error:
+        dm.interchange.to_dp_event(dm.Mechanism(dm.Identity(12), dm.BallsInBins(4)), 1.0)
+    for scheme in schemes():
+        assert ("event" in scheme.offers) == (scheme.offers.get("event", "-") in str(error.value))
 
 
 def test_their_accountants_do_disagree_about_replace_one():

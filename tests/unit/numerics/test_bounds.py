@@ -17,7 +17,6 @@ POSITIVE = st.floats(0.0, 1e300, allow_subnormal=True)
 def test_fields_and_derived_values():
     bounds = dm.Bounds(1.0, 1.5, PROBABLE, BY)
     assert (bounds.lower, bounds.upper, bounds.guarantee, bounds.by) == (1.0, 1.5, PROBABLE, BY)
-    assert bounds.midpoint == 1.25
     assert bounds.relative_gap == pytest.approx(1 / 3)
     assert not bounds.exact
 

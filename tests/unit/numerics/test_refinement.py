@@ -7,7 +7,8 @@ import pytest
 
 import dpmech as dm
 from dpmech.exceptions import InvalidParameterError, NumericalError
-from dpmech.numerics import Ladder, Settled, log_gap, relative_gap, rung_below
+from dpmech.numerics import Ladder, log_gap, relative_gap, rung_below
+from dpmech.numerics.refinement import Settled
 from tests.support.quick_cases import slow_but
 
 

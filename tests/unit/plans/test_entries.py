@@ -127,6 +127,18 @@ def test_a_participation_registered_late_with_a_setting_of_its_own():
         PLAN.participation("poisson", halves=3)
 
 
+@pytest.mark.parametrize("kind", samplings().values(), ids=lambda kind: kind.plan_name)
+def test_what_a_sampling_cannot_do_without_is_what_it_says(kind):
+    taken = {*kind.plan_settings, *kind.plan_shares}
+    assert set(kind.plan_due) <= taken
+    given = dict.fromkeys(kind.plan_due, 4)
+    assert isinstance(PLAN.participation(kind.plan_name, **given), kind)
+    for name in kind.plan_due:
+        others = {other: value for other, value in given.items() if other != name}
+        with pytest.raises(dm.InvalidParameterError, match=rf"{name} must be .*given"):
+            PLAN.participation(kind.plan_name, **others)
+
+
 def test_a_setting_goes_to_every_sampling_that_takes_it():
     settings = {"dataset_size": 100, "batch_size": 10, "epochs": 1, "eps": 4.0, "delta": 1e-5}
     names = ["cyclic-poisson", "user-cyclic", "user-poisson", "user-min-sep", "poisson"]

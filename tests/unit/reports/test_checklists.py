@@ -1,5 +1,6 @@
 import dpmech as dm
-from dpmech.reports import NOT_STATED, checklists
+from dpmech.reports import checklists
+from dpmech.reports.checklists import NOT_STATED
 from tests.support.reviewed import review_of, run_of, small
 
 

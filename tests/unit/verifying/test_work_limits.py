@@ -12,8 +12,8 @@ import dpmech as dm
 from dpmech.cli import main
 from dpmech.engines.convex_order import dynamic_program as ring_program
 from dpmech.engines.gaussian_mixture import samples as sampling
+from dpmech.mechanism import decoder_work, form_work
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
-from dpmech.mechanism.strategy_costs import decoder_work, form_work
 from dpmech.numerics import series
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.verifying import claims as limits
