@@ -72,12 +72,11 @@ from dpmech.mechanism import (
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Workers
 from dpmech.plans import TrainingPlan
 from dpmech.schemes.b_min_sep import BMinSep
-from dpmech.schemes.balls_in_bins import BallsInBins, FreshBallsInBins, UserBallsInBins
-from dpmech.schemes.cyclic_poisson import CyclicPoisson, UserCyclicPoisson
-from dpmech.schemes.fixed_order import FixedEpochs, MinSep, SingleParticipation, UserMinSep
+from dpmech.schemes.balls_in_bins import BallsInBins
+from dpmech.schemes.cyclic_poisson import CyclicPoisson
+from dpmech.schemes.fixed_order import FixedEpochs, MinSep, SingleParticipation
 from dpmech.schemes.fixed_size import FixedSizeBatches
-from dpmech.schemes.poisson import Poisson, UserPoisson
-from dpmech.schemes.truncated_poisson import TruncatedPoisson
+from dpmech.schemes.poisson import Poisson
 from dpmech.verifying import Verification, sign, verify
 
 __all__ = [
@@ -103,7 +102,6 @@ __all__ = [
     "Fit",
     "FixedEpochs",
     "FixedSizeBatches",
-    "FreshBallsInBins",
     "GaussianTarget",
     "Guarantee",
     "Identity",
@@ -126,14 +124,9 @@ __all__ = [
     "SquareRoot",
     "Strategy",
     "TrainingPlan",
-    "TruncatedPoisson",
     "UnattainableBudgetError",
     "Unit",
     "UnsupportedCombinationError",
-    "UserBallsInBins",
-    "UserCyclicPoisson",
-    "UserMinSep",
-    "UserPoisson",
     "Verification",
     "Workers",
     "audits",

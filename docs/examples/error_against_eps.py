@@ -26,7 +26,9 @@ BINS = dm.BallsInBins(PLAN.bins)
 
 def dp_sgd(eps: float) -> tuple[float, str]:
     """RMSE of independent noise under Poisson sampling, and what was chosen: nothing."""
-    cal = dm.calibrate_sigma(dm.Identity(PLAN.steps), eps, DELTA, participation=dm.Poisson(PLAN.sampling_prob))
+    cal = dm.calibrate_sigma(
+        dm.Identity(PLAN.steps), eps, DELTA, participation=dm.Poisson(PLAN.sampling_prob)
+    )
     return cal.rmse(), ""
 
 

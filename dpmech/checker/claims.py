@@ -72,6 +72,21 @@ class Claim:
             raise BadDocument(f"{name} of the participation is {shown(value)}, not a float in (0, 1]")
         return value
 
+    def optional(self, name: str, least: int, most: int = _LARGEST) -> int | None:
+        """An entry of the participation that is null, or an integer in [least, most]."""
+        return None if self.participation.get(name) is None else self.integer(name, least, most)
+
+    def flag(self, name: str) -> bool:
+        """An entry of the participation that is true or false."""
+        value = self.participation.get(name)
+        if type(value) is not bool:
+            raise BadDocument(f"{name} of the participation is {shown(value)}, not true or false")
+        return value
+
+    def examples(self) -> int | None:
+        """How many examples of a user take part; None of a participation that is not about users."""
+        return self.optional("max_examples_per_user", 1, 1000)
+
     def only(self, *names: str) -> None:
         """Refuse a participation with other entries than its type and these."""
         if set(self.participation) != {"type", *names}:
@@ -100,7 +115,7 @@ def claim_of(document: dict[str, Any]) -> Claim:
         raise BadDocument(f"claim.participation is {shown(participation)}, which has no type")
     if size is not None and not 1 <= size <= _LARGEST:
         raise BadDocument(f"dataset_size is {size}, not an integer in [1, {_LARGEST}]")
-    if size is not None and participation.get("dataset_size", size) != size:
+    if size is not None and participation.get("dataset_size") not in (None, size):
         raise BadDocument(f"dataset_size of the claim is {size}, not that of its participation")
     _check_coefficients(claim["coefficients"], strategy)
     noise, kind = _noise(claim["clip_norm"], sigma), claim["strategy"]["type"]

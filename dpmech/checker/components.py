@@ -44,18 +44,18 @@ def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | i
 
 
 def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int | None:
-    kind, n = claim.participation["type"], claim.strategy.n
-    users = kind == "UserBallsInBins"
-    claim.only("bins", *["max_examples_per_user"] * users)
-    bins = claim.integer("bins", 1, n)
+    claim.only("bins", "fresh", "max_examples_per_user")
+    n, fresh, users = claim.strategy.n, claim.flag("fresh"), claim.examples()
+    bins, examples = claim.integer("bins", 1, n), users or 1
     if n % bins:
         raise BadDocument(f"{bins} bins do not divide n = {n}")
-    examples = claim.integer("max_examples_per_user", 1, 1000) if users else 1
+    if fresh and users is not None:
+        raise NotChecked("no theorem here covers users with several examples in bins that are chosen anew")
     if bins == 1:
         return None
-    if grids and not users and claim.strategy.bands() == 1:
+    if grids and users is None and claim.strategy.bands() == 1:
         return bins
-    if kind == "FreshBallsInBins":
+    if fresh:
         raise NotChecked("columns that are not orthogonal in bins that are chosen anew")
     if math.comb(bins + examples - 1, examples) > _MOST_COMPONENTS:
         raise NotChecked(f"{examples} examples in {bins} bins: more than {_MOST_COMPONENTS} allocations")

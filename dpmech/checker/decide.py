@@ -39,8 +39,8 @@ from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
 __all__ = [
-    "FAILURE", "SECONDS", "UNDECIDED", "Direction", "Gaussian", "Kind", "Sampled", "Shape", "Verdict",
-    "decide", "precise", "verdict_on",
+    "FAILURE", "PARTICIPATIONS", "SECONDS", "UNDECIDED", "Direction", "Gaussian", "Kind", "Sampled", "Shape",
+    "Verdict", "decide", "precise", "verdict_on",
 ]  # fmt: skip
 
 FAILURE = 1e-9
@@ -198,17 +198,9 @@ def _fixed_epochs(claim: Claim) -> Gaussian:
 
 
 def _min_sep(claim: Claim) -> Gaussian:
-    n, (users, examples) = claim.strategy.n, _examples(claim)
-    claim.only("min_sep", "max_participations", *users)
-    most = n if claim.participation["max_participations"] is None else claim.integer("max_participations", 1)
-    return _one_release(claim, Pattern(claim.integer("min_sep", 1, n), most), examples)
-
-
-def _examples(claim: Claim) -> tuple[list[str], int]:
-    """The entry that says how many examples a user has, and their number; of an example none, and 1."""
-    if not claim.participation["type"].startswith("User"):
-        return [], 1
-    return ["max_examples_per_user"], claim.integer("max_examples_per_user", 1, 1000)
+    claim.only("min_sep", "max_participations", "max_examples_per_user")
+    n, most = claim.strategy.n, claim.optional("max_participations", 1)
+    return _one_release(claim, Pattern(claim.integer("min_sep", 1, n), most or n), claim.examples() or 1)
 
 
 # ---- Sampling release by release: compositions of one-dimensional losses.
@@ -291,17 +283,27 @@ def _composed(
 
 
 def _poisson(claim: Claim) -> Shape:
-    """Poisson, CyclicPoisson, and users whose examples are sampled one by one."""
-    users, examples = _examples(claim)
-    cyclic = "Cyclic" in claim.participation["type"]
-    claim.only("sampling_prob", *["cycle"] * cyclic, *users)
-    q, n = claim.probability("sampling_prob"), claim.strategy.n
-    cycle = claim.integer("cycle", 1) if cyclic else 1
+    claim.only("sampling_prob", "max_examples_per_user", "truncated_batch_size", "dataset_size")
+    if claim.participation["truncated_batch_size"] is None and claim.participation["dataset_size"] is None:
+        return _coins(claim, 1)
+    if claim.examples() is not None:
+        raise NotChecked("no theorem here covers truncated batches and users with several examples")
+    return _truncated(claim)
+
+
+def _cyclic(claim: Claim) -> Shape:
+    claim.only("sampling_prob", "cycle", "max_examples_per_user")
+    return _coins(claim, claim.integer("cycle", 1))
+
+
+def _coins(claim: Claim, cycle: int) -> Shape:
+    """Examples, or those of users, that are sampled one by one; groups take turns, `cycle` of them."""
+    q, n, examples = claim.probability("sampling_prob"), claim.strategy.n, claim.examples()
     if q == 1.0:
-        return _one_release(claim, Pattern(min(cycle, n), n, evenly=True), examples)
+        return _one_release(claim, Pattern(min(cycle, n), n, evenly=True), examples or 1)
     if claim.adjacency == "replace_one":
         raise NotChecked("no theorem here covers replace_one under Poisson sampling")
-    if not users:
+    if examples is None:
         return _composed(claim, cycle, *[lambda mu, _: sampled_curve(arb(q), mu)] * 2)
     spare = claim.delta * 1e-5
     ends = [lambda mu, times, k=k: user_curve(arb(q), mu, examples, spare / times)[k] for k in (0, 1)]
@@ -309,7 +311,7 @@ def _poisson(claim: Claim) -> Shape:
 
 
 def _truncated(claim: Claim) -> Sampled:
-    claim.only("sampling_prob", "truncated_batch_size", "dataset_size")
+    """Batches of at most so many examples."""
     q, size = arb(claim.probability("sampling_prob")), claim.integer("dataset_size", 2)
     most = claim.integer("truncated_batch_size", 1, size - 1)
     if claim.adjacency != "zero_out":
@@ -396,12 +398,12 @@ def _allocated(claim: Claim) -> Shape:
         raise NotChecked("no theorem here covers a random allocation with negative entries in C")
     pair = pair_of(claim)
     if pair is None:  # chance leaves no choice
-        return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True), _examples(claim)[1])
+        return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True), claim.examples() or 1)
     if not isinstance(pair, int):
         return Mixed(*pair)
     # That many bins whose columns are orthogonal, chosen once or anew in every round: section 5.5.
     norms, rounds, draws = claim.strategy.squared_norms(), claim.strategy.n // pair, None
-    if claim.participation["type"] == "BallsInBins":
+    if not claim.flag("fresh"):
         norms, rounds = [sum(norms[i::pair], arb(0)) for i in range(pair)], 1
         draws = functools.partial(pair_of, claim, grids=False)
     ends = functools.reduce(arb.min, norms), largest_of(norms)
@@ -413,17 +415,18 @@ def _shape(claim: Claim) -> Shape:
     kind = str(claim.participation["type"])
     if kind not in _SHAPES:
         raise NotChecked(f"the participation {shown(kind)} is unknown")
-    if kind.startswith("User") and claim.unit != "user":
-        raise BadDocument(f"{kind} is about users, but the unit is {claim.unit}")
+    if claim.examples() is not None and claim.unit != "user":
+        raise BadDocument(f"the participation is about users, but the unit is {claim.unit}")
     return _SHAPES[kind](claim)
 
 
 _SHAPES: dict[str, Callable[[Claim], Shape]] = {
     **dict.fromkeys(("EveryStep", "SingleParticipation"), _unrestricted),
-    **dict.fromkeys(("MinSep", "UserMinSep"), _min_sep),
+    "MinSep": _min_sep,
     "FixedEpochs": _fixed_epochs,
-    **dict.fromkeys(("Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson"), _poisson),
-    "TruncatedPoisson": _truncated,
+    "Poisson": _poisson,
+    "CyclicPoisson": _cyclic,
     "FixedSizeBatches": _fixed_size,
-    **dict.fromkeys(("BallsInBins", "FreshBallsInBins", "UserBallsInBins", "BMinSep"), _allocated),
+    **dict.fromkeys(("BallsInBins", "BMinSep"), _allocated),
 }
+PARTICIPATIONS = frozenset(_SHAPES)

@@ -61,7 +61,9 @@ class _Release(Certified):
     @property
     def plain(self) -> tuple[Sampled, arb] | None:
         """Shape and q under Poisson sampling of examples, whose noise and steps a total states; else None."""
-        if self.claim is None or self.claim.participation["type"] not in ("Poisson", "CyclicPoisson"):
+        own = {} if self.claim is None else self.claim.participation
+        other = own.get("max_examples_per_user"), own.get("truncated_batch_size")
+        if self.claim is None or own["type"] not in ("Poisson", "CyclicPoisson") or other != (None, None):
             return None
         q = arb(self.claim.probability("sampling_prob"))
         return (self.shape, q) if isinstance(self.shape, Sampled) else None

@@ -18,7 +18,7 @@ from flint import ctx
 
 from .claims import COEFFICIENTS, Claim, claim_of
 from .confidence import DIRECTIONS, Answer, Work
-from .decide import FAILURE, UNDECIDED, Kind, Shape, Verdict, decide, precise
+from .decide import FAILURE, PARTICIPATIONS, UNDECIDED, Kind, Shape, Verdict, decide, precise
 from .documents import BadDocument, entries, floats
 from .strategies import LARGEST_N, PRECISION, NotChecked
 
@@ -30,9 +30,7 @@ _RUN: dict[str, Any] = {
     "checkpoint_history": dict | None,
 }  # fmt: skip
 _MOST_STEPS = 10_000_000  # of all certificates in a file together: numbers of C take memory
-_FRESH = "FreshBallsInBins"  # the only one whose profile is made of several curves
-_SECRET = ("Poisson", "CyclicPoisson", "UserPoisson", "UserCyclicPoisson", "TruncatedPoisson",
-           "FixedSizeBatches")  # fmt: skip
+_SECRET = "Poisson", "CyclicPoisson", "FixedSizeBatches"
 _STATEMENTS = (
     "whether the run followed the claim: its steps, participations, random numbers, processes and "
     "checkpoints are statements of the trainer"
@@ -124,7 +122,7 @@ class Certifier:
         Of equal upper ends the first one says most, as delta does not rise with eps.
         """
         claim, shape, start = found.claim, found.shape, time.process_time()
-        if claim is None or shape is None or claim.participation["type"] == _FRESH:  # nodes of one epoch
+        if claim is None or shape is None or _fresh(claim):  # nodes of one epoch
             return
         answers: dict[tuple[str, float], Answer] = {}
         jobs = sorted((place, name) for name, nodes in sides.items() for place in range(len(nodes)))
@@ -166,9 +164,19 @@ def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]
             if len(eps) != len(upper) or eps != sorted(eps):
                 raise BadDocument(f"the nodes of {name} are not in order, or not as many as their ends")
             found[name] += zip(eps, upper, strict=True)
-    if claim.participation["type"] != _FRESH and [curve["times"] for curve in own["curves"]] != [1]:
+    if _known(claim) and not _fresh(claim) and [curve["times"] for curve in own["curves"]] != [1]:
         raise BadDocument("a profile of several curves, or of one several times, is none of this mechanism")
     return found
+
+
+def _known(claim: Claim) -> bool:
+    """Whether the checker knows what the type of its participation has."""
+    return claim.participation["type"] in PARTICIPATIONS
+
+
+def _fresh(claim: Claim) -> bool:
+    """Whether bins are chosen anew in every epoch: only then a profile is made of several curves."""
+    return claim.participation["type"] == "BallsInBins" and claim.flag("fresh")
 
 
 # ---- Run records.
@@ -188,7 +196,7 @@ def check_record(document: dict[str, Any], certifier: Certifier) -> Verdict:
     found = certifier.of(certificate)
     claim, verdict = found.claim, found.verdict
     unchecked = (_STATEMENTS, *verdict.unchecked)
-    if claim is None:
+    if claim is None or not _known(claim):
         return dataclasses.replace(verdict, unchecked=unchecked)
     steps, spent = _run(run, claim), _executed(run, claim, certificate["evidence"])
     words = f"{steps} of {claim.strategy.n} steps, eps {spent!r} at delta {claim.delta!r}"
@@ -238,12 +246,11 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
     if own["type"] == "FixedEpochs":
         epochs = claim.integer("epochs", 1, n)
         return epochs, n // epochs, True
-    if "bins" in own:
-        bins, fresh = claim.integer("bins", 1, n), own["type"] == _FRESH
+    if own["type"] == "BallsInBins":
+        bins, fresh = claim.integer("bins", 1, n), _fresh(claim)
         return n // bins, 1 if fresh else bins, not fresh
     apart = claim.integer("min_sep", 1, n)
-    free = own.get("max_participations") is None
-    return -(-n // apart) if free else claim.integer("max_participations", 1), apart, False
+    return claim.optional("max_participations", 1) or -(-n // apart), apart, False
 
 
 def _executed(run: dict[str, Any], claim: Claim, evidence: Any) -> float:  # noqa: ANN401 - JSON data

@@ -62,6 +62,9 @@ def plan_options(
             click.option(f"--{key.replace('_', '-')}", type=Whole(1), help=f"{takers[key]}: {words}.")
             for key, words in _SETTINGS.items()
         ),
+        click.option(
+            "--fresh", is_flag=True, default=None, help=f"{takers['fresh']}: a new allocation every epoch."
+        ),
         *_budget_options(budget, due, search=search),
         click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
         *([_RTOL] if search else []),
@@ -246,7 +249,8 @@ def resolve(
 def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) -> list[ResolvedPlan]:
     """One plan for each sampling of the settings: a list of names, or names joined by commas.
 
-    Settings that one sampling alone takes, such as `cycle`, go to it.
+    Settings that one sampling alone takes, such as `cycle`, go to it. One that is yes or no may follow a
+    name: `balls-in-bins,balls-in-bins:fresh` is both.
 
     Raises:
         InvalidParameterError: as `resolve`; on a sampling that is named twice; on a setting that none takes.
@@ -254,28 +258,34 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
     given = settings.get("sampling")
     if given is None:
         return [resolve(settings, missing=missing)]
-    names = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+    parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
+    if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
         raise InvalidParameterError("sampling", given, "one or more of " + ", ".join(samplings()))
-    for name in names:
-        check_known("sampling", name, samplings(), NO_SAMPLINGS)
-    if len(set(names)) < len(names):
+    if len(set(parts)) < len(parts):
         raise InvalidParameterError("sampling", given, "named once each")
-    if len(names) == 1:
-        return [resolve({**settings, "sampling": names[0]}, missing=missing)]
     belongs, kinds = owners(), samplings()
-    takes = {name: {*kinds[name].plan_settings, *kinds[name].plan_shares} for name in names}
+    named = {part: _flagged(part) for part in parts}
+    taken = {setting for name, _ in named.values() for setting in kinds[name].plan_settings}
     for key, owner in belongs.items():
-        if key in settings and not any(key in own for own in takes.values()):
+        if len(parts) > 1 and key in settings and key not in taken:
             raise InvalidParameterError(key, settings[key], f"left out without sampling {owner}")
-    return [
-        resolve(
-            {key: value for key, value in settings.items() if key not in belongs or key in own}
-            | {"sampling": name},
-            missing=missing,
-        )
-        for name, own in takes.items()
-    ]
+    plans = []
+    for part, (name, flags) in named.items():
+        own = kinds[name].plan_settings if len(parts) > 1 else belongs
+        kept = {key: value for key, value in settings.items() if key not in belongs or key in own}
+        plan = resolve(kept | flags | {"sampling": name}, missing=missing)
+        plans.append(dataclasses.replace(plan, sampling=part))
+    return plans
+
+
+def _flagged(part: str) -> tuple[str, dict[str, bool]]:
+    """The name of a sampling, and the settings behind colons that are true."""
+    name, *flags = part.split(":")
+    kind = samplings()[check_known("sampling", name, samplings(), NO_SAMPLINGS)]
+    for flag in flags:
+        if flag not in kind.plan_settings:
+            raise InvalidParameterError("sampling", part, "a name, or balls-in-bins:fresh")
+    return name, dict.fromkeys(flags, True)
 
 
 # For the help of commands.

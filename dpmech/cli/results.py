@@ -67,7 +67,7 @@ def _drawn_anew(plan: ResolvedPlan) -> Participation:
         return plan.training.participation("poisson")
     if plan.training.sampling_prob == 1.0:
         return own
-    return plan.training.participation("user-poisson", max_examples_per_user=own.examples)
+    return plan.training.participation("poisson", max_examples_per_user=own.examples)
 
 
 def error_of(cal: Calibration, objective: str) -> float:
@@ -243,7 +243,7 @@ def allocation_notes(labelled: Iterable[tuple[str, Calibration]]) -> list[str]:
         if about is not None and about < cal.sigma:
             notes.append(
                 f"{label} needs sigma {up(cal.sigma, 3)} under one allocation to bins for all {epochs} "
-                f"epochs; its noise is independent, and with a new allocation every epoch (--sampling "
-                f"{fresh.participation.plan_name}) about {up(about, 3)} would do"
+                f"epochs; its noise is independent, and with a new allocation every epoch (--fresh) about "
+                f"{up(about, 3)} would do"
             )
     return notes

@@ -85,6 +85,15 @@ from dpmech.engines.profiles import (
     SampledPart,
     run_count_from,
 )
+from dpmech.engines.releases import (
+    CLOSE,
+    accountant_of_examples,
+    accountant_of_users,
+    canary_of_group,
+    least_of_a_group,
+    least_of_equals,
+    unsampled,
+)
 from dpmech.engines.renyi import (
     Divergence,
     RenyiAccountant,
@@ -107,6 +116,7 @@ from dpmech.methods import (
 )
 
 __all__ = [
+    "CLOSE",
     "MAX_LENGTH",
     "Accountant",
     "AddPoint",
@@ -177,9 +187,12 @@ __all__ = [
     "UserAccountant",
     "UserGram",
     "UserRelease",
+    "accountant_of_examples",
+    "accountant_of_users",
     "best_order",
     "bin_gram",
     "budget_at",
+    "canary_of_group",
     "chain_gram",
     "check_method",
     "check_nonnegative",
@@ -194,6 +207,8 @@ __all__ = [
     "gaussian_sigma",
     "group_score",
     "half_space_add",
+    "least_of_a_group",
+    "least_of_equals",
     "log_mean_exp",
     "log_tail_factor",
     "lower_gram",
@@ -207,5 +222,6 @@ __all__ = [
     "stage_seed",
     "transform",
     "tuple_gram",
+    "unsampled",
     "upper_lattice",
 ]

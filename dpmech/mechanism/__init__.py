@@ -17,6 +17,7 @@ from dpmech.mechanism.participation import (
     EveryStep,
     Participation,
     Pattern,
+    Settings,
     check_examples_per_user,
     check_participation,
     check_sampling_prob,
@@ -25,6 +26,7 @@ from dpmech.mechanism.participation import (
     needed_setting,
     register,
     register_later,
+    scheme_with,
 )
 from dpmech.mechanism.strategies import (
     BLT,
@@ -65,6 +67,7 @@ __all__ = [
     "Pattern",
     "PrivacyBudget",
     "ScaledToeplitz",
+    "Settings",
     "SquareRoot",
     "Strategy",
     "Unit",
@@ -92,6 +95,7 @@ __all__ = [
     "register",
     "register_later",
     "rmse",
+    "scheme_with",
     "sensitivity",
     "sigma_use",
     "square_root_coefs",

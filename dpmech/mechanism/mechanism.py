@@ -31,7 +31,7 @@ class Mechanism:
         adjacency: between which datasets.
         unit: whose presence is hidden. Under `Unit.USER` it is users who take part as the participation says,
             each with one contribution of norm at most the clip norm. A participation that says how examples
-            of a user take part (`UserPoisson`, `UserMinSep`) makes it `Unit.USER`.
+            of a user take part (with `max_examples_per_user`) makes it `Unit.USER`.
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
@@ -216,8 +216,7 @@ def sensitivity(
 
     For Poisson, CyclicPoisson and FixedSizeBatches it is that of one release, the largest column norm; for
     BallsInBins it is that of its worst-case support, FixedEpochs(n / bins), and with fresh bins at most that
-    of one participation for each epoch, at any steps; for UserPoisson and UserCyclicPoisson that of one
-    release which all examples of a user join, and for UserMinSep and UserBallsInBins that of m examples
+    of one participation for each epoch, at any steps. With `max_examples_per_user=m` it is that of m examples
     which are all in the same batches.
 
     Args:

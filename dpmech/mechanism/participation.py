@@ -31,6 +31,9 @@ class Pattern:
     evenly_spaced: bool = False
 
 
+Settings = Mapping[str, int | bool | None]  # what a plan says about a participation
+
+
 class Participation(abc.ABC):
     """A participation schema. Final subclasses are frozen records; `random` ones amplify privacy.
 
@@ -41,18 +44,11 @@ class Participation(abc.ABC):
         per_release: whether every release is accounted for by itself.
         unrestricted: whether it assumes nothing, so that batches may come in any order.
         plan_name: what the command line and TOML files call it.
-        plan_settings: what a plan may say about it beside its sizes.
-        plan_shares: settings of other participations that it takes as well, with the same meaning.
+        plan_settings: what a plan may say about it beside its sizes; a setting of several participations
+            has the same meaning in all of them.
         plan_due: which of these a plan has to say.
         plan_sizes: which sizes of a plan it is made from, beside what all are made from.
-        add_remove_refused: why no theorem here covers ADD_REMOVE; None where one does.
-        zero_out_refused: likewise of ZERO_OUT.
         replace_one_proved: whether a theorem covers REPLACE_ONE though chance decides who takes part.
-        unit: whose participation it says by its own definition; None where that is whoever is sampled, an
-            example unless a mechanism says that users are.
-        every_step_alike: whether every example joins every step independently, with one probability.
-        users_together: whether all examples of a user have to be in one group, so that a sampler needs to
-            know whose each example is.
 
     Example:
         >>> import dpmech as dm
@@ -65,15 +61,9 @@ class Participation(abc.ABC):
     unrestricted: ClassVar[bool] = False
     plan_name: ClassVar[str]
     plan_settings: ClassVar[tuple[str, ...]] = ()
-    plan_shares: ClassVar[tuple[str, ...]] = ()
     plan_due: ClassVar[tuple[str, ...]] = ()
     plan_sizes: ClassVar[tuple[str, ...]] = ()
-    add_remove_refused: ClassVar[str | None] = None
-    zero_out_refused: ClassVar[str | None] = None
     replace_one_proved: ClassVar[bool] = False
-    unit: ClassVar[Unit | None] = None
-    users_together: ClassVar[bool] = False
-    every_step_alike: ClassVar[bool] = False
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -107,7 +97,7 @@ class Participation(abc.ABC):
         epochs: int,
         steps_per_epoch: int,
         sampling_prob: float,
-        settings: Mapping[str, int | None],
+        settings: Settings,
     ) -> Self:
         """The schema in the sizes of a training plan.
 
@@ -115,12 +105,22 @@ class Participation(abc.ABC):
             epochs: >= 1.
             steps_per_epoch: >= 1.
             sampling_prob: batch size over dataset size, in (0, 1].
-            settings: one entry for each of `plan_settings` and `plan_shares`; None where the plan says
-                nothing. One for each of `plan_sizes`.
+            settings: one entry for each of `plan_settings`, None where the plan says nothing; and one for
+                each of `plan_sizes`.
 
         Raises:
             InvalidParameterError: on a setting that is bad, or needed and None.
         """
+
+    @classmethod
+    def of_entries(cls, entries: Mapping[str, Any]) -> Self:
+        """The schema from a table that has its fields, and sizes of a plan, among other entries.
+
+        Raises:
+            InvalidParameterError: on a bad field.
+        """
+        names = [field.name for field in dataclasses.fields(cls) if field.name in entries]  # type: ignore[arg-type]  # all are dataclasses
+        return cls(**{name: entries[name] for name in names})
 
     @property
     def certain(self) -> bool:
@@ -131,6 +131,34 @@ class Participation(abc.ABC):
     def examples(self) -> int:
         """How many examples of one unit, each with a gradient of its own, one step may hold at most."""
         return 1
+
+    @property
+    def unit(self) -> Unit | None:
+        """Whose participation it says by its own definition.
+
+        None where that is whoever is sampled: an example, unless a mechanism says that users are.
+        """
+        return None
+
+    @property
+    def users_together(self) -> bool:
+        """Whether all examples of a user are in one group, so that a sampler needs to know whose each is."""
+        return False
+
+    @property
+    def every_step_alike(self) -> bool:
+        """Whether every example joins every step independently, with one probability."""
+        return False
+
+    @property
+    def add_remove_refused(self) -> str | None:
+        """Why no theorem here covers ADD_REMOVE; None where one does."""
+        return None
+
+    @property
+    def zero_out_refused(self) -> str | None:
+        """Why no theorem here covers ZERO_OUT; None where one does."""
+        return None
 
     def releases(self, n: int) -> int:
         """How many releases an example may join whose losses compose: 1 where all are accounted as one.
@@ -158,8 +186,25 @@ class Participation(abc.ABC):
         self.pattern(n)
         return self, check_integer("steps", steps, minimum=1, maximum=n)
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__repr__" not in vars(cls):  # a dataclass would write one that names all fields
+            cls.__repr__ = Participation.__repr__  # type: ignore[method-assign]  # its own, in place of that one
+
+    def __repr__(self) -> str:
+        """The fields that are not at their default."""
+        return (
+            f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.given().items())})"
+        )
+
+    def given(self) -> dict[str, Any]:
+        """The fields that are not at their default."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]  # all are dataclasses
+        own = {field.name: (getattr(self, field.name), field.default) for field in fields}
+        return {name: value for name, (value, default) in own.items() if value != default}
+
     def to_dict(self) -> dict[str, Any]:
-        """The schema as plain data, with its type."""
+        """The schema as plain data: its type, and every field."""
         return {"type": type(self).__name__} | dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]  # all are dataclasses
 
     def to_json(self) -> str:
@@ -196,12 +241,16 @@ class Participation(abc.ABC):
 
 
 _Kind = TypeVar("_Kind", bound=type[Participation])
-_KINDS: list[type[Participation]] = []
+_KINDS: dict[type[Participation], object] = {}
 _LATER: list[Callable[[], None]] = []
 
 
-def register(kind: _Kind) -> _Kind:
-    """Make a participation known by its name, to files and to plans; to write above its class.
+def register(kind: _Kind, scheme: object = None) -> _Kind:
+    """Make a participation known by its name, to files and to plans.
+
+    Args:
+        kind: its class.
+        scheme: whose participation it is; None where no sampling scheme has it.
 
     Raises:
         InvalidParameterError: if it is no frozen record, or a name of it is taken.
@@ -211,11 +260,11 @@ def register(kind: _Kind) -> _Kind:
         raise InvalidParameterError("kind", kind, "a frozen dataclass that is a Participation")
     if not isinstance(getattr(kind, "plan_name", None), str):
         raise InvalidParameterError("kind", kind, "a participation with a plan_name")
-    taken = {name for one in _KINDS for name in (one.__name__, one.plan_name, *one.plan_settings)}
-    for name in (kind.__name__, kind.plan_name, *kind.plan_settings):
+    taken = {name for known in _KINDS for name in (known.__name__, known.plan_name)}
+    for name in (kind.__name__, kind.plan_name):
         if name in taken:
             raise InvalidParameterError("kind", name, "a name that no registered participation has")
-    _KINDS.append(kind)
+    _KINDS[kind] = scheme
     return kind
 
 
@@ -227,7 +276,7 @@ def forget(kind: type[Participation]) -> None:
     """
     if kind not in _KINDS:
         raise InvalidParameterError("kind", kind, "a registered participation")
-    _KINDS.remove(kind)
+    del _KINDS[kind]
 
 
 def register_later(find: Callable[[], None]) -> None:
@@ -240,6 +289,11 @@ def kinds() -> tuple[type[Participation], ...]:
     while _LATER:
         _LATER.pop()()
     return tuple(_KINDS)
+
+
+def scheme_with(kind: type[Participation]) -> object:
+    """The scheme with which a participation was registered; None if there is none, or not yet."""
+    return _KINDS.get(kind)
 
 
 def check_participation(value: object) -> Participation:
@@ -272,15 +326,13 @@ class EveryStep(Participation):
         return "Any batches: every example may take part in every step."
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
+    def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
         """The same for every plan."""
         del epochs, steps_per_epoch, sampling_prob, settings
         return cls()
 
 
-def needed_setting(kind: type[Participation], settings: Mapping[str, int | None], name: str) -> int:
+def needed_setting(kind: type[Participation], settings: Settings, name: str) -> int:
     """A setting of a plan that a kind of participation cannot do without.
 
     Raises:
@@ -299,6 +351,6 @@ def check_sampling_prob(value: object, *, below_one: bool = False) -> float:
     )
 
 
-def check_examples_per_user(value: object) -> int:
-    """Return an integer in [1, 1000], else raise InvalidParameterError."""
-    return check_integer("max_examples_per_user", value, minimum=1, maximum=1000)
+def check_examples_per_user(value: object) -> int | None:
+    """Return None, or an integer in [1, 1000], else raise InvalidParameterError."""
+    return None if value is None else check_integer("max_examples_per_user", value, minimum=1, maximum=1000)

@@ -239,7 +239,7 @@ def _schedule(given: dict[str, Any]) -> tuple[int, Participation | Shuffled, set
     sampling = given["sampling"]
     if isinstance(sampling, str) and sampling in _SHUFFLES:
         return _shuffled(given, once=_SHUFFLES[sampling])
-    sampling_kind(sampling)
+    kind = sampling_kind(sampling)
     if "steps" not in given:
         missing = [key for key in _PLAN_KEYS if key not in given]
         if missing:
@@ -249,19 +249,18 @@ def _schedule(given: dict[str, Any]) -> tuple[int, Participation | Shuffled, set
         details = {key: given[key] for key in extra}
         return plan.steps, plan.participation(sampling, **details), {*_PLAN_KEYS, *extra}
     n = check_integer("steps", given["steps"], minimum=1)
-    keys = {field.name for field in _fields(sampling)}
+    keys = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]  # all are dataclasses
     if "sampling_prob" in keys and "sampling_prob" not in given:
         rate = [key for key in ("batch_size", "dataset_size") if key not in given]
         if rate:
             raise InvalidParameterError("sampling_prob", None, "given, or else batch_size and dataset_size")
         size = check_integer("dataset_size", given["dataset_size"], minimum=1)
         share = check_integer("batch_size", given["batch_size"], minimum=1, maximum=size) / size
-        return (
-            n,
-            _participation(sampling, given | {"sampling_prob": share}),
-            keys | {"batch_size", "dataset_size"},
-        )
-    return n, _participation(sampling, given), keys
+        _check_given(kind, given | {"sampling_prob": share})
+        participation = kind.of_entries(given | {"sampling_prob": share})
+        return n, participation, keys | {"batch_size", "dataset_size"}
+    _check_given(kind, given)
+    return n, kind(**{name: given[name] for name in keys & set(given)}), keys
 
 
 def _shuffled(given: dict[str, Any], *, once: bool) -> tuple[int, Shuffled, set[str]]:
@@ -276,14 +275,8 @@ def _shuffled(given: dict[str, Any], *, once: bool) -> tuple[int, Shuffled, set[
     return steps, batches, {"dataset_size", "batch_size", "drop_last", span}
 
 
-def _participation(sampling: str, given: dict[str, Any]) -> Participation:
-    for field in _fields(sampling):
+def _check_given(kind: type[Participation], given: dict[str, Any]) -> None:
+    """Refuse a claim without a field that its participation needs."""
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # all are dataclasses
         if field.name not in given and field.default is dataclasses.MISSING:
-            raise InvalidParameterError(field.name, None, f"given with sampling {sampling}")
-    names = [field.name for field in _fields(sampling) if field.name in given]
-    return sampling_kind(sampling)(**{name: given[name] for name in names})
-
-
-def _fields(sampling: str) -> tuple[dataclasses.Field[Any], ...]:
-    """What a sampling needs beside the number of steps: the fields of its participation."""
-    return dataclasses.fields(sampling_kind(sampling))  # type: ignore[arg-type]  # all are dataclasses
+            raise InvalidParameterError(field.name, None, f"given with sampling {kind.plan_name}")

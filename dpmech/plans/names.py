@@ -168,10 +168,10 @@ def sampling_kind(name: object) -> type[Participation]:
 
 
 def owners() -> dict[str, str]:
-    """Which samplings a setting is of: `cycle` -> `cyclic-poisson, user-cyclic`, and so on."""
+    """Which samplings a setting is of: `truncated_batch_size` -> `poisson`, and so on."""
     found: dict[str, list[str]] = {}
     for kind in kinds():
-        for setting in (*kind.plan_settings, *kind.plan_shares):
+        for setting in kind.plan_settings:
             found.setdefault(setting, []).append(kind.plan_name)
     return {setting: ", ".join(names) for setting, names in found.items()}
 

@@ -105,14 +105,14 @@ class TrainingPlan:
             min_sep: least distance of two participations.
             max_participations: most participations of one example.
             cycle: number of groups.
-            **own: other settings; each participation names its own in `plan_settings` and `plan_shares`.
+            **own: other settings; each participation names its own in `plan_settings`.
 
         Raises:
             InvalidParameterError: on an unknown name, or a setting that this sampling does not take.
         """
         kind = sampling_kind(sampling)
         details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle, **own}
-        belongs, taken = owners(), (*kind.plan_settings, *kind.plan_shares)
+        belongs, taken = owners(), kind.plan_settings
         for name, value in details.items():
             if value is not None and name not in taken:
                 owner = f" (it belongs to {belongs[name]})" if name in belongs else ""

@@ -126,8 +126,7 @@ def participation_words(own: Certificate) -> list[tuple[str, str]]:
     )
     settings = ", ".join(
         f"{name} = {typed(value) if isinstance(value, float) else value}"
-        for name, value in found.to_dict().items()
-        if name != "type" and value is not None
+        for name, value in found.given().items()
     )
     return [
         ("scheme", found.plan_name + (f" ({settings})" if settings else "")),

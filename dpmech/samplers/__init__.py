@@ -5,12 +5,11 @@ from dpmech.samplers.choice import padded, sampler_for, shard
 from dpmech.samplers.shared_contributions import SharedContributions
 from dpmech.samplers.tracker import ParticipationTracker
 from dpmech.schemes.b_min_sep import BMinSepSampler
-from dpmech.schemes.balls_in_bins import BallsInBinsSampler, FreshBallsInBinsSampler, UserBallsInBinsSampler
-from dpmech.schemes.cyclic_poisson import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.balls_in_bins import BallsInBinsSampler
+from dpmech.schemes.cyclic_poisson import CyclicPoissonSampler
 from dpmech.schemes.fixed_order import SequentialSampler
 from dpmech.schemes.fixed_size import FixedSizeSampler
-from dpmech.schemes.poisson import PoissonSampler, UserPoissonSampler
-from dpmech.schemes.truncated_poisson import TruncatedPoissonSampler
+from dpmech.schemes.poisson import PoissonSampler, TruncatedPoissonSampler
 
 __all__ = [
     "BMinSepSampler",
@@ -18,16 +17,12 @@ __all__ = [
     "Contributions",
     "CyclicPoissonSampler",
     "FixedSizeSampler",
-    "FreshBallsInBinsSampler",
     "ParticipationTracker",
     "PoissonSampler",
     "Sampler",
     "SequentialSampler",
     "SharedContributions",
     "TruncatedPoissonSampler",
-    "UserBallsInBinsSampler",
-    "UserCyclicPoissonSampler",
-    "UserPoissonSampler",
     "discrete_gaussian",
     "padded",
     "sampler_for",

@@ -40,7 +40,7 @@ def sampler_for(
         batch_size: as for SequentialSampler; None for a random participation, which fixes it.
         drop_last: as for SequentialSampler; False for a random participation.
         user_ids: whose each example is, for a participation that keeps those of a user together
-            (UserCyclicPoisson); None for all others.
+            (CyclicPoisson with `max_examples_per_user`); None for all others.
         declared_size: as for SequentialSampler, a public number; None takes that of the claim. Under
             ADD_REMOVE it is needed for EveryStep and for `drop_last`.
         rng: None for batches from a cipher with a key from the operating system, as private training must;

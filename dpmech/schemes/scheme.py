@@ -23,6 +23,7 @@ from dpmech.mechanism import (
     kinds,
     register,
     register_later,
+    scheme_with,
 )
 from dpmech.numerics import FloatArray
 
@@ -107,9 +108,7 @@ class Scheme(abc.ABC, Generic[P]):
     Attributes:
         offers: what not every scheme has (`canary`, `event`, `fit`, `nodes`, `risk`), each with the words in
             which errors name it.
-        samplers: the kinds of participation, each with what makes its sampler: called with the size of the
-            dataset, the fields of the participation in order, and n; with `rng` by keyword, and `user_ids`
-            where the participation keeps the examples of a user together.
+        samplers: the kinds of participation, each with what makes its sampler, as `new_sampler` calls it.
     """
 
     offers: ClassVar[Mapping[str, str]] = {}
@@ -168,9 +167,23 @@ class Scheme(abc.ABC, Generic[P]):
                 raise InvalidParameterError(
                     name, value, f"{neutral}: {participation!r} says by itself how many examples join"
                 )
-        fields = [getattr(participation, field.name) for field in dataclasses.fields(participation)]  # type: ignore[arg-type]  # all are dataclasses
         whose = {"user_ids": user_ids} if participation.users_together else {}
-        return self.samplers[type(participation)](dataset_size, *fields, n, **whose, rng=rng)
+        return self.new_sampler(participation, dataset_size, n, **whose, rng=rng)
+
+    def new_sampler(self, participation: P, dataset_size: int, n: int, **options: Any) -> Sampler:  # noqa: ANN401 - `rng` is anything
+        """What `sampler` makes, once its arguments are checked: the entry of `samplers` is called.
+
+        Args:
+            participation: who takes part when. Fields without a default are given in order after the size of
+                the dataset, others by keyword where they are not at their default.
+            dataset_size: number of examples.
+            n: number of steps, given after the fields.
+            **options: `rng`, and `user_ids` where the participation keeps the examples of a user together.
+        """
+        fields = dataclasses.fields(participation)  # type: ignore[arg-type]  # all are dataclasses
+        others = participation.given()
+        needed = [others.pop(field.name) for field in fields if field.default is dataclasses.MISSING]
+        return self.samplers[type(participation)](dataset_size, *needed, n, **others, **options)
 
     def batch_rule(self, participation: P, n: int) -> BatchRule:
         """What can be seen in the batches of a run, for a tracker.
@@ -240,9 +253,6 @@ class Scheme(abc.ABC, Generic[P]):
         return "whose profile is known everywhere at once"
 
 
-_SCHEMES: dict[type[Participation], Scheme[Any]] = {}
-
-
 def add_scheme(scheme: Scheme[Any]) -> Scheme[Any]:
     """Make a scheme and its participations known, to files and plans too; once is enough, twice does no harm.
 
@@ -255,14 +265,13 @@ def add_scheme(scheme: Scheme[Any]) -> Scheme[Any]:
     added: list[type[Participation]] = []
     try:
         for kind in scheme.samplers:
-            if _SCHEMES.get(kind) is not scheme:
-                register(kind)
+            if scheme_with(kind) is not scheme:
+                register(kind, scheme)
                 added.append(kind)
     except InvalidParameterError:
         for kind in added:
             forget(kind)
         raise
-    _SCHEMES.update(dict.fromkeys(added, scheme))
     return scheme
 
 
@@ -274,13 +283,12 @@ def remove_scheme(scheme: Scheme[Any]) -> None:
     """
     for kind in scheme.samplers:
         forget(kind)
-        del _SCHEMES[kind]
 
 
 def schemes() -> tuple[Scheme[Any], ...]:
     """Every scheme, each once, in the order in which they were added; those of entry points too."""
-    kinds()
-    return tuple(dict.fromkeys(_SCHEMES.values()))
+    found = dict.fromkeys(scheme_with(kind) for kind in kinds())
+    return tuple(scheme for scheme in found if isinstance(scheme, Scheme))
 
 
 def offered(what: str) -> str:
@@ -294,13 +302,13 @@ def scheme_of(participation: Participation) -> Scheme[Any]:
     Raises:
         UnsupportedCombinationError: if none has it.
     """
-    scheme = _SCHEMES.get(type(participation))
-    if scheme is None:
-        known = ", ".join(kind.__name__ for kind in kinds())
-        scheme = _SCHEMES.get(type(participation))  # of an entry point, which `kinds` loads
-    if scheme is None:
+    scheme = scheme_with(type(participation))
+    if scheme is None and type(participation) in kinds():  # of an entry point, which `kinds` loads
+        scheme = scheme_with(type(participation))
+    if not isinstance(scheme, Scheme):
         raise UnsupportedCombinationError(
-            f"no sampling scheme has the participation {participation!r}", supported=known
+            f"no sampling scheme has the participation {participation!r}",
+            supported=", ".join(kind.__name__ for kind in kinds()),
         )
     return scheme
 

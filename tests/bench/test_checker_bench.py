@@ -10,7 +10,7 @@ from tests.support.checker_files import certificate, write
 PLAN = {"type": "LambdaCGD", "n": 3900, "lam": 0.9}
 IDENTITY = {"type": "Identity", "n": 3900}
 BINS = {"type": "BallsInBins", "bins": 390}
-FRESH = {"type": "FreshBallsInBins", "bins": 390}
+FRESH = {"type": "BallsInBins", "fresh": True, "bins": 390}
 BANDED = {"type": "SquareRoot", "n": 2000, "bands": 16}
 CLAIMS = {
     "bins, README": (PLAN, BINS, 8.0, 1e-5, 2.93002),

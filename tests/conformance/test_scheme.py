@@ -6,6 +6,7 @@ covered here: a method with settings of its own (`Certified(beta)`, `Determinist
 tests/regression), and the noise that a trainer adds (tests/unit/optim).
 """
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -21,7 +22,7 @@ from dpmech.checker import Kind
 from dpmech.checker.decide import _SHAPES
 from dpmech.mechanism import kinds
 from dpmech.methods import Method
-from dpmech.samplers import ParticipationTracker, sampler_for
+from dpmech.samplers import ParticipationTracker, TruncatedPoissonSampler, sampler_for
 from dpmech.schemes import accountant_for, scheme_of, unsampled_method
 from tests.support.forged_files import changed
 from tests.support.oracles import sampled_delta, sampled_delta_two_steps
@@ -33,23 +34,24 @@ ALPHA = 1e-9
 EPS, DELTA = 1.0, 0.03
 ROOT, MIXED, PLAIN = dm.SquareRoot(6, 2), dm.LambdaCGD(6, 0.7), dm.Identity(4)
 
-# A small plan for each scheme; a scheme without one fails `test_every_scheme_is_here`.
+# A small plan for each scheme, and one for each of its fields that may be left out; a scheme or a field
+# without one fails `test_every_scheme_is_here`.
 PLANS = {
     "EveryStep": (MIXED, dm.EveryStep()),
     "SingleParticipation": (dm.Diagonal([1.0, 1.5, 0.5, 1.2]), dm.SingleParticipation()),
     "MinSep": (MIXED, dm.MinSep(3, 2)),
-    "UserMinSep": (MIXED, dm.MinSep(3, max_examples_per_user=2)),
+    "MinSep of users": (MIXED, dm.MinSep(3, max_examples_per_user=2)),
     "FixedEpochs": (dm.InverseSquareRoot(6, 3), dm.FixedEpochs(2)),
     "Poisson": (PLAIN, dm.Poisson(0.3)),
-    "UserPoisson": (dm.Identity(3), dm.Poisson(0.3, max_examples_per_user=2)),
-    "TruncatedPoisson": (dm.Identity(3), dm.Poisson(0.3, truncated_batch_size=6, dataset_size=12)),
+    "Poisson of users": (dm.Identity(3), dm.Poisson(0.3, max_examples_per_user=2)),
+    "truncated Poisson": (dm.Identity(3), dm.Poisson(0.3, truncated_batch_size=6, dataset_size=12)),
     "FixedSizeBatches": (dm.Identity(3), dm.FixedSizeBatches(12, 4)),
     "BMinSep": (ROOT, dm.BMinSep(2, 0.4)),
     "CyclicPoisson": (ROOT, dm.CyclicPoisson(0.4, 2)),
-    "UserCyclicPoisson": (ROOT, dm.CyclicPoisson(0.4, 3, max_examples_per_user=2)),
+    "CyclicPoisson of users": (ROOT, dm.CyclicPoisson(0.4, 3, max_examples_per_user=2)),
     "BallsInBins": (MIXED, dm.BallsInBins(3)),
-    "UserBallsInBins": (dm.LambdaCGD(4, 0.7), dm.BallsInBins(2, max_examples_per_user=2)),
-    "FreshBallsInBins": (PLAIN, dm.BallsInBins(2, fresh=True)),
+    "BallsInBins of users": (dm.LambdaCGD(4, 0.7), dm.BallsInBins(2, max_examples_per_user=2)),
+    "fresh BallsInBins": (PLAIN, dm.BallsInBins(2, fresh=True)),
 }
 
 # What there is a theorem for, the default method first (None where no single method is it): everything else
@@ -64,18 +66,18 @@ PROVED = {
     "EveryStep": (ANY, EXACTLY),
     "SingleParticipation": (ANY, EXACTLY),
     "MinSep": (ANY, EXACTLY),
-    "UserMinSep": (ANY, EXACTLY),
+    "MinSep of users": (ANY, EXACTLY),
     "FixedEpochs": (ANY, EXACTLY),
     "Poisson": (SAMPLED, COINS),
-    "UserPoisson": (SAMPLED, (dm.methods.Pld(),)),
-    "TruncatedPoisson": ((dm.Adjacency.ZERO_OUT,), (dm.methods.Pld(),)),
+    "Poisson of users": (SAMPLED, (dm.methods.Pld(),)),
+    "truncated Poisson": ((dm.Adjacency.ZERO_OUT,), (dm.methods.Pld(),)),
     "FixedSizeBatches": ((dm.Adjacency.REPLACE_ONE,), (dm.methods.Pld(), dm.methods.Rdp())),
     "BMinSep": (SAMPLED, (dm.methods.Certified(), dm.methods.Importance())),
     "CyclicPoisson": (SAMPLED, COINS),
-    "UserCyclicPoisson": (SAMPLED, (dm.methods.Pld(),)),
+    "CyclicPoisson of users": (SAMPLED, (dm.methods.Pld(),)),
     "BallsInBins": (SAMPLED, (*BINS, dm.methods.Deterministic())),
-    "UserBallsInBins": (SAMPLED, BINS),
-    "FreshBallsInBins": (SAMPLED, (dm.methods.Exact(),)),
+    "BallsInBins of users": (SAMPLED, BINS),
+    "fresh BallsInBins": (SAMPLED, (dm.methods.Exact(),)),
 }
 CASES = [
     (name, adjacency, method)
@@ -84,9 +86,9 @@ CASES = [
     for method in methods
 ]
 # Costly: their calibrations take seconds each.
-COSTLY = {"BMinSep", "BallsInBins", "UserBallsInBins", "FreshBallsInBins"}
+COSTLY = {"BMinSep", "BallsInBins", "BallsInBins of users", "fresh BallsInBins"}
 # Of two kinds with one accountant, the one that most quick tests leave out.
-TWINS = {"UserCyclicPoisson", "UserPoisson"}
+TWINS = {"CyclicPoisson of users", "Poisson of users"}
 # How much less noise is surely found out: 10 %, but where a bound is above the truth.
 FAULT = 0.9
 FAULTS = {dm.methods.Rdp: 0.7, dm.methods.Deterministic: 0.7}
@@ -127,9 +129,12 @@ def of(name):
 
 
 def test_every_scheme_is_here():
-    assert set(PLANS) == set(PROVED) == set(LAWS) == {kind.__name__ for kind in kinds()}
-    for name, (strategy, participation) in PLANS.items():
-        assert type(participation).__name__ == name
+    assert set(PLANS) == set(PROVED)
+    there = [participation for _, participation in PLANS.values()]
+    assert set(LAWS) == {type(one).__name__ for one in there} == {kind.__name__ for kind in kinds()}
+    said = {(type(one), name) for one in there for name in one.given()}
+    assert said == {(kind, field.name) for kind in kinds() for field in dataclasses.fields(kind)}
+    for strategy, participation in PLANS.values():
         for law in laws_of(participation, strategy.n):
             assert math.fsum(p for p, _ in law) == pytest.approx(1.0, rel=1e-12)
 
@@ -138,14 +143,16 @@ def test_every_method_is_here():
     assert {type(method) for _, _, method in CASES} == {type(None), *Method.__subclasses__()}
 
 
-@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.__name__)
-def test_a_plan_of_training_makes_it(kind):
-    settings = dict.fromkeys((*kind.plan_settings, *kind.plan_shares), 3 if kind.random else None)
-    sizes = {name: {"dataset_size": 12, "batch_size": 3}[name] for name in kind.plan_sizes}
-    users = {} if kind.random or kind.unit is None else {"max_examples_per_user": 3}
-    made = kind.planned(2, 3, 0.25, settings | sizes | users)
+@schemes()
+def test_a_plan_of_training_makes_it(name):
+    _, participation = PLANS[name]
+    kind = type(participation)
+    settings = {setting: getattr(participation, setting, 2) for setting in kind.plan_settings}
+    sizes = {"dataset_size": 12, "batch_size": 3}
+    made = kind.planned(2, 3, 0.25, settings | {size: sizes[size] for size in kind.plan_sizes})
     assert type(made) is kind
-    mechanism = dm.Mechanism(dm.Identity(6), made, PROVED[kind.__name__][0][0])
+    assert set(made.given()) == set(participation.given())
+    mechanism = dm.Mechanism(dm.Identity(6), made, PROVED[name][0][0])
     assert mechanism.certain is not kind.random
     assert mechanism.participation.pattern(6).max_participations >= 1
 
@@ -179,7 +186,7 @@ def test_a_method_without_samples_leaves_nothing_to_chance(name):
     """Every random scheme has one, but b-min-sep sampling; the others have no lines in the registry."""
     strategy, participation = PLANS[name]
     mechanism = dm.Mechanism(strategy, participation, PROVED[name][0][0])
-    assert name in _SHAPES
+    assert type(participation).__name__ in _SHAPES
     if not participation.random:
         assert unsampled_method(participation) is None
         assert accountant_for(mechanism, None).sensitivity == mechanism.sensitivity
@@ -221,7 +228,7 @@ def later(name, adjacency, method):
         return False
     adjacencies, methods = PROVED[name]
     first = (adjacency, method) == (adjacencies[0], methods[0])
-    return name == "FreshBallsInBins" or not (
+    return name == "fresh BallsInBins" or not (
         first or (name not in COSTLY and adjacency is adjacencies[0] and method != dm.methods.Prv())
     )
 
@@ -247,7 +254,7 @@ def test_sampled_bounds_hold_at_large_deltas_too(name, delta):
     assert spent.lower <= EPS < 1.05 * spent.upper <= 1.1 * EPS
 
 
-@schemes(COSTLY | TWINS | {"TruncatedPoisson", "CyclicPoisson", "FixedSizeBatches"})
+@schemes(COSTLY | TWINS | {"truncated Poisson", "CyclicPoisson", "FixedSizeBatches"})
 def test_more_privacy_takes_more_noise(name):
     cal = of(name)
     again = functools.partial(dm.calibrate_sigma, cal.mechanism, rtol=1e-2, rng=3)
@@ -258,7 +265,7 @@ def test_more_privacy_takes_more_noise(name):
     assert dm.epsilon(cal.mechanism, 0.9 * cal.sigma, DELTA, rng=3).upper > EPS * 1.02
 
 
-@schemes(COSTLY | TWINS | {"TruncatedPoisson", "FixedSizeBatches"})
+@schemes(COSTLY | TWINS | {"truncated Poisson", "FixedSizeBatches"})
 def test_its_profile_lies_above_the_truth(name):
     cal = of(name)
     profile = cal.profile(rel_error=0.05, rng=5)
@@ -273,7 +280,7 @@ def test_its_profile_lies_above_the_truth(name):
 
 
 # Of these the checker knows no close bound from below: it says no more than that nothing is shown.
-OPEN_BELOW = {("TruncatedPoisson", 0.98), ("FixedSizeBatches", 0.98)}
+OPEN_BELOW = {("truncated Poisson", 0.98), ("FixedSizeBatches", 0.98)}
 
 
 @pytest.mark.parametrize(
@@ -310,7 +317,7 @@ def test_a_ledger_takes_it(name):
 
 
 # Nobody has derived the best test of these.
-NO_ATTACK = {"TruncatedPoisson", "FixedSizeBatches", "BMinSep", "UserBallsInBins"}
+NO_ATTACK = {"truncated Poisson", "FixedSizeBatches", "BMinSep", "BallsInBins of users"}
 
 
 def run_of(strategy, sigma):
@@ -434,7 +441,9 @@ def test_its_sampler_resumes_and_passes_its_own_check(name):
     strategy, participation = PLANS[name]
     units = getattr(participation, "dataset_size", None) or 12
     sampler, batches = sampler_of(name, units, seed=4), []
-    assert type(sampler) is scheme_of(participation).samplers[type(participation)]
+    truncated = getattr(participation, "truncated_batch_size", None) is not None
+    known = scheme_of(participation).samplers[type(participation)]
+    assert type(sampler) is (TruncatedPoissonSampler if truncated else known)
     assert (sampler.participation, sampler.n) == (participation, strategy.n)
     assert sampler.dataset_size == units * examples_of(participation)
     assert sampler.seeded is participation.random

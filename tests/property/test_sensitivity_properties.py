@@ -15,7 +15,7 @@ ROUNDING = 1 + 1e-10
 
 def allowed_sets(n, schema):
     """Sets of steps of one example; where every step is a release of its own, those of one step."""
-    match type(schema).__name__.removeprefix("User"):
+    match type(schema).__name__:
         case "EveryStep":
             return oracle.separated_sets(n, 1, n)
         case "MinSep":
@@ -25,12 +25,12 @@ def allowed_sets(n, schema):
             return oracle.separated_sets(n, schema.min_sep, n)
         case "FixedEpochs":
             return oracle.epoch_sets(n, schema.epochs)
-        case "BallsInBins":
+        case "BallsInBins" if not schema.fresh:
             return oracle.epoch_sets(n, n // schema.bins)
-        case "FreshBallsInBins":
+        case "BallsInBins":
             epochs = [range(first, first + schema.bins) for first in range(0, n, schema.bins)]
             return tuple(itertools.product(*epochs))
-        case "SingleParticipation" | "Poisson" | "TruncatedPoisson" | "FixedSizeBatches" | "CyclicPoisson":
+        case "SingleParticipation" | "Poisson" | "FixedSizeBatches" | "CyclicPoisson":
             return oracle.separated_sets(n, n, 1)
         case _:
             raise AssertionError(schema)

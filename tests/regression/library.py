@@ -109,18 +109,9 @@ _ACCOUNTING = {
     "claims 1e-6": dm.ledgers.ClaimAccounting(1e-6),
 }
 
-# What plans of training call a sampling, by its word here and the setting that makes another one of it.
-_SAMPLINGS = {
-    ("fixed-size", None): "fixed-size",
-    ("cyclic", None): "cyclic-poisson",
-    ("bins", None): "balls-in-bins",
-    ("fresh bins", None): "balls-in-bins-fresh",
-    ("min-sep", "users"): "user-min-sep",
-    ("poisson", "users"): "user-poisson",
-    ("poisson", "batch"): "truncated-poisson",
-    ("cyclic", "users"): "user-cyclic",
-    ("bins", "users"): "user-balls-in-bins",
-}
+# What plans of training call a sampling, and settings of one, by the words here.
+_SAMPLINGS = {"fixed-size": "fixed-size", "cyclic": "cyclic-poisson", "bins": "balls-in-bins"}
+_FRESH = {"fresh bins": ("balls-in-bins", {"fresh": True})}
 _SETTINGS = {"users": "max_examples_per_user", "batch": "truncated_batch_size"}
 
 
@@ -482,11 +473,11 @@ def _history(plan, delta, eps):
 def _planned(plan):
     """What a plan of training makes of its sizes: the numbers in the participation."""
     own, (_, sampling, given) = plan.who[1], plan.strategy
-    special = next((name for name in _SETTINGS if name in given), None)
     sizes = dm.TrainingPlan(own["size"], own["batch"], own["epochs"])
-    word = _SAMPLINGS.get((sampling, special), sampling)
-    made = sizes.participation(word, **{_SETTINGS.get(name, name): value for name, value in given.items()})
-    numbers = {name: value for name, value in made.to_dict().items() if isinstance(value, int | float)}
+    word, fresh = _FRESH.get(sampling, (_SAMPLINGS.get(sampling, sampling), {}))
+    settings = {_SETTINGS.get(name, name): value for name, value in given.items()}
+    made = sizes.participation(word, **settings, **fresh)
+    numbers = {name: value for name, value in made.to_dict().items() if type(value) in {int, float}}
     pattern = made.pattern(sizes.n)
     return {
         **numbers,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler, FreshBallsInBinsSampler
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
 from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
 from dpmech.schemes.poisson.sampler import PoissonSampler
 
@@ -227,7 +227,7 @@ def next_to_the_bin_before(rng):
 def test_fresh_balls_in_bins_has_the_joint_law_of_independent_allocations():
     rng = np.random.default_rng(206)
     outcomes = [
-        bins_of_two(batches(FreshBallsInBinsSampler(EXAMPLES, BINS, BINS * EPOCHS, rng=rng)))
+        bins_of_two(batches(BallsInBinsSampler(EXAMPLES, BINS, BINS * EPOCHS, fresh=True, rng=rng)))
         for _ in range(ALLOCATIONS)
     ]
     assert p_value(outcomes, FRESH_LAW) > ALPHA

@@ -30,14 +30,29 @@ def steps_of(strategy):
     return strategy.get("n") or len(strategy.get("entries") or strategy.get("matrix"))
 
 
+_USERS = {"max_examples_per_user": None}
+_UNLESS_SAID = {
+    "MinSep": _USERS,
+    "Poisson": _USERS | {"truncated_batch_size": None, "dataset_size": None},
+    "CyclicPoisson": _USERS,
+    "BallsInBins": _USERS | {"fresh": False},
+}
+
+
+def filled(participation):
+    """A participation with every entry of its type: a file has them, null or false where nothing is said."""
+    return _UNLESS_SAID.get(participation["type"], {}) | participation
+
+
 def certificate(strategy, participation, eps, delta, sigma, /, **changes):
-    """A certificate's document; `changes` replace entries of the claim."""
+    """A certificate's document, its participation filled; `changes` replace entries of the claim."""
+    participation = filled(participation)
     claim = {
         "eps": eps,
         "delta": delta,
         "adjacency": "add_remove",
         "sigma": sigma,
-        "unit": "user" if participation["type"].startswith("User") else "example",
+        "unit": "example" if participation.get("max_examples_per_user") is None else "user",
         "n": steps_of(strategy),
         "strategy": strategy,
         "strategy_hash": "0" * 64,

@@ -120,7 +120,11 @@ CONTRADICTORY = {
     "1e12 steps": lambda: edited("claim", "n", value=10**12),
     "10^400 steps": lambda: edited("claim", "n", value=10**400),
     "10^400 as a strategy's steps": lambda: edited("claim", "strategy", "n", value=10**400),
-    "10^4000 bins": lambda: edited("claim", "participation", value={"type": "BallsInBins", "bins": 10**4000}),
+    "10^4000 bins": lambda: edited(
+        "claim",
+        "participation",
+        value={"type": "BallsInBins", "bins": 10**4000, "fresh": False, "max_examples_per_user": None},
+    ),
     "10^400 as sigma": lambda: edited("claim", "sigma", value={"decimal": 10**400, "hex": "0x1p+0"}),
     "an importance sample without end": lambda: edited(
         "evidence",

@@ -109,6 +109,9 @@ def _independent(prob: list[float], examples: int = 1) -> Law:
 
 
 def _poisson(participation, n):
+    if participation.truncated_batch_size is not None:
+        yield from _truncated(participation, n)
+        return
     yield _independent([participation.sampling_prob] * n, _examples(participation))
 
 
@@ -137,6 +140,9 @@ def _fixed_size(participation, n):
 
 
 def _bins(participation, n):
+    if participation.fresh:
+        yield from _fresh_bins(participation, n)
+        return
     bins, examples = participation.bins, _examples(participation)
     choices = itertools.product(range(bins), repeat=examples)
     yield _merged(
@@ -175,17 +181,11 @@ LAWS = {
     "EveryStep": _every_step,
     "SingleParticipation": _single,
     "MinSep": _min_sep,
-    "UserMinSep": _min_sep,
     "FixedEpochs": _fixed_epochs,
     "Poisson": _poisson,
-    "UserPoisson": _poisson,
     "CyclicPoisson": _cyclic,
-    "UserCyclicPoisson": _cyclic,
-    "TruncatedPoisson": _truncated,
     "FixedSizeBatches": _fixed_size,
     "BallsInBins": _bins,
-    "UserBallsInBins": _bins,
-    "FreshBallsInBins": _fresh_bins,
     "BMinSep": _b_min_sep,
 }
 

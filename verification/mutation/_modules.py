@@ -47,7 +47,7 @@ GROUPS: dict[str, list[str]] = {
         "composition.batch",
         "engines.methods",
         "schemes.scheme",
-        "schemes.releases",
+        "engines.releases",
     ],
     "poisson": [
         "engines.losses.accountants",
@@ -130,7 +130,6 @@ GROUPS: dict[str, list[str]] = {
         "mechanism.participation",
         "schemes.poisson.participation",
         "schemes.cyclic_poisson.participation",
-        "schemes.truncated_poisson.participation",
         "schemes.fixed_size.participation",
         "schemes.balls_in_bins.participation",
         "schemes.b_min_sep.participation",

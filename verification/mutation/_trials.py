@@ -46,7 +46,7 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
     altered.__file__ = module.__file__
     altered.__package__ = module.__package__  # for relative imports
     # Participations register themselves by names that are taken by those of the library as it is.
-    registered = participation._KINDS[:]
+    registered = dict(participation._KINDS)
     participation._KINDS.clear()
     # Dataclasses look their module up by its name.
     sys.modules[module.__name__] = altered
@@ -54,7 +54,8 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
         exec(compile(tree, str(module.__file__), "exec"), altered.__dict__)
     finally:
         sys.modules[module.__name__] = module
-        participation._KINDS[:] = registered
+        participation._KINDS.clear()
+        participation._KINDS.update(registered)
     before = dict(_functions(module))
     changed = False
     for name, function in _functions(altered):

@@ -188,7 +188,8 @@ def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
             f"{examples} examples of a user can be in {bins} bins in {bins}^{examples} ways, and no more "
             f"than {MOST_TUPLES} are summed over",
             supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}; the unit user, with users "
-            "put into bins as wholes; without sampling, UserMinSep; with independent noise, UserPoisson",
+            "put into bins as wholes; without sampling, MinSep(min_sep, max_examples_per_user=m); with "
+            "independent noise, Poisson(sampling_prob, max_examples_per_user=m)",
         )
     return UserGram(bin_gram(strategy, bins).scaled(1.0 + _slack(examples)), examples)
 

@@ -186,8 +186,8 @@ def make_private(
         loss_takes: "auto", "batch_of_one" or "example": whether the loss gets its example with a first
             dimension of 1, as models expect it, or bare. "auto" tries both on the first example.
         unit: None, or the unit of the claim, "example" or "user"; another one is refused. For a claim about
-            users the dataset is a `UserDataset`, or under `UserPoisson`, `UserCyclicPoisson` and
-            `UserBallsInBins` a `UserExamples`.
+            users the dataset is a `UserDataset`, or where a participation has `max_examples_per_user` a
+            `UserExamples`.
         user_loss: where users are sampled, whether the gradient that is clipped is that of the "mean" or of
             the "sum" of the losses of a user's examples.
 

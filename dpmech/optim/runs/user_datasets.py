@@ -21,7 +21,7 @@ from dpmech.samplers import SharedContributions
 class UserExamples(Subset[Any]):
     """The examples of a dataset, at most m of every user: for claims about users whose examples are sampled.
 
-    That is under `UserPoisson`, `UserCyclicPoisson` and `UserBallsInBins`.
+    That is under participations with `max_examples_per_user`.
 
     Args:
         dataset: with a length and indices.

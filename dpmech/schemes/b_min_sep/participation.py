@@ -1,7 +1,6 @@
 """b-min-sep sampling: an example that took part waits b - 1 steps, then joins by a coin at every step."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from dpmech.exceptions import InvalidParameterError
@@ -9,6 +8,7 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     Participation,
     Pattern,
+    Settings,
 )
 
 
@@ -80,9 +80,7 @@ class BMinSep(Participation):
         )
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
+    def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
         """The p whose rate is the sampling probability of the plan, so that the expected batch size stays."""
         del epochs, steps_per_epoch
         min_sep = settings["separation"]

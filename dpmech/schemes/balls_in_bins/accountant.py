@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from dpmech.engines import (
+    CLOSE,
     Accountant,
     AllocationRenyiAccountant,
     Certified,
@@ -28,12 +29,12 @@ from dpmech.engines import (
     ring_profile,
     sampling_gram,
     tuple_gram,
+    unsampled,
 )
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Strategy
 from dpmech.numerics import Bounds, Provenance
-from dpmech.schemes.balls_in_bins.participation import BallsInBins, FreshBallsInBins, UserBallsInBins
-from dpmech.schemes.releases import CLOSE, unsampled
+from dpmech.schemes.balls_in_bins.participation import BallsInBins
 
 _COARSE = Deterministic(rel_error=0.4)
 _FINE = Deterministic(rel_error=0.1)
@@ -149,7 +150,7 @@ def of_examples(
     )
 
 
-def of_fresh_bins(participation: FreshBallsInBins, mechanism: Mechanism, method: Method | None) -> Accountant:
+def of_fresh_bins(participation: BallsInBins, mechanism: Mechanism, method: Method | None) -> Accountant:
     """The accountant of a new allocation every epoch: independent noise alone.
 
     Raises:
@@ -191,7 +192,7 @@ def of_fresh_bins(participation: FreshBallsInBins, mechanism: Mechanism, method:
 
 
 def of_users(
-    participation: UserBallsInBins,
+    participation: BallsInBins,
     mechanism: Mechanism,
     method: Method | None,
     rng: np.random.Generator | None,

@@ -18,18 +18,12 @@ from dpmech.engines import (
 from dpmech.mechanism import Mechanism, Participation, Strategy
 from dpmech.numerics import FloatArray
 from dpmech.schemes.balls_in_bins.accountant import of_examples, of_fresh_bins, of_users
-from dpmech.schemes.balls_in_bins.participation import BallsInBins, FreshBallsInBins, UserBallsInBins
-from dpmech.schemes.balls_in_bins.sampler import (
-    BallsInBinsSampler,
-    FreshBallsInBinsSampler,
-    UserBallsInBinsSampler,
-)
+from dpmech.schemes.balls_in_bins.participation import BallsInBins
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
 from dpmech.schemes.scheme import BatchRule, Scheme, Structure, not_built
 
-Bins = BallsInBins | UserBallsInBins
 
-
-class BallsInBinsScheme(Scheme[Bins]):
+class BallsInBinsScheme(Scheme[BallsInBins]):
     """Every example is put into one of b bins, uniformly; bin i is step i of every epoch."""
 
     offers = {  # noqa: RUF012 - a constant
@@ -38,52 +32,48 @@ class BallsInBinsScheme(Scheme[Bins]):
         "nodes": "BallsInBins",
         "risk": "BallsInBins",
     }
-    samplers = {  # noqa: RUF012 - a constant
-        BallsInBins: BallsInBinsSampler,
-        UserBallsInBins: UserBallsInBinsSampler,
-        FreshBallsInBins: FreshBallsInBinsSampler,
-    }
+    samplers = {BallsInBins: BallsInBinsSampler}  # noqa: RUF012 - a constant
 
-    def default(self, participation: Bins) -> Method:
+    def default(self, participation: BallsInBins) -> Method:
         """Certified samples; where every epoch has a new allocation, the law of a sum."""
-        return Exact() if isinstance(participation, FreshBallsInBins) else Certified()
+        return Exact() if participation.fresh else Certified()
 
-    def unsampled(self, participation: Bins) -> Method:
+    def unsampled(self, participation: BallsInBins) -> Method:
         """The dynamic program; moments for users, who have tuples of bins."""
-        if isinstance(participation, FreshBallsInBins):
+        if participation.fresh:
             return Exact()
-        return Rdp() if isinstance(participation, UserBallsInBins) else Deterministic()
+        return Rdp() if participation.unit is not None else Deterministic()
 
     def accountant(
         self,
-        participation: Bins,
+        participation: BallsInBins,
         mechanism: Mechanism,
         method: Method | None,
         rng: np.random.Generator | None,
     ) -> Accountant:
         """By samples, by a dominating ring, by moments, or by the law of a sum."""
-        if isinstance(participation, UserBallsInBins):
+        if participation.unit is not None:
             return of_users(participation, mechanism, method, rng)
-        if isinstance(participation, FreshBallsInBins):
+        if participation.fresh:
             return of_fresh_bins(participation, mechanism, method)
         return of_examples(participation, mechanism, method, rng)
 
-    def batch_rule(self, participation: Bins, n: int) -> BatchRule:
+    def batch_rule(self, participation: BallsInBins, n: int) -> BatchRule:
         """Every epoch has the batches of the first; with a new allocation, everyone of it once."""
-        fresh = isinstance(participation, FreshBallsInBins)
-        return BatchRule(participation.pattern(n), epoch=participation.bins if fresh else None)
+        epoch = participation.bins if participation.fresh else None
+        return BatchRule(participation.pattern(n), epoch=epoch)
 
-    def canary(self, participation: Bins, mechanism: Mechanism) -> Canary:
+    def canary(self, participation: BallsInBins, mechanism: Mechanism) -> Canary:
         """In any bin, each as likely; in one of every epoch where allocations are new."""
-        if isinstance(participation, FreshBallsInBins) and not participation.certain:
+        if participation.renewed:
             return Epochs.of(mechanism.strategy, participation.bins, np.ones(mechanism.steps))
-        if isinstance(participation, UserBallsInBins):
+        if participation.unit is not None:
             return super().canary(participation, mechanism)
         return of_pattern(mechanism, all_starts=True)
 
     def canary_score(
         self,
-        participation: Bins,
+        participation: BallsInBins,
         executed: Strategy,
         outputs: FloatArray,
         sigma: float,
@@ -91,39 +81,39 @@ class BallsInBinsScheme(Scheme[Bins]):
     ) -> FloatArray | None:
         """Of an example, in a bin that nobody knows."""
         bins = participation.bins
-        if isinstance(participation, UserBallsInBins):
+        if participation.unit is not None:
             return None
-        if isinstance(participation, FreshBallsInBins) and not participation.certain:
+        if participation.renewed:
             return Epochs.of(executed, bins, weights).log_ratio(outputs, sigma)
         gradients = weights * (np.arange(executed.n) % bins == np.arange(bins)[:, None])
         images = Algebra(executed).matmul(gradients)
         return Mixture(gradients, images, replaced=False).log_ratio(outputs, sigma)
 
-    def dataset_size_of(self, participation: Bins, batch_size: float) -> tuple[float, bool] | None:
+    def dataset_size_of(self, participation: BallsInBins, batch_size: float) -> tuple[float, bool] | None:
         """Every example is in one bin of an allocation for the whole run."""
-        if isinstance(participation, FreshBallsInBins):
+        if participation.fresh:
             return None
         return batch_size * participation.bins, True
 
-    def nodes_refusal(self, participation: Bins) -> str:
+    def nodes_refusal(self, participation: BallsInBins) -> str:
         """Of examples certificates keep them, unless there is one bin only."""
-        if isinstance(participation, UserBallsInBins) or participation.certain:
+        if participation.unit is not None or participation.certain:
             return super().nodes_refusal(participation)
         return ""
 
-    def structure(self, participation: Bins) -> Structure:
+    def structure(self, participation: BallsInBins) -> Structure:
         """The mixture over the bins; with a new allocation every epoch noise has to be independent."""
-        if isinstance(participation, UserBallsInBins):
+        if participation.unit is not None:
             return Structure(not_fitted=not_built(participation), judged=False)
         if participation.certain:
             return Structure()
-        if isinstance(participation, FreshBallsInBins):
+        if participation.fresh:
             return Structure(cycle=1)
         return Structure(bins=participation.bins)
 
-    def renewed(self, participation: Bins) -> Participation | None:
+    def renewed(self, participation: BallsInBins) -> Participation | None:
         """For examples."""
-        if isinstance(participation, UserBallsInBins):
+        if participation.unit is not None:
             return None
         return BallsInBins(participation.bins, fresh=True)
 

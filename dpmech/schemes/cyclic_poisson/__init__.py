@@ -1,6 +1,6 @@
 """Cyclic Poisson sampling: fixed groups take turns."""
 
-from dpmech.schemes.cyclic_poisson.participation import CyclicPoisson, UserCyclicPoisson
-from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.cyclic_poisson.participation import CyclicPoisson
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
 
-__all__ = ["CyclicPoisson", "CyclicPoissonSampler", "UserCyclicPoisson", "UserCyclicPoissonSampler"]
+__all__ = ["CyclicPoisson", "CyclicPoissonSampler"]

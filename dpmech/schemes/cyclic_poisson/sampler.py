@@ -1,4 +1,4 @@
-"""Samplers of cyclic Poisson batches: groups take turns."""
+"""CyclicPoissonSampler: groups take turns, and the one whose turn it is is Poisson-sampled."""
 
 import hashlib
 from collections.abc import Hashable, Sequence
@@ -11,22 +11,55 @@ from dpmech.drawing import Allocation, Sampler, check_steps, coins, numbered_use
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
-from dpmech.schemes.cyclic_poisson.participation import CyclicPoisson, UserCyclicPoisson
+from dpmech.schemes.cyclic_poisson.participation import CyclicPoisson
 
 
-class _GroupsInTurn(Sampler):
-    """Step t samples group t mod cycle, each of its examples independently."""
+class CyclicPoissonSampler(Sampler):
+    """Step t samples group t mod cycle, each of its examples independently with probability `sampling_prob`.
+
+    Every example is put into its group once, uniformly and independently, so that the groups do not depend
+    on the other examples. Of users, who are put into groups with all of their examples, this holds likewise;
+    how many examples a group has is then left to chance.
+
+    Args:
+        dataset_size: number of examples, >= 1; of users those that were kept.
+        sampling_prob: q in (0, 1].
+        cycle: number of groups, >= 1.
+        n: number of steps, >= 1.
+        max_examples_per_user: m of a claim about users; None for one about examples.
+        user_ids: with `max_examples_per_user` alone: whose each example is, as for `Contributions.bounded`,
+            shape (dataset_size,). Nobody may have more than m examples.
+        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
+            seed for a run that must repeat.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or a user with more examples.
+
+    Examples:
+        >>> sampler = CyclicPoissonSampler(100, 0.2, 4, 8, rng=1)
+        >>> sampler.expected_batch_size, sampler.steps_per_epoch
+        (5.0, 20)
+        >>> ids = [example // 2 for example in range(12)]  # two examples each
+        >>> sampler = CyclicPoissonSampler(12, 0.9, 2, 4, max_examples_per_user=2, user_ids=ids, rng=3)
+        >>> [batch.tolist() for batch in sampler]
+        [[0, 1, 4, 5, 6, 10, 11], [2, 3, 8, 9], [0, 5, 6, 7, 10], [2, 3, 8, 9]]
+    """
 
     def __init__(
         self,
         dataset_size: int,
-        participation: CyclicPoisson | UserCyclicPoisson,
+        sampling_prob: float,
+        cycle: int,
         n: int,
-        rng: object,
-        owners: IntArray | None = None,
+        *,
+        max_examples_per_user: int | None = None,
+        user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None = None,
+        rng: object = None,
     ) -> None:
+        participation = CyclicPoisson(sampling_prob, cycle, max_examples_per_user=max_examples_per_user)
         size = check_integer("dataset_size", dataset_size, minimum=1)
-        self._prob, self._cycle, self._owners = participation.sampling_prob, participation.cycle, owners
+        self._prob, self._cycle = participation.sampling_prob, participation.cycle
+        self._owners = _owners(participation, size, user_ids)
         super().__init__(
             size,
             participation,
@@ -43,93 +76,38 @@ class _GroupsInTurn(Sampler):
         group = self._allocation.members(step % self._cycle)
         return group[coins(self._key, step, self._prob, group.size)]
 
-
-class CyclicPoissonSampler(_GroupsInTurn):
-    """Step t samples group t mod cycle, each of its examples independently with probability `sampling_prob`.
-
-    Every example is put into its group once, uniformly and independently, so that the groups do not depend
-    on the other examples.
-
-    Args:
-        dataset_size: number of examples, >= 1.
-        sampling_prob: q in (0, 1].
-        cycle: number of groups, >= 1.
-        n: number of steps, >= 1.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
-
-    Raises:
-        InvalidParameterError: on a bad argument.
-
-    Examples:
-        >>> sampler = CyclicPoissonSampler(100, 0.2, 4, 8, rng=1)
-        >>> sampler.expected_batch_size, sampler.steps_per_epoch
-        (5.0, 20)
-    """
-
-    def __init__(
-        self, dataset_size: int, sampling_prob: float, cycle: int, n: int, *, rng: object = None
-    ) -> None:
-        super().__init__(dataset_size, CyclicPoisson(sampling_prob, cycle), n, rng)
-
-
-class UserCyclicPoissonSampler(_GroupsInTurn):
-    """Step t samples group t mod cycle, and all examples of a user are in one group.
-
-    Every user is put into a group once, uniformly and independently, so that the groups do not depend on
-    other users. How many examples a group has is left to chance.
-
-    Args:
-        dataset_size: number of examples that were kept, >= 1.
-        sampling_prob: q in (0, 1).
-        cycle: number of groups, >= 1.
-        max_examples_per_user: m >= 1.
-        n: number of steps, >= 1.
-        user_ids: whose each example is, as for `Contributions.bounded`, shape (dataset_size,). Nobody may
-            have more than m examples.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
-
-    Raises:
-        InvalidParameterError: on a bad argument, or a user with more examples.
-
-    Examples:
-        >>> ids = [example // 2 for example in range(12)]  # two examples each
-        >>> sampler = UserCyclicPoissonSampler(12, 0.9, 2, 2, 4, user_ids=ids, rng=3)
-        >>> [batch.tolist() for batch in sampler]
-        [[0, 1, 4, 5, 6, 10, 11], [2, 3, 8, 9], [0, 5, 6, 7, 10], [2, 3, 8, 9]]
-    """
-
-    def __init__(
-        self,
-        dataset_size: int,
-        sampling_prob: float,
-        cycle: int,
-        max_examples_per_user: int,
-        n: int,
-        *,
-        user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None = None,
-        rng: object = None,
-    ) -> None:
-        participation = UserCyclicPoisson(sampling_prob, cycle, max_examples_per_user)
-        size = check_integer("dataset_size", dataset_size, minimum=1)
-        if user_ids is None:
-            raise InvalidParameterError(
-                "user_ids", None, "whose each example is: all examples of a user go into one group"
-            )
-        owners, _ = numbered_users(user_ids)
-        if owners.size != size:
-            raise InvalidParameterError("user_ids", f"{owners.size} ids", f"one for each of {size} examples")
-        most = int(np.bincount(owners).max())
-        if most > participation.max_examples_per_user:
-            raise InvalidParameterError(
-                "user_ids",
-                f"a user with {most} examples",
-                f"at most {participation.max_examples_per_user} of everyone, as Contributions.bounded keeps",
-            )
-        super().__init__(size, participation, n, rng, owners)
-
     def _configuration(self) -> dict[str, Any]:
+        own = super()._configuration()
+        if self._owners is None:
+            return own
         # Whose examples are whose decides the batches, as the key does.
-        whose = hashlib.sha256(np.asarray(self._owners, dtype="<i8").tobytes()).hexdigest()
-        return super()._configuration() | {"users": whose}
+        return own | {"users": hashlib.sha256(np.asarray(self._owners, dtype="<i8").tobytes()).hexdigest()}
+
+
+def _owners(
+    participation: CyclicPoisson,
+    size: int,
+    user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None,
+) -> IntArray | None:
+    """The number of each example's user; None of a claim about examples."""
+    if not participation.users_together:
+        if user_ids is not None:
+            raise InvalidParameterError(
+                "user_ids", type(user_ids).__name__, "None: without max_examples_per_user batches ignore them"
+            )
+        return None
+    if user_ids is None:
+        raise InvalidParameterError(
+            "user_ids", None, "whose each example is: all examples of a user go into one group"
+        )
+    owners, _ = numbered_users(user_ids)
+    if owners.size != size:
+        raise InvalidParameterError("user_ids", f"{owners.size} ids", f"one for each of {size} examples")
+    most = int(np.bincount(owners).max())
+    if most > participation.examples:
+        raise InvalidParameterError(
+            "user_ids",
+            f"a user with {most} examples",
+            f"at most {participation.examples} of everyone, as Contributions.bounded keeps",
+        )
+    return owners

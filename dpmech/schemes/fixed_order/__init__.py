@@ -1,6 +1,6 @@
 """Participation without sampling: patterns that the order of the batches keeps."""
 
-from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation, UserMinSep
+from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from dpmech.schemes.fixed_order.scheme import FixedOrderScheme
 
@@ -10,5 +10,4 @@ __all__ = [
     "MinSep",
     "SequentialSampler",
     "SingleParticipation",
-    "UserMinSep",
 ]

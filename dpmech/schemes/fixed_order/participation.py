@@ -1,7 +1,6 @@
 """Participation that holds whatever chance does: patterns that the order of the batches keeps."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from dpmech.exceptions import InvalidParameterError
@@ -9,9 +8,9 @@ from dpmech.guards import check_integer
 from dpmech.mechanism import (
     Participation,
     Pattern,
+    Settings,
     Unit,
     check_examples_per_user,
-    needed_setting,
 )
 
 
@@ -37,9 +36,7 @@ class SingleParticipation(Participation):
         return "Every example takes part in at most one step."
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
+    def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
         """The same for every plan."""
         del epochs, steps_per_epoch, sampling_prob, settings
         return cls()
@@ -49,46 +46,50 @@ class SingleParticipation(Participation):
 class MinSep(Participation):
     """Participations of one example are at least `min_sep` steps apart, at most `max_participations`.
 
+    With `max_examples_per_user` the claim is about users, whose examples are placed anyhow. The sensitivity
+    is then m times that of one example, which all m reach if they are in the same batches.
+
     Args:
         min_sep: b, an integer in [1, n].
-        max_participations: k >= 1, or None for as many as fit, ceil(n / b).
-        max_examples_per_user: m for a claim about users, who have at most m examples each: what is made is
-            then a `UserMinSep`.
+        max_participations: k >= 1, of one example, or None for as many as fit, ceil(n / b).
+        max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each; None
+            for a claim about examples.
 
     Example:
         >>> import dpmech as dm
         >>> three_times = dm.MinSep(min_sep=4)  # at most, in 12 steps
         >>> f"{dm.sensitivity(dm.Identity(12), three_times).upper:.3f}"
         '1.732'
+        >>> three = dm.MinSep(4, max_examples_per_user=3)
+        >>> f"{dm.sensitivity(dm.Identity(12), three).upper:.3f}"  # 3 sqrt(3)
+        '5.196'
     """
 
     min_sep: int
     max_participations: int | None = None
-    max_examples_per_user: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
+    max_examples_per_user: int | None = dataclasses.field(default=None, kw_only=True)
     plan_name: ClassVar[str] = "min-sep"
-    plan_settings: ClassVar[tuple[str, ...]] = ("min_sep", "max_participations")
+    plan_settings: ClassVar[tuple[str, ...]] = ("min_sep", "max_participations", "max_examples_per_user")
 
-    def __new__(
-        cls,
-        min_sep: int = 1,
-        max_participations: int | None = None,
-        *,
-        max_examples_per_user: int | None = None,
-    ) -> Self:
-        """Itself, or a `UserMinSep`."""
-        if max_examples_per_user is None:
-            return super().__new__(cls)
-        return UserMinSep(min_sep, max_participations, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
-
-    def __post_init__(self, max_examples_per_user: int | None) -> None:
-        del max_examples_per_user
+    def __post_init__(self) -> None:
         object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))
         if self.max_participations is not None:
             k = check_integer("max_participations", self.max_participations, minimum=1)
             object.__setattr__(self, "max_participations", k)
+        object.__setattr__(self, "max_examples_per_user", check_examples_per_user(self.max_examples_per_user))
+
+    @property
+    def examples(self) -> int:
+        """All m of a user may be in one batch."""
+        return 1 if self.max_examples_per_user is None else self.max_examples_per_user
+
+    @property
+    def unit(self) -> Unit | None:
+        """Users, where they have several examples."""
+        return None if self.max_examples_per_user is None else Unit.USER
 
     def pattern(self, n: int) -> Pattern:
-        """b-separated sets of at most min(k, ceil(n / b)) steps."""
+        """Of one example: b-separated sets of at most min(k, ceil(n / b)) steps."""
         if self.min_sep > n:
             raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
         fitting = -(-n // self.min_sep)
@@ -96,103 +97,30 @@ class MinSep(Participation):
         return Pattern(self.min_sep, k)
 
     def requirement(self, n: int) -> str:
-        """Separation and number of participations, as n steps allow them."""
+        """Separation and number of participations, as n steps allow them; at most so many examples a user."""
         pattern = self.pattern(n)
-        return (
+        apart = (
             f"Participations of one example are at least {pattern.min_sep} steps apart, and at most "
-            f"{pattern.max_participations} in number."
+            f"{pattern.max_participations} in number"
         )
-
-    @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
-        """One epoch apart and once an epoch, unless the plan says otherwise."""
-        del sampling_prob
-        min_sep, most = settings["min_sep"], settings["max_participations"]
-        if min_sep is None:
-            return cls(steps_per_epoch, epochs if most is None else most)
-        return cls(min_sep, most)
-
-    def prefix(self, n: int, steps: int) -> tuple["MinSep", int]:
-        """The same separation, or `steps` where that is less."""
-        self.pattern(n)
-        count = check_integer("steps", steps, minimum=1, maximum=n)
-        return MinSep(min(self.min_sep, count), self.max_participations), count
-
-
-@dataclasses.dataclass(frozen=True)
-class UserMinSep(Participation):
-    """Every example takes part as under `MinSep`, and a user has at most so many of them, placed anyhow.
-
-    It is what `MinSep(b, k, max_examples_per_user=m)` makes. Nothing is sampled. The sensitivity is m times
-    that of one example, which all m reach if they are in the same batches.
-
-    Args:
-        min_sep: b, an integer in [1, n]: least distance of two participations of one example.
-        max_participations: k >= 1, of one example, or None for as many as fit, ceil(n / b).
-        max_examples_per_user: m >= 1, at most 1000.
-
-    Example:
-        >>> import dpmech as dm
-        >>> three = dm.MinSep(4, max_examples_per_user=3)
-        >>> three
-        UserMinSep(min_sep=4, max_participations=None, max_examples_per_user=3)
-        >>> f"{dm.sensitivity(dm.Identity(12), three).upper:.3f}"  # 3 sqrt(3)
-        '5.196'
-    """
-
-    min_sep: int
-    max_participations: int | None
-    max_examples_per_user: int
-    unit: ClassVar[Unit | None] = Unit.USER
-    plan_name: ClassVar[str] = "user-min-sep"
-    plan_shares: ClassVar[tuple[str, ...]] = ("min_sep", "max_participations", "max_examples_per_user")
-    plan_due: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "min_sep", check_integer("min_sep", self.min_sep, minimum=1))
-        if self.max_participations is not None:
-            most = check_integer("max_participations", self.max_participations, minimum=1)
-            object.__setattr__(self, "max_participations", most)
-        object.__setattr__(self, "max_examples_per_user", check_examples_per_user(self.max_examples_per_user))
-
-    @property
-    def examples(self) -> int:
-        """All m may be in one batch."""
-        return self.max_examples_per_user
-
-    def pattern(self, n: int) -> Pattern:
-        """Of one example: b-separated sets of at most min(k, ceil(n / b)) steps."""
-        if self.min_sep > n:
-            raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
-        fitting = -(-n // self.min_sep)
-        most = self.max_participations
-        return Pattern(self.min_sep, fitting if most is None else min(most, fitting))
-
-    def requirement(self, n: int) -> str:
-        """At most so many examples a user; separation and number of the participations of each."""
-        pattern = self.pattern(n)
+        if self.max_examples_per_user is None:
+            return f"{apart}."
         return (
             f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training and "
-            "without regard to the data of others; an example belongs to one user. Participations of one "
-            f"example are at least {pattern.min_sep} steps apart, and at most {pattern.max_participations} "
-            "in number; where the examples of a user stand to each other does not matter."
+            f"without regard to the data of others; an example belongs to one user. {apart}; where the "
+            "examples of a user stand to each other does not matter."
         )
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
+    def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
         """One epoch apart and once an epoch, unless the plan says otherwise."""
         del sampling_prob
-        count = needed_setting(cls, settings, "max_examples_per_user")
-        min_sep, most = settings["min_sep"], settings["max_participations"]
+        min_sep, most, users = (settings[name] for name in cls.plan_settings)
         if min_sep is None:
-            return cls(steps_per_epoch, epochs if most is None else most, count)
-        return cls(min_sep, most, count)
+            min_sep, most = steps_per_epoch, epochs if most is None else most
+        return cls(min_sep, most, max_examples_per_user=users)
 
-    def prefix(self, n: int, steps: int) -> tuple["UserMinSep", int]:
+    def prefix(self, n: int, steps: int) -> tuple["MinSep", int]:
         """The same separation, or `steps` where that is less."""
         self.pattern(n)
         count = check_integer("steps", steps, minimum=1, maximum=n)
@@ -232,9 +160,7 @@ class FixedEpochs(Participation):
         )
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
+    def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
         """The epochs of the plan."""
         del steps_per_epoch, sampling_prob, settings
         return cls(epochs)

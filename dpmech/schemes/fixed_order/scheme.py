@@ -6,12 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.drawing import Sampler
-from dpmech.engines import Accountant, Canary, Exact, Method, of_pattern
+from dpmech.engines import Accountant, Canary, Exact, Method, of_pattern, unsampled
 from dpmech.exceptions import InvalidParameterError
 from dpmech.mechanism import EveryStep, Mechanism, Participation
-from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation, UserMinSep
+from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
-from dpmech.schemes.releases import unsampled
 from dpmech.schemes.scheme import Scheme, Structure, as_of_one_example
 
 _DECLARED = (
@@ -93,4 +92,4 @@ class FixedOrderScheme(Scheme[Participation]):
         return Structure(not_fitted=as_of_one_example(participation, "MinSep"))
 
 
-SCHEME = FixedOrderScheme([EveryStep, SingleParticipation, MinSep, UserMinSep, FixedEpochs])
+SCHEME = FixedOrderScheme([EveryStep, SingleParticipation, MinSep, FixedEpochs])

@@ -1,13 +1,12 @@
 """Batches of one size: at every step a uniform set of exactly so many examples, without replacement."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import ClassVar, Self
 
 from dpmech.engines import FixedDraw
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
-from dpmech.mechanism import Participation, Pattern
+from dpmech.mechanism import Participation, Pattern, Settings
 
 _LARGEST_DATASET = 1 << 53
 
@@ -38,13 +37,6 @@ class FixedSizeBatches(Participation):
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "fixed-size"
     plan_sizes: ClassVar[tuple[str, ...]] = ("dataset_size", "batch_size")
-    add_remove_refused: ClassVar[str | None] = (
-        "with one example less the others fill its place, and the sampling probability B / n is another one"
-    )
-    zero_out_refused: ClassVar[str | None] = (
-        "for an example whose gradient is zero in one of two neighbours it is Poisson(1.0, "
-        "truncated_batch_size=B, dataset_size=n), which has a bound of its own"
-    )
     replace_one_proved: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -59,6 +51,22 @@ class FixedSizeBatches(Participation):
     def certain(self) -> bool:
         """Whether a batch is the whole dataset."""
         return self.batch_size == self.dataset_size
+
+    @property
+    def add_remove_refused(self) -> str:
+        """Another probability."""
+        return (
+            "with one example less the others fill its place, and the sampling probability B / n is another "
+            "one"
+        )
+
+    @property
+    def zero_out_refused(self) -> str:
+        """Truncated batches."""
+        return (
+            "for an example whose gradient is zero in one of two neighbours it is Poisson(1.0, "
+            "truncated_batch_size=B, dataset_size=n), which has a bound of its own"
+        )
 
     @property
     def fixed_draw(self) -> FixedDraw:
@@ -84,9 +92,7 @@ class FixedSizeBatches(Participation):
         )
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
+    def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
         """The dataset and the batch of the plan."""
         del epochs, steps_per_epoch, sampling_prob
         size, batch = settings["dataset_size"], settings["batch_size"]

@@ -4,13 +4,22 @@ import dataclasses
 
 import numpy as np
 
-from dpmech.engines import Accountant, FixedAccountant, FixedRelease, Method, Pld, Rdp, RenyiAccountant
+from dpmech.engines import (
+    Accountant,
+    FixedAccountant,
+    FixedRelease,
+    Method,
+    Pld,
+    Rdp,
+    RenyiAccountant,
+    least_of_equals,
+    unsampled,
+)
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import product_down
 from dpmech.schemes.fixed_size.participation import FixedSizeBatches
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
-from dpmech.schemes.releases import least_of_equals, unsampled
 from dpmech.schemes.scheme import BatchRule, Scheme, Structure, independent_noise_only
 
 

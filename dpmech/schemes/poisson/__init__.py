@@ -1,15 +1,7 @@
-"""Poisson sampling: every example joins every step independently."""
+"""Poisson sampling: every example joins every step independently; of examples, of users, or truncated."""
 
-from dpmech.schemes.poisson.accountant import of_examples, of_group, of_users
-from dpmech.schemes.poisson.participation import Poisson, UserPoisson
-from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
+from dpmech.schemes.poisson.participation import Poisson
+from dpmech.schemes.poisson.sampler import PoissonSampler
+from dpmech.schemes.poisson.truncated_sampler import TruncatedPoissonSampler
 
-__all__ = [
-    "Poisson",
-    "PoissonSampler",
-    "UserPoisson",
-    "UserPoissonSampler",
-    "of_examples",
-    "of_group",
-    "of_users",
-]
+__all__ = ["Poisson", "PoissonSampler", "TruncatedPoissonSampler"]

@@ -1,75 +1,142 @@
-"""Poisson sampling: every example joins every step independently."""
+"""Poisson sampling: every example joins every step independently; of examples, of users, or truncated."""
 
 import dataclasses
+import functools
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+from dpmech.engines import Truncation
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_integer
 from dpmech.mechanism import (
     Participation,
     Pattern,
+    Settings,
     Unit,
     check_examples_per_user,
     check_sampling_prob,
-    needed_setting,
 )
-from dpmech.schemes.truncated_poisson import TruncatedPoisson, check_truncated
+
+_LARGEST_DATASET = 1 << 53
 
 
 @dataclasses.dataclass(frozen=True)
 class Poisson(Participation):
     """Every example joins every step independently with probability `sampling_prob`.
 
-    Args:
-        sampling_prob: q in (0, 1].
-        max_examples_per_user: m for a claim about users, who have at most m examples each: what is made is
-            then a `UserPoisson`.
-        truncated_batch_size: B, for batches of at most so many examples, with `dataset_size`: what is made is
-            then a
-            `TruncatedPoisson`, for `Adjacency.ZERO_OUT` alone.
-        dataset_size: n, with `truncated_batch_size` alone.
+    With `max_examples_per_user` the claim is about users: two datasets are neighbours if one has all examples
+    of one user more. How many of them are in a batch is binomial.
 
-    Example:
+    With `truncated_batch_size` and `dataset_size` sampling is truncated: of a batch of more than B examples,
+    B are kept, uniformly. This is for `Adjacency.ZERO_OUT`: an example whose gradient is zero in one of two
+    neighbours keeps its coin, and its place in a batch.
+
+    Args:
+        sampling_prob: q in (0, 1], of each coin. With `max_examples_per_user` below 1: with q = 1 nothing is
+            sampled, and m examples are one of norm m. With q = 1 truncated batches are of one size, B,
+            without replacement.
+        max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each; None
+            for a claim about examples.
+        truncated_batch_size: B, in [1, dataset_size - 1], for batches of at most so many examples; None
+            without a limit.
+        dataset_size: n, the number of examples, in [2, 2^53], a public number; with `truncated_batch_size`
+            alone.
+
+    Raises:
+        InvalidParameterError: on a bad argument, or half of the settings of truncated batches.
+        UnsupportedCombinationError: for truncated batches and users with several examples.
+
+    Examples:
         >>> import dpmech as dm
         >>> found = dm.epsilon(dm.Identity(12), 1.0, 1e-5, participation=dm.Poisson(sampling_prob=0.1))
         >>> f"{found.upper:.3f}"
         '3.021'
+        >>> users = dm.Poisson(0.1, max_examples_per_user=4)
+        >>> users, users.unit
+        (Poisson(sampling_prob=0.1, max_examples_per_user=4), <Unit.USER: 'user'>)
+        >>> truncated = dm.Poisson(0.01, truncated_batch_size=120, dataset_size=10_000).truncation
+        >>> f"{truncated.truncated[1]:.4f}", f"{truncated.expected_batch_size:.2f}"
+        ('0.0275', '99.90')
     """
 
     sampling_prob: float
-    max_examples_per_user: dataclasses.InitVar[int | None] = None
-    truncated_batch_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
-    dataset_size: dataclasses.InitVar[int | None] = dataclasses.field(default=None, kw_only=True)
+    max_examples_per_user: int | None = None
+    truncated_batch_size: int | None = dataclasses.field(default=None, kw_only=True)
+    dataset_size: int | None = dataclasses.field(default=None, kw_only=True)
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
-    every_step_alike: ClassVar[bool] = True
     plan_name: ClassVar[str] = "poisson"
+    plan_settings: ClassVar[tuple[str, ...]] = ("max_examples_per_user", "truncated_batch_size")
+    plan_sizes: ClassVar[tuple[str, ...]] = ("dataset_size",)
 
-    def __new__(
-        cls,
-        sampling_prob: float = 1.0,
-        max_examples_per_user: int | None = None,
-        *,
-        truncated_batch_size: int | None = None,
-        dataset_size: int | None = None,
-    ) -> Self:
-        """Itself, or what is asked for: a `UserPoisson`, or a `TruncatedPoisson`."""
-        if truncated_batch_size is not None or dataset_size is not None:
-            check_truncated(max_examples_per_user, truncated_batch_size, dataset_size)
-            return TruncatedPoisson(sampling_prob, truncated_batch_size, dataset_size)  # type: ignore[return-value,arg-type]  # not initialised again; both are there
-        if max_examples_per_user is None:
-            return super().__new__(cls)
-        return UserPoisson(sampling_prob, max_examples_per_user)  # type: ignore[return-value]  # not initialised again
+    def __post_init__(self) -> None:
+        users = self.max_examples_per_user is not None
+        if self.truncated_batch_size is not None or self.dataset_size is not None:
+            self._check_truncated()
+        prob = check_sampling_prob(self.sampling_prob, below_one=users)
+        object.__setattr__(self, "sampling_prob", prob)
+        object.__setattr__(self, "max_examples_per_user", check_examples_per_user(self.max_examples_per_user))
 
-    def __post_init__(
-        self, max_examples_per_user: int | None, truncated_batch_size: int | None, dataset_size: int | None
-    ) -> None:
-        del max_examples_per_user, truncated_batch_size, dataset_size
-        object.__setattr__(self, "sampling_prob", check_sampling_prob(self.sampling_prob))
+    def _check_truncated(self) -> None:
+        if self.max_examples_per_user is not None:
+            raise UnsupportedCombinationError(
+                "no theorem here covers batches that are cut down and users with several examples: which of "
+                "these are kept depends on each other",
+                supported="Poisson with max_examples_per_user, or with truncated_batch_size and dataset_size",
+            )
+        if self.truncated_batch_size is None or self.dataset_size is None:
+            name = "truncated_batch_size" if self.truncated_batch_size is None else "dataset_size"
+            raise InvalidParameterError(
+                name, None, "given: truncated_batch_size and dataset_size belong together"
+            )
+        size = check_integer("dataset_size", self.dataset_size, minimum=2, maximum=_LARGEST_DATASET)
+        most = check_integer("truncated_batch_size", self.truncated_batch_size, minimum=1)
+        if most >= size:
+            raise InvalidParameterError(
+                "truncated_batch_size",
+                most,
+                f"less than dataset_size={size}",
+                "; where no batch can be too large, it is Poisson(sampling_prob)",
+            )
+        object.__setattr__(self, "truncated_batch_size", most)
+        object.__setattr__(self, "dataset_size", size)
 
     @property
     def certain(self) -> bool:
         """Whether everyone joins every step."""
-        return self.sampling_prob == 1.0
+        return self.sampling_prob == 1.0 and self.truncated_batch_size is None
+
+    @property
+    def examples(self) -> int:
+        """All m of a user may be in one batch."""
+        return 1 if self.max_examples_per_user is None else self.max_examples_per_user
+
+    @property
+    def unit(self) -> Unit | None:
+        """Users, where they have several examples."""
+        return None if self.max_examples_per_user is None else Unit.USER
+
+    @property
+    def every_step_alike(self) -> bool:
+        """Of examples, unless batches are truncated."""
+        return self.max_examples_per_user is None and self.truncated_batch_size is None
+
+    @property
+    def add_remove_refused(self) -> str | None:
+        """Truncation is for ZERO_OUT alone."""
+        if self.truncated_batch_size is None:
+            return None
+        return (
+            "whether others are kept depends on whether an example is drawn, so that one which is missing "
+            "changes whose gradients are added, and how many examples there are, on which the bound rests"
+        )
+
+    @functools.cached_property
+    def truncation(self) -> Truncation | None:
+        """What truncation does to one example; None where batches are not truncated."""
+        if self.truncated_batch_size is None or self.dataset_size is None:
+            return None
+        return Truncation.of(self.sampling_prob, self.truncated_batch_size, self.dataset_size)
 
     def pattern(self, n: int) -> Pattern:
         """One release; the accountant composes."""
@@ -80,80 +147,44 @@ class Poisson(Participation):
         return n
 
     def requirement(self, n: int) -> str:
-        """An independent coin for each example and step."""
+        """An independent coin for each example and step; who is kept of a user, and of a batch."""
         del n
+        if self.max_examples_per_user is not None:
+            return (
+                f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training "
+                "and without regard to the data of others; an example belongs to one user. At every step "
+                f"every example kept joins independently with probability {self.sampling_prob!r}; which ones "
+                "did is kept secret."
+            )
+        if self.truncated_batch_size is not None:
+            return (
+                f"The dataset has exactly {self.dataset_size} examples, which is public; one whose data are "
+                "withdrawn keeps its place in it, with gradients of zero. At every step draw every example "
+                f"independently with probability {self.sampling_prob!r}; where more than "
+                f"{self.truncated_batch_size} are drawn, keep {self.truncated_batch_size} of them, chosen "
+                "uniformly and without regard to their data. Which ones were drawn, how many, and which were "
+                "kept is kept secret."
+            )
         return (
             "At every step every example joins independently with probability "
             f"{self.sampling_prob!r}; which ones did is kept secret."
         )
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
-        """The sampling probability of the plan."""
-        del epochs, steps_per_epoch, settings
-        return cls(sampling_prob)
-
-
-@dataclasses.dataclass(frozen=True)
-class UserPoisson(Participation):
-    """Every example joins every step independently, and a user has at most so many of them.
-
-    It is what `Poisson(q, max_examples_per_user=m)` makes. The claim is about users: two datasets are
-    neighbours if one has all examples of one user more. How many of them are in a batch is binomial.
-
-    Args:
-        sampling_prob: q in (0, 1). With q = 1 nothing is sampled, and m examples are one of norm m.
-        max_examples_per_user: m >= 1, at most 1000.
-
-    Example:
-        >>> import dpmech as dm
-        >>> participation = dm.Poisson(0.1, max_examples_per_user=4)
-        >>> participation, participation.unit
-        (UserPoisson(sampling_prob=0.1, max_examples_per_user=4), <Unit.USER: 'user'>)
-    """
-
-    sampling_prob: float
-    max_examples_per_user: int
-    random: ClassVar[bool] = True
-    per_release: ClassVar[bool] = True
-    unit: ClassVar[Unit | None] = Unit.USER
-    plan_name: ClassVar[str] = "user-poisson"
-    plan_settings: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
-    plan_due: ClassVar[tuple[str, ...]] = ("max_examples_per_user",)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling_prob", check_sampling_prob(self.sampling_prob, below_one=True))
-        object.__setattr__(self, "max_examples_per_user", check_examples_per_user(self.max_examples_per_user))
-
-    @property
-    def examples(self) -> int:
-        """All m may be in one batch."""
-        return self.max_examples_per_user
-
-    def pattern(self, n: int) -> Pattern:
-        """One release; the accountant composes."""
-        return Pattern(n, 1)
-
-    def releases(self, n: int) -> int:
-        """All n."""
-        return n
-
-    def requirement(self, n: int) -> str:
-        """At most so many examples a user, and an independent coin for each example and step."""
-        del n
-        return (
-            f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training and "
-            "without regard to the data of others; an example belongs to one user. At every step every "
-            f"example kept joins independently with probability {self.sampling_prob!r}; which ones did is "
-            "kept secret."
+    def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
+        """The sampling probability of the plan, and its dataset where batches are truncated."""
+        del epochs, steps_per_epoch
+        most = settings["truncated_batch_size"]
+        return cls(
+            sampling_prob,
+            settings["max_examples_per_user"],
+            truncated_batch_size=most,
+            dataset_size=None if most is None else settings["dataset_size"],
         )
 
     @classmethod
-    def planned(
-        cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Mapping[str, int | None]
-    ) -> Self:
-        """The sampling probability of the plan."""
-        del epochs, steps_per_epoch
-        return cls(sampling_prob, needed_setting(cls, settings, "max_examples_per_user"))
+    def of_entries(cls, entries: Mapping[str, Any]) -> Self:
+        """The size of the dataset is a field of truncated batches alone."""
+        if entries.get("truncated_batch_size") is None:
+            entries = {name: value for name, value in entries.items() if name != "dataset_size"}
+        return super().of_entries(entries)

@@ -257,7 +257,7 @@ SCHEMES = {
     "SingleParticipation": (dm.SingleParticipation(), None, ALL, {}),
     "FixedEpochs": (dm.FixedEpochs(2), None, ALL, {}),
     "Poisson": (dm.Poisson(0.3), dm.Identity(N), SAMPLED, {}),
-    "TruncatedPoisson": (
+    "Poisson, truncated": (
         dm.Poisson(0.7, truncated_batch_size=3, dataset_size=6),
         dm.Identity(N),
         (ZERO_OUT,),
@@ -267,7 +267,7 @@ SCHEMES = {
     "BMinSep": (dm.BMinSep(2, 0.5), dm.Identity(N), SAMPLED, {"searched": True, "slow": True}),
     "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), SAMPLED, {}),
     "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.methods.Rdp()}),
-    "FreshBallsInBins": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),
+    "BallsInBins, fresh": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),
 }
 
 for _name, (_participation, _strategy, _adjacencies, _settings) in SCHEMES.items():
@@ -341,7 +341,7 @@ def _(run):
 
 @feature(
     "users, Poisson",
-    "participation: UserPoisson",
+    "participation: Poisson",
     "export: UserExamples",
     participation=dm.Poisson(0.4, max_examples_per_user=2),
     strategy=dm.Identity(N),
@@ -355,7 +355,7 @@ def _(run):
 
 @feature(
     "users, Poisson, more than are kept",
-    "participation: UserPoisson",
+    "participation: Poisson",
     participation=dm.Poisson(0.4, max_examples_per_user=2),
     strategy=dm.Identity(N),
     adjacencies=SAMPLED,
@@ -370,7 +370,7 @@ def _(run):
 
 @feature(
     "users, MinSep",
-    "participation: UserMinSep",
+    "participation: MinSep",
     participation=dm.MinSep(2, max_examples_per_user=2),
     records=2,
     shrinks=2.0,  # two neighbouring records are never in one batch
@@ -381,7 +381,7 @@ def _(run):
 
 @feature(
     "users, MinSep, hooks",
-    "participation: UserMinSep",
+    "participation: MinSep",
     participation=dm.MinSep(1, max_examples_per_user=2),
     strategy=dm.Identity(N),
     records=2,
@@ -393,7 +393,7 @@ def _(run):
 
 @feature(
     "users, CyclicPoisson",
-    "participation: UserCyclicPoisson",
+    "participation: CyclicPoisson",
     participation=dm.CyclicPoisson(0.6, 2, max_examples_per_user=2),
     strategy=dm.SquareRoot(N, 2),
     adjacencies=SAMPLED,
@@ -406,7 +406,7 @@ def _(run):
 
 @feature(
     "users, BallsInBins",
-    "participation: UserBallsInBins",
+    "participation: BallsInBins",
     participation=dm.BallsInBins(3, max_examples_per_user=2),
     strategy=dm.LambdaCGD(6, 0.5),
     adjacencies=SAMPLED,

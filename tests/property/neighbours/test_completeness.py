@@ -1,6 +1,7 @@
 """Whatever the library offers for training is tried by some feature: the lists are the library's own."""
 
 import ast
+import dataclasses
 import inspect
 import pathlib
 import typing
@@ -104,13 +105,17 @@ def test_clipping_rules():
 
 
 def test_participations_and_their_samplers():
-    own = {one.__name__ for one in kinds() if one.__module__.startswith("dpmech.")}
-    tried = {
-        type(one.mechanism(one.adjacencies[0]).participation).__name__: one.mechanism(one.adjacencies[0])
-        for one in FEATURES.values()
-    }
-    assert set(tried) >= own
-    assert covered("participation") | {"MinSep"} == own
+    own = {one for one in kinds() if one.__module__.startswith("dpmech.")}
+    mechanisms = [one.mechanism(one.adjacencies[0]) for one in FEATURES.values()]
+    tried = {(type(one.participation), *one.participation.given()): one for one in mechanisms}
+    # Every field that may be left out is said somewhere, and not said somewhere else.
+    for kind in own:
+        said = [set(names) for one, *names in tried if one is kind]
+        assert set.union(*said) == {field.name for field in dataclasses.fields(kind)}
+        assert set.intersection(*said) == {
+            field.name for field in dataclasses.fields(kind) if field.default is dataclasses.MISSING
+        }
+    assert covered("participation") | {"MinSep"} == {one.__name__ for one in own}
     classes = set()
     for mechanism in tried.values():
         participation = mechanism.participation

@@ -4,11 +4,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from dpmech.schemes.releases import least_of_a_group
 
 import dpmech as dm
 from dpmech.methods import Exact, Method, Pld
 from dpmech.schemes import accountant_for, effective_method, method_among, unsampled_method
-from dpmech.schemes.releases import least_of_a_group
 
 BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
 

@@ -132,6 +132,28 @@ def test_bad_claims_are_refused(changes, message):
     [
         ({}, dm.Poisson(0.1), 5),
         ({"sampling_prob": None, "dataset_size": 100, "batch_size": 5}, dm.Poisson(0.05), 5),
+        ({"max_examples_per_user": 3}, dm.Poisson(0.1, 3), 5),
+        (
+            {"sampling_prob": None, "dataset_size": 100, "batch_size": 5, "max_examples_per_user": 3},
+            dm.Poisson(0.05, 3),
+            5,
+        ),
+        (
+            {
+                "sampling_prob": None,
+                "dataset_size": 100,
+                "batch_size": 5,
+                "truncated_batch_size": 8,
+                "adjacency": "zero_out",
+            },
+            dm.Poisson(0.05, truncated_batch_size=8, dataset_size=100),
+            5,
+        ),
+        (
+            {"dataset_size": 100, "truncated_batch_size": 8, "adjacency": "zero_out"},
+            dm.Poisson(0.1, truncated_batch_size=8, dataset_size=100),
+            5,
+        ),
         (
             {"sampling_prob": None, "steps": None, "dataset_size": 100, "batch_size": 30, "epochs": 2},
             dm.Poisson(0.3),
@@ -148,6 +170,11 @@ def test_bad_claims_are_refused(changes, message):
         ({"sampling": "epochs", "sampling_prob": None, "epochs": 5}, dm.FixedEpochs(5), 5),
         ({"sampling": "cyclic-poisson", "cycle": 2}, dm.CyclicPoisson(0.1, 2), 5),
         ({"sampling": "balls-in-bins", "sampling_prob": None, "bins": 5}, dm.BallsInBins(5), 5),
+        (
+            {"sampling": "balls-in-bins", "sampling_prob": None, "bins": 5, "fresh": True},
+            dm.BallsInBins(5, fresh=True),
+            5,
+        ),
         (
             {
                 "sampling": "cyclic-poisson",
@@ -209,6 +236,7 @@ def test_a_noise_multiplier_is_that_of_opacus(tmp_path):
         ({"claimed_eps": None}, "claimed_eps must be given"),
         ({"sampling": "shuffled"}, "sampling"),
         ({"sampling_prob": None}, "batch_size and dataset_size"),
+        ({"dataset_size": 100}, "truncated_batch_size must be given"),
         ({"sampling": "min-sep", "sampling_prob": None}, "min_sep must be given"),
         ({"steps": None}, "steps must be given"),
         ({"sigma": None}, "noise_multiplier"),

@@ -114,7 +114,7 @@ def test_cells_keep_their_mass_and_mean():
 
 
 IDENTITY = {"type": "Identity", "n": 40}
-ROUNDS = {"type": "FreshBallsInBins", "bins": 10}
+ROUNDS = {"type": "BallsInBins", "fresh": True, "bins": 10}
 ONCE = {"type": "BallsInBins", "bins": 10}
 
 
@@ -163,12 +163,12 @@ def test_of_columns_of_different_lengths_the_longest_counts(tmp_path, monkeypatc
 def test_other_entries_of_the_participation_are_refused(tmp_path):
     for wrong in ({"bins": 7}, {"bins": 10, "more": 1}):
         with pytest.raises(BadDocument):
-            verdict(tmp_path, IDENTITY, {"type": "FreshBallsInBins", **wrong}, 1.4, 0.5)
+            verdict(tmp_path, IDENTITY, {"type": "BallsInBins", "fresh": True, **wrong}, 1.4, 0.5)
 
 
 def test_one_bin_is_the_gaussian_mechanism(tmp_path):
-    for kind in ("BallsInBins", "FreshBallsInBins"):
-        found = verdict(tmp_path, IDENTITY, {"type": kind, "bins": 1}, 10.0, 1e-2)
+    for fresh in (False, True):
+        found = verdict(tmp_path, IDENTITY, {"type": "BallsInBins", "bins": 1, "fresh": fresh}, 10.0, 1e-2)
         assert "Gaussian" in found.reason
 
 

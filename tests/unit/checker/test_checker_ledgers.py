@@ -26,7 +26,7 @@ SIZES = dm.calibrate_sigma(
     dm.Identity(4),
     2.0,
     1e-4,
-    participation=dm.TruncatedPoisson(0.3, 9, 12),
+    participation=dm.Poisson(0.3, truncated_batch_size=9, dataset_size=12),
     adjacency=dm.Adjacency.ZERO_OUT,
 )
 CHOSEN = dm.PrivacyBudget(8.0, 1e-3)

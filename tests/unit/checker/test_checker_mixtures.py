@@ -463,7 +463,7 @@ def test_bins_add_up_the_columns_of_their_steps(strategy, matrix):
     check_gram(mixtures_of(strategy, {"type": "BallsInBins", "bins": 2}), means, [0.5, 0.5])
     # Users with two examples: both in one bin, or one in each.
     users = np.stack([2 * means[0], means[0] + means[1], 2 * means[1]])
-    record = {"type": "UserBallsInBins", "bins": 2, "max_examples_per_user": 2}
+    record = {"type": "BallsInBins", "bins": 2, "max_examples_per_user": 2}
     check_gram(mixtures_of(strategy, record), users, [0.25, 0.5, 0.25])
 
 
@@ -592,9 +592,9 @@ def test_wide_mixtures_have_no_lower_one(monkeypatch):
         ({**LAMBDA, "n": 20_000}, {"type": "BallsInBins", "bins": 10_000}),
         (
             {"type": "Identity", "n": 400},
-            {"type": "UserBallsInBins", "bins": 200, "max_examples_per_user": 9},
+            {"type": "BallsInBins", "bins": 200, "max_examples_per_user": 9},
         ),
-        (LAMBDA, {"type": "FreshBallsInBins", "bins": 2}),
+        (LAMBDA, {"type": "BallsInBins", "fresh": True, "bins": 2}),
         ({**LAMBDA, "n": 40}, {"type": "BMinSep", "min_sep": 2, "sampling_prob": 0.5}),
     ],
 )
@@ -622,7 +622,7 @@ def test_larger_mixtures_have_fewer_components_at_once(monkeypatch):
 )
 def test_entries_near_the_ends_of_float64_are_not_checked(strategy):
     with pytest.raises(NotChecked, match="1e-100"):
-        mixtures_of(strategy, {"type": "UserBallsInBins", "bins": 2, "max_examples_per_user": 1})
+        mixtures_of(strategy, {"type": "BallsInBins", "bins": 2, "max_examples_per_user": 1})
 
 
 @pytest.mark.parametrize(

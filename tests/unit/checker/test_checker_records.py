@@ -14,7 +14,7 @@ from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, d
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
-from tests.support.checker_files import certificate, plain, with_checksum
+from tests.support.checker_files import certificate, filled, plain, with_checksum
 
 STRATEGY = dm.LambdaCGD(12, 0.5)
 
@@ -168,7 +168,7 @@ def swapped(participation, sigma, eps, steps, most=1, apart=None, strategy=None)
     """The honest record with another certificate, and eps as stated for its steps."""
     document = copy.deepcopy(HONEST)
     claim = document["certificate"]["claim"]
-    claim |= {"participation": plain(participation), "sigma": plain(sigma), "coefficients": {}}
+    claim |= {"participation": plain(filled(participation)), "sigma": plain(sigma), "coefficients": {}}
     claim["strategy"] = plain(strategy or {"type": "Identity", "n": 12})
     run = {"steps": steps, "most_participations": most, "smallest_separation": apart}
     document["run"] |= run
@@ -177,7 +177,7 @@ def swapped(participation, sigma, eps, steps, most=1, apart=None, strategy=None)
 
 
 SEP = {"type": "BMinSep", "min_sep": 3, "sampling_prob": 0.2}
-BINS, FRESH = {"type": "BallsInBins", "bins": 6}, {"type": "FreshBallsInBins", "bins": 6}
+BINS, FRESH = {"type": "BallsInBins", "bins": 6}, {"type": "BallsInBins", "fresh": True, "bins": 6}
 
 
 @pytest.mark.parametrize(
@@ -203,6 +203,22 @@ def test_of_random_allocations_an_epoch_that_was_begun_is_whole(participation, s
 def test_an_epoch_of_random_bins_is_proved_and_refuted():
     assert checked(swapped(BINS, 1.6, 1.6, 1), seconds=60.0).parts[1].kind is Kind.PROVED
     assert checked(swapped(BINS, 1.6, 0.8, 1), seconds=60.0).kind is Kind.REFUTED
+
+
+@pytest.mark.parametrize(
+    "entries", [{}, {"bins": "x"}, {"min_sep": "x"}, {"epochs": 0}, {"max_examples_per_user": 2.5}]
+)
+def test_a_run_under_an_unknown_participation_is_not_checked(entries):
+    document = swapped({"type": "OneStep", **entries}, 8.0, 1.5, 9, 2, 1)
+    verdict = checked(document)
+    assert verdict.kind is Kind.NOT_CHECKED
+    assert "the participation 'OneStep' is unknown" in verdict.reason
+    assert verdict.unchecked[0].startswith("whether the run followed the claim")
+    assert checked(document["certificate"]).kind is Kind.NOT_CHECKED
+    side = {end: plain([0.0]) for end in ("eps", "lower", "upper")}
+    several = {"guarantee": {}, "by": {}, "curves": [{"times": 3, "remove": side, "add": side}]}
+    document["certificate"]["evidence"]["profile"] = several
+    assert checked(document).kind is Kind.NOT_CHECKED
 
 
 def test_how_far_apart_steps_in_bins_are(monkeypatch):
@@ -248,8 +264,8 @@ def claim_with(participation, n=12):
         ({"type": "FixedEpochs", "epochs": 1}, (1, 12, True)),
         ({"type": "BallsInBins", "bins": 4}, (3, 4, True)),
         ({"type": "BallsInBins", "bins": 1}, (12, 1, True)),
-        ({"type": "UserBallsInBins", "bins": 4, "max_examples_per_user": 2}, (3, 4, True)),
-        ({"type": "FreshBallsInBins", "bins": 4}, (3, 1, False)),
+        ({"type": "BallsInBins", "bins": 4, "max_examples_per_user": 2}, (3, 4, True)),
+        ({"type": "BallsInBins", "fresh": True, "bins": 4}, (3, 1, False)),
         ({"type": "MinSep", "min_sep": 5, "max_participations": None}, (3, 5, False)),
         ({"type": "MinSep", "min_sep": 1, "max_participations": 1}, (1, 1, False)),
         ({"type": "BMinSep", "min_sep": 5, "sampling_prob": 0.1}, (3, 5, False)),
@@ -275,7 +291,7 @@ def test_how_often_and_how_far_apart_one_example_may_take_part(participation, li
 def test_the_claim_on_the_first_steps(participation, steps, covered, own):
     stopped = records._stopped(claim_with(participation), steps, 0.5)
     assert (stopped.strategy.n, stopped.eps) == (covered, 0.5)
-    assert stopped.participation == participation | own
+    assert stopped.participation == filled(participation) | own
 
 
 def test_a_run_of_no_steps_costs_nothing_and_one_of_one_step_does():
@@ -506,7 +522,7 @@ def test_nodes_are_decided_while_there_is_time(monkeypatch):
 
 def test_nodes_of_fresh_bins_are_not_checked():
     document = with_nodes(1.1)
-    document["claim"]["participation"] = {"type": "FreshBallsInBins", "bins": 12}
+    document["claim"]["participation"] = filled({"type": "BallsInBins", "fresh": True, "bins": 12})
     verdict = checked(document, seconds=1.0)
     assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked
 
@@ -519,7 +535,7 @@ def test_nodes_of_every_mechanism_are_decided():
         document["claim"]["sigma"] = plain(noise)
         verdict = checked(document, seconds=1.0)
         assert (verdict.kind, verdict.failure) == (kind, 0.0)
-    document["claim"]["participation"] = {"type": "Poisson", "sampling_prob": plain(1e-3)}
+    document["claim"]["participation"] = filled({"type": "Poisson", "sampling_prob": plain(1e-3)})
     assert "10 of 10 upper ends of the profile hold" in checked(document, seconds=20.0).reason
 
 

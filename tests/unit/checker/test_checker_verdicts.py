@@ -17,7 +17,7 @@ from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer, Work
 from dpmech.checker.documents import decode
 from dpmech.checker.pairs import sampled_curve
-from tests.support.checker_files import certificate, plain, with_checksum, write
+from tests.support.checker_files import certificate, filled, plain, with_checksum, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))
 IDENTITY, LAMBDA = {"type": "Identity", "n": 12}, {"type": "LambdaCGD", "n": 12, "lam": 0.5}
@@ -90,7 +90,7 @@ GAUSSIAN = 0.6002290722  # for eps 8, delta 1e-5 at sensitivity 1
         (IDENTITY, {"type": "MinSep", "min_sep": 5, "max_participations": 2}, {}, 2**0.5),
         (
             IDENTITY,
-            {"type": "UserMinSep", "min_sep": 5, "max_participations": 2, "max_examples_per_user": 3},
+            {"type": "MinSep", "min_sep": 5, "max_participations": 2, "max_examples_per_user": 3},
             {},
             3 * 2**0.5,
         ),
@@ -99,12 +99,12 @@ GAUSSIAN = 0.6002290722  # for eps 8, delta 1e-5 at sensitivity 1
         (IDENTITY, {"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 50}, {}, 1.0),
         (
             IDENTITY,
-            {"type": "UserPoisson", "sampling_prob": 1.0, "max_examples_per_user": 2},
+            {"type": "Poisson", "sampling_prob": 1.0, "max_examples_per_user": 2},
             {},
             2 * 12**0.5,
         ),
         (IDENTITY, {"type": "BallsInBins", "bins": 1}, {}, 12**0.5),
-        (IDENTITY, {"type": "UserBallsInBins", "bins": 1, "max_examples_per_user": 2}, {}, 2 * 12**0.5),
+        (IDENTITY, {"type": "BallsInBins", "bins": 1, "max_examples_per_user": 2}, {}, 2 * 12**0.5),
         (
             IDENTITY,
             {"type": "FixedSizeBatches", "dataset_size": 9, "batch_size": 9},
@@ -135,13 +135,23 @@ NOT_COVERED = [
     (LAMBDA, {"type": "CyclicPoisson", "sampling_prob": 0.1, "cycle": 3}, {}),
     (LAMBDA, {"type": "BallsInBins", "bins": 3}, {"adjacency": "replace_one"}),
     ({"type": "BandedToeplitz", "n": 4, "coefs": [1.0, -0.5]}, {"type": "BallsInBins", "bins": 2}, {}),
+    (IDENTITY, {"type": "Poisson", "sampling_prob": 0.1, "truncated_batch_size": 3, "dataset_size": 9}, {}),
     (
         IDENTITY,
-        {"type": "TruncatedPoisson", "sampling_prob": 0.1, "truncated_batch_size": 3, "dataset_size": 9},
-        {},
+        {
+            "type": "Poisson",
+            "sampling_prob": 0.1,
+            "max_examples_per_user": 2,
+            "truncated_batch_size": 3,
+            "dataset_size": 9,
+        },
+        {"adjacency": "zero_out"},
     ),
+    (IDENTITY, {"type": "BallsInBins", "bins": 3, "fresh": True, "max_examples_per_user": 2}, {}),
+    (IDENTITY, {"type": "BallsInBins", "bins": 1, "fresh": True, "max_examples_per_user": 2}, {}),
     (IDENTITY, {"type": "FixedSizeBatches", "dataset_size": 9, "batch_size": 3}, {}),
     (IDENTITY, {"type": "Shuffled"}, {}),
+    (IDENTITY, {"type": "UserPoisson", "sampling_prob": 0.1, "max_examples_per_user": 2}, {}),
     ({"type": "Identity", "n": 10**8}, {"type": "EveryStep"}, {}),
 ]
 
@@ -163,17 +173,42 @@ def test_without_a_theorem_nothing_is_proved_however_large_the_noise(
         ({"type": "FixedEpochs", "epochs": 5}, {}),
         ({"type": "MinSep", "min_sep": 13, "max_participations": None}, {}),
         ({"type": "MinSep", "min_sep": 2, "max_participations": 0}, {}),
-        ({"type": "UserPoisson", "sampling_prob": 0.1, "max_examples_per_user": 2}, {"unit": "example"}),
+        ({"type": "Poisson", "sampling_prob": 0.1, "max_examples_per_user": 2}, {"unit": "example"}),
         ({"type": "Poisson", "sampling_prob": 1.5}, {}),
+        ({"type": "Poisson", "sampling_prob": 0.1, "truncated_batch_size": 9, "dataset_size": 9}, {}),
+        ({"type": "Poisson", "sampling_prob": 0.1, "truncated_batch_size": 3}, {"adjacency": "zero_out"}),
+        ({"type": "Poisson", "sampling_prob": 0.1, "dataset_size": 9}, {"adjacency": "zero_out"}),
+        ({"type": "Poisson", "sampling_prob": 0.1, "dataset_size": 9}, {"dataset_size": 8}),
+        ({"type": "Poisson", "sampling_prob": 0.1, "max_examples_per_user": True}, {}),
+        ({"type": "BallsInBins", "bins": 3, "fresh": None}, {}),
+        ({"type": "BallsInBins", "bins": 3, "fresh": 1}, {}),
         (
-            {"type": "TruncatedPoisson", "sampling_prob": 0.1, "truncated_batch_size": 9, "dataset_size": 9},
-            {},
+            {"type": "BallsInBins", "bins": 3, "max_examples_per_user": 2},
+            {"unit": "example", "adjacency": "replace_one"},
         ),
     ],
 )
 def test_participations_that_are_none_are_refused(tmp_path, participation, changes):
     with pytest.raises(BadDocument):
         verdict_of(tmp_path, IDENTITY, participation, 8.0, 1e-5, 2.0, **changes)
+
+
+@pytest.mark.parametrize(
+    "participation",
+    [
+        {"type": "MinSep", "min_sep": 2, "max_participations": None},
+        {"type": "Poisson", "sampling_prob": 0.1},
+        {"type": "CyclicPoisson", "sampling_prob": 0.1, "cycle": 2},
+        {"type": "BallsInBins", "bins": 3},
+    ],
+)
+def test_every_entry_of_a_participation_has_to_be_there(tmp_path, participation):
+    whole = filled(participation)
+    assert len(whole) > len(participation)
+    for name in set(whole) - {"type"}:
+        short = {key: value for key, value in whole.items() if key != name}
+        with pytest.raises(BadDocument, match="the participation has the entries"):
+            verdict_of(tmp_path, IDENTITY, participation, 8.0, 1e-5, 2.0, participation=short)
 
 
 def test_noise_counts_over_the_columns(tmp_path):
@@ -377,12 +412,7 @@ def test_lattices_become_finer_only_while_they_may_decide(tmp_path, monkeypatch)
     ups, downs = [], []
     counting(monkeypatch, "law_above", ups)
     counting(monkeypatch, "law_below", downs)
-    participation = {
-        "type": "TruncatedPoisson",
-        "sampling_prob": 0.3,
-        "truncated_batch_size": 4,
-        "dataset_size": 12,
-    }
+    participation = {"type": "Poisson", "sampling_prob": 0.3, "truncated_batch_size": 4, "dataset_size": 12}
     plan = {"type": "Identity", "n": 4}, participation, 1.0
 
     def seen(delta):
@@ -513,22 +543,22 @@ def shape_of(participation, strategy=LAMBDA, sigma=2.0, **changes):
         ({"type": "MinSep", "min_sep": 5, "max_participations": 2}, [0, 5], 1),
         ({"type": "MinSep", "min_sep": 12, "max_participations": None}, [0], 1),
         (
-            {"type": "UserMinSep", "min_sep": 5, "max_participations": None, "max_examples_per_user": 1},
+            {"type": "MinSep", "min_sep": 5, "max_participations": None, "max_examples_per_user": 1},
             [0, 5, 10],
             1,
         ),
         (
-            {"type": "UserMinSep", "min_sep": 6, "max_participations": None, "max_examples_per_user": 3},
+            {"type": "MinSep", "min_sep": 6, "max_participations": None, "max_examples_per_user": 3},
             [0, 6],
             3,
         ),
         ({"type": "Poisson", "sampling_prob": 1.0}, range(12), 1),
-        ({"type": "UserPoisson", "sampling_prob": 1.0, "max_examples_per_user": 2}, range(12), 2),
+        ({"type": "Poisson", "sampling_prob": 1.0, "max_examples_per_user": 2}, range(12), 2),
         ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 1}, range(12), 1),
         ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 5}, [0, 5, 10], 1),
         ({"type": "CyclicPoisson", "sampling_prob": 1.0, "cycle": 40}, [0], 1),
         ({"type": "BallsInBins", "bins": 1}, range(12), 1),
-        ({"type": "UserBallsInBins", "bins": 1, "max_examples_per_user": 2}, range(12), 2),
+        ({"type": "BallsInBins", "bins": 1, "max_examples_per_user": 2}, range(12), 2),
     ],
 )
 def test_without_chance_the_shape_is_the_norm_of_the_worst_columns(participation, columns, examples):
@@ -577,7 +607,7 @@ def test_of_users_the_upper_curve_counts_from_above_and_the_lower_one_from_below
         return (lambda alpha: "upper"), (lambda alpha: "lower")
 
     monkeypatch.setattr(decide, "user_curve", curves)
-    kind = {"type": "UserPoisson"} if cycle == 1 else {"type": "UserCyclicPoisson", "cycle": cycle}
+    kind = {"type": "Poisson"} if cycle == 1 else {"type": "CyclicPoisson", "cycle": cycle}
     for examples in (1, 3):
         asked.clear()
         participation = kind | {"sampling_prob": 0.25, "max_examples_per_user": examples}
@@ -593,7 +623,7 @@ def test_the_smallest_and_the_largest_batches_are_read():
     fixed = {"type": "FixedSizeBatches", "dataset_size": 1, "batch_size": 1}
     assert isinstance(shape_of(fixed, IDENTITY, adjacency="replace_one"), decide.Gaussian)
     assert shape_of(fixed | {"dataset_size": 2}, IDENTITY, adjacency="replace_one").names
-    cut = {"type": "TruncatedPoisson", "sampling_prob": 0.5, "truncated_batch_size": 1, "dataset_size": 2}
+    cut = {"type": "Poisson", "sampling_prob": 0.5, "truncated_batch_size": 1, "dataset_size": 2}
     assert shape_of(cut, IDENTITY, adjacency="zero_out").names
     assert shape_of(
         cut | {"truncated_batch_size": 4, "dataset_size": 5}, IDENTITY, adjacency="zero_out"
@@ -613,8 +643,8 @@ def test_the_smallest_and_the_largest_batches_are_read():
 @pytest.mark.parametrize(
     "kind",
     [
-        {"type": "UserMinSep", "min_sep": 6, "max_participations": None},
-        {"type": "UserPoisson", "sampling_prob": 1.0},
+        {"type": "MinSep", "min_sep": 6, "max_participations": None},
+        {"type": "Poisson", "sampling_prob": 1.0},
     ],
 )
 def test_users_have_at_most_a_thousand_examples(kind):

@@ -162,7 +162,7 @@ def completed(line, incomplete):
 def test_completion_knows_commands_options_and_names():
     assert completed("", "c") == ["calibrate", "compare"]
     assert "--noise-multiplier" in completed("epsilon", "--n")
-    assert completed("calibrate --sampling", "ba") == ["balls-in-bins", "balls-in-bins-fresh"]
+    assert completed("calibrate --sampling", "ba") == ["balls-in-bins"]
     assert completed("calibrate --strategy", "b") == ["bsr", "bisr", "bandmf", "bandinv", "blt"]
     assert completed("ledger", "") == ["add", "add-counts", "remaining", "show"]
     source = CliRunner().invoke(cli.main, env={"_DPMECH_COMPLETE": "bash_source"})

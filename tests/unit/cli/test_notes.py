@@ -134,7 +134,7 @@ def test_every_estimate_is_named_once_and_every_large_eps():
     assert "a, b;" in notes[2]
 
 
-BOTH = "balls-in-bins,balls-in-bins-fresh"
+BOTH = "balls-in-bins,balls-in-bins:fresh"
 IDENTITY = CLEAN | {"dataset_size": "120", "batch_size": "30", "sampling": "balls-in-bins"}
 
 
@@ -153,7 +153,7 @@ def test_identity_under_one_allocation_is_told_what_a_new_one_would_need():
     said = re.search(
         r"identity needs sigma (\S+) under one allocation .* all 3 epochs; .* about (\S+) would", note
     )
-    assert "--sampling balls-in-bins-fresh" in note
+    assert "a new allocation every epoch (--fresh) about" in note
     sigma = json.loads(result.stdout)["sigma"]
     assert float(said[1]) == pytest.approx(sigma, rel=0.01)
     fresh = dm.delta(dm.Identity(12), 1.1 * float(said[2]), 2.0, participation=dm.BallsInBins(4, fresh=True))
@@ -166,7 +166,7 @@ def test_identity_under_one_allocation_is_told_what_a_new_one_would_need():
 def test_a_comparison_with_a_row_for_it_needs_no_note():
     one, both = (of_identity("compare", sampling=names) for names in ("balls-in-bins", BOTH))
     assert one.exit_code == both.exit_code == 0
-    assert "balls-in-bins-fresh" in json.loads(one.stdout)["notes"][0]
+    assert "--fresh" in json.loads(one.stdout)["notes"][0]
     found = json.loads(both.stdout)
     assert found["notes"] == []
     fixed, fresh = found["strategies"]

@@ -25,7 +25,7 @@ ALL = [
     dm.CyclicPoisson(0.1, 3, max_examples_per_user=3),
     dm.BallsInBins(3),
     dm.BallsInBins(3, max_examples_per_user=2),
-    dm.FreshBallsInBins(3),
+    dm.BallsInBins(3, fresh=True),
 ]
 
 
@@ -43,20 +43,20 @@ def test_every_schema_is_listed_here():
         (dm.MinSep(2, 2), 5, Pattern(2, 2)),
         (dm.MinSep(2, 99), 5, Pattern(2, 3)),
         (dm.MinSep(5), 5, Pattern(5, 1)),
-        (dm.UserMinSep(2, None, 4), 5, Pattern(2, 3)),
-        (dm.UserMinSep(2, 2, 4), 5, Pattern(2, 2)),
+        (dm.MinSep(2, None, max_examples_per_user=4), 5, Pattern(2, 3)),
+        (dm.MinSep(2, 2, max_examples_per_user=4), 5, Pattern(2, 2)),
         (dm.FixedEpochs(3), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.BallsInBins(2), 6, Pattern(2, 3, evenly_spaced=True)),
-        (dm.UserBallsInBins(2, 3), 6, Pattern(2, 3, evenly_spaced=True)),
-        (dm.FreshBallsInBins(2), 6, Pattern(1, 3)),
-        (dm.FreshBallsInBins(6), 6, Pattern(6, 1)),
+        (dm.BallsInBins(2, max_examples_per_user=3), 6, Pattern(2, 3, evenly_spaced=True)),
+        (dm.BallsInBins(2, fresh=True), 6, Pattern(1, 3)),
+        (dm.BallsInBins(6, fresh=True), 6, Pattern(6, 1)),
         (dm.Poisson(0.5), 6, Pattern(6, 1)),
-        (dm.UserPoisson(0.5, 3), 6, Pattern(6, 1)),
-        (dm.TruncatedPoisson(0.5, 3, 9), 6, Pattern(6, 1)),
+        (dm.Poisson(0.5, 3), 6, Pattern(6, 1)),
+        (dm.Poisson(0.5, truncated_batch_size=3, dataset_size=9), 6, Pattern(6, 1)),
         (dm.FixedSizeBatches(9, 3), 6, Pattern(6, 1)),
         (dm.BMinSep(4, 0.5), 6, Pattern(4, 2)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
-        (dm.UserCyclicPoisson(0.5, 2, 3), 6, Pattern(6, 1)),
+        (dm.CyclicPoisson(0.5, 2, max_examples_per_user=3), 6, Pattern(6, 1)),
     ],
 )
 def test_patterns(schema, n, pattern):
@@ -75,7 +75,9 @@ def test_json_round_trip(schema):
     "data", [None, 1, {}, {"type": "Participation"}, {"type": ["MinSep"]}, {"type": "Uniform"}]
 )
 def test_unknown_types_are_refused(data):
-    with pytest.raises(dm.InvalidParameterError, match="a mapping with type in BMinSep, BallsInBins, CyclicPoisson"):
+    with pytest.raises(
+        dm.InvalidParameterError, match="a mapping with type in BMinSep, BallsInBins, CyclicPoisson"
+    ):
         dm.Participation.from_dict(data)
 
 
@@ -88,8 +90,9 @@ def test_broken_json_is_refused(text):
 @pytest.mark.parametrize("schema", ALL, ids=repr)
 def test_frozen_hashable_and_explicit_in_repr(schema):
     assert len({schema, dataclasses.replace(schema)}) == 1
+    assert eval(repr(schema), vars(dm)) == schema
     for field in dataclasses.fields(schema):
-        assert f"{field.name}=" in repr(schema)
+        assert (f"{field.name}=" in repr(schema)) is (getattr(schema, field.name) != field.default)
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(schema, field.name, 1)
 
@@ -97,28 +100,21 @@ def test_frozen_hashable_and_explicit_in_repr(schema):
 def test_which_schemas_are_random():
     assert {type(schema) for schema in ALL if schema.random} == {
         dm.Poisson,
-        dm.UserPoisson,
-        dm.TruncatedPoisson,
         dm.FixedSizeBatches,
         dm.BMinSep,
         dm.CyclicPoisson,
-        dm.UserCyclicPoisson,
         dm.BallsInBins,
-        dm.UserBallsInBins,
-        dm.FreshBallsInBins,
     }
     releases = {type(schema) for schema in ALL if schema.per_release}
-    assert releases == {
-        dm.Poisson,
-        dm.UserPoisson,
-        dm.TruncatedPoisson,
-        dm.FixedSizeBatches,
-        dm.CyclicPoisson,
-        dm.UserCyclicPoisson,
-    }
-    of_users = {dm.UserPoisson, dm.UserCyclicPoisson, dm.UserMinSep, dm.UserBallsInBins}
-    assert {type(schema) for schema in ALL if schema.unit is not None} == of_users
-    assert {type(schema) for schema in ALL if schema.users_together} == {dm.UserCyclicPoisson}
+    assert releases == {dm.Poisson, dm.FixedSizeBatches, dm.CyclicPoisson}
+    of_users = [schema for schema in ALL if getattr(schema, "max_examples_per_user", None) is not None]
+    assert {type(schema) for schema in of_users} == {dm.Poisson, dm.CyclicPoisson, dm.MinSep, dm.BallsInBins}
+    assert of_users == [schema for schema in ALL if schema.unit is dm.Unit.USER]
+    assert of_users == [schema for schema in ALL if schema.examples > 1]
+    assert [schema for schema in ALL if schema.users_together] == [
+        dm.CyclicPoisson(0.1, 3, max_examples_per_user=3)
+    ]
+    assert [schema for schema in ALL if schema.every_step_alike] == [dm.Poisson(0.1)]
     sized = [schema for schema in ALL if schema.add_remove_refused]
     fixed = [schema for schema in sized if schema.replace_one_proved]
     assert [(one.batch_size, one.dataset_size) for one in fixed] == [(4, 20)]
@@ -147,11 +143,7 @@ def test_numpy_integers_become_ints():
         (lambda: dm.BallsInBins(0), r"bins must be an integer >= 1, got 0"),
         (lambda: dm.BallsInBins("3"), r"bins must be an integer >= 1, got '3'"),
         (lambda: dm.BallsInBins(3, fresh=1), r"fresh must be True or False, got 1"),
-        (lambda: dm.FreshBallsInBins(0), r"bins must be an integer >= 1, got 0"),
-        (
-            lambda: dm.FreshBallsInBins(3, fresh=False),
-            r"fresh must be True for a FreshBallsInBins, got False",
-        ),
+        (lambda: dm.BallsInBins(0, fresh=True), r"bins must be an integer >= 1, got 0"),
         (lambda: dm.Poisson(0.0), r"sampling_prob must be a finite number in \(0, 1\], got 0\.0"),
         (lambda: dm.Poisson(1.0000001), r"sampling_prob must be a finite number in \(0, 1\], got 1\.0000001"),
         (lambda: dm.Poisson(-0.1), r"sampling_prob must be a finite number in \(0, 1\]"),
@@ -176,7 +168,7 @@ def test_bad_arguments(build, message):
         (dm.FixedEpochs(10), r"epochs must be a divisor of n=5, got 10"),
         (dm.BallsInBins(2), r"bins must be a divisor of n=5, got 2"),
         (dm.BallsInBins(10), r"bins must be a divisor of n=5, got 10"),
-        (dm.FreshBallsInBins(2), r"bins must be a divisor of n=5, got 2"),
+        (dm.BallsInBins(2, fresh=True), r"bins must be a divisor of n=5, got 2"),
     ],
 )
 @pytest.mark.parametrize("call", [dm.sensitivity, dm.rmse, dm.max_se])
@@ -207,7 +199,7 @@ def test_only_participations_are_participations(value):
         (dm.CyclicPoisson(0.1, 20), 20, None, 1),
         (dm.BallsInBins(3), None, 3, 1),
         (dm.BallsInBins(1), None, None, 1),
-        (dm.FreshBallsInBins(3), 1, None, 1),
+        (dm.BallsInBins(3, fresh=True), 1, None, 1),
     ],
     ids=repr,
 )
@@ -237,27 +229,23 @@ def test_every_schema_says_its_requirement_in_sentences(schema):
     [
         (dm.EveryStep, {}, dm.EveryStep()),
         (dm.SingleParticipation, {}, dm.SingleParticipation()),
-        (dm.MinSep, {"min_sep": None, "max_participations": None}, dm.MinSep(39, 10)),
-        (dm.MinSep, {"min_sep": 5, "max_participations": None}, dm.MinSep(5)),
-        (dm.MinSep, {"min_sep": None, "max_participations": 3}, dm.MinSep(39, 3)),
+        (dm.MinSep, {}, dm.MinSep(39, 10)),
+        (dm.MinSep, {"min_sep": 5}, dm.MinSep(5)),
+        (dm.MinSep, {"max_participations": 3}, dm.MinSep(39, 3)),
         (dm.MinSep, {"min_sep": 5, "max_participations": 3}, dm.MinSep(5, 3)),
+        (dm.MinSep, {"max_examples_per_user": 4}, dm.MinSep(39, 10, max_examples_per_user=4)),
         (
-            dm.UserMinSep,
-            {"min_sep": None, "max_participations": None, "max_examples_per_user": 4},
-            dm.UserMinSep(39, 10, 4),
-        ),
-        (
-            dm.UserMinSep,
-            {"min_sep": 5, "max_participations": None, "max_examples_per_user": 4},
-            dm.UserMinSep(5, None, 4),
+            dm.MinSep,
+            {"min_sep": 5, "max_examples_per_user": 4},
+            dm.MinSep(5, None, max_examples_per_user=4),
         ),
         (dm.FixedEpochs, {}, dm.FixedEpochs(10)),
-        (dm.Poisson, {}, dm.Poisson(0.25)),
-        (dm.UserPoisson, {"max_examples_per_user": 3}, dm.UserPoisson(0.25, 3)),
+        (dm.Poisson, {"dataset_size": 9}, dm.Poisson(0.25)),
+        (dm.Poisson, {"max_examples_per_user": 3, "dataset_size": 9}, dm.Poisson(0.25, 3)),
         (
-            dm.TruncatedPoisson,
+            dm.Poisson,
             {"truncated_batch_size": 3, "dataset_size": 9},
-            dm.TruncatedPoisson(0.25, 3, 9),
+            dm.Poisson(0.25, truncated_batch_size=3, dataset_size=9),
         ),
         (dm.FixedSizeBatches, {"dataset_size": 9, "batch_size": 3}, dm.FixedSizeBatches(9, 3)),
         (dm.BMinSep, {"separation": 3}, dm.BMinSep(3, 0.5)),
@@ -265,18 +253,19 @@ def test_every_schema_says_its_requirement_in_sentences(schema):
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
         (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
         (
-            dm.UserCyclicPoisson,
+            dm.CyclicPoisson,
             {"cycle": 3, "max_examples_per_user": 2},
-            dm.UserCyclicPoisson(0.75, 3, 2),
+            dm.CyclicPoisson(0.75, 3, max_examples_per_user=2),
         ),
         (dm.BallsInBins, {}, dm.BallsInBins(39)),
-        (dm.UserBallsInBins, {"max_examples_per_user": 2}, dm.UserBallsInBins(39, 2)),
-        (dm.FreshBallsInBins, {}, dm.FreshBallsInBins(39)),
+        (dm.BallsInBins, {"max_examples_per_user": 2}, dm.BallsInBins(39, max_examples_per_user=2)),
+        (dm.BallsInBins, {"fresh": False}, dm.BallsInBins(39)),
+        (dm.BallsInBins, {"fresh": True}, dm.BallsInBins(39, fresh=True)),
     ],
 )
 def test_a_plan_sizes_every_schema(kind, settings, expected):
-    assert set(settings) == {*kind.plan_settings, *kind.plan_shares, *kind.plan_sizes}
-    assert kind.planned(10, 39, 0.25, settings) == expected
+    assert set(settings) <= {*kind.plan_settings, *kind.plan_sizes}
+    assert kind.planned(10, 39, 0.25, dict.fromkeys(kind.plan_settings) | settings) == expected
 
 
 def test_plans_know_each_schema_by_one_name():
@@ -284,19 +273,13 @@ def test_plans_know_each_schema_by_one_name():
     assert names == [
         "b-min-sep",
         "balls-in-bins",
-        "user-balls-in-bins",
-        "balls-in-bins-fresh",
         "cyclic-poisson",
-        "user-cyclic",
         "every-step",
         "single",
         "min-sep",
-        "user-min-sep",
         "epochs",
         "fixed-size",
         "poisson",
-        "user-poisson",
-        "truncated-poisson",
     ]
 
 
@@ -349,30 +332,47 @@ def test_what_is_no_participation_is_not_registered(kind):
         register(kind)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("plan_name", "poisson"), ("plan_name", "BallsInBins"), ("plan_settings", ("cycle",))],
-)
-def test_names_that_are_taken_are_refused(monkeypatch, field, value):
-    monkeypatch.setattr(Weekly, field, value)
+@pytest.mark.parametrize("name", ["poisson", "BallsInBins"])
+def test_names_that_are_taken_are_refused(monkeypatch, name):
+    monkeypatch.setattr(Weekly, "plan_name", name)
     with pytest.raises(dm.InvalidParameterError, match="a name that no registered participation has"):
         register(Weekly)
 
 
-def test_a_fresh_allocation_by_either_name():
-    assert dm.BallsInBins(3, fresh=True) == dm.FreshBallsInBins(3)
-    assert type(dm.BallsInBins(3, fresh=True)) is dm.FreshBallsInBins
-    assert dm.BallsInBins(3, fresh=False) == dm.BallsInBins(3) != dm.FreshBallsInBins(3)
+def test_a_setting_may_be_of_several(monkeypatch):
+    monkeypatch.setattr(Weekly, "plan_settings", ("cycle",))
+    register(Weekly)
+    try:
+        assert [kind for kind in kinds() if "cycle" in kind.plan_settings] == [dm.CyclicPoisson, Weekly]
+    finally:
+        forget(Weekly)
+
+
+@pytest.mark.parametrize("schema", ALL, ids=repr)
+def test_what_is_made_is_of_the_class_that_was_called(schema):
+    kind = type(schema)
+    made = kind(**{field.name: getattr(schema, field.name) for field in dataclasses.fields(schema)})
+    assert (made, type(made)) == (schema, kind)
+    assert "__new__" not in vars(kind)
+
+
+def test_a_fresh_allocation_is_another_participation():
+    assert dm.BallsInBins(3, fresh=False) == dm.BallsInBins(3) != dm.BallsInBins(3, fresh=True)
     assert type(dm.BallsInBins(3)) is dm.BallsInBins
-    assert (dm.BallsInBins(3).fresh, dm.FreshBallsInBins(3).fresh) == (False, True)
-    for schema in (dm.BallsInBins(3), dm.FreshBallsInBins(3)):
+    assert (dm.BallsInBins(3).fresh, dm.BallsInBins(3, fresh=True).fresh) == (False, True)
+    for schema in (dm.BallsInBins(3), dm.BallsInBins(3, fresh=True)):
         again = pickle.loads(pickle.dumps(schema))
         assert (again, type(again)) == (schema, type(schema))
 
 
-def test_files_from_before_fresh_allocations_still_load():
-    assert dm.Participation.from_json('{"bins": 3, "type": "BallsInBins"}') == dm.BallsInBins(3)
-    assert dm.BallsInBins(3).to_dict() == {"type": "BallsInBins", "bins": 3}
+@pytest.mark.parametrize("schema", ALL, ids=repr)
+def test_a_file_has_every_field(schema):
+    data = schema.to_dict()
+    assert data == {"type": type(schema).__name__} | dataclasses.asdict(schema)
+    for name in dataclasses.asdict(schema):
+        short = {key: value for key, value in data.items() if key != name}
+        with pytest.raises(dm.InvalidParameterError, match="with exactly the fields"):
+            dm.Participation.from_dict(short)
 
 
 def test_a_pattern_that_allows_more_than_can_occur_is_a_bound():

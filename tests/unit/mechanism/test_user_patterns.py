@@ -152,9 +152,8 @@ def test_what_is_not_covered_is_refused(call, error, words):
 
 def test_examples_of_users_in_bins_of_their_own():
     two = dm.BallsInBins(4, max_examples_per_user=2)
-    assert two == dm.UserBallsInBins(4, 2)
     assert (two.bins, two.examples, two.unit) == (4, 2, dm.Unit.USER)
-    assert (dm.UserBallsInBins(1, 3).certain, two.certain) == (True, False)
+    assert (dm.BallsInBins(1, max_examples_per_user=3).certain, two.certain) == (True, False)
     assert two.prefix(12, 5) == (two, 8)
     assert "one of 4 bins" in two.requirement(12)
     assert "at most 2 examples" in two.requirement(12)
@@ -170,15 +169,5 @@ def test_examples_of_users_in_bins_of_their_own():
 
 
 def test_examples_of_users_in_new_bins_every_epoch_are_refused_with_what_there_is():
-    for call in (
-        lambda: dm.BallsInBins(4, fresh=True, max_examples_per_user=2),
-        lambda: dm.FreshBallsInBins(4, max_examples_per_user=2),
-    ):
-        with pytest.raises(dm.UnsupportedCombinationError, match=r"one allocation.*UserDataset"):
-            call()
-
-
-def test_files_from_before_users_still_load():
-    old = '{"max_participations": 2, "min_sep": 3, "type": "MinSep"}'
-    assert dm.Participation.from_json(old) == dm.MinSep(3, 2)
-    assert dm.MinSep(3, 2).to_json() == old
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"one allocation.*UserDataset"):
+        dm.BallsInBins(4, fresh=True, max_examples_per_user=2)

@@ -129,7 +129,7 @@ def test_a_participation_registered_late_with_a_setting_of_its_own():
 
 @pytest.mark.parametrize("kind", samplings().values(), ids=lambda kind: kind.plan_name)
 def test_what_a_sampling_cannot_do_without_is_what_it_says(kind):
-    taken = {*kind.plan_settings, *kind.plan_shares}
+    taken = set(kind.plan_settings)
     assert set(kind.plan_due) <= taken
     given = dict.fromkeys(kind.plan_due, 4)
     assert isinstance(PLAN.participation(kind.plan_name, **given), kind)
@@ -141,36 +141,59 @@ def test_what_a_sampling_cannot_do_without_is_what_it_says(kind):
 
 def test_a_setting_goes_to_every_sampling_that_takes_it():
     settings = {"dataset_size": 100, "batch_size": 10, "epochs": 1, "eps": 4.0, "delta": 1e-5}
-    names = ["cyclic-poisson", "user-cyclic", "user-poisson", "user-min-sep", "poisson"]
+    names = ["cyclic-poisson", "poisson", "min-sep", "every-step"]
     plans = resolve_each(settings | {"sampling": names, "cycle": 4, "max_examples_per_user": 2})
     assert [plan.participation for plan in plans] == [
-        dm.CyclicPoisson(0.4, 4),
-        dm.UserCyclicPoisson(0.4, 4, 2),
-        dm.UserPoisson(0.1, 2),
-        dm.UserMinSep(10, 1, 2),
-        dm.Poisson(0.1),
+        dm.CyclicPoisson(0.4, 4, max_examples_per_user=2),
+        dm.Poisson(0.1, 2),
+        dm.MinSep(10, 1, max_examples_per_user=2),
+        dm.EveryStep(),
     ]
     with pytest.raises(
         dm.InvalidParameterError, match="cycle must be left out without sampling cyclic-poisson"
     ):
-        resolve_each(settings | {"sampling": ["poisson", "user-poisson"], "cycle": 4})
+        resolve_each(settings | {"sampling": ["poisson", "min-sep"], "cycle": 4})
     with pytest.raises(
         dm.InvalidParameterError, match=r"cycle must be left out with .* \(it belongs to cyclic"
     ):
-        PLAN.participation("user-poisson", cycle=3, max_examples_per_user=2)
+        PLAN.participation("poisson", cycle=3, max_examples_per_user=2)
+
+
+def test_a_setting_that_is_true_may_follow_the_name():
+    settings = {"dataset_size": 100, "batch_size": 10, "epochs": 2, "eps": 4.0, "delta": 1e-5}
+    both = resolve_each(settings | {"sampling": "balls-in-bins,balls-in-bins:fresh,poisson"})
+    assert [(plan.sampling, plan.participation) for plan in both] == [
+        ("balls-in-bins", dm.BallsInBins(10)),
+        ("balls-in-bins:fresh", dm.BallsInBins(10, fresh=True)),
+        ("poisson", dm.Poisson(0.1)),
+    ]
+    (alone,) = resolve_each(settings | {"sampling": "balls-in-bins", "fresh": True})
+    assert alone == resolve(settings | {"sampling": "balls-in-bins", "fresh": True})
+    assert alone.participation == both[1].participation
+    assert PLAN.participation("balls-in-bins", fresh=True) == dm.BallsInBins(390, fresh=True)
+    for sampling, words in (
+        ("poisson:fresh", "balls-in-bins:fresh, got 'poisson:fresh'"),
+        ("ball:fresh", "sampling must be one of"),
+        ("balls-in-bins:fresh,balls-in-bins:fresh", "named once each"),
+        ("cyclic-poisson:cycle", "cycle must be an integer >= 1, got True"),
+    ):
+        with pytest.raises(dm.InvalidParameterError, match=words):
+            resolve_each(settings | {"sampling": sampling})
+    with pytest.raises(dm.InvalidParameterError, match="fresh must be True or False, got 1"):
+        resolve(settings | {"sampling": "balls-in-bins", "fresh": 1})
 
 
 @pytest.mark.parametrize(
     ("own", "batch_size", "expected"),
     [
         pytest.param(
-            {"sampling": "user-cyclic", "cycle": 2}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow
+            {"sampling": "cyclic-poisson", "cycle": 2}, 10, dm.Poisson(0.1, 2), marks=pytest.mark.slow
         ),
-        pytest.param({"sampling": "user-poisson"}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow),
-        ({"sampling": "user-min-sep"}, 10, dm.UserPoisson(0.1, 2)),
-        pytest.param({"sampling": "user-balls-in-bins"}, 10, dm.UserPoisson(0.1, 2), marks=pytest.mark.slow),
+        pytest.param({"sampling": "poisson"}, 10, dm.Poisson(0.1, 2), marks=pytest.mark.slow),
+        ({"sampling": "min-sep"}, 10, dm.Poisson(0.1, 2)),
+        pytest.param({"sampling": "balls-in-bins"}, 10, dm.Poisson(0.1, 2), marks=pytest.mark.slow),
         # Whole batches: nothing to draw.
-        ({"sampling": "user-min-sep"}, 100, dm.UserMinSep(1, 1, 2)),
+        ({"sampling": "min-sep"}, 100, dm.MinSep(1, 1, max_examples_per_user=2)),
     ],
 )
 def test_the_baseline_is_of_the_same_unit(own, batch_size, expected):

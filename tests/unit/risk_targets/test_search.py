@@ -78,7 +78,7 @@ def test_bad_input(make, name):
 
 
 def test_where_no_search_is_built_the_refusal_says_what_to_do():
-    batches = dm.UserPoisson(0.1, 3)
+    batches = dm.Poisson(0.1, 3)
     with pytest.raises(UnsupportedCombinationError, match=r"target\.risk\(dm\.profile\(.*about as 1 / sigma"):
         dm.calibrate_sigma_to(dm.Identity(40), TARGETS[2], participation=batches)
 

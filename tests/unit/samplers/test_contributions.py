@@ -12,7 +12,7 @@ from scipy import stats
 import dpmech as dm
 from dpmech.drawing.contributions import Contributions
 from dpmech.samplers import sampler_for
-from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler
 
 
 class Colour(enum.Enum):
@@ -140,7 +140,7 @@ def test_bad_arguments_are_named(arguments, words):
 def test_batches_of_users_examples_are_those_of_examples():
     users = dm.Poisson(0.2, max_examples_per_user=3)
     sampler = sampler_for(users, 50, n=6, rng=1)
-    assert isinstance(sampler, UserPoissonSampler)
+    assert type(sampler) is PoissonSampler
     plain = PoissonSampler(50, 0.2, 6, rng=1)
     assert [batch.tolist() for batch in sampler] == [batch.tolist() for batch in plain]
     assert (sampler.participation, sampler.expected_batch_size) == (users, 10.0)

@@ -10,24 +10,24 @@ from dpmech.samplers import padded, sampler_for, shard
 from dpmech.schemes.b_min_sep.sampler import BMinSepSampler
 from dpmech.schemes.balls_in_bins.sampler import (
     BallsInBinsSampler,
-    FreshBallsInBinsSampler,
-    UserBallsInBinsSampler,
 )
-from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
-from dpmech.schemes.poisson.sampler import PoissonSampler, UserPoissonSampler
-from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
+from dpmech.schemes.poisson.sampler import PoissonSampler
+from dpmech.schemes.poisson.truncated_sampler import TruncatedPoissonSampler
 
 PAIRS = [example // 2 for example in range(200)]
 MAKE = {
     "poisson": lambda rng=None: PoissonSampler(200, 0.1, 12, rng=rng),
     "cyclic": lambda rng=None: CyclicPoissonSampler(200, 0.5, 3, 12, rng=rng),
     "bins": lambda rng=None: BallsInBinsSampler(200, 4, 12, rng=rng),
-    "fresh bins": lambda rng=None: FreshBallsInBinsSampler(200, 4, 12, rng=rng),
-    "poisson of users": lambda rng=None: UserPoissonSampler(200, 0.1, 2, 12, rng=rng),
-    "cyclic of users": lambda rng=None: UserCyclicPoissonSampler(200, 0.5, 3, 2, 12, user_ids=PAIRS, rng=rng),
-    "bins of users": lambda rng=None: UserBallsInBinsSampler(200, 4, 2, 12, rng=rng),
+    "fresh bins": lambda rng=None: BallsInBinsSampler(200, 4, 12, fresh=True, rng=rng),
+    "poisson of users": lambda rng=None: PoissonSampler(200, 0.1, 12, max_examples_per_user=2, rng=rng),
+    "cyclic of users": lambda rng=None: CyclicPoissonSampler(
+        200, 0.5, 3, 12, max_examples_per_user=2, user_ids=PAIRS, rng=rng
+    ),
+    "bins of users": lambda rng=None: BallsInBinsSampler(200, 4, 12, max_examples_per_user=2, rng=rng),
     "truncated": lambda rng=None: TruncatedPoissonSampler(200, 0.1, 30, 200, 12, rng=rng),
     "fixed size": lambda rng=None: FixedSizeSampler(200, 200, 20, 12, rng=rng),
     "b-min-sep": lambda rng=None: BMinSepSampler(200, 3, 0.1, 12, rng=rng),
@@ -53,7 +53,7 @@ def batches(sampler):
         (PoissonSampler(50, 1.0, 9), 1, 50.0),
         (CyclicPoissonSampler(60, 0.5, 3, 9), 6, 10.0),
         (BallsInBinsSampler(10, 4, 8), 4, 2.5),
-        (FreshBallsInBinsSampler(10, 4, 8), 4, 2.5),
+        (BallsInBinsSampler(10, 4, 8, fresh=True), 4, 2.5),
         (SequentialSampler(10, dm.MinSep(4), 9), 4, 2.5),
         (SequentialSampler(10, dm.MinSep(4), 9, drop_last=True), 4, 2.0),
         (SequentialSampler(10, dm.FixedEpochs(3), 9), 3, 10 / 3),

@@ -3,8 +3,8 @@ import pytest
 
 import dpmech as dm
 from dpmech.samplers import ParticipationTracker
-from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler, FreshBallsInBinsSampler
-from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 
 MAKE = {
@@ -238,7 +238,7 @@ def test_bad_arguments_are_named(arguments, name):
 
 
 def fresh_tracker():
-    return ParticipationTracker(dm.FreshBallsInBins(2), 6, 4)
+    return ParticipationTracker(dm.BallsInBins(2, fresh=True), 6, 4)
 
 
 def test_fresh_batches_differ_from_epoch_to_epoch():
@@ -267,7 +267,7 @@ def test_fresh_batches_that_leave_the_pattern(batches, rule):
 
 
 def test_a_fresh_sampler_passes_and_resumes():
-    sampler = FreshBallsInBinsSampler(40, 4, 12, rng=1)
+    sampler = BallsInBinsSampler(40, 4, 12, fresh=True, rng=1)
     tracker = ParticipationTracker(sampler.participation, 12, 40)
     for step in range(6):
         tracker.record(step, sampler.indices(step))
@@ -330,7 +330,7 @@ def test_users_who_stay_in_their_groups_pass():
 @pytest.mark.parametrize("rng", range(3))
 def test_groups_drawn_for_users_pass_and_those_drawn_for_examples_do_not(rng):
     ids = np.repeat(np.arange(40), 3)
-    together = UserCyclicPoissonSampler(120, 0.5, 4, 3, 40, user_ids=ids, rng=rng)
+    together = CyclicPoissonSampler(120, 0.5, 4, 40, max_examples_per_user=3, user_ids=ids, rng=rng)
     tracker = ParticipationTracker(together.participation, 40, 120, user_ids=ids)
     record_all(tracker, together)
     apart = CyclicPoissonSampler(120, 0.5, 4, 40, rng=rng)

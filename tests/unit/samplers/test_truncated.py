@@ -12,7 +12,7 @@ import dpmech as dm
 from dpmech.drawing.random_words import chosen
 from dpmech.samplers import ParticipationTracker, sampler_for
 from dpmech.schemes.poisson.sampler import PoissonSampler
-from dpmech.schemes.truncated_poisson.sampler import TruncatedPoissonSampler
+from dpmech.schemes.poisson.truncated_sampler import TruncatedPoissonSampler
 
 BATCHES = dm.Poisson(0.4, truncated_batch_size=2, dataset_size=5)
 STEPS = 3000

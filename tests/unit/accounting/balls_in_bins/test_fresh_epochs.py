@@ -108,7 +108,11 @@ def test_one_bin_is_no_sampling():
         (dm.LambdaCGD(6, 0.5), None, r"BallsInBins\(3\), or dm.profile of one epoch"),
         (dm.SquareRoot(6, 2), None, "correlates it"),
         (dm.Diagonal([1.0, 2.0, 1.0, 1.0, 1.0, 1.0]), None, "equal noise at all steps of an epoch"),
-        (dm.Identity(6), dm.methods.Certified(), r"Certified.* does not apply to FreshBallsInBins"),
+        (
+            dm.Identity(6),
+            dm.methods.Certified(),
+            r"Certified.* does not apply to BallsInBins\(bins=\d+, fresh=True",
+        ),
         (dm.Identity(6), dm.methods.Rdp(), "supported: method=None or Exact"),
     ],
 )

@@ -471,19 +471,19 @@ def test_bad_arguments_are_named(call, words):
                 lambda at, method=method: dm.calibrate_sigma(
                     dm.Identity(8), 2.0, 1e-5, participation=at, adjacency=ZERO_OUT, method=method
                 ),
-                "does not apply to TruncatedPoisson",
+                "does not apply to Poisson",
             )
             for method in (dm.methods.Rdp(), dm.methods.Prv(), dm.methods.Exact())
         ),
         (
             lambda at: dm.optimize(dm.LambdaCGD, at, n=8, eps=2.0, delta=1e-5, adjacency=ZERO_OUT),
-            "nothing is fitted under TruncatedPoisson",
+            "nothing is fitted under Poisson",
         ),
         (
             lambda at: dm.audits.empirical_epsilon(
                 dm.Identity(8), 1.0, 0.1, participation=at, adjacency=ZERO_OUT
             ),
-            "no test under TruncatedPoisson",
+            "no test under Poisson",
         ),
         (
             lambda at: dm.Poisson(0.1, 2, truncated_batch_size=at.truncated_batch_size, dataset_size=9),

@@ -388,7 +388,7 @@ def test_bad_arguments_are_named(call, words):
         (lambda at: dm.Mechanism(dm.Identity(8), at, dm.Adjacency.REPLACE_ONE), "REPLACE_ONE"),
         (
             lambda at: dm.optimize(dm.LambdaCGD, at, n=8, eps=2.0, delta=1e-5),
-            "nothing is fitted under UserPoisson",
+            "nothing is fitted under Poisson",
         ),
         (
             lambda at: dm.calibrate_sigma_to(dm.Identity(8), dm.AdvantageTarget(0.1), participation=at),

@@ -10,10 +10,9 @@ from scipy import stats
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
 from dpmech.checker import Kind
-from dpmech.mechanism.participation import Participation
 from dpmech.samplers import sampler_for
 from dpmech.schemes import accountant_for
-from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler, UserCyclicPoissonSampler
+from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
 from tests.support import saved
 from tests.support.checked_compositions import users_delta
 
@@ -164,15 +163,15 @@ def test_claims_with_other_numbers_are_refused():
         ),
         (
             lambda: dm.TrainingPlan(100, 50, 1).participation(
-                "user-cyclic", cycle=2, max_examples_per_user=2
+                "cyclic-poisson", cycle=2, max_examples_per_user=2
             ),
             dm.InvalidParameterError,
             r"cycle must be below 1 / 0\.5",
         ),
         (
-            lambda: dm.TrainingPlan(100, 10, 1).participation("user-cyclic", cycle=2),
+            lambda: CyclicPoissonSampler(4, 0.5, 2, 6, user_ids=[1, 1, 2, 2]),
             dm.InvalidParameterError,
-            "max_examples_per_user must be given",
+            "user_ids must be None: without max_examples_per_user",
         ),
     ],
 )
@@ -208,7 +207,7 @@ def groups_of(sampler):
 
 @pytest.mark.parametrize("rng", [1, None, "philox"])
 def test_all_examples_of_a_user_are_in_one_group(rng):
-    sampler = UserCyclicPoissonSampler(60, 0.9, 4, 3, 40, user_ids=IDS, rng=rng)
+    sampler = CyclicPoissonSampler(60, 0.9, 4, 40, max_examples_per_user=3, user_ids=IDS, rng=rng)
     found = groups_of(sampler).reshape(-1, 3)
     assert np.all(found >= 0)
     assert np.all(found == found[:, :1])
@@ -221,7 +220,9 @@ def test_groups_are_uniform_and_users_independent():
     """Of two users: all nine pairs of groups equally likely, whatever the other has."""
     counts = np.zeros((3, 3))
     for seed in range(450):
-        sampler = UserCyclicPoissonSampler(3, 0.999, 3, 2, 6, user_ids=["a", "b", "a"], rng=seed)
+        sampler = CyclicPoissonSampler(
+            3, 0.999, 3, 6, max_examples_per_user=2, user_ids=["a", "b", "a"], rng=seed
+        )
         first, second, same = groups_of(sampler)
         assert first == same
         counts[first, second] += 1
@@ -229,19 +230,21 @@ def test_groups_are_uniform_and_users_independent():
 
 
 def test_who_has_one_example_is_drawn_as_examples_are():
-    users = UserCyclicPoissonSampler(50, 0.4, 3, 1, 9, user_ids=list(range(50)), rng=5)
+    users = CyclicPoissonSampler(50, 0.4, 3, 9, max_examples_per_user=1, user_ids=list(range(50)), rng=5)
     plain = CyclicPoissonSampler(50, 0.4, 3, 9, rng=5)
     assert [batch.tolist() for batch in users] == [batch.tolist() for batch in plain]
     assert users.expected_batch_size == plain.expected_batch_size == 50 * 0.4 / 3
 
 
 def test_a_state_belongs_to_its_users():
-    state = UserCyclicPoissonSampler(60, 0.4, 3, 3, 9, user_ids=IDS, rng=5).state_dict()
+    state = CyclicPoissonSampler(60, 0.4, 3, 9, max_examples_per_user=3, user_ids=IDS, rng=5).state_dict()
     again = sampler_for(together(0.4, 3, 3), 60, n=9, user_ids=np.array(IDS))
     again.load_state_dict(state)
     named = sampler_for(together(0.4, 3, 3), 60, n=9, user_ids=[f"user {one}" for one in IDS], rng=5)
     assert [batch.tolist() for batch in again] == [batch.tolist() for batch in named]
-    other = UserCyclicPoissonSampler(60, 0.4, 3, 3, 9, user_ids=[number // 2 for number in range(60)], rng=5)
+    other = CyclicPoissonSampler(
+        60, 0.4, 3, 9, max_examples_per_user=3, user_ids=[number // 2 for number in range(60)], rng=5
+    )
     with pytest.raises(dm.exceptions.CertificateError, match="another configuration"):
         other.load_state_dict(state)
 
@@ -257,7 +260,7 @@ def test_a_state_belongs_to_its_users():
 )
 def test_ids_are_checked(ids, words):
     with pytest.raises(dm.InvalidParameterError, match=words):
-        UserCyclicPoissonSampler(4, 0.5, 2, 2, 6, user_ids=ids)
+        CyclicPoissonSampler(4, 0.5, 2, 6, max_examples_per_user=2, user_ids=ids)
     with pytest.raises(dm.InvalidParameterError, match=words):
         sampler_for(together(0.5, 2, 2), 4, n=6, user_ids=ids)
 
@@ -266,10 +269,3 @@ def test_ids_are_refused_where_batches_do_not_depend_on_them():
     for at in (dm.CyclicPoisson(0.5, 2), dm.Poisson(0.5, max_examples_per_user=2), dm.MinSep(2)):
         with pytest.raises(dm.InvalidParameterError, match="user_ids must be None"):
             sampler_for(at, 4, n=6, user_ids=[1, 1, 2, 2])
-
-
-def test_files_from_before_users_in_groups_still_load():
-    old = '{"cycle": 3, "sampling_prob": 0.5, "type": "CyclicPoisson"}'
-    assert Participation.from_json(old) == dm.CyclicPoisson(0.5, 3)
-    assert dm.CyclicPoisson(0.5, 3).to_json() == old
-    assert dm.CyclicPoisson(0.5, 3, max_examples_per_user=2) == dm.UserCyclicPoisson(0.5, 3, 2)

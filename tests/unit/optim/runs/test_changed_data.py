@@ -68,7 +68,7 @@ def test_users_examples_that_change_are_refused():
     """Of one user there would be more than are certified."""
     ids = ["ann"] * 20 + ["bob"] * 28
     data = UserExamples(TensorDataset(*tensors()), ids, 12)
-    cal = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5, participation=dm.UserPoisson(0.5, 12))
+    cal = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5, participation=dm.Poisson(0.5, 12))
     model, optimizer, loader = private_run(cal, linear(), data, loss=squared_error, clip_norm=1.0)
     for batch in loader:
         model.backward(*batch)

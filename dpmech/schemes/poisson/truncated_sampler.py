@@ -9,7 +9,7 @@ from dpmech.drawing import Sampler, check_steps, chosen, coins
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
-from dpmech.schemes.truncated_poisson.participation import TruncatedPoisson
+from dpmech.schemes.poisson.participation import Poisson
 
 
 class TruncatedPoissonSampler(Sampler):
@@ -50,12 +50,14 @@ class TruncatedPoissonSampler(Sampler):
         rng: object = None,
     ) -> None:
         size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = TruncatedPoisson(sampling_prob, truncated_batch_size, stated_size)
-        if size != participation.dataset_size:
+        most = check_integer("truncated_batch_size", truncated_batch_size, minimum=1)
+        stated = check_integer("dataset_size", stated_size, minimum=2)
+        participation = Poisson(sampling_prob, truncated_batch_size=most, dataset_size=stated)
+        if size != stated or participation.truncation is None:
             raise InvalidParameterError(
                 "dataset_size",
                 size,
-                f"{participation.dataset_size}, which the claim rests on",
+                f"{stated}, which the claim rests on",
                 "; how many batches are truncated depends on it",
             )
         expected = participation.truncation.expected_batch_size
@@ -68,7 +70,7 @@ class TruncatedPoissonSampler(Sampler):
             expected_batch_size=expected,
             rng=rng,
         )
-        self._prob, self._most = participation.sampling_prob, participation.truncated_batch_size
+        self._prob, self._most = participation.sampling_prob, most
 
     def padded(self, step: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
         """The batch of a step in the shape (B,), for hardware that wants one shape.
