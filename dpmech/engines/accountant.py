@@ -5,14 +5,17 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Adjacency
 from dpmech.methods import Method
-from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, quotient_down
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, quotient_down, register_words
 
 if TYPE_CHECKING:
     import dp_accounting
 
     from dpmech.engines.profiles import Curve, PrivacyProfile
+
+register_words({"profile.nodes": "a privacy profile from bounds at {nodes} nodes"})
 
 
 Progress: TypeAlias = Callable[[str], None]
@@ -41,6 +44,14 @@ class Solution:
     randomness: str | None = None
     method: Method | None = None
     excess: float = 0.0
+
+
+def too_wide(name: str, sigma: float, lower: float, upper: float, method: str) -> NumericalError:
+    """What is raised where bounds on delta or eps are farther apart than the tolerance."""
+    return NumericalError(
+        f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({method}), "
+        "wider than the tolerance"
+    )
 
 
 class Accountant(abc.ABC):

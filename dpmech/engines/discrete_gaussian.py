@@ -19,7 +19,20 @@ from dpmech.engines.profiles import Composition, Curve, PrivacyProfile, curve_of
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_delta, check_integer, check_real
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import BOUND, UNIT, Bounds, Provenance, bisect_boundary, rounded_up, typed
+from dpmech.numerics import (
+    BOUND,
+    UNIT,
+    Bounds,
+    Provenance,
+    bisect_boundary,
+    register_words,
+    rounded_up,
+    typed,
+)
+
+register_words(
+    {"lattice.counts": "discrete Gaussian noise on {releases} integers, on the lattice of its loss"}
+)
 
 _REACH = 37.4  # standard deviations: e^(-700) is left out, and counted as loss +infinity
 _LEAST_SIGMA, _LARGEST_SIGMA = 0.2, 1e5

@@ -1,7 +1,5 @@
 r"""The Gaussian mechanism, exactly: one release of C G + sigma Z for unsampled participation; and its curve.
 
-The Gaussian mechanism, exactly: one release of C G + sigma Z for an unsampled participation.
-
 delta(sigma, eps) = Phi(a) - e^eps Phi(b), a = 1/(2 sigma) - eps sigma, b = -1/(2 sigma) - eps sigma, at
 sensitivity 1 (Balle and Wang 2018, Theorem 8). With Phi(x) = e^{-x^2/2} erfcx(-x/sqrt 2) / 2 the powers
 of e cancel and delta = Phi(a) (1 - erfcx(-b/sqrt 2) / erfcx(-a/sqrt 2)), which keeps its relative
@@ -35,6 +33,7 @@ from dpmech.numerics import (
     bisect_boundary,
     quotient_down,
     quotient_up,
+    register_words,
     rounded_down,
     rounded_up,
 )
@@ -43,6 +42,8 @@ if TYPE_CHECKING:
     import dp_accounting
 
     from dpmech.engines.profiles import PrivacyProfile
+
+register_words({"gaussian.analytic": "analytic Gaussian"})
 
 
 _ROOT_HALF = math.sqrt(0.5)

@@ -166,7 +166,7 @@ class Epochs(Canary):
         if strategy.bands != 1:
             raise UnsupportedCombinationError(
                 f"{strategy!r} correlates the noise of steps, and every epoch has an allocation of its own",
-                supported="Identity and Diagonal under BallsInBins(bins, fresh=True)",
+                supported="strategies whose noise is independent from step to step",
             )
         return cls(bins, gradients, strategy.column_norms())
 
@@ -238,7 +238,7 @@ def group_score(
     if bands is None or bands > cycle:
         raise UnsupportedCombinationError(
             f"C has {'no' if bands is None else bands} bands and one example's steps may be {cycle} apart",
-            supported="Poisson with a diagonal C, CyclicPoisson with at most `cycle` bands",
+            supported=f"strategies with at most {cycle} bands",
         )
     n = strategy.n
     ratios = np.zeros((min(cycle, n), len(outputs)))

@@ -1,16 +1,18 @@
 r"""Renyi accounting: divergences rounded up, their composition, and upper bounds on delta and eps.
 
-Renyi divergences at one order, rounded up, and what an (eps, delta) budget allows at that order.
-
 With D(a) the divergence of order a in the worse direction, a mechanism meets (eps, delta) if
 (a - 1) (D(a) - eps) - log a + (a - 1) log(1 - 1/a) <= log delta (Canonne, Kamath and Steinke 2020,
 Proposition 12; Asoodeh et al. 2020): the best that follows from one order by E (r - e^eps)_+ <=
 E r^a sup_r (r - e^eps) r^-a.
 
-Renyi divergences of a batch of B of n examples without replacement, one of which is replaced.
+For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov,
+Talwar and Zhang 2019, Theorem 5). That of order a is log E_Q r^a / (a - 1), r the density of the mixture
+over that of the noise: a moment of `losses.transform`, with a proved error. Every order gives a bound; the
+best one is searched for among all real ones above 1.
 
-With q = B / n and E(j) = j / (2 s^2) the divergence of the Gaussian mechanism at the distance of what
-replaces each other, D(a) at an integer order a >= 2 is at most
+**A sample of B of n examples without replacement, one of which is replaced.** With q = B / n and E(j) = j /
+(2 s^2) the divergence of the Gaussian mechanism at the distance of what replaces each other, D(a) at an
+integer order a >= 2 is at most
 
 log(1 + q^2 C(a, 2) min(4 (e^E(2) - 1), 2 e^E(2)) + sum_{j >= 3} q^j C(a, j) min(2 e^((j-1) E(j)), 4 m(j)))
 
@@ -23,13 +25,6 @@ References:
     Wang, Balle and Kasiviswanathan 2019 (arXiv:1808.00087), Theorems 9 and 27, for mechanisms without a
     divergence of infinite order; van Erven and Harremoes 2014 (arXiv:1206.2459), Theorem 13, for the cap.
     Shown in docs/fixed_size_batches.md.
-
-Renyi accounting: an upper bound on both directions, never a lower one.
-
-For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov,
-Talwar and Zhang 2019, Theorem 5). That of order a is log E_Q r^a / (a - 1), r the density of the mixture
-over that of the noise: a moment of `losses.transform`, with a proved error. Every order gives a bound; the
-best one is searched for among all real ones above 1. Batches without replacement have a bound of their own.
 """
 
 import decimal
@@ -47,7 +42,25 @@ from dpmech.engines.gaussian_mixture import log_tail_factor
 from dpmech.engines.losses import FixedDraw, Loss, transform
 from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, UNIT, Bounds, FloatArray, Provenance, next_up, quotient_down, spend, sum_up
+from dpmech.numerics import (
+    BOUND,
+    UNIT,
+    Bounds,
+    FloatArray,
+    Provenance,
+    next_up,
+    quotient_down,
+    register_words,
+    spend,
+    sum_up,
+)
+
+register_words(
+    {
+        "rdp.releases": "RDP, q={q}, {releases} releases",
+        "rdp.fixed": "RDP, batches of {batch} out of {size} without replacement, {releases} releases",
+    }
+)
 
 _ULP = 2.0**-52
 # Integers: the divergence of a sampled release is then a finite sum of positive terms.

@@ -11,6 +11,7 @@ from dpmech.numerics.bounds import (
     Provenance,
     error_of_level,
     joined,
+    register_words,
 )
 from dpmech.numerics.metering import Work, metered, spend
 from dpmech.numerics.printed import between, down, percent, short, times, typed, up
@@ -115,6 +116,7 @@ __all__ = [
     "product_up",
     "quotient_down",
     "quotient_up",
+    "register_words",
     "relative_gap",
     "root_down",
     "root_up",

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_real
-from dpmech.numerics.printed import between, percent, typed, up
+from dpmech.numerics.printed import between, typed, up
 from dpmech.numerics.rounding import outward, product_down, product_up, rounded_down, sum_up
 
 
@@ -251,39 +251,10 @@ def _one_run(facts: Mapping[str, Fact]) -> str:
     return text
 
 
-def _chains(facts: Mapping[str, Fact]) -> str:
-    return f"b-min-sep importance sampling, {facts['steps']} steps, b {facts['min_sep']}"
-
-
-def _importance(facts: Mapping[str, Fact]) -> str:
-    of = f"Balls-in-Bins importance sampling, {facts['bins']} bins" if "bins" in facts else _chains(facts)
-    if "examples" in facts:
-        of += f", {facts['examples']} examples of a user"
-    text = of
-    text += f", two-sided {percent(float(facts['confidence']))} % interval"
-    if "direction" in facts:
-        parts = [(name, share) for name, share in facts.items() if isinstance(share, float)]
-        shown = [f"{name} {share:.0%}" for name, share in parts if name != "confidence"]
-        text += f", {facts['direction']} carried by " + "; ".join(shown)
-    return text
-
-
-def _program(facts: Mapping[str, Fact]) -> str:
-    text = f"Balls-in-Bins convex-order program, {facts['bins']} bins"
-    if "decay" in facts:
-        excess = up(100.0 * float(facts["excess"]), 2)
-        text += f", dominating ring of decay {float(facts['decay']):.4g} "
-        text += f"(entries over-stated by {excess} % in the mean)"
-    return text
-
-
-def _best_of_runs(facts: Mapping[str, Fact]) -> str:
-    text = "the best of a secret number of runs, {law}".format_map(facts)
-    return ", ".join([text, *(f"{name} {_value(value)}" for name, value in facts.items() if name != "law")])
-
+Words: TypeAlias = str | Callable[[Mapping[str, Fact]], str]
 
 # What a route is called by people; one without an entry is told by its name and its facts.
-_WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
+_WORDS: dict[str, Words] = {
     "sensitivity.largest_column": "largest column norm",
     "sensitivity.all_columns": "all columns, C >= 0",
     "sensitivity.orthogonal_columns": "at most min_sep bands: squared column norms add",
@@ -292,40 +263,11 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
     "sensitivity.scaled_envelope": "monotone envelope times the largest scale",
     "sensitivity.evenly_spaced": "evenly spaced sets, absolute inner products",
     "sensitivity.best_rows": "row-wise best separated sets of |C^T C|",
-    "sensitivity.of_multiplier": "1 / (sigma / sensitivity)",
-    "gaussian.analytic": "analytic Gaussian",
-    "rdp.releases": "RDP, q={q}, {releases} releases",
-    "rdp.fixed": "RDP, batches of {batch} out of {size} without replacement, {releases} releases",
-    "pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions",
-    "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
-    "lattice.users": "PLD on a lattice, Poisson q={q}, {examples} examples a user, {steps} steps, both ways",
-    "lattice.truncated": "PLD, Poisson q={q}, at most {most} of {size} kept, {steps} steps, both directions",
-    "lattice.fixed": "PLD, batches of {batch} out of {size} without replacement, {steps} steps",
-    "lattice.counts": "discrete Gaussian noise on {releases} integers, on the lattice of its loss",
-    "prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions",
-    "bins.moments": "Balls-in-Bins moments, {bins} bins, both directions",
-    "bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices",
-    "bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs",
-    "bins.program": _program,
-    "bins.certified": "Balls-in-Bins certified sampling, {bins} bins, beta {beta}",
-    "bins.importance": _importance,
-    "chains.certified": "b-min-sep certified sampling, {steps} steps, b {min_sep}, beta {beta}",
-    "chains.importance": _importance,
-    "users.moments": "Balls-in-Bins moments, {bins} bins, {examples} examples of a user, both directions",
-    "users.certified": (
-        "Balls-in-Bins certified sampling, {bins} bins, {examples} examples of a user, beta {beta}"
-    ),
-    "users.importance": _importance,
-    "bins.unamplified": "bounded without sampling",
     "claims.basic": "basic composition of (eps, delta) claims",
     "claims.composed": "(eps, delta) claims, composed optimally",
     "rdp.composed": "RDP composition, claims by basic composition",
     "history.empty": "nothing was released",
-    "profile.composed": "privacy profiles of {releases} releases, composed",
-    "profile.best_of_runs": _best_of_runs,
     "profile.claim": "what (eps, delta) alone says",
-    "profile.dp_accounting": "a pessimistic privacy loss distribution of dp-accounting",
-    "profile.nodes": "a privacy profile from bounds at {nodes} nodes",
     "filter.budget": "the whole budget, held by a privacy filter",
     "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",
     "ledger.closed": "a closed list, non-adaptive whole",
@@ -338,6 +280,15 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Fact]], str]] = {
 }
 # What stands before the words of what a route rests on.
 _UNDER = {"gaussian.analytic": "sensitivity: "}
+
+
+def register_words(words: Mapping[str, Words]) -> None:
+    """Say what routes are called by people, where they are made.
+
+    Args:
+        words: by route, with the facts in braces, or made of the facts by a function.
+    """
+    _WORDS.update(words)
 
 
 # Ends of a bracket that agree to this, relative, give the value itself.

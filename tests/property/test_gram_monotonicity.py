@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.grid import RingGrid
 from dpmech.engines.convex_order.ring import RingGram, dominating_ring
 from tests.support.bins_oracles import quadrature
@@ -92,8 +93,8 @@ def test_no_grid_falls_below_quadrature(ring, grid, eps):
         return  # the oracle needs a positive definite matrix
     truth = quadrature(full(ring), eps)
     found = ring_delta(ring, eps, grid=grid)
-    assert found.delta_remove >= truth[0] * (1 - 1e-6) - 1e-12
-    assert found.delta_add >= truth[1] * (1 - 1e-6) - 1e-12
+    assert found.deltas[Direction.REMOVE] >= truth[0] * (1 - 1e-6) - 1e-12
+    assert found.deltas[Direction.ADD] >= truth[1] * (1 - 1e-6) - 1e-12
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -111,8 +112,8 @@ def test_three_bins_no_grid_falls_below_quadrature(seed):
             tail=float(generator.uniform(0.5, 8.0)),
         )
         found = ring_delta(ring, eps, grid=grid)
-        assert found.delta_remove >= truth[0] * (1 - 1e-6)
-        assert found.delta_add >= truth[1] * (1 - 1e-6)
+        assert found.deltas[Direction.REMOVE] >= truth[0] * (1 - 1e-6)
+        assert found.deltas[Direction.ADD] >= truth[1] * (1 - 1e-6)
 
 
 @settings(max_examples=5)
@@ -126,5 +127,5 @@ def test_a_dominating_ring_bounds_a_matrix_that_is_no_ring(roots, eps):
     grid = RingGrid(y_step=0.5, z_nodes=14, s_nodes=20, white_nodes=10, constant_nodes=6, tail=5.0)
     bound = ring_delta(ring, eps, grid=grid)
     truth = quadrature(matrix, eps)
-    assert bound.delta_remove >= truth[0] * (1 - 1e-6) - 1e-12
-    assert bound.delta_add >= truth[1] * (1 - 1e-6) - 1e-12
+    assert bound.deltas[Direction.REMOVE] >= truth[0] * (1 - 1e-6) - 1e-12
+    assert bound.deltas[Direction.ADD] >= truth[1] * (1 - 1e-6) - 1e-12

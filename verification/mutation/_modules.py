@@ -61,7 +61,6 @@ GROUPS: dict[str, list[str]] = {
     "profiles": [
         "engines.profiles.composition",
         "engines.profiles.dp_accounting_form",
-        "engines.profiles.gaussian_part",
         "engines.profiles.gaussian_envelope",
         "engines.profiles.atoms",
         "engines.profiles.curves",
@@ -86,7 +85,6 @@ GROUPS: dict[str, list[str]] = {
         "engines.gaussian_mixture.tuples",
         "engines.gaussian_mixture.moments",
         "engines.gaussian_mixture.all_bins_tilt",
-        "engines.gaussian_mixture.half_space",
         "engines.gaussian_mixture.estimate_accountant",
         "engines.gaussian_mixture.rough_sigma",
         "engines.gaussian_mixture.certified_accountant",
@@ -101,7 +99,6 @@ GROUPS: dict[str, list[str]] = {
         "engines.convex_order.bound",
         "engines.convex_order.dynamic_program",
         "engines.convex_order.grid",
-        "engines.convex_order.walk",
         "engines.convex_order.accountant",
         "engines.convex_order.node_laws",
         "engines.convex_order.mixture_ring",

@@ -1,9 +1,9 @@
-"""Balls-in-Bins by the convex-order program on a dominating ring: no sampling, no confidence level."""
+"""Balls-in-Bins without sampling: upper bounds on delta of a dominating ring, by the method that fits."""
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import ClassVar
 
@@ -26,14 +26,28 @@ from dpmech.numerics import (
     BOUND,
     UNIT,
     Bounds,
+    Fact,
     FloatArray,
     Provenance,
     quotient_down,
+    register_words,
     rung_below,
     safe_root,
     signed,
     up,
 )
+
+
+def _words(facts: Mapping[str, Fact]) -> str:
+    text = f"Balls-in-Bins convex-order program, {facts['bins']} bins"
+    if "decay" in facts:
+        excess = up(100.0 * float(facts["excess"]), 2)
+        text += f", dominating ring of decay {float(facts['decay']):.4g} "
+        text += f"(entries over-stated by {excess} % in the mean)"
+    return text
+
+
+register_words({"bins.program": _words})
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
@@ -104,7 +118,7 @@ class DeterministicAccountant(Accountant):
                 return tilted_delta(one, eps, rel_error=0.4, remove=False)
         return ring_delta(
             self._ring(sigma, eps).scaled(sigma**-2), eps, rel_error=1.0, direction=Direction.ADD
-        ).delta_add
+        ).delta
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """An upper bound on eps; the lower end is 0."""

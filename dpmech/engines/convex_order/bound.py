@@ -1,17 +1,8 @@
-"""Delta of Balls-in-Bins without sampling: a dominating ring and a dynamic program from above.
+"""An upper bound on delta of a ring by the dynamic program: the search for a grid, and one bound on a grid.
 
-The bound on one grid: one run of the program, or a sum of runs over the factor that all bins share.
-
-A constant part c multiplies r by R = exp(sqrt(c) G - c / 2). R is split onto nodes; one run serves all nodes
-within a factor GROUP_RATIO (docs/balls_in_bins_proof.md, "The constant part").
-
-delta of Balls-in-Bins without sampling: a stationary ring and a program that can only over-state it.
-
-One example falls into one of b bins, uniformly, and takes part in that bin's step of every epoch. With
-m_i the sum of the columns of C that belong to bin i, the pair to bound is P = (1/b) sum_i N(m_i, sigma^2 I)
-against Q = N(0, sigma^2 I). All that matters is the Gram matrix K_il = <m_i, m_l> / sigma^2, and delta is
-monotone in every entry of it. So a stationary ring that dominates K bounds delta, and the ring is Markov:
-a dynamic program over (y, S) does the rest. The proofs are in docs/balls_in_bins_proof.md.
+A constant part c of the Gram matrix multiplies the likelihood ratio r by R = exp(sqrt(c) G - c / 2). R is
+split onto nodes; one run serves all nodes within a factor GROUP_RATIO (docs/balls_in_bins_proof.md, "The
+constant part").
 """
 
 import dataclasses
@@ -37,7 +28,7 @@ from dpmech.engines.convex_order.grid import (
 from dpmech.engines.convex_order.node_laws import lognormal_split
 from dpmech.engines.convex_order.ring import RingGram
 from dpmech.engines.gaussian import gaussian_delta
-from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.exceptions import NumericalError
 from dpmech.guards import check_real
 from dpmech.numerics import Ladder, rung_below
 
@@ -162,20 +153,18 @@ class RingResult:
     """Upper bounds on delta of a ring, and the grids that gave them.
 
     Attributes:
-        delta_remove: upper bound on H_eps(P || Q); NaN if it was not asked for.
-        delta_add: upper bound on H_eps(Q || P); NaN if it was not asked for.
-        delta: the largest of those that were asked for.
+        deltas: the bound in each direction that was asked for.
         grids: the grid behind each bound; none where a closed form was used. Pass it as `grid` for a ring
             or an eps close by: the search is then skipped.
-        excess: estimate, not a bound, of how far `delta` lies above the truth, relative to it; infinite where
-            there is none (a grid that was given, or the Gaussian bound).
     """
 
-    delta_remove: float
-    delta_add: float
-    delta: float
+    deltas: Mapping[Direction, float]
     grids: Mapping[Direction, RingGrid]
-    excess: float
+
+    @property
+    def delta(self) -> float:
+        """The larger one."""
+        return max(self.deltas.values())
 
 
 def ring_delta(
@@ -183,7 +172,7 @@ def ring_delta(
     eps: float,
     *,
     rel_error: float = 0.05,
-    direction: Direction | str = Direction.BOTH,
+    direction: Direction = Direction.BOTH,
     grid: RingGrid | Mapping[Direction, RingGrid] | None = None,
 ) -> RingResult:
     """Upper bound on delta(eps) of the Balls-in-Bins pair whose Gram matrix is `ring`.
@@ -196,8 +185,8 @@ def ring_delta(
         eps: in [0, 500].
         rel_error: how far above the truth of the ring delta may lie, relative to it, in (0, 10]; taken
             down to 0.05 times a power of two. It steers the effort; the result is an upper bound whether or
-            not the aim is met (see `excess`).
-        direction: REMOVE, ADD or BOTH, or the value of one.
+            not the aim is met.
+        direction: REMOVE, ADD or BOTH.
         grid: the grid to use instead of searching for one, for both directions or for each.
 
     Returns:
@@ -221,7 +210,7 @@ def ring_delta(
     rel_error = rung_below(
         check_real("rel_error", rel_error, minimum=0.0, maximum=10.0, open_minimum=True), REL_ERROR
     )
-    wanted = _directions(direction)
+    wanted = [Direction.REMOVE, Direction.ADD] if direction is Direction.BOTH else [direction]
     searches = [_Search(_simplified(ring), eps, one, rel_error) for one in wanted]
     for search in searches:
         chosen = grid.get(search.direction) if isinstance(grid, Mapping) else grid
@@ -232,25 +221,10 @@ def ring_delta(
     for search in searches:
         search.refine(floor)
         floor = max(floor, search.best)
-    by_direction = {search.direction: search for search in searches}
-    bounds = {one: by_direction[one].best if one in by_direction else math.nan for one in Direction}
-    largest = max(searches, key=lambda search: search.best)
     return RingResult(
-        delta_remove=bounds[Direction.REMOVE],
-        delta_add=bounds[Direction.ADD],
-        delta=largest.best,
-        grids={search.direction: search.grid for search in searches if search.grid is not None},
-        excess=min(largest.excess, 1.0 / largest.best - 1.0) if largest.best > 0.0 else 0.0,
+        {search.direction: search.best for search in searches},
+        {search.direction: search.grid for search in searches if search.grid is not None},
     )
-
-
-def _directions(direction: Direction | str) -> list[Direction]:
-    try:
-        chosen = Direction(direction)
-    except ValueError:
-        accepted = f"one of {', '.join(repr(one.value) for one in Direction)}"
-        raise InvalidParameterError("direction", direction, accepted) from None
-    return [Direction.REMOVE, Direction.ADD] if chosen is Direction.BOTH else [chosen]
 
 
 def _simplified(ring: RingGram) -> RingGram:
@@ -285,7 +259,6 @@ class _Search:
         self.grid: RingGrid | None = None
         self.fixed = False
         self.seen: dict[RingGrid, Found] = {}
-        self.excess = math.inf
         # K <= K_00 1 1^T: without amplification, one Gaussian
         self.best = 0.0 if ring.diagonal == 0.0 else gaussian_delta(ring.diagonal**-0.5, eps)[1]
 
@@ -299,7 +272,6 @@ class _Search:
     def start(self, grid: RingGrid | None) -> None:
         """A first bound: on the grid given, or on a coarse one."""
         if self.closed:
-            self.excess = 0.0 if self.ring.diagonal <= LARGEST_DIAGONAL else math.inf
             return
         self.fixed = grid is not None
         self.grid = RingGrid() if grid is None else grid
@@ -338,25 +310,19 @@ class _Search:
                 grid = dataclasses.replace(grid, z_places=places, z_nodes=len(places))
                 if share == 0.5:
                     bound, place, curve = self.run(grid)
-        grid, s_error = self._double("s_nodes", grid, MOST_S_NODES, 0.2 * goal, floor)
-        white_error = y_error = 0.0
+        grid = self._double("s_nodes", grid, MOST_S_NODES, 0.2 * goal, floor)
         if self.ring.white > 0.0:
-            grid, white_error = self._double("white_nodes", grid, MOST_WHITE_NODES, 0.2 * goal, floor)
-        if self.best <= floor:
-            self.grid = grid
-            return
-        if self.ring.amplitude > 0.0:
-            grid, y_error = self._y_step(grid, 0.5 * goal)
+            grid = self._double("white_nodes", grid, MOST_WHITE_NODES, 0.2 * goal, floor)
+        if self.best > floor:
+            if self.ring.amplitude > 0.0:
+                grid = self._y_step(grid, 0.5 * goal)
+            if self.ring.constant == 0.0:
+                self.run(grid)
+            else:
+                self.whole(grid)
         self.grid = grid
-        last = (self.run(grid) if self.ring.constant == 0.0 else self.whole(grid))[0]
-        if last > self.best * (1.0 + self.rel_error):
-            return  # the Gaussian cap is lower: nothing is known about its excess
-        # half as much again: the parts are measured on coarse grids
-        self.excess = 1.5 * (s_error + white_error + y_error + 0.2 * goal)
 
-    def _double(
-        self, name: str, grid: RingGrid, most: int, goal: float, floor: float
-    ) -> tuple[RingGrid, float]:
+    def _double(self, name: str, grid: RingGrid, most: int, goal: float, floor: float) -> RingGrid:
         """Double one resolution, on a coarse y grid, until the next doubling would gain less than `goal`."""
 
         def with_nodes(count: float) -> RingGrid:
@@ -369,13 +335,12 @@ class _Search:
             lambda count: self.run(with_nodes(count))[0], goal=goal, stop=lambda _: self.best <= floor
         )
         # the error falls like 1/n at first, like 1/n^2 later: between gain / 3 and gain is left
-        enough = found.before if found.gain <= 0.5 * goal else found.resolution
-        return with_nodes(enough), found.gain
+        return with_nodes(found.before if found.gain <= 0.5 * goal else found.resolution)
 
-    def _y_step(self, grid: RingGrid, goal: float) -> tuple[RingGrid, float]:
+    def _y_step(self, grid: RingGrid, goal: float) -> RingGrid:
         """Step of y for a relative error of `goal`: ln delta is linear in the square of the step."""
         trial = dataclasses.replace(grid, s_nodes=max(grid.s_nodes // 4, 64))
         coarse, fine = (self.run(dataclasses.replace(trial, y_step=step))[0] for step in TEST_STEPS)
         slope = max(math.log(coarse / fine), 1e-6) / (TEST_STEPS[0] ** 2 - TEST_STEPS[1] ** 2)
         step = min(max(math.sqrt(goal / slope), FINEST_STEP), TEST_STEPS[1])
-        return dataclasses.replace(grid, y_step=step), slope * step * step
+        return dataclasses.replace(grid, y_step=step)

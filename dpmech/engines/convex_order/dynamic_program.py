@@ -1,15 +1,10 @@
 """The convex-order dynamic program on a ring: one grid, one direction, a whole curve of delta.
 
-The bridge of a stationary ring: y_m = x_m + rho_m z with z = y_0 and x = 0 at both ends.
-
-All in closed form (docs/balls_in_bins_proof.md), from ratios of sinh that neither overflow nor cancel.
-
-The convex-order dynamic program on a ring: one grid, one direction, a whole curve of delta.
-
 With y_l = x_l + rho_l z, z = y_0 and x the bridge that is 0 at both ends of the ring, the bins are walked
 from 0 to b - 1 with the joint law of (x_l, S_l), S the running sum of exp(y_l - V/2) W_l. Every move of a
 point to the nodes around it replaces a convex function by its interpolant from above, so the result is an
-upper bound (docs/balls_in_bins_proof.md). S is counted in units of b e^eps (REMOVE) or b e^-eps (ADD).
+upper bound (docs/balls_in_bins_proof.md). S is counted in units of b e^eps (REMOVE) or b e^-eps (ADD). The
+coefficients of the bridge are in closed form, from ratios of sinh that neither overflow nor cancel.
 """
 
 import dataclasses
@@ -19,13 +14,12 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from dpmech.engines.convex_order.node_laws import SUM_TOLERANCE, lognormal_split, normal_split
-from dpmech.engines.convex_order.walk import CHARGE, EXCESS, MASS, Walk, start_walk
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import spend
 
@@ -34,6 +28,57 @@ Vector = npt.NDArray[np.float64]
 # Where x_l moves the mean of a later bin by less than this multiple of itself, it is left out, and `at` makes
 # up for it; a smaller one costs more terms.
 NEGLIGIBLE_SLOPE = 1e-13
+
+# the entries of Walk.totals, as the compiled loops address them
+MASS = 0
+EXCESS = 1
+CHARGE = 2
+
+
+class Window(NamedTuple):
+    """The cells of a state that may hold mass, ends included; there are none where `row_hi` is negative.
+
+    Attributes:
+        row_lo: first node of x.
+        row_hi: last node of x.
+        col_lo: first node of S.
+        col_hi: last node of S.
+    """
+
+    row_lo: int
+    row_hi: int
+    col_lo: int
+    col_hi: int
+
+
+@dataclasses.dataclass(eq=False)
+class Walk:
+    """One value of z on its way through the bins.
+
+    Attributes:
+        z: the value.
+        state: shape (N, s_nodes), the joint law of x and S below 1 after a bin.
+        mixed: shape (N, s_nodes), the same after the step of x to the next bin, before its increment.
+        window: where whichever of the two is current may hold mass.
+        law: shape (s_nodes,), the law of S of what will gain no more.
+        totals: shape (3,), the probability that S reached 1 (MASS), the expected S - 1 at the end on that
+            event (EXCESS), and what cut edges and emptied cells cost (CHARGE).
+    """
+
+    z: float
+    state: Vector
+    mixed: Vector
+    window: Window
+    law: Vector
+    totals: Vector
+
+
+def start_walk(z: float, x: Vector, s_nodes: int) -> Walk:
+    """All the mass at x = 0, S = 0, waiting in `mixed` for the increment of bin 0."""
+    row = int(np.argmin(np.abs(x)))
+    mixed = np.zeros((x.size, s_nodes))
+    mixed[row, 0] = 1.0
+    return Walk(z, np.zeros_like(mixed), mixed, Window(row, row, 0, 0), np.zeros(s_nodes), np.zeros(3))
 
 
 class RingBridge:

@@ -1,23 +1,17 @@
-r"""Bounds by transforms: payoffs under sums of exponentials, and the laws that these transform.
+r"""What every bound by transforms is made of: a payoff below a sum of exponentials, a lattice, a white law.
 
-Sums of exponentials above the payoff (1 - r / t)_+, for all r >= 0 at once.
-
-The payoff is smoothed by a normal law of standard deviation w t, which raises a convex function, and the
-smoothed one M, times e^(kappa u), is made periodic in u: its Fourier series is a sum of exponentials
-e^(-s_k u) with s_k = kappa - 2 pi i k / P. By Poisson's formula that sum is
+The payoff (1 - r / t)_+ is smoothed by a normal law of standard deviation w t, which raises a convex
+function, and the smoothed one M, times e^(kappa u), is made periodic in u: its Fourier series is a sum of
+exponentials e^(-s_k u) with s_k = kappa - 2 pi i k / P. By Poisson's formula that sum is
 sum_n e^(kappa n P) M(u + n P). All its terms are >= 0; those with n < 0 are at least
 e^(kappa n P) (1 - (u + n P) / theta), so that these may be taken off again (docs/balls_in_bins_proof.md).
 
-The exponentials of a mixture on a lattice: sums in place of Gaussian integrals, and their ratio.
-
-Where y_l = sum_j x_(j,l) + sqrt(w) xi_l, the density of everything, as a function of the x at one bin, is
-that of a normal law with precision diag((1 + lam_j^2) / q_j^2) + 1 1^T / w, whatever the rest is. A sum over
-the lattice differs from the integral by a factor between 1 - rho and 1 + rho, rho a theta series; so the law
-of y has a density that is at most (1 - rho)^-b times that of the lattice (docs/balls_in_bins_proof.md).
-
-What every bound by transforms is made of: a white law on nodes, what all bins share, and rough sizes.
-
-The proofs are in docs/balls_in_bins_proof.md, "Two exponentials: Laplace transforms".
+The exponentials of a mixture stand on a lattice. Where y_l = sum_j x_(j,l) + sqrt(w) xi_l, the density of
+everything, as a function of the x at one bin, is that of a normal law with precision
+diag((1 + lam_j^2) / q_j^2) + 1 1^T / w, whatever the rest is. A sum over the lattice differs from the
+integral by a factor between 1 - rho and 1 + rho, rho a theta series; so the law of y has a density that is at
+most (1 - rho)^-b times that of the lattice (docs/balls_in_bins_proof.md, "Two exponentials: Laplace
+transforms").
 """
 
 import dataclasses

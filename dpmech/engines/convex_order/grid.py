@@ -1,7 +1,5 @@
 """Nodes of the dynamic program, how fine they have to be, and what float64 may do to a run.
 
-What float64 may do to a run of the ring program, from above.
-
 A run adds and multiplies numbers >= 0, so that relative errors of its weights and sums multiply:
 `sums_factor`. What moves the running sum S, its increments and the comparison with 1, is a change of eps:
 `level_shift`. What moves the coefficients of the bridge is a change of the Gram matrix: `raised_ring`.

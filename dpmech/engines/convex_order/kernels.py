@@ -1,4 +1,4 @@
-"""Compiled inner loops of the ring program. This module imports numba; import it late.
+"""Compiled inner loops of the dynamic program. This module imports numba; import it late.
 
 No loop here reorders a sum, and none depends on the number of threads.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.engines.convex_order.walk import CHARGE, EXCESS, MASS, Window
+from dpmech.engines.convex_order.dynamic_program import CHARGE, EXCESS, MASS, Window
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -1,6 +1,4 @@
-r"""Rings with several exponentials that dominate a Gram matrix.
-
-Rings with up to two exponentials that dominate a Gram matrix.
+r"""Rings with up to two exponentials whose delta is not below that of a Gram matrix.
 
 delta grows along K' - K wherever that difference is copositive: e^T (K' - K) e >= 0 for all e >= 0
 (docs/balls_in_bins_proof.md). It is, where it is a matrix with entries >= 0 plus a positive semidefinite

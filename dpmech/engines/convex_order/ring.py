@@ -1,6 +1,4 @@
-"""Stationary rings (cyclic Gram matrices) that dominate a Gram matrix entry by entry.
-
-Rings that dominate a Gram matrix entry by entry.
+"""Rings (cyclic Gram matrices with one exponential) that dominate a Gram matrix entry by entry.
 
 delta is monotone in every entry of the Gram matrix, so any ring above it gives an upper bound
 (docs/balls_in_bins_proof.md). Which ring is best depends on how strongly delta leans on each entry. That is

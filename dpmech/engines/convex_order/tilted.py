@@ -1,16 +1,11 @@
-r"""Delta of Balls-in-Bins without sampling where it is small: transforms on a line through a saddle point.
-
-Kinks that share a tilt: the line their transforms are taken on, and what they add to delta.
-
-The proofs are in docs/balls_in_bins_proof.md, "Small delta: a tilt".
-
-delta of Balls-in-Bins without sampling where it is small: transforms on a line through a saddle point.
+r"""Upper bounds on delta of a ring with at most one exponential where it is small: transforms under a tilt.
 
 (r - tau)_+ lies below a sum of exponentials sum_k c_k e^(s_k (r - tau)) whose exponents have the real part
-theta > 0, and (tau - r)_+ below the same sum in tau - r. At the theta that fits, all terms are of the order
-of delta, so that absolute errors of the traces are relative to it. E e^(theta r) is infinite for lognormal
-increments: paths on which some bin adds more than the kink are summed by themselves, and there the payoff is
-linear (`tilted_law`). The proofs are in docs/balls_in_bins_proof.md, "Small delta: a tilt".
+theta > 0, and (tau - r)_+ below the same sum in tau - r. At the theta that fits, a saddle point, all terms
+are of the order of delta, so that absolute errors of the traces are relative to it. Kinks tau close to each
+other share a theta. E e^(theta r) is infinite for lognormal increments: paths on which some bin adds more
+than the kink are summed by themselves, and there the payoff is linear (`tilted_law`). The proofs are in
+docs/balls_in_bins_proof.md, "Small delta: a tilt".
 """
 
 import dataclasses

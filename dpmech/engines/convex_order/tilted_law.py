@@ -1,21 +1,16 @@
-r"""What one bin adds under an exponential tilt: its transforms, their traces, and the bins that add the most.
-
-What one bin adds to r, under an exponential tilt: its transforms relative to the real one.
+r"""What one bin adds to r under a tilt: its transforms, their traces, and the bins that add the most.
 
 A bin at state x adds a = e^(x - V/2) W / b, W on finitely many nodes. With the tilt theta >= 0 and a sign,
 E[e^(sign theta a); a <= cut] = D(x), and the law of a given x is tilted by the same factor. Every transform
 at an exponent of that real part is D(x) times a number d(x) of modulus at most 1.
 
-A sum of exponentials of one real part above the payoff v_+, at every real v.
+The sum of exponentials above the payoff v_+ is the Fourier series of e^(-tilt v) E(v + w N)_+, made periodic,
+times e^(tilt v): it is above v_+ at every real v, as all copies of the payoff are >= 0
+(docs/balls_in_bins_proof.md, "Small delta: a tilt").
 
-e^(-tilt v) E(v + w N)_+ is made periodic; its Fourier series times e^(tilt v) is above v_+, as all copies of
-the payoff are >= 0 (docs/balls_in_bins_proof.md, "Small delta: a tilt").
-
-What the paths hold on which some bin adds more than a threshold: exact sums of terms >= 0.
-
-On these paths r > cut >= tau, so that (r - tau)_+ = r - tau. With S the step of the lattice and diagonal
-matrices for what a bin may do, E[r; some a_l > cut] and P(some a_l > cut) are traces of products over the
-bins; for n bins, joined in pairs, every difference is written as a sum (docs/balls_in_bins_proof.md).
+On paths with a bin that adds more than the cut, r > cut >= tau, so that (r - tau)_+ = r - tau. With S the
+step of the lattice and diagonal matrices for what a bin may do, E[r; some a_l > cut] and P(some a_l > cut)
+are traces of products over the bins; for n bins, joined in pairs, every difference is written as a sum.
 """
 
 import dataclasses

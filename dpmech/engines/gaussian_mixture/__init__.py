@@ -14,11 +14,11 @@ from dpmech.engines.gaussian_mixture.dominating_pair import (
 )
 from dpmech.engines.gaussian_mixture.estimate_accountant import ImportanceAccountant
 from dpmech.engines.gaussian_mixture.gram import BinGram
-from dpmech.engines.gaussian_mixture.half_space import half_space_add
-from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal, add_mixture, remove_mixture
+from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
 from dpmech.engines.gaussian_mixture.moments import (
     ORDERS,
     AllocationRenyiAccountant,
+    half_space_add,
     log_add_bound,
     log_tail_factor,
 )
@@ -48,7 +48,6 @@ __all__ = [
     "RoughSigma",
     "Stage",
     "UserGram",
-    "add_mixture",
     "bin_gram",
     "chain_gram",
     "check_nonnegative",
@@ -61,7 +60,6 @@ __all__ = [
     "lower_gram",
     "lower_tuple_gram",
     "pilot_size",
-    "remove_mixture",
     "ring_profile",
     "sampling_gram",
     "stage_seed",

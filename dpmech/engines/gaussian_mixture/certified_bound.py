@@ -29,8 +29,6 @@ from dpmech.guards import check_integer, check_real
 # Where no threshold is given, this often what the pilot expects is drawn at most; with one, that often.
 PATIENCE = 1.5
 STUBBORN = 3.0
-# Of an error for both ends, the part of the lower one.
-LOWER_SHARE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,39 +36,30 @@ class CertifiedDirection:
     """One direction of a certified bound.
 
     Attributes:
-        lower: a lower bound; 0 where none was asked for.
         upper: an upper bound.
-        estimate: the mean weight of the same sample (an estimate).
-        weight_bound: the proved bound on every weight.
         samples: independent weights that count; 0 where the bound on every weight is enough.
     """
 
-    lower: float
     upper: float
-    estimate: float
-    weight_bound: float
     samples: int
 
 
 @dataclasses.dataclass(frozen=True)
 class CertifiedBound:
-    """lower <= delta(eps) <= upper with probability at least 1 - beta.
+    """An upper bound on delta(eps) that holds with the probability asked for.
 
     Attributes:
-        eps: the privacy loss level.
-        lower: the larger of the lower bounds.
-        upper: the larger of the upper bounds.
-        beta: the probability, over the samples, that delta is outside.
         remove: H_eps(P||Q).
         add: H_eps(Q||P).
     """
 
-    eps: float
-    lower: float
-    upper: float
-    beta: float
     remove: CertifiedDirection
     add: CertifiedDirection
+
+    @property
+    def upper(self) -> float:
+        """The larger one of both directions."""
+        return max(self.remove.upper, self.add.upper)
 
     @property
     def samples(self) -> int:
@@ -78,7 +67,7 @@ class CertifiedBound:
         return self.remove.samples + self.add.samples
 
     def meets(self, threshold: float) -> bool:
-        """Whether delta <= threshold is proved at level 1 - beta."""
+        """Whether delta <= threshold is proved."""
         return self.upper <= threshold
 
 
@@ -89,20 +78,18 @@ def certify_delta(
     *,
     beta: float = 1e-9,
     rel_gap: float = 0.05,
-    lower: bool = False,
     rng: np.random.Generator | None = None,
     executor: concurrent.futures.Executor | None = None,
     max_samples: int = 20_000_000,
     pilots: Pilots | None = None,
 ) -> CertifiedBound:
-    r"""Bounds on delta(eps), true with probability at least 1 - beta, both directions.
+    r"""An upper bound on delta(eps), true with probability at least 1 - beta, both directions.
 
     **Guarantee:** with probability 1 - beta over the samples (for normal draws that have the Gram matrix
     `gram`), at any sample size; the bets bound their own rounding, and that of the weights has a proved bound
-    (`proposal`). Directions that need samples share beta; so do
-    both ends where both are asked for. One call spends beta: a search that calls again and again must divide
-    it, or test an order fixed in advance and end at the first failure. It must not be repeated until it
-    passes.
+    (`proposal`). Directions that need samples share beta. One call spends beta: a search that calls again
+    and again must divide it, or test an order fixed in advance and end at the first failure. It must not be
+    repeated until it passes.
 
     The cost grows with the ratio of the weight bound to delta, which is at most that of a moment (RDP)
     bound on delta: 7 to 200 over most of the range. It grows large where delta is tiny and b large with
@@ -113,16 +100,14 @@ def certify_delta(
         eps: in [1e-4, 1e4].
         threshold: what is to be proved an upper bound; drawing ends when it is. None aims at `rel_gap`.
         beta: error probability, in (0, 1).
-        rel_gap: the relative gap between a bound and delta aimed at, in [0.005, 10]; for the upper end, only
-            without a threshold.
-        lower: whether to bound delta from below as well.
+        rel_gap: the relative gap between the bound and delta aimed at without a threshold, in [0.005, 10].
         rng: seeds the blocks; None takes operating system entropy.
         executor: where to run blocks; None runs them here.
         max_samples: most draws in one direction.
         pilots: those of this point, drawn with other random numbers than `rng` gives; None draws them.
 
     Returns:
-        The bounds, with their parts.
+        The bound, with its parts.
 
     Raises:
         InvalidParameterError: if an argument is out of range.
@@ -134,8 +119,8 @@ def certify_delta(
     Examples:
         >>> import numpy as np
         >>> from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
-        >>> bound = certify_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1), lower=True)
-        >>> 0.126937 / 1.1 < bound.lower < 0.126937 < bound.upper < 0.126937 * 1.1
+        >>> bound = certify_delta(DenseGram([[1.0]]), 1.0, rng=np.random.default_rng(1))
+        >>> 0.126937 < bound.upper < 0.126937 * 1.1
         True
     """
     eps = check_real("eps", eps, minimum=1e-4, maximum=1e4)
@@ -146,15 +131,14 @@ def certify_delta(
         threshold = check_real("threshold", threshold, minimum=0.0, maximum=1.0, open_minimum=True)
     entropy = draw_entropy(rng)
     if pilots is None:
-        pilots = Pilots.at(gram, eps, entropy, executor, threshold=None if lower else threshold)
-    decider, directions = pilots.decider, dict[str, CertifiedDirection]()
-    below = LOWER_SHARE * beta if lower and pilots.weights else 0.0
-    share = share_of(beta - below, len(pilots.weights))
+        pilots = Pilots.at(gram, eps, entropy, executor, threshold=threshold)
+    directions: dict[str, CertifiedDirection] = {}
+    share = share_of(beta, len(pilots.weights))
     for name, proposal in pilots.proposals.items():
         if name not in pilots.weights:
             bound = rounded_bound(proposal.log_weight_bound, proposal.weight_rounding)
             settled = min(bound, pilots.settled.get(name, bound))
-            directions[name] = CertifiedDirection(0.0, settled, math.nan, bound, 0)
+            directions[name] = CertifiedDirection(settled, 0)
             continue
         summary = pilots.summary(pilots.decider)
         off = min(2.0 * summary.relative_error, 0.5)
@@ -167,25 +151,9 @@ def certify_delta(
             rounding=proposal.weight_rounding,
         )
         patience = PATIENCE if threshold is None else STUBBORN
-        found = _drawn(proposal, name, upper, entropy, executor, patience=patience, max_samples=max_samples)
-        if below > 0.0 and name == decider and summary.log_mean > math.log(NOTHING):
-            # The same draws, their weights rounded the other way.
-            goal = math.exp(summary.log_mean) * (1.0 - off) / (1.0 + rel_gap)
-            test = LowerTest(
-                summary.log_mean, below, goal, pilots.weights[name], rounding=proposal.weight_rounding
-            )
-            other = proposal.rounded_to(below=True)
-            least = _drawn(other, name, test, entropy, executor, patience=patience, max_samples=max_samples)
-            found = dataclasses.replace(found, lower=least.lower, samples=max(found.samples, least.samples))
-        directions[name] = found
-    return CertifiedBound(
-        eps,
-        max(one.lower for one in directions.values()),
-        max(one.upper for one in directions.values()),
-        beta,
-        directions["remove"],
-        directions["add"],
-    )
+        samples = _drawn(proposal, name, upper, entropy, executor, patience=patience, max_samples=max_samples)
+        directions[name] = CertifiedDirection(upper.bound, samples)
+    return CertifiedBound(directions["remove"], directions["add"])
 
 
 def certified_floor(
@@ -206,15 +174,9 @@ def certified_floor(
         return 0.0
     proposal = pilots.proposals[name].rounded_to(below=True)
     test = LowerTest(log_unit, beta, threshold, pilots.weights[name], rounding=proposal.weight_rounding)
-    return _drawn(
-        proposal,
-        name,
-        test,
-        draw_entropy(rng),
-        pilots.executor,
-        patience=STUBBORN,
-        max_samples=max_samples,
-    ).lower
+    entropy = draw_entropy(rng)
+    _drawn(proposal, name, test, entropy, pilots.executor, patience=STUBBORN, max_samples=max_samples)
+    return test.bound
 
 
 def _drawn(
@@ -226,11 +188,11 @@ def _drawn(
     *,
     patience: float,
     max_samples: int,
-) -> CertifiedDirection:
-    """Bets on the main sample of a direction, until the goal is proved or patience ends."""
+) -> int:
+    """How many weights of the main sample of a direction the bets took, until the goal or patience ended."""
     expected = test.expected_samples()
     limit = int(min(patience * max(expected, PILOT_SAMPLES), max_samples))
-    total, count = 0.0, 0
+    count = 0
     expected = int(min(expected, limit))
     with contextlib.closing(
         weight_stream(proposal, entropy, STAGES[name].main, expected, executor)
@@ -238,12 +200,5 @@ def _drawn(
         while count < limit and not test.proved:
             log_weights = next(stream)
             test.add(log_weights)
-            total, count = total + float(np.exp(log_weights).sum()), count + log_weights.size
-    upper = isinstance(test, UpperTest)
-    return CertifiedDirection(
-        lower=0.0 if upper else test.bound,
-        upper=test.bound if upper else rounded_bound(proposal.log_weight_bound, proposal.weight_rounding),
-        estimate=total / count if count else math.nan,
-        weight_bound=math.exp(proposal.log_weight_bound),
-        samples=count,
-    )
+            count += log_weights.size
+    return count

@@ -1,18 +1,16 @@
 r"""The mixtures that b-min-sep sampling is sampled from: ADD and REMOVE.
 
-The ADD mixture of b-min-sep sampling: Gaussians along one direction, with a proved weight bound.
-
-For any other law rho of the participations the variational formula gives, wherever L <= -eps,
+**ADD**: Gaussians along one direction, with a proved weight bound. For any other law rho of the
+participations the variational formula gives, wherever L <= -eps,
 
     sum_t rho_t w_t <= L + sum_t rho_t K_tt / 2 + KL(rho || P) <= -c,    rho_t = rho(step t is joined),
 
 c = eps - sum_t rho_t K_tt / 2 - KL(rho || P): the set lies beyond a hyperplane. rho is a tilt, whose
 marginals and divergence the recursion gives, chosen to make the distance c / sqrt(rho^T K rho) large.
 
-The REMOVE mixture of b-min-sep sampling: P itself, and chains with other participations and means.
-
-A part draws pi from the law of the participations with each step joined counted `e^g_t` times, and then
-y ~ N(C(v + a pi), sigma^2 I). Its density against Q is, with w = C^T y / sigma^2,
+**REMOVE**: P itself, and chains with other participations and means. A part draws pi from the law of the
+participations with each step joined counted `e^g_t` times, and then y ~ N(C(v + a pi), sigma^2 I). Its
+density against Q is, with w = C^T y / sigma^2,
 
     D = e^(v.w - v^T K v / 2) E_pi[exp(sum over t in pi of g_t + a w_t - a (K v)_t - a^2 K_tt / 2)] / M,
 

@@ -16,12 +16,14 @@ import math
 import numpy as np
 
 from dpmech.engines.gaussian import gaussian_log_delta
-from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.gram import BinGram, register_family
 from dpmech.engines.gaussian_mixture.moments import rough_log_delta
 from dpmech.engines.gaussian_mixture.proposal import LogError
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
+
+register_family("chains", "b-min-sep", "{steps} steps, b {min_sep}")
 
 # What rounding may do to an entry, to its product with a scale, and to that scale: 2 each, and as much again.
 _ENTRY = 16.0 * UNIT
@@ -246,14 +248,13 @@ def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower:
         raise UnsupportedCombinationError(
             f"b-min-sep sampling needs a strategy with at most min_sep={min_sep} bands, {strategy!r} has "
             f"{bands}",
-            supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= min_sep; "
-            "BallsInBins for the others",
+            supported=f"strategies with at most {min_sep} bands, such as SquareRoot(n, bands={min_sep})",
         )
     if not strategy.nonnegative:
         raise UnsupportedCombinationError(
             f"the dominating pair of b-min-sep sampling is proved for C >= 0; {strategy!r} has negative "
             "entries",
-            supported="strategies with non-negative entries; MinSep, without sampling, for the others",
+            supported="strategies with non-negative entries; the others without amplification by sampling",
         )
     columns = _columns(strategy, bands)
     hidden = 1.01 * strategy.error * np.sqrt(np.einsum("tk,tk->t", columns, columns))[:, None]

@@ -1,7 +1,5 @@
 r"""Dense Gram matrices of the bins, and factors of low rank off the diagonal as a recursion.
 
-Lower-triangular factors whose off-diagonal part has low rank, as a recursion over groups of columns.
-
 Cut the columns of a lower-triangular F into groups, `x = (x_1, ..., x_P)`. Where the block of F below and to
 the left of every cut has low rank, what later rows need of the groups before is a short state:
 

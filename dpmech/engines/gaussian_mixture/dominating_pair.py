@@ -135,7 +135,7 @@ def check_nonnegative(strategy: Strategy) -> None:
     if not strategy.nonnegative:
         raise UnsupportedCombinationError(
             f"the dominating pair of Balls-in-Bins is proved for C >= 0; {strategy!r} has negative entries",
-            supported="strategies with non-negative entries; MinSep or FixedEpochs for the others",
+            supported="strategies with non-negative entries; the others without amplification by sampling",
         )
 
 

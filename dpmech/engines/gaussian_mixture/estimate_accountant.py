@@ -15,7 +15,19 @@ from dpmech.engines.gaussian_mixture.rough_sigma import _SMALLEST_EPS, RoughSamp
 from dpmech.engines.gaussian_mixture.samples import draw_entropy
 from dpmech.engines.sigma_search import gaussian_scale
 from dpmech.methods import Importance
-from dpmech.numerics import Bounds, Guarantee, Kind, Provenance, rung_below, safe_root, signed, up
+from dpmech.numerics import (
+    Bounds,
+    Guarantee,
+    Kind,
+    Provenance,
+    register_words,
+    rung_below,
+    safe_root,
+    signed,
+    up,
+)
+
+register_words({"bins.unamplified": "bounded without sampling"})
 
 
 class ImportanceAccountant(Accountant):

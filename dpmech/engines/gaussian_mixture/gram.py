@@ -1,6 +1,4 @@
-"""Gram matrices of the bins; for tens of thousands of bins circulant ones, and products with a factor.
-
-Gram matrices of the bins: all that the Balls-in-Bins dominating pair needs of a strategy.
+"""Gram matrices of bins, all that a dominating pair needs of a strategy: any, circulant ones, factors.
 
 With `m_i` the sum of the columns of the strategy at which bin i takes part, everything depends on
 `K = M M^T / sigma^2`, b x b, symmetric, positive semidefinite and elementwise non-negative: under
@@ -14,7 +12,7 @@ References:
 import abc
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self, final
 
 import numpy as np
@@ -22,7 +20,37 @@ import numpy.typing as npt
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real, check_vector
-from dpmech.numerics import UNIT, FloatArray, IntArray
+from dpmech.numerics import UNIT, Fact, FloatArray, IntArray, percent, register_words
+
+
+def register_family(family: str, scheme: str, of: str) -> None:
+    """Say what accountants of one family of Gram matrices are called by people.
+
+    Args:
+        family: what their routes begin with.
+        scheme: where the matrices come from.
+        of: what they are of, with the facts of the family in braces.
+    """
+
+    def importance(facts: Mapping[str, Fact]) -> str:
+        text = f"{scheme} importance sampling, {of.format_map(facts)}"
+        text += f", two-sided {percent(float(facts['confidence']))} % interval"
+        if "direction" in facts:
+            parts = [(name, share) for name, share in facts.items() if isinstance(share, float)]
+            shown = [f"{name} {share:.0%}" for name, share in parts if name != "confidence"]
+            text += f", {facts['direction']} carried by " + "; ".join(shown)
+        return text
+
+    register_words(
+        {
+            f"{family}.moments": f"{scheme} moments, {of}, both directions",
+            f"{family}.certified": f"{scheme} certified sampling, {of}, beta {{beta}}",
+            f"{family}.importance": importance,
+        }
+    )
+
+
+register_family("bins", "Balls-in-Bins", "{bins} bins")
 
 # What is refused as no Gram matrix, relative to the largest entry; no guarantee rests on either. Eigenvalues
 # further below 0 show a matrix that is not positive semidefinite, products further apart two that are not

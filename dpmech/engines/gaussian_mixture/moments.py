@@ -1,11 +1,16 @@
-r"""Bounds by moments of the likelihood ratio: deterministic, in closed form, for any Gram matrix.
-
-Balls-in-Bins by moments: a deterministic upper bound without sampling, for any Gram matrix.
+r"""Bounds in closed form, for any Gram matrix: by moments of the likelihood ratio, and by a half-space.
 
 REMOVE: E_Q r^a <= B(a) for integer a (the lemma of `tuples`, proved there for every K), so that
 delta <= B(a) sup_r (r - e^eps) r^-a. ADD: r >= exp(mean_l (y_l - K_ll / 2)) by the inequality of means,
 hence E_Q r^-(a-1) <= exp((a-1) tr K / (2 b) + (a-1)^2 1^T K 1 / (2 b^2)) for real a > 1. Both are Renyi
 divergences, converted to delta optimally. Looser than the other methods at small eps.
+
+ADD by a half-space, that is the Gaussian mechanism along one direction: for any probability vector w the
+convexity of the logarithm gives `L >= w . y - w . diag(K) / 2 - KL(w || uniform)`, that is
+`-eps - L <= u - c` with `u = -w . y` and `c = eps - w . diag(K) / 2 - KL(w || uniform)`. So
+`H(Q || P) = E_Q (1 - e^(eps + L))_+ <= E (1 - e^(c - u))_+` with u of the law `N(0, s^2)` under Q,
+`s^2 = w^T K w`. The right side is delta of one Gaussian release with sensitivity over noise s, at
+`eps' = c + s^2 / 2`. With one bin it is ADD itself.
 """
 
 import functools
@@ -17,6 +22,7 @@ import scipy
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.points import add_point
 from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.numerics import (
     BOUND,
@@ -31,6 +37,8 @@ from dpmech.numerics import (
 )
 
 ORDERS = (*range(2, 17), 18, 20, 22, 24, 28, 32, 36, 40, 48, 56, 64, 80, 96, 128, 160, 192, 256)
+# Far above the roundings of sums over 10^6 bins, relative to the sizes of what is added.
+_SLACK = 1e-9
 
 
 def log_moment_bound(gram: BinGram, scale: float, order: int, rows: IntArray | None = None) -> float:
@@ -84,6 +92,29 @@ def rough_log_delta(gram: BinGram, eps: float) -> float:
     """Log of a number within a few orders of magnitude of delta: REMOVE from 64 rows of K; to start at."""
     rows = np.unique(np.linspace(0, gram.bins - 1, min(gram.bins, 64)).astype(np.int64))
     return min(log_moment_bound(gram, 1.0, order, rows) + log_tail_factor(order, eps) for order in ORDERS)
+
+
+def half_space_add(gram: BinGram, eps: float) -> float:
+    """A proved upper bound on H(Q || P) at e^eps, roundings included.
+
+    Args:
+        gram: the Gram matrix K.
+        eps: >= 0.
+    """
+    point = add_point(gram, eps)
+    # Both are moved by far more than they may be off by. With f(u) = (1 - e^(c - u))_+ and
+    # D = E[e^(c - u); u > c] the bound falls by D per unit of c, and changes by (phi_s(c) - D) / 2 >= -D / 2
+    # per unit of s^2: a larger s may lower it, for c < 0, by at most _SLACK s^2 D, which the s^2 in `off`
+    # outweighs.
+    spread = math.sqrt(point.square) * (1.0 + _SLACK)
+    half = 0.5 * float(point.direction @ gram.diagonal)
+    off = _SLACK * (1.0 + eps + half + math.log(gram.bins) + spread**2)
+    level = point.depth - off + 0.5 * spread**2
+    if not math.isfinite(level):
+        return 1.0
+    # Delta falls by less than 1 per unit of eps.
+    delta = gaussian_delta(quotient_down(1.0, spread), max(level, 0.0))[1] + max(-level, 0.0)
+    return min(1.0, delta * (1.0 + _SLACK))
 
 
 class AllocationRenyiAccountant(Accountant):

@@ -1,12 +1,11 @@
-r"""Gaussian proposals: groups N(K v, K) with equal probabilities, and the points v at which they stand.
-
-Design points: the means at which rare events of the Balls-in-Bins pair are sampled.
+r"""Design points, the means at which rare events of the pair are sampled, and Gaussian proposals around them.
 
 With `L(y) = log mean_l exp(y_l - K_ll / 2)`, REMOVE needs the set {L >= eps} and ADD the convex set
 {L <= -eps}. For any probability vector w the variational formula gives
 `L(y) >= w . y - w . diag(K) / 2 - KL(w || uniform)`, with equality at `w = softmax(y - diag(K) / 2)`. A
 point of least norm has the form `y = K v`, `v = tau w`, and w is a fixed point of `w = softmax(tau K w -
-diag(K) / 2)`. Design points affect the variance only; whatever rests on them here holds for any w.
+diag(K) / 2)`. Design points affect the variance only; whatever rests on them here holds for any w. Groups of
+Gaussians N(K v, K) with equal probabilities stand at such points.
 """
 
 import dataclasses

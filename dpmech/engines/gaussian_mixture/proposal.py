@@ -1,11 +1,15 @@
 r"""Proposals of importance sampling: mixtures with known densities, weights, and what rounding does to them.
 
-What rounding does to the weight of a draw: a proved bound, from the sizes of the numbers that enter it.
+A proposal draws (y, i), y the statistics of `gram` and i a tuple of bins, from a mixture whose parts all
+have known densities D_j against `Q(dy) kappa(i|y)` (see `tuples`). The weight of a sample is
+`f(y) / sum_j alpha_j D_j`, with `f = (e^L - e^eps)_+` for REMOVE and `(1 - e^(eps + L))_+` for ADD; its
+mean is the delta of that direction, exactly, whatever the alpha_j.
 
-The *draw* is taken as it is: floats y, a tuple, all with exactly the law that the mixture is said to have.
-That is assumed, and no part of the bound. Normal numbers are floats; a choice among c (a part, a bin, a
-tuple, a cell of a site) inverts a uniform number on a grid of 2^-53 against a rounded cumulative sum, whose
-law differs from the one that is said by at most 4 c 2^-53 in total variation, for the weights as they are in
+What rounding does to such a weight has a proved bound, from the sizes of the numbers that enter it. The
+*draw* is taken as it is: floats y, a tuple, all with exactly the law that the mixture is said to have. That
+is assumed, and no part of the bound. Normal numbers are floats; a choice among c (a part, a bin, a tuple, a
+cell of a site) inverts a uniform number on a grid of 2^-53 against a rounded cumulative sum, whose law
+differs from the one that is said by at most 4 c 2^-53 in total variation, for the weights as they are in
 float64: each end of a choice's interval is off by a rounding of the sum, one of its division by the total and
 one of the grid, and the total by c roundings. Who joins a step (`ChainGram.patterns`) differs by a grain of
 the grid and the rounding of a probability for each of the n steps. Within a cell the normal quantile is
@@ -36,13 +40,6 @@ relative error of the payoff as computed.
 **Densities.** All D_j are e^(linear) or means of such. A density that is off by a factor e^(+-r) at most in
 every part is so in the mixture. `Proposal.weight_rounding` is the r of all parts, of the payoff, the mixture
 and the proved bound on weights together; the bets allow for it.
-
-The mixtures that samples come from: parts with known densities, and the weight of a sample.
-
-A proposal draws (y, i), y the statistics of `gram` and i a tuple of bins, from a mixture whose parts all
-have known densities D_j against `Q(dy) kappa(i|y)` (see `tuples`). The weight of a sample is
-`f(y) / sum_j alpha_j D_j`, with `f = (e^L - e^eps)_+` for REMOVE and `(1 - e^(eps + L))_+` for ADD; its
-mean is the delta of that direction, exactly, whatever the alpha_j.
 """
 
 import abc

@@ -1,7 +1,5 @@
 """Rough sigmas and eps from one small sample: where searches start, and which eps sampling can reach.
 
-Rough sigmas and eps under Balls-in-Bins from one small sample: where searches start, and how fits compare.
-
 Some 10,000 weights have delta to a few per cent, hence sigma to a few tenths of one, and much of that is
 common to neighbouring sigmas and strategies, which share the random numbers. Nothing here enters a guarantee.
 """

@@ -1,11 +1,8 @@
 r"""Samples of a proposal in blocks, on any executor, and estimates of the mean of their weights.
 
-Sampling a proposal in blocks, on any executor; the result does not depend on how many workers there are.
-
-Block j of a stage draws from the streams of that key (`streams`) and from nothing else. The size
-of a block depends on b alone, and the results are put together in the order of j.
-
-Estimates of the mean of non-negative weights, and what a sample of them says about itself.
+The result does not depend on how many workers there are. Block j of a stage draws from the streams of that
+key (`streams`) and from nothing else. The size of a block depends on b alone, and the results are put
+together in the order of j.
 
 `likelihood_interval` is asymptotic: an interval for an estimate, to be used only where the diagnostics say
 that the sample shows the tail. What is proved of a mean is in `betting`.

@@ -15,11 +15,13 @@ from typing import final
 import numpy as np
 
 from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, lower_gram
-from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.gram import BinGram, register_family
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Strategy
 from dpmech.numerics import UNIT, FloatArray, IntArray
+
+register_family("users", "Balls-in-Bins", "{bins} bins, {examples} examples of a user")
 
 # A draw has so many numbers at most, and so many rows the table from which tuples of tuples are drawn.
 MOST_TUPLES = 10_000
@@ -187,9 +189,7 @@ def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
         raise UnsupportedCombinationError(
             f"{examples} examples of a user can be in {bins} bins in {bins}^{examples} ways, and no more "
             f"than {MOST_TUPLES} are summed over",
-            supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}; the unit user, with users "
-            "put into bins as wholes; without sampling, MinSep(min_sep, max_examples_per_user=m); with "
-            "independent noise, Poisson(sampling_prob, max_examples_per_user=m)",
+            supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}, or users put into bins as wholes",
         )
     return UserGram(bin_gram(strategy, bins).scaled(1.0 + _slack(examples)), examples)
 

@@ -6,14 +6,18 @@ import math
 import numpy as np
 import scipy
 
-from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.independent_sum.direction import NOTHING, Direction
 from dpmech.engines.profiles import LEAST_DELTA, Curve, Nodes, placed_nodes
 from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
 from dpmech.methods import Exact
-from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, quotient_up
+from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, quotient_up, register_words
+
+register_words(
+    {"bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices"}
+)
 
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
@@ -49,7 +53,7 @@ class IndependentAccountant(Accountant):
         lower, upper, slope = self._bracket(sigma, eps, tolerance)
         allowed = max(tolerance, _WIDEST) * max(1.0, slope)
         if upper > 1e3 * NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
-            raise self._too_wide(sigma, "delta", lower, upper)
+            raise too_wide("delta", sigma, lower, upper, self.method)
         return Bounds(lower, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
@@ -75,7 +79,7 @@ class IndependentAccountant(Accountant):
         upper = self._agreed(sigma, upper, delta, tolerance)
         # Both ends hold: this decides only whether they are close enough to be of use.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
-            raise self._too_wide(sigma, "eps", lower, upper)
+            raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(lower, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
@@ -156,12 +160,6 @@ class IndependentAccountant(Accountant):
         if not excess(low) > 0.0 >= excess(high):
             return math.exp(high)
         return math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-4)))
-
-    def _too_wide(self, sigma: float, name: str, lower: float, upper: float) -> NumericalError:
-        return NumericalError(
-            f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
-            "wider than the tolerance"
-        )
 
 
 def _followed(direction: Direction, rel_error: float, steepest: float, least: float) -> Nodes:

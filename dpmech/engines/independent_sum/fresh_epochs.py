@@ -9,14 +9,18 @@ from below.
 import dataclasses
 import math
 
-from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.independent_sum.accountant import IndependentAccountant
 from dpmech.engines.profiles import LEAST_DELTA, Composition, Curve, PrivacyProfile
 from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Adjacency
-from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, register_words
+
+register_words(
+    {"bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs"}
+)
 
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
@@ -88,7 +92,7 @@ class FreshEpochsAccountant(Accountant):
         lower, upper = self._bracket(sigma, eps, tolerance)
         allowed = max(tolerance, _WIDEST) * _slope(eps, upper)
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
-            raise self._too_wide(sigma, "delta", lower, upper)
+            raise too_wide("delta", sigma, lower, upper, self.method)
         return Bounds(lower, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
@@ -117,7 +121,7 @@ class FreshEpochsAccountant(Accountant):
         upper = _agreed(composed, upper, delta, tolerance)
         # Both ends hold: this decides only whether they are close enough to be of use.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
-            raise self._too_wide(sigma, "eps", lower, upper)
+            raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
@@ -225,12 +229,6 @@ class FreshEpochsAccountant(Accountant):
             if abs(here - last[0]) <= _CLOSE * rtol:
                 break
         return math.exp(here)
-
-    def _too_wide(self, sigma: float, name: str, lower: float, upper: float) -> NumericalError:
-        return NumericalError(
-            f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
-            "wider than the tolerance"
-        )
 
 
 def _slope(eps: float, delta: float) -> float:

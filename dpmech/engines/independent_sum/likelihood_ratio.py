@@ -1,7 +1,5 @@
 r"""The likelihood ratio of one bin on a lattice, and the sum over all bins under a tilt.
 
-The likelihood ratio of one bin, on a lattice: from above and from below in convex order.
-
 Of independent bins with Gram matrix kappa^2 I the pair has dP/dQ = (1/b) sum_l a_l under Q, where the
 a_l = exp(kappa Z_l - kappa^2 / 2) are independent. With v = a - c for REMOVE and v = c - a for ADD, and V
 the sum of the v_l, both directions are E (V - tau)_+ up to a factor: a convex increasing function of V. The
@@ -9,9 +7,7 @@ centre c is 1 where a is close to it, and else 0, so that differences keep their
 
 Below, x is Z for REMOVE and -Z for ADD: v = g (exp(g kappa x - kappa^2 / 2) - c), g = 1 or -1, increases.
 
-The sum of the values of all bins, tilted: E (V - tau)_+ from a lattice of one of them.
-
-With p_theta(y) = p(y) e^(theta y) / M and V = y_1 + ... + y_b,
+The sum of all bins is tilted. With p_theta(y) = p(y) e^(theta y) / M and V = y_1 + ... + y_b,
 E (V - tau)_+ = M^b e^(-theta tau) sum_V p_theta^(*b)(V) (V - tau)_+ e^(-theta (V - tau)). The theta that
 puts the mean of p_theta^(*b) at tau makes the absolute error of an FFT one relative to the result.
 """

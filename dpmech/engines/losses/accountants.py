@@ -1,14 +1,15 @@
 """Accountants of T sampled releases: Poisson, of users, truncated, and of one size."""
 
+import abc
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
 import scipy
 
-from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.engines.losses.contour import Sketch
 from dpmech.engines.losses.convolution import LossMoments
@@ -32,6 +33,7 @@ from dpmech.numerics import (
     product_up,
     quotient_down,
     quotient_up,
+    register_words,
     rounded_up,
 )
 
@@ -155,8 +157,9 @@ if TYPE_CHECKING:
 
     from dpmech.engines.profiles import PrivacyProfile
 
+register_words({"pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions"})
 
-# Below this delta Chernoff's bound says enough.
+
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
 # How wide brackets around the first guess may be, in units of the root of rtol; how often it is mended.
@@ -172,9 +175,6 @@ def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> flo
             delta,
             f"every sigma > 0 meets it, as an example takes part with probability {taken_part:g} only",
         )
-    mu = 1.0 / gaussian_sigma(eps, delta)
-    exponent = math.log1p((mu / release.sampling_prob) ** 2 / release.steps)
-    guess = math.log(release.sensitivity.upper / math.sqrt(exponent))
     sides = [True]
     if eps < -release.steps * math.log1p(-release.sampling_prob):  # where the loss of ADD ends
         sides.append(False)
@@ -184,14 +184,26 @@ def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> flo
         sketches = (Sketch(Loss(release.sampling_prob, multiplier, side), release.steps) for side in sides)
         return max(sketch.line(eps).log_delta for sketch in sketches) - math.log(delta)
 
-    low, high, step = guess, guess, 0.05
+    return _near_root(excess, _as_in_the_limit(release, release.sensitivity, eps, delta), 0.05)
+
+
+def _as_in_the_limit(
+    release: PoissonRelease | UserRelease, sensitivity: Bounds, eps: float, delta: float
+) -> float:
+    """Log of the sigma that the central limit theorem says."""
+    mu = 1.0 / gaussian_sigma(eps, delta)
+    exponent = math.log1p((mu / release.sampling_prob) ** 2 / release.steps)
+    return math.log(sensitivity.upper / math.sqrt(exponent))
+
+
+def _near_root(excess: Callable[[float], float], guess: float, step: float) -> float:
+    """The sigma at which a falling function of its log passes 0, to about 1e-3."""
+    low = high = guess
     while excess(low) < 0.0:
         high, low, step = low, low - step, 2.0 * step
     while excess(high) > 0.0:
         low, high, step = high, high + step, 2.0 * step
-    return (
-        math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-3))) if low < high else math.exp(low)
-    )
+    return math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-3)) if low < high else low)
 
 
 class PoissonAccountant(Accountant):
@@ -216,7 +228,7 @@ class PoissonAccountant(Accountant):
         lower, upper, slope = self._bracket(sigma, eps, tolerance)
         allowed = max(tolerance, _WIDEST) * slope
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
-            raise self._too_wide(sigma, "delta", lower, upper)
+            raise too_wide("delta", sigma, lower, upper, self.method)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
     def start_for_mu(self, mu: float) -> float:
@@ -293,7 +305,7 @@ class PoissonAccountant(Accountant):
             lower, upper = max(lower, other[0]), max(upper, other[1])
         # Both ends hold: this decides only whether they are close enough to be of use.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
-            raise self._too_wide(sigma, "eps", lower, upper)
+            raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
@@ -327,14 +339,45 @@ class PoissonAccountant(Accountant):
     def _directions(self, sigma: float) -> tuple[Direction, Direction]:
         return Direction(self.release, sigma, remove=True), Direction(self.release, sigma, remove=False)
 
-    def _too_wide(self, sigma: float, name: str, lower: float, upper: float) -> NumericalError:
-        return NumericalError(
-            f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
-            "wider than the tolerance"
-        )
+
+class _LatticeAccountant(Accountant):
+    """Bounds by the losses of `LatticeRoute`, above and below, unless a better end is known.
+
+    Args:
+        release: what is accounted for.
+        sensitivity: of one release.
+    """
+
+    # How far off the first guess is expected to be, in log sigma.
+    step: ClassVar[float] = 0.01
+
+    def __init__(self, release: UserRelease | TruncatedRelease | FixedRelease, sensitivity: Bounds) -> None:
+        self.sensitivity = sensitivity
+        self.steps = release.steps
+        self.route = LatticeRoute(release)
+        self.by = self.route.by
+        self.guarantee = BOUND
+
+    @property
+    def joined(self) -> Bounds:
+        """The sensitivity is that of one release: all of them cost no less."""
+        return self.sensitivity.times_root(self.steps)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Safeguarded secant on the upper bound; see the base class."""
+        start = self.guess(eps, delta)
+        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=self.step, progress=progress)
+
+    @abc.abstractmethod
+    def guess(self, eps: float, delta: float) -> float:
+        """A first guess at sigma: saddle-point delta at the target."""
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper end, however far the lower one may be."""
+        return self.route.bracket(sigma, eps, tolerance)[1]
 
 
-class UserAccountant(Accountant):
+class UserAccountant(_LatticeAccountant):
     """Both directions by privacy loss distributions on lattices, from above and below.
 
     Args:
@@ -343,37 +386,20 @@ class UserAccountant(Accountant):
     """
 
     def __init__(self, release: UserRelease, sensitivity: Bounds) -> None:
+        super().__init__(release, sensitivity)
         self.release = release
-        self.sensitivity = sensitivity
-        self.route = LatticeRoute(release)
-        self.by = self.route.by
-        self.guarantee = BOUND
-
-    @property
-    def joined(self) -> Bounds:
-        """The sensitivity is that of one release: all of them cost no less."""
-        return self.sensitivity.times_root(self.release.steps)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         return self.route.delta(sigma, eps, tolerance=tolerance)
-
-    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end, however far the lower one may be."""
-        return self.route.bracket(sigma, eps, tolerance)[1]
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         lower, upper = self.route.epsilon(sigma, delta, tolerance)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
-    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """Safeguarded secant on the upper bound; see the base class."""
-        start = self._guess(eps, delta)
-        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
-
-    def _guess(self, eps: float, delta: float) -> float:
-        """A first guess at sigma: saddle-point delta at the target."""
+    def guess(self, eps: float, delta: float) -> float:
+        """Examples that join together, all m or none, cost more: the search goes down from there."""
         own = self.release
         never = own.examples * own.steps * math.log1p(-own.sampling_prob)
         if delta >= -math.expm1(never):
@@ -382,10 +408,6 @@ class UserAccountant(Accountant):
                 delta,
                 f"every sigma > 0 meets it: a user takes part with probability {-math.expm1(never):g} only",
             )
-        # Examples that join together, all m or none, cost more: the search goes down from there.
-        mu = 1.0 / gaussian_sigma(eps, delta)
-        exponent = math.log1p((mu / own.sampling_prob) ** 2 / own.steps)
-        guess = math.log(self.sensitivity.upper / math.sqrt(exponent))
         sides = [True]
         if eps < -never:  # where the loss of ADD ends
             sides.append(False)
@@ -396,12 +418,7 @@ class UserAccountant(Accountant):
             found = (LossMoments(*loss.sampled(), own.steps).saddle_log_delta(eps) for loss in losses)
             return max(found) - math.log(delta)
 
-        low, high, step = guess, guess, 0.1
-        while excess(low) < 0.0:
-            high, low, step = low, low - step, 2.0 * step
-        while excess(high) > 0.0:
-            low, high, step = high, high + step, 2.0 * step
-        return math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-3)) if low < high else low)
+        return _near_root(excess, _as_in_the_limit(own, self.sensitivity, eps, delta), 0.1)
 
 
 # Where a truncation anywhere in the run is so rare against delta, it counts as a failure.
@@ -420,7 +437,7 @@ def _advised() -> Iterator[None]:
         ) from error
 
 
-class TruncatedAccountant(Accountant):
+class TruncatedAccountant(_LatticeAccountant):
     """Both directions from above by the law that dominates; from below by a run that is one of those allowed.
 
     From above, a step whose batch could be truncated counts as such with what it loses at most, on lattices;
@@ -433,11 +450,8 @@ class TruncatedAccountant(Accountant):
     """
 
     def __init__(self, release: TruncatedRelease) -> None:
+        super().__init__(release, release.sensitivity)
         self.release = release
-        self.sensitivity = release.sensitivity
-        self.route = LatticeRoute(release)
-        self.by = self.route.by
-        self.guarantee = BOUND
         odds, steps = release.truncation, release.steps
         # That any batch of the run is truncated: a bound, not below T tau.
         self._ever = product_up(odds.truncated[1], steps)
@@ -449,11 +463,6 @@ class TruncatedAccountant(Accountant):
             if odds.sampling_prob < 1.0 and self._ever <= _RARE
             else None
         )
-
-    @property
-    def joined(self) -> Bounds:
-        """The sensitivity is that of one release: all of them cost no less."""
-        return self.sensitivity.times_root(self.release.steps)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
@@ -476,7 +485,7 @@ class TruncatedAccountant(Accountant):
         if upper is not None:
             return upper
         with _advised():
-            return self.route.bracket(sigma, eps, tolerance)[1]
+            return super().upper_delta(sigma, eps, tolerance=tolerance)
 
     def _rarely_truncated(self, sigma: float, eps: float, tolerance: float) -> float | None:
         """Upper delta where truncation is a rare failure; None where it is not."""
@@ -495,13 +504,12 @@ class TruncatedAccountant(Accountant):
             upper = self.route.epsilon(sigma, delta, tolerance)[1]
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
-    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """Safeguarded secant on the upper bound; see the base class."""
-        start = saddle_point_sigma(self._alone.release, eps, delta)
-        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.01, progress=progress)
+    def guess(self, eps: float, delta: float) -> float:
+        """That of the run from below."""
+        return saddle_point_sigma(self._alone.release, eps, delta)
 
 
-class FixedAccountant(Accountant):
+class FixedAccountant(_LatticeAccountant):
     """From above by the law that dominates every step, on lattices; from below by one run that is possible.
 
     From below, the gradients of all others, and the one that is replaced, are against the one that
@@ -512,23 +520,17 @@ class FixedAccountant(Accountant):
         release: what is accounted for.
     """
 
+    step = 0.05
+
     def __init__(self, release: FixedRelease) -> None:
+        super().__init__(release, release.sensitivity)
         self.release = release
-        self.sensitivity = release.sensitivity
-        self.route = LatticeRoute(release)
-        self.by = self.route.by
-        self.guarantee = BOUND
         least, most = (
             PoissonAccountant(PoissonRelease(q, release.steps, release.sensitivity, release.tight))
             for q in release.draw.joined
         )
         self._attained = least
         self._one_step = most if release.steps == 1 else None
-
-    @property
-    def joined(self) -> Bounds:
-        """The sensitivity is that of one release: all of them cost no less."""
-        return self.sensitivity.times_root(self.release.steps)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
@@ -540,7 +542,7 @@ class FixedAccountant(Accountant):
         """The upper end, however far the lower one may be."""
         if self._one_step is not None:
             return self._one_step.upper_delta(sigma, eps, tolerance=tolerance)
-        return self.route.bracket(sigma, eps, tolerance)[1]
+        return super().upper_delta(sigma, eps, tolerance=tolerance)
 
     def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Of the law that dominates."""
@@ -557,7 +559,6 @@ class FixedAccountant(Accountant):
             upper = self.route.epsilon(sigma, delta, tolerance)[1]
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
-    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """Safeguarded secant on the upper bound; see the base class."""
-        start = saddle_point_sigma(self._attained.release, eps, delta)
-        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.05, progress=progress)
+    def guess(self, eps: float, delta: float) -> float:
+        """That of the run from below."""
+        return saddle_point_sigma(self._attained.release, eps, delta)

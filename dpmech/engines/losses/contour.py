@@ -1,15 +1,13 @@
 r"""Delta of T composed losses by a contour integral, where its line runs, and what losses far away add.
 
-Where the line of a contour integral runs: what it costs depends on it, no bound does.
+**The line.** What the integral costs depends on where its line runs, no bound does. All is read off a sketch
+of the law of one loss, on a few thousand points. The line crosses the real axis where the integrand is least
+there, between the pole at 0 and where the moment grows. Losses that are far from eps are cut off where this
+shortens the line, as far down as their overlap with eps, `FarLosses`, allows.
 
-All is read off a sketch of the law of one loss, on a few thousand points. The line crosses the real axis
-where the integrand is least there, between the pole at 0 and where the moment grows. Losses that are far from
-eps are cut off where this shortens the line, as far down as their overlap with eps, `FarLosses`, allows.
-
-What the few steps with a far larger loss than eps add to delta, without an integral over their sum.
-
-Call a loss far if it is at least l > eps, and let H be the event that one of T is. On H the sum S is below
-eps only if the others make up for it, so that with w(x) = (1 - e^-x)_+
+**Far losses.** What the few steps with a far larger loss than eps add to delta takes no integral over their
+sum. Call a loss far if it is at least l > eps, and let H be the event that one of T is. On H the sum S is
+below eps only if the others make up for it, so that with w(x) = (1 - e^-x)_+
 
   E[w(S - eps); H] = P^T(H) - e^eps Q^T(H) + E[(e^{eps - S} - 1)_+; H],
 
@@ -18,12 +16,11 @@ term lies between 0 and T p e^{-v (l - eps)} M(-v)^{T-1} for every v >= 1, as (e
 left is a law without its far tail, whose transform turns slowly: a tail that reaches 1000 times eps, which
 little sampling and little noise give, would cost as many nodes, and would keep the line near the pole at 0.
 
-Delta of T composed losses, from the transform of one on a vertical line, with proved errors.
-
-With S the sum of T losses, delta(eps) = E w(S - eps), w(x) = (1 - e^-x)_+. For eta from N(tau^2/2, tau^2),
-E e^-eta = 1; w is convex in e^-x, so that E w(S + eta - eps) is nowhere below delta: it is delta of the
-mechanism with one more Gaussian release. Its Laplace transform falls like a normal density, whatever the law
-of S: with theta > 0, M the moment generating function of one loss and g(z) = e^{tau^2 z (z+1) / 2},
+**The integral.** With S the sum of T losses, delta(eps) = E w(S - eps), w(x) = (1 - e^-x)_+. For eta from
+N(tau^2/2, tau^2), E e^-eta = 1; w is convex in e^-x, so that E w(S + eta - eps) is nowhere below delta: it is
+delta of the mechanism with one more Gaussian release. Its Laplace transform falls like a normal density,
+whatever the law of S: with theta > 0, M the moment generating function of one loss and
+g(z) = e^{tau^2 z (z+1) / 2},
 
   delta_tau(eps) = (1 / 2 pi i) int M(z)^T e^{-z eps} g(z) / (z (z + 1)) dz   along Re z = theta,
 

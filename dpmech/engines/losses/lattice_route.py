@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import scipy
 
+from dpmech.engines.accountant import too_wide
 from dpmech.engines.losses.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
 from dpmech.engines.losses.lattice import lower_lattice, upper_lattice
 from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
@@ -48,11 +49,6 @@ class LatticeRoute:
         self.release = release
         self.by = release.by_lattice
 
-    @property
-    def method(self) -> str:
-        """The route in words."""
-        return str(self.by)
-
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta at eps >= 0, no further apart than a change of sigma by `tolerance` makes.
 
@@ -61,10 +57,7 @@ class LatticeRoute:
         """
         lower, upper, steepness = self.bracket(sigma, eps, tolerance)
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= tolerance * steepness):
-            raise NumericalError(
-                f"delta at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
-                "wider than the tolerance"
-            )
+            raise too_wide("delta", sigma, lower, upper, str(self.by))
         return Bounds(lower if self.release.tight else 0.0, upper, BOUND, self.by)
 
     def bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
@@ -92,10 +85,7 @@ class LatticeRoute:
             ends = side.epsilon(delta, _OF_EPS * tolerance, settled=lower)
             lower, upper = max(lower, ends[0]), max(upper, ends[1])
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
-            raise NumericalError(
-                f"eps at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({self.method}), "
-                "wider than the tolerance"
-            )
+            raise too_wide("eps", sigma, lower, upper, str(self.by))
         return lower, upper
 
     def sides(self, sigma: float) -> "tuple[Side, ...]":

@@ -20,10 +20,12 @@ from dpmech.engines.losses.lattice import Loss
 from dpmech.engines.losses.release import PoissonRelease
 from dpmech.engines.sigma_search import smallest_sigma
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, quotient_down, spend
+from dpmech.numerics import BOUND, Bounds, FloatArray, Provenance, quotient_down, register_words, spend
 
 if TYPE_CHECKING:
     from prv_accountant.discrete_privacy_random_variable import DiscretePrivacyRandomVariable
+
+register_words({"prv.poisson": "PRV, Poisson q={q}, {steps} steps, both directions"})
 
 
 _MAX_POINTS = 1 << 20

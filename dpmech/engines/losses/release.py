@@ -1,21 +1,17 @@
 r"""What is accounted for under sampling: T releases, each of a random batch, and the loss of one of them.
 
-The largest privacy loss of a step whose batch is a uniform set of B of n examples, one of them replaced.
+**A uniform set of B of n examples, one of them replaced.** With q = B / n, s the noise over the distance of
+what replaces each other, and A_1 = (1 - q) N(0, s^2) + q N(1, s^2) against A_0 = N(0, s^2): no gradients have
+a hockey-stick curve above that of A_1 against A_0 at eps >= 0, nor above that of A_0 against A_1 at eps < 0,
+in either direction. The law with this curve has the positive losses of the one pair, the negative ones of the
+other, and what is left at 0. That it dominates is shown in docs/fixed_size_batches.md.
 
-With q = B / n, s the noise over the distance of what replaces each other, and A_1 = (1 - q) N(0, s^2) +
-q N(1, s^2) against A_0 = N(0, s^2): no gradients have a hockey-stick curve above that of A_1 against A_0 at
-eps >= 0, nor above that of A_0 against A_1 at eps < 0, in either direction. The law with this curve has the
-positive losses of the one pair, the negative ones of the other, and what is left at 0. That it dominates is
-shown in docs/fixed_size_batches.md.
-
-The privacy loss of a step whose batch is cut down to B examples where more were drawn.
-
-With q the probability of every coin, tau that B or more of the others were drawn, and p that the example is
-kept if so: with probability 1 - tau the pair is that of plain Poisson sampling. With probability tau it is
-the pair whose hockey-stick curve is, of P against Q (A_u as in `step_losses`), that of A_2 against A_1 at
-eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve of all that gradients allow. Its law has
-the positive losses of the one, the negative ones of the other, and what is left at 0. That it dominates is
-shown in docs/truncated_batches.md.
+**A Poisson sample that is cut down to B examples where more were drawn.** With q the probability of every
+coin, tau that B or more of the others were drawn, and p that the example is kept if so: with probability 1 -
+tau the pair is that of plain Poisson sampling. With probability tau it is the pair whose hockey-stick curve
+is, of P against Q (A_u as in `step_losses`), that of A_2 against A_1 at eps >= 0, and that of A_0 against A_1
+at eps < 0: the largest curve of all that gradients allow. Its law has the positive losses of the one, the
+negative ones of the other, and what is left at 0. That it dominates is shown in docs/truncated_batches.md.
 """
 
 import dataclasses
@@ -35,8 +31,22 @@ from dpmech.numerics import (
     product_up,
     quotient_down,
     quotient_up,
+    register_words,
     sum_down,
     sum_up,
+)
+
+register_words(
+    {
+        "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
+        "lattice.users": (
+            "PLD on a lattice, Poisson q={q}, {examples} examples a user, {steps} steps, both ways"
+        ),
+        "lattice.truncated": (
+            "PLD, Poisson q={q}, at most {most} of {size} kept, {steps} steps, both directions"
+        ),
+        "lattice.fixed": "PLD, batches of {batch} out of {size} without replacement, {steps} steps",
+    }
 )
 
 Ends = tuple[float, float]

@@ -1,22 +1,18 @@
 r"""Privacy losses of one step, by quadrature: monotone ones, mixtures, one-sided ones, and laws put together.
 
-The privacy loss of a step in which a user has a binomial number of examples.
-
-REMOVE: P = sum_k w_k N(k, s^2) with w the binomial law of k out of m with probability q, against
-Q = N(0, s^2). ADD: the same pair exchanged. The ratio r(x) = sum_k w_k e^{k x / s^2 - k^2 / (2 s^2)} rises
-with x, and log r is convex: its derivative is the mean of k over s^2 under the weights of the sum at x, the
-posterior law of k given the output.
+**A user with a binomial number of examples.** REMOVE: P = sum_k w_k N(k, s^2) with w the binomial law of k
+out of m with probability q, against Q = N(0, s^2). ADD: the same pair exchanged. The ratio r(x) = sum_k w_k
+e^{k x / s^2 - k^2 / (2 s^2)} rises with x, and log r is convex: its derivative is the mean of k over s^2
+under the weights of the sum at x, the posterior law of k given the output.
 
 That this pair dominates a step whatever the gradients are, of users with m examples or fewer, is shown in
 docs/users.md.
 
-Losses of one sign, of a step whose batch was full without the example.
-
-With p the probability that the example is kept all the same, A_u = (1 - p) N(0, s^2) + p N(u, s^2), and u = 1
-or 2: the log ratio of A_u over A_{u-1} (A_0 is the noise alone) is positive exactly where the output is above
-u - 1/2, and rises there: its derivative is (u w_u - (u - 1) w_{u-1}) / s^2, w the posterior probability of
-having been kept, and from there on w_u >= w_{u-1}. The inverse is the root of a quadratic equation in
-e^(x / s^2).
+**Losses of one sign, of a step that was full without the example.** With p the probability that the example
+is kept all the same, A_u = (1 - p) N(0, s^2) + p N(u, s^2), and u = 1 or 2: the log ratio of A_u over A_{u-1}
+(A_0 is the noise alone) is positive exactly where the output is above u - 1/2, and rises there: its
+derivative is (u w_u - (u - 1) w_{u-1}) / s^2, w the posterior probability of having been kept, and from there
+on w_u >= w_{u-1}. The inverse is the root of a quadratic equation in e^(x / s^2).
 
 Why these two, see docs/truncated_batches.md.
 """

@@ -1,11 +1,9 @@
 r"""Privacy losses on finitely many values, above and below a curve that is bounded at nodes.
 
-A privacy loss on finitely many values, from upper bounds on the hockey-stick curve at nodes.
-
-The curve of a pair, h(a) = H_a(P || Q) = sup_E P(E) - a Q(E), is convex and non-increasing in a >= 0, and
-h(0) = 1. **Theorem.** Let U be the lower convex hull of (0, 1) and of points (a_i, u_i) with u_i >= h(a_i),
-continued by its last value. Then U >= h, and U is the curve of a pair (P', Q') of laws on finitely many
-points.
+**From above.** The curve of a pair, h(a) = H_a(P || Q) = sup_E P(E) - a Q(E), is convex and non-increasing in
+a >= 0, and h(0) = 1. **Theorem.** Let U be the lower convex hull of (0, 1) and of points (a_i, u_i) with u_i
+>= h(a_i), continued by its last value. Then U >= h, and U is the curve of a pair (P', Q') of laws on finitely
+many points.
 
 *Proof.* A point of the hull is a mixture of points that lie above the convex curve h. U is convex and
 non-increasing; U >= (1 - a)_+ as h is, so that its slope at 0 is >= -1. With slopes s_0 <= s_1 <= ... < 0
@@ -15,17 +13,12 @@ and P' have a_i times that and the rest, U(a_m), where Q' has none. Then E_Q'(r 
 A pair whose curve is nowhere below that of every pair of neighbouring datasets dominates the mechanism, and
 products of dominating pairs dominate adaptive compositions.
 
-References:
-    Zhu, Dong and Wang 2022, Proposition 8 and Theorem 10.
-
-A privacy loss on finitely many values whose curve is nowhere above a mechanism's: for lower bounds.
-
-Where h(a_i) is known to lie in [l_i, u_i], the curve h, convex and non-increasing, is above l_(i+1) between
-two nodes, and above the lines through (a_(i-1), u_(i-1)) and (a_i, l_i), and through (a_(i+2), u_(i+2)) and
-(a_(i+1), l_(i+1)). The largest of these is g <= h, linear between nodes and at most one corner in between.
-**Theorem.** The lower convex hull G of g and (1 - a)_+ is the curve of a pair (P', Q') of laws on finitely
-many points, and every product of such pairs has a curve below that of the product of the mechanisms' own
-pairs.
+**From below.** Where h(a_i) is known to lie in [l_i, u_i], the curve h, convex and non-increasing, is above
+l_(i+1) between two nodes, and above the lines through (a_(i-1), u_(i-1)) and (a_i, l_i), and through
+(a_(i+2), u_(i+2)) and (a_(i+1), l_(i+1)). The largest of these is g <= h, linear between nodes and at most
+one corner in between. **Theorem.** The lower convex hull G of g and (1 - a)_+ is the curve of a pair (P', Q')
+of laws on finitely many points, and every product of such pairs has a curve below that of the product of the
+mechanisms' own pairs.
 
 *Proof.* G <= g <= h, G is convex, non-increasing, 1 at 0 with a slope >= -1, and 0 in the end: as in the
 proof for upper hulls it is the curve of a pair. Of two pairs with G <= h the first is a post-processing of
@@ -36,7 +29,7 @@ Mass that rounding takes off counts as loss -infinity, and losses are rounded do
 of P'-mass times (1 - a e^-loss)_+ only falls.
 
 References:
-    Zhu, Dong and Wang 2022, Proposition 8; Dong, Roth and Su 2022, Theorem 2.
+    Zhu, Dong and Wang 2022, Proposition 8 and Theorem 10; Dong, Roth and Su 2022, Theorem 2.
 """
 
 import dataclasses

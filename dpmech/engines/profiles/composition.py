@@ -28,7 +28,7 @@ from dpmech.engines.losses import (
 )
 from dpmech.engines.profiles.atoms import LossAtoms, LowerAtoms
 from dpmech.engines.profiles.curves import Curve, SampledPart, grouped
-from dpmech.engines.profiles.gaussian_part import gaussian_ends, gaussian_epsilon_ends
+from dpmech.engines.profiles.gaussian_envelope import gaussian_ends, gaussian_epsilon_ends
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
     ELEMENTARY,

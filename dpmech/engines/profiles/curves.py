@@ -18,7 +18,10 @@ from dpmech.numerics import (
     product_down,
     quotient_down,
     quotient_up,
+    register_words,
 )
+
+register_words({"sensitivity.of_multiplier": "1 / (sigma / sensitivity)"})
 
 # Rounding of lower bounds between nodes, far above what it is where a line is through nodes whose e^eps are
 # further apart than this, relative.

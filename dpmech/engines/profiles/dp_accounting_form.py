@@ -11,11 +11,13 @@ from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_real
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import BOUND, FloatArray, Guarantee, Provenance, quotient_down, root_up
+from dpmech.numerics import BOUND, FloatArray, Guarantee, Provenance, quotient_down, register_words, root_up
 
 if TYPE_CHECKING:  # the package takes half a second to import, and few need it
     from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+
+register_words({"profile.dp_accounting": "a pessimistic privacy loss distribution of dp-accounting"})
 
 
 # Outputs of a sampled release that are this many standard deviations off count as tails, of mass 1e-32.

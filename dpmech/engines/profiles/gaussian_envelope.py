@@ -1,4 +1,4 @@
-r"""The Gaussian curve that lies above a privacy profile, but for a small tail: its mu.
+r"""Gaussian privacy losses: bounds on their curve, and the one above a privacy profile but for a small tail.
 
 Wanted is h(a) <= G_mu(a) + tail for all a >= 0, h either direction of the profile. For a < 1 that follows
 from the other direction at 1 / a: h(a) = 1 - a + a r(1 / a), the same for G, and a tail <= tail. So both
@@ -14,12 +14,26 @@ References:
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import scipy
 
-from dpmech.engines.profiles.gaussian_part import gaussian_ends
+from dpmech.engines.gaussian import gaussian_curve, gaussian_epsilon
 from dpmech.engines.profiles.tradeoff import Stick
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import UNIT, bisect_boundary, next_down, next_up, product_down, product_up, root_up, up
+from dpmech.numerics import (
+    ELEMENTARY,
+    UNIT,
+    bisect_boundary,
+    next_down,
+    next_up,
+    product_down,
+    product_up,
+    quotient_down,
+    quotient_up,
+    root_down,
+    root_up,
+    up,
+)
 
 _LARGEST_EPS = 600.0
 _SMALLEST_STEP = 1e-6
@@ -29,6 +43,30 @@ _FALL = 0.5
 _RTOL, _ROUNDS, _GROWTH = 2e-4, 5, 1.0
 _MOST_NODES = 2000
 _LEAST_MU, _LARGEST_MU = 1e-9, 1e3
+
+
+def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
+    """Lower and upper value of H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2."""
+    if square == 0.0:
+        return 0.0, 0.0
+    logs, errors = gaussian_curve(math.sqrt(square), np.array([eps]))
+    log_delta, error = float(logs[0]), float(errors[0])
+    # The root is off by u, and log h moves by at most (1 + |eps| / mu^2 + mu^2) times that, relative.
+    own = ELEMENTARY + UNIT * (4.0 * abs(log_delta) + 4.0 * (1.0 + abs(eps) / square + square))
+    value = math.exp(log_delta)
+    if math.isinf(error):
+        return 0.0, min(1.0, value * (1.0 + own) + 1e-320)
+    return (
+        max(0.0, next_down(value * (1.0 - error - own) - 1e-320)),
+        min(1.0, value * (1.0 + error + own) + 1e-320),
+    )
+
+
+def gaussian_epsilon_ends(squares: tuple[float, float], delta: float) -> tuple[float, float]:
+    """Lower and upper value of eps at delta of a Gaussian loss between these two."""
+    least, most = root_down(squares[0]), root_up(squares[1])
+    lower = gaussian_epsilon(quotient_up(1.0, least), delta, safe=False) if least > 0.0 else 0.0
+    return lower, gaussian_epsilon(quotient_down(1.0, most), delta, safe=True) if most > 0.0 else 0.0
 
 
 def envelope_mu(sticks: Sequence[Stick], tail: float) -> tuple[float, float]:

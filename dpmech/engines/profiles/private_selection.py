@@ -1,11 +1,8 @@
 r"""Private selection: the best of a secret, random number of runs; laws of that number, and the price.
 
-How often a random number of runs may be made of which only the best is released: its laws, exactly drawn.
-
-What a law does to privacy is in its generating function f(z) = E z^K: in the mean number of runs f'(1), and
-in the weight f'(1 - s) / f'(1) of a run that is beaten by another one with probability s.
-
-The price of choosing the best of a secret, random number of runs, from the whole curve of one run.
+The laws are drawn exactly. What a law does to privacy is in its generating function f(z) = E z^K: in the mean
+number of runs f'(1), and in the weight f'(1 - s) / f'(1) of a run that is beaten by another one with
+probability s.
 
 One run gives a result and its score. K is drawn, K runs are made, the best is released. Write P and Q for
 the laws of one run on neighbouring datasets, h for the curve of (P, Q), f(z) = E z^K, w(s) = f'(1 - s) /

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,35 @@ from dpmech.mechanism import Mechanism
 from dpmech.numerics import (
     BOUND,
     Bounds,
+    Fact,
     Provenance,
     joined,
+    register_words,
     rounded_down,
     rounded_up,
+    typed,
     up,
 )
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+def _best_of_runs(facts: Mapping[str, Fact]) -> str:
+    settings = (
+        f"{name} {typed(value) if isinstance(value, float) else value}"
+        for name, value in facts.items()
+        if name != "law"
+    )
+    return ", ".join([f"the best of a secret number of runs, {facts['law']}", *settings])
+
+
+register_words(
+    {
+        "profile.composed": "privacy profiles of {releases} releases, composed",
+        "profile.best_of_runs": _best_of_runs,
+    }
+)
 
 
 # How far a lattice may move log delta.
@@ -385,8 +406,7 @@ class PrivacyProfile(Answers):
         if self.parts.curves:
             raise UnsupportedCombinationError(
                 "no rho follows from the nodes of a curve",
-                supported="profiles of releases without sampling or under Poisson sampling, and of "
-                "compositions of these",
+                supported="profiles of releases that are kept as such, and compositions of these",
             )
         lower, upper = (Fraction(end) for end in self.parts.gaussian)
         for part in self.parts.sampled:

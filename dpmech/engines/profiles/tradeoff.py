@@ -1,6 +1,4 @@
-r"""Trade-off curves and guessing probabilities from a privacy profile.
-
-Trade-off curves from a privacy profile: how often a test finds a person, at a given rate of false alarms.
+"""Trade-off curves from a privacy profile: how often a test finds a person, at a given false-positive rate.
 
 A test of Q against P has the power P(E) at the false-positive rate Q(E) = alpha, and h(a) = H_a(P || Q) >=
 P(E) - a Q(E) for every a >= 0. So P(E) <= h(a) + a alpha: **every** a, and every upper bound on h there, is a

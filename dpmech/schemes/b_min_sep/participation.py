@@ -26,10 +26,9 @@ class BMinSep(Participation):
 
     Example:
         >>> import dpmech as dm
-        >>> sampling = dm.BMinSep(min_sep=4, sampling_prob=0.1)
-        >>> found = dm.delta(
-        ...     dm.SquareRoot(16, 4), 3.0, 1.0, participation=sampling, method=dm.methods.Importance(0.1),
-        rng=1 ... )
+        >>> sampling, method = dm.BMinSep(min_sep=4, sampling_prob=0.1), dm.methods.Importance(0.1)
+        >>> strategy = dm.SquareRoot(16, 4)
+        >>> found = dm.delta(strategy, 3.0, 1.0, participation=sampling, method=method, rng=1)
         >>> found.guarantee.kind.name, 4e-6 < found.upper < 6e-6
         ('ESTIMATE', True)
     """

@@ -331,8 +331,8 @@ class TestMethods:
 
         def never(gram, eps, threshold, **settings):
             probes.append((eps, settings["beta"]))
-            part = CertifiedDirection(0.0, 1.0, 1.0, 0.5, 1)
-            return CertifiedBound(eps, 0.0, 1.0, settings["beta"], part, part)
+            part = CertifiedDirection(1.0, 1)
+            return CertifiedBound(part, part)
 
         monkeypatch.setattr("dpmech.engines.gaussian_mixture.certified_accountant.certify_delta", never)
         for call in (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
-from dpmech.engines.gaussian_mixture.half_space import half_space_add
+from dpmech.engines.gaussian_mixture.moments import half_space_add
 from tests.support.bins_oracles import gaussian, quadrature
 
 

@@ -10,7 +10,7 @@ import pytest
 import dpmech as dm
 from dpmech.certificates.claim import with_checksum
 from dpmech.engines.gaussian_mixture import certified_accountant
-from dpmech.engines.gaussian_mixture.half_space import half_space_add
+from dpmech.engines.gaussian_mixture.moments import half_space_add
 from dpmech.schemes.balls_in_bins import accountant as accountants
 
 IMPORTANCE = dm.methods.Importance(rel_error=0.02)

@@ -6,9 +6,9 @@ import mpmath
 import numpy as np
 import pytest
 
+from dpmech.engines.convex_order import dynamic_program as ring_walk
 from dpmech.engines.convex_order import kernels
-from dpmech.engines.convex_order import walk as ring_walk
-from dpmech.engines.convex_order.walk import CHARGE, EXCESS, MASS, Window, start_walk
+from dpmech.engines.convex_order.dynamic_program import CHARGE, EXCESS, MASS, Window, start_walk
 
 # the law of a step
 

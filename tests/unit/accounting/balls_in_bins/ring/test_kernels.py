@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from dpmech.engines.convex_order import kernels as ring_kernels
+from dpmech.engines.convex_order.dynamic_program import CHARGE, EXCESS, MASS, Window
 from dpmech.engines.convex_order.node_laws import lognormal_split, normal_split
-from dpmech.engines.convex_order.walk import CHARGE, EXCESS, MASS, Window
 from dpmech.exceptions import InvalidParameterError
 
 

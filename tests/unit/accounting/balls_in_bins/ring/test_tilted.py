@@ -9,6 +9,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.convex_order import tilted as tilted_group
 from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.exponentials import Lattice, WhiteLaw, build_lattice
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.ring import RingGram
@@ -92,7 +93,7 @@ def test_paths_with_a_large_bin_are_needed(monkeypatch):
 def test_correlated_bins_at_a_small_delta_against_the_program():
     """A bound in another way, that is good to some per cent, and what is proved from below by samples."""
     found = tilted_delta(MixtureGram(12, 0.05, ((0.45, 0.8),), 0.0), 3.0, rel_error=0.05, remove=True)
-    program = ring_delta(RingGram(12, 0.05, 0.45, 0.8, 0.0), 3.0, rel_error=0.1, direction="remove")
+    program = ring_delta(RingGram(12, 0.05, 0.45, 0.8, 0.0), 3.0, rel_error=0.1, direction=Direction.REMOVE)
     assert found < 1e-7
     assert 0.9 * program.delta < found < 1.05 * program.delta
 

@@ -8,6 +8,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.convex_order import transform
 from dpmech.engines.convex_order.bound import ring_delta
+from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.exponentials import Lattice
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.ring import RingGram
@@ -101,7 +102,7 @@ def test_two_exponentials_and_a_shared_part_against_plain_monte_carlo(gram, dire
 
 
 def test_it_agrees_with_the_program():
-    program = ring_delta(RingGram(12, 0.4, 1.2, 0.8, 0.0), 2.0, rel_error=0.3, direction="remove")
+    program = ring_delta(RingGram(12, 0.4, 1.2, 0.8, 0.0), 2.0, rel_error=0.3, direction=Direction.REMOVE)
     found = mixture_delta(MixtureGram(12, 0.4, ((1.2, 0.8),), 0.0), 2.0, rel_error=0.02, remove=True)
     assert 0.7 * program.delta < found < 1.02 * program.delta
 

@@ -89,7 +89,8 @@ def test_all_tries_and_the_lower_end_spend_at_most_beta(spent, monkeypatch, name
         points.append((gram, eps))
         found = true(gram, eps, threshold, **options)
         refuse = len(points) <= failures
-        return bound_module.dataclasses.replace(found, upper=1.0) if refuse else found
+        worst = bound_module.CertifiedDirection(1.0, 0)
+        return bound_module.CertifiedBound(worst, worst) if refuse else found
 
     monkeypatch.setattr(certified_accountant, "certify_delta", refused)
     if failures == len(_TRIES):
