@@ -1,6 +1,6 @@
-"""Private training with torch: correlated noise, clipping, and update rules that know the noise they get.
+"""Private training with torch: correlated noise, clipping, and update rules that use the noise variance.
 
-Needs torch (the extra `torch`). `PrivateOptimizer` makes any torch optimizer private under a
+Requires torch (the extra `torch`). `PrivateOptimizer` makes any torch optimizer private under a
 certificate; `NoiseStream` is its source of noise.
 """
 

@@ -1,4 +1,4 @@
-"""What a calibration or a certificate fixes for training, and the refusal of anything else."""
+"""Settings that a calibration or a certificate fixes for training; others are refused."""
 
 import math
 
@@ -12,8 +12,8 @@ def check_claim(value: object) -> Claim:
     """Return `value` if it is a Calibration or a Certificate, as computed or read from a file.
 
     Raises:
-        InvalidParameterError: if it is something else.
-        CertificateError: if it was edited, or put together by hand.
+        InvalidParameterError: for other types.
+        CertificateError: if it was edited (its checksum differs) or assembled manually.
     """
     if not isinstance(value, Claim):
         raise InvalidParameterError(
@@ -24,7 +24,7 @@ def check_claim(value: object) -> Claim:
 
 
 def check_certified(claim: Claim, name: str, used: float) -> None:
-    """Raise CertificateError if a certificate fixes another `clip_norm` or `expected_batch_size`."""
+    """Raise CertificateError if the certificate fixes another `clip_norm` or `expected_batch_size`."""
     certified = _certified(claim, name)
     # Joint norms of blocks are computed, so the last bits may differ.
     if certified is not None and not math.isclose(certified, used, rel_tol=1e-12):
@@ -34,19 +34,19 @@ def check_certified(claim: Claim, name: str, used: float) -> None:
 
 
 def check_reaches(claim: Claim, name: str, used: float) -> None:
-    """Raise CertificateError if a certificate fixes a larger `clip_norm` or `expected_batch_size`."""
+    """Raise CertificateError if the certificate fixes a larger `clip_norm` or `expected_batch_size`."""
     certified = _certified(claim, name)
     if certified is not None and used < certified * (1.0 - 1e-12):
         raise CertificateError(
-            f"{name} is certified as {certified!r}, got {used!r}, which is less: hand in the Clipping that "
-            "is used, where blocks have noise of their own",
+            f"{name} is certified as {certified!r}, got {used!r}, which is less: pass the Clipping in use if "
+            "blocks have separate noise",
             claimed=certified,
             recomputed=used,
         )
 
 
 def resolved_clipping(claim: Claim, clip_norm: float | None, clipping: Clipping | None) -> Clipping:
-    """The clipping that arguments and certificate ask for.
+    """The clipping determined by arguments and certificate.
 
     Raises:
         InvalidParameterError: if `clip_norm` is not the joint norm of `clipping`.
@@ -70,7 +70,7 @@ def resolved_clipping(claim: Claim, clip_norm: float | None, clipping: Clipping 
 
 
 def resolved_batch_size(claim: Claim, expected_batch_size: float | None) -> float:
-    """The public denominator that arguments and certificate ask for.
+    """The public denominator determined by arguments and certificate.
 
     Raises:
         InvalidParameterError: if there is none.
@@ -85,10 +85,10 @@ def resolved_batch_size(claim: Claim, expected_batch_size: float | None) -> floa
 def resolved_rule(
     claim: Claim, clip_norm: float | AdaptiveClip | None, clipping: Clipping | None
 ) -> AdaptiveClip | None:
-    """The rule by which the clip norm changes; None where it is fixed.
+    """The rule by which the clip norm changes; None if it is fixed.
 
     Raises:
-        InvalidParameterError: for a rule and a Clipping of fixed norms.
+        InvalidParameterError: if both a rule and a Clipping of fixed norms are given.
         CertificateError: if the certificate fixes another rule, or a norm.
     """
     rule = claim.clip_norm if clip_norm is None and clipping is None else clip_norm
@@ -103,7 +103,7 @@ def resolved_rule(
 
 
 def check_rule(claim: Claim, rule: AdaptiveClip) -> None:
-    """Raise CertificateError if a certificate fixes a clip norm, or another rule."""
+    """Raise CertificateError if the certificate fixes a clip norm, or another rule."""
     if claim.clip_norm is not None and claim.clip_norm != rule:
         raise CertificateError(
             f"clip_norm is certified as {claim.clip_norm!r}, got {rule!r}",

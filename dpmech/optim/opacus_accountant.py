@@ -1,10 +1,10 @@
-"""An accountant for Opacus: its history, counted by us."""
+"""An accountant for Opacus that computes eps from its history with dpmech."""
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-from opacus.accountants import IAccountant  # noqa: TID253 - whoever imports this module has Opacus
+from opacus.accountants import IAccountant  # noqa: TID253 - importing this module requires Opacus
 from opacus.optimizers import AdaClipDPOptimizer  # noqa: TID253 - as above
 
 from dpmech.exceptions import UnsupportedCombinationError
@@ -14,16 +14,15 @@ from dpmech.numerics import Bounds
 
 
 class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no types
-    """`PrivacyEngine(accountant="dpmech")`: the upper end of bounds that are tight on both sides.
+    """`PrivacyEngine(accountant="dpmech")`: the upper end of two-sided bounds that are tight.
 
-    It keeps the history that the accountants of Opacus keep, (noise multiplier, sample rate, steps), and can
+    It stores the same history as the accountants of Opacus, (noise multiplier, sample rate, steps), and can
     load theirs. `bounds` gives both ends.
 
-    **Guarantee:** a deterministic upper bound on eps for adding or removing one example, if every step drew a
-    Poisson sample, as loaders of `PrivacyEngine.make_private` do unless they are told not to. With
-    `poisson_sampling=False` the history is the same, and the number is not proved: nobody tells an accountant
-    how a loader samples. Several batches before one step are refused, as an example may be in each; so is
-    `clipping="adaptive"`.
+    **Guarantee:** a deterministic upper bound on eps for adding or removing one example, if every step used a
+    Poisson sample, as loaders of `PrivacyEngine.make_private` do by default. With `poisson_sampling=False`
+    the history is the same, and the number is not proved: an accountant is not told how a loader samples.
+    Several batches before one step are refused, as an example may be in each; so is `clipping="adaptive"`.
     """
 
     def __init__(self) -> None:
@@ -53,7 +52,7 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
         return history_profile(steps_of(self.history)).epsilon(at) if self.history else NOTHING
 
     def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:  # noqa: ANN401 - of Opacus
-        """The upper bound on eps; infinite where a step had no noise. Other arguments change nothing."""
+        """The upper bound on eps; infinite if a step had no noise. Other arguments have no effect."""
         del args, kwargs
         at = check_delta(delta)
         if any(noise == 0.0 for noise, _, _ in self.history):
@@ -61,7 +60,7 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
         return self.bounds(at).upper
 
     def __len__(self) -> int:
-        """How many steps were taken."""
+        """Number of steps taken."""
         return sum(steps for _, _, steps in self.history)
 
     @classmethod
@@ -70,14 +69,13 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
         return "dpmech"
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """What the optimizer of Opacus calls at every step.
+        """The hook that the optimizer of Opacus calls at every step.
 
         Raises:
             UnsupportedCombinationError: from the hook, before the step, if gradients of several batches were
-                accumulated: independent samples may hold an example more than once. And under
-                `clipping="adaptive"`: Opacus shares the noise as if one example moved its count by 1/2, and
-                it moves it by 1; the size of the batch, by which it divides the count, is released without
-                noise.
+                accumulated: independent samples may contain an example more than once. And under
+                `clipping="adaptive"`: Opacus calibrates the noise as if one example changed its count by 1/2,
+                but it changes by 1; the batch size, by which it divides the count, is released without noise.
         """
         count = super().get_optimizer_hook_fn(sample_rate)
 
@@ -85,14 +83,14 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
             if isinstance(optimizer, AdaClipDPOptimizer):
                 raise UnsupportedCombinationError(
                     'AdaClipDPOptimizer, Opacus\' clipping="adaptive", whose count of unclipped examples has '
-                    "less noise than its noise multiplier says",
+                    "less noise than its noise multiplier states",
                     supported='clipping="flat" in Opacus, or dpmech.optim.make_private with an AdaptiveClip',
                 )
             batches = optimizer.accumulated_iterations
             if batches > 1:
                 raise UnsupportedCombinationError(
                     f"gradients of {batches} batches were accumulated before one step",
-                    supported="one Poisson sample a step, which BatchMemoryManager splits where it is large",
+                    supported="one Poisson sample per step, which BatchMemoryManager splits if it is large",
                 )
             count(optimizer)
 

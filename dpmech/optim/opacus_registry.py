@@ -1,14 +1,14 @@
-"""Making an accountant known to Opacus."""
+"""Registers an accountant with Opacus."""
 
 from dpmech.exceptions import MissingDependencyError
 
 
 def register_opacus_accountant() -> None:
-    """Make `PrivacyEngine(accountant="dpmech")` known to Opacus; a second call changes nothing.
+    """Register `PrivacyEngine(accountant="dpmech")` with Opacus; a second call has no effect.
 
-    Eps by that accountant is the upper end of our bounds, in `PrivacyEngine.get_epsilon` as well as in
-    `make_private_with_epsilon`, which sizes the noise by it. What has to hold is that loaders sample by
-    Poisson, as those of `PrivacyEngine` do by default; see `dm.interchange.from_opacus_history`.
+    Eps by this accountant is the upper bound, in `PrivacyEngine.get_epsilon` as well as in
+    `make_private_with_epsilon`, which calibrates the noise by it. It requires that loaders use
+    Poisson sampling, as those of `PrivacyEngine` do by default; see `dm.interchange.from_opacus_history`.
 
     Raises:
         MissingDependencyError: without Opacus 1.6 or later.

@@ -1,4 +1,4 @@
-"""PrivateOptimizer: any torch optimizer, fed with private gradients, inside its certificate."""
+"""PrivateOptimizer: makes any torch optimizer private under its certificate."""
 
 import copy
 import dataclasses
@@ -30,7 +30,7 @@ class ExecutedSteps:
     """Steps executed under a claim.
 
     The claim holds for any number of steps up to n: stopping early is post-processing of fewer releases, and
-    never costs more than the claim says.
+    never costs more than claimed.
 
     Attributes:
         claim: the calibration or certificate.
@@ -62,17 +62,17 @@ class ExecutedSteps:
 
 
 class ClipNorms:
-    """How the coming batch is clipped, and what its noise is scaled to.
+    """The clipping of the next batch, and the norm to which its noise is scaled.
 
     Args:
         claim: the calibration or certificate.
-        clip_norm: of one example's gradient; or an AdaptiveClip; None takes the certificate's, else 1.
+        clip_norm: of one example's gradient; or an AdaptiveClip; None uses the certificate's, else 1.
         clipping: None or a Clipping, of fixed norms.
-        parameters: those that are trained; counts are made on the device of the first.
+        parameters: the trained parameters; counts are on the device of the first.
 
     Attributes:
-        clipping: of the coming batch.
-        counts: a tensor in the shape of the count that is released with the gradients; none for a fixed norm.
+        clipping: of the next batch.
+        counts: a tensor for the count that is released with the gradients; empty for a fixed norm.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -100,21 +100,21 @@ class ClipNorms:
 
     @property
     def terms(self) -> float | AdaptiveClip:
-        """What a certificate states."""
+        """The clip norm or rule in a certificate."""
         return self.clipping.joint_norm if self._rule is None else self._rule
 
     @property
     def noise(self) -> Clipping | AdaptiveClip:
-        """What a NoiseStream takes for its clip norm."""
+        """The `clip_norm` argument of a NoiseStream."""
         return self.clipping if self._rule is None else self._rule
 
     @property
     def of_step(self) -> float | None:
-        """What NoiseStream.add_step takes for the coming step."""
+        """The `clip_norm` argument of NoiseStream.add_step for the next step."""
         return None if self._rule is None else self.clipping.joint_norm
 
     def noise_stddevs(self, expected_batch_size: float) -> Sequence[float]:
-        """Noise of every parameter's private gradient, at a row of C^-1 of norm 1 and `phi_scale` 1."""
+        """Noise of every parameter's private gradient, for a row of C^-1 of norm 1 and `phi_scale` 1."""
         if self._rule is not None:
             return [self._rule.gradient_sigma(self._sigma) / expected_batch_size] * len(self._parameters)
         norms = self.clipping.noise_norms(self._parameters, self._sigma)
@@ -122,13 +122,13 @@ class ClipNorms:
 
     @property
     def phi_scale(self) -> float:
-        """The variance of the last step's noise (before any, of the first) over that of `noise_stddevs`."""
+        """Ratio of the last step's noise variance (the first's, before any) to that of `noise_stddevs`."""
         if self._rule is None:
             return 1.0
         return (self.clipping.joint_norm if self._last is None else self._last) ** 2
 
     def advance(self, sums: list[Tensor], expected_batch_size: float) -> None:
-        """Take the noised count off the sums of a step, and find the next norm."""
+        """Remove the noised count from the sums of a step, and compute the next norm."""
         if self._rule is None:
             return
         count = float(sums.pop())
@@ -138,22 +138,22 @@ class ClipNorms:
         )
 
     def describe(self) -> str:
-        """What must not change over a run."""
+        """The settings that must not change during a run."""
         return repr(self.clipping if self._rule is None else self._rule)
 
     def state_dict(self) -> dict[str, Any]:
-        """The norms of the coming and of the last step; nothing for a fixed one."""
+        """The norms of the next and of the last step; empty for a fixed norm."""
         return {} if self._rule is None else {"clip_norms": [self.clipping.joint_norm, self._last]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with saved norms."""
+        """Continue with saved norms."""
         if self._rule is None:
             return
-        found = state.get("clip_norms")
-        if not isinstance(found, list | tuple) or len(found) != 2:
-            raise InvalidParameterError("clip_norms of the state", found, "two numbers")
-        self.clipping = FlatClipping(found[0])
-        self._last = None if found[1] is None else check_real("clip_norms of the state", found[1])
+        norms = state.get("clip_norms")
+        if not isinstance(norms, list | tuple) or len(norms) != 2:
+            raise InvalidParameterError("clip_norms of the state", norms, "two numbers")
+        self.clipping = FlatClipping(norms[0])
+        self._last = None if norms[1] is None else check_real("clip_norms of the state", norms[1])
 
 
 class Phis:
@@ -161,7 +161,7 @@ class Phis:
 
     Args:
         trained: the parameters.
-        scales: standard deviation of their noise where a row of C^-1 has norm 1, one a parameter.
+        scales: standard deviation of their noise for a row of C^-1 with norm 1, one per parameter.
         row_norms: norms of the rows of C^-1, shape (n,).
     """
 
@@ -173,11 +173,11 @@ class Phis:
         self._row_norms = row_norms
 
     def at(self, step: int, scale: float = 1.0) -> list[float]:
-        """Phi of a step times `scale`, one a trained parameter."""
+        """Phi of a step times `scale`, one value per trained parameter."""
         return [float((own * self._row_norms[step]) ** 2) * scale for own in self._scales]
 
     def write(self, groups: list[dict[str, Any]], step: int, scale: float = 1.0) -> None:
-        """Put Phi of a step into `group["phi"]`: a float, or a list where parameters differ."""
+        """Write Phi of a step to `group["phi"]`: a float, or a list if parameters differ."""
         own = {id(param): phi for param, phi in zip(self._trained, self.at(step, scale), strict=True)}
         for group in groups:
             values = [own.get(id(param)) for param in group["params"]]
@@ -187,25 +187,25 @@ class Phis:
 
 
 _MARK = "_dpmech_wrapped"
-_OURS = {"params", "phi"}  # entries of a parameter group that are no settings of the caller's
-_SCHEDULED = {"lr", "momentum", "betas"}  # what torch's schedulers change
+_OURS = {"params", "phi"}  # entries of a parameter group that are not settings of the user
+_SCHEDULED = {"lr", "momentum", "betas"}  # changed by torch's schedulers
 
 
 class InnerOptimizer:
-    """Watches a torch optimizer that has been made private.
+    """Watches a torch optimizer that was made private.
 
     Args:
-        optimizer: any torch.optim.Optimizer that does one gradient evaluation a step.
+        optimizer: any torch.optim.Optimizer with one gradient evaluation per step.
 
     Attributes:
-        optimizer: the same.
-        kind: the name of its class: another one makes other weights of the same state and gradients.
-        changed: whether settings changed between two steps, also before a state that was loaded, otherwise
-            than by the scheduler that is followed.
+        optimizer: the optimizer.
+        kind: the name of its class: another class gives other weights for the same state and gradients.
+        changed: whether settings changed between two steps, also before a loaded state, other
+            than by the registered scheduler.
 
     Raises:
-        InvalidParameterError: if it is none, or has been made private already.
-        UnsupportedCombinationError: if it evaluates gradients several times a step.
+        InvalidParameterError: if it is not an optimizer, or was already made private.
+        UnsupportedCombinationError: if it evaluates gradients several times per step.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -218,8 +218,8 @@ class InnerOptimizer:
         parameters = inspect.signature(type(optimizer).step).parameters
         if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
             raise UnsupportedCombinationError(
-                f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a row "
-                "of noise of its own",
+                f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a "
+                "separate row of noise",
                 supported="optimizers whose step works without a closure",
             )
         self.optimizer = optimizer
@@ -233,11 +233,11 @@ class InnerOptimizer:
         self.changed = False
 
     def follow(self, scheduler: Any, *, forget: bool) -> None:  # noqa: ANN401 - a scheduler of torch's
-        """From now on changes that are a scheduler's are none.
+        """Accept changes by a scheduler from now on.
 
         Args:
-            scheduler: whose class and settings checkpoints compare.
-            forget: whether changes until now are none either, as no step before can be taken again.
+            scheduler: its class and settings are compared by checkpoints.
+            forget: whether to accept earlier changes as well, because no earlier step can be repeated.
         """
         if forget:
             self.changed = False
@@ -246,17 +246,17 @@ class InnerOptimizer:
         self._scheduler = scheduler
 
     def close(self) -> None:
-        """From now on the optimizer is stepped here alone."""
+        """Refuse steps of the optimizer from elsewhere."""
         setattr(self.optimizer, _MARK, True)
         self._hook = self.optimizer.register_step_pre_hook(self._refuse_direct_step)
 
     def release(self) -> None:
-        """Give the optimizer back as it was, before any step was taken."""
+        """Restore the optimizer, before any step was taken."""
         delattr(self.optimizer, _MARK)
         self._hook.remove()
 
     def check(self) -> None:
-        """Raise UnsupportedCombinationError if parameters came or went, or settings changed on resuming."""
+        """Raise UnsupportedCombinationError if parameters or, after resuming, settings changed."""
         if self.optimizer.param_groups is not self._groups:
             raise UnsupportedCombinationError(
                 "the wrapped optimizer has other parameter groups than when it was wrapped",
@@ -264,7 +264,7 @@ class InnerOptimizer:
             )
         if self._listed() != self._members:
             raise UnsupportedCombinationError(
-                "parameters were added to or taken from the wrapped optimizer: they would have no noise",
+                "parameters were added to or removed from the wrapped optimizer: they would have no noise",
                 supported="the parameters that were there when it was wrapped",
             )
         if self._resumed is None:
@@ -273,14 +273,14 @@ class InnerOptimizer:
             changed = _differing(now, then)
             if changed:
                 raise UnsupportedCombinationError(
-                    f"{', '.join(sorted(changed))} changed since the state was saved: steps that were taken "
-                    "after it would be taken again with the same noise on other sums, and who has seen both "
-                    "subtracts the noise",
-                    supported="going on with the settings of the state; save after scheduler.step()",
+                    f"{', '.join(sorted(changed))} changed since the state was saved: steps taken after it "
+                    "would be repeated with the same noise on other sums, and anyone who has seen both can "
+                    "subtract the noise",
+                    supported="the settings of the state; save after scheduler.step()",
                 )
 
     def step(self) -> None:
-        """The one step that is not refused."""
+        """Step the optimizer; other steps are refused."""
         self._resumed = None
         if self._left is not None and not self.changed:
             self.changed = self._changed_since(self._left)
@@ -289,11 +289,11 @@ class InnerOptimizer:
             self.optimizer.step()
         finally:
             self._stepping = False
-            # After the step: what an optimizer counts in its groups is no setting that was changed.
+            # After the step: counters that an optimizer keeps in its groups are not changed settings.
             self._left = None if self.changed else copy.deepcopy(_settings(self._groups))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a state of torch's; the next step must come with its settings."""
+        """Load a state of torch's optimizer; the next step must use its settings."""
         self.optimizer.load_state_dict(state)
         self._groups = self.optimizer.param_groups
         self._resumed = copy.deepcopy(_settings(self._groups))
@@ -328,53 +328,52 @@ def _differing(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
     return [name for name, value in then.items() if name not in now or not _same(now[name], value)]
 
 
-def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - whatever a group holds
+def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any value of a group
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         return bool(torch.equal(torch.as_tensor(one).cpu(), torch.as_tensor(other).cpu()))
     return bool(one == other)
 
 
-_KEY = "dpmech"  # what is ours in a state dict, beside the keys of torch
+_KEY = "dpmech"  # the key of our entry in a state dict, in addition to those of torch
 
 
 class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     """A torch optimizer whose gradients are clipped, summed, noised and averaged as a certificate says.
 
     Each `step` adds row t of sigma clip_norm C^-1 Z to the sum of clipped per-example gradients, divides by
-    the public `expected_batch_size`, writes the result into `param.grad` and the variance of its noise into
-    `group["phi"]`, and lets the wrapped optimizer step, whose groups and state are its own.
+    the public `expected_batch_size`, writes the result to `param.grad` and the variance of its noise to
+    `group["phi"]`, and steps the wrapped optimizer, whose groups and state it shares.
 
     Clipped sums come from `param.grad_sample` (Opacus' GradSampleModule), which `step` and `accumulate` read
-    and clear, or from a ClippedSum handed to `accumulate`. Call `accumulate` once a microbatch and `step`
-    once a batch; a step without any example is a step of pure noise, and counts. Under torch.distributed
-    every process brings its own examples, and `expected_batch_size` counts those of all of them; do not let
-    DistributedDataParallel average the raw gradients first.
+    and clear, or from a ClippedSum passed to `accumulate`. Call `accumulate` once per microbatch and `step`
+    once per batch; a step without any example is a step of pure noise, and counts. Under torch.distributed
+    every process contributes different examples, and `expected_batch_size` counts those of all of them; do
+    not let DistributedDataParallel average the raw gradients first.
 
-    **Guarantee:** that of the calibration, for all parameters released, if batches are as `participation`
-    says.
+    **Guarantee:** that of the calibration, for all released parameters, if batches follow `participation`.
 
     Args:
-        optimizer: any torch.optim.Optimizer that does one gradient evaluation a step.
+        optimizer: any torch.optim.Optimizer with one gradient evaluation per step.
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; or an AdaptiveClip; None takes the certificate's, else 1.
+        clip_norm: of one example's gradient, > 0; or an AdaptiveClip; None uses the certificate's, else 1.
         expected_batch_size: the public denominator, > 0: expected examples of one step over all microbatches
-            and processes; None takes the certificate's.
-        clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping, of
-            which clip_norm is the joint norm.
+            and processes; None uses the certificate's.
+        clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping,
+            whose joint norm is clip_norm.
         generator: of the noise: None for a key from the operating system, and a cipher on CPUs; or another,
             see NoiseStream.
-        mode: how the noise is formed, as for NoiseStream.
+        mode: how the noise is computed, as for NoiseStream.
         loss_scale: the constant by which a float16 loss was multiplied; gradients are divided by it before
             they are clipped. (A GradScaler is refused: its scale and its skipped steps depend on the data.)
         process_group: the processes that train together; None for the default group.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        CertificateError: on another clip_norm or expected_batch_size than certified, or if processes
+        CertificateError: if clip_norm or expected_batch_size differs from the certificate's, or if processes
             disagree.
-        UnsupportedCombinationError: for an optimizer that evaluates gradients several times a step; if a live
-            stream or optimizer of this process draws from an equal generator; as NoiseStream.
-        NumericalError: if roundings may leave more than 1e-6 less noise than certified.
+        UnsupportedCombinationError: for an optimizer that evaluates gradients several times per step; if a
+            live stream or optimizer of this process uses an equal generator; as NoiseStream.
+        NumericalError: if rounding may leave more than 1e-6 less noise than certified.
 
     References:
         noise_share eq. 1 (Phi), lambda_cgd Algorithm 1, for a general C^-1.
@@ -392,7 +391,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         (99, True)
     """
 
-    _step_supports_amp_scaling = True  # makes GradScaler.step announce itself, see `found_inf`
+    _step_supports_amp_scaling = True  # makes GradScaler.step set `found_inf`, which is refused below
 
     def __init__(
         self,
@@ -435,16 +434,16 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())
         self._guard.close()
 
-    # ---- what is fixed, and what has happened
+    # ---- settings and progress
 
     @property
     def clip_norm(self) -> float:
-        """Joint clip norm of one example's gradient; with an AdaptiveClip that of the coming step."""
+        """Joint clip norm of one example's gradient; with an AdaptiveClip that of the next step."""
         return self.clipping.joint_norm
 
     @property
     def clipping(self) -> Clipping:
-        """How every example's gradient is clipped in the coming step."""
+        """The clipping of every example's gradient in the next step."""
         return self._norms.clipping
 
     @property
@@ -454,31 +453,31 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     @property
     def claim(self) -> Claim:
-        """The calibration or certificate; its `participation` is what the sampler must realise."""
+        """The calibration or certificate; the sampler must realize its `participation`."""
         return self._claim
 
     @property
     def phi(self) -> float | tuple[float, ...]:
         """Variance per coordinate of the noise in the last step's gradient (before any step: in the first).
 
-        A float, or one a trained parameter where they differ (PerMatrixClipping).
+        A float, or one per trained parameter if they differ (PerMatrixClipping).
         """
         values = self._phis.at(max(self._stream.steps_taken - 1, 0), self._norms.phi_scale)
         return values[0] if len(set(values)) == 1 else tuple(values)
 
     @property
     def steps_left(self) -> int:
-        """Steps that remain before HorizonError."""
+        """Number of steps before HorizonError."""
         return self._stream.steps_left
 
     @property
     def dropped_examples(self) -> int:
-        """Examples left out so far because their gradients were not finite. Raw data: not to be published."""
+        """Number of examples excluded so far because of non-finite gradients. Raw data: do not publish."""
         return self._batch.dropped
 
     @property
     def record(self) -> ExecutedSteps:
-        """What has been executed so far."""
+        """The steps executed so far."""
         return ExecutedSteps(
             claim=self._claim,
             steps=self._stream.steps_taken,
@@ -489,28 +488,28 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     # ---- training
 
     def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
-        """Add a microbatch to the batch of the coming step.
+        """Add a microbatch to the batch of the next step.
 
-        Call it after every backward pass: each row is taken for an example of its own, and nobody can see
-        here that a batch came before. After several passes say how many `examples` they were over: as many
-        as all rows are one each; as many as every pass has are the same in the same order, and their
-        gradients are added before they are clipped.
+        Call it after every backward pass: each row is treated as a separate example, and earlier
+        passes cannot be detected here. After several passes, give the number of `examples` in them:
+        if it is the number of all rows, each row is one example; if it is the number of rows of every
+        pass, they are the same examples in the same order, whose gradients are added before clipping.
 
         Args:
-            clipped: None reads, clips and clears `grad_sample` of the parameters; or a sum of gradients that
-                were clipped already.
-            examples: how many examples `grad_sample` is of, >= 0; None for one a row of a single pass.
+            clipped: None reads, clips and clears `grad_sample` of the parameters; or a sum of clipped
+                gradients.
+            examples: number of examples in `grad_sample`, >= 0; None for one per row of a single pass.
 
         Raises:
-            InvalidParameterError: if the sum was clipped in another way than this optimizer says, or has
-                parameters that it does not train; on a number of examples that the rows cannot be of.
+            InvalidParameterError: if the sum has another clipping than this optimizer, or
+                parameters that it does not train; if the number of examples does not fit the rows.
             UnsupportedCombinationError: on gradients that would bypass clipping or noise, or those of several
                 backward passes without `examples`.
         """
         if examples is not None and clipped is not None:
             raise InvalidParameterError("examples", examples, "None with a ClippedSum, which has its own")
         self._guard.check()
-        self._batch.reclip(self.clipping)  # here, so that no interrupt comes between norm and noise
+        self._batch.reclip(self.clipping)  # here, so that no interrupt can separate norm and noise
         samples = self._intake.take(examples)
         if clipped is None:
             self._batch.add_samples(samples, self._note_batch)
@@ -522,24 +521,24 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             self._batch.add_clipped(clipped, self._note_batch)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's stubs have two overloads for it
-        """One private step over everything accumulated, and over what `grad_sample` still holds.
+        """One private step over all accumulated gradients and the current `grad_sample`.
 
         Args:
-            closure: None, or what computes the loss and the per-example gradients; called once.
+            closure: None, or a function that computes the loss and the per-example gradients; called once.
 
         Returns:
-            What the closure returned. (A loss is not private.)
+            The result of the closure. (A loss is not private.)
 
         Raises:
-            HorizonError: past the last certified step.
+            HorizonError: beyond the last certified step.
             UnsupportedCombinationError: on gradients that would bypass clipping or noise, or if parameters
                 were added.
-            NumericalError: before the first release, if 32 examples or more came and no gradient was finite.
+            NumericalError: before the first release, if 32 or more examples had no finite gradient.
         """
         return self._released(closure)
 
     def _released(self, closure: Callable[[], float] | None) -> float | None:
-        # Apart from `step`, which torch wraps in every class that has one: hooks would run for each of them.
+        # Separate from `step`, which torch wraps in every class that defines it: hooks would run for each.
         if self.steps_left == 0:
             raise HorizonError(self._stream.n, self._stream.n)
         loss = None
@@ -560,24 +559,24 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
                 if param.requires_grad:
                     write_grad(param, total.div_(self._batch_size))
                 else:
-                    param.grad = None  # frozen since: it stays where it is, its noise is not needed
+                    param.grad = None  # frozen since then: not updated, so its noise is discarded
             self._phis.write(self.param_groups, step, self._norms.phi_scale)
             self._guard.step()
         finally:
-            self._intake.note_own()  # also after an interrupt: what is there now is noised
+            self._intake.note_own()  # also after an interrupt: the current gradients are noised
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
-        """Clear gradients, per-example gradients and what was accumulated for the coming step."""
+        """Clear gradients, per-example gradients and the sums accumulated for the next step."""
         self._inner.zero_grad(set_to_none=set_to_none)
         self._intake.clear()
         self._batch.clear()
 
     def note_weights(self) -> None:
-        """For an optimizer of make_private, see BatchOptimizer; this one knows no model to compare."""
+        """No effect here; see BatchOptimizer of make_private, which compares the model."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: the noise covers the parameters that were there at the start.
+        """Refused: the noise covers only the initial parameters.
 
         Raises:
             UnsupportedCombinationError: always, once the optimizer is built.
@@ -592,21 +591,20 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     # ---- saving and resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the wrapped optimizer under torch's keys, and under "dpmech" what the noise follows from.
+        """State of the wrapped optimizer under torch's keys, and under "dpmech" the state of the noise.
 
-        As secret as the data: it holds the key of the noise, and between `accumulate` and `step` bare sums.
+        As secret as the data: it contains the key of the noise, and before a `step` sums without noise.
         """
         own = {"stream": self._stream.state_dict(), "batch": self._batch.state_dict()}
         own |= self._fixed() | self._norms.state_dict() | {"settings_changed": self._guard.changed}
         return {**self._inner.state_dict(), _KEY: own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, bit for bit; only before the first step. Failing ends it.
+        """Continue from `state_dict`, bit for bit; only before the first step. On failure it is closed.
 
         Raises:
-            CertificateError: if the state is of another certificate, clipping, denominator or optimizer
-            class. InvalidParameterError: if it is no state of a PrivateOptimizer, or steps were taken
-            already.
+            CertificateError: if the certificate, clipping, denominator or optimizer class differs.
+            InvalidParameterError: if it is not a state of a PrivateOptimizer, or steps were already taken.
         """
         own = state_dict.get(_KEY)
         fixed = self._fixed()
@@ -627,11 +625,11 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             self._norms.load_state_dict(own)
             self._batch.load_state_dict(own["batch"])
         except BaseException:
-            self.close()  # it has the rows of the state, and not what they belong to
+            self.close()  # it has the rows of the state, but not the rest
             raise
 
     def close(self) -> None:
-        """End the optimizer: no more steps, and another one may go on from its state or its seed."""
+        """End the optimizer: no more steps, and another one may resume from its state or its seed."""
         self._stream.close()
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -654,15 +652,15 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         return {"expected_batch_size": self._batch_size, "clipping": clipping, "optimizer": self._guard.kind}
 
     def _share(self) -> None:
-        """Groups and state are those of the wrapped optimizer, the same objects."""
+        """Share groups and state with the wrapped optimizer, as the same objects."""
         self.param_groups = self._inner.param_groups
         self.state = self._inner.state
 
     def _check_batch(self) -> None:
-        """For a subclass that knows the batches: whether everything of this one is there."""
+        """Hook for a subclass that knows the batches: check that the batch is complete."""
 
     def _note_batch(self) -> None:
-        """For a subclass that counts examples: those of `accumulate` are about to be added."""
+        """Hook for a subclass that counts examples: those of `accumulate` are about to be added."""
 
     def _note_row(self) -> None:
-        """For a subclass that knows the batches: a row of noise was spent on this one."""
+        """Hook for a subclass that knows the batches: a row of noise was used for this one."""

@@ -1,4 +1,4 @@
-"""Several processes, one release: the same key everywhere, and a check that all claim the same."""
+"""Distributed training: the same key in all processes, and checks that their claims agree."""
 
 import dataclasses
 import hashlib
@@ -20,20 +20,20 @@ Group: TypeAlias = "dist.ProcessGroup | None"
 
 
 def processes(group: Group) -> int:
-    """Number of processes in a group; of the default group for None, 1 where there is none."""
+    """Number of processes in a group; of the default group for None, 1 if there is none."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
     return dist.get_world_size(group)
 
 
 def check_processes(expected: int, group: Group) -> None:
-    """Raise UnsupportedCombinationError unless there are as many processes as when keys were shared."""
-    found = processes(group)
-    if found != expected:
+    """Raise UnsupportedCombinationError if the number of processes changed since keys were shared."""
+    current = processes(group)
+    if current != expected:
         raise UnsupportedCombinationError(
-            f"{expected} processes shared the keys of batches and noise, now there are {found}: they would "
+            f"{expected} processes shared the keys of batches and noise, now there are {current}: they would "
             "release other sums, or the same ones under several draws of noise",
-            supported="torch.distributed initialised before the private optimizer is made, and until its end",
+            supported="torch.distributed initialized before the private optimizer is made, and until its end",
         )
 
 
@@ -43,14 +43,14 @@ def is_first(group: Group) -> bool:
 
 
 def gathered(what: str, value: Any, group: Group, world: int | None = None) -> list[Any]:  # noqa: ANN401 - what torch can send
-    """What all processes of a group have, by rank.
+    """The values of all processes of a group, by rank.
 
     Args:
-        what: names it. Processes that are at another exchange are refused, and what they sent is not shown:
-            it may be a key.
+        what: name of the exchange. Processes in another exchange are refused, and their values are not shown:
+            they may be keys.
         value: of this process.
         group: the processes.
-        world: how many they are; None asks.
+        world: their number; None determines it.
 
     Raises:
         UnsupportedCombinationError: in all processes, if they exchange different things.
@@ -58,25 +58,25 @@ def gathered(what: str, value: Any, group: Group, world: int | None = None) -> l
     world = processes(group) if world is None else world
     if world == 1:
         return [value]
-    found: list[Any] = [None] * world
-    dist.all_gather_object(found, (what, value), group=group)
-    names = {one[0] if isinstance(one, tuple) and len(one) == 2 else "something else" for one in found}
+    parts: list[Any] = [None] * world
+    dist.all_gather_object(parts, (what, value), group=group)
+    names = {part[0] if isinstance(part, tuple) and len(part) == 2 else "something else" for part in parts}
     if names != {what}:
         raise UnsupportedCombinationError(
             f"processes are out of step: they exchange {' and '.join(sorted(map(str, names)))}",
             supported="the same calls in the same order in every process",
         )
-    return [one for _, one in found]
+    return [part for _, part in parts]
 
 
 def shared_key(key: Key, group: Group) -> Key:
-    """The key of rank 0: noise must be the same on all processes, or every one makes its own release."""
+    """The key of rank 0: noise must be the same in all processes, else each would make a separate release."""
     first: Key = gathered("the key of the noise", key, group)[0]
     return first
 
 
 def check_agreement(what: str, claim: dict[str, Any], group: Group) -> None:
-    """Raise CertificateError, on all processes, unless they all make the same claim (plain data)."""
+    """Raise CertificateError, in all processes, unless all make the same claim (plain data)."""
     if processes(group) == 1:
         return
     mine = hashlib.sha256(json.dumps(claim, sort_keys=True).encode()).hexdigest()
@@ -88,7 +88,7 @@ def check_agreement(what: str, claim: dict[str, Any], group: Group) -> None:
 
 
 def add_over(tensors: list[Tensor], group: Group) -> None:
-    """Replace tensors by their sums over all processes, the same bits on each."""
+    """Replace tensors by their sums over all processes, with the same bits in each."""
     if processes(group) == 1:
         return
     for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
@@ -102,11 +102,11 @@ class Slot:
     Attributes:
         index: position among the parameters.
         shape: shape of the whole parameter.
-        local_shape: shape of the part on this process; the same where it is not sharded.
+        local_shape: shape of the part in this process; equal to `shape` if it is not sharded.
         dtype: dtype of its normal numbers: float32, or float64 for float64 parameters.
-        device: where it lives.
-        shard: number of the shard; 0 where it is not sharded. Replicas of a shard share it.
-        shards: how many there are.
+        device: device of the parameter.
+        shard: index of the shard; 0 if it is not sharded. Replicas of a shard have the same index.
+        shards: number of shards.
     """
 
     index: int
@@ -119,7 +119,7 @@ class Slot:
 
     @property
     def forms_on(self) -> torch.device:
-        """Where rows of noise are formed: where it lives, or on the CPU where float64 may be missing."""
+        """Device on which rows of noise are computed: its own, or the CPU if float64 may be unsupported."""
         return self.device if self.device.type in ("cpu", "cuda") else torch.device("cpu")
 
     @property
@@ -128,12 +128,12 @@ class Slot:
         return math.prod(self.local_shape)
 
     def chunks(self, length: int) -> Iterator[tuple[int, int, int]]:
-        """(number, first value, end) of the chunks of at most `length` values."""
+        """(index, first value, end) of the chunks of at most `length` values."""
         for number, start in enumerate(range(0, self.size, length)):
             yield number, start, min(start + length, self.size)
 
     def describe(self) -> dict[str, Any]:
-        """What a resumed run must have in common with this one, as plain data."""
+        """Settings that must be equal in a resumed run, as plain data."""
         return {
             "shape": list(self.shape),
             "local_shape": list(self.local_shape),
@@ -143,11 +143,11 @@ class Slot:
 
 
 def make_slots(params: Iterable[Tensor]) -> tuple[list[Tensor], list[Slot]]:
-    """Check parameters, and say where the noise of each goes.
+    """Check parameters, and return them with their slots.
 
     Raises:
-        InvalidParameterError: if there is none, or one is no tensor, comes twice, has no real
-            floating-point dtype, holds no data or is a partial sum.
+        InvalidParameterError: if there is none, or one is not a tensor, is given twice, has no real
+            floating-point dtype, has no data or is a partial sum.
     """
     if isinstance(params, Tensor) or not isinstance(params, Iterable):
         raise InvalidParameterError("params", params, "an iterable of tensors")
@@ -183,12 +183,12 @@ def make_slots(params: Iterable[Tensor]) -> tuple[list[Tensor], list[Slot]]:
 
 
 def noise_dtype(param: Tensor) -> torch.dtype:
-    """float32, or float64 for float64 parameters: what normal numbers are drawn in."""
+    """Dtype of the normal numbers of a parameter: float32, or float64 for float64 parameters."""
     return torch.float64 if param.dtype == torch.float64 else torch.float32
 
 
 def write_grad(param: Tensor, local: Tensor) -> None:
-    """Make `local` the gradient of `param`, rounded to its dtype and laid out like it."""
+    """Set the gradient of `param` to `local`, in its dtype and memory layout."""
     mine = local_part(param.detach())
     if mine.dtype != local.dtype or mine.stride() != local.stride():
         local = torch.empty_like(mine).copy_(local)
@@ -196,7 +196,7 @@ def write_grad(param: Tensor, local: Tensor) -> None:
 
 
 def is_sharded(param: Tensor) -> bool:
-    """Whether a parameter is a DTensor (FSDP2, tensor parallelism), so that this process holds a part."""
+    """Whether a parameter is a DTensor (FSDP2, tensor parallelism), of which this process has a part."""
     if not torch.distributed.is_available():
         return False
     from torch.distributed.tensor import DTensor
@@ -210,7 +210,7 @@ def local_part(param: Tensor) -> Tensor:
 
 
 def like_param(local: Tensor, param: Tensor) -> Tensor:
-    """A local part as a tensor of the same kind as `param`."""
+    """Convert a local part to a tensor of the same kind as `param`."""
     if not is_sharded(param):
         return local
     from torch.distributed.tensor import DTensor

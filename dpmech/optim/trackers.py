@@ -1,6 +1,6 @@
-"""Trackers: what may be known of a private run, logged to TensorBoard, Weights & Biases, MLflow or a bar.
+"""Trackers: log the publishable values of a private run to TensorBoard, Weights & Biases, MLflow or a bar.
 
-Nothing is imported for it: each takes the object of its package and makes its public logging calls.
+None of these packages is imported: each tracker receives an object and calls its public logging methods.
 """
 
 import abc
@@ -15,11 +15,11 @@ from dpmech.optim.runs import BatchOptimizer
 
 
 class Tracker(abc.ABC):
-    """Takes values of a step; derive from it for others."""
+    """Base class of trackers; derive from it for other packages."""
 
     @abc.abstractmethod
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Write down values by their names.
+        """Log the values of a step by name.
 
         Args:
             values: of the step.
@@ -34,11 +34,11 @@ class TensorBoardTracker(Tracker):
         writer: a `torch.utils.tensorboard.SummaryWriter`.
     """
 
-    def __init__(self, writer: Any) -> None:  # noqa: ANN401 - of a package that need not be there
+    def __init__(self, writer: Any) -> None:  # noqa: ANN401 - of an optional package
         self._add = _method(writer, "writer", "add_scalar")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """One scalar for each."""
+        """Add one scalar per value."""
         for name, value in values.items():
             self._add(name, value, step)
 
@@ -47,14 +47,14 @@ class WandbTracker(Tracker):
     """`run.log` of Weights & Biases.
 
     Args:
-        run: what `wandb.init` returned.
+        run: the result of `wandb.init`.
     """
 
-    def __init__(self, run: Any) -> None:  # noqa: ANN401 - of a package that need not be there
+    def __init__(self, run: Any) -> None:  # noqa: ANN401 - of an optional package
         self._log = _method(run, "run", "log")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """All at once; the step is a value too, so that other calls of `log` may count their own."""
+        """Log all values at once; the step is also a value, so that other calls of `log` may count steps."""
         self._log({**values, "privacy/step": step})
 
 
@@ -62,31 +62,31 @@ class MlflowTracker(Tracker):
     """`mlflow.log_metrics`.
 
     Args:
-        mlflow: the module, with a run that is active.
+        mlflow: the module, with an active run.
     """
 
-    def __init__(self, mlflow: Any) -> None:  # noqa: ANN401 - of a package that need not be there
+    def __init__(self, mlflow: Any) -> None:  # noqa: ANN401 - of an optional package
         self._log = _method(mlflow, "mlflow", "log_metrics")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """All at once."""
+        """Log all values at once."""
         self._log(dict(values), step=step)
 
 
 class ProgressBar(Tracker):
-    """A bar of tqdm that moves by the steps taken, with eps spent so far.
+    """A tqdm bar that shows the steps taken and eps spent so far.
 
     Args:
         bar: `tqdm(total=optimizer.steps_left)`.
     """
 
-    def __init__(self, bar: Any) -> None:  # noqa: ANN401 - of a package that need not be there
+    def __init__(self, bar: Any) -> None:  # noqa: ANN401 - of an optional package
         self._update = _method(bar, "bar", "update")
         self._show = _method(bar, "bar", "set_postfix")
         self._at: int | None = None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Move on."""
+        """Advance the bar."""
         self._show(eps=up(values["privacy/epsilon_spent"], 3), refresh=False)
         self._update(1 if self._at is None else step - self._at)
         self._at = step
@@ -95,20 +95,20 @@ class ProgressBar(Tracker):
 def follow(
     optimizer: BatchOptimizer, *trackers: Tracker, every: int = 1, delta: float | None = None
 ) -> Callable[[], None]:
-    """Have what may be known of a run logged after its steps.
+    """Log the publishable values of an optimizer after its steps.
 
-    Logged are eps spent so far, with its delta (`optimizer.epsilon_spent`, which says when that number
-    holds), the steps that are left, and the variance of the noise in the gradient. None of it depends on the
+    Logged are eps spent so far, with its delta (see `optimizer.epsilon_spent` for when that number
+    holds), the number of steps left, and the variance of the noise in the gradient. None of it depends on the
     data. Losses of batches and norms of their gradients do: they are not private, and not logged here.
 
     Args:
         optimizer: of make_private.
-        *trackers: where to.
-        every: how many steps lie between two entries, an integer >= 1; the last step always has one.
+        *trackers: the destinations.
+        every: number of steps between two entries, an integer >= 1; the last step is always logged.
         delta: in (0, 1); None is that of the claim.
 
     Returns:
-        What ends it, when called.
+        A function that stops logging.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -125,17 +125,17 @@ def follow(
 
     def hook(*_: object) -> None:
         nonlocal last
-        found = held()
-        if found is None or found.record.steps == last:
+        optimizer = held()
+        if optimizer is None or optimizer.record.steps == last:
             return  # in the middle of a batch
-        last = found.record.steps
-        if last % between and found.steps_left:
+        last = optimizer.record.steps
+        if last % between and optimizer.steps_left:
             return
-        phi = found.phi
+        phi = optimizer.phi
         values = {
-            "privacy/epsilon_spent": found.epsilon_spent(delta).upper,
-            "privacy/delta": found.claim.budget.delta if delta is None else delta,
-            "privacy/steps_left": float(found.steps_left),
+            "privacy/epsilon_spent": optimizer.epsilon_spent(delta).upper,
+            "privacy/delta": optimizer.claim.budget.delta if delta is None else delta,
+            "privacy/steps_left": float(optimizer.steps_left),
             "privacy/noise_variance": max(phi) if isinstance(phi, tuple) else phi,
         }
         for tracker in trackers:

@@ -35,7 +35,7 @@ QUICK = {"LSTM", "Embedding, padding"}
 HALF = {"bfloat16", "GPT-2, bfloat16"}
 FIX = r"dpmech\.optim\.fix\(model\)"
 BY_LOSS = r"make_private\(\.\.\., loss=\.\.\.\)"
-CELL = rf"cell \(a \w+Cell\) has no gradients .* two nn\.Linear.*{FIX}"
+CELL = rf"cell \(a \w+Cell\) has no per-example gradients.* two nn\.Linear.*{FIX}"
 MASK = r"branches on values of the data.*attn_implementation='eager'.*four dimensions"
 
 # What is refused in which way, and what the message holds: the fault, and the remedy.
@@ -64,7 +64,7 @@ REFUSED = {
         "hooks": "no per-example gradients.*no gradient checkpointing",
     },
     "a branch on the data": {"loss": "branches on values.*without a loss", "hooks": f"mixes.*{BY_LOSS}"},
-    "a value taken out": {"loss": "branches on|takes a value out", "hooks": f"mixes examples.*{BY_LOSS}"},
+    "a value taken out": {"loss": "branches on|reads a value", "hooks": f"mixes examples.*{BY_LOSS}"},
     "shapes that depend on the data": {"loss": r"shapes depend.*torch\.where", "hooks": f"mixes.*{BY_LOSS}"},
     "BERT, as it is": {"loss": MASK},
     "BERT, fused attention": {"loss": MASK},

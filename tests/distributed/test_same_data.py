@@ -154,16 +154,16 @@ def test_what_agrees_is_recorded(ranks, name):
 @pytest.mark.parametrize(
     ("name", "match"),
     [
-        ("unseeded split", "processes hold different data"),
-        ("other data", "processes hold different data"),
-        ("other data of one's own class", "processes hold different data"),
-        ("a quarter of the labels", "processes hold different data"),  # missed with 0.75^64 = 1.0e-8
+        ("unseeded split", "processes have different data"),
+        ("other data", "processes have different data"),
+        ("other data of one's own class", "processes have different data"),
+        ("a quarter of the labels", "processes have different data"),  # missed with 0.75^64 = 1.0e-8
         ("sizes", "different sizes"),
         ("losses", "disagree on the loss"),
         ("numbers in losses", "disagree on the loss"),
         ("learning rates", "disagree on learning rates"),
         ("later learning rates", "disagree on learning rates"),
-        ("views that change", "the dataset was changed since"),
+        ("views that change", "the dataset changed since"),
     ],
 )
 def test_what_differs_is_refused_in_both_and_not_shown(ranks, name, match):

@@ -1,4 +1,4 @@
-"""Canaries: examples put in to measure what a run gives away."""
+"""Canaries: examples inserted to measure the privacy leakage of a run."""
 
 from dpmech.optim.canaries.data import CanaryData
 from dpmech.optim.canaries.watch import CanaryWatch

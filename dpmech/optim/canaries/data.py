@@ -1,4 +1,4 @@
-"""CanaryData: canaries in the training data of a run, put in or left out by fair coins."""
+"""CanaryData: canaries in the training data of a run, each included by a fair coin."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,29 +17,29 @@ Example = tuple[Tensor, Tensor]
 
 
 class CanaryData(Dataset[Example]):
-    """Real examples, widened by one feature a canary, and the canaries that fair coins put in.
+    """Real examples, with one additional feature per canary, and the canaries chosen by fair coins.
 
-    Canary j is 0 in all features but its own, number `real_width` + j, where real examples are 0. Its
-    gradient in the first weight is therefore the only one with anything in that column.
+    Canary j is 0 in all features except number `real_width` + j, where real examples are 0. Its
+    gradient in the first weight is therefore the only one with non-zero entries in that column.
 
     Positions are fixed: example `real_count` + j is canary j, or a gap. So removing a canary moves no other
-    example to another batch, and the length, from which samplers and the denominator follow, is public. A
-    DataLoader and `batch` leave gaps out; picking one by itself is an error.
+    example to another batch, and the length, which determines samplers and the denominator, is public. A
+    DataLoader and `batch` skip gaps; indexing a gap is an error.
 
     Args:
         dataset: map-style, of (features, target): features a floating-point tensor of shape (d,).
         count: number of canaries, >= 1.
-        target: what all canaries have for a target; must not depend on the data.
-        scale: value of a canary's feature, so large that its gradient is clipped, > 0.
-        rng: None for coins from the operating system, as an audit must; otherwise a numpy Generator or a
+        target: target of all canaries; must not depend on the data.
+        scale: value of a canary's feature, large enough that its gradient is clipped, > 0.
+        rng: None for coins from the operating system, as an audit requires; otherwise a numpy Generator or a
             seed for a run that must repeat.
 
     Attributes:
-        included: the coins, bool, shape (count,). The run must not see them; nor may who makes it.
+        included: the coins, bool, shape (count,). Neither the run nor the person who makes it may see them.
         count: number of canaries.
         real_count: number of real examples.
         real_width: d.
-        width: d + count, features of an example.
+        width: d + count, number of features of an example.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -85,7 +85,7 @@ class CanaryData(Dataset[Example]):
         self.included.setflags(write=False)
 
     def __len__(self) -> int:
-        """Real examples and canaries, gaps counted."""
+        """Number of real examples and canaries, including gaps."""
         return self.real_count + self.count
 
     def canary(self, number: int) -> Example:
@@ -98,7 +98,7 @@ class CanaryData(Dataset[Example]):
     def __getitem__(self, index: int) -> Example:
         position = check_integer("index", index, minimum=0)
         if position >= len(self):
-            raise IndexError(f"example {position} of {len(self)}")  # what ends iteration over a sequence
+            raise IndexError(f"example {position} of {len(self)}")  # ends iteration over a sequence
         if not self._present(position):
             raise InvalidParameterError("index", position, "no gap: that canary was left out")
         if position >= self.real_count:
@@ -109,11 +109,11 @@ class CanaryData(Dataset[Example]):
         return torch.cat((features, features.new_zeros(self.count))), target
 
     def __getitems__(self, indices: Sequence[int]) -> list[Example]:
-        """The examples at those positions, gaps left out: what a DataLoader fetches a batch with."""
+        """The examples at these positions, without gaps; a DataLoader uses it to fetch a batch."""
         return [self[int(index)] for index in indices if self._present(int(index))]
 
     def batch(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> Example:
-        """The examples of a batch as tensors (k, width) and (k, ...), gaps left out; k may be 0."""
+        """The examples of a batch as tensors (k, width) and (k, ...), without gaps; k may be 0."""
         examples = self.__getitems__([int(index) for index in indices])
         if not examples:
             return torch.zeros(0, self.width, dtype=self._kind), self._target[None][:0]
@@ -121,35 +121,35 @@ class CanaryData(Dataset[Example]):
         return torch.stack(features), torch.stack(targets)
 
     def joins(self, sampler: Sampler) -> npt.NDArray[np.bool_]:
-        """Which steps each canary joins if it is included, shape (count, n): what `canary_scores` takes.
+        """The steps in which each canary takes part if included, shape (count, n), for `canary_scores`.
 
         Args:
-            sampler: of `len(self)` examples, one that draws nothing.
+            sampler: of `len(self)` examples, without random sampling.
 
         Raises:
             InvalidParameterError: for a sampler of another dataset.
-            UnsupportedCombinationError: if the sampler draws batches: they are secret, and a score that knows
-                them would refute guarantees that hold.
+            UnsupportedCombinationError: if the sampler is random: its batches are secret, and a score that
+                uses them would refute valid guarantees.
         """
         if not isinstance(sampler, Sampler) or sampler.dataset_size != len(self):
             raise InvalidParameterError("sampler", sampler, f"a dpmech sampler of {len(self)} examples")
         if sampler.participation.random or sampler.reshuffled:
             raise UnsupportedCombinationError(
                 f"the batches of {sampler!r} are secret",
-                supported="samplers that draw nothing; otherwise give canary_scores the participation",
+                supported="samplers without random sampling; otherwise give canary_scores the participation",
             )
-        found = np.zeros((self.count, sampler.n), dtype=np.bool_)
+        taking_part = np.zeros((self.count, sampler.n), dtype=np.bool_)
         for step in range(sampler.n):
             batch = sampler.indices(step)
-            found[batch[batch >= self.real_count] - self.real_count, step] = True
-        return found
+            taking_part[batch[batch >= self.real_count] - self.real_count, step] = True
+        return taking_part
 
     def _present(self, position: int) -> bool:
         canary = position - self.real_count
         return canary < 0 or canary >= self.count or bool(self.included[canary])
 
 
-def _check_example(example: Any) -> Example:  # noqa: ANN401 - whatever the dataset holds
+def _check_example(example: Any) -> Example:  # noqa: ANN401 - an item of any dataset
     """Features of shape (d,), floating-point, and a target, as tensors."""
     if not isinstance(example, tuple | list) or len(example) != 2:
         raise InvalidParameterError("dataset", type(example).__name__, "of pairs (features, target)")

@@ -1,4 +1,4 @@
-"""CanaryWatch: what a run releases along the directions of its canaries, step by step."""
+"""CanaryWatch: records the values that a run releases along the directions of its canaries."""
 
 import contextlib
 from collections import OrderedDict
@@ -22,21 +22,21 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
 
 
 class CanaryWatch:
-    """Collects, after every step of a PrivateOptimizer, what it released along each canary's direction.
+    """Records, after every step of a PrivateOptimizer, its release along each canary's direction.
 
-    A canary's clipped gradient is d_t in its column of the first weight, and next to nothing elsewhere. All
+    A canary's clipped gradient is d_t in its column of the first weight, and almost zero elsewhere. All
     canaries share d_t and it is known: their columns are set to 0 after every step (real examples do not
-    use them), so canaries differ from one another in nothing but the column, and the loss of one, at weights
-    that are public, gives d_t.
+    use them), so canaries differ from one another only in the column, and the loss of one, at public
+    weights, gives d_t.
 
     Setting columns and reading private gradients is post-processing: the run keeps its guarantee.
 
     Args:
         optimizer: before its first step.
-        data: what is trained on.
-        model: reads features (..., width) by a linear layer, and treats examples one by one. It must be the
-            model that is trained; its forward and backward hooks are not run.
-        loss: `loss(model, features, target)` of one example, without a batch dimension, as it is trained.
+        data: the training data.
+        model: reads features (..., width) by a linear layer, and processes examples independently. It must be
+            the trained model; its forward and backward hooks are not run.
+        loss: `loss(model, features, target)` of one example, without a batch dimension, as in training.
         weight: of the linear layer that reads the features, shape (outputs, width).
 
     Raises:
@@ -86,10 +86,10 @@ class CanaryWatch:
         self._optimizer, self._data, self._model, self._loss = optimizer, data, model, loss
         self._weight, self._place = weight, places[0]
         self._columns = slice(data.real_width, data.width)
-        # Noise of this weight over sigma: the clip norm, or under PerMatrixClipping what takes its place.
+        # Noise of this weight over sigma: the clip norm, or its equivalent under PerMatrixClipping.
         if isinstance(optimizer.record.clip_norm, AdaptiveClip):
             raise UnsupportedCombinationError(
-                "a clip norm that changes: observations of several steps would not be in one unit",
+                "a clip norm that changes: observations of several steps would have different units",
                 supported="a fixed clip_norm in a run that is audited by canaries",
             )
         norms = optimizer.clipping.noise_norms(self._trained, optimizer.claim.sigma)
@@ -101,15 +101,15 @@ class CanaryWatch:
 
     @property
     def observations(self) -> FloatArray:
-        """What was released along every canary's direction, in units of the clip norm, shape (count, t)."""
+        """Releases along every canary's direction, in units of the clip norm, shape (count, t)."""
         return np.array(self._observations).reshape(-1, self._data.count).T
 
     @property
     def strengths(self) -> FloatArray:
-        """What part of the clip norm a canary's gradient had in its column, at every step so far, shape (t,).
+        """Norm of a canary's gradient in its column over the clip norm, at every step so far, shape (t,).
 
-        Near 1 under flat clipping if the scale is large and not all units are dead; where it is below, the
-        audit is weaker.
+        Near 1 under flat clipping if the scale is large and not all units are dead; the audit is weaker if it
+        is smaller.
         """
         return np.array(self._strengths[: len(self._observations)])
 
@@ -117,7 +117,7 @@ class CanaryWatch:
         """Log-likelihood ratio of every canary for the claimed mechanism, shape (count,).
 
         Args:
-            joins: `data.joins(sampler)` where the participation is not random; otherwise None.
+            joins: `data.joins(sampler)` if the participation is not random; otherwise None.
 
         Raises:
             InvalidParameterError: on a bad `joins`, or before the first step.
@@ -161,10 +161,10 @@ class CanaryWatch:
         )
 
     def _observe(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        """After a step: read the canaries' columns of the private gradient, then aim at the next step."""
+        """After a step: read the canaries' columns of the private gradient, and prepare the next step."""
         steps = self._optimizer.record.steps
         if steps == len(self._observations):
-            return  # a call in the middle of a batch, or the second notice of the same step
+            return  # a call in the middle of a batch, or a second notification of the same step
         gradient = self._weight.grad
         if gradient is None or steps > len(self._observations) + 1:
             raise UnsupportedCombinationError(
@@ -177,7 +177,7 @@ class CanaryWatch:
         self._aim()
 
     def _aim(self) -> None:
-        """Clear the canaries' columns, and find what the next step adds to the column of one that joins."""
+        """Clear the canaries' columns, and compute the contribution of a canary to its column."""
         weight = self._weight.detach()
         weight[:, self._columns] = 0.0
         self._optimizer.note_weights()
@@ -198,7 +198,7 @@ class CanaryWatch:
 
 @contextlib.contextmanager
 def _unhooked(model: nn.Module) -> Iterator[None]:
-    """A model without dropout, and without the hooks by which a training example is stored or counted."""
+    """A context without dropout, and without hooks that would record or count a training example."""
     saved = [(part, part.training, *(getattr(part, name) for name in _HOOKS)) for part in model.modules()]
     for part, *_ in saved:
         part.training = False

@@ -1,4 +1,4 @@
-"""Clipping: every example's gradient brought to its norm, and the sum of a batch."""
+"""Clipping: bound the norm of every example's gradient, and sum a batch."""
 
 from dpmech.optim.clipping.clipped_sum import Accumulator, ClippedSum, NonFiniteGradientsWarning, clip_and_sum
 from dpmech.optim.clipping.factored import (

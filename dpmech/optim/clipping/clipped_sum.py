@@ -1,4 +1,4 @@
-"""Sums of clipped per-example gradients: what one example adds is bounded, whatever it is."""
+"""Sums of clipped per-example gradients: the contribution of every example is bounded."""
 
 import dataclasses
 import math
@@ -25,42 +25,42 @@ from dpmech.optim.processes import (
 )
 
 # Norms are formed from runs of 1024 squares in float32, whose relative error is below 1024 x 2^-25 in any
-# order of summation; together with the roundings of float64 afterwards it stays below this slack.
+# order of summation; including later float64 rounding it stays below this slack.
 _RUN = 1024
 _SLACK = 2.0**-14
-_TINY = 2.0**-126  # a square below it may vanish in float32
-# Values multiplied by their factors at once, so that they need little memory in float64, and stay in the
+_TINY = 2.0**-126  # smaller squares may underflow in float32
+# Values multiplied by their factors at once, to limit memory in float64 and to stay in the
 # cache of a CPU.
 _AT_ONCE = {"cpu": 1 << 18}
 _AT_ONCE_ELSEWHERE = 1 << 24
-_SMALL = 1024  # values of a parameter that is worked on together with others
+_SMALL = 1024  # parameters with at most this many values are processed together
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClippedSum:
-    """A sum of clipped per-example gradients, and what was done to get it.
+    """A sum of clipped per-example gradients, with its clipping and counts.
 
-    Whoever makes one states that every example's gradient was clipped as `clipping` says before it was
-    added (ghost clipping does so without forming per-example gradients). Nothing can check that from the
-    sum; `examples` lets gross errors be seen.
+    The code that makes one asserts that every example's gradient was clipped as in `clipping` before it was
+    added (ghost clipping does so without forming per-example gradients). The sum alone cannot
+    prove this; `examples` allows gross errors to be detected.
 
     Args:
         parameters: the parameters.
-        sums: one tensor of the same shape a parameter, float32 or float64 (in half precision a sum is rounded
-            by more than one example adds), or None where no example has a gradient.
+        sums: one tensor of the same shape per parameter, float32 or float64 (in half precision the rounding
+            error of a sum exceeds the contribution of one example), or None if no example has a gradient.
         clipping: how the examples were clipped.
-        reduced: whether the sum is already over all processes (and the same on all of them).
-        examples: how many examples it holds, or None. Private.
-        dropped: how many had a gradient that is not finite, and were left out. Private.
-        left_out: rows of the batch that were given weight 0, and are not in `examples`. Private.
-        below: how many of the others had a gradient that is not zero and was not scaled down, or None; an
-            AdaptiveClip needs it. Private.
-        above: how many had one that was scaled down, or None; as `below`. Private.
-        lent: whether the sums are used elsewhere too; where not, an optimizer adds to them in place.
+        reduced: whether the sum is already over all processes (and the same in all of them).
+        examples: number of examples in the sum, or None. Private.
+        dropped: number of examples with a non-finite gradient, which were excluded. Private.
+        left_out: rows of the batch with weight 0, not counted in `examples`. Private.
+        below: number of the others whose gradient is non-zero and was not scaled down, or None; an
+            AdaptiveClip requires it. Private.
+        above: number of those that were scaled down, or None; as `below`. Private.
+        lent: whether the sums are used elsewhere too; if not, an optimizer adds to them in place.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        NumericalError: if a sum is not finite, or larger than `examples` clipped gradients can be.
+        NumericalError: if a sum is not finite, or larger than possible for `examples` clipped gradients.
     """
 
     parameters: Sequence[Tensor] = dataclasses.field(repr=False)
@@ -78,7 +78,7 @@ class ClippedSum:
         if not isinstance(self.clipping, Clipping):
             raise InvalidParameterError("clipping", self.clipping, "a Clipping such as FlatClipping(1.0)")
         if len(self.sums) != len(self.parameters):
-            raise InvalidParameterError("sums", len(self.sums), f"{len(self.parameters)}, one a parameter")
+            raise InvalidParameterError("sums", len(self.sums), f"{len(self.parameters)}, one per parameter")
         total = 0.0
         for index, (param, value) in enumerate(zip(self.parameters, self.sums, strict=True)):
             if value is None:
@@ -92,7 +92,7 @@ class ClippedSum:
                 raise InvalidParameterError(
                     f"sums[{index}]",
                     value.dtype,
-                    "float32 or float64: in less, a sum is rounded by more than one example adds",
+                    "float32 or float64: in lower precision rounding exceeds the contribution of one example",
                 )
             total += float(_squared_norms(_flat(local_part(value.detach())[None], index)))
         if not math.isfinite(total):
@@ -100,7 +100,7 @@ class ClippedSum:
         if self.examples is None:
             return
         most = check_integer("examples", self.examples, minimum=0) * self.clipping.joint_norm
-        # Norms are formed with a little on top, zeros too, for squares that vanish.
+        # Norms are slightly increased, also those of zeros, to account for underflow of squares.
         finite = self.examples - self.dropped
         below = 0 if self.below is None else check_integer("below", self.below, minimum=0, maximum=finite)
         if self.above is not None:
@@ -108,8 +108,8 @@ class ClippedSum:
         slack = math.sqrt(sum(value.numel() for value in self.sums if value is not None) * _TINY)
         if math.sqrt(total) > 1.001 * most + slack:
             raise NumericalError(
-                f"the sum has norm {math.sqrt(total):.6g}, more than {self.examples} examples clipped to "
-                f"{self.clipping.joint_norm:.6g} can have"
+                f"the sum has norm {math.sqrt(total):.6g}, more than possible for {self.examples} examples "
+                f"clipped to {self.clipping.joint_norm:.6g}"
             )
 
     @classmethod
@@ -124,12 +124,12 @@ class ClippedSum:
         below: int | None = None,
         above: int | None = None,
     ) -> "ClippedSum":
-        """Take `param.grad * scale` for the sum, as after the second backward pass of ghost clipping.
+        """Use `param.grad * scale` as the sum, as after the second backward pass of ghost clipping.
 
         Args:
             parameters: the parameters; their `grad` is copied and cleared.
             clipping: how the examples were clipped.
-            scale: what makes a sum of it: the batch size after a mean loss, the number of processes after
+            scale: factor to the sum: the batch size after a mean loss, the number of processes after
                 a reduction by averaging; 1 after a sum.
             reduced: as in the class.
             examples: as in the class.
@@ -148,14 +148,14 @@ class ClippedSum:
 
 
 class Summed(NamedTuple):
-    """What `clip_and_sum` found.
+    """The result of `clip_and_sum`.
 
     Attributes:
-        sums: one a parameter.
-        examples: how many there were.
-        dropped: how many of them had a gradient that is not finite, and were left out.
-        below: how many have a gradient that is not zero and was not scaled down in any block.
-        above: how many were scaled down.
+        sums: one per parameter.
+        examples: number of examples.
+        dropped: number of these with a non-finite gradient, which were excluded.
+        below: number of examples whose gradient is non-zero and was not scaled down in any block.
+        above: number of examples that were scaled down.
     """
 
     sums: list[Tensor | None]
@@ -171,27 +171,27 @@ def clip_and_sum(
 ) -> "Summed":
     """Clip every example by blocks and add the examples.
 
-    An example whose norm is not finite in any parameter is left out of all of them. Clipped norms are below
+    An example with a non-finite norm in any parameter is excluded from all of them. Clipped norms are below
     the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5.
 
     Args:
-        samples: per-example gradients, shape (examples, ...) a parameter, or their factors; None for zeros.
+        samples: per-example gradients, shape (examples, ...) per parameter, or their factors; None for zeros.
         blocks: blocks and their clip norms.
         scale: the gradients are `samples * scale`.
 
     Returns:
         Sums in float64, and counts of examples. (A sum rounded to float32 could change with one example by
-        more than what it adds.)
+        more than its contribution.)
 
     Raises:
         InvalidParameterError: if parameters have different numbers of examples.
     """
-    present = {index: _opened(one, index) for index, one in enumerate(samples) if one is not None}
+    present = {index: _opened(value, index) for index, value in enumerate(samples) if value is not None}
     if not present:
         return Summed([None] * len(samples), 0, 0, 0, 0)
-    counts = {one.examples if isinstance(one, Factored) else one.shape[0] for one in present.values()}
+    counts = {value.examples if isinstance(value, Factored) else len(value) for value in present.values()}
     if len(counts) > 1:
-        raise InvalidParameterError("per-example gradients", sorted(counts), "of one number of examples")
+        raise InvalidParameterError("per-example gradients", sorted(counts), "with equal numbers of examples")
     examples = counts.pop()
     units = _units(present, blocks)
     device = units[0].value.device
@@ -204,7 +204,7 @@ def clip_and_sum(
     limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
     norms = squares.sqrt() * scale
     longer = (norms > limits).any(dim=0) & finite
-    # What zeros leave in `squares` (see _squared_norms): whole multiples of one power of two, so exact sums.
+    # The values of zeros in `squares` (see _squared_norms): multiples of one power of two, so exact sums.
     present_values = sum(one.shape[1] for one in present.values() if isinstance(one, Tensor))
     zero = squares.sum(dim=0) <= present_values * _TINY
     counts_of = [finite.sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()]
@@ -228,7 +228,7 @@ def clip_and_sum(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Unit:
-    """Gradients of a parameter, or of several small ones of a block side by side."""
+    """Gradients of a parameter, or of several small ones of a block next to each other."""
 
     block: int
     members: list[int]
@@ -237,7 +237,7 @@ class _Unit:
 
 
 def _units(present: dict[int, Tensor | Factored], blocks: Blocks) -> list[_Unit]:
-    """What is worked on at once: a pass costs as much for ten values as for a thousand."""
+    """Parameters grouped for processing: a pass costs as much for ten values as for a thousand."""
     units = []
     small: dict[tuple[int, torch.dtype, torch.device], list[int]] = {}
     for index, one in present.items():
@@ -281,7 +281,7 @@ def _flat(samples: Tensor, index: int) -> Tensor:
 
 
 def _squared_norms(flat: Tensor) -> Tensor:
-    """Squared norms of the rows in float64, low by at most the slack."""
+    """Squared norms of the rows in float64, with the error bounded by the slack."""
     whole = flat.shape[1] // _RUN * _RUN
     runs: Tensor = torch.linalg.vector_norm(
         flat[:, :whole].view(len(flat), whole // _RUN, _RUN), dim=2
@@ -294,18 +294,18 @@ _PROBE = 32  # examples
 
 
 class NonFiniteGradientsWarning(UserWarning):
-    """Examples were left out because their gradients are not finite.
+    """Examples were excluded because their gradients are not finite.
 
-    Raw data, for whoever holds the data: not to be published. It is shown once for every optimizer and never
-    raised, not even by the filter "error": a run that stops because of an example tells that it is there.
+    This is raw data and must not be published. It is shown once per optimizer and never
+    raised, even under the filter "error": a run that stops because of an example reveals its presence.
     """
 
 
 class Probe:
-    """Whether anything but noise would be trained on, as far as the examples before the first step tell.
+    """Detects, from the examples before the first step, a run that would train only on noise.
 
     Args:
-        known: whether everything that came so far is counted here.
+        known: whether all previous examples are counted here.
     """
 
     def __init__(self, *, known: bool = True) -> None:
@@ -314,7 +314,7 @@ class Probe:
         self._unknown = 0 if known else 1
 
     def note(self, examples: int | None, dropped: int) -> None:
-        """Count examples, None where nobody says how many, and those left out among them."""
+        """Count examples, None if the number is unknown, and those excluded among them."""
         if examples is None:
             self._unknown += 1
         else:
@@ -322,9 +322,9 @@ class Probe:
             self._finite += examples - dropped
 
     def check(self, device: torch.device, group: Group) -> None:
-        """Before the first release: whether 32 examples or more have come, and not one was finite.
+        """Before the first release: raise if there were 32 or more examples, and none was finite.
 
-        All processes answer alike. After the first release the answer must no longer matter.
+        All processes give the same answer. After the first release the answer must have no effect.
 
         Raises:
             NumericalError: if so.
@@ -336,38 +336,38 @@ class Probe:
             raise NumericalError(
                 "the gradients of all examples before the first step are not finite: the run would "
                 "train on noise alone. Nothing was released. Look for NaN in the data, and for a loss that "
-                "overflows. (This message tells something about the data: keep it to who holds them.)"
+                "overflows. (This message depends on the data: show it only to those who may see them.)"
             )
 
 
 def warn_operator(dropped: int) -> None:
-    """Warn that examples were left out, without ever stopping the run."""
+    """Warn that examples were excluded, without ever stopping the run."""
     text = (
         f"{dropped} examples had a gradient that is not finite and were left out, the first of this run; "
-        "dropped_examples goes on counting. Steps without any finite example are noise alone. This warning "
-        "and that number are raw data: keep them to who holds the data"
+        "dropped_examples counts all. Steps without any finite example are noise alone. This warning "
+        "and that number are raw data: show them only to those who may see the data"
     )
     try:
         warnings.warn(text, NonFiniteGradientsWarning, stacklevel=4)
     except NonFiniteGradientsWarning:
-        # The filter "error": a run that stopped here would release that there is such an example.
+        # The filter "error": a run that stopped here would reveal that there is such an example.
         with warnings.catch_warnings():
             warnings.simplefilter("always", NonFiniteGradientsWarning)
             warnings.warn(text, NonFiniteGradientsWarning, stacklevel=4)
 
 
 class Accumulator:
-    """Sums of clipped gradients, which leave it in float64.
+    """Sums of clipped gradients, returned in float64.
 
-    In float32 the roundings of many additions could add up to more than one example may change. No sum is
-    rounded before the noise is in it, and all are rounded in the same way after that.
+    In float32 the rounding of many additions could add up to more than the contribution of one example. No
+    sum is rounded before the noise is added, and all are rounded in the same way after that.
 
     Args:
         params: the parameters.
         clipping: how every example must be clipped.
-        loss_scale: what the loss was multiplied by, > 0.
+        loss_scale: factor of the loss, > 0.
         group: the processes that train together.
-        counts: none; or a tensor like the count that is added up beside the gradients: minus one half for
+        counts: empty; or a tensor for the count that is added next to the gradients: minus one half for
             every example that was scaled down, one half for every other one whose gradient is not zero.
             Float64, so exact.
     """
@@ -396,22 +396,22 @@ class Accumulator:
     def add_samples(
         self, samples: Sequence[Tensor | Factored | None], note: Callable[[], None] = lambda: None
     ) -> None:
-        """Clip per-example gradients, one tensor a parameter, and add them.
+        """Clip per-example gradients, one tensor per parameter, and add them.
 
         Args:
-            samples: one tensor a parameter.
-            note: is called after everything that may be refused, right before the first sum changes. Who
-                counts examples counts there: an interrupt afterwards cannot make them come twice.
+            samples: one tensor per parameter.
+            note: called after all checks, right before the first sum changes. Callers count
+                examples there: after an interrupt they cannot be added twice.
         """
         if any(is_sharded(param) and samples[i] is not None for i, param in enumerate(self._trained)):
             raise UnsupportedCombinationError(
                 "per-example gradients of a sharded parameter: no process sees the whole norm of an example",
                 supported="a ClippedSum with reduced=True",
             )
-        found = clip_and_sum(samples, self._blocks, scale=self._scale)
-        self._probe.note(found.examples, found.dropped)
-        counted = self._counted(found.below, found.above)
-        self._add([*found.sums, *counted], found.dropped, note, lent=False)
+        summed = clip_and_sum(samples, self._blocks, scale=self._scale)
+        self._probe.note(summed.examples, summed.dropped)
+        counted = self._counted(summed.below, summed.above)
+        self._add([*summed.sums, *counted], summed.dropped, note, lent=False)
 
     def add_clipped(self, clipped: ClippedSum, note: Callable[[], None] = lambda: None) -> None:
         """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way.
@@ -449,26 +449,26 @@ class Accumulator:
                     )
             sums[-1:] = self._counted(clipped.below or 0, clipped.above or 0)
         if clipped.reduced and not is_first(self._group):
-            # The first process brings what all processes have; sharded parameters are not added up.
+            # The first process contributes the reduced sum; sharded parameters are not summed.
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
         else:
             self._probe.note(clipped.examples, clipped.dropped)
         self._add(sums, clipped.dropped, note, lent=clipped.lent)
 
     def reclip(self, clipping: Clipping) -> None:
-        """Clip as the noise of the coming step is scaled; nothing was added yet where that is another way."""
+        """Clip to the norm of the next step's noise; nothing may have been added before a change."""
         if clipping != self._clipping:
             self._blocks = clipping.blocks(self._trained)
-            self._clipping = clipping  # last: until then it is done again
+            self._clipping = clipping  # last: after an interrupt the update is repeated
 
     def take(self) -> list[Tensor]:
-        """The sums over all processes, zeros where nothing was added; the next batch starts empty.
+        """The sums over all processes, zeros if nothing was added; the next batch starts empty.
 
-        All are float64, whatever was added and whether anything was: to which type a sum with its noise is
-        rounded first shows in its last bits. Those of sharded parameters stay as they were formed.
+        All are float64, whatever was added and whether anything was: the dtype to which a noisy sum is
+        first rounded shows in its last bits. Those of sharded parameters keep their dtype.
 
         Raises:
-            UnsupportedCombinationError: if processes came or went.
+            UnsupportedCombinationError: if the number of processes changed.
         """
         check_processes(self._world, self._group)
         sums = [
@@ -483,17 +483,17 @@ class Accumulator:
         return sums
 
     def check_probe(self) -> None:
-        """Before the first release: refuse what would train on noise alone, see `Probe`.
+        """Before the first release: refuse a run that would train only on noise, see `Probe`.
 
         Raises:
-            NumericalError: if 32 examples or more came, in all processes, and no gradient was finite.
-            UnsupportedCombinationError: if processes came or went.
+            NumericalError: if there were 32 or more examples, in all processes, and no gradient was finite.
+            UnsupportedCombinationError: if the number of processes changed.
         """
         check_processes(self._world, self._group)
         self._probe.check(self._params[0].device, self._group)
 
     def clear(self) -> None:
-        """Forget what was added."""
+        """Discard the sums."""
         self._sums = [None] * len(self._params)
 
     def state_dict(self) -> dict[str, Any]:
@@ -504,15 +504,13 @@ class Accumulator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a saved batch."""
+        """Restore a saved batch."""
         if not isinstance(state, dict) or set(state) != {"sums", "dropped"}:
             raise InvalidParameterError(
                 "state of the batch", type(state).__name__, "a dict with sums and dropped"
             )
         if len(state["sums"]) != len(self._params):
-            raise InvalidParameterError(
-                "sums of the batch", len(state["sums"]), f"{len(self._params)} tensors"
-            )
+            raise InvalidParameterError("sums", len(state["sums"]), f"{len(self._params)} tensors")
         sums = [
             None if total is None else torch.empty_like(_zeros(param), dtype=total.dtype).copy_(total)
             for total, param in zip(state["sums"], self._params, strict=True)
@@ -530,7 +528,7 @@ class Accumulator:
     ) -> None:
         if dropped and not self._warned:
             self._warned = True
-            warn_operator(dropped)  # raises where warnings are errors: nothing may have been added then
+            warn_operator(dropped)  # raises if warnings are errors: before anything was added
         note()
         self.dropped += dropped
         for index, (value, param) in enumerate(zip(sums, self._params, strict=True)):
@@ -540,7 +538,7 @@ class Accumulator:
             if total is None and not lent and value.dtype == torch.float64 and value.device == param.device:
                 self._sums[index] = value
             elif total is None:
-                # The first value is copied, so that the sum is ours to change.
+                # The first value is copied, so that the sum can be modified.
                 empty = _zeros(param)
                 wide = empty.double() if value.dtype == torch.float64 else empty
                 self._sums[index] = wide.copy_(value)

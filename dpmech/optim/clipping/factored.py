@@ -1,4 +1,4 @@
-"""Factored: per-example gradients of a weight as sums of outer products, and the layers that have them."""
+"""Factored: per-example gradients of a weight as sums of outer products, and the layers that support them."""
 
 import dataclasses
 import math
@@ -12,16 +12,16 @@ from dpmech.guards import check_integer
 from dpmech.optim.processes import local_part
 
 _UNIT = 2.0**-53
-# What is added to a squared norm, relative to the trace product that bounds its roundings. It also bounds
-# what cancels inside one example, and so the roundings of the sum over the batch.
+# Added to a squared norm, relative to the trace product that bounds its rounding error. It also bounds
+# the cancellation inside one example, and thus the rounding error of the sum over the batch.
 _CANCELLED = 2.0**-30
-# Values in float64 that are held at once.
+# Largest number of float64 values held at once.
 _AT_ONCE = 1 << 21
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Piece:
-    """What one use of a weight adds to its gradients: for every example sum_t left[t] right[t]^T.
+    """The contribution of one use of a weight to its gradients: for every example sum_t left[t] right[t]^T.
 
     Args:
         left: shape (examples, positions, rows); or int64, shape (examples, positions), the row of every
@@ -34,11 +34,11 @@ class Piece:
 
     @property
     def looks_up(self) -> bool:
-        """Whether `left` holds rows by their numbers."""
+        """Whether `left` contains row numbers."""
         return self.left.ndim == 2
 
     def picked(self, rows: Tensor | slice) -> "Piece":
-        """The piece of some examples, with wide numbers."""
+        """The piece for some examples, in float64."""
         left = self.left[rows]
         return Piece(left if self.looks_up else left.double(), self.right[rows].double())
 
@@ -54,11 +54,11 @@ class Piece:
 class Factored:
     """Per-example gradients of one weight, as sums over its uses.
 
-    Norms and sums are formed in float64 from the same factors, so that what is added up is what was clipped.
-    In float32 a sum over positions that cancel would give norms that are too small by any factor.
+    Norms and sums are computed in float64 from the same factors, so that the added gradient is the clipped
+    one. In float32 a sum over positions with cancellation could give norms that are too small by any factor.
 
     Args:
-        pieces: the uses; the rows and columns of all of them are those of the weight.
+        pieces: the uses; all have the rows and columns of the weight.
         shape: of the weight; rows times columns values.
     """
 
@@ -67,44 +67,44 @@ class Factored:
 
     @property
     def examples(self) -> int:
-        """How many examples there are."""
+        """Number of examples."""
         return len(self.pieces[0].right)
 
     @property
     def device(self) -> torch.device:
-        """Where the factors are."""
+        """Device of the factors."""
         return self.pieces[0].right.device
 
     def __len__(self) -> int:
         return self.examples
 
     def formed(self) -> Tensor:
-        """The gradients themselves, shape (examples, *shape)."""
-        found = []
+        """The gradients as a tensor of shape (examples, *shape)."""
+        parts = []
         for piece in self.pieces:
             if piece.looks_up:
-                one = piece.right.new_zeros(len(piece.right), self.shape[0], piece.right.shape[2])
-                one.scatter_add_(1, piece.left[:, :, None].expand_as(piece.right), piece.right)
+                part = piece.right.new_zeros(len(piece.right), self.shape[0], piece.right.shape[2])
+                part.scatter_add_(1, piece.left[:, :, None].expand_as(piece.right), piece.right)
             else:
-                one = piece.left.to(piece.right.dtype).mT @ piece.right
-            found.append(one.reshape(len(one), *self.shape))
-        return found[0] if len(found) == 1 else torch.stack(found).sum(dim=0)
+                part = piece.left.to(piece.right.dtype).mT @ piece.right
+            parts.append(part.reshape(len(part), *self.shape))
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(dim=0)
 
     def squares(self) -> Tensor:
-        """Upper bounds on the squared norms, float64, shape (examples,); not finite where gradients are not.
+        """Upper bounds on the squared norms, float64, shape (examples,); non-finite for non-finite gradients.
 
-        Above by at most 2^-30 times the squared sum over the pieces of |left| |right| (Frobenius norms), or
-        by the roundings of float64 where there are so many positions that these are more.
+        They exceed the squared norms by at most 2^-30 times the squared sum over the pieces of |left| |right|
+        (Frobenius norms), or by the rounding error of float64 if many positions make it larger.
         """
-        found = [self._squares(rows) for rows in self._runs(self._gram_size())]
-        return torch.cat(found) if found else torch.zeros(0, dtype=torch.float64, device=self.device)
+        parts = [self._squares(rows) for rows in self._runs(self._gram_size())]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
 
     def weighted_sum(self, factors: Tensor, kept: Tensor | None) -> Tensor:
-        """The sum over examples of factors[i] times the gradient of example i, float64, as the weight is.
+        """The sum over examples of factors[i] times the gradient of example i, float64.
 
         Args:
             factors: float64, shape (examples,).
-            kept: which examples count, boolean; None for all. The others may hold anything.
+            kept: mask of the examples to include, boolean; None for all. Others may have any values.
         """
         total: Tensor | None = None
         for run in self._runs(self._factor_size()):
@@ -132,32 +132,32 @@ class Factored:
         pieces = [piece.picked(rows) for piece in self.pieces]
         masses = [piece.mass() for piece in pieces]
         if len(pieces) == 1 and pieces[0].right.shape[1] == 1:
-            return masses[0] * (1.0 + _CANCELLED)  # one outer product: nothing can cancel
+            return masses[0] * (1.0 + _CANCELLED)  # one outer product: no cancellation
         total = torch.zeros_like(masses[0])
         for number, one in enumerate(pieces):
             total += (_gram_of_left(one, one) * (one.right @ one.right.mT)).sum(dim=(1, 2))
             for other in pieces[number + 1 :]:
                 total += 2.0 * (_gram_of_left(one, other) * (one.right @ other.right.mT)).sum(dim=(1, 2))
-        # A product of Gram entries is off by at most (rows + columns + 2) units of the norms of its factors,
-        # the sum of all by one more for every addend (Cauchy and Schwarz give the masses).
+        # A product of Gram entries has an error of at most (rows + columns + 2) units of the norms of its
+        # factors, and the sum one more for every term (Cauchy-Schwarz gives the masses).
         positions = sum(piece.right.shape[1] for piece in pieces)
         left = max(1 if piece.looks_up else piece.left.shape[2] for piece in pieces)
         units = (left + pieces[0].right.shape[2] + positions**2 + 16) * _UNIT
         bound = torch.stack([mass.sqrt() for mass in masses]).sum(dim=0).square()
-        # NaN stays NaN, and inf - inf is one: such an example is left out.
+        # NaN stays NaN, and inf - inf becomes NaN: such an example is excluded.
         return total.clamp(min=0.0) + max(units, _CANCELLED) * bound
 
     def _gram_size(self) -> int:
-        """Values that the norms of one example need at once."""
+        """Number of values needed at once for the norms of one example."""
         positions = max(piece.right.shape[1] for piece in self.pieces)
         return max(positions**2, self._factor_size())
 
     def _factor_size(self) -> int:
-        """Values of the factors of one example."""
+        """Number of values in the factors of one example."""
         return max(piece.right.numel() + piece.left.numel() for piece in self.pieces) // max(self.examples, 1)
 
     def _runs(self, values: int) -> Iterator[slice]:
-        """Examples in runs of which each has so many values an example in memory."""
+        """Examples in runs that fit into memory, given the number of values per example."""
         step = max(_AT_ONCE // max(values, 1), 1)
         for start in range(0, self.examples, step):
             yield slice(start, min(start + step, self.examples))
@@ -176,21 +176,20 @@ def _gram_of_left(one: Piece, other: Piece) -> Tensor:
 
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# Nanoseconds for one example on a core of a CPU, measured: for each value of a factor (in float64, for norms
-# and sums), for each product of a Gram matrix, for each of its entries, for each product of the sum over
-# positions, and for each value of a gradient that is formed (written, squared, added up).
+# Nanoseconds per example on one CPU core, measured: per value of a factor (in float64, for norms
+# and sums), per product of a Gram matrix, per entry of it, per product of the sum over
+# positions, and per value of a formed gradient (written, squared, added).
 _FACTOR, _GRAM, _ENTRY, _PRODUCT, _FORMED = 6.0, 0.1, 3.0, 0.06, 2.0
-# From so many values on factors are taken at up to twice the time: gradients fill the memory.
+# From this number of values factors may take twice the time, since gradients would fill the memory.
 _LARGE = 1 << 16
 
 
 def has_factors(layer: nn.Module) -> bool:
     """Whether the gradients of a layer's weight are sums of outer products of its input and output.
 
-    Exact classes alone, with their own forward: what a subclass computes, a parametrization, or a function
-    that was put in the place of `forward`, cannot be known. Convolutions in
-    groups or with another padding than zeros are left to autograd, and so are lookups that change their
-    weight or count.
+    Only exact classes with their original forward: the computation of a subclass, a parametrization, or a
+    replaced `forward` is unknown. Convolutions with groups or with padding other than zeros are left to
+    autograd, and so are embeddings that change or rescale their weight.
     """
     if "forward" in vars(layer) or "weight" not in layer._parameters:
         return False  # torch.nn.utils.weight_norm and prune compute the weight before every call
@@ -205,10 +204,10 @@ def has_factors(layer: nn.Module) -> bool:
 
 
 def factors_of(layer: nn.Module, given: Tensor, gradient: Tensor) -> Piece:
-    """What one call of a layer adds to the gradients of its weight.
+    """The contribution of one call of a layer to the gradients of its weight.
 
     Args:
-        layer: one that `has_factors`.
+        layer: a layer for which `has_factors` holds.
         given: its input, examples first.
         gradient: of the loss of each example in its output, examples first.
     """
@@ -225,25 +224,25 @@ def factors_of(layer: nn.Module, given: Tensor, gradient: Tensor) -> Piece:
 
 
 def bias_gradients(layer: nn.Module, gradient: Tensor) -> Tensor:
-    """What one call adds to the gradients of its bias, shape (examples, outputs)."""
+    """The contribution of one call to the gradients of its bias, shape (examples, outputs)."""
     return _outputs(layer, gradient).sum(dim=1)
 
 
 def positions_of(layer: nn.Module, shape: Sequence[int]) -> int:
-    """Outer products that one call adds for an example whose output has that shape."""
+    """Number of outer products added by one call for an example with this output shape."""
     outputs = shape[-1 - len(layer.kernel_size)] if isinstance(layer, nn.modules.conv._ConvNd) else shape[-1]
     return math.prod(shape) // max(outputs, 1)
 
 
 def matrix_shape(weight: Tensor) -> tuple[int, int]:
-    """Rows and columns of a weight, as its factors have them."""
+    """Rows and columns of a weight, as in its factors."""
     return weight.shape[0], weight[0].numel()
 
 
 def prefers_factors(positions: int, rows: int, columns: int) -> bool:
-    """Whether factors cost less than a gradient of that shape, formed as a sum over so many positions.
+    """Whether factors are cheaper than a gradient of this shape, computed as a sum over `positions`.
 
-    Depends on shapes alone, so that a run that goes on from a checkpoint decides as before.
+    Depends only on shapes, so that a resumed run makes the same choice.
     """
     sums = _PRODUCT * positions * rows * columns
     factors = (rows + columns) * (_FACTOR * positions + _GRAM * positions**2) + _ENTRY * positions**2 + sums
@@ -252,12 +251,12 @@ def prefers_factors(positions: int, rows: int, columns: int) -> bool:
 
 
 def joined(pieces: Sequence[Piece], shape: torch.Size, *, factors: bool = True) -> Factored | Tensor:
-    """The gradients of a weight of that shape as factors, or themselves where that costs less.
+    """The gradients of a weight of this shape as factors, or as a tensor if that is cheaper.
 
     Args:
         pieces: the uses.
         shape: of the weight.
-        factors: whether factors are wanted at all.
+        factors: whether factors may be returned.
     """
     positions, columns = sum(piece.right.shape[1] for piece in pieces), pieces[0].right.shape[2]
     if factors and prefers_factors(positions, math.prod(shape) // max(columns, 1), columns):
@@ -272,25 +271,25 @@ def _is_transposed(layer: nn.Module) -> bool:
 
 
 def _last(values: Tensor) -> Tensor:
-    """Shape (examples, positions, values), whatever stands between."""
+    """Reshape to (examples, positions, values)."""
     return values.reshape(len(values), math.prod(values.shape[1:-1]), values.shape[-1])
 
 
 def _outputs(layer: nn.Module, gradient: Tensor) -> Tensor:
-    """Gradients in what a layer gives, shape (examples, positions, outputs)."""
+    """Gradients of a layer's outputs, shape (examples, positions, outputs)."""
     if isinstance(layer, nn.modules.conv._ConvNd):
         return _last(gradient.movedim(-1 - len(layer.kernel_size), -1))
     return _last(gradient)
 
 
 def _unfolded(layer: nn.modules.conv._ConvNd, given: Tensor) -> Tensor:
-    """What every position of the output saw, shape (examples, positions, channels times kernel)."""
+    """The input window of every output position, shape (examples, positions, channels times kernel)."""
     count = len(layer.kernel_size)
-    images = given.flatten(0, -2 - count)  # an example may consist of several
+    images = given.flatten(0, -2 - count)  # an example may contain several images
     windows = nn.functional.pad(images, _padding(layer))
     steps = zip(layer.kernel_size, layer.stride, layer.dilation, strict=True)
     for dim, (size, stride, gap) in enumerate(steps, start=2):
-        # The window's own places come last: (images, channels, *positions, *kernel).
+        # Positions within the window come last: (images, channels, *positions, *kernel).
         windows = windows.unfold(dim, (size - 1) * gap + 1, stride)[..., ::gap]
     order = (0, *range(2, 2 + count), 1, *range(2 + count, 2 + 2 * count))
     positions = math.prod(given.shape[1 : -1 - count]) * math.prod(windows.shape[2 : 2 + count])
@@ -300,7 +299,7 @@ def _unfolded(layer: nn.modules.conv._ConvNd, given: Tensor) -> Tensor:
 
 
 def _padding(layer: nn.modules.conv._ConvNd) -> list[int]:
-    """Zeros before and after, the last dimension first, as `pad` takes them."""
+    """Zeros before and after, the last dimension first, as for `pad`."""
     if layer.padding == "valid":
         return [0] * (2 * len(layer.kernel_size))
     if layer.padding == "same":
@@ -310,7 +309,7 @@ def _padding(layer: nn.modules.conv._ConvNd) -> list[int]:
 
 
 class Intake:
-    """Takes `grad_sample` off the parameters, and refuses gradients that would bypass clipping or noise.
+    """Removes `grad_sample` from the parameters, and refuses gradients that would bypass clipping or noise.
 
     Args:
         trained: parameters that get noise.
@@ -321,22 +320,22 @@ class Intake:
         self._trained = trained
         self._frozen = frozen
         self._own: list[tuple[int, int] | None] = []
-        # Gradients of before, as an earlier private run leaves them, are never read: steps overwrite them.
+        # Earlier gradients, for instance of an earlier private run, are never read: steps overwrite them.
         self.note_own()
 
     def take(self, examples: int | None = None) -> list[Tensor | Factored | None]:
-        """Per-example gradients of the trained parameters, or their factors, taken off them.
+        """Per-example gradients of the trained parameters, or their factors, removed from them.
 
-        Shape (examples, ...). None where a parameter has none: its gradient is zero for every example.
+        Shape (examples, ...). None for a parameter without: its gradient is zero for every example.
 
         Args:
-            examples: how many different examples the gradients are of; None for one a row, where every
+            examples: number of different examples in the gradients; None for one per row, if every
                 parameter has a single tensor.
 
         Raises:
             UnsupportedCombinationError: if a frozen parameter has a gradient, or a trained one has one
-                without per-example gradients, or one has those of several backward passes and nobody said
-                of how many examples.
+                without per-example gradients, or one has those of several backward passes and `examples`
+                is None.
             InvalidParameterError: on a grad_sample of the wrong shape, or of another number of examples.
         """
         for index, param in enumerate(self._frozen):
@@ -346,8 +345,8 @@ class Intake:
                 raise UnsupportedCombinationError(
                     f"frozen parameter {index}, of shape {tuple(param.shape)}, {what}: it would be trained "
                     "without noise, or not at all",
-                    supported="parameters that require gradients when PrivateOptimizer is built; those that "
-                    "are to wait may be frozen after that",
+                    supported="parameters that require gradients when PrivateOptimizer is built; to train "
+                    "some of them later, freeze them after that",
                 )
         parts = [_grad_sample(index, param) for index, param in enumerate(self._trained)]
         samples = _rows(parts, examples)
@@ -355,12 +354,12 @@ class Intake:
             if sample is None and self._is_foreign(index, param):
                 raise UnsupportedCombinationError(
                     f"parameter {index}, of shape {tuple(param.shape)}, has a gradient but no per-example "
-                    "gradients (grad_sample): nothing bounds what one example adds to it",
+                    "gradients (grad_sample): the contribution of one example is not bounded",
                     supported="grad_sample on every parameter (Opacus' GradSampleModule), clipped_gradients, "
-                    "or ClippedSum.from_grads where the gradients are sums of clipped ones; after "
-                    "make_private(loss=...) model.backward(inputs, targets) in place of loss.backward(); "
-                    "other calls of the model under torch.no_grad(); no clip_grad_norm_, clipping is done "
-                    "here; no gradient checkpointing",
+                    "or ClippedSum.from_grads if the gradients are sums of clipped ones; after "
+                    "make_private(loss=...) model.backward(inputs, targets) instead of loss.backward(); "
+                    "other calls of the model under torch.no_grad(); no clip_grad_norm_, since the optimizer "
+                    "clips; no gradient checkpointing",
                 )
         for param, sample in zip(self._trained, samples, strict=True):
             if sample is not None:
@@ -369,20 +368,20 @@ class Intake:
         return samples
 
     def clear(self) -> None:
-        """Forget per-example gradients."""
+        """Discard per-example gradients."""
         for param in self._trained:
             if getattr(param, "grad_sample", None) is not None:
                 param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
 
     def forget_own(self) -> None:
-        """Take gradients off that were noted, if they are still there."""
+        """Remove the noted gradients that are still on the parameters."""
         for index, param in enumerate(self._trained):
             if self._own[index] is not None and _identity(param.grad) == self._own[index]:
                 param.grad = None
         self._own = [None] * len(self._trained)
 
     def note_own(self) -> None:
-        """Note the gradients that are on the parameters now: they are no later surprise."""
+        """Note the current gradients of the parameters, which are then accepted."""
         self._own = [_identity(param.grad) for param in self._trained]
 
     def _is_foreign(self, index: int, param: Tensor) -> bool:
@@ -396,7 +395,7 @@ def _identity(grad: Tensor | None) -> tuple[int, int] | None:
 
 
 def _grad_sample(index: int, param: Tensor) -> list[Tensor | Factored] | None:
-    """What backward passes left on a parameter: one tensor each."""
+    """The per-example gradients that backward passes left on a parameter: one tensor each."""
     value = getattr(param, "grad_sample", None)
     if value is None:
         return None
@@ -415,10 +414,10 @@ def _grad_sample(index: int, param: Tensor) -> list[Tensor | Factored] | None:
 def _rows(
     found: Sequence[list[Tensor | Factored] | None], examples: int | None
 ) -> list[Tensor | Factored | None]:
-    """One tensor a parameter, one row an example.
+    """One tensor per parameter, with one row per example.
 
     Several backward passes over one batch give every example several rows, several batches give it one, and
-    the rows look alike. Only the number of examples tells which it was: rows of the same example are added
+    the rows look alike. Only the number of examples distinguishes them: rows of the same example are added
     before they are clipped.
     """
     lengths = [[len(part) for part in parts] for parts in found if parts is not None]
@@ -426,8 +425,8 @@ def _rows(
         if any(len(one) > 1 for one in lengths):
             raise UnsupportedCombinationError(
                 f"per-example gradients of {max(map(len, lengths))} backward passes: those of one example "
-                "may stand in several rows, each clipped by itself",
-                supported="accumulate() after every backward pass over examples of its own, or "
+                "may be in several rows, each clipped separately",
+                supported="accumulate() after every backward pass over different examples, or "
                 "accumulate(examples=...), the number of different examples in all of them",
             )
         return [None if parts is None else parts[0] if parts else None for parts in found]
@@ -443,6 +442,6 @@ def _rows(
     raise InvalidParameterError(
         "examples",
         examples,
-        f"what all backward passes together, or each of them, have for every parameter: they have "
+        f"the number of rows of all backward passes together, or of each, for every parameter: they have "
         f"{sorted(set(map(tuple, lengths)))} rows",
     )

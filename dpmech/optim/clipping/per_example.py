@@ -1,4 +1,4 @@
-"""Clipped sums by torch.func: whole gradients of a few examples at a time, or only their factors."""
+"""Clipped sums by torch.func: full gradients of a few examples at a time, or only their factors."""
 
 import dataclasses
 import functools
@@ -30,19 +30,19 @@ from dpmech.optim.clipping.styles import Clipping, FlatClipping
 class Batch:
     """The arguments of a loss, whose tensors have the examples along their first dimension.
 
-    Tensors may stand in tuples, lists and mappings, those of transformers among them (a BatchEncoding becomes
-    a dict); None stays None. Anything else is refused: it is no example's own, and what the examples share
-    may depend on all of them.
+    Tensors may be in tuples, lists and mappings, including those of transformers (a BatchEncoding becomes
+    a dict); None stays None. Other values are refused: they belong to no single example, and values shared by
+    the examples may depend on all of them.
 
     Args:
         args: positional arguments.
-        kwargs: the others.
+        kwargs: keyword arguments.
 
     Attributes:
-        tensors: all tensors, in the order in which they stand.
+        tensors: all tensors, in order.
 
     Raises:
-        InvalidParameterError: if there is no tensor, if numbers of examples differ, or on anything else.
+        InvalidParameterError: if there is no tensor, if numbers of examples differ, or on other values.
     """
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
@@ -60,14 +60,14 @@ class Batch:
         self.examples = lengths.pop()
 
     def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with other tensors in their places."""
+        """The arguments with the tensors replaced."""
         left = iter(tensors)
         args, kwargs = (build(left) for build in self._build)
         return args, kwargs
 
 
 def _taken(name: str, value: Any, found: list[Tensor]) -> Callable[[Any], Any]:  # noqa: ANN401 - any batch
-    """Move the tensors of a value into a list; returns what builds the value from an iterator of others."""
+    """Append the tensors of a value to a list; returns a function that rebuilds it from an iterator."""
     if isinstance(value, Tensor):
         found.append(value)
         return next
@@ -91,8 +91,8 @@ def _taken(name: str, value: Any, found: list[Tensor]) -> Callable[[Any], Any]: 
 
 @contextmanager
 def spared_random_numbers(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put torch's random numbers, on the devices of these tensors, back at the end."""
-    devices = sorted({one.device.index or 0 for one in tensors if one.device.type == "cuda"})
+    """Restore torch's random states, on the CPU and the devices of these tensors, on exit."""
+    devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         yield
 
@@ -109,7 +109,7 @@ class _Use:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Plan:
-    """Which calls of layers are tapped, for examples of one shape, and which parameters are not covered."""
+    """The tapped calls of layers, for examples of one shape, and the parameters that are not covered."""
 
     uses: list[_Use]
     layers: list[nn.Module]
@@ -117,12 +117,12 @@ class _Plan:
 
 
 class Taps:
-    """Adds zeros to what layers give, and takes the gradients in them: those of the output, by examples.
+    """Adds zeros to the outputs of layers, and takes their gradients: those of the outputs, per example.
 
-    With what went into a layer they make the gradient of its weight, which is never formed. Parameters of
-    other layers, and weights whose gradients cost less than their factors, are differentiated as they are. So
-    are the other uses of a tapped weight (tied by hand, in a regulariser), whenever they begin: while its
-    layer runs, a constant stands in its place, and what is differentiated stands there for everyone else.
+    With the inputs of a layer they give the gradient of its weight, which is never formed. Parameters of
+    other layers, and weights whose gradients are cheaper than their factors, are differentiated directly. So
+    are the other uses of a tapped weight (tied explicitly, in a regularizer), whenever they begin: while its
+    layer runs, the weight is replaced by a constant, and elsewhere by the variable to differentiate.
 
     Args:
         model: the model.
@@ -143,15 +143,15 @@ class Taps:
 
         Args:
             loss: `loss(values, *example)`.
-            values: of the trained parameters, in their order.
+            values: of the trained parameters, in order.
             tensors: of some examples, at least one.
         """
         before = _random_states(tensors)
         try:
             return self._samples(loss, values, tensors)
         except _CalledOtherwise:
-            # Layers may come and go over a run. A run that goes on from a checkpoint plans anew as well, and
-            # must draw the same random numbers.
+            # Layers may appear and disappear during a run. A resumed run plans again as well, and must draw
+            # the same random numbers.
             self._plans.pop(self._key(tensors))
             _set_random_states(tensors, before)
             return self._samples(loss, values, tensors)
@@ -199,7 +199,7 @@ class Taps:
             for number, (inputs, version) in enumerate(zip(given, versions, strict=True)):
                 if inputs._version != version:
                     raise UnsupportedCombinationError(
-                        f"what goes into layer {number}, a {type(uses[number].layer).__name__}, is changed "
+                        f"the input of layer {number}, a {type(uses[number].layer).__name__}, is changed "
                         "in place after it, so that the gradient of its weight does not follow from it",
                         supported="operations that make a new tensor, or clipping_mode='per_example'",
                     )
@@ -211,7 +211,7 @@ class Taps:
             randomness="different",
         )
         (outputs, own), (losses, given) = per_example(zeros, values, *tensors)
-        # Differentiable where the loss uses other models whose parameters require gradients.
+        # Differentiable if the loss uses other models whose parameters require gradients.
         outputs, given = ([one.detach() for one in each] for each in (outputs, given))
         gradients = [own[name].detach() for name in names]
         found: list[Tensor | Factored | None] = [None] * len(self._trained)
@@ -225,7 +225,7 @@ class Taps:
     def plan(
         self, loss: Callable[..., Tensor], values: Mapping[str, Tensor], tensors: Sequence[Tensor]
     ) -> _Plan:
-        """What is tapped for examples of these shapes, by a forward pass of the first of them."""
+        """The plan for examples of these shapes, from a forward pass of the first of them."""
         key = self._key(tensors)
         if key not in self._plans:
             uses: list[_Use] = []
@@ -235,7 +235,7 @@ class Taps:
                 uses.append(_Use(layer, tuple(output.shape), output.dtype, output.device))
 
             with torch.no_grad(), spared_random_numbers(tensors), _hooked(self._layers, hook):
-                # Under vmap as above, so that the loss meets what it will meet.
+                # Under vmap as above, for the same conditions as in training.
                 torch.func.vmap(lambda *example: loss(values, *example), randomness="different")(
                     *(tensor[:1] for tensor in tensors)
                 )
@@ -264,11 +264,11 @@ class Taps:
     def _add_other_uses(
         self, found: list[Tensor | Factored | None], plan: _Plan, gradients: Sequence[Tensor]
     ) -> None:
-        """Add the gradients of what parameters of tapped layers are used for beside their layers, if any."""
+        """Add the gradients of uses of parameters outside their tapped layers, if any."""
         tapped = [index for index in range(len(found)) if index not in plan.rest]
         if not tapped:
             return
-        # Where nothing is used so, all examples share one tensor of zeros, and nothing large is looked at.
+        # Without such uses all examples share one tensor of zeros, so that the check is cheap.
         shared = [gradients[index] for index in tapped]
         ends = [(one[:1] if one.stride(0) == 0 else one).aminmax() for one in shared]
         device = ends[0][0].device
@@ -286,7 +286,7 @@ class Taps:
         outputs: Sequence[Tensor],
         given: Sequence[Tensor],
     ) -> None:
-        """Factors of weights and gradients of biases, of all uses of each."""
+        """Combine factors of weights and gradients of biases over all of their uses."""
         pieces: dict[int, list[Piece]] = {}
         for use, gradient, inputs in zip(uses, outputs, given, strict=True):
             parameters = use.layer._parameters
@@ -305,26 +305,26 @@ def coverable(
 ) -> tuple[list[nn.Module], set[int]]:
     """The layers whose trained parameters have factors, and the identities of those parameters.
 
-    A parameter that also stands in a layer of another kind is not among them, nor are those of `without`.
+    Parameters that also occur in a layer of another kind are excluded, and so are those of `without`.
     """
     wanted = {id(param) for param in trained}
     own = {layer: {id(param) for param in layer._parameters.values()} & wanted for layer in model.modules()}
     left = set(without).union(*(ids for layer, ids in own.items() if not has_factors(layer)))
-    found = [layer for layer, ids in own.items() if ids and has_factors(layer)]
+    covered = [layer for layer, ids in own.items() if ids and has_factors(layer)]
     while True:
-        # A layer that shares a parameter with what is left to autograd is left to it whole.
-        more = [layer for layer in found if own[layer] & left]
+        # A layer that shares a parameter with layers left to autograd is left to it entirely.
+        more = [layer for layer in covered if own[layer] & left]
         if not more:
-            return found, set[int]().union(*(own[layer] for layer in found))
+            return covered, set[int]().union(*(own[layer] for layer in covered))
         left = left.union(*(own[layer] for layer in more))
-        found = [layer for layer in found if layer not in more]
+        covered = [layer for layer in covered if layer not in more]
 
 
 @contextmanager
 def _hooked(
     layers: Sequence[nn.Module], leave: Callable[..., Any], enter: Callable[..., None] | None = None
 ) -> Iterator[None]:
-    # Inside of hooks of the caller's own, which may change what a layer gets and gives.
+    # Inside of the user's hooks, which may change the inputs and outputs of a layer.
     handles = [layer.register_forward_hook(leave, prepend=True, with_kwargs=True) for layer in layers]
     if enter is not None:
         handles += [layer.register_forward_pre_hook(enter) for layer in layers]
@@ -336,19 +336,19 @@ def _hooked(
 
 
 class _CalledOtherwise(UnsupportedCombinationError):
-    """Layers were called otherwise than planned."""
+    """Layers were called differently than planned."""
 
 
 def _otherwise(layer: nn.Module, number: int) -> _CalledOtherwise:
     return _CalledOtherwise(
         f"the loss calls layer {number}, a {type(layer).__name__}, otherwise than for the first example of "
         "the batch",
-        supported="losses whose layers depend on shapes alone, or clipping_mode='per_example'",
+        supported="losses whose layers depend only on shapes, or clipping_mode='per_example'",
     )
 
 
 def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Of torch's generators, on the CPU and where these tensors are."""
+    """The states of torch's generators on the CPU and the devices of these tensors."""
     devices = sorted({one.device.index or 0 for one in tensors if one.device.type == "cuda"})
     return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
 
@@ -377,21 +377,21 @@ def clipped_gradients(
     """The sum over a batch of clipped per-example gradients.
 
     Args:
-        model: any module whose forward pass treats examples one by one (no batch normalisation) and works
+        model: any module that processes examples independently (no batch normalization) and works
             under `torch.func.vmap`.
-        loss: `loss(model, *example)` of one example, without a batch dimension; one number. Call the model it
-            is given, not the one outside.
+        loss: `loss(model, *example)` of one example, without a batch dimension; a scalar. It must call the
+            model that it receives, not the one outside.
         batch: tensors with the examples along their first dimension, in tuples, lists and dicts; a dict is
-            handed on as keyword arguments. It may be empty.
-        clipping: how to clip, or a clip norm. Blocks that are given in order follow that of the model's
+            passed as keyword arguments. It may be empty.
+        clipping: how to clip, or a clip norm. Blocks given in order follow the order of the model's
             parameters that require gradients.
-        microbatch_size: how many examples to differentiate at once; None for all of them. Memory grows
+        microbatch_size: number of examples to differentiate at once; None for all of them. Memory grows
             with it, the result changes in the last bits only.
-        weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are left out, as
+        weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are excluded, as
             padding must be. Other weights would undo the clipping.
-        clipping_mode: "per_example" forms the gradient of every example; "ghost" forms norms and sums of
-            linear layers, convolutions and embeddings from what goes in and out of them, with the same
-            result up to roundings.
+        clipping_mode: "per_example" forms the gradient of every example; "ghost" computes norms and sums of
+            linear layers, convolutions and embeddings from their inputs and output gradients, with the same
+            result up to rounding.
 
     Returns:
         A ClippedSum for `PrivateOptimizer.accumulate`.
@@ -421,15 +421,15 @@ def clipped_gradients(
 
 
 class ExampleGradients:
-    """The gradients of single examples of a model and its loss, by `torch.func`.
+    """Per-example gradients of a model and its loss, by `torch.func`.
 
     Args:
         model: as for `clipped_gradients`.
-        loss: the same.
-        ghost: whether to form factors in place of gradients where that costs less.
+        loss: as for `clipped_gradients`.
+        ghost: whether to compute factors instead of gradients if that is cheaper.
 
     Raises:
-        InvalidParameterError: if the model is none, or has no parameters that require gradients.
+        InvalidParameterError: if the model is not a module, or has no parameters that require gradients.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, ghost: bool) -> None:
@@ -457,7 +457,7 @@ class ExampleGradients:
         weights: Tensor | None = None,
         lent: bool = False,
     ) -> tuple[ClippedSum, Tensor]:
-        """The sum of clipped gradients, and the losses, shape (examples,), without noise: raw data."""
+        """The sum of clipped gradients, and the losses, shape (examples,); without noise: raw data."""
         tensors = batch.tensors
         if weights is not None:
             kept = _check_weights(weights, batch.examples)
@@ -474,9 +474,9 @@ class ExampleGradients:
         for start in range(0, length, max(size, 1)):
             part = [tensor[start : start + size] for tensor in tensors]
             samples, values = self.samples(batch, part)
-            found = clip_and_sum(samples, blocks)
-            sums = [_added(total, one) for total, one in zip(sums, found.sums, strict=True)]
-            dropped, below, above = dropped + found.dropped, below + found.below, above + found.above
+            summed = clip_and_sum(samples, blocks)
+            sums = [_added(total, term) for total, term in zip(sums, summed.sums, strict=True)]
+            dropped, below, above = dropped + summed.dropped, below + summed.below, above + summed.above
             losses.append(values)
         total = ClippedSum(
             self.trained,
@@ -519,10 +519,10 @@ class ExampleGradients:
         return [gradients[name].detach() for name in self.names], losses.detach()
 
     def _check_complete(self, losses: Tensor) -> None:
-        """Refuse losses that follow from trained parameters otherwise than by the model that they get.
+        """Refuse losses that depend on trained parameters other than through the given model.
 
-        The model gets values of its own; what else is differentiable is a constant for the gradients of
-        examples, and stands in the graph of autograd.
+        The given model uses other tensors; anything else that is differentiable is a constant for per-example
+        gradients, and is found in the autograd graph.
         """
         if not losses.requires_grad:
             return
@@ -530,14 +530,14 @@ class ExampleGradients:
         missed = sorted({name_of[id(leaf)] for leaf in _leaves(losses) if id(leaf) in name_of})
         if missed:
             raise UnsupportedCombinationError(
-                f"the loss uses {', '.join(missed[:3])} beside the model that it gets, of which gradients of "
-                "examples know nothing",
-                supported="a loss that calls the model it is given; regularisers in the model's forward, or "
+                f"the loss uses {', '.join(missed[:3])} outside the model that it gets, which per-example "
+                "gradients do not include",
+                supported="a loss that calls the model it is given; regularizers in the model's forward, or "
                 "by weight_decay of the optimizer",
             )
 
     def covered_values(self, batch: Batch, tensors: Sequence[Tensor]) -> int:
-        """How many weights have factors in place of gradients, for examples of these shapes."""
+        """Number of weights with factors instead of gradients, for examples of these shapes."""
         if self._taps is None:
             return 0
         values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
@@ -551,13 +551,13 @@ class ExampleGradients:
         value = self._loss(functools.partial(_call, self._model, held), *args, **kwargs)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InvalidParameterError("loss", shown, "a function that gives one number for one example")
+            raise InvalidParameterError("loss", shown, "a function that returns a scalar for one example")
         return value.reshape(())
 
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Say what to do about errors of torch.func.vmap, with the place in the model that they come from."""
+    """Explain errors of torch.func.vmap and their remedy, with the location in the model."""
     try:
         yield
     except RuntimeError as error:
@@ -565,19 +565,19 @@ def _explained() -> Iterator[None]:
         for part, (what, remedy) in _REASONS.items():
             if part in text:
                 raise UnsupportedCombinationError(
-                    f"{what}, which torch.func.vmap cannot follow{_place(error)}", supported=remedy
+                    f"{what}, which torch.func.vmap does not support{_place(error)}", supported=remedy
                 ) from error
         raise
 
 
-_HOOKS = "make_private without a loss, for the loop of Opacus, whose forward passes are ordinary ones"
+_HOOKS = "make_private without a loss, for the loop of Opacus, with ordinary forward passes"
 _CHECKPOINTING = (
     "the model runs parts of itself again (gradient checkpointing)",
-    "a model without it, and max_physical_batch_size, or 'auto', where memory is short",
+    "a model without it, and max_physical_batch_size, or 'auto', to reduce memory",
 )
 _REASONS = {
     "data-dependent control flow": (
-        "the model branches on values of the data, or on random numbers that it draws (layer drop)",
+        "the model branches on values of the data, or on random numbers (layer drop)",
         "torch.where, and layerdrop=0; for transformers attn_implementation='eager', for encoders such as "
         "BERT a mask of four dimensions too: loss=dpmech.optim.hf.masked_loss, of make_private or of "
         "PrivateTrainer's Privacy; or " + _HOOKS,
@@ -585,14 +585,14 @@ _REASONS = {
     "requires_grad_()": _CHECKPOINTING,
     "saved tensor hooks": _CHECKPOINTING,
     "setup_context": (
-        "the model uses an autograd.Function without setup_context (gradient checkpointing with "
-        "use_reentrant=True is one)",
-        "a model without checkpointing, and max_physical_batch_size, or 'auto', where memory is short; for a "
-        "function of your own a setup_context and generate_vmap_rule=True",
+        "the model uses an autograd.Function without setup_context (such as gradient checkpointing with "
+        "use_reentrant=True)",
+        "a model without checkpointing, and max_physical_batch_size, or 'auto', to reduce memory; for your "
+        "own function a setup_context and generate_vmap_rule=True",
     ),
     ".item()": (
-        "the model takes a value out of a tensor",
-        "code that leaves it there; or " + _HOOKS,
+        "the model reads a value of a tensor",
+        "code that avoids it; or " + _HOOKS,
     ),
     "Batching rule not implemented": (
         "the model calls a kernel without a rule",
@@ -600,13 +600,13 @@ _REASONS = {
     ),
     "dynamic shape": (
         "the model makes tensors whose shapes depend on the data",
-        "code with fixed shapes (torch.where in place of indexing by a mask); or " + _HOOKS,
+        "code with fixed shapes (torch.where instead of indexing by a mask); or " + _HOOKS,
     ),
 }
 
 
 def _place(error: BaseException) -> str:
-    """The innermost line outside of torch, which is the model's or the loss's."""
+    """The innermost line outside of torch, in the model or the loss."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -638,9 +638,9 @@ def _call(model: nn.Module, values: dict[str, Tensor], *args: Any, **kwargs: Any
 
 
 def _places(model: nn.Module) -> dict[str, Tensor]:
-    """Every tensor of a model by its places: tied ones have several, a layer that is used twice has one.
+    """Every tensor of a model by name: tied tensors have several names, a shared layer only one.
 
-    (functional_call itself would put a shared layer's tensors in place twice, and take them out once.)
+    (functional_call itself would replace a shared layer's tensors twice, and restore them once.)
     """
     return {
         f"{prefix}.{name}" if prefix else name: tensor
@@ -655,7 +655,7 @@ def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
 
 
 def _leaves(value: Tensor) -> Iterator[Tensor]:
-    """The tensors that require gradients from which a value was computed."""
+    """The tensors with requires_grad from which a value was computed."""
     left, seen = [value.grad_fn], set()
     while left:
         node: Any = left.pop()

@@ -1,4 +1,4 @@
-"""How one example's gradient is clipped: whole, layer by layer, or matrix by matrix with noise to match."""
+"""Clipping styles: the whole gradient, per layer, or per matrix with proportional noise."""
 
 import abc
 import copy
@@ -15,16 +15,16 @@ from dpmech.ledgers import BlockClipping
 from dpmech.numerics import UNIT
 
 Layers: TypeAlias = Sequence[int] | Mapping[str | Tensor, int] | None
-_SHORT = 1e-12  # how far a joint sigma may be below that of the calibration, relative
+_SHORT = 1e-12  # largest relative shortfall of a joint sigma against that of the calibration
 
 
 @dataclasses.dataclass(frozen=True)
 class Blocks:
-    """Parameters by block, each block clipped on its own.
+    """Parameters by block; each block is clipped separately.
 
     Attributes:
         members: the block of every parameter.
-        clip_norms: of every block.
+        clip_norms: the clip norm of every block.
     """
 
     members: tuple[int, ...]
@@ -32,36 +32,36 @@ class Blocks:
 
 
 class Clipping(abc.ABC):
-    """How the gradient of one example is clipped. Final subclasses are frozen records."""
+    """Clipping of the gradient of one example. Final subclasses are frozen records."""
 
     @property
     @abc.abstractmethod
     def joint_norm(self) -> float:
-        """Bound on the norm of one example's clipped gradient, all blocks together."""
+        """Bound on the norm of one example's clipped gradient over all blocks."""
 
     @abc.abstractmethod
     def over(self, parameters: Sequence[Tensor], names: Sequence[str] = ()) -> "Clipping":
-        """The same clipping with its blocks fixed to these parameters, in whatever order they come later.
+        """The same clipping with its blocks fixed to these parameters, independent of later order.
 
         Args:
-            parameters: those that are trained: the order in which blocks are meant that are given in order.
-            names: of the parameters, for blocks that are given by name; none where no model is known.
+            parameters: the trained parameters, in the order to which blocks given in order refer.
+            names: of the parameters, for blocks that are given by name; empty if no model is known.
 
         Raises:
-            InvalidParameterError: if the clipping is made for other parameters.
+            InvalidParameterError: if the clipping is for other parameters.
         """
 
     @abc.abstractmethod
     def blocks(self, parameters: Sequence[object]) -> Blocks:
-        """The blocks of these parameters, in their order.
+        """The blocks of these parameters, in order.
 
         Raises:
-            InvalidParameterError: if the clipping is made for other parameters.
+            InvalidParameterError: if the clipping is for other parameters.
         """
 
     @abc.abstractmethod
     def noise_norms(self, parameters: Sequence[object], sigma: float) -> tuple[float, ...]:
-        """For every parameter the number that, times `sigma`, is the standard deviation of its noise.
+        """For every parameter the factor that, times `sigma`, is the standard deviation of its noise.
 
         Args:
             parameters: the parameters.
@@ -74,7 +74,7 @@ class Clipping(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class FlatClipping(Clipping):
-    """The whole gradient of an example is scaled to norm at most `clip_norm`.
+    """Scales the whole gradient of an example to norm at most `clip_norm`.
 
     Args:
         clip_norm: > 0.
@@ -93,7 +93,7 @@ class FlatClipping(Clipping):
         return self.clip_norm
 
     def over(self, parameters: Sequence[Tensor], names: Sequence[str] = ()) -> "Clipping":
-        """It is the same for all."""
+        """Return itself: it applies to any parameters."""
         del parameters, names
         return self
 
@@ -110,7 +110,7 @@ class FlatClipping(Clipping):
 class _InBlocks(Clipping):
     """A clipping whose blocks are given in the order of the parameters, or by parameter or name."""
 
-    # The parameters to which `layers` belongs, in its order; None until `over`.
+    # The parameters to which the entries of `layers` refer; None until `over`.
     _keys: tuple[Tensor, ...] | None = dataclasses.field(
         default=None, init=False, repr=False, compare=False, kw_only=True
     )
@@ -123,10 +123,10 @@ class _InBlocks(Clipping):
     @property
     @abc.abstractmethod
     def _clip_norms(self) -> tuple[float, ...]:
-        """Of every block."""
+        """The clip norm of every block."""
 
     def over(self, parameters: Sequence[Tensor], names: Sequence[str] = ()) -> "Clipping":
-        """As there; what was fixed before stays."""
+        """As in `Clipping`; parameters that are already fixed stay."""
         if self._keys is not None:
             return self
         members = self._members(parameters, names)
@@ -137,20 +137,20 @@ class _InBlocks(Clipping):
             )
         fixed = copy.copy(self)
         object.__setattr__(fixed, "_keys", tuple(parameters))
-        # As positions, what is written into checkpoints is the same in every process.
+        # As positions, the entries in checkpoints are the same in every process.
         in_order = members == tuple(range(len(self._clip_norms)))
         object.__setattr__(fixed, "layers", None if in_order else members)
         return fixed
 
     def blocks(self, parameters: Sequence[object]) -> Blocks:
-        """A block a layer."""
+        """One block per layer."""
         return Blocks(self._members(parameters), self._clip_norms)
 
     def _members(self, parameters: Sequence[object], names: Sequence[str] = ()) -> tuple[int, ...]:
-        """The block of every parameter; refused where a parameter would have none."""
+        """The block of every parameter; raises if a parameter has none."""
         needed = f"for all {len(parameters)} parameters that get noise"
         if isinstance(self._layers, Mapping):
-            found = _by_identity(self._layers, dict(zip(names, parameters, strict=bool(names))))
+            block_of = _by_identity(self._layers, dict(zip(names, parameters, strict=bool(names))))
         else:
             members = tuple(range(len(self._clip_norms)) if self._layers is None else self._layers)
             keys = parameters if self._keys is None else self._keys
@@ -158,27 +158,27 @@ class _InBlocks(Clipping):
                 raise InvalidParameterError("clipping", f"for {len(members)} parameters", needed)
             if self._keys is None:
                 return members
-            found = dict(zip(map(id, keys), members, strict=True))
-        lacking = [names[at] if names else at for at, one in enumerate(parameters) if id(one) not in found]
+            block_of = dict(zip(map(id, keys), members, strict=True))
+        lacking = [names[i] if names else i for i, key in enumerate(parameters) if id(key) not in block_of]
         if lacking:
-            given = f"for {len(found)} parameters, without {', '.join(map(str, lacking[:3]))}"
+            given = f"for {len(block_of)} parameters, without {', '.join(map(str, lacking[:3]))}"
             raise InvalidParameterError("clipping", given, needed)
-        return tuple(found[id(param)] for param in parameters)
+        return tuple(block_of[id(param)] for param in parameters)
 
 
 @dataclasses.dataclass(frozen=True)
 class PerLayerClipping(_InBlocks):
-    """Every layer is clipped on its own; all get the noise of the joint norm, sqrt(sum of squares).
+    """Clips every layer separately; all get the noise of the joint norm, sqrt(sum of squares).
 
-    One Gaussian release of the whole gradient, so that a calibration holds as it is. For noise in
-    proportion to each layer's own clip norm see `PerMatrixClipping`.
+    This is one Gaussian release of the whole gradient, so that a calibration applies unchanged. For noise in
+    proportion to each layer's clip norm see `PerMatrixClipping`.
 
     Args:
-        clip_norms: one number > 0 a layer.
+        clip_norms: one number > 0 per layer.
         layers: the layer of every parameter, in [0, number of layers - 1], each at least once; None for
-            one layer a parameter. In the order of the model's parameters that require gradients, as
-            `model.named_parameters()` has them, however the optimizer groups them (without a model, in
-            PrivateOptimizer, in that of the optimizer); or a mapping from parameters, or their names in
+            one layer per parameter. In the order of the model's parameters that require gradients, as
+            in `model.named_parameters()`, regardless of how the optimizer groups them (without a model, in
+            PrivateOptimizer, in the optimizer's order); or a mapping from parameters, or their names in
             the model, to layers.
     """
 
@@ -194,11 +194,11 @@ class PerLayerClipping(_InBlocks):
     def split(
         cls, clip_norm: float, parameters: Iterable[Tensor], *, by: Literal["layer", "dimension"] = "layer"
     ) -> "PerLayerClipping":
-        """Clip norms of single parameters from the norm that all have together.
+        """Clip norms of single parameters from their joint norm.
 
         Args:
             clip_norm: the joint norm, > 0.
-            parameters: of the model; those that require gradients count, in their order.
+            parameters: of the model; those that require gradients are used, in order.
             by: "layer" gives every parameter clip_norm / sqrt(number of parameters); "dimension" gives one
                 with d of D values clip_norm sqrt(d / D).
 
@@ -243,16 +243,16 @@ class PerLayerClipping(_InBlocks):
 
 @dataclasses.dataclass(frozen=True)
 class PerMatrixClipping(_InBlocks):
-    """Every matrix (block) is clipped to its own norm and gets noise in proportion to it.
+    """Clips every matrix (block) to its norm C_W, with noise in proportion to it.
 
-    All blocks read the same batch, so that their joint sigma is what must reach the calibration's.
+    All blocks use the same batch, so that their joint sigma must reach that of the calibration.
 
     Args:
         block_clipping: clip norms C_W and noise sigma_W of the blocks; its joint sigma must be at least
-            that of the calibration (`dm.ledgers.BlockClipping.from_joint` makes such a one). What roundings
-            leave it short of, up to 1e-12 of it, is added to the noise of every block.
-        layers: the block of every parameter, each at least once; None for one block a parameter. In order or
-            as a mapping, as for `PerLayerClipping`.
+            that of the calibration (as from `dm.ledgers.BlockClipping.from_joint`). A shortfall due to
+            rounding, up to 1e-12 relative, is added to the noise of every block.
+        layers: the block of every parameter, each at least once; None for one block per parameter. In order
+            or as a mapping, as for `PerLayerClipping`.
 
     References:
         muon.joint_sigma.
@@ -282,12 +282,12 @@ class PerMatrixClipping(_InBlocks):
 
     def noise_norms(self, parameters: Sequence[object], sigma: float) -> tuple[float, ...]:
         """sigma_W C_W / sigma, rounded up."""
-        joint = self.block_clipping.sigma  # never above the true one
+        joint = self.block_clipping.sigma  # rounded down
         if joint < sigma * (1.0 - _SHORT):
             raise InvalidParameterError(
                 "block_clipping", joint, f"of a joint sigma >= {sigma!r}, the calibration's"
             )
-        # Every sigma_W times sigma / joint has a joint sigma of sigma at least. Eight units are more than the
+        # Every sigma_W times sigma / joint has a joint sigma of at least sigma. Eight units exceed the
         # seven roundings from here to the noise.
         more = max(sigma / joint, 1.0) * (1.0 + 8.0 * UNIT)
         stddevs = self.block_clipping.noise_stddevs
@@ -297,7 +297,7 @@ class PerMatrixClipping(_InBlocks):
 def _check_blocks(
     clip_norms: object, layers: Layers
 ) -> tuple[tuple[float, ...], tuple[int, ...] | dict[str | Tensor, int] | None]:
-    """Clip norms, and layer numbers in order or by their keys, checked."""
+    """Checked clip norms, and layer numbers in order or by key."""
     norms = check_vector("clip_norms", clip_norms)
     if norms.min() <= 0.0:
         raise InvalidParameterError("clip_norms", clip_norms, "numbers > 0")
@@ -324,9 +324,9 @@ def _by_identity(layers: Mapping[str | Tensor, int], named: Mapping[str, object]
     if unknown:
         names = f"names of trained parameters: {', '.join([*list(named)[:5], *['...'] * (len(named) > 5)])}"
         raise InvalidParameterError(
-            "layers", unknown[:3], names if named else "parameters as keys, where no model is known"
+            "layers", unknown[:3], names if named else "parameters as keys, since no model is known"
         )
-    found = {id(named[key] if isinstance(key, str) else key): layer for key, layer in layers.items()}
-    if len(found) < len(layers):
-        raise InvalidParameterError("layers", len(layers), "one key a parameter, itself or its name")
-    return found
+    block_of = {id(named[key] if isinstance(key, str) else key): layer for key, layer in layers.items()}
+    if len(block_of) < len(layers):
+        raise InvalidParameterError("layers", len(layers), "one key per parameter, itself or its name")
+    return block_of

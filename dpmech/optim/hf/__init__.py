@@ -1,8 +1,7 @@
 """Private training with the Trainer of Hugging Face's transformers.
 
-`PrivateTrainer` is a Trainer whose batches, clipping and noise are those of a certificate;
-`PrivateTrainerMixin` makes one of Seq2SeqTrainer or of a class of your own. Importing it imports transformers
-(extra `hf`).
+`PrivateTrainer` is a Trainer with the batches, clipping and noise of a certificate; `PrivateTrainerMixin`
+does the same for Seq2SeqTrainer or a custom class. Importing it imports transformers (extra `hf`).
 """
 
 import importlib.util as _util

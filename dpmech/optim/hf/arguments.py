@@ -1,4 +1,4 @@
-"""What a Trainer is told: arguments that private training has otherwise, and those that it refuses."""
+"""Arguments of a Trainer: replaced or refused for private training; and its checkpoint folders."""
 
 import copy
 import json
@@ -12,35 +12,35 @@ import transformers
 from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 
-FOLDER = "_private_run"  # hubs leave out what begins so
+FOLDER = "_private_run"  # hubs ignore names with this prefix
 _PREFIX = "checkpoint-"
 _STATE = "trainer_state.json"
 
 
 def file_of(checkpoint: str | os.PathLike[str]) -> Path:
-    """The private state that belongs to a checkpoint folder."""
+    """The private state of a checkpoint folder."""
     folder = Path(checkpoint)
     return folder.parent / FOLDER / f"{folder.name}.pt"
 
 
 def make_folder(checkpoint: str | os.PathLike[str]) -> Path:
-    """`file_of`, in a folder that its owner alone can read; it is made.
+    """Return `file_of`, and make its folder, readable by its owner only.
 
     Raises:
         InvalidParameterError: if it cannot be made.
     """
-    found = file_of(checkpoint)
+    file = file_of(checkpoint)
     try:
-        found.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidParameterError(
-            "output_dir", str(found.parent), f"a folder that can be made ({error})"
+            "output_dir", str(file.parent), f"a folder that can be made ({error})"
         ) from error
-    return found
+    return file
 
 
 def complete(checkpoint: Path) -> bool:
-    """Whether a checkpoint was written to its end: Trainer writes one file after the other."""
+    """Whether a checkpoint was written completely: Trainer writes one file after the other."""
     try:
         step = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["global_step"]
         return checkpoint.name == f"{_PREFIX}{step}" and file_of(checkpoint).exists()
@@ -49,23 +49,23 @@ def complete(checkpoint: Path) -> bool:
 
 
 def newest(output: str | os.PathLike[str]) -> Path | None:
-    """The newest checkpoint that is complete; None where there is none."""
-    found = [
-        (int(one.name.removeprefix(_PREFIX)), one)
-        for one in Path(output).glob(f"{_PREFIX}*")
-        if one.name.removeprefix(_PREFIX).isdecimal() and complete(one)
+    """The newest complete checkpoint; None if there is none."""
+    checkpoints = [
+        (int(folder.name.removeprefix(_PREFIX)), folder)
+        for folder in Path(output).glob(f"{_PREFIX}*")
+        if folder.name.removeprefix(_PREFIX).isdecimal() and complete(folder)
     ]
-    return max(found)[1] if found else None
+    return max(checkpoints)[1] if checkpoints else None
 
 
 def prune(output: str | os.PathLike[str]) -> None:
     """Delete private states whose checkpoint folder was deleted."""
-    for one in (Path(output) / FOLDER).glob(f"{_PREFIX}*.pt"):
-        if not (Path(output) / one.stem).is_dir():
-            one.unlink(missing_ok=True)
+    for file in (Path(output) / FOLDER).glob(f"{_PREFIX}*.pt"):
+        if not (Path(output) / file.stem).is_dir():
+            file.unlink(missing_ok=True)
 
 
-# Methods of Trainer that are replaced here: where one is missing, a version of transformers does otherwise.
+# Methods of Trainer that are replaced here: if one is missing, the version of transformers is unsupported.
 REPLACED = (
     "get_train_dataloader",
     "training_step",
@@ -81,11 +81,11 @@ REPLACED = (
     "_load_optimizer_and_scheduler",
     "_load_from_checkpoint",
 )
-# What a class of the caller's must not define, and what to do instead.
+# Methods that a user's class must not define, and what to do instead.
 _CALLERS = {
     "training_step": "Privacy(loss=...), of one example",
-    "get_train_dataloader": "train_dataset and data_collator; batches are drawn as the certificate says",
-    "_get_train_sampler": "train_dataset; batches are drawn as the certificate says",
+    "get_train_dataloader": "train_dataset and data_collator; batches are sampled as the certificate says",
+    "_get_train_sampler": "train_dataset; batches are sampled as the certificate says",
     "get_batch_samples": "a data_collator",
     "_inner_training_loop": "callbacks",
     "_run_epoch": "callbacks",
@@ -94,24 +94,24 @@ _CALLERS = {
 _REFUSED: dict[str, tuple[Any, str]] = {
     "fp16": (False, "weights in bfloat16: a gradient scaler skips steps and changes its scale by the data"),
     "bf16": (False, "model.to(torch.bfloat16), or float32"),
-    "fp16_full_eval": (False, "False: it changes the weights that are trained"),
-    "bf16_full_eval": (False, "False: it changes the weights that are trained"),
+    "fp16_full_eval": (False, "False: it changes the trained weights"),
+    "bf16_full_eval": (False, "False: it changes the trained weights"),
     "torch_compile": (False, "False: per-example gradients come from torch.func"),
-    "use_liger_kernel": (False, "False: its kernels have no gradient of one example"),
+    "use_liger_kernel": (False, "False: its kernels have no per-example gradients"),
     "auto_find_batch_size": (
         False,
-        "Privacy(max_physical_batch_size='auto'): starting over would be another run",
+        "Privacy(max_physical_batch_size='auto'): a restart would be another run",
     ),
     "label_smoothing_factor": (0.0, "Privacy(loss=...) that smooths, of one example"),
     "neftune_noise_alpha": (None, "None"),
-    "include_num_input_tokens_seen": ("no", "'no': how long the texts of a batch are is private"),
-    "push_to_hub": (False, "save_model to a folder, which holds no secrets, and push that"),
+    "include_num_input_tokens_seen": ("no", "'no': the lengths of the texts in a batch are private"),
+    "push_to_hub": (False, "save_model to a folder, which contains no secrets, and push that"),
     "enable_jit_checkpoint": (False, "save_strategy: a signal may come in the middle of a step"),
-    "ignore_data_skip": (False, "False: the checkpoint says which batch comes next"),
+    "ignore_data_skip": (False, "False: the checkpoint determines the next batch"),
 }
 _SAMPLING = ("random", "sequential")
-_CLIP_DEFAULT = 1.0  # of max_grad_norm, where nobody said anything
-# What later steps follow from, beside data, weights and noise.
+_CLIP_DEFAULT = 1.0  # default of max_grad_norm
+# Arguments that determine later steps, in addition to data, weights and noise.
 _SCHEDULE = (
     "learning_rate",
     "lr_scheduler_type",
@@ -123,12 +123,12 @@ _SCHEDULE = (
     "optim",
     "optim_args",
 )
-_BY_RESULTS = ("reduce_lr_on_plateau", "greedy")  # schedules that look at evaluations
+_BY_RESULTS = ("reduce_lr_on_plateau", "greedy")  # schedules that depend on evaluations
 _EVALUATION = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "metric_for_best_model")
 
 
 def check_methods(kind: type) -> None:
-    """Raise UnsupportedCombinationError unless a class leaves the loop to us, and transformers has our hooks.
+    """Raise UnsupportedCombinationError if a class replaces the loop, or transformers lacks our hooks.
 
     Args:
         kind: of the trainer.
@@ -137,7 +137,7 @@ def check_methods(kind: type) -> None:
     if missing:
         raise UnsupportedCombinationError(
             f"Trainer of transformers {transformers.__version__} has no {', '.join(missing)}",
-            supported="transformers 5; make_private with a loop of your own for others",
+            supported="transformers 5; make_private with your own loop for others",
         )
     for name, instead in _CALLERS.items():
         for base in kind.__mro__:
@@ -155,16 +155,16 @@ def check_trainer(
     own_loss: bool,
     clip_norm: float | AdaptiveClip | None,
 ) -> None:
-    """Refuse, by name, what would go around clipping, batches or noise.
+    """Refuse, by name, settings that would bypass clipping, sampling or noise.
 
     Args:
-        trainer: after its own constructor.
-        own_loss: whether the caller left the loss to the model.
-        clip_norm: of the caller; None where nobody said anything.
+        trainer: after its constructor.
+        own_loss: whether the loss is computed by the model.
+        clip_norm: of the caller; None if not given.
 
     Raises:
-        UnsupportedCombinationError: on what private training cannot have.
-        InvalidParameterError: on arguments that contradict each other.
+        UnsupportedCombinationError: on settings that private training does not support.
+        InvalidParameterError: on contradictory arguments.
     """
     args = trainer.args
     for name, (accepted, instead) in _REFUSED.items():
@@ -175,7 +175,7 @@ def check_trainer(
         raise UnsupportedCombinationError(
             f"train_sampling_strategy={args.train_sampling_strategy!r}: which examples share a step would "
             "depend on them",
-            supported=f"one of {_SAMPLING}; batches are drawn as the certificate says",
+            supported=f"one of {_SAMPLING}; batches are sampled as the certificate says",
         )
     if args.deepspeed or args.fsdp or trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
         raise UnsupportedCombinationError(
@@ -184,14 +184,14 @@ def check_trainer(
     if args.world_size > 1 or args.n_gpu > 1:
         raise UnsupportedCombinationError(
             f"{max(args.world_size, args.n_gpu)} devices: Trainer would average raw gradients over them",
-            supported="one device (CUDA_VISIBLE_DEVICES), or a loop of your own with make_private, which "
+            supported="one device (CUDA_VISIBLE_DEVICES), or your own loop with make_private, which "
             "adds clipped sums over processes",
         )
     if clip_norm is None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT):
         raise InvalidParameterError(
             "max_grad_norm",
             args.max_grad_norm,
-            "left out: gradients are clipped one by one, to Privacy(clip_norm=...)",
+            "left out: gradients are clipped per example, to Privacy(clip_norm=...)",
         )
     if clip_norm is not None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT, clip_norm):
         raise InvalidParameterError(
@@ -203,28 +203,28 @@ def check_trainer(
     if own_loss and defines[0] != "Trainer":
         raise UnsupportedCombinationError(
             f"{defines[0]} defines compute_loss, of a batch",
-            supported="Privacy(loss=...) for training, of one example; compute_loss is for evaluation then",
+            supported="Privacy(loss=...) for training, of one example; compute_loss is then for evaluation",
         )
     if trainer.model_init is not None:
         raise UnsupportedCombinationError(
-            "model_init makes a model for every call of train, each of which is a private run of its own",
+            "model_init makes a model for every call of train, each of which is a separate private run",
             supported="model=...",
         )
 
 
 def private_arguments(args: Any) -> Any:  # noqa: ANN401 - TrainingArguments
-    """A copy in which a batch is a batch, and nothing is clipped or skipped behind the private optimizer."""
+    """A copy with full batches, and without clipping or skipping outside the private optimizer."""
     mine = copy.copy(args)
     mine.per_device_train_batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
     mine.gradient_accumulation_steps = 1
     mine.max_grad_norm = 0.0
-    mine.ignore_data_skip = True  # the loader knows where it is
+    mine.ignore_data_skip = True  # the loader stores its position
     mine.logging_nan_inf_filter = False
     return mine
 
 
 def steered_by(trainer: Any) -> list[str]:  # noqa: ANN401 - a Trainer
-    """What of a Trainer chooses weights, learning rates or the end of a run by evaluations."""
+    """Settings of a Trainer that select weights, learning rates or the end of a run by evaluations."""
     args = trainer.args
     kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
     saving = str(getattr(args.save_strategy, "value", args.save_strategy))
@@ -237,7 +237,7 @@ def steered_by(trainer: Any) -> list[str]:  # noqa: ANN401 - a Trainer
             ("save_strategy='best'", saving == "best"),
             (
                 "EarlyStoppingCallback",
-                any(isinstance(one, transformers.EarlyStoppingCallback) for one in callbacks),
+                any(isinstance(callback, transformers.EarlyStoppingCallback) for callback in callbacks),
             ),
         )
         if used
@@ -245,7 +245,7 @@ def steered_by(trainer: Any) -> list[str]:  # noqa: ANN401 - a Trainer
 
 
 def schedule(args: Any) -> Mapping[str, str]:  # noqa: ANN401 - TrainingArguments
-    """What decides on learning rates, in words that can be compared."""
+    """The settings that determine learning rates, as strings that can be compared."""
     names: tuple[str, ...] = _SCHEDULE
     if str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)) in _BY_RESULTS:
         names += _EVALUATION

@@ -1,4 +1,4 @@
-"""Privacy and the run that it makes of a Trainer's model, optimizer and data."""
+"""Privacy settings, and the private run of a Trainer's model, optimizer and data."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,56 +22,56 @@ from dpmech.optim.runs import (
 
 
 def own_loss(model: nn.Module, **batch: Any) -> Tensor:  # noqa: ANN401 - what the model takes
-    """The loss that the model computes from an example with labels: for language models its own mean.
+    """The loss that the model computes from an example with labels: for language models their mean.
 
     Args:
         model: called with the batch by name.
         **batch: one example, as a batch of one.
 
     Returns:
-        One number.
+        A scalar.
     """
     return _loss_of(model(**batch))
 
 
 def masked_loss(model: nn.Module, **batch: Any) -> Tensor:  # noqa: ANN401 - what the model takes
-    """`own_loss` for encoders (BERT, RoBERTa, ...) and encoder-decoders (T5) that get a padding mask.
+    """`own_loss` for encoders (BERT, RoBERTa, ...) and encoder-decoders (T5) with a padding mask.
 
-    They look at the values of a mask of two dimensions, which `torch.func` cannot follow; a mask of four
-    dimensions, of what is added to the scores, they take as it is. **Not for decoders alone** (GPT-2, Llama):
-    there such a mask would replace the causal one.
+    They branch on the values of a two-dimensional mask, which `torch.func` does not support; a
+    four-dimensional mask, which is added to the scores, is used as it is. **Not for decoder-only models**
+    (GPT-2, Llama): there such a mask would replace the causal one.
 
     Args:
         model: called with the batch by name.
         **batch: one example, as a batch of one; `attention_mask` of shape (1, length), 1 where there is text.
 
     Returns:
-        One number.
+        A scalar.
     """
     mask = batch["attention_mask"][:, None, None, :].float()
     return _loss_of(model(**batch | {"attention_mask": (1.0 - mask) * torch.finfo(torch.float32).min}))
 
 
 def _loss_of(outputs: Any) -> Tensor:  # noqa: ANN401 - an output of transformers, or a tuple
-    found: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
-    return found
+    loss: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
+    return loss
 
 
 @dataclasses.dataclass(frozen=True)
 class Privacy:
-    """What makes a Trainer's run private; the names are those of `make_private`.
+    """Privacy settings of a Trainer's run; the names are those of `make_private`.
 
     Args:
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0, or an AdaptiveClip; None takes the certificate's, else 1.
-            It takes the place of `max_grad_norm`.
-        loss: `loss(model, **batch)` of one example, which comes as a batch of one; None takes the loss that
+        clip_norm: of one example's gradient, > 0, or an AdaptiveClip; None uses the certificate's, else 1.
+            It replaces `max_grad_norm`.
+        loss: `loss(model, **batch)` of one example, given as a batch of one; None uses the loss that
             the model computes (`own_loss`); `masked_loss` for encoders with padding.
-        expected_batch_size: as for make_private; None takes the certificate's, else
+        expected_batch_size: as for make_private; None uses the certificate's, else
             `per_device_train_batch_size` times `gradient_accumulation_steps` and processes.
         dataset_size: as for make_private.
-        max_physical_batch_size: examples that are held at once; None takes `per_device_train_batch_size`
-            where `gradient_accumulation_steps` is above 1, else whole batches.
+        max_physical_batch_size: largest number of examples held at once; None uses
+            `per_device_train_batch_size` if `gradient_accumulation_steps` is above 1, else full batches.
         clipping: as for make_private.
         clipping_mode: as for make_private.
         generator: as for make_private.
@@ -80,7 +80,7 @@ class Privacy:
         public_buffers: as for make_private.
         accept_changed: as for load_checkpoint.
         log_raw: whether to log the loss of the batches, as "not_private_loss". **It is not private.**
-        log_epsilon: whether to log `optimizer.epsilon_spent()` with whatever else is logged.
+        log_epsilon: whether to log `optimizer.epsilon_spent()` with each log entry.
     """
 
     calibration: object
@@ -103,7 +103,7 @@ class Privacy:
 
 @dataclasses.dataclass(frozen=True)
 class PrivateRun:
-    """What make_private gave."""
+    """The result of make_private."""
 
     model: PerExampleModel
     optimizer: BatchOptimizer
@@ -111,13 +111,13 @@ class PrivateRun:
 
 
 def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> PrivateRun:  # noqa: ANN401 - a Trainer
-    """Have model, optimizer and data of a Trainer made private; the optimizer becomes the Trainer's.
+    """Make model, optimizer and data of a Trainer private; the private optimizer becomes the Trainer's.
 
     Args:
         trainer: a Trainer with private arguments.
-        privacy: what makes it private.
-        physical: `per_device_train_batch_size` as it was given.
-        accumulated: `gradient_accumulation_steps` as it was given.
+        privacy: the privacy settings.
+        physical: the original `per_device_train_batch_size`.
+        accumulated: the original `gradient_accumulation_steps`.
 
     Raises:
         As make_private, and InvalidParameterError without data.
@@ -126,7 +126,7 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
         raise InvalidParameterError("train_dataset", None, "a dataset with a length and indices")
     data, collator, args = trainer.train_dataset, trainer.data_collator, trainer.args
     if hasattr(data, "column_names") and hasattr(data, "remove_columns"):  # of Hugging Face's datasets
-        # Trainer takes names from sets, whose order follows PYTHONHASHSEED: fingerprints would follow it too.
+        # Trainer takes names from sets, whose order follows PYTHONHASHSEED, and so would fingerprints.
         kept = trainer._remove_unused_columns(data, description="training").column_names
         unused = sorted(set(data.column_names) - set(kept))
         data = data.remove_columns(unused) if unused else data
@@ -151,7 +151,7 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
     loss = own_loss if privacy.loss is None else privacy.loss
 
     def example_loss(model: Any, *given: Mapping[str, Any], **named: Any) -> Tensor:  # noqa: ANN401 - a module or a call of one
-        # Names of a batch (`weights`, `return_loss`) must not meet those of `backward`: it comes as one dict.
+        # Names of a batch (`weights`, `return_loss`) must not clash with those of `backward`: pass one dict.
         return loss(model, **(given[0] if given else named))
 
     optimizer = trainer.create_optimizer()
@@ -185,14 +185,14 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
             str(error).replace(LOADERS_SIZE, own_size), claimed=error.claimed, recomputed=error.recomputed
         ) from error
     own: Any = private
-    own._is_accelerate_prepared = True  # accelerate's wrapper would load its state anew, and scale
+    own._is_accelerate_prepared = True  # accelerate's wrapper would reload its state, and scale
     own.step_was_skipped = False
     trainer.optimizer = private
     return PrivateRun(model, private, batches)  # type: ignore[arg-type]  # with a loss it is one
 
 
 class Batches:
-    """The private loader as a Trainer takes it: something to iterate over, and no more."""
+    """The private loader for a Trainer: an iterable with a length."""
 
     def __init__(self, loader: PrivateLoader) -> None:
         self._loader = loader

@@ -32,40 +32,39 @@ from dpmech.optim.runs import (
 )
 
 _RECORD = "run_record.json"
-# What a Trainer logs of raw data: the loss of a batch, the norm of its gradient, how long its texts are.
+# Raw data that a Trainer logs: the loss of a batch, the norm of its gradient, the lengths of its texts.
 _RAW = ("loss", "grad_norm", "train_loss", "total_flos", "num_input_tokens_seen")
 
 
 class PrivateTrainerMixin:
     """Makes a Trainer private: `class Mine(PrivateTrainerMixin, Seq2SeqTrainer)`.
 
-    Batches are drawn as the certificate says, whole ones: `per_device_train_batch_size` times
-    `gradient_accumulation_steps` must be their size, and they are computed in microbatches of
-    `per_device_train_batch_size`. Every example is clipped, `optimizer.step` adds the noise, and what a step
-    draws at random follows from its number and the secret key of the noise, whatever `args.seed` is.
-    `trainer.model` stays the model itself.
+    Batches are sampled as the certificate says: `per_device_train_batch_size` times
+    `gradient_accumulation_steps` must be their size, and they are processed in microbatches of
+    `per_device_train_batch_size`. Every example is clipped, `optimizer.step` adds the noise, and the random
+    numbers of a step depend on its number and the secret key of the noise, not on `args.seed`.
+    `trainer.model` remains the model itself.
 
-    A checkpoint folder is what `save_model` writes, with a run record, and holds no secret; loader, noise and
-    optimizer stand beside it in `output_dir/_private_run`, readable by the owner alone, **as secret as the
+    A checkpoint folder contains the files of `save_model` and a run record, and no secrets; loader, noise and
+    optimizer are stored in `output_dir/_private_run`, readable by the owner only, **as secret as the
     data**. The first checkpoint is written before the first step.
 
-    What is logged: the learning rate, metrics of evaluations, and eps spent so far. Evaluations are not
-    covered by the certificate: data that are trained on are refused, as far as they are recognised (see
+    Logged values are the learning rate, metrics of evaluations, and eps spent so far. Evaluations are not
+    covered by the certificate: training data are refused, as far as they are recognized (see
     `docs/hugging_face.md`).
 
     Args:
         *args: as for the Trainer.
-        privacy: what makes it private.
+        privacy: the privacy settings.
         **kwargs: as for the Trainer.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: on arguments, methods and set-ups that would go around clipping, batches
-        or
+        UnsupportedCombinationError: on arguments, methods and set-ups that would bypass clipping, sampling or
             noise, by name.
     """
 
-    def __init__(self, *args: Any, privacy: Privacy, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def __init__(self, *args: Any, privacy: Privacy, **kwargs: Any) -> None:  # noqa: ANN401 - as in Trainer
         if not isinstance(privacy, Privacy):
             raise InvalidParameterError("privacy", privacy, "a dpmech.optim.hf.Privacy")
         check_methods(type(self))
@@ -84,7 +83,7 @@ class PrivateTrainerMixin:
     # ---- the run
 
     @property
-    def _trainer(self) -> Any:  # noqa: ANN401 - what it is mixed into
+    def _trainer(self) -> Any:  # noqa: ANN401 - the Trainer class
         return self
 
     @property
@@ -94,7 +93,7 @@ class PrivateTrainerMixin:
         return run.model, run.optimizer, run.loader
 
     def run_record(self) -> RunRecord:
-        """What this run did, as `BatchOptimizer.run_record`."""
+        """A record of this run, as `BatchOptimizer.run_record`."""
         return self._made().optimizer.run_record()
 
     def train(
@@ -103,27 +102,27 @@ class PrivateTrainerMixin:
         *args: Any,  # noqa: ANN401 - a Trainer's
         **kwargs: Any,  # noqa: ANN401 - the same
     ) -> TrainOutput:
-        """Train, or go on where a run was interrupted.
+        """Train, or resume an interrupted run.
 
         Args:
-            resume_from_checkpoint: None for a new run; True for the newest checkpoint that is complete; a
-                folder; or "auto": the newest one where there is one, else a new run.
+            resume_from_checkpoint: None for a new run; True for the newest complete checkpoint; a
+                folder; or "auto": the newest one if there is one, else a new run.
             *args: as for the Trainer.
-            **kwargs: the same.
+            **kwargs: as for the Trainer.
 
         Returns:
             As the Trainer; the training loss is NaN unless raw values are logged.
 
         Raises:
-            InvalidParameterError: if there is no such checkpoint, or it was not written to its end.
+            InvalidParameterError: if there is no such checkpoint, or it is incomplete.
             UnsupportedCombinationError: if a new run would mix its checkpoints with those of another, or if
-                this trainer has trained already.
+                this trainer was already trained.
         """
         trainer: Any = super()
         if self._run is not None and self._run.loader.steps_taken:
             raise UnsupportedCombinationError(
                 f"train() again, after {self._run.loader.steps_taken} steps",
-                supported="a new trainer, with resume_from_checkpoint=True to go on",
+                supported="a new trainer, with resume_from_checkpoint=True to continue",
             )
         folder = self._checkpoint(resume_from_checkpoint)
         result = trainer.train(None if folder is None else str(folder), *args, **kwargs)
@@ -138,9 +137,9 @@ class PrivateTrainerMixin:
         if asked is None or asked is False:
             if found is not None and self._saves:
                 raise UnsupportedCombinationError(
-                    f"output_dir holds {found.name} of another run: its checkpoints and those of a new run "
-                    "could be taken for each other",
-                    supported="resume_from_checkpoint=True (or 'auto') to go on, or another output_dir",
+                    f"output_dir holds {found.name} of another run: its checkpoints could be confused with "
+                    "those of a new run",
+                    supported="resume_from_checkpoint=True (or 'auto') to resume, or another output_dir",
                 )
             return None
         if asked in (True, "auto"):
@@ -154,8 +153,7 @@ class PrivateTrainerMixin:
             raise InvalidParameterError(
                 "resume_from_checkpoint",
                 str(asked),
-                f"a checkpoint that was written to its end, with {run_files.file_of(folder)}; "
-                f"the newest is {found}",
+                f"a complete checkpoint, with {run_files.file_of(folder)}; the newest is {found}",
             )
         return folder
 
@@ -171,14 +169,14 @@ class PrivateTrainerMixin:
                 self._trained_on = TrainedOn(self._trainer.train_dataset, self._trainer.data_collator)
         return self._run
 
-    # ---- what the Trainer calls
+    # ---- called by the Trainer
 
-    def get_train_dataloader(self) -> Any:  # noqa: ANN401 - what iterates over batches
+    def get_train_dataloader(self) -> Any:  # noqa: ANN401 - an iterable of batches
         """The batches."""
         return Batches(self._made().loader)
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ANN401 - a Trainer's
-        """Clipped gradients of a batch, for `optimizer.step`."""
+        """Compute the clipped gradients of a batch, for `optimizer.step`."""
         del model, num_items_in_batch
         run = self._made()
         run.model.train()
@@ -186,12 +184,12 @@ class PrivateTrainerMixin:
         if not isinstance(batch, Mapping):
             raise InvalidParameterError("data_collator", type(batch).__name__, "one that makes a dict")
         loss = run.model.backward(dict(batch), return_loss=self._privacy.log_raw)
-        # An empty batch has no loss; the sum that the Trainer keeps would be NaN from there on.
+        # An empty batch has no loss; the Trainer's running sum would become NaN.
         known = loss is not None and bool(torch.isfinite(loss))
         return loss.detach() if known else torch.zeros((), device=self._trainer.args.device)  # type: ignore[union-attr]  # known is not None
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
-        """What may be known, and eps spent so far."""
+        """Log values that may be released, and eps spent so far."""
         found = {name: value for name, value in logs.items() if name not in _RAW}
         if self._privacy.log_raw:
             found |= {f"not_private_{name}": logs[name] for name in ("loss", "train_loss") if name in logs}
@@ -202,9 +200,9 @@ class PrivateTrainerMixin:
         super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a Trainer's
-        """As the Trainer, which evaluates and predicts by it; not on data that are trained on."""
+        """As the Trainer, which evaluates and predicts with it; training data are refused."""
         collate = getattr(dataloader, "collate_fn", None)
-        self._check_held_out("what is evaluated on", getattr(dataloader, "dataset", None), collate)
+        self._check_held_out("the evaluation data", getattr(dataloader, "dataset", None), collate)
         return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
 
     def _check_held_out(self, what: str, data: Any, collate: Any = None) -> None:  # noqa: ANN401 - a dataset, or several
@@ -215,33 +213,33 @@ class PrivateTrainerMixin:
             return
         if self._privacy.log_raw:
             raise UnsupportedCombinationError(
-                f"{what} is the training data, or holds some of it, and {', '.join(steered)} would choose by "
+                f"{what} is the training data, or holds some of it, and {', '.join(steered)} would select by "
                 "it, without noise, what is released",
                 supported="data that are not trained on",
             )
         raise UnsupportedCombinationError(
-            f"{what} is the training data, or holds some of it: what is evaluated there is not private",
+            f"{what} is the training data, or holds some of it: the evaluation is not private",
             supported="data that are not trained on, or Privacy(log_raw=True)",
         )
 
     def floating_point_ops(self, inputs: Any) -> int:  # noqa: ANN401 - a Trainer's
-        """0: how large a batch is, and how long its texts are, is private."""
+        """0: the size of a batch, and the lengths of its texts, are private."""
         del inputs
         return 0
 
     def _clip_grad_norm(self, model: Any) -> None:  # noqa: ANN401 - a Trainer's
-        """Nothing: examples were clipped, and the sum has its noise yet to come."""
+        """Nothing: examples were clipped, and the noise is added later."""
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> None:  # noqa: ANN401 - a Trainer's
         """Nothing, for the same reason."""
 
     def _get_num_items_in_batch(self, *args: Any) -> None:  # noqa: ANN401 - a Trainer's
-        """Nothing: the loss of an example knows no others."""
+        """Nothing: the loss of an example does not depend on others."""
 
     # ---- saving and resuming
 
     def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
-        """As the Trainer, with the run record beside the model."""
+        """As the Trainer, with the run record next to the model."""
         super().save_model(output_dir, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
         if self._run is not None:
             folder = Path(self._trainer.args.output_dir if output_dir is None else output_dir)
@@ -276,7 +274,7 @@ class PrivateTrainerMixin:
         try:
             self._load(run, path)
         except BaseException:
-            run.optimizer.close()  # it may have the rows of the checkpoint without its learning rates
+            run.optimizer.close()  # it may have the rows of the checkpoint, but other learning rates
             raise
 
     def _load(self, run: PrivateRun, path: Path) -> None:
@@ -289,8 +287,8 @@ class PrivateTrainerMixin:
         if changed:
             told = ", ".join(f"{name} {found['schedule'].get(name)} -> {mine[name]}" for name in changed)
             raise CertificateError(
-                f"the checkpoint is of another run: {told}. Steps that were taken after it would be taken "
-                "again with the same noise at other weights",
+                f"the checkpoint is of another run: {told}. Steps taken after it would be repeated with the "
+                "same noise at other weights",
                 claimed=found["schedule"],
                 recomputed=dict(mine),
             )
@@ -298,7 +296,7 @@ class PrivateTrainerMixin:
         self._follow(run)
 
     def _follow(self, run: PrivateRun) -> None:
-        """What sets the learning rates is compared by `schedule`; what goes by evaluations is not."""
+        """Follow a scheduler that `schedule` compares; one that depends on evaluations is not compared."""
         if by_steps_alone(self._trainer.lr_scheduler):
             run.optimizer.follow(self._trainer.lr_scheduler)
 
@@ -312,14 +310,14 @@ class PrivateTrainerMixin:
                 f"at most the {n} steps that are certified, {len(run.loader)} an epoch",
             )
         if self._saves and state.global_step == 0:
-            # Steps before the first checkpoint would be taken again with other batches and other noise.
+            # Steps before the first checkpoint would be repeated with other batches and other noise.
             self._trainer._save_checkpoint(self._trainer.model, trial=None)
 
     def _stepped(self, state: transformers.TrainerState) -> None:
         loader = self._made().loader
         if state.global_step != loader.steps_taken:
             raise UnsupportedCombinationError(
-                f"Trainer counts {state.global_step} steps, {loader.steps_taken} rows of noise were spent",
+                f"Trainer counts {state.global_step} steps, but {loader.steps_taken} rows of noise were used",
                 supported="one optimizer step for every batch",
             )
         state.epoch = loader.steps_taken / len(loader)
@@ -343,17 +341,17 @@ class PrivateTrainer(PrivateTrainerMixin, transformers.Trainer):
 
 
 class _InStep(transformers.TrainerCallback):
-    """Holds the Trainer's count of steps against that of the batches."""
+    """Compares the Trainer's number of steps with that of the batches."""
 
     def __init__(self, trainer: PrivateTrainerMixin) -> None:
         self._mixin = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
-        """Check the number of steps, and save the run before its first."""
+        """Check the number of steps, and save the run before its first step."""
         del args, control, kwargs
         self._mixin._begin(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
-        """Compare the counts."""
+        """Compare the numbers of steps."""
         del args, control, kwargs
         self._mixin._stepped(state)

@@ -1,4 +1,4 @@
-"""PrivateTraining: the callback under which Lightning's Trainer trains privately."""
+"""PrivateTraining: a callback that makes the training of Lightning's Trainer private."""
 
 import warnings
 import zipfile
@@ -30,25 +30,25 @@ _PRECISIONS = ("32-true", "64-true", "bf16-true")
 
 
 def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightning's
-    """Refuse by name.
+    """Refuse unsupported settings, by name.
 
     Args:
         trainer: at the start of its fit.
         module: the LightningModule.
 
     Raises:
-        UnsupportedCombinationError: on what private training cannot have.
+        UnsupportedCombinationError: on settings that private training does not support.
     """
     refused = [
         (
             trainer.accumulate_grad_batches != 1,
             f"accumulate_grad_batches={trainer.accumulate_grad_batches}",
-            "max_physical_batch_size: a batch of the loader is a batch, computed in microbatches",
+            "max_physical_batch_size: a batch of the loader is a full batch, processed in microbatches",
         ),
         (
             trainer.gradient_clip_val not in (None, 0, 0.0),
             f"gradient_clip_val={trainer.gradient_clip_val}",
-            "clip_norm of PrivateTraining: gradients are clipped one by one, before the noise",
+            "clip_norm of PrivateTraining: gradients are clipped per example, before the noise",
         ),
         (
             trainer.precision not in _PRECISIONS,
@@ -58,7 +58,7 @@ def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightnin
         (
             trainer.world_size > 1,
             f"{trainer.world_size} processes: Lightning would average raw gradients",
-            "devices=1, or a loop of your own with make_private",
+            "devices=1, or your own loop with make_private",
         ),
         (
             trainer.limit_train_batches != 1.0 or trainer.overfit_batches > 0,
@@ -87,30 +87,31 @@ def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightnin
             )
 
 
-_PRIVATE = {"epsilon_spent"}  # what is logged in training, and tells nothing of the data
+_PRIVATE = {"epsilon_spent"}  # logged in training, and independent of the data
 
 
 def monitored(trainer: Any) -> dict[str, str]:  # noqa: ANN401 - Lightning's
-    """What callbacks and schedules choose by: who, by the name of the metric."""
-    found = {
-        one.monitor: type(one).__name__
-        for one in trainer.callbacks
-        if isinstance(getattr(one, "monitor", None), str)
+    """The metrics by which callbacks and schedules select: class names by metric."""
+    monitors = {
+        callback.monitor: type(callback).__name__
+        for callback in trainer.callbacks
+        if isinstance(getattr(callback, "monitor", None), str)
     }
     for config in trainer.lr_scheduler_configs:
         if config.reduce_on_plateau and config.monitor:
-            found[config.monitor] = type(config.scheduler).__name__
-    return found
+            monitors[config.monitor] = type(config.scheduler).__name__
+    return monitors
 
 
 def scheduler_of(trainer: Any) -> Any:  # noqa: ANN401 - Lightning's; a scheduler of torch's, or None
     """The scheduler of the one optimizer."""
-    found = [one.scheduler for one in trainer.lr_scheduler_configs if isinstance(one.scheduler, LRScheduler)]
-    return found[0] if len(found) == 1 else None
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    schedulers = [scheduler for scheduler in schedulers if isinstance(scheduler, LRScheduler)]
+    return schedulers[0] if len(schedulers) == 1 else None
 
 
 def check_monitors(trainer: Any) -> None:  # noqa: ANN401 - the same
-    """Raise UnsupportedCombinationError if one chooses by what was logged in training, of raw data."""
+    """Raise UnsupportedCombinationError if a callback selects by raw data logged in training."""
     chosen = monitored(trainer)
     if not chosen:
         return
@@ -121,7 +122,7 @@ def check_monitors(trainer: Any) -> None:  # noqa: ANN401 - the same
             logged |= {name, f"{name}_step", f"{name}_epoch"}
     for name in sorted(chosen.keys() & logged):
         raise UnsupportedCombinationError(
-            f"{chosen[name]} monitors {name!r}, which is logged in training: it would choose by the training "
+            f"{chosen[name]} monitors {name!r}, which is logged in training: it would select by the training "
             "data, without noise, what is released",
             supported="a metric of a validation on data that are not trained on",
         )
@@ -153,25 +154,25 @@ class PrivateTraining(Callback):
         trainer = lightning.Trainer(max_epochs=10, callbacks=[private])
         trainer.fit(module, private.loader, ckpt_path=private.newest())
 
-    With automatic optimization a step is `loss` of every example; the module's own `training_step` is not
-    called. With `automatic_optimization = False` it is, and calls `private.backward(*batch)` and the step of
-    `self.optimizers()`, once each.
+    With automatic optimization a step uses `loss` of every example; the module's `training_step` is not
+    called. With `automatic_optimization = False` it is called, and must call `private.backward(*batch)` and
+    the step of `self.optimizers()`, once each.
 
-    Checkpoints of Lightning hold weights, schedules and counters; loader, noise and optimizer stand in
-    `folder/_private_run`, readable by the owner alone and **as secret as the data**. The first are written
-    before the first step. The run record stands in the folder when the fit has ended.
+    Lightning's checkpoints contain weights, schedules and counters; loader, noise and optimizer are stored in
+    `folder/_private_run`, readable by the owner only and **as secret as the data**. The first are written
+    before the first step. The run record is written to the folder at the end of the fit.
 
-    Evaluations are not covered by the certificate: data that are trained on are refused, as far as they are
-    recognised, and so are callbacks and schedules that choose by what is logged in training.
+    Evaluations are not covered by the certificate: training data are refused, as far as they are
+    recognized, and so are callbacks and schedules that select by values logged in training.
 
     Args:
         calibration: a Calibration or a Certificate.
         data: a DataLoader over the whole dataset, as for make_private.
         clip_norm: of one example's gradient, as for make_private.
-        loss: `loss(module, *example)` of one example, as for make_private; batches that are dicts are handed
-            over by name.
+        loss: `loss(module, *example)` of one example, as for make_private; batches that are dicts are passed
+            by name.
         folder: where to save; None saves nothing, so that the run cannot be resumed.
-            `ModelCheckpoint(folder)` saves there in the fit; without it `newest` finds the state before it.
+            `ModelCheckpoint(folder)` saves there during the fit; without it `newest` finds the initial state.
         log_raw: whether to log the loss of the batches, as "not_private_loss". **It is not private.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
         accept_changed: as for load_checkpoint.
@@ -226,40 +227,40 @@ class PrivateTraining(Callback):
         return self._run
 
     def run_record(self) -> RunRecord:
-        """What this run did, as `BatchOptimizer.run_record`."""
+        """A record of this run, as `BatchOptimizer.run_record`."""
         return self.run[1].run_record()
 
     def backward(self, *batch: Any, **named: Any) -> None:  # noqa: ANN401 - any batch
-        """Clipped gradients of a batch, under manual optimization; the optimizer's step comes next."""
+        """Compute the clipped gradients of a batch, under manual optimization; then step the optimizer."""
         self._loss = self.run[0].backward(*batch, return_loss=self._log_raw, **named)
 
     def newest(self) -> Path | None:
-        """The newest checkpoint in the folder that is complete; None where there is none."""
+        """The newest complete checkpoint in the folder; None if there is none."""
         if self._folder is None:
             return None
-        found = [
+        checkpoints = [
             (step, path)
             for path in self._folder.rglob("*.ckpt")
-            # Of a file that was not written to its end the list of contents is missing, which comes last.
+            # An incomplete file lacks the zip directory, which is written last.
             if zipfile.is_zipfile(path) and (step := self._step_of(path)) is not None
         ]
-        return max(found)[1] if found else None
+        return max(checkpoints)[1] if checkpoints else None
 
-    # ---- what Lightning calls
+    # ---- called by Lightning
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        """Warn of a ModelCheckpoint that saves where `newest` does not look."""
+        """Warn of a ModelCheckpoint that saves outside of the folder of `newest`."""
         del pl_module
         if stage != "fit" or self._folder is None:
             return
-        own = self._folder.resolve()
-        for one in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning's
-            given = getattr(one, "dirpath", None)  # of the default one it is not set yet
-            if given is not None and own not in (Path(given).resolve(), *Path(given).resolve().parents):
+        folder = self._folder.resolve()
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]  # Lightning's
+            given = getattr(callback, "dirpath", None)  # not yet set for the default one
+            if given is not None and folder not in (Path(given).resolve(), *Path(given).resolve().parents):
                 warnings.warn(
-                    f"{type(one).__name__} saves in {given}, and PrivateTraining in {self._folder}: "
-                    "private.newest() looks there alone, and would go on from an earlier step. Give both one "
-                    "folder, or the checkpoint itself as ckpt_path",
+                    f"{type(callback).__name__} saves in {given}, but PrivateTraining in {self._folder}: "
+                    "private.newest() looks only there, and would resume from an earlier step. Use one "
+                    "folder for both, or pass the checkpoint itself as ckpt_path",
                     stacklevel=2,
                 )
 
@@ -268,17 +269,17 @@ class PrivateTraining(Callback):
         if self._run is not None:
             raise UnsupportedCombinationError(
                 f"a second fit, after {self._run[2].steps_taken} steps",
-                supported="a new PrivateTraining, with ckpt_path=private.newest() to go on",
+                supported="a new PrivateTraining, with ckpt_path=private.newest() to continue",
             )
         check_trainer(trainer, pl_module)
         if self._resumed is None and self.newest() is not None:
             raise UnsupportedCombinationError(
-                f"{self._folder} holds checkpoints of another run: they could be taken for those of this one",
-                supported="trainer.fit(..., ckpt_path=private.newest()) to go on, or another folder",
+                f"{self._folder} holds checkpoints of another run, which could be confused with this one's",
+                supported="trainer.fit(..., ckpt_path=private.newest()) to resume, or another folder",
             )
         self._trainer = trainer
         module: Any = pl_module
-        # What a module was built from does not include the trainer that it is attached to.
+        # The fingerprint of a module must not include the trainer that it is attached to.
         attached, module._trainer = module._trainer, None
         try:
             model, optimizer, loader = make_private(
@@ -309,7 +310,7 @@ class PrivateTraining(Callback):
         loader = self.run[2]
         if trainer.train_dataloader is not self.loader:
             raise UnsupportedCombinationError(
-                "the fit has a loader of its own: batches would not be those of the certificate",
+                "the fit has its own loader: batches would not be those of the certificate",
                 supported="trainer.fit(module, private.loader)",
             )
         n = loader.sampler.n
@@ -318,7 +319,7 @@ class PrivateTraining(Callback):
             planned = min(planned, trainer.max_epochs * len(loader))
         check_steps(planned, n, len(loader))
         if self._folder is not None and self._resumed is None:
-            # Steps before the first checkpoint would be taken again with other batches and other noise.
+            # Steps before the first checkpoint would be repeated with other batches and other noise.
             trainer.save_checkpoint(self._folder / "step-0.ckpt")
         del pl_module
 
@@ -330,13 +331,13 @@ class PrivateTraining(Callback):
         batch: Any,  # noqa: ANN401 - the same
         batch_idx: int,
     ) -> None:
-        """Hold Lightning's count of steps against that of the batches; log what may be known."""
+        """Compare Lightning's number of steps with that of the batches; log values that may be released."""
         del outputs, batch, batch_idx
         check_monitors(trainer)
         _, optimizer, loader = self.run
         if trainer.global_step != loader.steps_taken:
             raise UnsupportedCombinationError(
-                f"Lightning counts {trainer.global_step} steps, the batches {loader.steps_taken}",
+                f"Lightning counts {trainer.global_step} steps, but {loader.steps_taken} batches had one",
                 supported="one optimizer step for every batch",
             )
         every = getattr(trainer, "log_every_n_steps", None) or 50
@@ -351,9 +352,9 @@ class PrivateTraining(Callback):
         pl_module: lightning.LightningModule,
         checkpoint: dict[str, Any],
     ) -> None:
-        """Keep the optimizer's state, which holds the key of the noise, out of Lightning's file."""
+        """Remove the optimizer's state, which contains the key of the noise, from Lightning's file."""
         del pl_module
-        check_monitors(trainer)  # also what the module logged at the end of an epoch
+        check_monitors(trainer)  # includes values that the module logged at the end of an epoch
         checkpoint["optimizer_states"] = []
         checkpoint["dpmech_step"] = None
         if self._folder is None or self._run is None:
@@ -370,7 +371,7 @@ class PrivateTraining(Callback):
         pl_module: lightning.LightningModule,
         checkpoint: Mapping[str, Any],
     ) -> None:
-        """Remember which private state belongs to the checkpoint."""
+        """Store the step of the private state that belongs to the checkpoint."""
         del pl_module
         if trainer.state.fn != "fit":
             return
@@ -392,32 +393,32 @@ class PrivateTraining(Callback):
             self.run_record().save(self._folder / "run_record.json")
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Refuse what chose by the training data at the end of the epoch before."""
+        """Refuse callbacks that selected by the training data at the end of the previous epoch."""
         del pl_module
         check_monitors(trainer)
 
     def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Refuse to validate on data that are trained on."""
+        """Refuse to validate on training data."""
         del pl_module
         self._check_held_out(trainer, trainer.val_dataloaders)
 
     def on_test_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Refuse to test on data that are trained on."""
+        """Refuse to test on training data."""
         del pl_module
         self._check_held_out(trainer, trainer.test_dataloaders)
 
     def on_predict_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
-        """Refuse predictions for data that are trained on."""
+        """Refuse predictions for training data."""
         del pl_module
         self._check_held_out(trainer, trainer.predict_dataloaders)
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
-        """Give the module its own methods back."""
+        """Restore the module's methods."""
         del trainer, stage
         for name in ("training_step", "backward"):
             vars(pl_module).pop(name, None)
 
-    # ---- inside
+    # ---- internal
 
     def _check_held_out(self, trainer: lightning.Trainer, loaders: Any) -> None:  # noqa: ANN401 - Lightning's
         chosen = monitored(trainer)
@@ -428,14 +429,14 @@ class PrivateTraining(Callback):
             if not self._trained_on.holds(data, collate=collate, chosen=sorted(chosen.values())):
                 continue
             if self._log_raw:
-                who = ", ".join(f"{one} ({name!r})" for name, one in sorted(chosen.items()))
+                who = ", ".join(f"{kind} ({name!r})" for name, kind in sorted(chosen.items()))
                 raise UnsupportedCombinationError(
-                    f"data to evaluate on are trained on, and {who} may choose by them, without noise, what "
+                    f"evaluation data are trained on, and {who} may select by them, without noise, what "
                     "is released",
                     supported="data that are not trained on",
                 )
             raise UnsupportedCombinationError(
-                "data to evaluate on are trained on: what is evaluated there is not private",
+                "evaluation data are trained on: the evaluation is not private",
                 supported="data that are not trained on, or PrivateTraining(log_raw=True)",
             )
 
@@ -445,7 +446,7 @@ class PrivateTraining(Callback):
             self.backward(**batch)
         else:
             self.backward(*(batch if isinstance(batch, tuple | list) else (batch,)))
-        # Lightning wants a loss to call backward of; there is nothing left to do.
+        # Lightning requires a loss to differentiate; the gradients are already computed.
         return torch.zeros((), requires_grad=True)
 
     def _no_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Lightning's
@@ -457,13 +458,13 @@ class PrivateTraining(Callback):
         return self._folder / _FOLDER / f"step-{step}.pt"
 
     def _step_of(self, path: Path) -> int | None:
-        """The step of a checkpoint whose private state is there."""
-        found = torch.load(path, map_location="cpu", weights_only=False).get("dpmech_step")
-        return found if isinstance(found, int) and self._file(found).exists() else None
+        """The step of a checkpoint whose private state exists."""
+        step = torch.load(path, map_location="cpu", weights_only=False).get("dpmech_step")
+        return step if isinstance(step, int) and self._file(step).exists() else None
 
 
 class _Batches:
-    """The batches as Lightning takes them, of a run that is made when the fit begins."""
+    """The batches for Lightning, of a run that is made when the fit begins."""
 
     def __init__(self, callback: PrivateTraining) -> None:
         self._callback = callback
@@ -472,14 +473,14 @@ class _Batches:
         return len(self._callback.run[2])
 
     def state_dict(self) -> dict[str, Any]:
-        """The step; the private state holds the rest."""
+        """The step; the private state contains the rest."""
         return {"step": self._callback.run[2].steps_taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Compare the step.
 
         Raises:
-            CertificateError: if the private state is of another step than Lightning's.
+            CertificateError: if the private state has another step than Lightning's.
         """
         here = self._callback.run[2].steps_taken
         if state.get("step") != here:

@@ -1,4 +1,4 @@
-"""Sums with their noise on a lattice, so that low bits that roundings left say nothing."""
+"""Rounds noisy sums to a lattice, so that the low bits left by rounding reveal nothing."""
 
 import dataclasses
 import math
@@ -11,26 +11,26 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Strategy
 from dpmech.optim.noise.normals import ANGLE_BITS, RADIUS_BITS, ROUNDINGS
 
-SHORTEST, LONGEST = 2.0**-5, 2.0**-4  # steps, in standard deviations of the noise
-_RANGE = 400  # powers of two that a standard deviation may have: nothing overflows or vanishes within
+SHORTEST, LONGEST = 2.0**-5, 2.0**-4  # lattice steps, in standard deviations of the noise
+_RANGE = 400  # exponents of two allowed for a standard deviation: no overflow or underflow
 
 
 class Lattice:
-    """The lattice of every parameter at every step: powers of two that follow from what is public.
+    """The lattice step of every parameter at every step: a power of two derived from public values.
 
     Args:
-        strategy: of which C^-1 must be diagonal: noise that is independent from step to step.
+        strategy: its C^-1 must be diagonal: noise that is independent between steps.
         factors: the standard deviation of Z for every parameter.
 
     Raises:
-        UnsupportedCombinationError: for noise that is correlated over steps.
+        UnsupportedCombinationError: for noise that is correlated between steps.
     """
 
     def __init__(self, strategy: Strategy, factors: Sequence[float]) -> None:
         if strategy.inverse_bands != 1:
             raise UnsupportedCombinationError(
                 f"generator='secure-lattice' with {strategy!r}, whose noise is correlated over steps: the "
-                "bound on roundings is proved for independent noise",
+                "bound on rounding errors is proved for independent noise",
                 supported="generator='secure', or a strategy with independent noise such as Identity",
             )
         self._factors = factors
@@ -64,38 +64,38 @@ def lattice_step(stddev: float) -> float:
 
 
 def add_on_lattice(total: torch.Tensor, noise: torch.Tensor, step: float) -> None:
-    """Overwrite a sum by the multiple of `step` next to sum + noise, and then round to the sum's dtype.
+    """Overwrite a sum with the multiple of `step` nearest to sum + noise, then round to the sum's dtype.
 
-    The sum is taken apart exactly into the next multiple and a rest, and only the rest meets the noise: so
-    roundings are small beside the noise however large the sum is.
+    The sum is split exactly into the nearest multiple and a remainder, and only the remainder is added to the
+    noise: rounding errors are small relative to the noise however large the sum is.
 
     Args:
         total: float32 or float64, finite; any device.
-        noise: float64, of the same shape; its contents are lost.
+        noise: float64, of the same shape; it is overwritten.
         step: a power of two.
     """
     rest = total.to(device=noise.device, dtype=torch.float64, copy=True).mul_(1.0 / step)
     whole = rest.round()
     noise.mul_(1.0 / step).add_(rest.sub_(whole)).round_().add_(whole)
-    # There are two zeros, and the sign of one would tell on which side of it the sum was.
+    # Zero has two signs, and the sign would reveal on which side of zero the sum was.
     total.copy_(noise.mul_(step).add_(0.0))
 
 
 _MOST = 2**62
-_UP = 1.0 + 2.0**-40  # more than all roundings of a formula here
+_UP = 1.0 + 2.0**-40  # exceeds all rounding errors of a formula here
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    r"""A pair of numbers from a cell of u and a cell of the angle, that meets its sums with roundings.
+    r"""A pair of numbers from a cell of u and a cell of the angle, with its rounding errors.
 
     Attributes:
-        radius_bits: u is the centre of a cell of 2^-radius_bits.
-        angle_bits: the angle is somewhere in a cell of 2 pi / 2^angle_bits.
-        relative: roundings in units of r.
-        absolute: further roundings, in standard deviations.
-        shortest: of the lattice steps that are used, in standard deviations.
-        longest: of them, likewise.
+        radius_bits: u is the center of a cell of 2^-radius_bits.
+        angle_bits: the angle is in a cell of 2 pi / 2^angle_bits.
+        relative: rounding errors in units of r.
+        absolute: further rounding errors, in standard deviations.
+        shortest: smallest lattice step, in standard deviations.
+        longest: largest lattice step, in standard deviations.
     """
 
     radius_bits: int
@@ -112,24 +112,24 @@ class Pair:
 
     @property
     def move(self) -> float:
-        """How far a number may be from that of the same u and any angle of the cell, rounded up."""
+        """Largest distance of a number from that of the same u and any angle of the cell, rounded up."""
         return (self.radius * (2.0 * math.pi * 2.0**-self.angle_bits + self.relative) + self.absolute) * _UP
 
     def closeness(self) -> tuple[float, float]:
-        """Return eps and delta between this pair on its lattice and real Gaussians on the same lattice.
+        """Return eps and delta between this pair on its lattice and true Gaussians on the same lattice.
 
         **Guarantee:** an upper bound, rounded up, in both directions and for every sum.
 
         Raises:
-            InvalidParameterError: if numbers may move by half a step or more.
+            InvalidParameterError: if the distance can be half a step or more.
         """
         move = self.move
         if not 2.0 * move < self.shortest:
             raise InvalidParameterError(
-                "shortest", self.shortest, f"above {2.0 * move:g}, twice what numbers may move"
+                "shortest", self.shortest, f"above {2.0 * move:g}, twice the largest error of a number"
             )
         reach = self.radius + self.longest + 2.0 * move
-        # What a box gains where its sides move, over what it has: log-convex in the step, worst at an end.
+        # Relative gain of a box if its sides move: log-convex in the step, largest at an end.
         growth = max(
             math.exp(reach * (step + 2.0 * move)) / (step - 2.0 * move)
             for step in (self.shortest, self.longest)
@@ -139,15 +139,15 @@ class Pair:
         return eps, math.exp(eps) * cells * 2.0**-self.radius_bits * _UP
 
 
-# The roundings beside the pair's own: three of the product with the scale, and one of the sum.
+# Rounding errors in addition to the pair's: three of the product with the scale, and one of the sum.
 DRAWN = Pair(RADIUS_BITS, ANGLE_BITS, ROUNDINGS + 2.0**-51, 2.0**-57)
 
 
 @dataclasses.dataclass(frozen=True)
 class LatticeLoss:
-    r"""What the roundings of noise may add to a claim.
+    r"""Bound on the effect of rounding the noise on a claim.
 
-    For every set S of outcomes the probabilities p with the drawn numbers and q with real Gaussians satisfy
+    For every set S of outcomes the probabilities p with the drawn numbers and q with true Gaussians satisfy
     $p \le e^{\mathrm{eps}} q + \mathrm{delta}$ and $q \le e^{\mathrm{eps}} p + \mathrm{delta}$.
 
     **Guarantee:** upper bounds, rounded up, if the words of the cipher were uniform and independent.
@@ -161,7 +161,7 @@ class LatticeLoss:
     delta: float
 
     def added_to(self, eps: float, delta: float) -> tuple[float, float]:
-        r"""A budget that training with the drawn numbers meets, if with real Gaussians it meets (eps, delta).
+        r"""The budget of training with the drawn numbers, if with true Gaussians it is (eps, delta).
 
         $(\varepsilon + 2\varepsilon', e^{\varepsilon'}\delta + (1 + e^{\varepsilon + \varepsilon'})\delta')$.
 
@@ -182,16 +182,16 @@ class LatticeLoss:
 
 
 def lattice_loss(values: int, steps: int, *, failure: float = 1e-15) -> LatticeLoss:
-    """What the roundings of the noise of a run with `generator="secure-lattice"` may add to its claim.
+    """Bound on the effect of rounding in a run with `generator="secure-lattice"` on its claim.
 
-    **Guarantee:** an upper bound, if the words of the cipher were uniform and independent; adaptive training
-    included. Proof: the page on rounding.
+    **Guarantee:** an upper bound, if the words of the cipher were uniform and independent; also for adaptive
+    training. Proof: the page on rounding.
 
     Args:
         values: numbers that get noise in one step, in [1, 2^62]: trained weights, and one more with an
             AdaptiveClip.
         steps: in [1, 2^62].
-        failure: in (0, 1): a part of the returned delta; the smaller, the larger eps.
+        failure: in (0, 1): a part of the returned delta; a smaller value gives a larger eps.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -206,7 +206,7 @@ def lattice_loss(values: int, steps: int, *, failure: float = 1e-15) -> LatticeL
         >>> print("{:.5f} {:.5e}".format(*loss.added_to(8.0, 1e-5)))
         8.00003 1.00049e-05
     """
-    # Two numbers of a tensor are a pair, and the last one may be alone: never more pairs than values.
+    # Two numbers of a tensor form a pair, the last may be single: never more pairs than values.
     pairs = check_integer("values", values, minimum=1, maximum=_MOST)
     pairs *= check_integer("steps", steps, minimum=1, maximum=_MOST)
     failure = check_real("failure", failure, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)

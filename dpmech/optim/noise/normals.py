@@ -1,17 +1,14 @@
-"""Standard normal numbers as a function of a key and a position: nothing to store, nothing shared.
-
-Normal numbers of float64 from random words: the same bits on every machine.
-
-Additions, multiplications, divisions, square roots and shifts only, each rounded as IEEE 754 says, one numpy
-call each, so that nothing is fused. Logarithms, sines and cosines of a library differ in their last bits from
-one processor to the next, and a run that goes on elsewhere would draw other rows again. (`torch_pairs` is for
-accelerators, whose words differ by device anyway.)
-
-Standard normal numbers as a function of a key and a position: nothing to store, nothing shared.
+"""Standard normal numbers as a function of a key and a position, without state.
 
 A counter-based generator (Philox) turns a key and a counter into random words. Every chunk of every vector
-of the noise has a range of counters of its own, so that any of them can be regenerated at any time, in any
+of the noise has a separate range of counters, so that each can be regenerated at any time, in any
 order, and no two of them share a number.
+
+Words become float64 numbers with the same bits on every machine, using only additions, multiplications,
+divisions, square roots and shifts, each rounded as in IEEE 754, in one numpy call each, so that nothing is
+fused. Logarithms, sines and cosines of libraries differ in their last bits between
+processors, and a run that resumes elsewhere would regenerate different rows. (`torch_pairs` is for
+accelerators, whose words differ by device anyway.)
 """
 
 import abc
@@ -33,36 +30,36 @@ from dpmech.optim.processes import Key
 _Words = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float64]
 
-RADIUS_BITS = 80  # of u: a word, and the lowest 16 bits of the other one
-ANGLE_BITS = 48  # of the circle that u knows nothing of: the rest of that word
-LARGEST = math.sqrt(2.0 * (RADIUS_BITS + 1) * math.log(2.0))  # r at the centre of the first cell of u
-ROUNDINGS = 2.0**-48  # what all roundings together may change, in units of r
+RADIUS_BITS = 80  # of u: one word, and the lowest 16 bits of the other
+ANGLE_BITS = 48  # of the angle that are independent of u: the rest of that word
+LARGEST = math.sqrt(2.0 * (RADIUS_BITS + 1) * math.log(2.0))  # r at the center of the first cell of u
+ROUNDINGS = 2.0**-48  # largest total rounding error, in units of r
 
-_SQRT_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of sqrt(1/2): mantissas are taken from there on
+_SQRT_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of sqrt(1/2), the smallest mantissa
 _SIGN = np.uint64(1 << 63)
 _LOW = np.uint64((1 << 16) - 1)
-# Taylor coefficients, highest first: what is left out is below 2^-54 of the value on the intervals used.
+# Taylor coefficients, highest first: the remainder is below 2^-54 of the value on the intervals used.
 _ATANH = [2.0 / (2 * k + 1) for k in range(10, 0, -1)]
 _SIN = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, 0, -1)]
 _COS = [(-1.0) ** k / math.factorial(2 * k) for k in range(9, 0, -1)]
 
 
 class PairMaker:
-    r"""Pairs of independent standard normal numbers, each from two words of 64 bits (Box and Muller).
+    r"""Pairs of independent standard normal numbers, each from two 64-bit words (Box and Muller).
 
     The first word w and the lowest 16 bits k of the second give $u = (w + v)/2^{64}$, $v = (k + 1/2)/2^{16}$,
     and $r = \sqrt{-2\ln u}$; the lower 63 bits of the second, read with a sign, give
     $\varphi = \pi (i + 1/2)/2^{63}$ in $(-\pi/2, \pi/2)$, its highest bit the sign of the cosine. The pair is
-    $(\pm r\cos\varphi, r\sin\varphi)$: that of an exact pair whose u is moved to the centre of its cell of
-    $2^{-80}$, and whose angle is moved inside its cell of $2\pi/2^{48}$, which the upper 48 bits name. (So it
-    does no harm that u and angle have 16 bits in common; without them u would end at $2^{-65}$.) Numbers
-    reach to `LARGEST`, 10.59.
+    $(\pm r\cos\varphi, r\sin\varphi)$: an exact pair whose u is moved to the center of its cell of
+    $2^{-80}$, and whose angle is moved inside its cell of $2\pi/2^{48}$, given by the upper 48 bits. (The
+    16 bits shared by u and the angle are thus harmless; without them u would end at $2^{-65}$.) The largest
+    number is `LARGEST`, 10.59.
 
-    **Guarantee:** roundings change a number by at most 2^-48 r: a bound, by counting them to first order
-    (about 22 of 2^-53). The most that was seen is 2^-51.
+    **Guarantee:** rounding changes a number by at most 2^-48 r: a bound, by counting errors to first order
+    (about 22 of 2^-53). The largest observed is 2^-51.
 
     Args:
-        most: how many pairs are made at once.
+        most: number of pairs computed at once.
 
     References:
         Box and Muller 1958, "A note on the generation of random normal deviates".
@@ -79,8 +76,8 @@ class PairMaker:
 
         Args:
             words: shape (p, 2), p at most `most`.
-            out: shape (2 p,) or (2 p - 1,), float64 or float32: value 2 q is the cosine's of pair q, and
-                2 q + 1 the sine's.
+            out: shape (2 p,) or (2 p - 1,), float64 or float32: value 2 q is from the cosine of pair q, and
+                2 q + 1 from the sine.
         """
         count = len(words)
         radius, sine, cosine, spare = (array[:count] for array in self._floats)
@@ -105,7 +102,7 @@ class PairMaker:
         np.multiply(radius[: len(odd)], product[: len(odd)], out=odd, casting="same_kind")
 
     def radii(self, words: _Words, low: _Floats) -> _Floats:
-        """R = sqrt(-2 ln u) of u = (word + low) / 2^64, each in (0, 1); any number of them."""
+        """R = sqrt(-2 ln u) of u = (word + low) / 2^64, each in (0, 1); any number of values."""
         count = len(words)
         out, fraction, series = (np.empty(count) for _ in range(3))
         spare = (np.empty(count, dtype=np.uint64), np.empty(count, dtype=np.uint64))
@@ -122,7 +119,7 @@ class PairMaker:
     ) -> None:
         """sqrt(-2 ln u): u = m 2^k with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)).
 
-        The second of `floats` comes in as v.
+        On input the second of `floats` is v.
         """
         fraction, square, series = floats
         mantissa, exponent = words[0].view(np.int64), words[1].view(np.int64)
@@ -133,7 +130,7 @@ class PairMaker:
         np.left_shift(exponent, 52, out=mantissa)
         np.subtract(bits, mantissa, out=mantissa)
         np.subtract(words[0].view(np.float64), 1.0, out=fraction)
-        # Near 1 it is 1 - u that has all its bits in the word, and m = u there.
+        # Near 1, 1 - u has all its bits in the word, and m = u.
         np.equal(exponent, 64, out=near_one)
         np.invert(word, out=words[0])
         np.subtract(1.0, square, out=square)
@@ -157,7 +154,7 @@ class PairMaker:
 def torch_pairs(words: torch.Tensor) -> torch.Tensor:
     """The pairs of PairMaker on any device, with torch's logarithm, sine and cosine.
 
-    Their last bits may differ from one kind of device to the next, and from PairMaker's.
+    Their last bits may differ between kinds of devices, and from PairMaker's.
 
     Args:
         words: int64, shape (p, 2), read as 64 bits each.
@@ -167,7 +164,7 @@ def torch_pairs(words: torch.Tensor) -> torch.Tensor:
     """
     first, second = words.unbind(1)
     low = ((second & int(_LOW)).double() + 0.5) * 2.0**-16
-    # Each side of u = 1/2 from the end that has its bits.
+    # Each side of u = 1/2 is computed from the end that has its bits.
     below = torch.log((_unsigned(first) + low) * 2.0**-64)
     above = torch.log1p((_unsigned(~first) + (1.0 - low)) * -(2.0**-64))
     radius = torch.sqrt(-2.0 * torch.where(first >= 0, below, above))
@@ -183,7 +180,7 @@ def _unsigned(words: torch.Tensor) -> torch.Tensor:
 
 
 def _half_angle(word: _Words, out: _Floats, spare: _Words) -> None:
-    """Half of pi (i + 1/2) / 2^63, i the lower 63 bits of a word with their sign."""
+    """Half of pi (i + 1/2) / 2^63, i the lower 63 bits of a word, signed."""
     number = spare.view(np.int64)
     np.left_shift(word, np.uint64(1), out=spare)
     np.right_shift(number, 1, out=number)
@@ -192,7 +189,7 @@ def _half_angle(word: _Words, out: _Floats, spare: _Words) -> None:
 
 
 def _sine_and_cosine(angle: _Floats, sine: _Floats, cosine: _Floats, square: _Floats) -> None:
-    """Of angles in [-pi/4, pi/4]."""
+    """Sine and cosine of angles in [-pi/4, pi/4]."""
     np.multiply(angle, angle, out=square)
     _horner(_SIN, square, sine)
     np.multiply(sine, square, out=sine)
@@ -221,23 +218,23 @@ ACCEPTED = (
 
 _WORD = 64
 _MAX_WORD = 2**_WORD - 1
-_DEFAULT_TORCH_SEED = 67280421310721  # of every torch.Generator() that nobody seeded
-_RESERVED = _MAX_WORD  # the parameter index of numbers that serve as a fingerprint only
+_DEFAULT_TORCH_SEED = 67280421310721  # of every unseeded torch.Generator()
+_RESERVED = _MAX_WORD  # the parameter index of numbers used only for a fingerprint
 
 
 def noise_key(generator: Generator | None) -> Key:
     """128 bits that select the noise: from the operating system, or from a generator.
 
     Args:
-        generator: None and "philox" take entropy from the operating system, as private training must. A numpy
-            generator (which moves on), a torch generator (its 64-bit seed and one draw, so that it moves
-            on too) or an integer >= 0 makes the noise reproducible, and as secret as they are.
+        generator: None and "philox" use entropy of the operating system, as private training requires. A
+            numpy generator (which advances), a torch generator (its 64-bit seed and one draw, so that it
+            advances too) or an integer >= 0 makes the noise reproducible, and as secret as they are.
 
     Returns:
-        Two integers below 2^64. Whoever knows them can take the noise away.
+        Two integers below 2^64. Anyone who knows them can remove the noise.
 
     Raises:
-        InvalidParameterError: on another type, or a torch generator that was never seeded.
+        InvalidParameterError: on another type, or an unseeded torch generator.
     """
     if generator is None or (isinstance(generator, str) and generator == "philox"):
         return secrets.randbits(_WORD), secrets.randbits(_WORD)
@@ -276,11 +273,11 @@ class NormalSource(abc.ABC):
         """Overwrite `out`, one-dimensional and contiguous, float32 or float64, with at most `chunk` values.
 
         Args:
-            out: what is filled.
-            step: which row of Z, in [0, n - 1].
-            parameter: which parameter.
-            shard: which shard of the parameter; 0 where it is not sharded.
-            chunk: which chunk of the shard.
+            out: the tensor to fill.
+            step: row of Z, in [0, n - 1].
+            parameter: index of the parameter.
+            shard: index of the parameter's shard; 0 if it is not sharded.
+            chunk: index of the shard's chunk.
         """
 
     @abc.abstractmethod
@@ -288,15 +285,15 @@ class NormalSource(abc.ABC):
         """Numbers at a position that no noise uses."""
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of numbers that no noise uses: equal where key and generator draw the same."""
+        """SHA-256 (hex) of numbers that no noise uses: equal if key and generator give the same numbers."""
         return hashlib.sha256(self._fill_reserved().cpu().numpy().tobytes()).hexdigest()
 
 
 class HostNormals(NormalSource):
-    """numpy's 128-bit Philox (4 x 64, ten rounds) with the ziggurat; for CPUs, and copied to other devices.
+    """numpy's 128-bit Philox (4 x 64, ten rounds) with the ziggurat; on CPUs, copied to other devices.
 
     The counter has 256 bits: the lowest 64 count inside a chunk, then come chunk and shard (32 bits each),
-    parameter and step (64 bits each). Ranges of different chunks cannot meet.
+    parameter and step (64 bits each). Ranges of different chunks are disjoint.
 
     Args:
         key: two integers below 2^64.
@@ -347,17 +344,17 @@ class HostNormals(NormalSource):
 class CudaNormals(NormalSource):
     """Pairs (see `torch_pairs`) of words of torch's CUDA Philox (4 x 32, 64-bit key) at explicit offsets.
 
-    torch's own normal numbers end at 6.76 standard deviations on CUDA; these, in float64 before they are
-    rounded to the dtype that is asked for, at 10.59.
+    torch's normal numbers end at 6.76 standard deviations on CUDA; these, in float64 before they are
+    rounded to the requested dtype, at 10.59.
 
     The offset has 64 bits. Every chunk reserves at least as many as any launch configuration can use, and
-    what a draw did use is checked. What is drawn depends on the launch configuration, so a run resumes bit
-    for bit on the same kind of device only; `fingerprint` tells.
+    the number used is checked. The numbers depend on the launch configuration, so a run resumes bit
+    for bit only on the same kind of device; `fingerprint` detects a difference.
 
     Args:
         key: the seed is 64 bits of a hash of it.
-        generator: a torch.Generator of the device, for this object alone.
-        sizes: number of values of every parameter, all shards together.
+        generator: a torch.Generator of the device, used only by this object.
+        sizes: number of values of every parameter, over all shards.
         n: number of steps.
         shards: an upper bound on the number of shards of any parameter.
 
@@ -371,11 +368,11 @@ class CudaNormals(NormalSource):
         self, key: Key, generator: torch.Generator, *, sizes: tuple[int, ...], n: int, shards: int
     ) -> None:
         self._generator = generator
-        # Of both words: keys from one torch generator have the first in common.
+        # Hash both words: keys from one torch generator share the first.
         digest = hashlib.sha256(b"".join(word.to_bytes(8, "little") for word in key)).digest()
         self._generator.manual_seed(int.from_bytes(digest[:8], "little"))
         self._n = n
-        self._starts = [self.reserved(self.chunk)]  # the numbers before it make the fingerprint
+        self._starts = [self.reserved(self.chunk)]  # numbers before it are for the fingerprint
         for size in sizes:
             chunks = -(-size // self.chunk)
             self._starts.append(self._starts[-1] + chunks * self.reserved(self.chunk))
@@ -389,7 +386,7 @@ class CudaNormals(NormalSource):
 
     @staticmethod
     def reserved(size: int) -> int:
-        """Offsets kept for `size` words: four for every 128 of them, more than a single block uses."""
+        """Offsets reserved for `size` words: four per 128 words, more than a single block uses."""
         return 4 * (size // 128 + 2)
 
     def offset(self, step: int, parameter: int, shard: int, chunk: int) -> int:
@@ -420,7 +417,7 @@ class CudaNormals(NormalSource):
 
 
 def fill_by_host(out: torch.Tensor, draw: Callable[[np.ndarray[Any, Any]], None]) -> None:
-    """Have a tensor of the CPU filled by `draw`, and copied to `out` where that is elsewhere."""
+    """Fill a tensor on the CPU with `draw`, and copy it to `out` if that is on another device."""
     if out.device.type == "cpu":
         draw(out.numpy())
         return
@@ -430,5 +427,5 @@ def fill_by_host(out: torch.Tensor, draw: Callable[[np.ndarray[Any, Any]], None]
 
 
 def fill_words(out: torch.Tensor, generator: torch.Generator) -> None:
-    """Overwrite `out`, int64, with words of 64 random bits of a torch generator."""
+    """Overwrite `out`, int64, with 64-bit random words of a torch generator."""
     out.random_(-(2**63), None, generator=generator)

@@ -1,27 +1,24 @@
-r"""Rows of C^-1 Z from rows of Z: which of them a step combines, and what it must remember.
+r"""Rows of C^-1 Z from rows of Z: which rows a step combines, and the state that it keeps.
 
-How much less noise than certified the roundings of float64 can leave: a bound for every recursion.
+Rows are computed in float64, so that the noise is that of the certified C: weights or states in
+float32 would be those of another C, whose sensitivity may be larger by percents. Normal numbers are data and
+may have any precision.
 
+For every recursion a bound shows how much less noise than certified float64 rounding can leave.
 The certified mechanism releases C G + sigma Z, that is G + sigma C^-1 Z. A recursion in float64 applies
-another matrix M instead of C^-1, which depends on what was rounded how. Each function here bounds the
+another matrix M instead of C^-1, which depends on the rounding. Each function here bounds the
 spectral norm of F in C M = I + F (rows combined with weights from C^-1), or in M^-1 = (I + F) C (forward
-substitution). Then C G + sigma (I + F) Z, or C G + sigma (I + F)^-1 Z, is what is released, and as
+substitution). Then C G + sigma (I + F) Z, or C G + sigma (I + F)^-1 Z, is released, and as
 
     (I + F)(I + F)^T >= (1 - |F|)^2 I,    ((I + F)^T (I + F))^-1 >= (1 + |F|)^-2 I,
 
-it is the certified mechanism at sigma (1 - |F|) or more, with more independent Gaussian noise on top: no more
-can be learned from it, for any participation and any sampling. Scaling all noise by 1 + 2 |F| therefore makes
-the claim whole again.
+it is the certified mechanism at sigma (1 - |F|) or more, with additional independent Gaussian noise: it
+reveals no more, for any participation and any sampling. Scaling all noise by 1 + 2 |F| thus restores the
+claim.
 
-Entry by entry |F| is at most k units of rounding of |C| |C^-1|, k the roundings of a row; for Toeplitz
+Entrywise |F| is at most k units of rounding of |C| |C^-1|, k the roundings of a row; for Toeplitz
 matrices the spectral norm is at most the sum of absolute coefficients (Higham, Accuracy and Stability of
 Numerical Algorithms, section 3.1, Theorems 8.5 and 24.2).
-
-Rows of C^-1 Z from rows of Z: which of them a step combines, and what it must remember.
-
-Rows are formed in float64, so that the noise is that of the C which was certified: weights or states in
-float32 would be those of another C, whose sensitivity may be larger by percents. Normal numbers are data and
-may have any precision.
 """
 
 import abc
@@ -41,9 +38,9 @@ from dpmech.numerics import LONGDOUBLE_UNIT, FloatArray, trimmed
 LARGEST = 1e-6  # relative; above it a stream is refused
 
 _UNIT = 2.0**-53
-_SLACK = 1.0 + 1e-6  # for the float64 sums of up to 1e9 terms that the bounds themselves are
+_SLACK = 1.0 + 1e-6  # for the float64 sums of up to 1e9 terms in the bounds themselves
 _DIRECT_WORK = 50_000_000
-# Roundings of a row beside those of its terms: the weight, its factor and its share of the row's scale.
+# Roundings of a row in addition to those of its terms: the weight, its factor and its share of the scale.
 _FACTORS = 8
 
 
@@ -52,18 +49,18 @@ def checked_error(error: float, strategy: Strategy, mode: str) -> float:
     if not error <= LARGEST:  # NaN too
         raise NumericalError(
             f"roundings of float64 may leave {error:.1e} less noise than certified, relative (at most "
-            f"{LARGEST:g} is accepted), where NoiseMode.{mode} forms rows for {strategy!r}: C amplifies "
-            "them; another NoiseMode, fewer steps or weaker correlation may do"
+            f"{LARGEST:g} is accepted), if NoiseMode.{mode} forms rows for {strategy!r}: C amplifies "
+            "them; another NoiseMode, fewer steps or weaker correlation may help"
         )
     return error
 
 
 def combination_error(strategy: Strategy, weights: FloatArray | None) -> float:
-    """For rows sum_j w_j z_(t - j): how far the weights are from C^-1, and the roundings of the sum.
+    """For rows sum_j w_j z_(t - j): the distance of the weights from C^-1, and the rounding of the sum.
 
     Args:
         strategy: C.
-        weights: the matrix of weights, shape (n, n), where C has no Toeplitz form; else None.
+        weights: the matrix of weights, shape (n, n), if C has no Toeplitz form; else None.
     """
     factors = strategy.factored
     if factors is None:
@@ -88,12 +85,11 @@ def substitution_error(strategy: Strategy, width: int) -> float:
 
 
 def exponentials_error(factors: ScaledToeplitz) -> float:
-    """For the buffers b_j of a BLT, which forget their own roundings slowly.
+    """For the buffers b_j of a BLT, whose rounding errors decay slowly.
 
-    b_j of the next step is d_j b_j + u rounded twice, so it carries a sum of roundings, each relative to a
-    b_j and decaying with d_j: at most 2 units, times 1 / (1 - d_j) or n, times b_j. As b_j = B_j C^-1 z, what
-    that puts into F is |s_j| times that sum times the absolute coefficients of B_j C^-1, however long d_j
-    remembers.
+    b_j of the next step is d_j b_j + u rounded twice, so it contains a sum of rounding errors, each relative
+    to a b_j and decaying with d_j: at most 2 units, times 1 / (1 - d_j) or n, times b_j. As b_j = B_j C^-1 z,
+    its contribution to F is |s_j| times that sum times the absolute coefficients of B_j C^-1, for any d_j.
     """
     if factors.exponentials is None:
         raise NumericalError("no exponentials to form buffers of")
@@ -113,7 +109,7 @@ def exponentials_error(factors: ScaledToeplitz) -> float:
 
 
 def _gamma(count: int) -> float:
-    """What `count` roundings in a row come to, relative."""
+    """Relative error of `count` successive roundings."""
     return count * _UNIT / (1.0 - count * _UNIT)
 
 
@@ -123,17 +119,17 @@ def _sum(coefs: FloatArray) -> float:
 
 
 def _condition(factors: ScaledToeplitz) -> float:
-    """At least the norm of |C| |C^-1|, in which the scale cancels."""
+    """Upper bound on the norm of |C| |C^-1|, in which the scale cancels."""
     return _sum(factors.coefs) * _sum(factors.inverse_coefs)
 
 
 def _over(residual: float) -> float:
-    """What makes a bound in terms of the computed inverse one in terms of the true one."""
+    """Factor that turns a bound in terms of the computed inverse into one for the true inverse."""
     return math.inf if not residual <= LARGEST else _SLACK / (1.0 - residual)
 
 
 def _residual(factors: ScaledToeplitz) -> float:
-    """At least the norm of C M - I, M from the inverse coefficients; its own errors are included."""
+    """Upper bound on the norm of C M - I, M from the inverse coefficients, including its rounding errors."""
     coefs, inverse, n = factors.coefs, factors.inverse_coefs, factors.n
     short, long = sorted((trimmed(coefs), trimmed(inverse)), key=np.size)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -147,7 +143,7 @@ def _residual(factors: ScaledToeplitz) -> float:
             product, own = _exponentials_product(inverse, *factors.exponentials)
         else:
             product = scipy.signal.fftconvolve(coefs, inverse)[:n]
-            # Three transforms, each with a relative error of at most 8 units a level in the 2-norm.
+            # Three transforms, each with a relative error of at most 8 units per level in the 2-norm.
             size = math.log2(2 * n) * 24.0 * _UNIT
             own = size * math.sqrt(n) * (_norm(coefs) * _sum(inverse) + _sum(coefs) * _norm(inverse))
         product[0] -= 1.0
@@ -157,7 +153,7 @@ def _residual(factors: ScaledToeplitz) -> float:
 def _exponentials_product(
     inverse: FloatArray, decays: FloatArray, weights: FloatArray
 ) -> tuple[np.ndarray[Any, Any], float]:
-    """C times the inverse coefficients through one filter a decay, and a bound on its errors."""
+    """C times the inverse coefficients through one filter per decay, and a bound on its errors."""
     product = inverse.astype(np.longdouble)
     own = 0.0
     for decay, weight in zip(decays.tolist(), weights.tolist(), strict=True):
@@ -180,7 +176,7 @@ def _dense_residual(matrix: FloatArray, inverse: FloatArray) -> float:
 
 
 def _dense_product(matrix: FloatArray, inverse: FloatArray) -> float:
-    """At least the norm of |C| |C^-1|, by its largest row and column sums."""
+    """Upper bound on the norm of |C| |C^-1|, by its largest row and column sums."""
     a, b, ones = np.abs(matrix), np.abs(inverse), np.ones(len(matrix))
     return math.sqrt(float((a @ (b @ ones)).max()) * float(((ones @ a) @ b).max()))
 
@@ -193,11 +189,11 @@ Draw: TypeAlias = Callable[[int, torch.Tensor], None]
 
 
 class NoiseMode(enum.Enum):
-    """How a stream forms its rows; all of them give the same distribution.
+    """How a stream computes its rows; all modes give the same distribution.
 
-    `REGENERATE` draws the rows of Z that a row of C^-1 combines again at every step: no memory, one draw
-    for every entry of that row. `BUFFER` keeps them: one draw a step, one vector for every further entry.
-    `RECURSION` solves C y = z: one draw a step, one vector for every further band of C or buffer of a BLT.
+    `REGENERATE` regenerates, at every step, the rows of Z that a row of C^-1 combines: no memory, one draw
+    for every entry of that row. `BUFFER` stores them: one draw per step, one vector for every further entry.
+    `RECURSION` solves C y = z: one draw per step, one vector for every further band of C or buffer of a BLT.
     """
 
     REGENERATE = "regenerate"
@@ -206,12 +202,12 @@ class NoiseMode(enum.Enum):
 
 
 class Recursion(abc.ABC):
-    """One way to form row t of C^-1 Z in float64, a chunk at a time.
+    """A method to compute row t of C^-1 Z in float64, a chunk at a time.
 
     Attributes:
-        vectors: how many state vectors every parameter needs.
+        vectors: number of state vectors of every parameter.
         wide: whether the state is float64; else it has the dtype of the normal numbers.
-        error: how much less noise than that of C the roundings can leave, relative: a proved bound.
+        error: how much less noise than that of C rounding can leave, relative: a proved bound.
     """
 
     vectors: int
@@ -228,20 +224,20 @@ class Recursion(abc.ABC):
         out: torch.Tensor,
         spare: torch.Tensor,
     ) -> None:
-        """Overwrite `out` with `factor` times row `step`, and move `state` one step on.
+        """Overwrite `out` with `factor` times row `step`, and advance `state` by one step.
 
         Args:
             step: t, called once for every t in order.
-            factor: the standard deviation of Z in this row; what is remembered does not depend on it.
+            factor: the standard deviation of Z in this row; the state does not depend on it.
             draw: draw(s, x) overwrites x with row s of Z.
             state: `vectors` tensors of a chunk, zero before step 0.
             out: a chunk of a vector, float64.
-            spare: like `out`, in the dtype of the normal numbers; its contents are lost.
+            spare: like `out`, in the dtype of the normal numbers; it is overwritten.
         """
 
 
 class _Combination(Recursion):
-    """out = sum_j w_j z_(t - j) with weights from C^-1; the past z are regenerated, or kept."""
+    """out = sum_j w_j z_(t - j) with weights from C^-1; the past z are regenerated or stored."""
 
     wide = False
 
@@ -262,7 +258,7 @@ class _Combination(Recursion):
         weights = (self._rows(step) * factor).tolist()
         draw(step, spare)
         out.copy_(spare).mul_(weights[0])
-        # Sums of float64 and float32 are formed in float64.
+        # Sums of float64 and float32 are computed in float64.
         for lag, weight in enumerate(weights[1:], start=1):
             if weight == 0.0:
                 continue
@@ -308,7 +304,7 @@ class _Substitution(Recursion):
 
 
 class _Exponentials(Recursion):
-    """The same for coefficients 1, sum_j s_j d_j^(t - 1): one buffer a decay carries the whole past."""
+    """The same for coefficients 1, sum_j s_j d_j^(t - 1): one buffer per decay represents the past."""
 
     wide = True
 
@@ -342,15 +338,15 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
 
     Args:
         strategy: C.
-        mode: None for the one that needs no memory where C^-1 is banded, a short recursion where C is
-            banded or a BLT, and fresh draws of whole rows otherwise (t + 1 of them at step t).
+        mode: None for the mode without memory if C^-1 is banded, a short recursion if C is
+            banded or a BLT, and regeneration of full rows otherwise (t + 1 draws at step t).
 
     Returns:
         The mode chosen, and the recursion.
 
     Raises:
-        InvalidParameterError: if mode is no NoiseMode.
-        UnsupportedCombinationError: for RECURSION where C is neither banded nor a BLT.
+        InvalidParameterError: if mode is not a NoiseMode.
+        UnsupportedCombinationError: for RECURSION if C is neither banded nor a BLT.
         NumericalError: if roundings of float64 may leave more than 1e-6 less noise than certified.
     """
     if mode is not None and not isinstance(mode, NoiseMode):

@@ -1,9 +1,7 @@
-"""Normal numbers from a cipher, AES-128 in counter mode: one for each word, or a pair for each block.
+"""Normal numbers from a cipher, AES-128 in counter mode: one per word by a ziggurat, or a pair per block.
 
-Normal numbers of float64 from random words, most of them from one word and eight operations.
-
-As in `normals`, numbers come from additions, multiplications, divisions, square roots and shifts only, so
-that their bits are the same on every machine.
+As in `normals`, numbers are computed with additions, multiplications, divisions, square roots and shifts
+only, so that their bits are the same on every machine.
 """
 
 import functools
@@ -28,7 +26,7 @@ _Words = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float64]
 
 LAYERS = 256
-# Where the tail begins, and the area of a layer: with these the last layer ends at 0.
+# Start of the tail, and area of a layer: with these the last layer ends at 0.
 _TAIL = Decimal("3.6541528853610087716454297203995157629748545997463")
 _AREA = Decimal("0.0049286732339746553473617754023360280691353847028565")
 _BELOW_ONE = 1.0 - 2.0**-53
@@ -37,16 +35,17 @@ _BELOW_ONE = 1.0 - 2.0**-53
 class ZigguratMaker:
     r"""Independent standard normal numbers by the ziggurat of Marsaglia and Tsang, in the form of Doornik.
 
-    The density $f(x) = e^{-x^2/2}$ lies under 256 layers of one area. The lowest 8 bits of a word choose a
-    layer i, its upper 53, read with a sign as m, give $x = (m + 1/2) 2^{-52} x_i$. Where $|x| < x_{i+1}$ x is
-    taken; else it is taken with the probability of the part of the layer at x that is under f, or the number
-    begins anew; in the lowest layer it comes from the tail, $R - \ln(u)/R$ where $-2 \ln u' > (\ln(u)/R)^2$.
+    The density $f(x) = e^{-x^2/2}$ is covered by 256 layers of equal area. The lowest 8 bits of a word choose
+    layer i, its upper 53, read with a sign as m, give $x = (m + 1/2) 2^{-52} x_i$. If $|x| < x_{i+1}$, x is
+    accepted; else it is accepted with the probability of the part of the layer at x that is under f, or the
+    number is generated again; in the lowest layer it comes from the tail, $R - \ln(u)/R$ if
+    $-2 \ln u' > (\ln(u)/R)^2$.
 
-    **Guarantee:** none on roundings: edges and products are rounded to 2^-53 of their size, and x is in the
-    middle of a cell of at most 2^-50. For a proved bound there is PairMaker, on a lattice.
+    **Guarantee:** none for rounding: edges and products are rounded to 2^-53 relative, and x is at the
+    center of a cell of at most 2^-50. PairMaker has a proved bound, on a lattice.
 
     Args:
-        most: how many numbers are made at once; any number of them is taken.
+        most: number of values computed at once; `make` accepts any number.
 
     References:
         Marsaglia and Tsang 2000, "The ziggurat method for generating random variables"; Doornik 2005, "An
@@ -71,8 +70,8 @@ class ZigguratMaker:
         """Overwrite `out`.
 
         Args:
-            words: the next so many words, one for each number.
-            again: the same of another stream, for numbers that take more than one.
+            words: returns the next words, one for each number.
+            again: returns words of another stream, for numbers that take more than one.
             out: one-dimensional, float64 or float32.
         """
         late: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], _Floats]] = []
@@ -88,7 +87,7 @@ class ZigguratMaker:
             out[places[taken]] = x[taken]
             left = np.flatnonzero(~taken)
             places, layers, x = places[left], layers[left], x[left]
-            # In the tail it is drawn until one is taken; from a wedge everything begins anew.
+            # In the tail, new words are drawn until one is accepted; a wedge starts again.
             waiting, wedge = layers == 0, np.flatnonzero(layers)
             for start in range(0, len(wedge), self.most):
                 fresh = wedge[start : start + self.most]
@@ -98,7 +97,7 @@ class ZigguratMaker:
             places, layers, x = places[waiting], layers[waiting], x[waiting]
 
     def _candidates(self, words: _Words) -> tuple[npt.NDArray[np.intp], _Floats]:
-        """Layers and x of words, until the next call; `_outside` says which x are not taken at once."""
+        """Layers and x of words, valid until the next call; `_outside` marks x that are not yet accepted."""
         count = len(words)
         layers, x, scratch = self._layers[:count], self._x[:count], self._scratch[:count]
         np.bitwise_and(words.view(np.int64), LAYERS - 1, out=layers, casting="same_kind")
@@ -115,7 +114,7 @@ class ZigguratMaker:
     def _settled(
         self, layers: npt.NDArray[np.intp], x: _Floats, again: Callable[[int], _Words]
     ) -> tuple[npt.NDArray[np.bool_], _Floats]:
-        """Which numbers beyond the next layer are taken, and their values."""
+        """Which of the numbers beyond the next layer are accepted, and their values."""
         wedge, tail = np.flatnonzero(layers > 0), np.flatnonzero(layers == 0)
         drawn = again(len(wedge) + 2 * len(tail))
         low, high = self._heights[layers[wedge]], self._heights[layers[wedge] + 1]
@@ -123,7 +122,7 @@ class ZigguratMaker:
         taken, values = np.empty(len(x), dtype=bool), x.copy()
         density = np.exp(np.square(x[wedge]) * -0.5)
         below = height < density
-        # Exponentials of libraries differ in their last bits: what these could decide goes without them.
+        # Exponentials of libraries differ in their last bits: close decisions do not use them.
         near = np.flatnonzero(np.abs(height - density) < self.near)
         if near.size:
             words = (np.minimum(height[near], _BELOW_ONE) * 2.0**64).astype(np.uint64)
@@ -143,35 +142,35 @@ class ZigguratMaker:
 def edges() -> tuple[_Floats, _Floats]:
     """The edges x_0 > ... > x_256 = 0 of the layers, and f there; each rounded to nearest from 45 digits.
 
-    x_0 is the width of a rectangle of the height f(x_1) that has the area of a layer.
+    x_0 is the width of a rectangle with height f(x_1) and the area of a layer.
     """
-    own = Context(prec=45)
+    exact = Context(prec=45)
 
     def density(x: Decimal) -> Decimal:
-        return own.exp(own.multiply(own.multiply(x, x), Decimal("-0.5")))
+        return exact.exp(exact.multiply(exact.multiply(x, x), Decimal("-0.5")))
 
-    found = [own.divide(_AREA, density(_TAIL)), _TAIL]
+    places = [exact.divide(_AREA, density(_TAIL)), _TAIL]
     heights = [Decimal(0), density(_TAIL)]
     for _ in range(LAYERS - 2):
-        heights.append(own.add(heights[-1], own.divide(_AREA, found[-1])))
-        found.append(own.sqrt(own.multiply(Decimal(-2), own.ln(heights[-1]))))
-    return np.array([*found, 0.0], dtype=np.float64), np.array([*heights, 1.0], dtype=np.float64)
+        heights.append(exact.add(heights[-1], exact.divide(_AREA, places[-1])))
+        places.append(exact.sqrt(exact.multiply(Decimal(-2), exact.ln(heights[-1]))))
+    return np.array([*places, 0.0], dtype=np.float64), np.array([*heights, 1.0], dtype=np.float64)
 
 
 PHILOX = "philox"
 
-# What to do where a part of what was described differs.
+# Advice if a part of the description differs.
 _REMEDIES = {
-    "claim": "its strategy, participation, budget or sigma differs. A calibration that draws samples ends at "
+    "claim": "its strategy, participation, budget or sigma differs. A calibration that samples gives "
     "another sigma each time: save its certificate before the first step, "
-    "`calibration.certificate().save(path)`, and hand in `dm.Certificate.load(path)` where the run goes on",
+    "`calibration.certificate().save(path)`, and pass `dm.Certificate.load(path)` when the run resumes",
 }
 
-FORMAT = 2  # 1 formed rows in float32
+FORMAT = 2  # format 1 computed rows in float32
 
 
 def generator_of(state: object) -> object:
-    """The generator that a saved state names; what it is worth is checked by `checked_state`."""
+    """The generator named in a saved state, not validated (see `checked_state`)."""
     return state.get("generator", PHILOX) if isinstance(state, dict) else None
 
 
@@ -181,23 +180,23 @@ def checked_state(
     """Step, key and copies of the vectors of a saved state.
 
     Args:
-        state: what `NoiseStream.state_dict` made.
-        described: what it must have in common with the stream that loads it.
+        state: output of `NoiseStream.state_dict`.
+        described: values that must equal those of the stream that loads it.
         like: the vectors of that stream.
         n: the number of its steps.
 
     Raises:
-        CertificateError: if it is of another run, or of an earlier format.
+        CertificateError: if it belongs to another run, or has an earlier format.
         InvalidParameterError: if it is malformed.
     """
     expected = {"format", *described, "step", "key", "seeded", "fingerprints", "state"}
-    named = {"generator"}  # by states of other generators than Philox
+    named = {"generator"}  # in states of generators other than Philox
     if not isinstance(state, dict) or set(state) - named != expected - named:
         raise InvalidParameterError("state", type(state).__name__, f"a dict with keys {sorted(expected)}")
     if state["format"] != FORMAT:
         raise CertificateError(
             f"the state has format {state['format']!r}, here it is {FORMAT}: its rows were formed in another "
-            "precision, so that steps taken again would not repeat what they released; start the run anew",
+            "precision, so that repeated steps would not repeat what they released; start the run anew",
             claimed=state["format"],
             recomputed=FORMAT,
         )
@@ -205,7 +204,7 @@ def checked_state(
     if used != mine:
         raise CertificateError(
             f"the state has another generator than this stream: noise from {used!r}, here from {mine!r}; a "
-            "stream that is made without `generator` goes on with that of the state",
+            "stream made without `generator` continues with that of the state",
             claimed=used,
             recomputed=mine,
         )
@@ -245,32 +244,32 @@ def _check_vectors(given: object, like: list[list[Tensor]]) -> list[list[Tensor]
 
 ZIGGURAT = f"{CIPHER}, ziggurat"
 ON_LATTICE = f"{CIPHER}, lattice"
-# What a stream may be made with, by name; CIPHER alone is in the states of runs that were begun with it.
+# Names accepted for a stream; CIPHER alone occurs in the states of older runs.
 _NAMES = {"secure": ZIGGURAT, "secure-lattice": ON_LATTICE, "philox": PHILOX}
-# The states that one with such a generator goes on from.
+# The states from which a stream with each generator can resume.
 _TAKEN_UP = {ZIGGURAT: {ZIGGURAT, CIPHER}, ON_LATTICE: {ON_LATTICE}, PHILOX: {PHILOX}}
 _BYTES = 16  # of a block of AES
 _STEPS = _CHUNKS = 2**32
 _PARAMETERS = _SHARDS = 2**24
-_RESERVED = _PARAMETERS - 1  # the parameter index of numbers that serve as a fingerprint only
-_PAIRS = 1 << 13  # made at once
-_VALUES = 1 << 14  # likewise, from one word each
-_AGAIN = 1 << 15  # blocks of a chunk from there on are for numbers that take more words
+_RESERVED = _PARAMETERS - 1  # the parameter index of numbers used only for a fingerprint
+_PAIRS = 1 << 13  # computed at once
+_VALUES = 1 << 14  # computed at once, from one word each
+_AGAIN = 1 << 15  # blocks of a chunk from this one on are for numbers that take more words
 
 
 def source_of(generator: object, devices: Iterable[torch.device]) -> tuple[str, set[str]]:
-    """What states and records call the source of numbers that a caller gives as `generator`.
+    """The name, in states and records, of the source of numbers for a `generator` argument.
 
     Args:
-        generator: as for a NoiseStream. None is the cipher where all devices are CPUs, and Philox elsewhere:
-            numbers from the cipher are made on the CPU, and an accelerator would wait for them.
-        devices: those of the parameters.
+        generator: as for a NoiseStream. None is the cipher if all devices are CPUs, and Philox otherwise:
+            numbers from the cipher are computed on the CPU, and an accelerator would wait for them.
+        devices: of the parameters.
 
     Returns:
-        The source, and those whose states a stream with this generator goes on from: any for None.
+        The source, and the sources whose states a stream with this generator can load: any for None.
 
     Raises:
-        InvalidParameterError: for a name that is not known.
+        InvalidParameterError: for an unknown name.
     """
     if generator is None:
         host = all(device.type == "cpu" for device in devices)
@@ -286,21 +285,21 @@ def secure_key() -> Key:
     """128 bits from the operating system, as two integers below 2^64.
 
     Raises:
-        MissingDependencyError: without the package `cryptography`, and not at the first step.
+        MissingDependencyError: without the package `cryptography`; raised here, before the first step.
     """
     keystream(bytes(_BYTES), bytes(_BYTES))
     return secrets.randbits(64), secrets.randbits(64)
 
 
 class SecureNormals(NormalSource):
-    """AES-128 in counter mode, two numbers of float64 a block (see PairMaker); made on the CPU, and copied.
+    """AES-128 in counter mode, two float64 numbers per block (see PairMaker); on the CPU, then copied.
 
-    A counter block is, highest first: step (32 bits), parameter (24), shard (24), chunk (32) and the place of
-    the pair in its chunk (16). Ranges of different chunks cannot meet. Value i of a chunk is a function of
-    its counter alone, whatever the length of the chunk and the machine.
+    A counter block is, highest first: step (32 bits), parameter (24), shard (24), chunk (32) and the index of
+    the pair in its chunk (16). Ranges of different chunks are disjoint. Value i of a chunk is a function of
+    its counter only, whatever the length of the chunk and the machine.
 
-    **Guarantee:** whoever tells the numbers of N blocks from those of random words tells AES-128 from a
-    random permutation, or has an advantage of at most N^2 / 2^129.
+    **Guarantee:** distinguishing the numbers of N blocks from those of random words means distinguishing
+    AES-128 from a random permutation, or has an advantage of at most N^2 / 2^129.
 
     Args:
         key: two integers below 2^64.
@@ -331,7 +330,7 @@ class SecureNormals(NormalSource):
         """As in the base class; safe to call from several threads.
 
         Raises:
-            InvalidParameterError: if an index does not fit, or is that of the fingerprint.
+            InvalidParameterError: if an index does not fit, or is reserved for the fingerprint.
         """
         if parameter == _RESERVED:
             raise InvalidParameterError("parameter", parameter, f"below {_RESERVED}")
@@ -343,7 +342,7 @@ class SecureNormals(NormalSource):
             maker, zeros, drawn = self._local.tools
         except AttributeError:
             maker, zeros = PairMaker(_PAIRS), bytes(_BYTES * _PAIRS)
-            drawn = bytearray(_BYTES * _PAIRS + _BYTES)  # the cipher asks for room for a block more
+            drawn = bytearray(_BYTES * _PAIRS + _BYTES)  # the cipher requires room for one more block
             self._local.tools = maker, zeros, drawn
         cipher = keystream(self._key, start)
         for first in range(0, len(out), 2 * _PAIRS):
@@ -360,10 +359,10 @@ class SecureNormals(NormalSource):
 
 
 class ZigguratNormals(SecureNormals):
-    """The same cipher and counters with one word a number (see ZigguratMaker): as fast as Philox.
+    """The same cipher and counters with one word per number (see ZigguratMaker): as fast as Philox.
 
-    Block i of a chunk makes numbers 2 i and 2 i + 1. Numbers that take more than one word have theirs from
-    the upper half of the blocks, in order, so that a value depends on how many the chunk has.
+    Block i of a chunk gives numbers 2 i and 2 i + 1. Numbers that take more than one word use words from
+    the upper half of the blocks, in order, so that a value depends on the length of the chunk.
     """
 
     chunk = 1 << 16
@@ -397,6 +396,6 @@ class _Again:
             self._cipher = keystream(self._key, first.to_bytes(_BYTES, "big"))
         self._left -= count
         if self._left < 0:
-            raise NumericalError("a chunk of noise took more words than are reserved for it")
+            raise NumericalError("a chunk of noise used more words than are reserved for it")
         drawn = self._cipher.update(bytes(8 * count))
         return np.frombuffer(drawn, dtype="<u8").astype(np.uint64, copy=False)

@@ -1,9 +1,8 @@
-"""NoiseStream: row t of sigma clip_norm C^-1 Z for every parameter, one row a step.
+"""NoiseStream: row t of sigma clip_norm C^-1 Z for every parameter, one row per step.
 
-What must exist once: no copies, no second process, no two live streams with one key.
-
-A row of noise protects one release. Whatever could make the same row twice would release two sums under it,
-whose difference has no noise at all.
+A row of noise protects one release. Anything that could produce the same row twice would release two sums
+under it, whose difference has no noise. So streams are not copied, work in one process, and no two live ones
+share a key.
 """
 
 import functools
@@ -59,23 +58,23 @@ from dpmech.optim.processes import (
     shared_key,
 )
 
-_THREADED = 1 << 18  # values above which threads pay
+_THREADED = 1 << 18  # number of values above which threads are faster
 
 _Unit: TypeAlias = tuple[Slot, int, int, int]
 _Emit: TypeAlias = Callable[[Slot, int, Tensor], object]
 
 
 class NoiseRows:
-    """What a recursion makes of the normal numbers of every parameter, and what it remembers.
+    """Computes rows from the normal numbers of every parameter, and keeps the state of the recursion.
 
     Args:
-        recursion: how rows are formed.
+        recursion: computes rows.
         slots: the parameters.
         factors: the standard deviation of Z for each of them.
         normals: dtype of the normal numbers; None for that of each slot.
 
     Attributes:
-        vectors: what the recursion remembers, a list a parameter.
+        vectors: state of the recursion, a list per parameter.
     """
 
     def __init__(
@@ -105,14 +104,13 @@ class NoiseRows:
         emit: _Emit,
         scales: Sequence[float] | None = None,
     ) -> None:
-        """Hand row `step` in float64 to emit(slot, first value, chunk); once for every step, in order.
+        """Pass row `step` in float64 to emit(slot, first value, chunk); once for every step, in order.
 
         Args:
             step: t.
             sources: of the normal numbers.
-            emit: takes the chunks.
-            scales: what the row of every parameter is multiplied by; None for 1. What is remembered does not
-                depend on it.
+            emit: receives the chunks.
+            scales: factor of the row of every parameter; None for 1. The state does not depend on it.
         """
         self._scales = scales
         units = [(slot, *chunk) for slot in self._slots for chunk in slot.chunks(sources[slot.device].chunk)]
@@ -133,10 +131,10 @@ class NoiseRows:
     def _run(
         self, step: int, sources: dict[torch.device, NormalSource], units: list[_Unit], emit: _Emit
     ) -> None:
-        """Form some chunks of the row; no two of them touch the same memory."""
+        """Compute some chunks of the row; no two of them use the same memory."""
         longest = max((end - start for _, _, start, end in units), default=0)
 
-        @functools.cache  # made once for all chunks: fresh memory costs more than what is done with it
+        @functools.cache  # allocated once for all chunks: allocation costs more than the computation
         def scratch(use: str, dtype: torch.dtype, device: torch.device) -> Tensor:
             return torch.empty(longest, dtype=dtype, device=device)
 
@@ -158,13 +156,13 @@ def add_row(total: Tensor, noise: Tensor, lattice: float | None = None) -> None:
 
     Args:
         total: the part, which is overwritten.
-        noise: the row; its contents may be lost.
-        lattice: None, or the step of the lattice on which the result is put first.
+        noise: the row; it may be overwritten.
+        lattice: None, or the step of the lattice to which the result is rounded first.
     """
     if lattice is not None:
         add_on_lattice(total, noise, lattice)
     elif total.device == noise.device:
-        total.add_(noise)  # torch adds numbers of both kinds in float64
+        total.add_(noise)  # torch adds mixed dtypes in float64
     else:
         total.copy_(noise.add_(total.to(noise.device)))
 
@@ -179,13 +177,13 @@ def resolved_norms(
     """The clip norm to which the noise of each parameter is scaled.
 
     Args:
-        claim: what is certified.
+        claim: the certified claim.
         value: as for NoiseStream.
         params: the parameters.
 
     Raises:
         InvalidParameterError: on a bad value.
-        CertificateError: if it is another one than certified, or smaller.
+        CertificateError: if it differs from the certified one, or is smaller.
     """
     count = len(params)
     if isinstance(value, AdaptiveClip):
@@ -197,7 +195,7 @@ def resolved_norms(
         return list(value.noise_norms(params, claim.sigma))
     norms = _check_clip_norms(value, count)
     if isinstance(value, Sequence):
-        # How gradients are clipped is not known here: noise of the whole norm serves for any way.
+        # The clipping is unknown here: noise for the whole norm covers any clipping.
         check_reaches(claim, "clip_norm", min(norms))
     else:
         check_certified(claim, "clip_norm", norms[0])
@@ -208,12 +206,12 @@ def _check_clip_norms(value: float | Sequence[float], count: int) -> list[float]
     if not isinstance(value, Sequence):
         return [check_real("clip_norm", value, minimum=0.0, open_minimum=True)] * count
     if len(value) != count:
-        raise InvalidParameterError("clip_norm", value, f"a number, or {count} numbers, one a parameter")
-    return [check_real("clip_norm", one, minimum=0.0, open_minimum=True) for one in value]
+        raise InvalidParameterError("clip_norm", value, f"a number, or {count} numbers, one per parameter")
+    return [check_real("clip_norm", norm, minimum=0.0, open_minimum=True) for norm in value]
 
 
 _HELD: "weakref.WeakValueDictionary[tuple[int, Key], object]" = weakref.WeakValueDictionary()
-_LOCK = threading.RLock()  # a collection below may run code that comes here again
+_LOCK = threading.RLock()  # the garbage collection below may run code that enters again
 
 
 class Uncopied:
@@ -233,14 +231,14 @@ class Uncopied:
 
     def _refuse(self, how: str) -> NoReturn:
         raise UnsupportedCombinationError(
-            f"a {type(self).__name__} was {how}: both would hand out the same batches or the same noise, and "
-            "two sums released under one row tell their difference",
+            f"a {type(self).__name__} was {how}: both would return the same batches or the same noise, and "
+            "two sums released under one row reveal their difference",
             supported="state_dict(), loaded into a new one when this one is no longer used",
         )
 
 
 def check_process_id(made_in: int, what: str) -> None:
-    """Raise UnsupportedCombinationError in another process than the one that made an object."""
+    """Raise UnsupportedCombinationError in a process other than the one that made an object."""
     here = os.getpid()
     if here != made_in:
         raise UnsupportedCombinationError(
@@ -251,7 +249,7 @@ def check_process_id(made_in: int, what: str) -> None:
 
 
 def hold_key(key: Key, owner: object) -> None:
-    """Note that a stream of this process draws from a key, until it is gone or gives it back.
+    """Note that a stream of this process uses a key, until it is deleted or releases the key.
 
     Raises:
         UnsupportedCombinationError: if another live stream of this process has the key.
@@ -259,20 +257,20 @@ def hold_key(key: Key, owner: object) -> None:
     entry = (os.getpid(), key)
     with _LOCK:
         if _taken(entry, owner):
-            gc.collect()  # what only a cycle refers to is no longer used
+            gc.collect()  # objects only referenced by cycles are no longer used
         if _taken(entry, owner):
             raise UnsupportedCombinationError(
                 "another live NoiseStream or PrivateOptimizer of this process draws the same noise (from an "
-                "equal seed, or from the same saved state): two sums released under one row tell their "
+                "equal seed, or from the same saved state): two sums released under one row reveal their "
                 "difference",
-                supported="optimizer.close() of the other one first, to go on from its state; another "
-                "generator for a run of its own",
+                supported="optimizer.close() of the other one first, to resume from its state; another "
+                "generator for a separate run",
             )
         _HELD[entry] = owner
 
 
 def release_key(key: Key, owner: object) -> None:
-    """The key is free again, if this stream held it."""
+    """Release the key, if this stream held it."""
     entry = (os.getpid(), key)
     with _LOCK:
         if _HELD.get(entry) is owner:
@@ -287,49 +285,49 @@ def _taken(entry: tuple[int, Key], owner: object) -> bool:
 class NoiseStream(Uncopied):
     """The noise of a calibrated mechanism: row t of sigma clip_norm C^-1 Z, Z independent standard normal.
 
-    It is what step t adds to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
-    are formed in float64 from normal numbers in float64 (float32 for float32 parameters, with Philox).
-    They follow from a 128-bit key (64 bits for Philox on CUDA) and their position alone: whoever knows
-    the key can take the noise away, so `state_dict` is as secret as the training data.
+    Step t adds it to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
+    are computed in float64 from normal numbers in float64 (float32 for float32 parameters, with Philox).
+    They depend only on a 128-bit key (64 bits for Philox on CUDA) and their position: anyone who knows
+    the key can remove the noise, so `state_dict` is as secret as the training data.
 
-    What roundings of float64 can take from the noise has a proved bound (see the page), by which all of it is
-    enlarged; a strategy for which that is above 1e-6 is refused.
+    The loss of noise by float64 rounding has a proved bound (see the page), by which all noise is
+    enlarged; a strategy for which it is above 1e-6 is refused.
 
-    A stream works in the process that made it, refuses to be copied or pickled, and no two live ones of a
+    A stream works in the process that made it, cannot be copied or pickled, and no two live ones of a
     process may have the same key.
 
-    Where torch.distributed is initialised, constructing a stream and loading its state are collective calls:
-    all processes use the key of rank 0, so that replicated parameters get the same noise on all of them and
+    If torch.distributed is initialized, constructing a stream and loading its state are collective calls:
+    all processes use the key of rank 0, so that replicated parameters get the same noise in all of them and
     shards of a DTensor get independent noise.
 
     Args:
         calibration: a Calibration or a Certificate.
-        params: the parameters, in a fixed order; anything that yields tensors.
-        clip_norm: > 0, in units of the gradient; or the Clipping that is used; or one number a parameter, to
+        params: the parameters, in a fixed order; any iterable of tensors.
+        clip_norm: > 0, in units of the gradient; or the Clipping in use; or one number per parameter, to
             which its noise is scaled, none below the clip norm that a certificate fixes; or an AdaptiveClip,
-            with which the last of `params` is the count, and every step says its own clip norm.
-        generator: None for a key from the operating system, as private training must, and numbers from a
-            cipher (AES-128) where all parameters are on CPUs, from Philox elsewhere; "secure" for the cipher
-            on every device (made on the CPU); "philox" for Philox; "secure-lattice" for the cipher and sums
-            on a lattice, by which roundings have a bound too (independent noise alone, see `lattice_loss`);
-            otherwise a numpy or torch generator or an integer, of which a key of Philox is made, for runs
-            that must repeat.
-        mode: how rows are formed; None for the best one.
+            with which the last of `params` is the count, and every step has its own clip norm.
+        generator: None for a key from the operating system, as private training requires, with a
+            cipher (AES-128) if all parameters are on CPUs, and Philox otherwise; "secure" for the cipher
+            on every device (computed on the CPU); "philox" for Philox; "secure-lattice" for the cipher and
+            sums on a lattice, which also bounds rounding (only for independent noise, see `lattice_loss`);
+            otherwise a numpy or torch generator or an integer, from which a key of Philox is derived, for
+            runs that must repeat.
+        mode: how rows are computed; None for the best one.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
         mode: the NoiseMode in use.
         n: the number of steps.
-        generator: what the numbers come from: "philox", "aes-128-ctr, ziggurat", "aes-128-ctr, lattice", or
-            "aes-128-ctr", which is in the states of earlier runs.
+        generator: source of the numbers: "philox", "aes-128-ctr, ziggurat", "aes-128-ctr, lattice", or
+            "aes-128-ctr", found in the states of earlier runs.
         seeded: whether the caller supplied the generator.
 
     Raises:
-        InvalidParameterError: on a bad argument, or another clip norm than in the certificate.
+        InvalidParameterError: on a bad argument, or a clip norm that differs from the certificate's.
         CertificateError: if processes disagree.
-        NumericalError: if roundings may leave more than 1e-6 less noise than certified.
-        UnsupportedCombinationError: if a live stream of this process draws from an equal generator; for
-            "secure-lattice" and noise that is correlated over steps.
+        NumericalError: if rounding may leave more than 1e-6 less noise than certified.
+        UnsupportedCombinationError: if a live stream of this process uses an equal generator; for
+            "secure-lattice" and noise that is correlated between steps.
         MissingDependencyError: for a cipher without the package `cryptography`.
 
     References:
@@ -369,7 +367,7 @@ class NoiseStream(Uncopied):
         self._group = process_group
         self._world = processes(process_group)
         self._step = 0
-        self._whole = True  # False while a step is under way: its state would be half moved on
+        self._whole = True  # False during a step: its state would be partly updated
         self._closed = False
         self._process = os.getpid()
         check_agreement("the noise", self._describe(local=False), process_group)
@@ -380,19 +378,19 @@ class NoiseStream(Uncopied):
 
     @property
     def steps_taken(self) -> int:
-        """Rows drawn so far; the next one is row `steps_taken`."""
+        """Rows used so far; the next one is row `steps_taken`."""
         return self._step
 
     @property
     def steps_left(self) -> int:
-        """Rows that remain."""
+        """Number of rows that remain."""
         return self.n - self._step
 
     def step(self, clip_norm: float | None = None) -> list[Tensor]:
-        """The next row in float64, one tensor a parameter (a DTensor for a DTensor).
+        """The next row in float64, one tensor per parameter (a DTensor for a DTensor).
 
         Add it to a sum in float64 and round the result, as `torch.Tensor.add_` does on a float32 sum. A row
-        that is itself rounded to float32 has errors of 2^-24 of it, which C amplifies, and which no claim
+        that is itself rounded to float32 has a relative error of 2^-24, which C amplifies, and which no claim
         covers.
 
         Args:
@@ -402,10 +400,10 @@ class NoiseStream(Uncopied):
             Tensors on the parameters' devices; on the CPU for devices other than CPU and CUDA.
 
         Raises:
-            HorizonError: past the last step.
+            HorizonError: beyond the last step.
             NumericalError: if an earlier step was interrupted.
             UnsupportedCombinationError: in a process other than the one that made the stream, or once closed;
-                with a lattice, on which only a sum with its noise can be put.
+                with a lattice, to which only a sum with its noise can be rounded.
         """
         if self._lattice is not None:
             raise UnsupportedCombinationError(
@@ -422,19 +420,19 @@ class NoiseStream(Uncopied):
         ]
 
     def add_step(self, sums: Sequence[Tensor], clip_norm: float | None = None) -> None:
-        """Add the next row to `sums` in place: no memory beyond one chunk.
+        """Add the next row to `sums` in place, using no memory beyond one chunk.
 
-        The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is in
-        it, and after it was put on the lattice, if there is one.
+        The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is
+        added and, if there is a lattice, the result is rounded to it.
 
         Args:
-            sums: one tensor a parameter: its local shape and device, contiguous; float64, or float32 where
+            sums: one tensor per parameter: its local shape and device, contiguous; float64, or float32 if
                 the parameter is not float64.
             clip_norm: of this step, > 0, with an AdaptiveClip; else None.
 
         Raises:
             InvalidParameterError: on a tensor that does not fit.
-            HorizonError: past the last step.
+            HorizonError: beyond the last step.
             NumericalError: if an earlier step was interrupted.
             UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
         """
@@ -457,7 +455,7 @@ class NoiseStream(Uncopied):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the remaining rows follow from, as plain data and tensors. Keep it secret."""
+        """Everything that determines the remaining rows, as plain data and tensors. Keep it secret."""
         self._check_whole()
         return {
             "format": FORMAT,
@@ -470,23 +468,23 @@ class NoiseStream(Uncopied):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` was taken, bit for bit. Only a stream that drew nothing yet can.
+        """Continue from `state`, bit for bit. Only for a stream that has used no row yet.
 
-        The generator is that of the state where this stream was made with None; "secure" goes on from every
-        state of the cipher without a lattice, and any other generator from its own alone.
+        The generator is that of the state if this stream was made with None; "secure" loads any
+        state of the cipher without a lattice, and any other generator only its own.
 
         Raises:
             CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
-                processes load different ones, or if the generators here draw other numbers; and for a state
-                of format 1, whose rows were formed in float32.
-            InvalidParameterError: if `state` is malformed, or the stream drew already.
-            UnsupportedCombinationError: if a live stream of this process draws from the key of the state.
+                processes load different ones, or if the generators here give other numbers; and for a state
+                of format 1, whose rows were computed in float32.
+            InvalidParameterError: if `state` is malformed, or the stream has already used a row.
+            UnsupportedCombinationError: if a live stream of this process uses the key of the state.
         """
         self._check_usable()
         if self._step:
             raise InvalidParameterError("stream", self, "fresh: to go back would use the same noise twice")
         before = self.generator
-        # A name that is not taken up is refused below.
+        # An unsupported name is refused below.
         self._use(named if (named := generator_of(state)) in self._taken_up else before)
         try:
             self._go_on(state)
@@ -496,16 +494,16 @@ class NoiseStream(Uncopied):
             raise
 
     def _go_on(self, state: dict[str, Any]) -> None:
-        """Take up a state with the generator that it names."""
+        """Load a state with the generator that it names."""
         step, key, vectors = checked_state(state, self._describe(local=True), self._rows.vectors, self.n)
         resumed = {"step": step, "key": list(key), "generator": self.generator}
         check_agreement("the resumed noise", resumed, self._group)
         previous = self._key
         hold_key(key, self)
-        self._whole = False  # who interrupts it must not get row 0 under the key of the state
+        self._whole = False  # an interrupt must not allow row 0 under the key of the state
         self._set_sources(key)
-        found = self._fingerprints()
-        if found != state["fingerprints"]:
+        fingerprints = self._fingerprints()
+        if fingerprints != state["fingerprints"]:
             self._key = previous
             release_key(key, self)
             hold_key(previous, self)
@@ -514,7 +512,7 @@ class NoiseStream(Uncopied):
                 "the generators here draw other numbers than those of the state (another kind of device, or "
                 "another release of numpy or torch)",
                 claimed=state["fingerprints"],
-                recomputed=found,
+                recomputed=fingerprints,
             )
         if key != previous:
             release_key(previous, self)
@@ -524,22 +522,22 @@ class NoiseStream(Uncopied):
         self._whole = True
 
     def close(self) -> None:
-        """End the stream: it makes no more rows, and another one may go on from its state or its seed.
+        """End the stream: it makes no more rows, and another stream may use its state or its seed.
 
-        A stream that nothing refers to any more is closed by itself.
+        A stream without references is closed automatically.
         """
         self._closed = True
         release_key(self._key, self)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) that follows from the key: names the noise of a run without giving it away.
+        """SHA-256 (hex) derived from the key: identifies the noise of a run without revealing it.
 
         A key from the operating system cannot be guessed from it; one from a short seed can (`seeded`).
         """
         return hashlib.sha256("".join(self._fingerprints()).encode()).hexdigest()
 
     def derived_secret(self, use: str) -> bytes:
-        """32 bytes that follow from the key and a word, and tell nothing of the key, the noise or each other.
+        """32 bytes derived from the key and a word, which reveal nothing of the key, the noise or each other.
 
         As secret as the noise, and the same after `load_state_dict`.
         """
@@ -553,10 +551,8 @@ class NoiseStream(Uncopied):
             f"mode={self.mode.name}, step={self._step} of {self.n}, parameters={len(self._slots)})"
         )
 
-    # ---- the inside
-
     def _scales_of(self, clip_norm: float | None) -> list[float] | None:
-        """What the rows of a step are multiplied by: gradients with its clip norm, the count with 1."""
+        """Factors of the rows of a step: its clip norm for gradients, and 1 for the count."""
         if self._adaptive != (clip_norm is not None):
             accepted = "given at every step" if self._adaptive else "None, as it was given for all steps"
             raise InvalidParameterError("clip_norm", clip_norm, accepted)
@@ -566,7 +562,7 @@ class NoiseStream(Uncopied):
         return [norm] * (len(self._slots) - 1) + [1.0]
 
     def _advance(self, emit: Callable[[Slot, int, Tensor], object], scales: list[float] | None) -> None:
-        """Hand every chunk of the next row to `emit`, then count the step."""
+        """Pass every chunk of the next row to `emit`, then count the step."""
         self._check_usable()
         if self._step >= self.n:
             raise HorizonError(self._step, self.n)
@@ -587,11 +583,11 @@ class NoiseStream(Uncopied):
     def _check_whole(self) -> None:
         if not self._whole:
             raise NumericalError(
-                f"step {self._step} of the noise was interrupted: go on from the last saved state"
+                f"step {self._step} of the noise was interrupted: resume from the last saved state"
             )
 
     def _use(self, generator: str) -> None:
-        """Make the rows from this generator, from the first step on."""
+        """Compute the rows with this generator, from the first step on."""
         self.generator = generator
         self._lattice = Lattice(self._claim.strategy, self._factors) if generator == ON_LATTICE else None
         wide = None if generator == PHILOX else torch.float64
@@ -620,12 +616,12 @@ class NoiseStream(Uncopied):
         return [source.fingerprint() for source in self._sources.values()]
 
     def _describe(self, *, local: bool) -> dict[str, Any]:
-        """What must not change over a run, and (but for `local`) between processes."""
+        """Settings that must not change during a run, and (except with `local`) between processes."""
         return {
             "claim": self._claim.fingerprint(),
             "clip_norms": self._clip_norms,
             "mode": self.mode.value,
             "layout": [slot.describe() if local else list(slot.shape) for slot in self._slots],
-            # States of Philox are those of versions that had nothing else.
+            # States of Philox are compatible with older versions, which had no other generator.
             **({} if self.generator == PHILOX else {"generator": self.generator}),
         }

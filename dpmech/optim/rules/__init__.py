@@ -1,4 +1,4 @@
-"""Update rules for private gradients, and what measures them."""
+"""Update rules for private gradients, and their diagnostics."""
 
 from dpmech.optim.rules.adam import AdamBC
 from dpmech.optim.rules.base import SignSGD

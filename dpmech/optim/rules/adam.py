@@ -1,4 +1,4 @@
-"""Adam for private gradients: the noise's share of the second moment is subtracted, or only floored."""
+"""Adam for private gradients: the noise variance is subtracted from the second moment, or only floored."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from dpmech.optim.rules.base import (
 
 
 class AdamBC(Rule):
-    r"""Adam whose second moment has the variance of the privacy noise taken out.
+    r"""Adam with the variance of the privacy noise subtracted from the second moment.
 
     With bias-corrected moments m and v of the private gradients and the bias-corrected average Phi of the
     noise variances Phi_t of the steps so far (same beta_2) one step is
@@ -29,14 +29,14 @@ class AdamBC(Rule):
         p <- p - lr m / (sqrt(max(v - Phi, floor)) + eps).
 
     E[v] = v_true + Phi for gradients that do not depend on past noise, correlated noise included; so the
-    corrected second moment is unbiased wherever the floor does not bind. In training with correlated noise
-    the gradient depends on past noise, and a cross term stays: on a quadratic of curvature h under SGD with
-    LambdaCGD noise, 2 lr h lam (sigma clip_norm / batch_size)^2 a step.
+    corrected second moment is unbiased except where the floor applies. In training with correlated noise
+    the gradient depends on past noise, which leaves a cross term: on a quadratic of curvature h under SGD
+    with LambdaCGD noise, 2 lr h lam (sigma clip_norm / batch_size)^2 per step.
 
     Without noise (phi = 0) and with floor = 0 it is torch's Adam, or AdamW with the default decay.
 
     `subtract_noise=False` with a floor is the floor-only control, with `floor=0.0` DP-Adam (DP-AdamW), and
-    with `low_pass` on top DP-Adam with a low-pass first moment.
+    with `low_pass` in addition DP-Adam with a low-pass first moment.
 
     Args:
         params: parameters or groups, as for any torch optimizer.
@@ -44,18 +44,18 @@ class AdamBC(Rule):
         betas: averaging constants of the first and the second moment, each in [0, 1).
         eps: added to the root, >= 0, in units of the gradient.
         floor: smallest corrected second moment, >= 0, in units of the gradient squared. Where the noise
-            dominates, about half of the coordinates fall below it and step by lr m / sqrt(floor): it acts
-            as a learning rate, so choose it near Phi. The default is the smallest that the paper reports.
+            dominates, about half of the coordinates fall below it and move by lr m / sqrt(floor): it acts
+            as a learning rate, so choose it near Phi. The default is the smallest value in the paper.
         weight_decay: >= 0.
         decoupled_weight_decay: whether parameters shrink by lr weight_decay (AdamW, the default), or
-            weight_decay times the parameter joins the gradient (Adam). That term holds no noise.
+            weight_decay times the parameter is added to the gradient (Adam). That term contains no noise.
         subtract_noise: whether Phi is subtracted.
-        low_pass: constant in [0, 1) of a second average over m, bias-corrected as well; 0 is none.
+        low_pass: constant in [0, 1) of a second average over m, also bias-corrected; 0 disables it.
         maximize: whether to ascend.
 
     Raises:
-        InvalidParameterError: on a bad argument; at a step, where noise is subtracted with both floor and
-            eps at zero, which would divide by zero.
+        InvalidParameterError: on a bad argument; at a step, if noise is subtracted with floor = eps = 0,
+            which would divide by zero.
 
     References:
         noise_share ov.thm1, ov.thm3.i, ov.thm3.rem.floor; Tang et al. 2024 (DP-AdamBC).
@@ -152,7 +152,7 @@ def adam_step(
 
     if subtract_noise and floor == 0.0 and eps == 0.0 and any(state["phi_average"] > 0.0 for state in states):
         raise InvalidParameterError("(floor, eps)", (floor, eps), "not both zero where noise is subtracted")
-    # All of it times the root of the debiasing factor, which the step's scale takes back: fewer passes.
+    # Everything is scaled by the root of the debiasing factor, undone in the step's scale: fewer passes.
     debias = [1.0 - beta2 ** state["step"] for state in states]
     roots = _without_noise(states, subtract_noise=subtract_noise)
     # At least the dtype's smallest normal number: a coordinate that never had a gradient gives 0 / tiny = 0.
@@ -169,12 +169,12 @@ def adam_step(
         torch._foreach_lerp_(smooth, torch._foreach_div(first, first_debias), 1.0 - low_pass)
         first = smooth
         first_debias = [1.0 - low_pass ** state["step"] for state in states]
-    scales = [-lr * math.sqrt(part) / one for part, one in zip(debias, first_debias, strict=True)]
+    scales = [-lr * math.sqrt(part) / factor for part, factor in zip(debias, first_debias, strict=True)]
     torch._foreach_addcdiv_(params, first, roots, scales)
 
 
 def _without_noise(states: list[dict[str, Any]], *, subtract_noise: bool) -> list[Tensor]:
-    """New tensors: second moments before debiasing, less the average of Phi where asked."""
+    """Second moments before debiasing, minus the average of Phi if requested; new tensors."""
     shares = [state["phi_average"] if subtract_noise else 0.0 for state in states]
     return list(torch._foreach_sub([state["exp_avg_sq"] for state in states], shares))
 
@@ -182,7 +182,7 @@ def _without_noise(states: list[dict[str, Any]], *, subtract_noise: bool) -> lis
 def corrected_second_moments(
     states: list[dict[str, Any]], beta2: float, *, subtract_noise: bool
 ) -> list[Tensor]:
-    """Bias-corrected second moments, less the bias-corrected average of Phi where asked; before any floor."""
+    """Bias-corrected second moments, minus the bias-corrected Phi average if requested; before any floor."""
     moments = _without_noise(states, subtract_noise=subtract_noise)
     torch._foreach_div_(moments, [1.0 - beta2 ** state["step"] for state in states])
     return moments

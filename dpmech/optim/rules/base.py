@@ -1,4 +1,4 @@
-"""What update rules share: gradients checked, Phi read, state that resumes bit for bit. And DP-SignSGD."""
+"""The base class of update rules: checked gradients, noise variance Phi, bit-exact resume. And DP-SignSGD."""
 
 import abc
 import dataclasses
@@ -15,12 +15,12 @@ from dpmech.guards import check_real
 
 @dataclasses.dataclass(frozen=True)
 class Members:
-    """The parameters of one group that have a gradient, and what belongs to each.
+    """The parameters of one group that have a gradient, with their gradients, noise variances and states.
 
     Attributes:
         params: the parameters.
-        grads: their gradients in the state's dtype, negated where the group maximizes.
-        phis: per-coordinate noise variance of this step's gradient, one float a parameter.
+        grads: their gradients in the state's dtype, negated if the group maximizes.
+        phis: per-coordinate noise variance of this step's gradient, one float for each parameter.
         states: the optimizer's state of each parameter.
     """
 
@@ -31,12 +31,12 @@ class Members:
 
 
 class Rule(torch.optim.Optimizer, abc.ABC):
-    """A torch optimizer that may know the variance of the noise in its gradients.
+    """A torch optimizer that can use the variance of the noise in its gradients.
 
-    `group["phi"]` is that variance, per coordinate of the mean gradient: a float, or a list of one float a
-    parameter. Whoever adds the noise writes it before each step; 0.0 means that there is none. State is kept
-    in float32, or in the parameter's own dtype where that is wider, and `load_state_dict` keeps it so
-    (torch casts state to the parameter's dtype, which loses bits of bfloat16 runs).
+    `group["phi"]` is that variance, per coordinate of the mean gradient: a float, or a list with one float
+    for each parameter. The code that adds the noise writes it before each step; 0.0 means no noise. State is
+    kept in float32, or in the parameter's dtype if that is wider, and `load_state_dict` preserves this
+    (torch casts state to the parameter's dtype, which loses bits in bfloat16 runs).
 
     Raises:
         InvalidParameterError: on a bad hyperparameter, a sparse or complex gradient, or a bad `phi`.
@@ -59,7 +59,7 @@ class Rule(torch.optim.Optimizer, abc.ABC):
         super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's stubs have two overloads for it
-        """Do one update; returns what the closure returned, or None without one."""
+        """Perform one update; returns the closure's result, or None without a closure."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -72,9 +72,9 @@ class Rule(torch.optim.Optimizer, abc.ABC):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what `state_dict` returned; every bit of the state is kept, and none of it is shared."""
+        """Load the output of `state_dict`; the state is copied, and every bit of it is preserved."""
         final: dict[str, Any] = {}
-        # Registered last, so that it sees what the caller's own hooks made of the dictionary.
+        # Registered last, so that it sees the dictionary as modified by the caller's hooks.
         handle = self.register_load_state_dict_pre_hook(lambda _, loaded: final.update(loaded))
         try:
             super().load_state_dict(state_dict)
@@ -107,12 +107,12 @@ class Rule(torch.optim.Optimizer, abc.ABC):
 
 
 def state_dtype(param: Tensor) -> torch.dtype:
-    """float32, or the parameter's dtype where that is wider."""
+    """float32, or the parameter's dtype if that is wider."""
     return torch.promote_types(param.dtype, torch.float32)
 
 
 def phis_of(group: Mapping[str, Any]) -> list[float]:
-    """`group["phi"]` as one checked float a parameter.
+    """`group["phi"]` as one checked float for each parameter.
 
     Raises:
         InvalidParameterError: unless it is finite and >= 0, and a list has the group's length.
@@ -131,20 +131,20 @@ def zeros_like_state(param: Tensor) -> Tensor:
 
 
 def apply_decay(params: list[Tensor], lr: float, weight_decay: float) -> None:
-    """Decoupled weight decay: every parameter times 1 - lr weight_decay."""
+    """Decoupled weight decay: multiply every parameter by 1 - lr weight_decay."""
     if weight_decay != 0.0:
         torch._foreach_mul_(params, 1.0 - lr * weight_decay)
 
 
 def check_common(group: Mapping[str, Any]) -> None:
-    """Check what all rules have: lr, weight_decay, maximize and phi."""
+    """Check the hyperparameters common to all rules: lr, weight_decay, maximize and phi."""
     check_real("lr", group["lr"], minimum=0.0)
     check_real("weight_decay", group["weight_decay"], minimum=0.0)
     check_flag("maximize", group["maximize"])
 
 
 def check_flag(name: str, value: object) -> bool:
-    """Return `value` if it is True or False."""
+    """Return `value` if it is a bool."""
     if not isinstance(value, bool):
         raise InvalidParameterError(name, value, "True or False")
     return value
@@ -162,16 +162,16 @@ def check_betas(name: str, value: object) -> tuple[float, float]:
 
 
 class SignSGD(Rule):
-    """p <- p - lr sign(m), with m the private gradient, or an exponential average of it.
+    """p <- p - lr sign(m), where m is the private gradient or its exponential average.
 
     Every coordinate moves by exactly lr (0 where m is 0), so noise changes directions but never the size of
     a step. A NaN or infinite gradient makes the coordinate NaN; torch's `sign` alone would turn NaN into 0.
-    AdamBC with betas (0, 0), floor = eps = 0 and `subtract_noise=False` makes the same steps.
+    AdamBC with betas (0, 0), floor = eps = 0 and `subtract_noise=False` takes the same steps.
 
     Args:
         params: parameters or groups, as for any torch optimizer.
         lr: learning rate, >= 0.
-        momentum: constant of the average, in [0, 1); 0 is DP-SignSGD, more is Signum.
+        momentum: constant of the average, in [0, 1); 0 is DP-SignSGD, a larger value is Signum.
         weight_decay: decoupled, >= 0.
         maximize: whether to ascend.
 
@@ -210,6 +210,6 @@ class SignSGD(Rule):
             torch._foreach_lerp_(directions, members.grads, 1.0 - group["momentum"])
         apply_decay(members.params, group["lr"], group["weight_decay"])
         updates = torch._foreach_sign(directions)
-        # sign(NaN) is 0 in torch; adding 0 times the direction brings it back.
+        # sign(NaN) is 0 in torch; adding 0 times the direction restores the NaN.
         torch._foreach_add_(updates, torch._foreach_mul(directions, 0.0))
         torch._foreach_add_(members.params, updates, alpha=-group["lr"])

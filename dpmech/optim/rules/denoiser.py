@@ -1,4 +1,4 @@
-r"""The random-matrix denoiser: private gradients of linear layers, shrunk towards their low-rank part."""
+r"""The random-matrix denoiser: shrinks private gradients of linear layers towards their low-rank part."""
 
 import math
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_real
 from dpmech.optim.rules.base import check_flag, phis_of
 
-# The paper's threshold: how far above the edge of pure noise the top singular value must lie.
+# The paper's threshold: the top singular value must exceed the edge of pure noise by this factor.
 THRESHOLD = 1.02
 
 
@@ -23,26 +23,28 @@ def denoise_matrices(
     threshold: float = THRESHOLD,
     norm_correction: bool = True,
 ) -> Tensor:
-    r"""Shrink the singular values of noisy matrices optimally, and keep their norms.
+    r"""Shrink the singular values of noisy matrices optimally, preserving their norms.
 
-    With entrywise noise of standard deviation s, pure noise has singular values up to about the edge
-    s (sqrt m + sqrt n). A matrix whose largest one is below threshold times the edge is returned as it is.
-    In the others each y above the edge becomes sqrt((y^2 - s^2 (m + n))^2 - 4 m n s^4) / y, the Frobenius
-    optimum for a low-rank signal, the rest becomes 0, and the whole is rescaled to its old norm.
+    With entrywise noise of standard deviation s, the singular values of pure noise reach about the edge
+    s (sqrt m + sqrt n). A matrix whose largest singular value is below threshold times the edge is returned
+    unchanged. In other matrices each y above the edge becomes sqrt((y^2 - s^2 (m + n))^2 - 4 m n s^4) / y,
+    the Frobenius optimum for a low-rank signal; the rest become 0, and the matrix is rescaled to its old
+    norm.
 
-    The edge and the shrinkage are asymptotic: a top singular value of pure noise passes 1.02 edges in about
-    0.8 % of 16 x 768 matrices, and a signal barely above the edge may come out worse than it went in.
+    The edge and the shrinkage are asymptotic: a top singular value of pure noise exceeds 1.02 edges in about
+    0.8 % of 16 x 768 matrices, and the result can be worse than the input if the signal is barely above the
+    edge.
 
     Args:
         matrices: shape (..., m, n), a floating-point dtype.
         stddev: s >= 0: a number, or a tensor of shape (...). It is sqrt(Phi_t).
         threshold: >= 1.
-        norm_correction: whether to rescale, so that better cosines of all layers mean a better cosine of the
-            whole gradient.
+        norm_correction: whether to rescale, so that a better cosine in every layer implies a better cosine of
+            the whole gradient.
 
     Returns:
-        A tensor of the same shape and dtype. The work is done in float64: one product and one
-        eigendecomposition of min(m, n) x min(m, n) for each matrix, in batches.
+        A tensor of the same shape and dtype. Computed in float64: one product and one
+        eigendecomposition of min(m, n) x min(m, n) per matrix, batched.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -61,10 +63,10 @@ def denoise_matrices(
     tall = matrices.shape[-2] > matrices.shape[-1]
     wide = (matrices.mT if tall else matrices).double()
     rows, columns = wide.shape[-2:]
-    # In units of the largest entry, whose square can neither overflow nor vanish.
+    # In units of the largest entry, whose square can neither overflow nor underflow.
     unit = wide.abs().amax(dim=(-2, -1))
     if not bool(torch.isfinite(unit).all()):
-        raise NumericalError("a gradient to denoise holds a NaN or an infinity")
+        raise NumericalError("a gradient to denoise contains a NaN or an infinity")
     safe = torch.where(unit > 0.0, unit, 1.0)
     wide = wide / safe[..., None, None]
     variance = ((scale / safe) ** 2)[..., None]
@@ -99,14 +101,14 @@ def attach_denoiser(
 ) -> RemovableHandle:
     """Denoise the private gradients of an optimizer's matrices just before each of its steps.
 
-    It is post-processing of what was released, so it costs no privacy; it works with every torch optimizer,
-    as the one inside a PrivateOptimizer. The noise's variance is read from `group["phi"]`, matrices of one
-    shape are done in one batch, and state dicts, schedulers and param groups are untouched.
+    This post-processes released gradients, so it has no privacy cost; it works with any torch optimizer
+    inside a PrivateOptimizer. The noise variance is read from `group["phi"]`, matrices of one
+    shape are processed in one batch, and state dicts, schedulers and param groups are not changed.
 
     Args:
-        optimizer: the inner optimizer, never the private wrapper: its gradients must hold their noise.
-        params: which parameters; None is every parameter of exactly two dimensions. Leave embeddings out:
-            their gradients are no low-rank signal plus noise.
+        optimizer: the inner optimizer, not the private wrapper: its gradients must already contain the noise.
+        params: parameters to denoise; None is every parameter with exactly two dimensions. Exclude
+            embeddings: their gradients are not a low-rank signal plus noise.
         threshold: see `denoise_matrices`.
         norm_correction: see `denoise_matrices`.
 
@@ -145,19 +147,19 @@ def attach_denoiser(
 
 
 def _chosen(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> frozenset[int]:
-    """Identities of the chosen parameters, which the optimizer keeps alive."""
+    """Identities of the chosen parameters; the optimizer keeps these parameters alive."""
     held = {id(param) for group in optimizer.param_groups for param in group["params"]}
     chosen = list(params)
     for param in chosen:
         if id(param) not in held or param.ndim != 2:
-            raise InvalidParameterError("params", tuple(param.shape), "matrices that the optimizer holds")
+            raise InvalidParameterError("params", tuple(param.shape), "matrices held by the optimizer")
     return frozenset(id(param) for param in chosen)
 
 
 def _denoise_gradients(
     optimizer: torch.optim.Optimizer, chosen: frozenset[int] | None, gate: float, *, keep_norm: bool
 ) -> None:
-    found: dict[tuple[int, int, torch.dtype, torch.device], list[tuple[Tensor, float]]] = {}
+    stacks: dict[tuple[int, int, torch.dtype, torch.device], list[tuple[Tensor, float]]] = {}
     for group in optimizer.param_groups:
         if "phi" not in group:
             raise InvalidParameterError("group['phi']", None, "written before each step, by PrivateOptimizer")
@@ -170,8 +172,8 @@ def _denoise_gradients(
                 raise InvalidParameterError("gradient", param.grad.layout, "dense (torch.strided)")
             rows, columns = param.shape
             key = (min(rows, columns), max(rows, columns), param.grad.dtype, param.grad.device)
-            found.setdefault(key, []).append((param.grad, phi))
-    for (short, _, _, _), entries in found.items():
+            stacks.setdefault(key, []).append((param.grad, phi))
+    for (short, _, _, _), entries in stacks.items():
         batch = torch.stack([grad if grad.shape[0] == short else grad.mT for grad, _ in entries])
         stddev = torch.tensor(
             [math.sqrt(phi) for _, phi in entries], dtype=torch.float64, device=batch.device
@@ -182,13 +184,13 @@ def _denoise_gradients(
 
 
 def _deviations(stddev: float | Tensor, matrices: Tensor) -> Tensor:
-    """Standard deviations in float64, of the batch's shape."""
+    """Standard deviations in float64, with the batch shape of the matrices."""
     if not isinstance(stddev, Tensor):
         value = check_real("stddev", stddev, minimum=0.0)
         return torch.full(matrices.shape[:-2], value, dtype=torch.float64, device=matrices.device)
     values = stddev.to(device=matrices.device, dtype=torch.float64)
     if values.shape != matrices.shape[:-2] or not bool((torch.isfinite(values) & (values >= 0.0)).all()):
         raise InvalidParameterError(
-            "stddev", stddev, f"a number >= 0, or finite ones of shape {tuple(matrices.shape[:-2])}"
+            "stddev", stddev, f"a number >= 0, or finite values >= 0 of shape {tuple(matrices.shape[:-2])}"
         )
     return values

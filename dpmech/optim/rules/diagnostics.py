@@ -1,4 +1,4 @@
-"""What to log of a private run: from released quantities for free, from clean gradients only on demand."""
+"""Diagnostics of a private run: free for released quantities; clean gradients need explicit permission."""
 
 import dataclasses
 import math
@@ -24,18 +24,18 @@ BLOCK = 256
 
 
 def momentum_noise_ratios(strategy: Strategy, momentum: float, *, nesterov: bool = False) -> FloatArray:
-    r"""Variance of the noise in a momentum buffer over that in the gradient of the same step.
+    r"""Ratio of the noise variance in a momentum buffer to that in the gradient of the same step.
 
-    The buffer M_t = sum over s <= t of momentum^(t - s) g_s carries per coordinate the variance
+    The buffer M_t = sum over s <= t of momentum^(t - s) g_s has the per-coordinate noise variance
     (sigma clip_norm / batch_size)^2 ||w_t^T C^-1||^2, w_t[s] = momentum^(t - s), and the gradient Phi_t =
     (sigma clip_norm / batch_size)^2 ||C^-1[t, :]||^2. The ratio depends on neither sigma nor the clip norm.
-    For Identity it is (1 - momentum^(2 (t + 1))) / (1 - momentum^2); with correlated noise it may be far
-    less. Exact up to rounding; O(n) for Toeplitz strategies, O(n^2) otherwise.
+    For Identity it is (1 - momentum^(2 (t + 1))) / (1 - momentum^2); with correlated noise it can be much
+    smaller. Exact up to rounding; O(n) for Toeplitz strategies, O(n^2) otherwise.
 
     Args:
-        strategy: C, over as many steps as will be run.
+        strategy: C, over at least the number of steps of the run.
         momentum: in [0, 1).
-        nesterov: the direction g_t + momentum M_t instead of M_t.
+        nesterov: use the direction g_t + momentum M_t instead of M_t.
 
     Returns:
         Ratios of variances, shape (n,), for `Muon(noise_ratios=...)`.
@@ -72,21 +72,21 @@ def _direction(rows: FloatArray, beta: float, *, nesterov: bool) -> FloatArray:
     return rows + beta * buffer if nesterov else buffer
 
 
-# Rows of C^-1 that effective_degrees may hold at once.
+# Largest number of rows of C^-1 that effective_degrees holds at once.
 MAXIMUM_STEP = 8192
 
 
 @dataclasses.dataclass(frozen=True)
 class NoiseShare:
-    """The share of privacy noise in Adam's second moment.
+    """The noise share of Adam's second moment.
 
     Attributes:
-        rho: Phi / median(v), times the median over the mean of the chi-square law that v follows: about 1
-            where there is only noise. An estimate, approximate where gradients carry signal.
+        rho: Phi / median(v), times the median over the mean of the chi-square distribution of v: about 1
+            for pure noise. An estimate, approximate if gradients contain signal.
         rho_raw: Phi / median(v), which exceeds 1 on pure noise early in a run.
-        rho_mean: Phi / mean(v), without median bias, but ruled by the largest coordinates.
+        rho_mean: Phi / mean(v), without median bias, but dominated by the largest coordinates.
         stderr: standard error of `rho` on pure noise, from the number of coordinates.
-        coordinates: how many.
+        coordinates: number of coordinates.
     """
 
     rho: float
@@ -98,11 +98,11 @@ class NoiseShare:
 
 @dataclasses.dataclass(frozen=True)
 class Alignment:
-    """Cosines with the clean gradient, one a matrix.
+    """Cosines with the clean gradient, one for each matrix.
 
     Attributes:
-        momentum: that of the noisy momentum.
-        orthogonalized: that of its exact polar factor.
+        momentum: cosine of the noisy momentum.
+        orthogonalized: cosine of its exact polar factor.
     """
 
     momentum: tuple[float, ...]
@@ -118,8 +118,8 @@ def effective_degrees(beta2: float, step: int, *, strategy: Strategy | None = No
 
     Args:
         beta2: in [0, 1).
-        step: updates so far, >= 1 (with a strategy, at most its n and 8192).
-        strategy: C; None is independent noise of constant variance.
+        step: number of updates so far, >= 1 (with a strategy, at most its n and 8192).
+        strategy: C; None means independent noise of constant variance.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -149,16 +149,17 @@ def effective_degrees(beta2: float, step: int, *, strategy: Strategy | None = No
 
 
 def noise_share(optimizer: torch.optim.Optimizer, *, strategy: Strategy | None = None) -> NoiseShare:
-    """The diagnostic rho of an AdamBC (any of its settings), from its state after at least one step.
+    """The noise share rho of an AdamBC (with any settings), from its state after at least one step.
 
-    Post-processing of what was released, so it costs no privacy.
+    Post-processing of released gradients, so it has no privacy cost.
 
     Args:
         optimizer: an AdamBC.
-        strategy: C, where the noise is correlated between steps: it scatters the second moment more.
+        strategy: C, if the noise is correlated between steps, which increases the variance of the second
+            moment.
 
     Raises:
-        InvalidParameterError: if no parameter has been updated under noise, or on another optimizer.
+        InvalidParameterError: if no parameter has been updated under noise, or for another optimizer.
 
     References:
         noise_share ov.thm3.def, ov.thm1.var.
@@ -173,7 +174,7 @@ def noise_share(optimizer: torch.optim.Optimizer, *, strategy: Strategy | None =
             if phi == 0.0 or values.numel() == 0:
                 continue
             freedom = effective_degrees(beta2, state["step"], strategy=strategy)
-            # Of each coordinate's own noise: groups and clip norms may differ.
+            # Relative to each coordinate's noise variance: groups and clip norms may differ.
             ratios.append(values.flatten().double() / phi)
             debiased.append(ratios[-1] / _median_over_mean(freedom))
             noise += phi * values.numel()
@@ -189,13 +190,13 @@ def noise_share(optimizer: torch.optim.Optimizer, *, strategy: Strategy | None =
 
 
 def clamp_fraction(optimizer: torch.optim.Optimizer) -> float:
-    """Share of coordinates whose corrected second moment lies below the floor of an AdamBC.
+    """Fraction of coordinates whose corrected second moment is below the floor of an AdamBC.
 
     Near 1 the rule is SGD with momentum and the fixed rate lr / sqrt(floor). Pure noise alone gives about
-    one half, so one half is no sign of signal. Costs no privacy.
+    one half, so a value near one half does not indicate signal. It has no privacy cost.
 
     Raises:
-        InvalidParameterError: before the first step, or on another optimizer.
+        InvalidParameterError: before the first step, or for another optimizer.
 
     References:
         noise_share ov.thm3.ii, ov.thm3.rem.floor.
@@ -213,26 +214,26 @@ def clamp_fraction(optimizer: torch.optim.Optimizer) -> float:
 
 
 def muon_quality(optimizer: Muon) -> tuple[float, ...]:
-    """Nuclear alignment <M, O> / ||M||_* of each matrix of a Muon: 1 where O is the polar factor of M.
+    """Nuclear alignment <M, O> / ||M||_* of each matrix of a Muon: 1 if O is the polar factor of M.
 
-    O is `orthogonalize` of the momentum M, without bias correction. The nuclear norm weighs singular values
-    by their size, where the operator-norm error counts the smallest one alone. Costs no privacy. A zero
-    momentum gives 0.
+    O is `orthogonalize` of the momentum M, without bias correction. The nuclear norm weights singular values
+    by their size, whereas the operator-norm error depends on the smallest one only. It has no privacy cost.
+    A zero momentum gives 0.
 
     Raises:
-        InvalidParameterError: before the first step, or on another optimizer.
+        InvalidParameterError: before the first step, or for another optimizer.
 
     References:
         muon muon.lem3_3.
     """
-    found = []
+    alignments = []
     for group, matrix in _muon_momenta(optimizer):
         output = orthogonalize(
             matrix, coefs=group["coefs"], steps=group["steps"], shrink_only=group["shrink_only"]
         )
         nuclear = float(torch.linalg.matrix_norm(matrix, ord="nuc"))
-        found.append(0.0 if nuclear == 0.0 else float((matrix * output).sum()) / nuclear)
-    return tuple(found)
+        alignments.append(0.0 if nuclear == 0.0 else float((matrix * output).sum()) / nuclear)
+    return tuple(alignments)
 
 
 def muon_alignment(
@@ -242,9 +243,9 @@ def muon_alignment(
 
     Args:
         optimizer: a Muon after at least one step.
-        clean_gradients: one a Muon matrix, in its order and shape: not released, hence not private.
-        allow_non_private_metrics: must be True where `phi` > 0. The result is then outside every guarantee:
-            it must not be published, nor steer training.
+        clean_gradients: one per Muon matrix, in its order and shape: not released, hence not private.
+        allow_non_private_metrics: must be True if any `phi` > 0. No guarantee then covers the result:
+            it must not be published or used to steer training.
 
     Raises:
         InvalidParameterError: without that permission, or on a bad argument.
@@ -274,15 +275,15 @@ def denoiser_improvement(
     threshold: float = THRESHOLD,
     allow_non_private_metrics: bool = False,
 ) -> tuple[float, ...]:
-    """Per layer: cosine of the denoised with the clean gradient, less that of the noisy one.
+    """Per layer: cosine of the denoised and the clean gradient, minus that of the noisy and the clean one.
 
     Args:
         noisy: private gradients of linear layers, matrices.
         clean: the clipped gradients before noise, of the same shapes: not private.
         stddevs: sqrt(Phi_t) of each layer.
         threshold: see `denoise_matrices`.
-        allow_non_private_metrics: must be True where any stddev > 0. The result is then outside every
-            guarantee: it must not be published, nor steer training.
+        allow_non_private_metrics: must be True if any stddev > 0. No guarantee then covers the result:
+            it must not be published or used to steer training.
 
     Raises:
         InvalidParameterError: without that permission, or on a bad argument.
@@ -293,15 +294,15 @@ def denoiser_improvement(
     deviations = [check_real("stddevs", value, minimum=0.0) for value in stddevs]
     if not len(noisy) == len(clean) == len(deviations):
         raise InvalidParameterError(
-            "(noisy, clean, stddevs)", (len(noisy), len(clean), len(deviations)), "of one length"
+            "(noisy, clean, stddevs)", (len(noisy), len(clean), len(deviations)), "of equal length"
         )
     _check_permission(private=any(deviations), allowed=allow_non_private_metrics)
-    found = []
+    gains = []
     for private, target, deviation in zip(noisy, clean, deviations, strict=True):
         cleaned = denoise_matrices(private, deviation, threshold=threshold)
         reference = _as_matrix(target, private)
-        found.append(_cosine(cleaned, reference) - _cosine(private, reference))
-    return tuple(found)
+        gains.append(_cosine(cleaned, reference) - _cosine(private, reference))
+    return tuple(gains)
 
 
 def _check_permission(*, private: bool, allowed: bool) -> None:
@@ -329,16 +330,16 @@ def _muon_momenta(optimizer: Muon) -> list[tuple[dict[str, Any], Tensor]]:
     """(group, momentum as a matrix) of every matrix of a Muon."""
     if not isinstance(optimizer, Muon):
         raise InvalidParameterError("optimizer", type(optimizer).__name__, "a Muon")
-    found = [
+    momenta = [
         (group, optimizer.state[param]["momentum_buffer"].flatten(1))
         for group in optimizer.param_groups
         if group["use_muon"]
         for param in group["params"]
         if "momentum_buffer" in optimizer.state.get(param, {})
     ]
-    if not found:
+    if not momenta:
         raise InvalidParameterError("optimizer", optimizer, "a Muon that has made a step on a matrix")
-    return found
+    return momenta
 
 
 def _as_matrix(clean: Tensor, like: Tensor) -> Tensor:
@@ -349,12 +350,12 @@ def _as_matrix(clean: Tensor, like: Tensor) -> Tensor:
 
 
 def _cosine(first: Tensor, second: Tensor) -> float:
-    """Cosine of the angle between two tensors; 0 where one of them is zero."""
+    """Cosine of the angle between two tensors; 0 if one of them is zero."""
     a, b = first.flatten().double(), second.flatten().double()
     norms = float(a.norm() * b.norm())
     return 0.0 if norms == 0.0 else float(a @ b) / norms
 
 
 def _median_over_mean(degrees: float) -> float:
-    """Median of a chi-square law over its mean."""
+    """Median of a chi-square distribution over its mean."""
     return float(scipy.stats.chi2.ppf(0.5, degrees)) / degrees

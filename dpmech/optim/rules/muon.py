@@ -23,7 +23,7 @@ from dpmech.optim.rules.base import (
     zeros_like_state,
 )
 
-# a + b l + c l^2 with Jordan's (3.4445, -4.7750, 2.0315), in powers of (1 - l).
+# a + b l + c l^2 with Jordan's (3.4445, -4.7750, 2.0315), expanded in powers of (1 - l).
 QUINTIC_COEFS: tuple[float, float, float] = (3.4445 - 4.7750 + 2.0315, 4.7750 - 2 * 2.0315, 2.0315)
 MAXIMUM_DEGREE = 12
 MAXIMUM_STEPS = 100
@@ -33,13 +33,13 @@ def taylor_coefs(kappa: int) -> tuple[float, ...]:
     r"""Coefficients of p_kappa, the degree-kappa Taylor polynomial of l^(-1/2) at 1, in powers of (1 - l).
 
     p_kappa(l) = sum over s <= kappa of C(2s, s) / 4^s (1 - l)^s. On [0, 1] it satisfies
-    0 <= 1 - l p_kappa(l)^2 <= (1 - l)^(kappa + 1), so no singular value ever passes 1.
+    0 <= 1 - l p_kappa(l)^2 <= (1 - l)^(kappa + 1), so no singular value exceeds 1.
 
     Args:
         kappa: degree, in [1, 12].
 
     Raises:
-        InvalidParameterError: on a bad degree.
+        InvalidParameterError: if the degree is out of range.
 
     Examples:
         >>> taylor_coefs(2)
@@ -60,21 +60,21 @@ def orthogonalize(
     shrink_only: bool = False,
     compute_dtype: torch.dtype | None = None,
 ) -> Tensor:
-    r"""The polar factors of a batch of matrices, approximately: `steps` times Y <- p(Y Y^T) Y.
+    r"""Approximate polar factors of a batch of matrices: `steps` iterations of Y <- p(Y Y^T) Y.
 
-    The start is each matrix over its Frobenius norm, transposed where it is tall. With `taylor_coefs(kappa)`
-    the operator norm stays at most 1 and the distance to the polar factor U V^T is at most
-    1 - sqrt(1 - (1 - x^2)^((kappa + 1)^steps)) in operator norm, x the smallest non-zero singular value of
-    the start. `QUINTIC_COEFS`, the usual polynomial of Muon, grows small singular values faster, passes 1,
-    does not converge, and no such bound covers it.
+    The iteration starts at each matrix divided by its Frobenius norm, transposed if tall. With
+    `taylor_coefs(kappa)` the operator norm stays at most 1 and the distance to the polar factor U V^T is at
+    most 1 - sqrt(1 - (1 - x^2)^((kappa + 1)^steps)) in operator norm, x the smallest non-zero singular value
+    of the start. `QUINTIC_COEFS`, Muon's usual polynomial, makes small singular values grow faster, but
+    exceeds 1 and does not converge; this bound does not hold for it.
 
     Args:
         matrices: shape (..., m, n), a floating-point dtype; a zero matrix gives zero.
-        coefs: those of p in powers of (1 - l), at least two.
+        coefs: coefficients of p in powers of (1 - l), at least two.
         steps: in [0, 100].
-        shrink_only: divide by max(1, Frobenius norm), as the paper's Algorithm 1 prints it. Then the result
-            depends on the scale of the gradient, and small matrices are hardly orthogonalized at all.
-        compute_dtype: that of the products, such as torch.bfloat16; None is the matrices' own.
+        shrink_only: divide by max(1, Frobenius norm), as in the paper's Algorithm 1. The result then
+            depends on the scale of the gradient, and small matrices are hardly orthogonalized.
+        compute_dtype: dtype of the products, such as torch.bfloat16; None is the dtype of the matrices.
 
     Returns:
         A tensor of the same shape and dtype.
@@ -100,7 +100,7 @@ def orthogonalize(
     identity = torch.eye(y.shape[-2], dtype=y.dtype, device=y.device).expand(len(y), -1, -1)
     for _ in range(count):
         rest = torch.baddbmm(identity, y, y.mT, alpha=-1.0)
-        # Horner in the rest 1 - l: it is small once the iteration has converged.
+        # Horner's scheme in 1 - l, which is small once the iteration has converged.
         factor = series[-1] * rest
         for coef in series[-2:0:-1]:
             factor = torch.baddbmm(rest, rest, factor, beta=coef)
@@ -128,22 +128,22 @@ def _normalized(batch: Tensor, *, shrink_only: bool) -> Tensor:
     return scaled / norms.clamp_min(tiny)
 
 
-# Phi counts as constant within this: it comes from the same float64 arithmetic at every step.
+# Phi counts as constant within this tolerance: it comes from the same float64 arithmetic at every step.
 CONSTANT_RTOL = 1e-9
 
 
 class MuonScale(enum.Enum):
-    """What an orthogonalized update of an m x n parameter is multiplied by."""
+    """Factor that multiplies an orthogonalized update of an m x n parameter."""
 
     NONE = "none"
     """1, as in the paper."""
     RECTANGULAR = "rectangular"
     """sqrt(max(1, m / n)), the default of torch.optim.Muon."""
     MATCH_RMS = "match_rms"
-    """0.2 sqrt(max(m, n)), for updates of about the size that Adam makes."""
+    """0.2 sqrt(max(m, n)), for updates of about the size of Adam's."""
 
     def factor(self, rows: int, columns: int) -> float:
-        """The factor for a shape."""
+        """Return the factor for a shape."""
         if self is MuonScale.RECTANGULAR:
             return math.sqrt(max(1.0, rows / columns))
         return 0.2 * math.sqrt(max(rows, columns)) if self is MuonScale.MATCH_RMS else 1.0
@@ -152,21 +152,21 @@ class MuonScale(enum.Enum):
 class Muon(Rule):
     r"""Muon on private gradients: M <- momentum M + g, then p <- p - lr scale Q(M).
 
-    Q is `orthogonalize`. Matrices of one shape (or its transpose) are done in one batch. Tensors of more
+    Q is `orthogonalize`. Matrices of one shape (or its transpose) are processed in one batch. Tensors of more
     than two dimensions count as matrices (first dimension) x (the rest); scalars and vectors are updated by
-    Adam. A given group is split accordingly into one with `use_muon=True` and one with `use_muon=False`, so
-    `param_groups` may be longer than what was passed; set `use_muon` to decide for a group yourself (for
-    embeddings and output layers, say False).
+    Adam. Each group is split accordingly into one with `use_muon=True` and one with `use_muon=False`, so
+    `param_groups` can be longer than the list passed in; set `use_muon` to decide for a group explicitly
+    (False is advised for embeddings and output layers).
 
     **DP-MuonBC** (`probes` > 0). Q is nonlinear, so noise of standard deviation rho in M biases its mean by
-    rho^2 / 2 times the Laplacian of Q. Each step draws `probes` Gaussian matrices U and takes
-    2 Q(M) - mean of (Q(M + rho U) + Q(M - rho U)) / 2, whose bias is -rho^4 / 4 times the bi-Laplacian: at a
-    fixed clipped path, where Q is smooth. Probes are independent of the data, so they cost no privacy; their
-    seed is no secret. A step costs 1 + 2 probes orthogonalizations.
+    rho^2 / 2 times the Laplacian of Q. Each step samples `probes` Gaussian matrices U and takes
+    2 Q(M) - mean of (Q(M + rho U) + Q(M - rho U)) / 2, whose bias is -rho^4 / 4 times the bi-Laplacian, at a
+    fixed clipped path and where Q is smooth. Probes are independent of the data, so they have no privacy cost
+    and their seed need not be secret. A step costs 1 + 2 probes orthogonalizations.
 
-    rho^2 is `noise_ratios[t]` times Phi_t (see `momentum_noise_ratios`, needed for correlated noise).
-    Without ratios the noise is taken to be independent between steps; as a check, a Phi that changes during
-    the run, which correlated noise nearly always shows by its second step, is refused.
+    rho^2 is `noise_ratios[t]` times Phi_t (see `momentum_noise_ratios`, required for correlated noise).
+    Without ratios the noise is assumed to be independent between steps; as a check, a Phi that changes during
+    the run is refused. Correlated noise nearly always changes Phi by its second step.
 
     Args:
         params: parameters or groups, as for any torch optimizer.
@@ -176,22 +176,23 @@ class Muon(Rule):
         coefs: Newton-Schulz polynomial: `taylor_coefs(kappa)` (the paper's, with a bound) or `QUINTIC_COEFS`.
         steps: Newton-Schulz steps, in [0, 100].
         scale: a MuonScale.
-        shrink_only: see `orthogonalize`; the default normalises, so that the scale of g does not matter.
+        shrink_only: see `orthogonalize`; by default matrices are normalized, and the scale of g has no
+            effect.
         weight_decay: decoupled, >= 0, for all tensors.
-        probes: antithetic pairs a step; 0 is DP-Muon.
-        probe_seed: integer in [0, 2^63); None draws one. It is stored in the state dict, so that a resumed
-            run draws the same probes.
-        noise_ratios: one positive number a step, or None.
+        probes: number of antithetic pairs per step; 0 is DP-Muon.
+        probe_seed: integer in [0, 2^63); None generates one. It is stored in the state dict, so that a
+            resumed run samples the same probes.
+        noise_ratios: one positive number for each step, or None.
         compute_dtype: of the matrix products, such as torch.bfloat16; None is float32 (float64 for float64).
         aux_lr: learning rate of Adam on the other tensors; None is `lr`.
-        aux_betas: its averaging constants.
-        aux_eps: its eps.
+        aux_betas: betas of that Adam.
+        aux_eps: eps of that Adam.
         maximize: whether to ascend.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: at a step, if Phi changed and no `noise_ratios` were given.
-        HorizonError: at a step, past the last of the `noise_ratios`.
+        UnsupportedCombinationError: at a step, if Phi changed and `noise_ratios` is None.
+        HorizonError: at a step beyond the length of `noise_ratios`.
 
     References:
         muon muon.alg1, muon.thm4_1, muon.lemC1.
@@ -245,7 +246,7 @@ class Muon(Rule):
         )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, split by what Muon can do unless it says `use_muon`."""
+        """Add a group, split into matrices and other tensors unless it sets `use_muon`."""
         group = dict(param_group)
         members = group["params"]
         if isinstance(members, Tensor):
@@ -254,7 +255,7 @@ class Muon(Rule):
             raise InvalidParameterError("params", "a set", "an ordered collection: state goes by position")
         members = list(members)
         group["params"] = members
-        # As plain data, so that torch.load(weights_only=True) takes the state dict.
+        # Plain data, so that torch.load(weights_only=True) accepts the state dict.
         if isinstance(group.get("scale"), MuonScale):
             group["scale"] = group["scale"].value
         if group.get("noise_ratios") is not None:
@@ -352,9 +353,9 @@ class Muon(Rule):
         if not math.isclose(phi, state["phi"], rel_tol=CONSTANT_RTOL):
             raise UnsupportedCombinationError(
                 f"the noise variance changed from {state['phi']:.6g} to {phi:.6g}, so the noise is not "
-                "independent and identical at every step, as probes without noise_ratios take it to be",
-                supported="Muon(noise_ratios=momentum_noise_ratios(strategy, momentum)) where noise is "
-                "correlated; where the clip norm moves (AdaptiveClip), a fixed one, or probes=0",
+                "independent and identical at every step, as probes without noise_ratios assume",
+                supported="Muon(noise_ratios=momentum_noise_ratios(strategy, momentum)) if the noise is "
+                "correlated; if the clip norm changes (AdaptiveClip), a fixed clip norm or probes=0",
             )
         beta = group["momentum"]
         ratio = _independent_ratio(beta, step)
@@ -376,7 +377,7 @@ class Muon(Rule):
 
         if deviations is None or not any(deviations):
             return output(batch)
-        # The first index tells the groups of a run apart, the last the batches of a group.
+        # The group's index separates the groups of a run, the last entry the batches of a group.
         place = next(i for i, other in enumerate(self.param_groups) if other is group)
         entropy = [group["probe_seed"], place, group["probe_calls"], where[0]]
         seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
@@ -393,9 +394,9 @@ def extrapolated(output: Callable[[Tensor], Tensor], batch: Tensor, probes: Iter
     """2 output(batch) - mean over probes U of (output(batch + U) + output(batch - U)) / 2.
 
     Args:
-        output: a map of batches of matrices to batches of their shape.
+        output: a map from batches of matrices to batches of the same shape.
         batch: shape (k, m, n).
-        probes: at least one, each of the batch's shape.
+        probes: at least one, each with the shape of the batch.
     """
     smoothed, count = torch.zeros_like(batch), 0
     for probe in probes:
@@ -427,14 +428,14 @@ def _matrix_shape(param: Tensor) -> tuple[int, int]:
 
 
 def _batches(directions: list[Tensor]) -> list[tuple[list[int], Tensor, dict[int, bool]]]:
-    """The directions stacked by shape, wide: (places, batch, whether each place was transposed)."""
-    found: dict[tuple[int, int, torch.dtype, torch.device], list[int]] = {}
+    """The directions stacked by shape, wide: (indices, batch, whether each was transposed)."""
+    by_shape: dict[tuple[int, int, torch.dtype, torch.device], list[int]] = {}
     for i, direction in enumerate(directions):
         rows, columns = _matrix_shape(direction)
         key = (min(rows, columns), max(rows, columns), direction.dtype, direction.device)
-        found.setdefault(key, []).append(i)
+        by_shape.setdefault(key, []).append(i)
     batches = []
-    for (short, _, _, _), where in found.items():
+    for (short, _, _, _), where in by_shape.items():
         tall = {i: directions[i].shape[0] != short for i in where}
         wide = [directions[i].reshape(_matrix_shape(directions[i])) for i in where]
         stack = torch.stack([w.mT if tall[i] else w for i, w in zip(where, wide, strict=True)])

@@ -1,4 +1,4 @@
-"""Training runs: model, loader and optimizer kept together, with checkpoints."""
+"""Training runs: the private model, loader and optimizer, and checkpoints of all three."""
 
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint

@@ -1,4 +1,4 @@
-"""Attributes: what modules hold beside parameters, buffers and parts, to be compared and put back."""
+"""Attributes: compare and restore the attributes of modules other than parameters, buffers and submodules."""
 
 import dataclasses
 import types
@@ -10,22 +10,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-# What torch keeps in every module, and Opacus in those that it has hooks on.
+# Attributes that torch sets in every module, and Opacus in modules with its hooks.
 _NOT_OWN = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
 _SIMPLE = (int, str, type(None), nn.Parameter, nn.Module)
-_LONGEST = 1000  # vocabularies and the like are not walked through
+_LONGEST = 1000  # longer containers, such as vocabularies, are not traversed
 
 
 class Attributes:
-    """The plain attributes of a model's modules as they are now: with what stands in containers and tensors.
+    """A snapshot of the plain attributes of a model's modules, including containers and tensors.
 
     Args:
         model: whose modules.
-        earlier: another reading of them, whose copies of tensors still hold where nobody wrote into them.
+        earlier: a previous snapshot, whose copies of unmodified tensors are reused.
     """
 
     def __init__(self, model: nn.Module, earlier: "Attributes | None" = None) -> None:
-        known = {id(one) for one in model.buffers()}
+        known = {id(buffer) for buffer in model.buffers()}
         copies = {} if earlier is None else earlier._copies
         self._copies: dict[int, tuple[Tensor, int, Tensor | None]] = {}
         self._all = {part: dict(vars(part)) for part in model.modules()}
@@ -43,7 +43,7 @@ class Attributes:
         return self._all.values()
 
     def changed(self, before: "Attributes", *, numbers: bool = True) -> dict[tuple[nn.Module, str], str]:
-        """Attributes whose tensors, or numbers with fractions, are others than before, with their names."""
+        """Attributes whose tensors or floats differ from before, with their names."""
         return {
             key: self._names[key]
             for key, kept in self._kept.items()
@@ -62,7 +62,7 @@ class Attributes:
         )
 
     def graphs(self) -> dict[str, Tensor]:
-        """Tensors that a backward pass may begin at, by name."""
+        """Tensors from which a backward pass can start, by name."""
         return {
             f"{self._names[key]} {place}": one
             for key, kept in self._kept.items()
@@ -71,28 +71,28 @@ class Attributes:
         }
 
     def put_back(self, keys: Iterable[tuple[nn.Module, str]] | None = None) -> None:
-        """Put back what has changed: in these attributes, or in all."""
+        """Restore these attributes, or all."""
         if keys is not None:
             for part, name in keys:
-                found = self._kept.get((part, name))
-                if found is not None:
-                    found.restored()
+                kept = self._kept.get((part, name))
+                if kept is not None:
+                    kept.restored()
                 if part in self._all and name in self._all[part]:
                     vars(part)[name] = self._all[part][name]
                 else:
                     vars(part).pop(name, None)
             return
-        for part, kept in self._all.items():
+        for part, values in self._all.items():
             now = vars(part)
-            for name in [name for name in now if name not in kept]:
+            for name in [name for name in now if name not in values]:
                 del now[name]
-            now.update({name: one for name, one in kept.items() if name not in now or now[name] is not one})
-        for one in self._kept.values():
-            one.restored()
+            now.update({key: old for key, old in values.items() if key not in now or now[key] is not old})
+        for attribute in self._kept.values():
+            attribute.restored()
 
 
 class _Kept:
-    """One attribute. `marks` are its tensors and numbers with fractions, in their order."""
+    """One attribute. `marks` are its tensors and floats, in order."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class _Kept:
         del self._known, self._earlier, self._taken, self._seen
 
     def restored(self) -> Any:  # noqa: ANN401 - anything
-        """The value, with what stood in it."""
+        """The value, with its former contents."""
         for undo in self._undo:
             undo()
         return self._value
@@ -158,7 +158,7 @@ class _Kept:
         self._values.append(copy)
 
     def _take_tensor(self, tensor: Tensor) -> None:
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # left by vmap, of no use outside
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # left by vmap, unusable outside it
             self._note(tensor, 0, tensor)
             return
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_inference():
@@ -192,7 +192,7 @@ def _written_back(tensor: Tensor, version: int, copy: Tensor) -> None:
 
 
 def _refilled(held: Any, copy: Any) -> None:  # noqa: ANN401 - containers
-    """Put back what stood in a container, if something else stands there."""
+    """Restore the contents of a container if they changed."""
     if isinstance(held, dict):
         if list(map(id, held)) == list(map(id, copy)) and all(held[key] is copy[key] for key in copy):
             return
@@ -204,14 +204,14 @@ def _refilled(held: Any, copy: Any) -> None:  # noqa: ANN401 - containers
 
 
 class Afresh:
-    """Calls a loss so that no call sees what examples of an earlier one left in attributes of the model.
+    """Calls a loss so that no call sees attributes of the model left by examples of an earlier call.
 
-    A batch is several calls: one for each microbatch, and one of its first example alone where it is
-    not known yet which layers a loss uses.
+    A batch takes several calls: one for each microbatch, and one of its first example alone if
+    it is not yet known which layers a loss uses.
 
     Args:
         loss: `loss(model, *example)`.
-        model: whose attributes are put back.
+        model: whose attributes are restored.
     """
 
     def __init__(self, loss: Callable[..., Tensor], model: nn.Module) -> None:
@@ -222,7 +222,7 @@ class Afresh:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """A block within which, and after which, tensors in attributes are put back."""
+        """A context within which, and after which, tensors in attributes are restored."""
         self._before, self._called = Attributes(self._model), False
         try:
             yield

@@ -1,4 +1,4 @@
-"""BatchOptimizer: a PrivateOptimizer in step with the loader that draws its batches."""
+"""BatchOptimizer: a PrivateOptimizer that is synchronized with the loader of its batches."""
 
 import dataclasses
 import random
@@ -30,42 +30,42 @@ from dpmech.optim.runs.loader import PrivateLoader, StepRandomness
 from dpmech.optim.runs.same_data import check_same_numbers
 from dpmech.optim.runs.unchanged import Unchanged
 
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to what was added up; 0.1 for less
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the terms of the sum; else 0.1
 _FLOOR = 1e-5  # relative to the largest gradient of a parameter
-_SOME = 16  # one of so many parameters is looked at where it is not the first batch,
-_COLUMNS = 16  # in so many columns of its factors
-_VALUES = 1024  # or so many values of its gradients
-_RANDOM = random.SystemRandom()  # no stream of the training's own
+_SOME = 16  # one in 16 parameters is compared after the first batch,
+_COLUMNS = 16  # in this many columns of its factors
+_VALUES = 1024  # or this many values of its gradients
+_RANDOM = random.SystemRandom()  # independent of the random numbers of training
 
 
 @torch.no_grad()
 def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: int, *, whole: bool) -> None:
-    """Compare the mean of every parameter's per-example gradients with its gradient, where it has both.
+    """Compare the mean of every parameter's per-example gradients with its gradient, if it has both.
 
-    Hooks see calls of layers. What else a parameter is used for (a product by hand, a regulariser) is in the
-    gradient of the batch alone, and would be missing from the steps without a word. Such a use may begin at
+    Hooks see calls of layers. Other uses of a parameter (an explicit product, a regularizer) contribute only
+    to the gradient of the batch, and would silently be missing from the steps. Such a use may begin at
     any step, so that some parameters, chosen at random, are compared at every batch.
 
     Args:
         params: with `grad` and `grad_sample` of one backward pass.
-        names: of the parameters that are looked at, by identity.
-        examples: of the batch.
-        whole: whether to compare all; else one of 16 parameters, in some of its values.
+        names: of the parameters to compare, by identity.
+        examples: number of examples in the batch.
+        whole: whether to compare all; else one in 16 parameters, in some of its values.
 
     Raises:
         UnsupportedCombinationError: if they differ, or if a layer was called with another number of examples.
     """
-    found = [getattr(param, "grad_sample", None) for param in params]
-    rows = [len(one) for one in found if isinstance(one, Tensor | Factored)]
+    samples = [getattr(param, "grad_sample", None) for param in params]
+    rows = [len(sample) for sample in samples if isinstance(sample, Tensor | Factored)]
     pairs: list[_Pair] = []
-    for param, sample in zip(params, found, strict=True):
+    for param, sample in zip(params, samples, strict=True):
         name = names.get(id(param))
         if name is None or not isinstance(sample, Tensor | Factored) or not len(sample):
             continue
         if len(sample) != examples and examples in rows:
             raise UnsupportedCombinationError(
-                f"the layer of {name} was called with {len(sample)} rows where the batch has {examples} "
-                "examples: its gradients are sums over examples, of which none can be clipped",
+                f"the layer of {name} was called with {len(sample)} rows, but the batch has {examples} "
+                "examples: its gradients are sums over examples, which cannot be clipped per example",
                 supported="inputs with as many rows as there are examples (for positions of transformers: "
                 "position_ids of shape (examples, length)); requires_grad_(False) for this parameter "
                 "(relative positions of T5); or make_private(..., loss=...)",
@@ -74,20 +74,20 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
             pairs.append(_Pair(name, local_part(param.grad), sample, param.dtype))
     if not whole and not _strange(map(_part, _RANDOM.sample(pairs, -(-len(pairs) // _SOME)))):
         return
-    # Small gradients are judged by the largest, so that what seems strange in a part is compared with all.
+    # Small gradients are compared relative to the largest, so a suspicious part is compared with all.
     strange = _strange(pairs)
     if strange:
         raise UnsupportedCombinationError(
-            f"the per-example gradients of {', '.join(strange)} add up to another gradient than that of the "
-            "batch: the weights are used beside their layer too (tied by hand, a regulariser), which its "
-            "hooks do not see",
+            f"the per-example gradients of {', '.join(strange)} do not add up to that of the batch: "
+            "the weights are also used outside their layer (tied explicitly, a regularizer), which its hooks "
+            "do not see",
             supported="make_private(..., loss=...), which differentiates the whole loss of one example; "
-            "zero_grad() before the backward pass; no clip_grad_norm_, clipping is done here",
+            "zero_grad() before the backward pass; no clip_grad_norm_, since the optimizer clips",
         )
 
 
 class _Pair(NamedTuple):
-    """The gradient of a batch and those of its examples."""
+    """The gradient of a batch and the per-example gradients."""
 
     name: str
     grad: Tensor
@@ -96,13 +96,13 @@ class _Pair(NamedTuple):
 
 
 def _part(pair: _Pair) -> _Pair:
-    """Some of the values, at a random place."""
+    """Some of the values, at a random position."""
     sample = pair.sample
     if isinstance(sample, Factored):
         columns = sample.pieces[0].right.shape[2]
         at = _window(columns, _COLUMNS)
         grad = pair.grad.reshape(-1, columns)[:, at]
-        pieces = [Piece(one.left, one.right[..., at]) for one in sample.pieces]
+        pieces = [Piece(piece.left, piece.right[..., at]) for piece in sample.pieces]
         return pair._replace(grad=grad, sample=Factored(pieces, tuple(grad.shape)))
     at = _window(pair.grad.numel(), _VALUES)
     return pair._replace(grad=pair.grad.flatten()[at], sample=sample.flatten(1)[:, at])
@@ -114,53 +114,52 @@ def _window(values: int, width: int) -> slice:
 
 
 def _strange(pairs: Iterable[_Pair]) -> list[str]:
-    """The names of parameters whose gradients differ by more than roundings."""
+    """The names of parameters whose gradients differ by more than rounding errors."""
     compared: list[tuple[str, float, float, float]] = []
     for name, grad, sample, whole in pairs:
         if isinstance(sample, Factored):
             ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
             total, scale = sample.weighted_sum(ones, None), float(sample.squares().sqrt().sum())
-            factors = [one for piece in sample.pieces for one in (piece.left, piece.right)]
-            dtypes = {whole, *(one.dtype for one in factors if one.is_floating_point())}
+            factors = [factor for piece in sample.pieces for factor in (piece.left, piece.right)]
+            dtypes = {whole, *(factor.dtype for factor in factors if factor.is_floating_point())}
         else:
             wide, dtypes = sample.double(), {whole, sample.dtype}
             total, scale = wide.sum(dim=0), float(wide.flatten(1).norm(dim=1).sum())
         difference = total / len(sample) - grad.double()
-        # Under autocast gradients in full precision have the roundings of half precision.
-        tolerance = max(_TOLERANCES.get(one, 0.1) for one in dtypes)
+        # Under autocast gradients in full precision have the rounding errors of half precision.
+        tolerance = max(_TOLERANCES.get(dtype, 0.1) for dtype in dtypes)
         if grad.device.type != "cpu":
-            tolerance = max(tolerance, 1e-2)  # tensor cores may keep ten bits of float32
+            tolerance = max(tolerance, 1e-2)  # tensor cores may keep only ten bits of float32
         compared.append((name, tolerance, float(difference.norm()), scale / len(sample)))
-    # Where all cancels, as for biases of keys under a softmax, roundings are all that there is.
+    # If everything cancels, as for key biases under a softmax, only rounding errors are left.
     floor = _FLOOR * max((scale for *_, scale in compared), default=0.0)
-    # NaN and infinities, which data may bring, are no difference.
+    # NaN and infinities, which data may cause, are not a difference.
     return [name for name, tolerance, off, scale in compared if off > tolerance * scale + floor]
 
 
-# What is ours in a state dict, besides what PrivateOptimizer has.
+# Keys of a state dict in addition to those of PrivateOptimizer.
 _MODE, _WEIGHTS = "dpmech_clipping_mode", "dpmech_weights"
 
 
 class BatchOptimizer(PrivateOptimizer):
-    """A PrivateOptimizer that takes step t on the whole of batch t of its loader, and on nothing else.
+    """A PrivateOptimizer that takes step t on exactly batch t of its loader.
 
-    With microbatches smaller than batches, `step` and `zero_grad` may be called after every batch: all but
-    the last of a batch only accumulate (`batch_complete` says which it was, for learning-rate schedulers).
+    With microbatches, `step` and `zero_grad` may be called after each of them: all but the last of a batch
+    only accumulate (`batch_complete` tells which it was, for learning-rate schedulers).
 
     Args:
         loader: the loader.
         *args: as for PrivateOptimizer.
-        dataset_size: the public number of examples, for the certificate of the run; None where none is.
-        unchanged: what compares the contents of the model before every step; None for nothing, where no
-            model is known.
+        dataset_size: the public number of examples, for the certificate of the run; None if there is none.
+        unchanged: compares the contents of the model before every step; None if no model is known.
         **kwargs: as for PrivateOptimizer.
 
     Attributes:
-        clipping_mode: how gradients are clipped, "per_example" or "ghost"; None where it is not known yet. A
-            run that goes on from a checkpoint keeps it, as sums would round differently.
+        clipping_mode: how gradients are clipped, "per_example" or "ghost"; None if not known yet. A
+            resumed run keeps it, as sums would round differently.
 
     Raises:
-        CertificateError: if the loader's batches are not those that were certified.
+        CertificateError: if the loader's batches are not the certified ones.
     """
 
     def __init__(
@@ -175,12 +174,12 @@ class BatchOptimizer(PrivateOptimizer):
         self._unchanged = unchanged
         self._dataset_size = dataset_size
         self.clipping_mode: ClippingMode | None = None
-        self._saved = False  # whether a state is held by somebody, from which steps may be taken again
-        self._broken = False  # whether sums, rows or weights of the newest batch were left half-way
+        self._saved = False  # whether a state was saved, from which steps may be repeated
+        self._broken = False  # whether the newest batch's sums, rows or weights were only partly updated
         self._coming: tuple[int, int] | None = None
-        self._weights: dict[str, str] | None = None  # of a state that was loaded, until the first step
+        self._weights: dict[str, str] | None = None  # of a loaded state, until the first step
         self._names: dict[int, str] | None = None
-        self._compared = False  # whether all gradients of a batch were
+        self._compared = False  # whether all gradients of a batch were compared
         super().__init__(*args, **kwargs)
         loader.randomness = StepRandomness(self._stream.derived_secret)
         self._spent = RunningEpsilon(self.claim)
@@ -188,7 +187,7 @@ class BatchOptimizer(PrivateOptimizer):
         realised = (loader.sampler.participation, loader.sampler.n)
         if certified != realised:
             raise CertificateError(
-                f"certified is {certified[0]!r} over {certified[1]} steps, the loader realises "
+                f"certified is {certified[0]!r} over {certified[1]} steps, but the loader realizes "
                 f"{realised[0]!r} over {realised[1]}",
                 claimed=certified,
                 recomputed=realised,
@@ -196,34 +195,34 @@ class BatchOptimizer(PrivateOptimizer):
 
     @property
     def batch_complete(self) -> bool:
-        """Whether the newest batch was the last of its batch, so that `step` released something."""
+        """Whether the newest microbatch was the last of its batch, so that `step` released a result."""
         return self._loader.progress.complete
 
     def epsilon_spent(self, delta: float | None = None) -> Bounds:
-        """Bounds on eps of the steps so far, to be logged: computed at some 32 steps of a run, and kept.
+        """Bounds on eps of the steps so far, for logging: computed at about 32 steps of a run, and cached.
 
-        The upper end is never below the truth, and some percent above it at most steps. **It holds only for a
-        number of steps that was fixed in advance**; a run that is stopped because of its loss or its accuracy
-        owes the whole claim (`claim.achieved`), which is also what a ledger charges.
+        The upper bound is valid, and at most steps a few percent above the true value. **It holds only for a
+        number of steps that was fixed in advance**; a run that is stopped based on its loss or its accuracy
+        is charged the full budget (`claim.achieved`), as in a ledger.
 
         Args:
             delta: in (0, 1); None is that of the claim.
 
         Raises:
             InvalidParameterError: on a bad argument.
-            NumericalError: if no bound is known, at a delta below the claim's.
+            NumericalError: if no bound is known for a delta below the claim's.
         """
         return self._spent.after(self.record.steps, delta)
 
     def undo(self) -> None:
-        """End a run that did not begin: the wrapped optimizer and the seed may be used for another."""
+        """Cancel a run before its first step: the wrapped optimizer and the seed can be used again."""
         self.close()
         self._guard.release()
 
     def watch_gradients(self, model: nn.Module) -> None:
-        """Compare per-example gradients with those of the batch, of some parameters at every batch.
+        """Compare per-example gradients with those of the batch, for some parameters at every batch.
 
-        At the first batch that has examples all are compared.
+        All are compared at the first batch that has examples.
 
         Args:
             model: whose parameters are trained.
@@ -231,14 +230,14 @@ class BatchOptimizer(PrivateOptimizer):
         self._names = {id(param): name for name, param in model.named_parameters()}
 
     def forget_gradients(self) -> None:
-        """Before a forward pass: take off what a step, or a run before, left on the parameters.
+        """Before a forward pass: remove gradients that a step, or an earlier run, left on the parameters.
 
-        A backward pass would add to it, and it would be taken for a part of the batch's gradient.
+        Otherwise a backward pass would add to them, as if they belonged to the batch's gradient.
         """
         self._intake.forget_own()
 
     def follow(self, scheduler: Any) -> None:  # noqa: ANN401 - a scheduler of torch's
-        """Know a learning-rate scheduler, which checkpoints compare, and whose changes are therefore none.
+        """Register a learning-rate scheduler, which checkpoints compare, so that its changes are expected.
 
         Args:
             scheduler: of the wrapped optimizer.
@@ -247,41 +246,41 @@ class BatchOptimizer(PrivateOptimizer):
 
     @property
     def loader(self) -> PrivateLoader:
-        """What draws the batches."""
+        """The loader of the batches."""
         return self._loader
 
     @property
     def handed_examples(self) -> int | None:
-        """Examples of the loader's newest batch; None before the first. Private under random sampling."""
+        """Number of examples in the loader's newest batch; None before. Private under random sampling."""
         return self._loader.progress.handed if self._loader.progress.batches else None
 
     def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
-        """As PrivateOptimizer; an example of the loader's newest batch counts once.
+        """As PrivateOptimizer; each example of the loader's newest batch counts once.
 
         Raises:
-            UnsupportedCombinationError: if more examples are added than the batch holds, or the model was
+            UnsupportedCombinationError: if more examples are added than the batch has, or the model was
                 made private again.
         """
         if self._unchanged is not None:
             self._unchanged.check_newest()
         self._check_broken()
         progress = self._loader.progress
-        found, left_out = None, 0
+        count, left_out = None, 0
         if clipped is None:
             given = [getattr(param, "grad_sample", None) for param in self._trained]
-            found = max((_examples(one) for one in given if one is not None), default=None)
-            if found is not None and examples is not None:
-                found = examples
-            if found and self._names is not None and progress.counted is None:
+            count = max((_examples(sample) for sample in given if sample is not None), default=None)
+            if count is not None and examples is not None:
+                count = examples
+            if count and self._names is not None and progress.counted is None:
                 check_add_up(self._trained, self._names, progress.handed, whole=not self._compared)
                 self._compared = True
         elif isinstance(clipped, ClippedSum):
-            # A sum that does not say how many examples it holds is taken for those of the batch.
-            found, left_out = clipped.examples, clipped.left_out
-            found = progress.handed if found is None else found
-        if found is not None:
-            progress.check_room(found)
-        self._coming = None if found is None else (found, left_out)
+            # A sum without its number of examples is assumed to contain those of the batch.
+            count, left_out = clipped.examples, clipped.left_out
+            count = progress.handed if count is None else count
+        if count is not None:
+            progress.check_room(count)
+        self._coming = None if count is None else (count, left_out)
         super().accumulate(clipped, examples=examples)
         self._broken = False
 
@@ -293,16 +292,16 @@ class BatchOptimizer(PrivateOptimizer):
     def _check_broken(self) -> None:
         if self._broken and self._saved:
             raise UnsupportedCombinationError(
-                f"step {self._loader.progress.stepped} was interrupted: going on here and going on from the "
-                "saved state would release other sums under the same noise",
-                supported="a new run that goes on from the newest checkpoint",
+                f"step {self._loader.progress.stepped} was interrupted: continuing here and resuming from "
+                "the saved state would release different sums under the same noise",
+                supported="a new run that resumes from the newest checkpoint",
             )
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # as in PrivateOptimizer
-        """The private step of a batch after its last batch; after the others, accumulate only.
+        """The private step of a batch after its last microbatch; after the others, accumulate only.
 
         Raises:
-            UnsupportedCombinationError: without a batch of the loader, if the model changed otherwise than by
+            UnsupportedCombinationError: without a batch of the loader, if the model changed other than by
                 steps, and as PrivateOptimizer.step and `accumulate`.
         """
         progress = self._loader.progress
@@ -310,7 +309,7 @@ class BatchOptimizer(PrivateOptimizer):
         if not progress.complete:
             if closure is not None:
                 raise UnsupportedCombinationError(
-                    "a closure in the middle of a batch", supported="closures with whole batches"
+                    "a closure in the middle of a batch", supported="closures with full batches"
                 )
             self.accumulate()
             progress.check_counted()
@@ -323,7 +322,7 @@ class BatchOptimizer(PrivateOptimizer):
             self._broken = False
             return loss
         finally:
-            # Also after an update that failed half-way; not where the step was refused before it began.
+            # Also after an update that failed midway; not if the step was refused before it began.
             if self._unchanged is not None and progress.stepped > before:
                 self._unchanged.note_step()
 
@@ -332,7 +331,7 @@ class BatchOptimizer(PrivateOptimizer):
         self._check_unchanged()
         if self._loader.progress.stepped % self._loader.sampler.steps_per_epoch == 0:
             check_same_numbers(self.param_groups, self._loader.process_group)
-        self._broken = True  # until the weights are those after the step; what is refused comes before
+        self._broken = True  # until the weights are updated; refusals come before this point
 
     def _check_unchanged(self) -> None:
         if self._unchanged is None:
@@ -342,32 +341,32 @@ class BatchOptimizer(PrivateOptimizer):
             key = bytes.fromhex(self._weights["key"])
             if self._unchanged.digest(key) != self._weights["digest"]:
                 raise UnsupportedCombinationError(
-                    "the model does not hold the weights that the loaded state was saved with: the first "
-                    "step would add to another sum the noise that was added already after that state",
-                    supported="model.load_state_dict with the weights of the same moment, and no changes "
+                    "the model does not have the weights that the loaded state was saved with: the first "
+                    "step would reuse on another sum the noise that already followed that state",
+                    supported="model.load_state_dict with the weights saved together with it, and no changes "
                     "until the first step; a new run for other weights",
                 )
 
     def note_weights(self) -> None:
-        """Say that you changed trained parameters between steps, by what was released (clamping, averages).
+        """Declare a change of trained parameters between steps, based on released values (such as clamping).
 
-        Other changes than those of steps are refused, as a forward pass may have written data there. After
-        `load_state_dict` none may come before the first step. Where a state was saved, the run record says
-        that steps after it may not repeat what they released.
+        Changes other than those of steps are refused, as a forward pass may have written data there. After
+        `load_state_dict` no change may precede the first step. If a state was saved, the run record states
+        that repeated steps may release different values.
         """
         if self._unchanged is not None:
             self._unchanged.note_weights()
             self._unchanged.changed_by_hand += 1
 
     def _note_row(self) -> None:
-        # Before the update of the weights: if that fails, batch and row are spent all the same.
+        # Before the update of the weights: if that fails, batch and row are still spent.
         self._loader.progress.note_step()
         self._loader.randomness.end()
         self._weights = None
         self._note_by_hand()
 
     def _note_by_hand(self) -> None:
-        """Steps from here on do not follow from an earlier state, where weights were changed by hand."""
+        """Note whether weights were changed by hand: further steps then do not follow from saved states."""
         if self._unchanged is not None and self._unchanged.changed_by_hand:
             self._unchanged.changed_by_hand = 0
             if self._saved:
@@ -377,50 +376,50 @@ class BatchOptimizer(PrivateOptimizer):
         rows, batches = self._stream.steps_taken, self._loader.progress.stepped
         if rows != batches:
             raise UnsupportedCombinationError(
-                f"{rows} rows of noise were spent on {batches} batches", supported="one for every batch"
+                f"{rows} rows of noise were used on {batches} batches", supported="one for every batch"
             )
 
     def state_dict(self) -> dict[str, Any]:
         """As PrivateOptimizer.
 
         Raises:
-            UnsupportedCombinationError: if batches and rows of noise no longer belong together, or the model
-                holds what no step gave it.
+            UnsupportedCombinationError: if batches and rows of noise disagree, or the contents of the model
+                do not come from its steps.
         """
         self._check_in_step()
         self._check_broken()
         self._check_unchanged()
         self._note_by_hand()
-        found = super().state_dict() | {_MODE: self.clipping_mode}
+        state = super().state_dict() | {_MODE: self.clipping_mode}
         if self._unchanged is not None:
             key = secrets.token_bytes(32)
-            found[_WEIGHTS] = {"key": key.hex(), "digest": self._unchanged.digest(key)}
+            state[_WEIGHTS] = {"key": key.hex(), "digest": self._unchanged.digest(key)}
         self._saved, self._broken = True, False
-        return found
+        return state
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
-        """Clear gradients; what was accumulated of a batch stays, as it belongs to the coming step."""
+        """Clear gradients; what was accumulated of a batch stays, as it belongs to the next step."""
         self._inner.zero_grad(set_to_none=set_to_none)
         self._intake.clear()
 
     def load_state_dict(self, state_dict: dict[str, Any], *, any_weights: bool = False) -> None:
         """As PrivateOptimizer; the loader's state is loaded first.
 
-        At the first step the model must hold the weights that the state was saved with.
+        At the first step the model must have the weights that the state was saved with.
 
         Args:
             state_dict: of `state_dict`.
-            any_weights: whether it may hold others, on the caller's responsibility: that nothing that a step
-                after the state released was seen by anyone.
+            any_weights: whether it may have others, on the caller's responsibility: nobody may have seen
+                anything that a step after the state released.
 
         Raises:
-            CertificateError: if the loader stands at another step, or gradients were clipped in another mode.
+            CertificateError: if the loader is at another step, or gradients were clipped in another mode.
         """
         saved = state_dict.get(_MODE)
         if saved is not None and self.clipping_mode not in (None, saved):
             raise CertificateError(
                 f"the state is of clipping_mode {saved!r}, here it is {self.clipping_mode!r}: sums would "
-                "round differently, and steps taken again would not repeat what they released",
+                "round differently, and repeated steps would not repeat what they released",
                 claimed=saved,
                 recomputed=self.clipping_mode,
             )
@@ -432,8 +431,8 @@ class BatchOptimizer(PrivateOptimizer):
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:
             raise CertificateError(
-                f"the optimizer's state is after {mine} steps, the loader stands at {theirs}: load its state "
-                "of the same moment first",
+                f"the optimizer's state is after {mine} steps, but the loader is at step {theirs}: load its "
+                "state of the same moment first",
                 claimed=mine,
                 recomputed=theirs,
             )
@@ -441,17 +440,17 @@ class BatchOptimizer(PrivateOptimizer):
     def run_record(
         self, *, stopped_by_plan: bool = False, rng: np.random.Generator | int | None = None
     ) -> RunRecord:
-        """What this run did, to save beside the weights.
+        """A record of this run, to save next to the weights.
 
         Args:
-            stopped_by_plan: whether the number of steps was decided without looking at anything that the
+            stopped_by_plan: whether the number of steps was decided independently of everything that the
                 run released; see `dm.executed_epsilon`.
-            rng: for sampled accountants, if stopped early by plan.
+            rng: for accountants that sample, if stopped early by plan.
 
         Raises:
             InvalidParameterError: on a bad argument.
             CertificateError: if processes or participations disagree with the certificate.
-            UnsupportedCombinationError: if the model holds what no step gave it.
+            UnsupportedCombinationError: if the contents of the model do not come from its steps.
         """
         if not isinstance(stopped_by_plan, bool):
             raise InvalidParameterError("stopped_by_plan", stopped_by_plan, "True or False")
@@ -490,20 +489,20 @@ class BatchOptimizer(PrivateOptimizer):
         return known
 
     def _certificate(self) -> Certificate:
-        """The certificate with what this run fixed."""
+        """The certificate with the settings of this run."""
         return self.claim.certificate(
             self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
         )
 
 
 def _randomness(source: Sampler | NoiseStream) -> Randomness:
-    """What batches or noise were made from."""
+    """The random generator of batches or noise."""
     drawn = isinstance(source, NoiseStream) or source.participation.random or source.reshuffled
     generator = source.generator if drawn else NO_GENERATOR
     return Randomness(type(source).__name__, source.fingerprint(), source.seeded, generator)
 
 
 def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter
-    """Examples of a per-example gradient, which is a tensor or a list of them; the intake checks shapes."""
+    """Number of examples of a per-example gradient, a tensor or a list of them; the intake checks shapes."""
     parts = grad_sample if isinstance(grad_sample, list | tuple) else [grad_sample]
     return sum(len(part) for part in parts)

@@ -1,4 +1,4 @@
-"""Checkpoints of a private run: one file, whole or not at all, from which it goes on bit for bit."""
+"""Checkpoints of a private run: one file, written atomically, from which it resumes bit for bit."""
 
 import os
 import tempfile
@@ -16,7 +16,7 @@ from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.fingerprints import PARTS, by_steps_alone, scheduler_changes, scheduler_print
 from dpmech.optim.runs.loader import PrivateLoader
 
-_FORMAT = 3  # before, fingerprints stood beside the loader's state, and none were of the weights
+_FORMAT = 3  # before, fingerprints were stored next to the loader's state, without one of the weights
 
 
 def save_checkpoint(
@@ -30,30 +30,30 @@ def save_checkpoint(
 ) -> None:
     """Save a run between two steps. With several processes each saves its own file.
 
-    The file is written beside its place and then renamed, so that a process that is killed meanwhile leaves
-    the last one. Of several processes some may be killed before and some after; each also keeps the file
-    before (`path` + ".previous"). Symbolic links are followed. **Keep them as secret as the data**: they hold
-    the keys of batches and noise.
+    The file is written to a temporary name and then renamed, so that a process killed meanwhile leaves the
+    previous one. Some of several processes may be killed before and some after; each also keeps the
+    previous file (`path` + ".previous"). Symbolic links are followed. **Keep them as secret as the data**:
+    they contain the keys of batches and noise.
 
-    A run that goes on from it repeats the steps since, with the same batches and the same noise: what they
-    release a second time is what they released before, and costs nothing more. That needs arithmetic that
-    repeats; use `torch.use_deterministic_algorithms(True)` on GPUs. What torch, numpy and `random` draw from
-    the hand-out of a batch to its step repeats. What a loader's workers draw does not: leave out random
-    augmentation there. Save right after
-    make_private too: steps before the first checkpoint would be taken again with other keys.
+    A resumed run repeats the steps since the checkpoint, with the same batches and the same noise: they
+    release the same values again, at no further privacy cost. That requires deterministic arithmetic;
+    use `torch.use_deterministic_algorithms(True)` on GPUs. Random numbers of torch, numpy and `random` drawn
+    between the delivery of a batch and its step repeat. Those of a loader's workers do not: avoid random
+    augmentation there. Also save right after make_private: steps before the first checkpoint would be
+    repeated with other keys.
 
-    Fingerprints of dataset, model, loss and weights go with it, for `load_checkpoint`. For that of the
-    dataset 16 examples are read twice, at the first call.
+    Fingerprints of dataset, model, loss and weights are stored for `load_checkpoint`. The fingerprint of the
+    dataset reads 16 examples twice, at the first call.
 
     Args:
-        path: the file, another one for every process.
+        path: the file, a different one for every process.
         model: of make_private.
         optimizer: of make_private.
         loader: of make_private.
-        scheduler: of the learning rates, if there is one: its state goes with it, and `load_checkpoint`
-            refuses another one. Without it the record of a run that goes on with changing learning rates
+        scheduler: of the learning rates, if there is one: its state is saved, and `load_checkpoint`
+            refuses another one. Without it the record of a resumed run with changing learning rates
             says "settings of later steps not compared".
-        extra: anything else; tensors and plain data.
+        extra: any additional tensors and plain data.
 
     Raises:
         InvalidParameterError: if the file cannot be written, or on a bad argument.
@@ -74,12 +74,12 @@ def save_checkpoint(
         "scheduler": about,
         "extra": extra,
     }
-    target = resolved(path)  # a link stays one: other names lead to the same checkpoint
+    target = resolved(path)  # keep a symbolic link: other names refer to the same checkpoint
     try:
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
     except OSError as error:
         raise InvalidParameterError("path", str(path), f"a file that can be written ({error})") from error
-    temporary = Path(name)  # readable by its owner only, as its content asks for
+    temporary = Path(name)  # readable by its owner only, since it contains keys
     try:
         with os.fdopen(handle, "wb") as stream:
             torch.save(state, stream)
@@ -104,39 +104,38 @@ def load_checkpoint(
     missing_ok: bool = False,
     accept_changed: Sequence[str] = (),
 ) -> Any:  # noqa: ANN401 - what was saved
-    """Go on where `save_checkpoint` was called, in a run that was set up in the same way.
+    """Resume where `save_checkpoint` was called, in a run that was set up in the same way.
 
-    Several processes go on from the newest step that all of them have.
+    Several processes resume from the newest step that all of them have.
 
-    Dataset, model and loss are compared with those of the checkpoint by fingerprints, and refused where they
-    differ: steps that were taken after it would be taken again with the same noise on other sums, and who
-    has both results subtracts the noise. A fingerprint sees mistakes, not everything: 16 examples and the
-    collate_fn; classes, settings, shapes and code of the model; code, constants, closure and globals of the
-    loss, which is not known under Opacus. The run record says what was compared. Until the first step
-    weights may not change: the same noise would be released on another sum.
+    Dataset, model and loss are compared with those of the checkpoint by fingerprints, and a difference is
+    refused: later steps would be repeated with the same noise on other sums, and anyone
+    with both results can subtract the noise. A fingerprint detects mistakes, but not every change. It covers
+    16 examples and the collate_fn; classes, settings, shapes and code of the model; code, constants, closure
+    and globals of the loss, which is unknown under Opacus. The run record states what was compared. Weights
+    must not change before the first step: the same noise would be released on another sum.
 
     Args:
         path: the file of this process.
-        model: of make_private, freshly made.
+        model: of make_private, newly made.
         optimizer: of make_private, before its first step.
         loader: of make_private, before its first batch.
-        scheduler: of the learning rates, freshly made, before this call; needed if the checkpoint was saved
-            with one. Class and settings are compared (those that torch's schedulers have from the start, and
-            functions by their code), not how often it is stepped; then it takes up its state.
-        missing_ok: whether to load nothing where there is no checkpoint, or where only some processes have
-            one and it is from before the first step.
+        scheduler: of the learning rates, newly made, before this call; required if the checkpoint was saved
+            with one. Its class and settings are compared (those that torch's schedulers have from the start,
+            and functions by their code), not how often it is stepped; then its state is loaded.
+        missing_ok: whether to load nothing if there is no checkpoint, or if only some processes have
+            one and it precedes the first step.
         accept_changed: which of "dataset", "model" and "loss" may differ, on the caller's responsibility:
-            nothing that a step after the checkpoint released may have been seen by anyone. The run record
+            nobody may have seen anything that a step after the checkpoint released. The run record
             states it, and `dpmech verify --rigorous` refuses it.
 
     Returns:
-        The `extra` that was saved; None where nothing was loaded.
+        The saved `extra`; None if nothing was loaded.
 
     Raises:
-        InvalidParameterError: if there is no such file, or it is no checkpoint, or on a bad argument.
+        InvalidParameterError: if the file does not exist or is not a checkpoint, or on a bad argument.
         CertificateError: if it belongs to another certificate, other batches or another number of processes,
-        or
-            if the processes have no step in common, or to another dataset, model, loss or scheduler.
+            or if the processes have no step in common, or to another dataset, model, loss or scheduler.
     """
     if isinstance(accept_changed, str) or not set(accept_changed) <= set(PARTS):
         raise InvalidParameterError("accept_changed", accept_changed, f"names among {PARTS}")
@@ -152,14 +151,14 @@ def load_checkpoint(
     changed = scheduler_changes(None if about is None else about["print"], scheduler)
     if changed:
         raise CertificateError(
-            f"the checkpoint is of another run: {changed}. Steps that were taken after it would be taken "
-            "again with the same noise at other weights, and who has both results subtracts the noise. "
+            f"the checkpoint is of another run: {changed}. Steps taken after it would be repeated with the "
+            "same noise at other weights, and anyone with both results can subtract the noise. "
             "Accepted: the scheduler that it was saved with, as scheduler="
         )
     loader.load_state_dict(state["loader"], accept_changed)
     if file != target:
-        file.replace(target)  # what is newer is forgotten by all alike, so that they go on rotating in step
-    # The optimizer last: until it has the rows of the state it refuses steps on the batches of the state.
+        file.replace(target)  # all processes discard the newer file, so that they keep rotating in step
+    # The optimizer last: until it has the loaded rows, it refuses steps on the loaded batches.
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"], any_weights="model" in accept_changed)
     if scheduler is not None and about is not None:
@@ -177,31 +176,31 @@ def _own(path: Path, *, missing_ok: bool) -> tuple[dict[str, Any] | None, Path]:
 
 
 def _common(path: Path, loader: PrivateLoader) -> tuple[dict[str, Any] | None, Path]:
-    """The newest state whose step all processes have, and its file; None if none is beyond a first save."""
-    found: dict[int, tuple[dict[str, Any], Path]] = {}
+    """The newest state of a step that all processes have, and its file; None if none is past a first save."""
+    states: dict[int, tuple[dict[str, Any], Path]] = {}
     problem = ""
     try:
         for file in (_previous(path), path):
             if file.exists():
                 state = _read(file)
-                found[state["loader"]["steps"]] = state, file
+                states[state["loader"]["steps"]] = state, file
     except InvalidParameterError as error:
-        problem = str(error)  # raised below by all, so that nobody waits for this process
-    own = (sorted(found), problem)
+        problem = str(error)  # raised below in all processes, so that none waits
+    own = (sorted(states), problem)
     answers = gathered("their checkpoints", own, loader.process_group, loader.processes)
     problems = [text for _, text in answers if text]
     if problems:
         raise InvalidParameterError("path", str(path), f"checkpoints in all processes ({problems[0]})")
-    steps = [set(one) for one, _ in answers]
+    steps = [set(saved) for saved, _ in answers]
     shared = set.intersection(*steps)
     if not shared:
         if set.union(*steps) <= {0}:
             return None, path
         raise CertificateError(
-            f"the processes have checkpoints of steps {[sorted(one) for one in steps]}, none in common",
+            f"the processes have checkpoints of steps {[sorted(saved) for saved in steps]}, none in common",
             claimed=steps,
         )
-    return found[max(shared)]
+    return states[max(shared)]
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -209,7 +208,7 @@ def _read(path: Path) -> dict[str, Any]:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except OSError as error:
         raise InvalidParameterError("path", str(path), f"a readable file ({error.strerror})") from error
-    except Exception as error:  # torch names no type for a file that it cannot decode
+    except Exception as error:  # torch has no specific exception for a file that it cannot decode
         raise InvalidParameterError("path", str(path), f"a checkpoint of dpmech ({error})") from error
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
         raise InvalidParameterError("path", str(path), f"a checkpoint of dpmech, format {_FORMAT}")

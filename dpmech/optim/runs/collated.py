@@ -1,4 +1,4 @@
-"""Whether a row of a batch is its example's own: collated alone, and the model on it unpadded."""
+"""Checks that a row of a batch depends on its example only: collated alone, and the model without padding."""
 
 import dataclasses
 import random
@@ -16,27 +16,27 @@ from dpmech.optim.runs.containers import copied, fields_of
 from dpmech.optim.runs.same_draws import repeatable
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
-HALF = 0.1  # for less
+HALF = 0.1  # for lower precision
 
 
 class UntoldError(Exception):
-    """Nothing can be told: the model failed on a batch of ours, or does not repeat itself."""
+    """The check is impossible: the model failed on a trial batch, or is not reproducible."""
 
 
 def coarsest(model: nn.Module, tensors: Sequence[Tensor]) -> float:
-    """The roundings that may stand in what a model gives, whatever type that has; relative."""
-    dtypes = {one.dtype for one in (*model.parameters(), *tensors) if one.is_floating_point()}
+    """Largest relative rounding error of a model's outputs, whatever their dtype."""
+    dtypes = {tensor.dtype for tensor in (*model.parameters(), *tensors) if tensor.is_floating_point()}
     device = next(iter((*tensors, *model.parameters()))).device.type
     if torch.is_autocast_enabled(device):
         return HALF
-    found = max((TOLERANCES.get(dtype, HALF) for dtype in dtypes), default=TOLERANCES[torch.float32])
-    # Products on tensor cores may keep ten bits of float32.
-    return found if device == "cpu" else max(found, 1e-2)
+    tolerance = max((TOLERANCES.get(dtype, HALF) for dtype in dtypes), default=TOLERANCES[torch.float32])
+    # Products on tensor cores may keep only ten bits of float32.
+    return tolerance if device == "cpu" else max(tolerance, 1e-2)
 
 
 @contextmanager
 def widened(model: nn.Module) -> Iterator[None]:
-    """The weights and buffers of a model in double precision, for a while."""
+    """A context in which the weights and buffers of a model have double precision."""
     held = {id(one): one for one in (*model.parameters(), *model.buffers()) if one.is_floating_point()}
     if any(type(one.data) is not Tensor for one in held.values()) or "mps" in {
         one.device.type for one in held.values()
@@ -47,7 +47,7 @@ def widened(model: nn.Module) -> Iterator[None]:
         try:
             for one, data in before:
                 one.data = data.double()
-        except (RuntimeError, TypeError) as error:  # no memory left; a kind of tensor that cannot
+        except (RuntimeError, TypeError) as error:  # out of memory; an unsupported kind of tensor
             raise UntoldError from error
         yield
     finally:
@@ -56,32 +56,32 @@ def widened(model: nn.Module) -> Iterator[None]:
 
 
 _TRIED = 8  # examples of a batch that are collated alone
-_AGAIN = 32  # times that one is, to see whether it comes out at random
-_SAME = 1e-4  # relative, of the values of a row
-# Relative, of the gradient of an example: in double precision, and where a model cannot run in it. Each
-# example of a batch may be off by so much, all in one direction.
+_AGAIN = 32  # repetitions, to detect randomness
+_SAME = 1e-4  # relative tolerance for the values of a row
+# Relative tolerance for the gradient of an example: in double precision, and in the model's precision. Each
+# example of a batch may deviate by this much, all in one direction.
 _EXACT, _SAME_GRADIENT = 1e-5, 1e-2
 
-# (row, what stands alone in place of leaf k of the batch)
+# (row, {k: replacement of leaf k of the batch if the example is collated alone})
 Alone = tuple[int, dict[int, Tensor]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Padded:
-    """An example whose row of a batch is longer than the example alone.
+    """An example whose row of a batch is longer than the example collated alone.
 
     Args:
-        row: its place in the batch.
-        pairs: tensors of the batch, and what stands in their places where it is collated alone.
+        row: its index in the batch.
+        pairs: tensors of the batch, with the tensors that replace them if it is collated alone.
     """
 
     row: int
     pairs: Sequence[tuple[Tensor, Tensor]]
 
     def alone(self, given: Tensor) -> Tensor | None:
-        """The example without padding, for a tensor that the training loop made of one of the batch.
+        """The example without padding, for a tensor that the training loop made from one of the batch.
 
-        None where it is none of them.
+        None if it was made from none of them.
         """
         for whole, single in self.pairs:
             if whole.shape == given.shape and torch.equal(whole.to(given), given.detach()):
@@ -99,30 +99,30 @@ def compare_rows(
 
     Args:
         collate: the collate function.
-        examples: of the batch, at least two, as they were before it was made.
-        batch: what it made of them.
-        coin: public random numbers, by which examples are chosen.
+        examples: of the batch, at least two, copied before collation.
+        batch: the collated batch.
+        coin: public random numbers that choose examples.
 
     Returns:
-        An example that has padding in the batch, if there is one.
+        An example that is padded in the batch, if there is one.
 
     Raises:
-        UnsupportedCombinationError: if a row depends on the other examples otherwise.
+        UnsupportedCombinationError: if a row depends on the other examples in any other way.
     """
     found: Alone | None = None
 
     def collated(some: list[Any]) -> Any:  # noqa: ANN401 - any batch
-        return collate([copied(one) for one in some])  # a collate function may take its examples apart
+        return collate([copied(example) for example in some])  # collate may modify its examples
 
     with _spared():
         for row in sorted(coin.sample(range(len(examples)), min(len(examples), _TRIED))):
-            # Where a partner is looked for among the others, copies of an example have its own values.
+            # Copies of an example have its values, in case collate picks a partner among the others.
             for copies in (1, len(examples)):
                 try:
                     single = collated([examples[row]] * copies)
                     mixes, pairs = _compared(batch, single, row, len(examples), copies)
                     refused = mixes and _is_mixed(collated, examples, row, single, copies)
-                except Exception:  # noqa: BLE001 - of a collate function that is not made for one example
+                except Exception:  # noqa: BLE001 - from a collate function that needs several examples
                     continue
                 break
             else:
@@ -136,7 +136,7 @@ def compare_rows(
 
 
 def padded_row(batch: Any, alone: Alone | None) -> Padded | None:  # noqa: ANN401 - any batch
-    """The example that `compare_rows` found, with the tensors of the batch."""
+    """The example returned by `compare_rows`, with the tensors of the batch."""
     if alone is None:
         return None
     leaves = [_tensor(one) for one in _leaves(batch)]
@@ -150,18 +150,18 @@ def check_padding(
     padded: Padded,
     call: Callable[[Sequence[Tensor]], Sequence[Tensor]],
 ) -> None:
-    """Compare the gradient of an example with padding and without.
+    """Compare the gradient of an example with and without padding.
 
-    Of a loss, or of a sum of outputs with weights of its own for each, at the places that both have. Modules
-    are in eval mode meanwhile, as dropout draws by shapes. Nothing is told where the loop did not hand on
-    what was padded, or the model cannot be called so or differs from itself.
+    The gradient is that of a loss, or of a sum of outputs with different weights, at the positions that both
+    have. Modules are in eval mode meanwhile, as dropout draws depend on shapes. Nothing is checked if the
+    loop did not pass on the padded tensors, or the model cannot be called like this or is not reproducible.
 
     Args:
         model: the model.
-        tensors: what the loop handed over, the examples first in some.
-        count: examples.
+        tensors: passed by the loop; in some the first dimension is the examples.
+        count: number of examples.
         padded: the example.
-        call: a call of the model or its loss on a batch of one, from its tensors.
+        call: calls the model or its loss on a batch of one, given its tensors.
 
     Raises:
         UnsupportedCombinationError: if the gradients differ.
@@ -180,15 +180,15 @@ def check_padding(
     for wide in (True, False):
         try:
             found = _padded_gradients(model, tensors, (longer, shorter), call, at_end=at_end, wide=wide)
-        except Exception:  # noqa: BLE001 - whatever a model or a loss raises on what it is not made for
+        except Exception:  # noqa: BLE001 - a model or loss may raise anything on unexpected inputs
             continue
         without, with_padding, again = found
         limit = _EXACT if wide else HALF if half else _SAME_GRADIENT
         if _far(with_padding, without, limit) and not _far(with_padding, again, limit):
             raise UnsupportedCombinationError(
-                "the gradient of an example differs with the padding that its batch gives it: it depends on "
-                "how long the others are, and clipping it does not bound what one of them moves",
-                supported="padding to a fixed length; or padding that the model cannot see: on the right, "
+                "the gradient of an example depends on the padding in its batch, and thus on "
+                "how long the others are: clipping it does not bound the influence of one of them",
+                supported="padding to a fixed length; or padding that the model ignores: on the right, "
                 "with a mask in attention, means and losses (ignore_index)",
             )
         return
@@ -203,7 +203,7 @@ def _padded_gradients(
     at_end: bool,
     wide: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of an example, given with padding and without: without, with it, and once more with it."""
+    """Gradients of an example: without padding, with it, and with it once more."""
     longer, shorter = (
         [one.double() if wide and one.is_floating_point() else one for one in given] for given in examples
     )
@@ -215,7 +215,7 @@ def _padded_gradients(
         torch.enable_grad(),
         warnings.catch_warnings(),
     ):
-        warnings.filterwarnings("ignore", "Full backward hook")  # of hooks that are off meanwhile
+        warnings.filterwarnings("ignore", "Full backward hook")  # from hooks that are disabled meanwhile
         alone = _called(model, shorter, call, begin, 0)
         shapes = [one.shape for one in alone]
         padded = [
@@ -253,7 +253,7 @@ def _gradient(trained: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
 
 
 def _cut(one: Tensor, shape: Sequence[int], *, at_end: bool) -> Tensor:
-    """Without padding, at the end or before; as it is where it is no longer."""
+    """A tensor without padding at the end or the start; unchanged if it is not longer."""
     if one.ndim != len(shape):
         return one
     sizes = [min(pair) for pair in zip(one.shape, shape, strict=True)]
@@ -267,8 +267,8 @@ def _far(one: Tensor, other: Tensor, limit: float) -> bool:
 def _mixed() -> UnsupportedCombinationError:
     return UnsupportedCombinationError(
         "the collate function gives an example other values in a batch than alone (packing, mixup, sorting, "
-        "statistics of the batch, numbers of rows): clipping a row does not bound what one example moves",
-        supported="a collate function that makes row i of example i alone, in the order that it gets: "
+        "statistics of the batch, row numbers): clipping a row does not bound the influence of one example",
+        supported="a collate function that makes row i from example i only, in the given order: "
         "padding to a fixed length, mixing within one example, statistics that are public constants; for "
         "packed sequences pack_padded_sequence(..., enforce_sorted=False)",
     )
@@ -281,7 +281,7 @@ def _compared(
     count: int,
     copies: int = 1,
 ) -> tuple[bool, list[tuple[Any, Any]]]:
-    """(whether a row is not the example's, tensors of the batch in which it is padded, with it alone)."""
+    """(whether a row depends on other examples, pairs of batch and single tensors if it is padded)."""
     mixes, pairs = False, []
     for one, other, number in _matched(whole, single, row, (count, copies)):
         mine, alone = _tensor(one), _tensor(other)
@@ -289,7 +289,7 @@ def _compared(
         if number is None:
             if not _has_rows(mine, alone, 0, (count, copies)):
                 if not _has_rows(mine, alone, 1, (count, copies)):
-                    continue  # not by examples, as far as anybody can tell
+                    continue  # no dimension is recognizable as the examples
                 mine, alone, time_first = mine.transpose(0, 1), alone.transpose(0, 1), True
             mine, alone = mine[row], alone[0]
         kind = _relation(mine, alone)
@@ -310,7 +310,7 @@ def _matched(
     sizes: tuple[int, int],
     inside: tuple[int, ...] = (),
 ) -> Iterator[tuple[Any, Any, int | None]]:
-    """Tensors of a batch with those of an example alone; with 0 where they are those of the example."""
+    """Tensors of a batch with those of an example alone; with 0 if they belong to the example only."""
     if isinstance(whole, Tensor | np.ndarray) or isinstance(single, Tensor | np.ndarray):
         if _leaves(whole) and _leaves(single):
             yield whole, single, None
@@ -321,7 +321,7 @@ def _matched(
     elif isinstance(whole, tuple | list) and isinstance(single, tuple | list):
         if len(whole) == len(single):
             inner = list(zip(whole, single, strict=True))
-        elif (len(whole), len(single)) == sizes:  # a list with a part for every example
+        elif (len(whole), len(single)) == sizes:  # a list with one entry per example
             for one, other in zip(_leaves(whole[row]), _leaves(single[0]), strict=False):
                 yield one, other, 0
     elif type(whole) is type(single) and id(whole) not in inside:
@@ -332,7 +332,7 @@ def _matched(
 
 
 def _leaves(value: Any, inside: tuple[int, ...] = ()) -> list[Any]:  # noqa: ANN401 - any batch
-    """Tensors and arrays of a batch, in their order."""
+    """Tensors and arrays of a batch, in order."""
     if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc"):
         return [value]
     if isinstance(value, np.ndarray | str) or id(value) in inside:
@@ -351,7 +351,7 @@ def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - a tensor or an array
 
 
 def _relation(mine: Tensor, alone: Tensor) -> str:
-    """What a row is to the example alone: "same", "padded" or "mixed"."""
+    """Relation of a row to the example alone: "same", "padded" or "mixed"."""
     if mine.shape == alone.shape:
         return "same" if _close(mine, alone) else "mixed"
     if mine.ndim != alone.ndim or any(
@@ -381,26 +381,26 @@ def _is_mixed(
     single: Any,  # noqa: ANN401 - a batch
     copies: int,
 ) -> bool:
-    """Whether a row that is not the example's follows from the others, not from random numbers alone."""
+    """Whether a differing row depends on the other examples, and not only on random numbers."""
     if not _at_random(collate, examples, row, single, copies):
         return True
-    # With the same draws, for batches of one shape, other examples must change nothing. They only change
-    # places, as what is drawn may depend on them, or are all copies of the first.
+    # With the same draws and batch shape, other examples must not change the row. They only swap
+    # places, since draws may depend on them, or are all copies of the first.
     example, others = examples[row], [one for place, one in enumerate(examples) if place != row]
     if len(others) < 2:
         return False
-    found = []
+    by_seed = []
     for seed in (0, 1):
         batches = []
         for some in (others, others[1:] + others[:1], [example] * len(others), others):
             _seed(seed)
             batches.append([_tensor(one) for one in _leaves(collate([example, *some]))])
         first, moved, same, again = batches
-        found.append(
+        by_seed.append(
             not _other_row(first, again, len(examples))
             and (_other_row(first, moved, len(examples)) or _other_row(first, same, len(examples)))
         )
-    return all(found)
+    return all(by_seed)
 
 
 def _other_row(mine: Sequence[Tensor], theirs: Sequence[Tensor], count: int) -> bool:
@@ -421,8 +421,8 @@ def _at_random(
     single: Any,  # noqa: ANN401 - a batch
     copies: int,
 ) -> bool:
-    """Whether an example comes out at random, so that a row that differs says nothing."""
-    # The same draws, the same row: the example stands first, as a collate function may draw in order.
+    """Whether an example is collated at random, so that a differing row is no evidence."""
+    # The same draws, the same row: the example comes first, as a collate function may draw in order.
     others = [one for place, one in enumerate(examples) if place != row]
     _seed(0)
     before = _states()
@@ -445,7 +445,7 @@ def _at_random(
 
 def _seed(seed: int) -> None:
     random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - what other people's code draws from
+    np.random.seed(seed)  # noqa: NPY002 - used by other people's code
     torch.default_generator.manual_seed(seed)
 
 
@@ -455,7 +455,7 @@ def _states() -> tuple[object, ...]:
 
 @contextmanager
 def _spared() -> Iterator[None]:
-    """Put global random numbers back."""
+    """Restore the global random states on exit."""
     python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - the same
     try:
         yield

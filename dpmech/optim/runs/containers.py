@@ -1,4 +1,4 @@
-"""Containers: what holds tensors in batches, arguments and outputs, taken apart and put together again."""
+"""Containers: take batches, arguments and outputs apart into tensors, and rebuild them."""
 
 import copy
 import dataclasses
@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - anything
-    """What an object that only holds things holds, by name; None for any other."""
+    """The fields of a plain data object by name; None for any other object."""
     if isinstance(value, type | types.ModuleType | nn.Module | Tensor) or callable(value):
         return None
     if dataclasses.is_dataclass(value):
-        return {one.name: getattr(value, one.name, None) for one in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     named = [vars(kind).get("__slots__", ()) for kind in type(value).__mro__]
-    slots = [name for one in named for name in ([one] if isinstance(one, str) else one) if name[:2] != "__"]
+    slots = [
+        name for kind in named for name in ([kind] if isinstance(kind, str) else kind) if name[:2] != "__"
+    ]
     held = getattr(value, "__dict__", None)
     if not slots and not isinstance(held, dict):
         return None
@@ -25,40 +27,40 @@ def fields_of(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - anything
 
 
 def with_fields(value: Any, held: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the same
-    """A copy of such an object that holds other things under some names."""
+    """A copy of such an object with some fields replaced."""
     twin = copy.copy(value)
-    for name, one in held.items():
-        if one is not getattr(value, name, None):
-            object.__setattr__(twin, name, one)
+    for name, content in held.items():
+        if content is not getattr(value, name, None):
+            object.__setattr__(twin, name, content)
     return twin
 
 
 def with_items(value: Mapping[Any, Any], items: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A copy of a mapping with other values, of its own kind: models may ask for `batch.input_ids`."""
+    """A copy of a mapping with other values, of the same type: models may read `batch.input_ids`."""
     if type(value) is dict or not isinstance(value, MutableMapping):
         return dict(items)
     twin = copy.copy(value)
-    for key, one in items.items():
-        twin[key] = one
+    for key, item in items.items():
+        twin[key] = item
     return twin
 
 
 def copied(value: Any) -> Any:  # noqa: ANN401 - an example
-    """A copy of an example, to be written to; of what cannot be copied (locks, files) the thing itself."""
+    """A writable copy of an example; objects that cannot be copied (locks, files) are returned as is."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, Mapping):
-        return with_items(value, {key: copied(one) for key, one in value.items()})
+        return with_items(value, {key: copied(item) for key, item in value.items()})
     if type(value) in {list, tuple}:
         return type(value)(map(copied, value))
     try:
         return copy.deepcopy(value)
-    except Exception:  # noqa: BLE001 - whatever an object raises that was not made for it
+    except Exception:  # noqa: BLE001 - objects without copy support may raise anything
         return value
 
 
 class Given:
-    """The arguments of a call on so many examples."""
+    """The arguments of a call on `count` examples."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], count: int) -> None:
         self._args, self._kwargs = args, kwargs
@@ -68,15 +70,15 @@ class Given:
         self.lists = 0
         self._others: dict[int, Tensor] = {}
         self._mapped((args, kwargs), None, wide=False, found=self.tensors, top=True)
-        self.rows = [one for one in self.tensors if one.ndim and len(one) == count]
+        self.rows = [tensor for tensor in self.tensors if tensor.ndim and len(tensor) == count]
 
     @property
     def followed(self) -> bool:
-        """Whether anything follows the examples."""
+        """False if no argument has one entry per example."""
         return bool(self.rows or self.lists)
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with other tensors in the places of `self.tensors`."""
+        """The arguments with `self.tensors` replaced by other tensors."""
         self._others = {id(one): other for one, other in zip(self.tensors, tensors, strict=True)}
         try:
             args, kwargs = self._mapped((self._args, self._kwargs), None, wide=False, found=[], top=True)
@@ -85,7 +87,7 @@ class Given:
         return args, kwargs
 
     def picked(self, examples: Sequence[int], *, wide: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call on some of them."""
+        """The arguments of a call on some of the examples."""
         args, kwargs = self._mapped((self._args, self._kwargs), examples, wide=wide, found=[], top=True)
         return args, kwargs
 
@@ -99,7 +101,7 @@ class Given:
         top: bool = False,
         inside: tuple[int, ...] = (),
     ) -> Any:  # noqa: ANN401 - the same
-        """A copy for some examples (None for all); the tensors in it are added to what was found."""
+        """A copy for some examples (None for all); its tensors are appended to `found`."""
 
         def again(one: Any) -> Any:  # noqa: ANN401 - the same
             return self._mapped(one, examples, wide=wide, found=found, inside=(*inside, id(value)))
@@ -111,7 +113,7 @@ class Given:
             return value
         if isinstance(value, Mapping):
             return with_items(value, {key: again(one) for key, one in value.items()})
-        if top:  # arguments are no examples, however many there are
+        if top:  # the arguments are not examples, even if their number matches
             args, kwargs = value
             return tuple(again(one) for one in args), again(kwargs)
         if isinstance(value, tuple | list):
@@ -135,13 +137,13 @@ class Given:
         return one.double() if wide and one.is_floating_point() else one.clone()
 
     def _is_rows(self, value: list[Any]) -> bool:
-        """Whether a list has one entry an example, rather than tensors that have their rows."""
+        """Whether a list has one entry per example, rather than tensors with one row per example."""
         return len(value) == self.count and not all(
             isinstance(one, Tensor) and one.ndim and len(one) == self.count for one in value
         )
 
     def _alone(self, value: Any, *, wide: bool, found: list[Tensor]) -> Any:  # noqa: ANN401 - of one example
-        """A copy of what belongs to one example."""
+        """A copy of the entry of one example."""
         if isinstance(value, Tensor):
             found.append(value)
             one = value.detach()
@@ -156,7 +158,7 @@ class Given:
 
 
 def tensors_of(value: Any, inside: tuple[int, ...] = ()) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
-    """The tensors in tuples, lists, mappings and objects that hold some, in their order."""
+    """The tensors in tuples, lists, mappings and data objects, in order."""
     if isinstance(value, Tensor):
         return [value]
     if value is None or isinstance(value, str | int | float) or id(value) in inside:

@@ -1,4 +1,4 @@
-"""Losses of one example: bare or in a batch of one, by a criterion, over several views, or of a user."""
+"""Losses of one example: bare or as a batch of one, by a criterion, over several views, or of a user."""
 
 import dataclasses
 import types
@@ -15,11 +15,11 @@ from dpmech.optim.runs.containers import tensors_of
 
 
 def check_loss(loss: object) -> None:
-    """Raise unless it can be called as a loss.
+    """Raise unless the object can be called as a loss.
 
     Raises:
         InvalidParameterError: if it cannot be called, or is a class.
-        UnsupportedCombinationError: for a criterion whose mean over one example is another loss.
+        UnsupportedCombinationError: for a criterion whose mean over one example is a different loss.
     """
     if not callable(loss):
         raise InvalidParameterError(
@@ -38,7 +38,7 @@ def check_loss(loss: object) -> None:
         raise UnsupportedCombinationError(
             f"{type(loss).__name__} with class weights and reduction='mean': over one example it divides by "
             "the weight of its class, which cancels it",
-            supported="reduction='sum', with the weights divided by what they should be divided by",
+            supported="reduction='sum', with the weights divided by a public constant",
         )
 
 
@@ -54,10 +54,10 @@ def is_criterion(loss: object) -> bool:
 def applied(
     loss: Callable[..., Tensor], model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Tensor:
-    """The loss of a model and a batch, or a criterion of what the model gives it.
+    """The loss of a model and a batch, or a criterion of the model's outputs.
 
     Raises:
-        InvalidParameterError: for a criterion without inputs and targets by position.
+        InvalidParameterError: for a criterion without positional inputs and targets.
     """
     if not is_criterion(loss):
         return loss(model, *args, **kwargs)
@@ -75,21 +75,21 @@ class MeanOverViews:
     r"""A loss of one example that is the mean over views of it (augmentation multiplicity).
 
     The gradients of all views of an example are averaged **before** the mean is clipped, so that an example
-    adds what it adds without views: sensitivity, noise and certificate stay as they are. It costs the forward
-    and backward passes of all views.
+    contributes as much as without views: sensitivity, noise and certificate are the same. The cost is the
+    forward and backward passes of all views.
 
     Args:
-        loss: `loss(model, *batch)`, the mean over a batch, or a criterion such as `nn.CrossEntropyLoss()`. It
-            gets the views of one example as a batch.
-        augment: makes views of the inputs, the first tensor of an example: it gets `views` copies, shape
-            (views, ...), and returns as many. It runs under torch.func, so that it consists of operations of
-            torch, without `.item()`; random numbers of torch differ for every example. None where the dataset
-            hands out examples whose inputs have a first dimension of views already.
-        views: how many, at least 1; None only without `augment`.
+        loss: `loss(model, *batch)`, the mean over a batch, or a criterion such as `nn.CrossEntropyLoss()`.
+            Its batch consists of the views of one example.
+        augment: makes views of the inputs, the first tensor of an example: it receives `views` copies, shape
+            (views, ...), and returns as many. It runs under torch.func, so that it must consist of torch
+            operations, without `.item()`; torch's random numbers differ between examples. None if the inputs
+            of the dataset's examples already have a first dimension of views.
+        views: number of views, at least 1; None only without `augment`.
 
     Raises:
         InvalidParameterError: on a bad argument, or, when called, if views are missing.
-        UnsupportedCombinationError: for a criterion whose mean over one example is another loss.
+        UnsupportedCombinationError: for a criterion whose mean over one example is a different loss.
 
     Examples:
         >>> import torch
@@ -111,16 +111,16 @@ class MeanOverViews:
     ) -> None:
         check_loss(loss)
         if augment is None and views is not None:
-            raise InvalidParameterError("views", views, "None without augment: the inputs say how many")
+            raise InvalidParameterError("views", views, "None without augment: the inputs determine it")
         if augment is not None and not callable(augment):
             raise InvalidParameterError("augment", augment, "a function of views copies of the inputs")
         self.loss, self.augment = loss, augment
         self.views = None if augment is None else check_integer("views", views, minimum=1)
 
     def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 - an example
-        """The mean over the views of one example, which comes as a batch of one."""
+        """The mean over the views of one example, given as a batch of one."""
         values = [*args, *kwargs.values()]
-        first = next((one for one in values if isinstance(one, Tensor)), None)
+        first = next((value for value in values if isinstance(value, Tensor)), None)
         if first is None:
             raise InvalidParameterError("batch", values, "with tensors by position or by name, inputs first")
         if self.augment is None:
@@ -142,13 +142,13 @@ class MeanOverViews:
             if isinstance(value, Tensor):
                 return value.expand(count, *value.shape[1:])
             if isinstance(value, Mapping):
-                return {key: repeated(one) for key, one in value.items()}
+                return {key: repeated(item) for key, item in value.items()}
             if isinstance(value, tuple | list):
-                return [repeated(one) for one in value]
+                return [repeated(item) for item in value]
             return value
 
-        given = {key: repeated(one) for key, one in kwargs.items()}
-        value = applied(self.loss, model, [repeated(one) for one in args], given)
+        given = {key: repeated(value) for key, value in kwargs.items()}
+        value = applied(self.loss, model, [repeated(value) for value in args], given)
         return value.mean() if isinstance(value, torch.Tensor) and value.shape == (count,) else value
 
 
@@ -157,20 +157,20 @@ _TAKES = ("auto", "batch_of_one", "example")
 
 
 class ExampleLoss:
-    """Calls the caller's loss as it wants to be called.
+    """Calls the user's loss in the form that it expects.
 
-    A model expects batches, so the loss gets its example as a batch of one: every tensor with a first
-    dimension of 1. Losses that add that dimension themselves (`model(image[None])`) get the example bare. The
-    first example shows which kind a loss is: both are tried on it, without gradients.
+    A model expects batches, so the loss receives its example as a batch of one: every tensor has a first
+    dimension of 1. Losses that add that dimension themselves (`model(image[None])`) receive the example
+    without it. The first example decides: both forms are tried on it, without gradients.
 
     Args:
-        loss: `loss(model, *example)`, one number; or a criterion `loss(outputs, target)`: a module of
+        loss: `loss(model, *example)`, a scalar; or a criterion `loss(outputs, target)`: a module of
             torch.nn or a function of torch.nn.functional.
-        takes: "auto", or what the loss takes.
+        takes: "auto", or the form that the loss takes.
 
     Raises:
-        InvalidParameterError: if it cannot be called, or on another `takes`.
-        UnsupportedCombinationError: for a criterion whose mean over one example is another loss.
+        InvalidParameterError: if it is not callable, or for another `takes`.
+        UnsupportedCombinationError: for a criterion whose mean over one example is a different loss.
     """
 
     def __init__(self, loss: Callable[..., Tensor], takes: LossTakes = "auto") -> None:
@@ -188,26 +188,27 @@ class ExampleLoss:
 
     @property
     def resolved(self) -> bool:
-        """Whether it is known what the loss takes, and it has been tried."""
+        """Whether the form that the loss takes is known and was tried."""
         return self._batched is not None
 
     def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 - one example
-        """The loss of one example, which comes bare."""
+        """The loss of one example, given without a batch dimension."""
         return self._called(model, args, kwargs, batched=bool(self._batched))
 
     def resolve(self, model: Callable[..., Any], batch: Batch) -> None:
-        """Find out what the loss takes from the first example of a batch.
+        """Determine which form the loss takes from the first example of a batch.
 
         Raises:
-            InvalidParameterError: if it fails on the example, in both forms.
-            UnsupportedCombinationError: if the example alone and a batch of one give different results, and
-                nothing tells which is meant.
+            InvalidParameterError: if it fails on the example in both forms.
+            UnsupportedCombinationError: if the two forms give different results, so that the form is unknown.
         """
         example = [tensor[0] for tensor in batch.tensors]
         args, kwargs = batch.arguments(example)
         if self._batched is not None and self._asked != "example":
             return
-        bare, whole = (self._tried(model, example, args, kwargs, batched=one) for one in (False, True))
+        bare, whole = (
+            self._tried(model, example, args, kwargs, batched=batched) for batched in (False, True)
+        )
         if isinstance(bare, Exception) and isinstance(whole, Exception):
             raise self._failed(whole) from whole
         adds_dimension = not isinstance(bare, Exception) and bare.adds_dimension
@@ -220,15 +221,15 @@ class ExampleLoss:
         elif self._asked == "example":
             if not bare.has_outputs_of(whole):
                 raise UnsupportedCombinationError(
-                    f"the model takes one example for something else than a batch of one: it gives "
+                    f"the model does not treat one example like a batch of one: it gives "
                     f"{bare.shapes} against {whole.shapes}",
-                    supported="a loss that hands the model a batch of one, model(x[None]), or "
+                    supported="a loss that passes the model a batch of one, model(x[None]), or "
                     "loss_takes='batch_of_one'",
                 )
         elif bare.has_outputs_of(whole) and not bare.has_value_of(whole):
             raise UnsupportedCombinationError(
-                f"the loss of one example is {bare.value:.6g} where it comes bare, and {whole.value:.6g} "
-                "where it comes as a batch of one: nothing tells which is meant",
+                f"the loss of one example is {bare.value:.6g} without a batch dimension, and "
+                f"{whole.value:.6g} as a batch of one: it is unknown which is meant",
                 supported="loss_takes='batch_of_one' or loss_takes='example'",
             )
         else:
@@ -258,18 +259,18 @@ class ExampleLoss:
 
         def watched(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
             given.extend(tuple(one.shape) for one in tensors_of((inputs, named)))
-            found = model(*inputs, **named)
-            seen.extend(tensors_of(found))
-            return found
+            output = model(*inputs, **named)
+            seen.extend(tensors_of(output))
+            return output
 
         try:
             with torch.no_grad(), spared_random_numbers(example):
                 value = self._called(watched, args, kwargs, batched=batched)
-        except Exception as error:  # noqa: BLE001 - whatever a loss or a model raises on what it is not made for
+        except Exception as error:  # noqa: BLE001 - a loss or a model may raise anything on unexpected input
             return error
         if not isinstance(value, Tensor) or value.numel() != 1:
             shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            return InvalidParameterError("loss", shown, "a function that gives one number for one example")
+            return InvalidParameterError("loss", shown, "a function that returns a scalar for one example")
         shapes = [tuple(one.shape) for one in example]
         return _Outcome(
             float(value) + 0.0,  # no -0
@@ -286,18 +287,18 @@ _ACCEPTED = (
 
 @dataclasses.dataclass(frozen=True)
 class _Outcome:
-    """What a loss gave on one example."""
+    """The result of a loss on one example."""
 
     value: float
     shapes: list[tuple[int, ...]]
     adds_dimension: bool
 
     def has_outputs_of(self, batched: "_Outcome") -> bool:
-        """Whether the model gave a batch of one what it gives one example, with a dimension more."""
+        """Whether the outputs for a batch of one are those for one example with an additional dimension."""
         return [(1, *shape) for shape in self.shapes] == batched.shapes
 
     def has_value_of(self, batched: "_Outcome") -> bool:
-        """Whether the losses agree up to roundings."""
+        """Whether the losses agree up to rounding."""
         both = torch.tensor([self.value, batched.value], dtype=torch.float64)
         return torch.allclose(both[0], both[1], rtol=1e-2, atol=1e-5, equal_nan=True)
 
@@ -325,12 +326,12 @@ Reduction: TypeAlias = Literal["mean", "sum"]
 
 
 class UserLoss:
-    """The mean, or the sum, of the losses of a user's examples, so that its gradient is clipped as one.
+    """The mean, or the sum, of the losses of a user's examples, whose gradient is clipped jointly.
 
     Args:
         loss: of one example, as for make_private.
         takes: as for make_private.
-        reduction: "mean" or "sum" over the examples that a user has.
+        reduction: "mean" or "sum" over the examples of a user.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -346,14 +347,14 @@ class UserLoss:
         """The loss of one user: parts of shape (m, ...), then the mask of shape (m,).
 
         Raises:
-            InvalidParameterError: if that is not what it gets.
+            InvalidParameterError: for other arguments.
         """
         *examples, mask = parts
         if mask.ndim != 1 or any(part.shape[:1] != mask.shape for part in examples):
             raise InvalidParameterError(
                 "batch",
                 [tuple(part.shape) for part in parts],
-                "what a UserDataset gives: its parts and the mask",
+                "an item of a UserDataset: its parts and the mask",
             )
         if not self._loss.resolved:
             self._loss.resolve(model, Batch(tuple(part[:1] for part in examples), {}))
@@ -361,7 +362,7 @@ class UserLoss:
             self._loss(model, *(part[index] for part in examples)).reshape(())
             for index in range(mask.shape[0])
         ]
-        # What stands in for an example that is not there counts for nothing, whatever its loss is.
+        # Placeholders of missing examples do not count, whatever their loss is.
         kept = [where(there > 0, value, zeros_like(value)) for there, value in zip(mask, values, strict=True)]
         total = kept[0]
         for value in kept[1:]:

@@ -1,4 +1,4 @@
-"""Layers that no per-example gradient is for: named before training, and replaced by `fix`."""
+"""Layers without per-example gradients: refused before training, and replaced by `fix`."""
 
 import copy
 import math
@@ -12,19 +12,19 @@ from dpmech.exceptions import InvalidParameterError, MissingDependencyError, Uns
 
 
 class LinearAttention(nn.Module):
-    """What `nn.MultiheadAttention` computes, by four linear layers that get examples first.
+    """`nn.MultiheadAttention`, implemented with four linear layers whose first dimension is the examples.
 
     (Opacus' layer with batch_first=True and several heads mixes heads with positions.)
 
     Args:
         name: of the layer, for messages.
-        layer: whose settings and weights it takes.
+        layer: the source of settings and weights.
 
     Raises:
         UnsupportedCombinationError: for biases of keys and values, or attention to zeros.
     """
 
-    # What torch's encoder layers look at; the last keeps them from a fused path that wants other weights.
+    # Read by torch's encoder layers; the last one disables a fused path that requires other weights.
     in_proj_weight = None
     in_proj_bias = None
     _qkv_same_embed_dim = False
@@ -34,7 +34,7 @@ class LinearAttention(nn.Module):
         if layer.bias_k is not None or layer.add_zero_attn:
             raise UnsupportedCombinationError(
                 f"{name or 'the model itself'}: MultiheadAttention with add_bias_kv or add_zero_attn",
-                supported="attention without either, or make_private(..., loss=...), which takes it as it is",
+                supported="attention without either, or make_private(..., loss=...), which supports it",
             )
         self.embed_dim, self.num_heads = layer.embed_dim, layer.num_heads
         self.batch_first, self.dropout = layer.batch_first, layer.dropout
@@ -68,16 +68,16 @@ class LinearAttention(nn.Module):
         need_weights: bool = True,  # noqa: FBT001, FBT002 - torch's signature
         attn_mask: Tensor | None = None,
         average_attn_weights: bool = True,  # noqa: FBT001, FBT002 - the same
-        is_causal: bool = False,  # noqa: FBT001, FBT002 - the same; a hint beside attn_mask
+        is_causal: bool = False,  # noqa: FBT001, FBT002 - the same; a hint in addition to attn_mask
     ) -> tuple[Tensor, Tensor | None]:
-        """As that of `nn.MultiheadAttention`, for batches."""
+        """As in `nn.MultiheadAttention`, for batches."""
         del is_causal
         if not self.batch_first:
-            query, key, value = (one.transpose(0, 1) for one in (query, key, value))
+            query, key, value = (part.transpose(0, 1) for part in (query, key, value))
         heads, width = self.num_heads, self.embed_dim // self.num_heads
         q, k, v = (
-            part(one).unflatten(-1, (heads, width)).transpose(1, 2)
-            for part, one in ((self.query, query), (self.key, key), (self.value, value))
+            part(inputs).unflatten(-1, (heads, width)).transpose(1, 2)
+            for part, inputs in ((self.query, query), (self.key, key), (self.value, value))
         )
         scores = q @ k.mT / math.sqrt(width)
         if attn_mask is not None:
@@ -86,8 +86,8 @@ class LinearAttention(nn.Module):
         if key_padding_mask is not None:
             scores = scores + _additive(key_padding_mask[:, None, None, :], scores)
         weights = scores.softmax(dim=-1)
-        found = nn.functional.dropout(weights, self.dropout, self.training) @ v
-        output = self.out_proj(found.transpose(1, 2).flatten(2))
+        heads_out = nn.functional.dropout(weights, self.dropout, self.training) @ v
+        output = self.out_proj(heads_out.transpose(1, 2).flatten(2))
         if not self.batch_first:
             output = output.transpose(0, 1)
         if not need_weights:
@@ -96,7 +96,7 @@ class LinearAttention(nn.Module):
 
 
 def _additive(mask: Tensor, scores: Tensor) -> Tensor:
-    """A mask as what is added to scores: minus infinity where it is True."""
+    """A mask as a term added to scores: minus infinity where it is True."""
     if mask.dtype != torch.bool:
         return mask.to(scores.dtype)
     return torch.zeros_like(mask, dtype=scores.dtype).masked_fill(mask, -math.inf)
@@ -108,22 +108,22 @@ _ADVICE = "dpmech.optim.fix(model), which returns a model with other layers, bef
 
 
 def fix(model: nn.Module) -> nn.Module:
-    """A copy of a model in which layers that private training cannot have are replaced.
+    """A copy of a model in which layers unsuitable for private training are replaced.
 
-    Recurrent layers (LSTM, GRU, RNN) become those of Opacus and MultiheadAttention four linear layers, with
-    the same weights and the same outputs. Batch normalisation becomes GroupNorm (of gcd(32, channels)
-    groups; one for BatchNorm1d), which is **another function**, with its weight and bias; InstanceNorm
-    loses its running statistics. What works in place (`inplace=True`) no longer does. Call it before the
-    optimizer is made: the copy has parameters of its own. What needs no gradient needs none there.
+    Recurrent layers (LSTM, GRU, RNN) are replaced by those of Opacus and MultiheadAttention by four linear
+    layers, with the same weights and outputs. Batch normalization becomes GroupNorm (with gcd(32, channels)
+    groups; one for BatchNorm1d), which is **a different function**, with its weight and bias; InstanceNorm
+    loses its running statistics. In-place operations (`inplace=True`) are disabled. Call it before the
+    optimizer is made: the copy has new parameters. `requires_grad` is preserved.
 
     Args:
-        model: any module; it stays as it is.
+        model: any module; it is not changed.
 
     Returns:
         The copy, in the same mode, on the same devices.
 
     Raises:
-        InvalidParameterError: if it is no module.
+        InvalidParameterError: if it is not a module.
         UnsupportedCombinationError: for recurrent layers with projections, and attention with add_bias_kv or
             add_zero_attn.
         MissingDependencyError: if Opacus is needed and not installed.
@@ -145,41 +145,43 @@ def fix(model: nn.Module) -> nn.Module:
 
 
 def check_layers(model: nn.Module, *, hooks: bool) -> None:
-    """Refuse layers by their names before a run begins.
+    """Refuse unsupported layers, by name, before a run begins.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         hooks: whether gradients come from Opacus' hooks, else from torch.func.
 
     Raises:
-        UnsupportedCombinationError: if there is one that cannot be trained, or called, in this way.
+        UnsupportedCombinationError: if there is a layer that cannot be trained or called in this way.
     """
     again = [name for name, layer in model.named_modules() if getattr(layer, "gradient_checkpointing", False)]
     if again:
         raise UnsupportedCombinationError(
             f"gradient checkpointing is on in {again[0] or 'the model itself'}: a forward pass runs twice, "
-            "and neither hooks nor torch.func follow it",
-            supported="model.gradient_checkpointing_disable(); max_physical_batch_size, or 'auto', where "
-            "memory is short",
+            "which neither hooks nor torch.func support",
+            supported="model.gradient_checkpointing_disable(); max_physical_batch_size, or 'auto', to reduce "
+            "memory",
         )
-    found: list[tuple[str, nn.Module]] = []
+    unsupported: list[tuple[str, nn.Module]] = []
     for name, layer in model.named_modules():
         trained = any(param.requires_grad for param in layer.parameters())
         recurrent = isinstance(layer, _RECURRENT) and (trained or not hooks)
         hidden = hooks and trained and type(layer) in (nn.MultiheadAttention, nn.EmbeddingBag)
         if recurrent or hidden:
-            found.append((name, layer))
+            unsupported.append((name, layer))
     _check_settings(model, hooks=hooks)
-    if not found:
+    if not unsupported:
         return
-    listed = ", ".join(f"{name or 'the model itself'} ({type(layer).__name__})" for name, layer in found)
+    listed = ", ".join(
+        f"{name or 'the model itself'} ({type(layer).__name__})" for name, layer in unsupported
+    )
     ways = []
-    if any(not isinstance(layer, nn.EmbeddingBag) for _, layer in found):
+    if any(not isinstance(layer, nn.EmbeddingBag) for _, layer in unsupported):
         ways.append(_ADVICE)
-    if hooks and not any(isinstance(layer, _RECURRENT) for _, layer in found):
+    if hooks and not any(isinstance(layer, _RECURRENT) for _, layer in unsupported):
         ways.append("make_private(..., loss=...)")
     reason = (
-        "Opacus' hooks see no calls of their parts"
+        "Opacus' hooks do not see calls of their parts"
         if hooks
         else "their fused kernels have no rule for torch.func.vmap"
     )
@@ -189,10 +191,10 @@ def check_layers(model: nn.Module, *, hooks: bool) -> None:
 
 
 def _check_settings(model: nn.Module, *, hooks: bool) -> None:
-    """Refuse layers that could be trained with other settings, or written in another way.
+    """Refuse layers that need other settings or another implementation.
 
     Raises:
-        UnsupportedCombinationError: with the settings.
+        UnsupportedCombinationError: with the supported settings.
     """
     for name, layer in model.named_modules():
         problem = _problem(layer, hooks=hooks)
@@ -205,33 +207,33 @@ def _check_settings(model: nn.Module, *, hooks: bool) -> None:
 
 
 def _problem(layer: nn.Module, *, hooks: bool) -> tuple[str, str] | None:
-    """What is wrong with a layer, and what to do; None where nothing is."""
+    """The problem of a layer and its remedy; None if there is none."""
     if isinstance(layer, nn.RNNCellBase):
         # Adds its biases in place, which vmap cannot, and takes two tensors, which hooks cannot.
         return (
-            "has no gradients of single examples",
-            "a cell out of two nn.Linear; or the whole layer (nn.LSTM, nn.GRU, nn.RNN) and "
+            "has no per-example gradients",
+            "a cell of two nn.Linear; or the whole layer (nn.LSTM, nn.GRU, nn.RNN) and "
             "dpmech.optim.fix(model)",
         )
     if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return None
     if layer.max_norm is not None:
-        return "has a max_norm: which words a batch holds is written into its weight", "max_norm=None"
+        return "has a max_norm: which words a batch contains is written into its weight", "max_norm=None"
     if layer.scale_grad_by_freq and hooks:
         return (
-            "has scale_grad_by_freq: it divides by how often a word stands in the whole batch",
+            "has scale_grad_by_freq: it divides by the frequency of a word in the whole batch",
             "scale_grad_by_freq=False; or make_private(..., loss=...), where it counts in one example",
         )
     if layer.sparse and not hooks:
-        return "has sparse gradients, which torch.func cannot form", "sparse=False: noise fills every row"
+        return "has sparse gradients, unsupported by torch.func", "sparse=False: noise fills every row"
     return None
 
 
 def _replacement(name: str, layer: nn.Module) -> nn.Module | None:
-    """What stands for a layer; None where it stays."""
+    """The replacement of a layer; None if it is kept."""
     other: nn.Module
     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
-        # Behind a linear layer a channel is one number, and nothing is left of a group of one or two.
+        # After a linear layer a channel is one number; normalizing one or two leaves no information.
         plain = isinstance(layer, nn.BatchNorm1d)
         groups = 1 if plain else math.gcd(32, layer.num_features)
         other = nn.GroupNorm(groups, layer.num_features, eps=layer.eps, affine=layer.affine)
@@ -255,7 +257,7 @@ def _recurrent(name: str, layer: Any) -> nn.Module:  # noqa: ANN401 - an LSTM, a
     if layer.proj_size:
         raise UnsupportedCombinationError(
             f"{name or 'the model itself'}: a {type(layer).__name__} with proj_size={layer.proj_size}",
-            supported="recurrent layers without projections, which Opacus has",
+            supported="recurrent layers without projections, as in Opacus",
         )
     settings: dict[str, Any] = {
         "input_size": layer.input_size,
@@ -277,7 +279,7 @@ def _recurrent(name: str, layer: Any) -> nn.Module:  # noqa: ANN401 - an LSTM, a
 
 
 def _hand_over(other: nn.Module, layer: nn.Module, *, strict: bool = True) -> None:
-    """Weights, devices, types, and whether gradients are wanted."""
+    """Copy weights, devices, dtypes and requires_grad."""
     params: Sequence[Tensor] = list(layer.parameters())
     if params:
         other.to(device=params[0].device, dtype=params[0].dtype)
@@ -291,7 +293,7 @@ def _hand_over(other: nn.Module, layer: nn.Module, *, strict: bool = True) -> No
         other.requires_grad_(requires_grad=False)
 
 
-def _opacus_layers() -> Any:  # noqa: ANN401 - a module that is untyped
+def _opacus_layers() -> Any:  # noqa: ANN401 - an untyped module
     try:
         import opacus.layers
     except ImportError:

@@ -1,4 +1,4 @@
-"""Where the gradients of single examples come from: a loss of one example, or Opacus' hooks."""
+"""Sources of per-example gradients: a loss of one example, or Opacus' hooks."""
 
 import abc
 import dataclasses
@@ -34,16 +34,16 @@ from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 
 def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost: bool) -> nn.Module:
-    """Opacus' GradSampleModuleFastGradientClipping around a model, for one backward pass of the mean loss.
+    """Opacus' GradSampleModuleFastGradientClipping around a model, with one backward pass of the mean loss.
 
-    Its hooks take what goes into a layer and the gradient of what comes out. Opacus forms norms of them and
-    goes backward a second time, over all that the parameters are used for; norms of uses that it has no
-    hook on are missing then. Here norms and sums come from the same factors, or from the gradients.
+    Its hooks capture the inputs of a layer and the gradient of its outputs. Opacus computes norms from them
+    and runs a second backward pass, over all uses of the parameters; norms of uses without a hook are
+    missing then. Here norms and sums come from the same factors, or from the gradients.
 
     Args:
         model: the model.
-        examples: of the newest batch, where that is known.
-        ghost: whether factors stand for gradients where they cost less.
+        examples: returns the number of examples of the newest batch, if known.
+        ghost: whether factors replace gradients if they are cheaper.
 
     Raises:
         MissingDependencyError: if Opacus is not installed.
@@ -62,8 +62,8 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
     ]
     if kept:
         raise UnsupportedCombinationError(
-            f"trained layers that hold buffers: {', '.join(kept)}; Opacus takes none",
-            supported="make_private(..., loss=...), with public_buffers where they do not depend on the data",
+            f"trained layers that hold buffers: {', '.join(kept)}; Opacus does not support them",
+            supported="make_private(..., loss=...), with public_buffers if they do not depend on the data",
         )
     computed = [
         f"{name or 'the model itself'} ({type(layer).__name__})"
@@ -76,7 +76,7 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
     if computed:
         raise UnsupportedCombinationError(
             f"layers whose weight is computed before every call: {', '.join(computed[:3])} "
-            "(torch.nn.utils.weight_norm), of whose parameters hooks know nothing",
+            "(torch.nn.utils.weight_norm), whose parameters hooks do not see",
             supported="torch.nn.utils.parametrizations.weight_norm; or make_private(..., loss=...)",
         )
     wrapped: nn.Module = _hooked_class()(model, examples, ghost=ghost)
@@ -84,7 +84,7 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
 
 
 @functools.cache
-def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus does
+def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opacus
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
     from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
@@ -93,7 +93,7 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
         """One backward pass leaves a Factored, or a gradient for every example, on each parameter."""
 
         def __init__(self, model: nn.Module, examples: Callable[[], int | None], *, ghost: bool) -> None:
-            # Opacus' formulas for them are those of zeros around the image.
+            # Opacus' formulas for them assume padding with zeros.
             self._by_autograd = {layer for layer in model.modules() if _is_padded_otherwise(layer)}
             for layer in self._by_autograd:
                 prepare_layer(layer)
@@ -101,7 +101,7 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             self._ghost = ghost
             self._examples = examples
             self._names = {layer: name for name, layer in model.named_modules()}
-            # Hooks run for every layer of every batch, and walking through modules costs as much as they do.
+            # Hooks run for every layer of every batch, and traversing modules costs as much as they do.
             self._params = {layer: list(layer.parameters()) for layer in model.modules()}
             trained = [param for param in model.parameters() if param.requires_grad]
             self._covered = set(coverable(model, trained)[0])
@@ -111,15 +111,15 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                     layer.register_forward_pre_hook(_Spread(examples))
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
-            """The model's own output.
+            """The output of the model.
 
             Raises:
-                UnsupportedCombinationError: if a layer changes in place what a hooked one gave.
+                UnsupportedCombinationError: if a layer modifies the output of a hooked layer in place.
             """
             if getattr(self, "_is_replica", False) and torch.is_grad_enabled():
                 raise UnsupportedCombinationError(
-                    "DataParallel copies a model of make_private to several devices, where no hooks are",
-                    supported="the model itself, one process a device: torchrun, see the page on training",
+                    "DataParallel copies a model of make_private to several devices, without its hooks",
+                    supported="the model itself, one process per device: torchrun, see the page on training",
                 )
             try:
                 return super().forward(*args, **kwargs)
@@ -127,9 +127,9 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                 if "modified inplace" not in str(error):
                     raise
                 named = [name for name, one in self._module.named_modules() if getattr(one, "inplace", False)]
-                found = f" (inplace=True: {', '.join(named)})" if named else ""
+                listed = f" (inplace=True: {', '.join(named)})" if named else ""
                 raise UnsupportedCombinationError(
-                    f"what a trained layer gave is changed in place{found}, where hooks stand on it",
+                    f"the output of a trained layer with hooks is changed in place{listed}",
                     supported="inplace=False, which dpmech.optim.fix(model) sets; or make_private(..., "
                     "loss=...)",
                 ) from error
@@ -137,7 +137,7 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
         def capture_activations_hook(
             self, module: nn.Module, forward_input: list[Tensor], _forward_output: Tensor
         ) -> None:
-            """As that of GradSampleModule: a layer may be called several times."""
+            """As in GradSampleModule; a layer may be called several times."""
             if not module.training or not torch.is_grad_enabled() or not self.hooks_enabled:
                 return
             self._check_no_copy()
@@ -147,8 +147,8 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                 return
             if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor):
                 raise UnsupportedCombinationError(
-                    f"{self._shown(module)} is called with {len(forward_input)} arguments by position, where "
-                    "hooks take one tensor",
+                    f"{self._shown(module)} is called with {len(forward_input)} positional arguments, but "
+                    "hooks support one tensor",
                     supported="make_private(..., loss=...)",
                 )
             layer: Any = module
@@ -172,9 +172,9 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
             self._check_no_copy()
             if not getattr(module, "activations", None):
                 raise UnsupportedCombinationError(
-                    f"a backward pass goes through {self._shown(module)}, of whose call nothing was kept",
+                    f"a backward pass goes through {self._shown(module)}, whose call was not recorded",
                     supported="model.train() before the forward pass (eval mode is for calls without a "
-                    "backward pass), and one backward pass for every forward pass; for gradients of "
+                    "backward pass), and one backward pass for every forward pass; for second-order "
                     "gradients make_private(..., loss=...)",
                 )
             activations, backprops = self.rearrange_grad_samples(
@@ -204,9 +204,8 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
         def _check_no_copy(self) -> None:
             if getattr(self._examples, "copied", False):
                 raise UnsupportedCombinationError(
-                    "a copy of a model of make_private is trained: nobody clips its gradients or adds noise "
-                    "to them",
-                    supported="calls of the copy in eval mode or under torch.no_grad(); to train on, its "
+                    "a copy of a model of make_private is trained: its gradients are not clipped or noised",
+                    supported="calls of the copy in eval mode or under torch.no_grad(); to train it, its "
                     "state_dict() in an ordinary model",
                 )
 
@@ -219,13 +218,13 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
                 raise
             except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
                 raise UnsupportedCombinationError(
-                    f"{self._shown(module)} has no gradients of single examples by Opacus: "
+                    f"Opacus computes no per-example gradients for {self._shown(module)}: "
                     f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
                     supported="make_private(..., loss=...)",
                 ) from error
 
         def _trained(self, module: nn.Module) -> list[Any]:
-            """The parameters that its hooks are for: of its parts too, where torch.func stands for it."""
+            """The parameters that its hooks handle: including its submodules if torch.func computes them."""
             params = self._params.get(module)
             return [param for param in params or module.parameters() if param.requires_grad]
 
@@ -238,33 +237,33 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists where Opacus d
         def _finish(self, param: Tensor) -> None:
             pieces = self._pieces.pop(id(param), [])
             if pieces:
-                found = joined(pieces, param.shape, factors=self._ghost)
+                total = joined(pieces, param.shape, factors=self._ghost)
                 other = getattr(param, "_current_grad_sample", None)
                 if other is not None:
-                    found = other + (found.formed() if isinstance(found, Factored) else found)
-                param._current_grad_sample = found  # type: ignore[attr-defined]  # Opacus'
+                    total = other + (total.formed() if isinstance(total, Factored) else total)
+                param._current_grad_sample = total  # type: ignore[attr-defined]  # Opacus'
             promote_current_grad_sample(param)
 
     GhostModule.__module__, GhostModule.__qualname__ = __name__, "GhostModule"
     return GhostModule
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class that exists where Opacus does
-    """The class, by which pickles find it again."""
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class that exists only with Opacus
+    """The class, so that pickles find it."""
     if name == "GhostModule":
         return _hooked_class()
     raise AttributeError(name)
 
 
 def _add_sample(param: Any, sample: Tensor, longest: int) -> None:  # noqa: ANN401 - with attributes of Opacus
-    """As Opacus, without the zeros that it copies gradients into where no row is missing."""
+    """As Opacus, without copying gradients into zeros if no row is missing."""
     from opacus.grad_sample.grad_sample_module import create_or_accumulate_grad_sample
 
     if not param.requires_grad:
         return
     before = getattr(param, "_current_grad_sample", None)
     if len(sample) == longest and (before is None or len(before) == longest):
-        # Never in place: a gradient may be what autograd still works with.
+        # Never in place: autograd may still use the gradient.
         param._current_grad_sample = sample if before is None else before + sample
         return
     if before is not None:
@@ -273,7 +272,7 @@ def _add_sample(param: Any, sample: Tensor, longest: int) -> None:  # noqa: ANN4
 
 
 def _is_padded(layer: nn.Module) -> bool:
-    """Whether a row of its weight has no gradient, which Opacus' formula gives it."""
+    """Whether a row of its weight has no gradient, although Opacus' formula gives it one."""
     return isinstance(layer, nn.Embedding) and layer.padding_idx is not None
 
 
@@ -289,16 +288,16 @@ def _by_factors(layer: nn.Module, backprops: Tensor) -> bool:
 
 
 class _Spread:
-    """Repeats indices that came as a batch of one for all examples: positions, which others add to theirs.
+    """Expands indices given as a batch of one, such as positions, to all examples.
 
-    Otherwise what comes back for them is a sum over the examples, of which nobody can clip one.
+    Otherwise their gradient is a sum over the examples, which cannot be clipped per example.
     """
 
     def __init__(self, examples: Callable[[], int | None]) -> None:
         self._examples = examples
 
     def __call__(self, layer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The indices, for as many examples as the batch has."""
+        """The indices, expanded to the number of examples of the batch."""
         count = self._examples()
         if not given or not layer.training or not torch.is_grad_enabled() or count is None:
             return None
@@ -309,11 +308,10 @@ class _Spread:
 
 
 class GradientMode(abc.ABC):
-    """One way to the gradients of single examples.
+    """A source of per-example gradients.
 
     Attributes:
-        full_batches: whether the loader hands out whole batches, which the model splits; else it hands out
-            parts.
+        full_batches: whether the loader returns full batches, which the model splits; else microbatches.
     """
 
     full_batches: ClassVar[bool]
@@ -326,7 +324,7 @@ class GradientMode(abc.ABC):
     def wrapped(
         self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
     ) -> nn.Module:
-        """What the training loop calls in place of `model`."""
+        """The module that the training loop calls instead of `model`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,7 +334,7 @@ class LossOfOneExample(GradientMode):
     Args:
         loss: `loss(model, *example)`, a scalar, or a criterion.
         clipping_mode: as for make_private.
-        loss_takes: the same.
+        loss_takes: as for make_private.
     """
 
     full_batches: ClassVar[bool] = True
@@ -381,13 +379,13 @@ class OpacusHooks(GradientMode):
     clipping_mode: AskedMode = "auto"
 
     def trained_module(self, model: nn.Module) -> nn.Module:
-        """The module inside, where the model has the hooks already."""
+        """The wrapped module, if the model already has hooks."""
         given: Any = model
         if not _is_grad_sample_module(model):
             return model
         if getattr(getattr(model, "_examples", None), "copied", False):
             raise UnsupportedCombinationError(
-                "a copy of a model of make_private, whose hooks are those of another run",
+                "a copy of a model of make_private, whose hooks belong to another run",
                 supported="an ordinary model with the state_dict() of the copy",
             )
         if self.clipping_mode == "ghost" and not hasattr(model, "max_grad_norm"):
@@ -401,18 +399,18 @@ class OpacusHooks(GradientMode):
     def wrapped(
         self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
     ) -> nn.Module:
-        """A module with Opacus' hooks, whose module counts its calls and checks what may not change."""
+        """A module with Opacus' hooks, whose inner module counts its calls and checks for changes."""
         inner = self.trained_module(model)
         if _is_grad_sample_module(model):
-            # Opacus' fast gradient clipping leaves no gradients of single examples; it alone has this.
+            # Opacus' fast gradient clipping keeps no per-example gradients; only it has this attribute.
             hooked, ghost = model, hasattr(model, "max_grad_norm")
             handed = getattr(model, "_examples", None)
             if isinstance(handed, _Handed):
                 handed.follow(private)
         elif any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
             raise UnsupportedCombinationError(
-                "the model has Opacus' hooks already, of an earlier GradSampleModule",
-                supported="that GradSampleModule itself (what make_private returned), or remove_hooks()",
+                "the model already has Opacus' hooks, of an earlier GradSampleModule",
+                supported="that GradSampleModule itself (returned by make_private), or remove_hooks()",
             )
         else:
             ghost = self.clipping_mode != "per_example"
@@ -424,7 +422,7 @@ class OpacusHooks(GradientMode):
             inner,
             _by_rows(hooked, inner),
             lambda: progress.handed if progress.batches else None,
-            lambda: random.Random(f"{batches} {progress.batches}"),  # public: anybody can toss it again
+            lambda: random.Random(f"{batches} {progress.batches}"),  # public: anyone can repeat the choice
             lambda count: _trial(hooked, count),
             _padded_of(private.loader),
         )
@@ -441,7 +439,7 @@ class OpacusHooks(GradientMode):
 
 
 def _padded_of(loader: PrivateLoader) -> Callable[[], Padded | None]:
-    """What the loader says of padding; weak: hooks in a graph would keep a run alive for good."""
+    """The loader's padded example; a weak reference, since hooks in a graph would keep a run alive."""
     known = weakref.WeakMethod(loader.take_padded)
 
     def taken() -> Padded | None:
@@ -452,14 +450,14 @@ def _padded_of(loader: PrivateLoader) -> Callable[[], Padded | None]:
 
 
 class _Handed:
-    """How many examples the newest batch of a run has. Copies, and what is saved, know of no run."""
+    """The number of examples of a run's newest batch. Copies and pickles belong to no run."""
 
     def __init__(self, private: BatchOptimizer | None = None) -> None:
         self._private = None if private is None else weakref.ref(private)
         self.tried: int | None = None
 
     def follow(self, private: BatchOptimizer) -> None:
-        """From now on count for this run: the model was made private again."""
+        """Count for this run from now on: the model was made private again."""
         self._private = weakref.ref(private)
 
     def __call__(self) -> int | None:
@@ -478,7 +476,7 @@ class _Handed:
 
 
 def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:  # noqa: ANN401 - Opacus'
-    """The layers whose rows are taken for examples, and what to call them; none where these come second."""
+    """The layers whose rows are treated as examples, with their names; empty if examples come second."""
     if not hooked.batch_first:
         return {}
     names = {layer: name for name, layer in inner.named_modules()}
@@ -491,7 +489,7 @@ def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:  # noqa: AN
 
 @contextmanager
 def _trial(hooked: Any, count: int) -> Iterator[None]:  # noqa: ANN401 - Opacus'
-    """Keep hooks out of a call on so many examples."""
+    """Disable hooks during a call on `count` examples."""
     handed = getattr(hooked, "_examples", None)
     enabled, hooked.hooks_enabled = hooked.hooks_enabled, False
     if isinstance(handed, _Handed):

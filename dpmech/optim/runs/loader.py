@@ -1,4 +1,4 @@
-"""Batches for torch: a batch sampler for any DataLoader, and the loader that makes a run of them."""
+"""Batches for torch: a batch sampler for any DataLoader, and the loader of a private run."""
 
 import hashlib
 import random
@@ -38,16 +38,16 @@ class BatchProgress:
     """Shared by a PrivateLoader and its optimizer: step t must be taken on the whole of batch t.
 
     Attributes:
-        batches: microbatches handed out so far.
-        drawn: batches of which at least one microbatch was handed out.
-        complete: whether the last microbatch of the newest batch was handed out.
+        batches: microbatches returned so far.
+        drawn: batches of which at least one microbatch was returned.
+        complete: whether the last microbatch of the newest batch was returned.
         begun: whether any gradient of the newest batch reached the optimizer.
         stepped: steps taken.
-        handed: examples of the newest microbatch.
-        counted: how many of them the optimizer has; None before it looked.
-        left_out: rows of the batch beside them that got weight 0.
-        calls: of the model with gradients, as far as it is watched: how many may have used each of its
-            trained parameters on the newest batch.
+        handed: number of examples in the newest microbatch.
+        counted: how many of them the optimizer has received; None before it received any.
+        left_out: additional rows of the microbatch that got weight 0.
+        calls: of the model with gradients, as far as it is watched: number of calls that may have used each
+            trained parameter on the newest microbatch.
     """
 
     def __init__(self) -> None:
@@ -60,28 +60,28 @@ class BatchProgress:
         self.counted: int | None = None
         self.left_out = 0
         self.calls: Counter[int] = Counter()
-        # Calls whose backward pass may still come, in later batches too; Opacus stores none in eval mode.
+        # Calls whose backward pass may follow, even in later batches; Opacus records none in eval mode.
         self._pending: Counter[int] = Counter()
 
     def hand_out(self, examples: int, *, first: bool, last: bool) -> None:
-        """Note that the loader hands out a microbatch of so many examples.
+        """Note that the loader returns a microbatch with this many examples.
 
         Raises:
-            UnsupportedCombinationError: if the batch before was not stepped on.
+            UnsupportedCombinationError: if the previous batch had no step.
         """
         if first:
             if self.drawn != self.stepped:
                 raise UnsupportedCombinationError(
-                    f"a new batch is drawn before optimizer.step() on batch {self.drawn - 1}: batches and "
-                    "rows of noise would no longer belong together",
+                    f"a new batch is sampled before optimizer.step() on batch {self.drawn - 1}: batches and "
+                    "rows of noise would no longer correspond",
                     supported="optimizer.step() after every batch of the loader",
                 )
             self.begun = False
         else:
             if self.handed and self.counted is None:
                 raise UnsupportedCombinationError(
-                    f"a batch of batch {self.drawn - 1} was passed over",
-                    supported="every batch of a batch in its step",
+                    f"a part of batch {self.drawn - 1} was skipped",
+                    supported="all parts of a batch in its step",
                 )
             self.check_counted()
             self.close_batch()
@@ -91,20 +91,20 @@ class BatchProgress:
         self.handed = examples
         self.complete = last
         self.calls = Counter(self._pending)
-        self.drawn += first  # last: without it there is nothing to step on
+        self.drawn += first  # last: without it there is no batch for a step
 
     def take_back(self) -> None:
-        """Forget the newest batch if nothing of it reached the optimizer, so that it is handed out again."""
+        """Forget the newest batch if the optimizer has no gradient of it, so that it is returned again."""
         if self.drawn == self.stepped + 1 and not self.begun:
             self.complete = True
             self.drawn -= 1
 
     def note_call(self, params: Iterable[int], *, training: bool) -> None:
-        """Note a call with gradients of a model or a part of it.
+        """Note a call with gradients of a model or a submodule.
 
         Args:
             params: identities of the trained parameters that it may use.
-            training: whether it is in training mode.
+            training: whether the module is in training mode.
         """
         used = list(params)
         self.calls.update(used)
@@ -112,62 +112,62 @@ class BatchProgress:
             self._pending.update(used)
 
     def close_batch(self) -> None:
-        """Note that the gradients of the newest batch, and of all calls so far, reached the optimizer."""
+        """Note that the optimizer has the gradients of the newest microbatch and of all calls so far."""
         self._pending.clear()
 
     def check_room(self, examples: int) -> None:
-        """Raise UnsupportedCombinationError if the batch does not hold that many examples more."""
+        """Raise UnsupportedCombinationError if the microbatch has fewer remaining examples."""
         total = examples if self.counted is None else self.counted + examples
         if total > self.handed:
             raise UnsupportedCombinationError(
-                # Without the numbers: how large a sampled batch is stays private.
+                # Without the numbers: the size of a sampled batch is private.
                 "gradients of more examples than the batch holds: one example would add more than one "
                 "clipped gradient to the step",
                 supported="one backward pass for every batch",
             )
 
     def count(self, examples: int, left_out: int = 0) -> None:
-        """Note that gradients of so many examples are about to be added, and that rows got weight 0.
+        """Note that gradients of `examples` examples are about to be added, and that rows got weight 0.
 
-        Before they are: whoever is interrupted in between loses them, and cannot add them twice.
+        Called before the addition: an interrupt in between loses them, instead of adding them twice.
         """
         self.begun = True
         self.counted = examples + (self.counted or 0)
         self.left_out += left_out
 
     def check_counted(self) -> None:
-        """Raise UnsupportedCombinationError unless all examples of the newest batch came, each as one row.
+        """Raise UnsupportedCombinationError unless every example of the newest microbatch came as one row.
 
-        Rows with weight 0 may be examples that were left out or padding. Fewer rows than examples are
-        something else than examples (time steps, pairs, packed sequences): what one example adds is then
+        Rows with weight 0 may be excluded examples or padding. Fewer rows than examples are
+        not examples (but time steps, pairs, packed sequences): the contribution of one example is then
         not bounded by the clip norm.
         """
         if self.handed and self.counted is None:
             raise UnsupportedCombinationError(
-                "optimizer.step() before the backward pass of the batch: the step would be noise alone",
+                "optimizer.step() before the backward pass of the batch: the step would be only noise",
                 supported="backward, then step",
             )
-        found = self.counted or 0
-        if found + self.left_out < self.handed:
+        counted = self.counted or 0
+        if counted + self.left_out < self.handed:
             raise UnsupportedCombinationError(
-                "fewer gradients than the batch has examples: what was clipped is not one example each",
-                supported="models, losses and collate functions that keep examples apart, along the first "
+                "fewer gradients than the batch has examples: the clipped rows are not single examples",
+                supported="models, losses and collate functions that keep examples separate, along the first "
                 "dimension",
             )
         most = max(self.calls.values(), default=0)
         if most > 1:
             raise UnsupportedCombinationError(
-                f"the model was called {most} times on one batch, or one part of it was: gradients of one "
-                "example may stand in several rows, each clipped by itself",
+                f"the model was called {most} times on one batch, or a part of it was: gradients of one "
+                "example may be in several rows, each clipped separately",
                 supported="one call of the model for every batch (others under torch.no_grad())",
             )
 
     def check_step(self) -> None:
-        """Raise UnsupportedCombinationError unless there is a batch to step on."""
+        """Raise UnsupportedCombinationError unless there is a batch for a step."""
         if self.drawn != self.stepped + 1:
             raise UnsupportedCombinationError(
                 f"optimizer.step() without a batch: {self.stepped} steps were taken on {self.drawn} batches",
-                supported="one step for every batch that the loader of make_private hands out",
+                supported="one step for every batch that the loader of make_private returns",
             )
 
     def note_step(self) -> None:
@@ -176,27 +176,27 @@ class BatchProgress:
         self.close_batch()
 
     def resume(self, steps: int) -> None:
-        """Go on after `steps` whole batches."""
+        """Continue after `steps` complete batches."""
         self.drawn = self.stepped = steps
         self.complete = True
 
 
-# Of the state of torch's CPU generator: a header, then the words of its Mersenne Twister, 8 bytes each.
+# State of torch's CPU generator: a header, then the words of its Mersenne Twister, 8 bytes each.
 _HEADER, _WORDS, _STATE_BYTES = 24, 624, 5056
 
 
 class StepRandomness:
-    """Seeds Python's, numpy's and torch's generators by a secret and a use, and puts them back.
+    """Seeds Python's, numpy's and torch's generators from a secret and a use, and restores them.
 
-    One example that is absent moves the draws (dropout, masking) of all others in its batch. Under a seed
-    that somebody knows these are other numbers, and sums differ by far more than one clip norm. Where nobody
-    knows the seed, and every use has another one, they are numbers of the same law whatever was drawn
-    before, so that a sum with one example less can be compared under the same masks of all others.
+    The absence of one example shifts the draws (dropout, masking) of all others in its batch. Under a known
+    seed these are different numbers, and sums differ by far more than one clip norm. If the seed is secret
+    and differs for every use, the numbers have the same distribution whatever was drawn
+    before, so that a sum without one example can be compared under the same masks of all others.
 
-    A step that is taken again after a failure draws the same, as it adds the same noise.
+    A step that is repeated after a failure draws the same numbers, just as it adds the same noise.
 
     Args:
-        secret: 32 bytes for a use; None takes a key of its own.
+        secret: returns 32 bytes for a use; None uses a new key.
     """
 
     def __init__(self, secret: Callable[[str], bytes] | None = None) -> None:
@@ -206,7 +206,7 @@ class StepRandomness:
 
     @contextmanager
     def at(self, use: str) -> Iterator[None]:
-        """Draw what follows from the use, until the end of the block."""
+        """A context whose draws are determined by the use."""
         before = _states()
         try:
             _seed(self.secret(use))
@@ -215,24 +215,24 @@ class StepRandomness:
             _restore(before)
 
     def begin(self, use: str) -> None:
-        """Draw what follows from the use, until `end`."""
+        """Determine draws by the use, until `end`."""
         if self._outside is None:
             self._outside = _states()
         _seed(self.secret(use))
 
     def end(self) -> None:
-        """Put the generators back to where they were before the first `begin`."""
+        """Restore the states of the generators before the first `begin`."""
         if self._outside is not None:
             _restore(self._outside)
             self._outside = None
 
 
 class WorkerRandomness:
-    """The `worker_init_fn` of a DataLoader whose workers draw by a secret.
+    """The `worker_init_fn` of a DataLoader whose workers are seeded by a secret.
 
     Args:
-        secret: what all workers share.
-        then: the user's own `worker_init_fn`.
+        secret: shared by all workers.
+        then: the user's `worker_init_fn`.
     """
 
     def __init__(self, secret: bytes, then: Callable[[int], object] | None) -> None:
@@ -247,17 +247,17 @@ class WorkerRandomness:
 
 
 def _seed(secret: bytes) -> None:
-    """Seed all generators with all of a secret: of an integer torch's CPU generator takes 32 bits."""
+    """Seed all generators with the whole secret: torch's CPU generator uses only 32 bits of an integer."""
     random.seed(secret)
-    np.random.seed(np.frombuffer(secret, np.uint32))  # noqa: NPY002 - what other people's code draws from
+    np.random.seed(np.frombuffer(secret, np.uint32))  # noqa: NPY002 - used by other people's code
     number = int.from_bytes(secret[:8], "little")
-    torch.manual_seed(number)  # CUDA's generators take all 64 bits
+    torch.manual_seed(number)  # CUDA's generators use all 64 bits
     state = torch.get_rng_state()
     words = state.numpy()[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)
     if len(state) != _STATE_BYTES or words[0] != number % (1 << 32):
         raise UnsupportedCombinationError(
-            f"torch {torch.__version__} keeps the state of its generator in another form",
-            supported="a release of torch that this one was tested with",
+            f"torch {torch.__version__} stores the state of its generator in another format",
+            supported="a release of torch that this version was tested with",
         )
     words[:] = np.frombuffer(hashlib.shake_256(secret).digest(4 * _WORDS), np.uint32)
     torch.set_rng_state(state)
@@ -282,7 +282,7 @@ def _restore(states: tuple[Any, ...]) -> None:
 
 
 _STATE = {"sampler", "tracker", "steps", "processes", "max_physical_batch_size", "set_up"}
-# What a DataLoader is rebuilt with; the order of its examples is the sampler's.
+# Settings with which a DataLoader is rebuilt; the sampler sets the order of examples.
 _KEPT = (
     "num_workers",
     "pin_memory",
@@ -298,15 +298,15 @@ _KEPT = (
 class PrivateBatchSampler(TorchSampler[list[int]]):
     """The batches of a sampler as a `batch_sampler` of any torch DataLoader.
 
-    Every iteration goes on from `sampler.steps_taken`, which it counts, to the end of that epoch. A
-    DataLoader with workers draws ahead of what it hands out: state taken meanwhile is ahead too
-    (`PrivateLoader` counts what was handed out). An empty batch is an empty list, which the default
-    `collate_fn` cannot take (`PrivateLoader` can).
+    Every iteration continues from `sampler.steps_taken`, which it counts, to the end of that epoch. A
+    DataLoader with workers samples ahead of the batches it returns: state saved meanwhile is ahead too
+    (`PrivateLoader` counts returned batches). An empty batch is an empty list, which the default
+    `collate_fn` does not support (`PrivateLoader` does).
 
     Args:
         sampler: of dpmech.samplers.
         rank: of this process, in [0, world_size).
-        world_size: processes that share every batch.
+        world_size: number of processes that share every batch.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -332,42 +332,42 @@ class PrivateBatchSampler(TorchSampler[list[int]]):
             yield shard(next(iter(sampler)), self._rank, self._world).tolist()
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches per epoch."""
         return self._sampler.steps_per_epoch
 
 
 class PrivateLoader(Uncopied):
-    """The loader of a private run: every batch as the sampler says, in microbatches, watched.
+    """The loader of a private run: returns every batch of the sampler, in microbatches, and checks its use.
 
-    Iterating gives the batches of what is left of the epoch; past the last certified step it raises. Every
-    batch is checked against the certified participation before its first batch is handed out. A batch without
-    examples is one batch of length 0. A batch that was only looked at is handed out again.
+    Iteration returns the batches of the rest of the epoch; beyond the last certified step it raises. Every
+    batch is checked against the certified participation before its first microbatch is returned. A batch
+    without examples has length 0. A batch that was returned but not used is returned again.
 
-    From the hand-out of a batch to the step of its batch, torch, numpy and Python's `random` draw by a secret
-    seed of this batch, which a run that goes on from a checkpoint has too; after the step they go on as
-    before. So masks of dropout follow from no seed that anybody knows.
+    Between the return of a microbatch and the step, torch, numpy and Python's `random` use a secret
+    seed of this microbatch, the same in a resumed run; after the step they continue as
+    before. Dropout masks thus do not depend on a known seed.
 
-    `state_dict` may be taken between `optimizer.step()` and the next batch; it is as secret as the data.
+    `state_dict` may be called between `optimizer.step()` and the next batch; it is as secret as the data.
 
     Args:
         loader: a DataLoader whose dataset, collate_fn and workers are used.
-        sampler: the batches, the same on all processes.
-        max_physical_batch_size: of one process; None for whole batches; "auto", with whole batches alone,
-            where who computes gradients finds it.
-        full_batches: whether batches are handed out whole all the same, and split by who computes gradients.
+        sampler: of the batches, the same in all processes.
+        max_physical_batch_size: largest microbatch of one process; None for full batches; "auto", only with
+            full batches, if the code that computes gradients determines it.
+        full_batches: whether to return full batches anyway, which the code that computes gradients splits.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
-        sampler: the batches.
-        progress: what the optimizer shares.
-        randomness: what models and datasets draw at random; by the optimizer's key, once there is one.
-        uniqueness: how it was checked that no example stands in the dataset twice.
-        set_up: fingerprints of what the run was built from.
+        sampler: of the batches.
+        progress: state shared with the optimizer.
+        randomness: random numbers of models and datasets; from the optimizer's key, once there is one.
+        uniqueness: how it was checked that no example occurs twice in the dataset.
+        set_up: fingerprints of the run's dataset, model and loss.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: if the dataset holds an example twice.
-        CertificateError: if processes have other batches.
+        UnsupportedCombinationError: if the dataset contains an example twice.
+        CertificateError: if processes have different batches.
     """
 
     def __init__(
@@ -390,7 +390,7 @@ class PrivateLoader(Uncopied):
         size = check_dataset(loader)
         if size != sampler.dataset_size:
             raise InvalidParameterError(
-                "sampler", sampler, "one for as many examples as the loader's dataset has"
+                "sampler", sampler, "one for the number of examples in the loader's dataset"
             )
         check_same_length(loader.dataset, process_group)
         self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
@@ -419,45 +419,45 @@ class PrivateLoader(Uncopied):
 
     @property
     def physical_batch_size(self) -> int | None:
-        """Examples of one process that are held at once; None for whole batches."""
+        """Largest number of examples that one process holds at once; None for full batches."""
         return self._most
 
     @property
     def is_searched(self) -> bool:
-        """Whether the microbatch size has still to be found."""
+        """Whether the microbatch size is still to be determined."""
         return self._searched and self._most is None
 
     def settle(self, size: int) -> None:
-        """Note the microbatch size that was found."""
+        """Set the microbatch size that was determined."""
         self._most = check_integer("size", size, minimum=1)
 
     def take_padded(self) -> Padded | None:
-        """An example of the newest batch that has padding there, if it is to be compared; once."""
-        found, self._padded = self._padded, None
-        return found
+        """A padded example of the newest batch, if one is to be compared; returned once."""
+        padded, self._padded = self._padded, None
+        return padded
 
     @property
     def steps_taken(self) -> int:
-        """Batches of which the step was taken."""
+        """Number of batches whose step was taken."""
         return self.progress.stepped
 
     @property
     def tracker(self) -> ParticipationTracker:
-        """Realised participations so far. Secret."""
+        """Realized participations so far. Secret."""
         return self._tracker
 
     def check_data(self) -> None:
-        """Raise UnsupportedCombinationError if the dataset of this process was changed since the start."""
+        """Raise UnsupportedCombinationError if the dataset of this process changed since the start."""
         self._data.check_here()
 
     @property
     def checkpoint_history(self) -> CheckpointHistory | None:
-        """What is known of the run's checkpoints; None where none was saved or loaded."""
+        """Knowledge of the run's checkpoints; None if none was saved or loaded."""
         return self.set_up.checkpoint_history
 
     @property
     def processes(self) -> int:
-        """How many processes share every batch."""
+        """Number of processes that share every batch."""
         return self._world
 
     @property
@@ -466,7 +466,7 @@ class PrivateLoader(Uncopied):
         return self._group
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Number of batches per epoch."""
         return self.sampler.steps_per_epoch
 
     def __iter__(self) -> Iterator[Any]:
@@ -474,18 +474,17 @@ class PrivateLoader(Uncopied):
 
         Raises:
             HorizonError: past the last certified step.
-            UnsupportedCombinationError: if the last batch was not stepped on, or a dataset gives more
-            examples
-                than it was asked for.
+            UnsupportedCombinationError: if the last batch had no step, or a dataset returns more examples
+                than requested.
         """
         self._iterations += 1
         self.progress.take_back()
         mine, start, n = self._iterations, self.progress.stepped, self.sampler.n
         if self.progress.drawn != start:
             raise UnsupportedCombinationError(
-                f"iteration begins anew while batch {start} has had no step",
+                f"iteration restarts before the step of batch {start}",
                 supported="optimizer.step() after every batch of the loader; after an interrupt "
-                "optimizer.step() once, then the loop again, or, where the backward pass was interrupted, a "
+                "optimizer.step() once, then the loop again, or, if the backward pass was interrupted, a "
                 "new run from the newest checkpoint",
             )
         if start >= n:
@@ -494,8 +493,8 @@ class PrivateLoader(Uncopied):
         plan = _Plan(
             self.sampler, start, _left_of_epoch(self.sampler, start), self._rank, self._world, self._cut_at
         )
-        # Every DataLoader draws a seed for its workers. Drawn from torch's default generator it would shift
-        # what is drawn outside of steps by a run that goes on in the middle of an epoch.
+        # Every DataLoader draws a seed for its workers. From torch's default generator it would shift
+        # later draws outside of steps in a run that resumes in the middle of an epoch.
         secret = self.randomness.secret(f"workers {start} {self._rank}")
         settings = dict(self._settings)
         if settings.get("num_workers"):
@@ -518,7 +517,7 @@ class PrivateLoader(Uncopied):
                 )
             if examples > size:
                 raise UnsupportedCombinationError(
-                    "the dataset gives more examples than were picked",
+                    "the dataset returns more examples than were requested",
                     supported="one example for every index",
                 )
             self.progress.hand_out(examples, first=first, last=last)
@@ -530,7 +529,7 @@ class PrivateLoader(Uncopied):
             yield batch
 
     def drawing(self) -> AbstractContextManager[None]:
-        """A block that draws by a secret seed of the newest batch, and of what was counted of it so far."""
+        """A context with a secret seed from the newest microbatch and its number of counted examples."""
         return self.randomness.at(f"model {self._place} {self.progress.counted or 0}")
 
     def state_dict(self) -> dict[str, Any]:
@@ -548,7 +547,7 @@ class PrivateLoader(Uncopied):
             )
         if self.is_searched:
             raise UnsupportedCombinationError(
-                "state before the microbatch size was found: a run that goes on from it finds another",
+                "state before the microbatch size was determined: a resumed run would determine another",
                 supported="state after the first step, or a number as max_physical_batch_size",
             )
         tracker = self._tracker.state_dict()
@@ -562,16 +561,16 @@ class PrivateLoader(Uncopied):
         }
 
     def load_state_dict(self, state: dict[str, Any], accept_changed: Sequence[str] = ()) -> None:
-        """Go on where `state_dict` was taken, with the same batches; only before the first batch.
+        """Continue where `state_dict` was called, with the same batches; only before the first batch.
 
         Args:
-            state: of `state_dict`, which holds fingerprints of dataset, model and loss.
+            state: of `state_dict`, with fingerprints of dataset, model and loss.
             accept_changed: as for load_checkpoint.
 
         Raises:
-            CertificateError: if the state is of other batches, of another number of processes, or of another
+            CertificateError: if the state has other batches, another number of processes, or another
                 dataset, model or loss.
-            InvalidParameterError: if it is no state of a PrivateLoader, or batches were drawn already.
+            InvalidParameterError: if it is not a state of a PrivateLoader, or batches were already sampled.
         """
         if not isinstance(state, dict) or set(state) != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a dict with {sorted(_STATE)}")
@@ -582,7 +581,7 @@ class PrivateLoader(Uncopied):
         if state["processes"] != self._world:
             raise CertificateError(
                 f"the state is of {state['processes']} processes, here are {self._world}: sums would round "
-                "differently, and steps taken again would not repeat what they released",
+                "differently, and repeated steps would not repeat what they released",
                 claimed=state["processes"],
                 recomputed=self._world,
             )
@@ -609,7 +608,7 @@ class PrivateLoader(Uncopied):
         self._check_agreement()
 
     def _check_agreement(self) -> None:
-        """Raise CertificateError unless all processes have the same batches, of as many examples."""
+        """Raise CertificateError unless all processes have the same batches and numbers of examples."""
         own = {"sampler": self.sampler.fingerprint(), "of": self.sampler.state_dict()["configuration"]}
         check_agreement("the batches", own, self._group)
 
@@ -618,7 +617,7 @@ class PrivateLoader(Uncopied):
 
 
 class _Plan:
-    """The batch sampler of one iteration: microbatches of a few batches; a pure function of the sampler."""
+    """The batch sampler of one iteration: microbatches of several batches; a pure function of the sampler."""
 
     def __init__(
         self, sampler: Sampler, start: int, batches: int, rank: int, world: int, most: int | None
@@ -634,7 +633,7 @@ class _Plan:
             yield from self._cut(step)
 
     def places(self) -> Iterator[tuple[int, int, int, bool]]:
-        """(step, number in its batch, examples, last of its batch) of every batch."""
+        """(step, index in its batch, number of examples, last of its batch) of every microbatch."""
         for step in self._steps:
             batches = self._cut(step)
             for number, batch in enumerate(batches):

@@ -1,4 +1,4 @@
-"""make_private: model, optimizer and loader of an ordinary run, made private under a certificate."""
+"""make_private: make the model, optimizer and loader of an ordinary run private under a certificate."""
 
 import functools
 import warnings
@@ -55,45 +55,45 @@ from dpmech.schemes.poisson import Poisson
 
 
 class BetterParameterWarning(UserWarning):
-    """The strategy of a run has a parameter with which its error would be much smaller for the same budget.
+    """Another parameter of the run's strategy has a much smaller error at the same budget.
 
-    It says nothing against the guarantee. Where the parameter is meant as it is:
+    The guarantee is not affected. To keep the parameter and silence the warning:
     `warnings.filterwarnings("ignore", category=dpmech.optim.BetterParameterWarning)`.
     """
 
 
 def warn_of_better(claim: Claim) -> None:
-    """Warn where `better_member` knows a much better parameter; two seconds at most, once a mechanism."""
-    found = _found(claim.mechanism, claim.budget)
-    if found is None:
+    """Warn if `better_member` finds a much better parameter; at most two seconds, once per mechanism."""
+    better = _better(claim.mechanism, claim.budget)
+    if better is None:
         return
     strategy, participation = claim.strategy, claim.participation
     inner = strategy.strategy if isinstance(strategy, ColumnNormalized) else strategy
     family = type(inner).__name__
     if isinstance(inner, SquareRoot | InverseSquareRoot):
-        way = f"use {found.strategy!r}"
+        advice = f"use {better.strategy!r}"
     else:
         normalized = ", column_normalized=True" if inner is not strategy else ""
-        way = (
+        advice = (
             f"dm.optimize(dm.{family}, dm.{participation!r}, n={strategy.n}, eps={typed(claim.budget.eps)}, "
             f"delta={typed(claim.budget.delta)}{normalized}).strategy is the best one"
         )
     warnings.warn(
-        f"a much better parameter of {family} exists for this budget: {found.strategy!r} has an error about "
-        f"{found.factor:.1f} times smaller (RMSE on the prefix sum, roughly) than {strategy!r} under "
-        f"{participation!r}. {way}. If this one is meant, filter dpmech.optim.BetterParameterWarning",
+        f"a much better parameter of {family} exists for this budget: {better.strategy!r} has an error about "
+        f"{better.factor:.1f} times smaller (RMSE on the prefix sum, roughly) than {strategy!r} under "
+        f"{participation!r}. {advice}. If this one is meant, filter dpmech.optim.BetterParameterWarning",
         BetterParameterWarning,
         stacklevel=3,
     )
 
 
 @functools.lru_cache(maxsize=64)
-def _found(mechanism: Mechanism, budget: PrivacyBudget) -> BetterMember | None:
+def _better(mechanism: Mechanism, budget: PrivacyBudget) -> BetterMember | None:
     return better_member(mechanism, budget)
 
 
 LOADERS_SIZE = "the loader's batch_size, times processes"  # in messages
-_TOLERANCE = 0.1  # by which declared numbers may differ from private ones before anyone is told
+_TOLERANCE = 0.1  # relative difference between declared and private numbers that is not reported
 
 
 def make_private(
@@ -119,76 +119,74 @@ def make_private(
     unit: Literal["example", "user"] | None = None,
     user_loss: Reduction = "mean",
 ) -> tuple[nn.Module, BatchOptimizer, PrivateLoader]:
-    """Make an ordinary training set-up private: three objects that replace those given.
+    """Make an ordinary training set-up private; returns a model, optimizer and loader to use instead.
 
-    Batches are drawn as the certificate says, gradients are clipped one by one, and every step adds the
-    certified noise. What does not agree with the certificate is refused here, before the first step. Where
-    the strategy has a parameter that is much better for the budget, a `BetterParameterWarning` names it.
+    Batches are sampled as the certificate specifies, gradients are clipped per example, and every step adds
+    the certified noise. Anything that disagrees with the certificate is refused here, before the first step.
+    If the strategy has a much better parameter for the budget, a `BetterParameterWarning` names it.
 
-    Per-example gradients come from Opacus' GradSampleModule, for the loop that Opacus users know::
+    Per-example gradients come from Opacus' GradSampleModule, in the loop that Opacus users know::
 
         for inputs, targets in loader:
             optimizer.zero_grad()
             criterion(model(inputs), targets).backward()
             optimizer.step()
 
-    (criterion the *mean* over the batch), or with `loss`, the loss of one example, from `torch.func`::
+    (criterion is the *mean* over the batch), or with `loss`, the loss of one example, from `torch.func`::
 
         for inputs, targets in loader:
             model.backward(inputs, targets)
             optimizer.step()
 
-    Under torch.distributed all processes call it with the whole dataset; batches are shared between them, and
+    Under torch.distributed every process calls it with the whole dataset; batches are split between them, and
     the weights of rank 0 are copied to all. Do not wrap the model in DistributedDataParallel.
 
     Args:
-        model: a module that treats examples one by one; layers of batch normalisation are refused.
+        model: a module that processes examples independently; batch normalization is refused.
         optimizer: any torch optimizer over the model's parameters.
-        loader: a DataLoader over the whole dataset, without shuffling (but for EveryStep, which allows it):
-            the order is the certificate's. A batch_size other than that of the certificate's batches is
-            refused.
+        loader: a DataLoader over the whole dataset, without shuffling (except for EveryStep, which allows
+            it): the certificate fixes the order. A batch_size that differs from the certificate's is refused.
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; or an AdaptiveClip, by which it follows a quantile of the
-            norms, certified jointly; None takes the certificate's, else 1.
-        loss: None; or `loss(model, *example)` of one example, one number; or a criterion of outputs and
+        clip_norm: of one example's gradient, > 0; or an AdaptiveClip, with which it follows a quantile of the
+            norms, certified jointly; None uses the certificate's, else 1.
+        loss: None; or `loss(model, *example)`, a scalar for one example; or a criterion of outputs and
             targets, such as `nn.CrossEntropyLoss()`.
         expected_batch_size: the public denominator. Under ADD_REMOVE the number of examples is private, so
-            that it has to be a number that you write down, such as 128, not one computed from the data: None
-            takes the certificate's, else the loader's batch_size (times processes) if that is above 1, and is
-            refused without both. Where the number of examples is public None may also take the mean size of
-            a batch. What is declared may differ from the data by 10 %.
-        dataset_size: under ADD_REMOVE a public number of examples, written down as well, which the claim of
-            the run then states; None takes the certificate's. EveryStep and `drop_last` need it, as batches
-            of an epoch follow from it. Elsewhere None, or as many as there are.
-        max_physical_batch_size: how many examples of one process to hold at once; None for whole batches;
-            "auto", with `loss`, measures what an example needs and takes half of the memory that is free. A
-            run that goes on from a checkpoint keeps what was found, `loader.physical_batch_size`.
-        clipping: as for PrivateOptimizer. Blocks that are given in order follow `model.named_parameters()`,
-            however the optimizer groups and orders them; names and parameters may be keys.
-        drop_last: as for SequentialSampler; only for participations that are not random. None is False, and
-            refused where the loader has drop_last, which is not read.
-        generator: of the noise; None for a key from the operating system, as private training must, and
-            numbers from a cipher on CPUs, from Philox on accelerators; "secure" for the cipher, "philox" for
+            this must be a constant that you choose, such as 128, not one computed from the data: None
+            uses the certificate's, else the loader's batch_size (times processes) if that is above 1, and is
+            refused without both. If the number of examples is public, None can also use the mean batch size.
+            A declared value may differ from the data by 10 %.
+        dataset_size: under ADD_REMOVE a public number of examples, also a constant that you choose, which the
+            claim of the run then states; None uses the certificate's. Required for EveryStep and `drop_last`,
+            since it determines the batches of an epoch. Otherwise None or the exact number of examples.
+        max_physical_batch_size: largest number of examples (a microbatch) that one process holds at once;
+            None for full batches; "auto", with `loss`, measures the memory per example and uses half of the
+            free memory. A resumed run keeps the measured value, `loader.physical_batch_size`.
+        clipping: as for PrivateOptimizer. Blocks given in order follow `model.named_parameters()`,
+            regardless of how the optimizer groups them; names and parameters may be keys.
+        drop_last: as for SequentialSampler; only for participations that are not random. None means False,
+            and is refused if the loader has drop_last=True, which is otherwise ignored.
+        generator: of the noise; None for a key from the operating system, as private training requires, with
+            a cipher on CPUs and Philox on accelerators; "secure" for the cipher, "philox" for
             Philox, "secure-lattice" for the cipher and sums on a lattice, see NoiseStream.
         rng: of the batches, as for `sampler_for`: None for a cipher with a key from the operating system, as
-            private training must; with "secure" the noise is from a cipher on every device, unless
-            `generator` is given.
+            private training requires; with "secure" the noise also comes from a cipher on every device,
+            unless `generator` is given.
         mode: of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
-            because they do not depend on the data, such as counters. A change of any other is refused: they
-            are released without noise.
-
-        clipping_mode: "per_example" forms the gradient of every example; "ghost" forms norms and sums of
-            linear layers, convolutions and embeddings from what goes in and out of them, the same up to
-            roundings; "auto" chooses by shapes what costs less, and `optimizer.clipping_mode` says which it
-            was (with `loss`, `model.clipping_choice` says why).
-        loss_takes: "auto", "batch_of_one" or "example": whether the loss gets its example with a first
-            dimension of 1, as models expect it, or bare. "auto" tries both on the first example.
-        unit: None, or the unit of the claim, "example" or "user"; another one is refused. For a claim about
-            users the dataset is a `UserDataset`, or where a participation has `max_examples_per_user` a
-            `UserExamples`.
-        user_loss: where users are sampled, whether the gradient that is clipped is that of the "mean" or of
+            because they do not depend on the data, such as counters. A change of any other is refused, since
+            they are released without noise.
+        clipping_mode: "per_example" forms the gradient of every example; "ghost" computes norms and sums of
+            linear layers, convolutions and embeddings from their inputs and output gradients, equal up to
+            rounding; "auto" chooses the cheaper one by shape; `optimizer.clipping_mode` holds the choice
+            (with `loss`, `model.clipping_choice` the reason).
+        loss_takes: "auto", "batch_of_one" or "example": whether the loss receives its example with a first
+            dimension of 1, as models expect, or without it. "auto" tries both on the first example.
+        unit: None, or the unit of the claim, "example" or "user"; a different unit is refused. For a claim
+            about users the dataset is a `UserDataset`, or a `UserExamples` where the participation has
+            `max_examples_per_user`.
+        user_loss: if users are sampled, whether the clipped gradient is that of the "mean" or of
             the "sum" of the losses of a user's examples.
 
     Returns:
@@ -196,11 +194,10 @@ def make_private(
 
     Raises:
         InvalidParameterError: on a bad argument.
-        CertificateError: if clip norm, denominator, size of the batches, unit or processes differ from what
-        is
-            certified, or declared numbers from the data.
+        CertificateError: if clip norm, denominator, batch size, unit or processes differ from the
+            certificate, or declared numbers from the data.
         UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
-            DistributedDataParallel, and buffers of which nobody can tell whether they change.
+            DistributedDataParallel, and buffers whose changes cannot be detected.
         MissingDependencyError: without `loss`, if Opacus is not installed.
     """
     claim = check_claim(calibration)
@@ -209,8 +206,8 @@ def make_private(
             "optimizer",
             f"{len(optimizer)} of them",
             "one torch.optim.Optimizer: the gradient of an example is one release, clipped over all "
-            "parameters. Parts with settings of their own are parameter groups of one optimizer; parts that "
-            "are trained in turns are runs of their own, each with a calibration, joined in a ledger",
+            "parameters. Use parameter groups of one optimizer for different settings; parts that "
+            "are trained in turns are separate runs, each with a calibration, combined in a ledger",
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
@@ -221,13 +218,13 @@ def make_private(
         raise InvalidParameterError(
             "max_physical_batch_size",
             max_physical_batch_size,
-            "a number or None without a loss, as what the loop computes is not known before its first batch; "
-            "with loss=nn.CrossEntropyLoss() or a function it is found",
+            "a number or None without a loss, as the loop's computation is unknown before its first batch; "
+            "with loss=nn.CrossEntropyLoss() or a function it is measured",
         )
     if check_unit(claim, loader.dataset, unit, hooks=loss is None) is not None and loss is not None:
         if clipping_mode == "ghost":
             raise UnsupportedCombinationError(
-                "clipping_mode='ghost' knows norms of examples, and those of one user are clipped as one",
+                "clipping_mode='ghost' clips per example, but the examples of one user are clipped jointly",
                 supported="clipping_mode='auto' or 'per_example'",
             )
         loss, loss_takes, clipping_mode = UserLoss(loss, loss_takes, user_loss), "example", "per_example"
@@ -285,7 +282,7 @@ def make_private(
         if isinstance(wrapped, PerExampleModel):
             _try_first_example(wrapped, loader)
     except Exception:
-        private.undo()  # so that the next try gets the same optimizer and seed
+        private.undo()  # so that another attempt gets the same optimizer and seed
         raise
     if is_first(process_group):
         warn_of_better(claim)
@@ -293,19 +290,19 @@ def make_private(
 
 
 def _secured(generator: Generator | None, rng: object) -> Generator | None:
-    """The generator of the noise: from a cipher too, where batches are and nothing else was said."""
+    """The generator of the noise: also a cipher if batches use one and no generator is given."""
     return "secure" if generator is None and isinstance(rng, str) and rng == "secure" else generator
 
 
 def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
-    """Have the loss tried on the first example, as far as it can be seen how the loop will hand it over.
+    """Try the loss on the first example, in the forms in which the loop may pass it.
 
     Loops move a batch to the device of the model, and to its precision.
     """
     collate: Any = loader.collate_fn
     try:
         batch = collate([loader.dataset[0]])
-    except Exception:  # noqa: BLE001 - whatever a dataset raises; the first batch will show it in its place
+    except Exception:  # noqa: BLE001 - a dataset may raise anything; the first batch raises it in its place
         return
     if isinstance(batch, Mapping):
         calls: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [((), batch), ((batch,), {})]
@@ -320,14 +317,14 @@ def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
                 model.prepare(Batch(*taken.arguments(_moved(taken.tensors, weights[0].device, dtype))))
             except UnsupportedCombinationError:
                 raise
-            except Exception:  # noqa: BLE001 - of a model or a loss on what the loop may hand over otherwise
-                continue  # a part of the batch, scaled, in another type: the first call of backward shows it
+            except Exception:  # noqa: BLE001 - from a model or loss called otherwise than in the loop
+                continue  # part of the batch, scaled, another dtype: the first call of backward shows it
             return
 
 
 def _moved(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype | None) -> list[Tensor]:
-    """Tensors on a device, those with fractions in a precision, if one is given."""
-    return [one.to(device, dtype if one.is_floating_point() else None) for one in tensors]
+    """Tensors moved to a device, floating-point ones cast to dtype if one is given."""
+    return [tensor.to(device, dtype if tensor.is_floating_point() else None) for tensor in tensors]
 
 
 def _share_weights(module: nn.Module, group: Group) -> None:
@@ -338,41 +335,41 @@ def _share_weights(module: nn.Module, group: Group) -> None:
 
 
 def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
-    """Refuse loaders that say in which order examples come: that is the certificate's business."""
+    """Refuse loaders that set the order of examples: the certificate determines it."""
     if loader.batch_size is None:
         raise UnsupportedCombinationError(
-            "the loader makes batches of its own", supported="DataLoader(dataset, batch_size=...)"
+            "the loader makes its own batches", supported="DataLoader(dataset, batch_size=...)"
         )
     if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
         if claim.participation.unrestricted:
-            return  # no assumption, so nothing that shuffling could break
+            return  # no assumption that shuffling could violate
         raise UnsupportedCombinationError(
-            "the loader shuffles: an example that ends one epoch may begin the next, so no separation of its "
-            "participations holds, and no theorem here amplifies by shuffling",
-            supported="shuffle=False; batches are drawn as the certificate's participation says",
+            "the loader shuffles: an example at the end of one epoch may start the next, so no separation of "
+            "its participations holds, and no amplification by shuffling is proven here",
+            supported="shuffle=False; batches are sampled as the certificate's participation says",
         )
     if not isinstance(loader.sampler, TorchSequentialSampler):
         raise UnsupportedCombinationError(
             f"the loader has a {type(loader.sampler).__name__}",
-            supported="a DataLoader over the whole dataset without a sampler; batches are drawn, and shared "
-            "between processes, here",
+            supported="a DataLoader over the whole dataset without a sampler; batches are sampled here, and "
+            "split between processes",
         )
 
 
 def _drop_last(loader: DataLoader[Any], claim: Claim, *, given: bool | None) -> bool:
-    """Whether the last batch is left out: what the call says; that of the loader must not be overlooked."""
+    """Whether the last batch is left out: the argument decides; drop_last=True of the loader needs one."""
     if given is None and loader.drop_last and not claim.participation.random:
         raise UnsupportedCombinationError(
-            "the loader has drop_last=True, which says nothing here: which examples are left out is public, "
-            "and part of the batches that the certificate is about",
+            "the loader has drop_last=True, which has no effect here: which examples are left out is public, "
+            "and part of the certified batches",
             supported="make_private(..., drop_last=True), under ADD_REMOVE with dataset_size=; or "
-            "drop_last=False there, to train on every example",
+            "drop_last=False in the loader, to train on every example",
         )
     return False if given is None else given
 
 
 def _public_size(claim: Claim, given: int | None, count: int) -> int | None:
-    """The number of examples that is public: the declared one, or that of all neighbours; None without."""
+    """The public number of examples: declared, or that of all neighbours; None if there is none."""
     certified = claim.dataset_size
     declared = certified if given is None else check_integer("dataset_size", given, minimum=1)
     if certified not in (None, declared):
@@ -405,15 +402,15 @@ def _sampler(
     rng: object,
     group: Group,
 ) -> Sampler:
-    """The certificate's batches, with the key of rank 0."""
+    """The sampler of the certificate's batches, with the key of rank 0."""
     count = check_dataset(loader)
     if declared_size is None and (drop_last or claim.participation.unrestricted):
         raise InvalidParameterError(
             "dataset_size",
             None,
-            "a public number of examples that you write down, such as 50_000: under ADD_REMOVE the real one "
+            "a public number of examples that you choose, such as 50_000: under ADD_REMOVE the real one "
             f"is private, and the batches of an epoch {'with drop_last ' if drop_last else ''}under "
-            f"{claim.participation!r} must not follow from it",
+            f"{claim.participation!r} must not depend on it",
         )
     declared = declared_size if claim.mechanism.hides_size else None
     shuffled = isinstance(loader.sampler, RandomSampler)
@@ -444,13 +441,13 @@ def _denominator(
 ) -> float:
     """The public number that sums are divided by.
 
-    Sizes that people wrote down must be those of the batches: up to the rounding of steps per epoch where the
-    number of examples is public, and else up to a tolerance, as what is told follows from the data.
+    Declared sizes must equal the batch size: up to the rounding of steps per epoch if the
+    number of examples is public, and else up to a tolerance, since the error message depends on the data.
     """
     if given is not None:
         check_certified(claim, "expected_batch_size", check_real("expected_batch_size", given))
     hidden, unrestricted = claim.mechanism.hides_size, claim.participation.unrestricted
-    # 1 is what a DataLoader has where nobody said anything. Under EveryStep the batches were made from it.
+    # 1 is the default of a DataLoader. Under EveryStep the batches were made from it.
     together = (loader.batch_size or 1) * world
     stated = {
         LOADERS_SIZE: together if loader.batch_size != 1 and not unrestricted else None,
@@ -480,35 +477,35 @@ def _denominator(
     if hidden:
         planned = together if loader.batch_size != 1 or unrestricted else None
     options = (given, claim.expected_batch_size, planned)
-    found = next((value for value in options if value is not None), None)
-    if found is None:
+    denominator = next((value for value in options if value is not None), None)
+    if denominator is None:
         raise InvalidParameterError(
             "expected_batch_size",
             None,
-            "a number that you write down, such as 128, not one computed from the data: under "
+            "a constant that you choose, such as 128, not one computed from the data: under "
             f"{claim.adjacency.name} the number of examples is private, and every step is divided by this; "
             "or a certificate with it, or the loader's batch_size",
         )
-    return found
+    return denominator
 
 
 def _check_stated(name: str, size: float, stated: Mapping[str, float | None]) -> None:
-    """Of a number that is not that of the batches: raise CertificateError if another one contradicts it."""
+    """Raise CertificateError if another declared size contradicts one that differs from the batch size."""
     for other, value in stated.items():
         if value is not None and abs(value - size) >= max(1.0, _TOLERANCE * size):
             raise CertificateError(
                 f"{name} is {size:g}, and {other} is {value:g}: two declared sizes of a batch contradict "
-                "each other; change the one that is not meant",
+                "each other; correct the wrong one",
                 claimed=value,
                 recomputed=size,
             )
 
 
 def _mismatch(what: str, declared: float) -> CertificateError:
-    """A declared number that is far from the data, without what the data have."""
+    """The error for a declared number that is far from the data, without revealing the data's number."""
     return CertificateError(
-        f"{what} differs from the dataset by more than {_TOLERANCE:.0%}. How many examples there are is "
-        "private, and so is this message. Take a plan from what is known without the data; or publish the "
+        f"{what} differs from the dataset by more than {_TOLERANCE:.0%}. The number of examples is private, "
+        "and so is this message. Plan with a number known without the data; or publish the "
         "number on purpose, in the plan and as dataset_size; or use ZERO_OUT, where it is public",
         claimed=declared,
     )
@@ -533,9 +530,9 @@ def make_private_with_epsilon(
 ) -> tuple[nn.Module, BatchOptimizer, PrivateLoader]:
     """Calibrate the noise for a budget and make the set-up private, as `make_private` does.
 
-    A step trains on `loader.batch_size` examples on average (times processes), and an epoch has
-    `dataset_size // batch_size` of them, so that a run has n = epochs * steps of an epoch; `dm.TrainingPlan`
-    says the same. The calibration is `optimizer.claim`, and the certificate stands in the run record.
+    A step trains on `loader.batch_size` examples on average (times processes), an epoch has
+    `dataset_size // batch_size` steps, and a run n = epochs * steps per epoch, as in `dm.TrainingPlan`.
+    The calibration is `optimizer.claim`, and the run record contains the certificate.
 
     Args:
         model: as for make_private.
@@ -544,14 +541,14 @@ def make_private_with_epsilon(
         eps: > 0.
         delta: in (0, 1); less than 1 over the number of examples, or one of them may be published whole.
         epochs: passes over the data, an integer >= 1.
-        strategy: what the noise is like, over n steps; or what makes it from n, such as
-            `lambda n: dm.LambdaCGD(n, 0.9)`. None is independent noise: DP-SGD.
-        participation: who takes part when. None is Poisson sampling under independent noise, and
-            Balls-in-Bins, one bin a step of an epoch, under other strategies.
+        strategy: noise strategy over n steps; or a function of n, such as `lambda n: dm.LambdaCGD(n, 0.9)`.
+            None is independent noise: DP-SGD.
+        participation: None is Poisson sampling under independent noise, and
+            Balls-in-Bins, one bin per step of an epoch, under other strategies.
         adjacency: as for calibrate_sigma.
-        dataset_size: a public number of examples. Under ADD_REMOVE the real one is private, and steps and
-            sampling probability follow from this one: a number that you write down, within 10 % of the real
-            one. Elsewhere None takes `len(dataset)`.
+        dataset_size: a public number of examples. Under ADD_REMOVE the real one is private; steps and
+            sampling probability then follow from this constant, which you choose, within 10 % of the real
+            one. Otherwise None uses `len(dataset)`.
         method: as for calibrate_sigma.
         clip_norm: of one example's gradient, > 0; or an AdaptiveClip.
         process_group: as for make_private; the first process calibrates for all.
@@ -563,7 +560,7 @@ def make_private_with_epsilon(
     Raises:
         InvalidParameterError: on a bad argument, or a loader without a batch size.
         UnattainableBudgetError: if no noise meets the budget.
-        UnsupportedCombinationError: if no theorem covers the strategy under the participation, and as
+        UnsupportedCombinationError: if no proven bound covers the strategy under the participation, and as
             make_private.
 
     Examples:
@@ -595,7 +592,7 @@ def make_private_with_epsilon(
         raise InvalidParameterError(
             "loader",
             f"with batch_size {loader.batch_size}",
-            "DataLoader(dataset, batch_size=...) with the expected number of examples of a step, above 1",
+            "DataLoader(dataset, batch_size=...) with the expected number of examples per step, above 1",
         )
     batch = check_integer(
         "the loader's batch_size, times processes",
@@ -605,11 +602,11 @@ def make_private_with_epsilon(
     )
     per_epoch = size // batch
     n = check_integer("epochs", epochs, minimum=1) * per_epoch
-    found = _strategy(strategy, n)
+    chosen = _strategy(strategy, n)
     if participation is None:
-        participation = Poisson(batch / size) if isinstance(found, Identity) else BallsInBins(per_epoch)
+        participation = Poisson(batch / size) if isinstance(chosen, Identity) else BallsInBins(per_epoch)
     # Before the calibration, which may take long: a bad combination is refused at once.
-    mechanism = Mechanism(found, participation, adjacency)
+    mechanism = Mechanism(chosen, participation, adjacency)
     if dataset_size is None and mechanism.hides_size:
         _refuse_private_size()
 
@@ -633,32 +630,32 @@ def _refuse_private_size() -> NoReturn:
     raise InvalidParameterError(
         "dataset_size",
         None,
-        "a public number of examples that you write down, such as 50_000, not computed from the data: the "
+        "a public number of examples that you choose, such as 50_000, not computed from the data: the "
         "real one is private, and steps and sampling probability follow from this one",
     )
 
 
 def _strategy(given: Strategy | Callable[[int], Strategy] | None, n: int) -> Strategy:
     """The strategy over n steps."""
-    found = Identity(n) if given is None else given
-    if not isinstance(found, Strategy) and callable(found):
-        found = found(n)
-    if not isinstance(found, Strategy) or found.n != n:
+    strategy = Identity(n) if given is None else given
+    if not isinstance(strategy, Strategy) and callable(strategy):
+        strategy = strategy(n)
+    if not isinstance(strategy, Strategy) or strategy.n != n:
         raise InvalidParameterError(
-            "strategy", found, f"None, a strategy over n = {n} steps, or a function that makes it from n"
+            "strategy", strategy, f"None, a strategy over n = {n} steps, or a function that makes it from n"
         )
-    return found
+    return strategy
 
 
 def _from_first(claim: Callable[[], Claim], group: Group) -> Claim:
-    """The claim of the first process: calibrations that draw samples differ from process to process."""
-    found: list[Any] = [None]
+    """The claim of the first process: calibrations that sample differ from process to process."""
+    shared: list[Any] = [None]
     if is_first(group):
         try:
-            found = [claim().certificate().to_json()]
-        except Exception as error:  # noqa: BLE001 - raised below, by all, so that nobody waits for this process
-            found = [error]
-    dist.broadcast_object_list(found, dist.get_global_rank(group, 0) if group else 0, group)
-    if isinstance(found[0], Exception):
-        raise found[0]
-    return Certificate.from_json(found[0])
+            shared = [claim().certificate().to_json()]
+        except Exception as error:  # noqa: BLE001 - raised below in all processes, so that none waits
+            shared = [error]
+    dist.broadcast_object_list(shared, dist.get_global_rank(group, 0) if group else 0, group)
+    if isinstance(shared[0], Exception):
+        raise shared[0]
+    return Certificate.from_json(shared[0])

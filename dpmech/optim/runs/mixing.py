@@ -1,4 +1,4 @@
-"""Whether a model mixes the examples of a batch: what layers get for one, in batches of other examples."""
+"""Detects models that mix the examples of a batch, by comparing calls on batches of other examples."""
 
 import dataclasses
 import functools
@@ -18,15 +18,15 @@ from dpmech.optim.runs.containers import Given, tensors_of
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
 
 _FLOORS = {torch.float64: 1e-10}  # absolute
-_FLOOR = 1e-6  # for less
-_SMALL = 1e-5  # gradients that are this much less than the largest are roundings
-# Gradients in less than double precision jump where an activation rounds to the other side of zero.
+_FLOOR = 1e-6  # for lower precision
+_SMALL = 1e-5  # gradients smaller than this, relative to the largest, are rounding errors
+# Gradients below double precision jump if an activation rounds to the other side of zero.
 _JUMPS, _MOST = 50.0, 0.3
-_FEW = 7  # different examples at most in the small batches
-_ALONE = 4  # of them, by themselves
-_OFTEN = 64  # one batch in so many is tried
-_FULLY = 0.25  # of these in small batches too
-_READ = 3  # tries of what a call left in an attribute, before a coin chooses them
+_FEW = 7  # largest number of different examples in the small batches
+_ALONE = 4  # of these, tried alone
+_OFTEN = 64  # at least one batch in 64 is tried, on average
+_FULLY = 0.25  # of these, with small batches too
+_READ = 3  # trials of a value that a call left in an attribute, before trials are random
 _SIZES = [n for n in range(3, 2000) if all(n % d for d in range(2, int(n**0.5) + 1))]
 
 Pairs = Sequence[tuple[int, int]]
@@ -34,32 +34,32 @@ Calls = Mapping[nn.Module, Sequence[Sequence[Tensor]]]
 
 
 class MixingWatch:
-    """Refuses a model under hooks whose gradient of one example depends on the others of its batch.
+    """Refuses a model under hooks if the gradient of one example depends on the others of its batch.
 
-    Every gradient is clipped all the same, but that of one example holds others and changes with them, or
-    consists of rows that are no example's. So calls are tried: in batches of two sizes, which divide no other
-    dimension, with other examples in other places, and with some examples alone. What goes into every
-    trained layer, what comes out, the gradient that comes back, and what the model gives must agree, row by
-    row. Every layer stays in its mode; random numbers are the same for all examples (`SameDraws`). Weights
-    are widened to double precision meanwhile, where the model allows it.
+    Every gradient is clipped anyway, but in such a model that of one example contains others and changes with
+    them, or consists of rows that are not examples. So calls are tried: in batches of two sizes that divide
+    no other dimension, with other examples in other places, and with some examples alone. The inputs of every
+    trained layer, its outputs and their gradients, and the outputs of the model must agree, row by
+    row. Every layer keeps its mode; random numbers are the same for all examples (`SameDraws`). Weights
+    are converted to double precision for this if the model supports it.
 
-    Tried are the first call on several examples, calls on more than any before, and by a coin call k with
-    probability 1/k, at least 1/64: the batch as it is, with a small one; at the first call, and at one in
-    four that a coin chose, small ones as well. Arguments that do not follow the batch are handed on as they
-    are. A model of which nothing can be compared, as it cannot be called on examples in other batches, or
-    draws from generators nobody can find, is refused.
+    Tried are the first call on several examples, calls on more than any before, and call k with random
+    probability 1/k, at least 1/64: the full batch, with a small one; at the first call, and at one in
+    four that were chosen at random, small ones as well. Arguments that do not depend on the batch are passed
+    unchanged. A model is refused if nothing can be compared, because it fails on other batches or uses
+    generators that cannot be found.
 
-    What a call leaves in plain attributes counts as an output where a backward pass can begin at it. Tensors
-    and numbers there must not carry data from one call to the next: where a call changed them, the next one
-    is tried with what stood there before too.
+    A value that a call leaves in plain attributes counts as an output if a backward pass can start at it.
+    Tensors and floats there must not carry data from one call to the next: if a call changed them, the next
+    one is also tried with their previous values.
 
     Args:
         model: whose calls are tried.
-        layers: that get gradients by their rows, with their names.
-        examples: of the newest batch of the run; None before the first.
-        coin: public random numbers, by the newest batch. Data must not choose what is looked at.
-        trial: keeps hooks out of a call on so many examples.
-        padded: gives an example of the newest batch whose padding is to be compared, once; None for none.
+        layers: whose rows give per-example gradients, with their names.
+        examples: number of examples of the run's newest batch; None before the first.
+        coin: public random numbers for the newest batch. The choice of trials must not depend on data.
+        trial: disables hooks during a call on a number of examples.
+        padded: returns an example of the newest batch whose padding is to be compared, once; None for none.
     """
 
     def __init__(
@@ -81,23 +81,23 @@ class MixingWatch:
         self._most: dict[nn.Module, int] = {}
         self._joint: dict[nn.Module, set[str]] = {}
         self._sizes: dict[tuple[Any, ...], list[int]] = {}
-        self._dimensions: dict[nn.Module, dict[str, int]] = {}  # of outputs, that follow the examples
+        self._dimensions: dict[nn.Module, dict[str, int]] = {}  # of outputs: the one of the examples
         self._blind: UnsupportedCombinationError | None = None
         self._earlier: dict[nn.Module, int] = {}
         self._then: Attributes | None = None  # before the newest call
-        self._written: dict[tuple[nn.Module, str], str] = {}  # by it
+        self._written: dict[tuple[nn.Module, str], str] = {}  # attributes changed by it
         self._read: dict[str, int] = {}
 
     def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Try a call, if it is one of those that are tried.
+        """Try a call, if it is chosen.
 
         Raises:
             UnsupportedCombinationError: if examples are mixed.
         """
         self._blind = None
-        self._earlier = {one: len(getattr(one, "activations", ())) for one in self._layers}
+        self._earlier = {layer: len(getattr(layer, "activations", ())) for layer in self._layers}
         if not self._layers:
-            return  # examples stand elsewhere than first
+            return  # examples are not the first dimension
         count, most = self._examples(), self._most.get(part, 0)
         if count is None or torch._C._current_graph_task_id() != -1:
             return  # a call within a backward pass (checkpointing)
@@ -115,17 +115,17 @@ class MixingWatch:
             self._check_carried(part, Given(args, kwargs, count), then, asked)
         self._then = Attributes(self._model, then)
         if count < 2 or (count <= most and not chosen):
-            return  # nobody to compare with
+            return  # no other example to compare with
         given = Given(args, kwargs, count)
         if not given.followed:
-            self._blind = _untold(f"nothing that it is called with has {count} rows, one for every example")
+            self._blind = _untold(f"no argument has {count} rows, one for every example")
             return
         self._most[part] = max(most, count)
         some = sorted(coin.sample(range(count), min(count, _FEW)))
         fully = most == 0 or (chosen and coin.random() < _FULLY)
-        found = self._tried(part, given, some, coin.getrandbits(31), fully=fully)
-        if found is not None:
-            raise found
+        problem = self._tried(part, given, some, coin.getrandbits(31), fully=fully)
+        if problem is not None:
+            raise problem
 
     def _check_padding(self, part: nn.Module, args: Any, kwargs: Any, count: int) -> None:  # noqa: ANN401 - what it takes
         padded = self._padded()
@@ -141,16 +141,16 @@ class MixingWatch:
             check_padding(self._model, given.tensors, count, padded, call)
 
     def after(self, part: nn.Module, output: object) -> None:
-        """Have an output that knows no examples refused once a gradient comes back through it.
+        """Refuse, by a hook, a backward pass through an output that is not separated by examples.
 
         Raises:
-            UnsupportedCombinationError: if trained layers were called, and nothing could be compared.
+            UnsupportedCombinationError: if trained layers were called, but nothing could be compared.
         """
         blind, self._blind = self._blind, None
         if blind is not None and any(
             given[0].ndim and len(given[0]) == self._examples()
-            for one, earlier in self._earlier.items()
-            for given in getattr(one, "activations", ())[earlier:]  # what Opacus forms gradients of rows from
+            for layer, earlier in self._earlier.items()
+            for given in getattr(layer, "activations", ())[earlier:]  # from which Opacus forms gradients
         ):
             raise blind
         now = None
@@ -160,12 +160,12 @@ class MixingWatch:
         joint = self._joint.get(part, set())
         if not joint:
             return
-        registered = {id(one) for one in (*self._model.parameters(), *self._model.buffers())}
+        registered = {id(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
         for name, tensor in _outputs(output, now).items():
             if name not in joint or id(tensor) in registered:
                 continue
             if not tensor.requires_grad and tensor.is_floating_point() and not tensor.is_inference():
-                tensor.requires_grad_()  # to see whether a loss uses it
+                tensor.requires_grad_()  # to detect whether a loss uses it
             if tensor.requires_grad:
                 tensor.register_hook(_refuse_joint)  # type: ignore[no-untyped-call]  # torch's
 
@@ -176,10 +176,10 @@ class MixingWatch:
         then: Attributes,
         written: Mapping[tuple[nn.Module, str], str],
     ) -> None:
-        """Refuse attributes by which one call gives data to the next.
+        """Refuse attributes that pass data from one call to the next.
 
-        A call with what stood there before must give the same, or leave the same there: caches, numbers that
-        follow the count of calls.
+        A call with the previous values must give the same result, or leave the same values: caches, counters
+        of calls.
         """
         every, now = list(range(given.count)), Attributes(self._model, then)
         with repeatable(self._model, given.tensors) as begin:
@@ -194,24 +194,24 @@ class MixingWatch:
                     return
                 new, again = run(before=False), run(before=False)
             except UntoldError:
-                return  # the call itself will show it
+                return  # the call itself will fail
             finally:
                 now.put_back(written)
             if _alike(old, new) or not _alike(new, again):
                 return
         raise UnsupportedCombinationError(
             f"calling the model changed {', '.join(sorted(written.values())[:3])}, which the next call "
-            "depends on: data of one batch would go into the steps on others without noise",
-            supported="models that keep no running statistics or memories; constants in buffers before "
-            "make_private; make_private(..., loss=...), where nothing stays in attributes",
+            "depends on: data of one batch would enter the steps on others without noise",
+            supported="models without running statistics or memory; constants in buffers before "
+            "make_private; make_private(..., loss=...), which resets attributes",
         )
 
     def _tried(
         self, part: nn.Module, given: Given, some: Sequence[int], seed: int, *, fully: bool
     ) -> UnsupportedCombinationError | None:
-        """What is wrong with a call, as far as anybody can tell."""
+        """The problem of a call, as far as it can be detected."""
         every = list(range(given.count))
-        moved = random.Random(seed).choices(every, k=given.count)  # in other places, with others or without
+        moved = random.Random(seed).choices(every, k=given.count)  # other places and examples
         moved = moved if moved != every else every[::-1]
         with repeatable(self._model, given.tensors) as begin:
 
@@ -219,7 +219,7 @@ class MixingWatch:
                 with widened(self._model) if wide else nullcontext():
                     trials = _Trials(self, part, given, begin, wide=wide, in_place=other is moved)
                     trials.compare(one, other, some[:alone], seed)
-                    if alone:  # what hangs on a draw may not show with another
+                    if alone:  # an effect may be hidden under one seed
                         trials.compare(one, other, (), seed + 1)
 
             shapes = (part, *(tuple(one.shape[1:]) for one in given.rows))
@@ -232,9 +232,9 @@ class MixingWatch:
             small, other = sizes[:2]
             whole = next((size for size in sizes if size >= given.count), 0)
             one, two = _spread(some, small), _spread(some, other)
-            found = None
+            problem = None
             if fully or given.count <= other:
-                found = _first(
+                problem = _first(
                     [
                         lambda: compared(one, two[::-1], wide=True, alone=_ALONE),
                         lambda: compared(one, two[::-1], wide=False, alone=_ALONE),
@@ -243,12 +243,12 @@ class MixingWatch:
                     ],
                     untold=self._note_blind,
                 )
-            if fully and found is None and self._blind is None:  # some mix full batches, or even ones
-                found = _confirmed(functools.partial(compared, every, moved))
-            if found is None and whole > other:
+            if fully and problem is None and self._blind is None:  # some mix full batches, or even ones
+                problem = _confirmed(functools.partial(compared, every, moved))
+            if problem is None and whole > other:
                 all_of_it = _spread(every, whole)
-                found = _confirmed(functools.partial(compared, one, all_of_it))
-            return found
+                problem = _confirmed(functools.partial(compared, one, all_of_it))
+            return problem
 
     def _note_joint(self, part: nn.Module, name: str) -> None:
         self._joint.setdefault(part, set()).add(name)
@@ -265,11 +265,11 @@ def _first(
     otherwise: UnsupportedCombinationError | None = None,
     untold: Callable[[Exception], None] | None = None,
 ) -> UnsupportedCombinationError | None:
-    """What the first comparison says that tells anything; `untold` is told why none did."""
+    """The result of the first comparison that is possible; `untold` receives the reason if none is."""
     why: Exception | None = None
-    for one in tries:
+    for attempt in tries:
         try:
-            one()
+            attempt()
         except UntoldError as error:
             why = error
             continue
@@ -277,32 +277,32 @@ def _first(
             return error
         return None
     if untold is not None and why is not None and not isinstance(why.__cause__, UnsupportedCombinationError):
-        untold(why)  # what is refused by name, the call itself will show
+        untold(why)  # the call itself raises refusals
     return otherwise
 
 
 def _confirmed(compared: Callable[..., None]) -> UnsupportedCombinationError | None:
-    """What a comparison says, in double precision too where that can be had: roundings may look alike."""
-    found = _first([lambda: compared(wide=False)])
-    return None if found is None else _first([lambda: compared(wide=True)], otherwise=found)
+    """The result of a comparison, also in double precision if possible: rounding errors may look alike."""
+    problem = _first([lambda: compared(wide=False)])
+    return None if problem is None else _first([lambda: compared(wide=True)], otherwise=problem)
 
 
 def _untold(why: str) -> UnsupportedCombinationError:
     return UnsupportedCombinationError(
-        f"nothing shows whether the model mixes examples: {why}",
-        supported="tensors with a row for every example first, handed to the model and given back by it; "
+        f"it cannot be determined whether the model mixes examples: {why}",
+        supported="tensors with a row for every example first, passed to the model and returned by it; "
         "random numbers from global generators; or make_private(..., loss=...), for one example at a time",
     )
 
 
 def _outputs(output: object, attributes: Attributes | None) -> dict[str, Tensor]:
-    """What a call gave, by name: what it left in attributes for a backward pass too."""
-    found = {str(number): one for number, one in enumerate(tensors_of(output))}
-    return found if attributes is None else found | attributes.graphs()
+    """The outputs of a call, by name, including values in attributes from which a backward pass can start."""
+    named = {str(number): tensor for number, tensor in enumerate(tensors_of(output))}
+    return named if attributes is None else named | attributes.graphs()
 
 
 def _alike(one: "_Run", other: "_Run") -> bool:
-    """Whether two calls on the same examples went the same way, to the last bit."""
+    """Whether two calls on the same examples gave identical results, bit for bit."""
     pairs = list(zip(one.flat(), other.flat(), strict=False))
     return len(one.flat()) == len(other.flat()) and all(
         mine.shape == theirs.shape
@@ -313,13 +313,13 @@ def _alike(one: "_Run", other: "_Run") -> bool:
 
 
 def _spread(examples: Sequence[int], size: int) -> list[int]:
-    """So many examples, in their order, some of them several times."""
+    """Examples repeated in order up to `size` entries."""
     return sorted(examples[place % len(examples)] for place in range(size))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Run:
-    """What a call on some examples gave, and what went in and out of the layers meanwhile."""
+    """The outputs of a call on some examples, and the inputs and outputs of its layers."""
 
     examples: Sequence[int]
     outputs: dict[str, Tensor]
@@ -328,14 +328,14 @@ class _Run:
     draws: SameDraws
 
     def flat(self) -> list[Tensor]:
-        """Everything that went in or came out."""
+        """All outputs, and all inputs and outputs of layers."""
         return [
             *self.outputs.values(),
             *(one for made in self.calls.values() for call in made for one in call),
         ]
 
     def pairs(self, other: "_Run") -> Pairs:
-        """Rows of the same example."""
+        """Pairs of rows of the same example."""
         return [
             (row, theirs)
             for row, one in enumerate(self.examples)
@@ -344,21 +344,21 @@ class _Run:
         ]
 
     def gradients(self, back: Sequence[tuple[str, Tensor]]) -> dict[nn.Module, list[list[Tensor]]]:
-        """Of what layers gave, for gradients of some outputs."""
+        """Gradients of layer outputs, for given gradients of some outputs."""
         flat = [one for calls in self.made.values() for call in calls for one in call]
         ends = [(self.outputs[name], grad) for name, grad in back if self.outputs[name].requires_grad]
         inner = [one for one in flat if one.requires_grad]
         if not ends or not inner:
             return {}
         with warnings.catch_warnings():
-            # That hooks of layers without gradients of their inputs run at their outputs; they are off.
+            # A warning about hooks of layers without input gradients; they are disabled.
             warnings.filterwarnings("ignore", "Full backward hook")
             upstream = [grad.to(end).expand(end.shape) for end, grad in ends]
             try:
                 found = torch.autograd.grad(
                     [end for end, _ in ends], inner, upstream, retain_graph=True, allow_unused=True
                 )
-            except Exception as error:  # whatever a backward pass raises
+            except Exception as error:  # a backward pass may raise anything
                 raise UntoldError from error
         known = {id(one): grad for one, grad in zip(inner, found, strict=True) if grad is not None}
         return {
@@ -390,7 +390,7 @@ class _Trials:
         self._jumps = self._coarsest if wide else min(_JUMPS * self._coarsest, _MOST)
 
     def free_sizes(self) -> list[int]:
-        """Sizes of batches that divide no dimension that anything has."""
+        """Batch sizes that divide no dimension of any tensor."""
         run = self.run([0, 1], 0)
         tensors = [*self._given.tensors, *run.outputs.values()]
         tensors += [one for calls in run.calls.values() for call in calls for one in call]
@@ -402,7 +402,7 @@ class _Trials:
 
         Raises:
             UnsupportedCombinationError: if they differ.
-            UntoldError: if the model cannot be called so, or differs from itself.
+            UntoldError: if the model cannot be called like this, or is not reproducible.
         """
         first, second = self.run(one, seed), self.run(other, seed)
         try:
@@ -411,7 +411,7 @@ class _Trials:
                 try:
                     single = self.run([example], seed, first.draws.shapes)
                 except UntoldError:
-                    break  # batches of one are none of its business
+                    break  # it does not support batches of one
                 self._compare(first, single, strict=False)
         except UnsupportedCombinationError:
             again = self.run(one, seed)
@@ -421,7 +421,7 @@ class _Trials:
                 for mine, theirs in zip(first.outputs.values(), again.outputs.values(), strict=False)
                 if mine.ndim and mine.shape == theirs.shape and len(mine) == len(one)
             ):
-                raise UntoldError("called twice with the same, it gives something else") from None
+                raise UntoldError("two calls with the same input give different results") from None
             raise
 
     def run(
@@ -431,7 +431,7 @@ class _Trials:
         shapes: Sequence[Sequence[int]] | None = None,
         first: Callable[[], None] | None = None,
     ) -> _Run:
-        """A call on some examples, after `first`."""
+        """Call the model on some examples, after calling `first`."""
         layers = self._watch._layers
         run = _Run(examples, {}, {}, {}, SameDraws(examples, seed, self._of, shapes))
 
@@ -451,7 +451,7 @@ class _Trials:
                 output = self._part(*args, **kwargs)
             found = _outputs(output, Attributes(self._watch._model))
             run.outputs.update({name: one for name, one in found.items() if id(one) not in stood})
-        except Exception as error:  # whatever a model raises on batches that it is not made for
+        except Exception as error:  # a model may raise anything on unexpected batches
             raise UntoldError from error
         finally:
             for handle in handles:
@@ -459,17 +459,17 @@ class _Trials:
         return run
 
     def _compare(self, first: _Run, second: _Run, *, strict: bool) -> None:
-        """Raise UnsupportedCombinationError if examples differ; alone they may have other shapes."""
+        """Raise UnsupportedCombinationError if examples differ; single ones may have other shapes."""
         pairs = first.pairs(second)
         if strict:
             self._check_rows(first, second)
         strange = self._differing(first.calls, second.calls, pairs, self._coarsest, strict=strict)
         back: tuple[list[tuple[str, Tensor]], ...] = ([], [])
-        # In batches of one size other dimensions may be as large.
+        # With batches of one size, other dimensions may have the same size.
         known = self._watch._dimensions.get(self._part, {}) if self._of is None else {}
         names = [name for name in first.outputs if name in second.outputs]
         if not names:
-            raise UntoldError("what it gives holds no tensors")
+            raise UntoldError("its output contains no tensors")
         for number, name in enumerate(names):
             mine, theirs = first.outputs[name], second.outputs[name]
             dim = known.get(name)
@@ -481,7 +481,7 @@ class _Trials:
                 self._watch._dimensions.setdefault(self._part, {})[name] = dim
             major = _layout(mine, theirs, dim, first, second, self._coarsest)
             if major is None and not name.isdecimal():
-                self._watch._note_joint(self._part, name)  # nobody may want it
+                self._watch._note_joint(self._part, name)  # it may remain unused
                 continue
             if major is None:
                 strange = strange or "the model itself"
@@ -496,13 +496,13 @@ class _Trials:
                     self._note_joint(first, second, {name for name, _ in back[0]})
         if strange is not None:
             raise UnsupportedCombinationError(
-                f"the model mixes examples: {strange} has other values or gradients for one of them when the "
+                f"the model mixes examples: {strange} has other values or gradients for one of them if the "
                 "others of its batch change",
                 supported=_REMEDY,
             )
 
     def _note_joint(self, first: _Run, second: _Run, rows: set[str]) -> None:
-        """Find outputs without a row for every example that are neither means nor sums over examples."""
+        """Find outputs without one row per example that are neither means nor sums over examples."""
         pairs = first.pairs(second)
         for name, mine in first.outputs.items():
             theirs = second.outputs.get(name)
@@ -529,7 +529,7 @@ class _Trials:
         return off <= self._coarsest * size + self._floor
 
     def _check_rows(self, first: _Run, second: _Run) -> None:
-        """Raise UnsupportedCombinationError where rows are more than examples, or do not follow them."""
+        """Raise UnsupportedCombinationError if there are more rows than examples, or a fixed number."""
         sizes = len(first.examples), len(second.examples)
         for layer, name in self._watch._layers.items():
             rows = [
@@ -540,7 +540,7 @@ class _Trials:
             if fixed or any(row > size for one, size in zip(rows, sizes, strict=True) for row in one):
                 raise UnsupportedCombinationError(
                     f"{name} was called with {rows[0][0]} and {rows[1][0]} rows for batches of {sizes[0]} "
-                    f"and {sizes[1]} examples: its rows are no examples",
+                    f"and {sizes[1]} examples: its rows are not examples",
                     supported=_REMEDY,
                 )
 
@@ -554,7 +554,7 @@ class _Trials:
         *,
         strict: bool = True,
     ) -> str | None:
-        """The first layer that has other rows for the same example."""
+        """The first layer with different rows for the same example."""
         compared: list[tuple[str, float, float]] = []
         for layer, name in self._watch._layers.items():
             for row, other in pairs:
@@ -578,9 +578,9 @@ class _Trials:
 
 
 _REMEDY = (
-    "layers that get one row an example, first (batch_first=True); no statistics, sorting or branches over a "
-    "batch; requires_grad_(False) for what does not follow it; or make_private(..., loss=...), which calls "
-    "the model with one example at a time"
+    "layers that receive one row per example, first (batch_first=True); no statistics, sorting or branches "
+    "over a batch; requires_grad_(False) for parts that do not depend on it; or make_private(..., loss=...), "
+    "which calls the model with one example at a time"
 )
 
 
@@ -595,7 +595,7 @@ def _refuse_joint(grad: Tensor) -> None:
 
 
 def _rows(calls: Sequence[Sequence[Tensor]], row: int) -> list[Tensor]:
-    """What an example has in all calls of a layer that know its row."""
+    """The values of an example in all calls of a layer that contain its row."""
     return [one[row] for call in calls for one in call if len(one) > row]
 
 
@@ -604,7 +604,7 @@ def _scaled(grads: Calls, factor: float) -> dict[nn.Module, list[list[Tensor]]]:
 
 
 def _distance(one: Tensor, other: Tensor) -> tuple[float, float]:
-    """Size and difference; NaN in both, which data may bring, is no difference, in one it is."""
+    """Size and difference; a NaN or infinity in both, which data may cause, is no difference."""
     known, theirs = bool(one.isfinite().all()), bool(other.isfinite().all())
     if not (known and theirs):
         return 0.0, 0.0 if known == theirs else torch.inf
@@ -613,18 +613,18 @@ def _distance(one: Tensor, other: Tensor) -> tuple[float, float]:
 
 def _differ(mine: Tensor, theirs: Tensor, pairs: Pairs, tolerance: float) -> bool:
     floor = _FLOORS.get(mine.dtype, _FLOOR)
-    found = [
+    distances = [
         _distance(mine[row].detach().flatten().double(), theirs[other].detach().flatten().double())
         for row, other in pairs
     ]
     limit = max(tolerance, TOLERANCES.get(mine.dtype, HALF))
-    return any(off > limit * size + floor for size, off in found)
+    return any(off > limit * size + floor for size, off in distances)
 
 
 def _layout(
     mine: Tensor, theirs: Tensor, dim: int, first: _Run, second: _Run, tolerance: float
 ) -> bool | None:
-    """Whether examples come first in a dimension that was flattened; None where they differ in both ways."""
+    """Whether examples come first in a flattened dimension; None if rows differ in either order."""
     pairs = first.pairs(second)
     for major in (True, False):
         rows = []
@@ -638,7 +638,7 @@ def _layout(
 
 
 def _upstream(output: Tensor, dim: int, examples: Sequence[int], seed: int, *, major: bool) -> Tensor:
-    """A gradient of an output that differs by example, and for each is the same in every batch."""
+    """A gradient of an output that differs between examples, and is the same for each in every batch."""
     source = torch.Generator().manual_seed(seed)
     shape = [1 if place == dim else size for place, size in enumerate(output.shape)]
     common = torch.randn(shape, generator=source, dtype=torch.float64)
@@ -649,7 +649,7 @@ def _upstream(output: Tensor, dim: int, examples: Sequence[int], seed: int, *, m
 
 
 def _row_dimension(mine: Tensor, theirs: Tensor, count: int, other: int) -> int | None:
-    """The dimension that follows the number of examples, if it is one."""
+    """The dimension proportional to the number of examples, if there is exactly one."""
     if mine.ndim != theirs.ndim or mine.ndim == 0:
         return None
     if count == other:
@@ -662,6 +662,6 @@ def _row_dimension(mine: Tensor, theirs: Tensor, count: int, other: int) -> int 
 
 
 def _plainly(given: Given, *, wide: bool) -> AbstractContextManager[object]:
-    """Gradients, and in double precision no automatic casts to less."""
+    """A context without autocast if the call is in double precision."""
     device = given.tensors[0].device.type if given.tensors else "meta"
     return torch.autocast(device, enabled=False) if wide and device != "meta" else nullcontext()

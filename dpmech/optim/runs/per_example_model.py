@@ -1,4 +1,4 @@
-"""PerExampleModel: a model whose `backward` gives an optimizer clipped sums, by torch.func."""
+"""PerExampleModel: a model whose `backward` passes clipped sums to an optimizer, using torch.func."""
 
 import dataclasses
 import math
@@ -37,9 +37,9 @@ from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 AskedMode: TypeAlias = Literal["auto", "per_example", "ghost"]
 _ASKED = ("auto", "per_example", "ghost")
-# With fewer values than this in all covered weights, tapping a layer costs more than it saves (measured).
+# With fewer values than this in all covered weights, factoring a layer costs more than it saves (measured).
 _WORTH_IT = 1024
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for less
+_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for lower precision
 _FLOOR = 1e-5  # relative to the largest gradient of a parameter
 
 
@@ -49,7 +49,7 @@ class ClippingChoice:
 
     Attributes:
         mode: "per_example" or "ghost".
-        reason: why, in words.
+        reason: the reason, in words.
     """
 
     mode: ClippingMode
@@ -60,7 +60,7 @@ class ClippingChoice:
 
 
 def check_asked(mode: object) -> None:
-    """Raise InvalidParameterError on anything but the name of a mode."""
+    """Raise InvalidParameterError unless `mode` is the name of a mode."""
     if mode not in _ASKED:
         raise InvalidParameterError("clipping_mode", mode, f"one of {_ASKED}")
 
@@ -70,27 +70,27 @@ def choose(
 ) -> ClippingChoice:
     """Choose by the model and the first example of a batch, whose gradients are compared.
 
-    Shapes decide, so that every process and every resumed run decides alike: "ghost" where the weights whose
-    factors cost less than their gradients have 1,024 values or more together.
+    Only shapes matter, so that every process and every resumed run makes the same choice: "ghost" if the
+    weights whose factors are cheaper than their gradients have 1,024 values or more in total.
 
     Args:
-        asked: what the caller wants.
-        formed: gradients as they are.
-        factored: the same with factors.
+        asked: the requested mode.
+        formed: per-example gradients.
+        factored: the same gradients with factors.
         batch: with at least one example.
 
     Raises:
-        UnsupportedCombinationError: if "ghost" is asked for, and gradients do not follow from what goes in
-            and out of layers.
+        UnsupportedCombinationError: if "ghost" is requested, and gradients are not determined by the inputs
+            and output gradients of layers.
     """
     if asked == "per_example":
-        return ClippingChoice("per_example", "as asked for")
+        return ClippingChoice("per_example", "as requested")
     example = [tensor[:1] for tensor in batch.tensors]
     values = factored.covered_values(batch, example)
     if asked == "auto" and values < _WORTH_IT:
         return ClippingChoice(
             "per_example",
-            f"{values} weights have factors that cost less than their gradients, under {_WORTH_IT}",
+            f"{values} weights have factors that are cheaper than their gradients, under {_WORTH_IT}",
         )
     share = f"{values} of {sum(param.numel() for param in formed.trained)} weights by factors"
     if asked == "ghost":
@@ -107,24 +107,24 @@ def _check_same(
     formed: ExampleGradients, factored: ExampleGradients, batch: Batch, example: list[Tensor]
 ) -> None:
     """Raise UnsupportedCombinationError unless both have the same gradients of one example."""
-    found = []
+    both = []
     for gradients in (formed, factored):
         with spared_random_numbers(example):
             samples, _ = gradients.samples(batch, example)
-        found.append([_dense(one) for one in samples])
-    norms = [0.0 if plain is None else float(plain.norm()) for plain in found[0]]
-    # Where all cancels, as for biases of keys under a softmax, roundings are all that there is.
+        both.append([_dense(sample) for sample in samples])
+    norms = [0.0 if plain is None else float(plain.norm()) for plain in both[0]]
+    # If everything cancels, as for key biases under a softmax, only rounding errors are left.
     floor = _FLOOR * max(norms)
     names = []
-    for name, param, norm, plain, other in zip(formed.names, formed.trained, norms, *found, strict=True):
+    for name, param, norm, plain, other in zip(formed.names, formed.trained, norms, *both, strict=True):
         if plain is None or other is None:
             continue
-        # NaN and infinities, which data may bring, are no difference.
+        # NaN and infinities, which data may cause, are not a difference.
         if float((plain - other).norm()) > _TOLERANCES.get(param.dtype, 0.1) * norm + floor:
             names.append(name)
     if names:
         raise UnsupportedCombinationError(
-            f"the gradients of {', '.join(names)} do not follow from what goes in and out of their layers",
+            f"the gradients of {', '.join(names)} are not determined by what goes in and out of their layers",
             supported="clipping_mode='per_example'",
         )
 
@@ -135,25 +135,25 @@ def _dense(sample: Tensor | Factored | None) -> Tensor | None:
     return None if sample is None else sample[0].double()
 
 
-_SHARE = 0.5  # of what is free now: others want some, and allocators do not give all of it
-_FEW, _MORE = 2, 6  # examples that are tried
+_SHARE = 0.5  # of the free memory: other processes need some, and allocators cannot use all of it
+_FEW, _MORE = 2, 6  # trial numbers of examples
 
 
 def largest_batch(run: Callable[[int], object], device: torch.device, most: int) -> int:
-    """How many examples may be held at once.
+    """Largest number of examples that fits into memory.
 
-    Gradients of 2 and of 6 examples are computed; memory grows linearly from there. Half of what is free may
-    be used.
+    Gradients of 2 and of 6 examples are computed; memory is extrapolated linearly. At most half of the free
+    memory is used.
 
     Args:
-        run: computes the gradients of so many examples, and drops them.
-        device: where.
-        most: of interest, at least 1.
+        run: computes the gradients of a number of examples, and discards them.
+        device: the device.
+        most: upper limit, at least 1.
 
     Returns:
-        In [1, most]; a power of two where it is less than `most`.
+        In [1, most]; a power of two if it is less than `most`.
     """
-    run(_FEW)  # what a first run sets up stays
+    run(_FEW)  # a first run allocates memory that stays
     few, more = (memory_of(lambda count=count: run(count), device) for count in (_FEW, _MORE))  # type: ignore[misc]  # a default binds it
     each = max((more - few) / (_MORE - _FEW), 1.0)
     fixed = max(few - _FEW * each, 0.0)
@@ -162,23 +162,23 @@ def largest_batch(run: Callable[[int], object], device: torch.device, most: int)
 
 
 def memory_of(run: Callable[[], object], device: torch.device) -> int:
-    """The most that torch held at once during a run, beyond what it held before, in bytes.
+    """The peak of memory held by torch during a run, beyond what it held before, in bytes.
 
-    On CPUs without what operations need for themselves meanwhile.
+    On CPUs excluding temporary memory inside operations.
     """
     if device.type == "cuda":
         before = torch.cuda.memory_allocated(device)
         torch.cuda.reset_peak_memory_stats(device)
         run()
         return int(torch.cuda.max_memory_allocated(device) - before)
-    found = _Held()
-    with found:
+    held = _Held()
+    with held:
         run()
-    return found.most
+    return held.most
 
 
 class _Held(TorchDispatchMode):
-    """Counts the bytes of the tensors that operations make, for as long as anything refers to them."""
+    """Counts the bytes of the tensors that operations create, while anything refers to them."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
@@ -193,7 +193,7 @@ class _Held(TorchDispatchMode):
         args: Any = (),  # noqa: ANN401 - torch's signature
         kwargs: Any = None,  # noqa: ANN401 - the same
     ) -> Any:  # noqa: ANN401 - the same
-        """Run the operation and look at what it gave."""
+        """Run the operation and count its results."""
         del types
         reference: Any = StorageWeakRef  # untyped
         for one in tree_leaves((args, kwargs)):
@@ -212,7 +212,7 @@ class _Held(TorchDispatchMode):
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free now: of the device, or of the machine and its control group."""
+    """Free bytes: of the device, or of the machine and its control group."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -223,12 +223,12 @@ def free_memory(device: torch.device) -> int:
         if limit != "max":
             free = min(free, int(limit) - int((group / "memory.current").read_text()))
     except (OSError, ValueError):
-        pass  # no such files: what the machine says counts
+        pass  # no such files: use the value of the machine
     return max(free, 0)
 
 
 def _available() -> int:
-    """What Linux could give without swapping, caches included."""
+    """Memory that Linux can provide without swapping, caches included."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -236,17 +236,17 @@ def _available() -> int:
 
 
 class PerExampleModel(nn.Module):
-    """A model and its loss of one example, differentiated example by example.
+    """A model and its loss of one example, differentiated per example.
 
-    Calls, parameters and state dicts are those of the model itself.
+    Calls, parameters and state dicts are those of the wrapped model.
 
     Args:
-        model: any module that treats examples one by one and works under `torch.func.vmap`.
-        loss: `loss(model, *example)`, one number; each example is a batch of one, or bare where the loss adds
-            that dimension itself. Or a criterion of outputs and targets, such as `nn.CrossEntropyLoss()`.
-        optimizer: what takes the clipped sums.
-        microbatch_size: how many examples to differentiate at once; None for all of a batch.
-        unchanged: what compares the contents of the model; None for nothing.
+        model: any module that processes examples independently and works under `torch.func.vmap`.
+        loss: `loss(model, *example)`, a scalar; each example is a batch of one, or has no batch dimension if
+            the loss adds it. Or a criterion of outputs and targets, such as `nn.CrossEntropyLoss()`.
+        optimizer: receives the clipped sums.
+        microbatch_size: number of examples to differentiate at once; None for the whole batch.
+        unchanged: compares the contents of the model; None for no comparison.
         clipping_mode: "auto", "per_example" or "ghost", as for make_private.
         loss_takes: as for make_private.
     """
@@ -276,14 +276,14 @@ class PerExampleModel(nn.Module):
 
     @property
     def clipping_choice(self) -> ClippingChoice | None:
-        """Whether gradients are formed, and why; None before the first example was seen."""
+        """The clipping mode and its reason; None before the first example."""
         return self._choice
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
-        """The model's own output.
+        """The output of the model.
 
         Raises:
-            UnsupportedCombinationError: if the call changed what the model holds.
+            UnsupportedCombinationError: if the call changed the contents of the model.
         """
         result = self.module(*args, **kwargs)
         self._check_written()
@@ -296,24 +296,24 @@ class PerExampleModel(nn.Module):
         return_loss: bool = False,
         **named: Any,  # noqa: ANN401 - the same
     ) -> Tensor | None:
-        """Hand the optimizer the sum of clipped gradients over a batch; `optimizer.step()` comes next.
+        """Pass the sum of clipped gradients over a batch to the optimizer; then call `optimizer.step()`.
 
-        A batch without examples is handed on as it is: nothing is called then.
+        An empty batch is passed on without calling the model.
 
         Args:
-            *batch: tensors with the examples along their first dimension, as the loss takes them; in tuples,
-                lists and dicts too.
-            weights: None, or zeros and ones, shape (examples,), to leave out padding.
+            *batch: tensors with the examples along their first dimension, as the loss takes them; also nested
+                in tuples, lists and dicts.
+            weights: None, or zeros and ones, shape (examples,), to exclude padding.
             return_loss: whether to return the mean loss of the batch. **It is not private.**
-            **named: the same, handed to the loss by name: `model.backward(**batch)`.
+            **named: the same, passed to the loss by name: `model.backward(**batch)`.
 
         Returns:
-            The mean loss of the examples that count (NaN where there is none), if asked for; else None.
+            The mean loss of the examples with weight 1 (NaN if there are none) if requested; else None.
 
         Raises:
-            InvalidParameterError: if the loss fails on an example, or a batch holds something else.
-            UnsupportedCombinationError: if the loss changed what the model holds, or as
-                `PrivateOptimizer.accumulate`; if a clipping mode was asked for that the model cannot have; if
+            InvalidParameterError: if the loss fails on an example, or a batch contains something else.
+            UnsupportedCombinationError: if the loss changed the contents of the model, or as
+                `PrivateOptimizer.accumulate`; if the requested clipping mode is impossible for the model; if
                 parameters were sharded since `make_private`.
         """
         _refuse_sharded(self.module)
@@ -335,7 +335,7 @@ class PerExampleModel(nn.Module):
         return losses.mean() if return_loss else None
 
     def _check_padding(self, batch: Batch) -> None:
-        """Refuse padding that changes the gradient of an example, where the loader chose one to compare."""
+        """Refuse padding that changes the gradient of an example, if the loader chose one to compare."""
         padded = self._optimizer.loader.take_padded() if isinstance(self._optimizer, BatchOptimizer) else None
         if padded is None:
             return
@@ -347,7 +347,7 @@ class PerExampleModel(nn.Module):
         check_padding(self.module, batch.tensors, batch.examples, padded, loss)
 
     def prepare(self, batch: Batch) -> ExampleGradients:
-        """Find out how the loss is called and how gradients are clipped, from the first example of a batch.
+        """Determine from a batch's first example how the loss is called and how gradients are clipped.
 
         Raises:
             As `backward`.
@@ -369,7 +369,7 @@ class PerExampleModel(nn.Module):
         return self._gradients
 
     def _settle(self, optimizer: BatchOptimizer, gradients: ExampleGradients, batch: Batch) -> None:
-        """Find the largest microbatch, if that was asked for."""
+        """Find the largest microbatch, if requested."""
         loader = optimizer.loader
         if not loader.is_searched:
             return
@@ -380,12 +380,12 @@ class PerExampleModel(nn.Module):
                 samples, _ = gradients.samples(batch, repeated)
                 clip_and_sum(samples, optimizer.clipping.blocks(gradients.trained))
 
-        # From public numbers alone: sums round by it, and it is shown. Hardly a batch is twice as large.
+        # From public numbers only: sums round by it, and it is reported. Few batches are twice as large.
         most = math.ceil(2.0 * optimizer.expected_batch_size)
         loader.settle(largest_batch(run, batch.tensors[0].device, most))
 
     def _drawing(self) -> AbstractContextManager[None]:
-        """Where dropout draws by a secret seed of the batch, whatever drew or seeded since its hand-out."""
+        """A context in which dropout uses a secret seed of the batch, whatever was seeded or drawn before."""
         return (
             self._optimizer.loader.drawing() if isinstance(self._optimizer, BatchOptimizer) else nullcontext()
         )
@@ -396,28 +396,28 @@ class PerExampleModel(nn.Module):
         return self._microbatch_size
 
     def _fixed_mode(self) -> ClippingMode | None:
-        """What a checkpoint, if one was loaded, fixes."""
+        """The mode that a loaded checkpoint fixes, if any."""
         return self._optimizer.clipping_mode if isinstance(self._optimizer, BatchOptimizer) else None
 
     def _is_empty_batch(self) -> bool:
-        """Whether the loader's newest batch has no examples, whatever stands in it."""
+        """Whether the loader's newest batch has no examples, regardless of its contents."""
         return isinstance(self._optimizer, BatchOptimizer) and self._optimizer.handed_examples == 0
 
     def __deepcopy__(self, memo: object) -> NoReturn:
-        """Refused: a copy would train beside the optimizer that adds the noise."""
+        """Refused: a copy would train with the same optimizer that adds the noise."""
         del memo
         raise UnsupportedCombinationError(
-            "a model of make_private was copied: the copy would hand its gradients to the same optimizer",
+            "a model of make_private was copied: the copy would pass its gradients to the same optimizer",
             supported="copy.deepcopy(model.module), the model itself; for averages of the weights "
             "torch.optim.swa_utils.AveragedModel of the model before make_private",
         )
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
-        """That of the model, under its own names."""
+        """The state dict of the model, under its names."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
-        """That of the model."""
+        """Load the state dict of the model."""
         return self.module.load_state_dict(*args, **kwargs)
 
     def _check_written(self) -> None:
@@ -426,14 +426,14 @@ class PerExampleModel(nn.Module):
 
 
 def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
-    """Return `model` if one example's gradient depends on that example alone, and `params` are its own.
+    """Return `model` if it processes examples independently and `params` are its trained parameters.
 
-    A normalisation layer that is in eval mode now is refused when it is used in training mode later.
+    A normalization layer that is in eval mode now is refused when it is used in training mode later.
 
     Raises:
-        InvalidParameterError: if it is no module, or optimizer and model train different parameters.
+        InvalidParameterError: if it is not a module, or optimizer and model train different parameters.
         UnsupportedCombinationError: if a layer mixes examples or keeps statistics of them, or the model
-            reduces gradients on its own.
+            reduces gradients itself.
     """
     if not isinstance(model, nn.Module):
         raise InvalidParameterError("model", model, "a torch.nn.Module")
@@ -444,12 +444,12 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
         )
     if isinstance(model, nn.DataParallel):
         raise UnsupportedCombinationError(
-            "DataParallel copies the model to several devices in every call, where no example is seen alone",
-            supported="the module itself, one process a device: torchrun, see the page on training",
+            "DataParallel copies the model to several devices in every call, and no example is seen alone",
+            supported="the module itself, one process per device: torchrun, see the page on training",
         )
     if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
         raise UnsupportedCombinationError(
-            "FullyShardedDataParallel (FSDP1) hides which part of a parameter is here",
+            "FullyShardedDataParallel (FSDP1) hides which part of a parameter a process has",
             supported="PrivateOptimizer with fully_shard (FSDP2), see the page on PrivateOptimizer",
         )
     _refuse_sharded(model)
@@ -467,39 +467,39 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "optimizer",
             f"with {len(trained - own)} parameters that are not the model's, and without {len(missing)} that "
             f"require gradients{left}",
-            "over the model's parameters that require gradients; what is not to be trained has "
-            "requires_grad_(False) before make_private, and what fix(model) gives an optimizer of its own",
+            "over the model's parameters that require gradients; set requires_grad_(False) on others before "
+            "make_private, and make a new optimizer for the model that fix(model) returns",
         )
     return model
 
 
 def _refuse_sharded(model: nn.Module) -> None:
-    """Refuse parameters of which every process holds a part."""
+    """Refuse parameters that are split between processes."""
     sharded = [name for name, param in model.named_parameters() if is_sharded(param)]
     if sharded:
         shown = ", ".join([*sharded[:3], *["..."] * (len(sharded) > 3)])
         raise UnsupportedCombinationError(
-            f"parameters are sharded over processes ({shown}): torch.func takes no DTensor beside a "
-            "tensor, and under Opacus' hooks no process sees the whole gradient of an example",
+            f"parameters are sharded over processes ({shown}): torch.func does not mix DTensors with "
+            "tensors, and under Opacus' hooks no process sees the whole gradient of an example",
             supported="the module before fully_shard, whole in every process; or PrivateOptimizer with sums "
             "that were clipped elsewhere, ClippedSum.from_grads(..., reduced=True)",
         )
 
 
 def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = None) -> None:
-    """Refuse statistics over a batch, which mix examples, and running ones, which no noise protects."""
+    """Refuse batch statistics, which mix examples, and running statistics, which have no noise."""
     del inputs
     batched = isinstance(layer, nn.modules.batchnorm._BatchNorm)
     mixes = batched and (layer.training or layer.running_mean is None)
     keeps = layer.training and layer.running_mean is not None
     if mixes or keeps:
-        faults = ["mixes examples, so that clipping one does not bound what it adds"] * mixes
+        faults = ["mixes examples, so that clipping one does not bound its contribution"] * mixes
         faults += ["keeps running statistics without noise"] * keeps
         raise UnsupportedCombinationError(
             f"a {type(layer).__name__} layer {', and '.join(faults)}",
-            supported="GroupNorm or LayerNorm (dpmech.optim.fix(model) puts it there), or running "
-            "statistics that are fixed: the layer in eval mode, where model.train() has to be followed by "
-            "its own .eval()",
+            supported="GroupNorm or LayerNorm (inserted by dpmech.optim.fix(model)), or fixed running "
+            "statistics: the layer in eval mode, where every model.train() is followed by the layer's "
+            ".eval()",
         )
 
 
@@ -511,17 +511,17 @@ def count_calls(
     is_counted: Callable[[], bool],
     before: Callable[[], Callable[[], object] | None],
 ) -> None:
-    """Have the calls of a model and of its parts counted, by the parameters that they may use.
+    """Count the calls of a model and its submodules, by the parameters that they may use.
 
-    A part that is called within a call counts with it: weights may be used several times in one.
+    A submodule called within a call counts with it: weights may be used several times in one.
 
     Args:
-        model: whose calls.
-        progress: where they are counted.
+        model: whose calls to count.
+        progress: stores the counts.
         trained: its parameters.
-        watch: what calls are shown to.
+        watch: is notified of calls.
         is_counted: whether a call counts now; trials do not.
-        before: a weak reference to what is done before every call with gradients.
+        before: a weak reference to a function to run before every call with gradients.
     """
     calls = _Calls(progress, {id(param) for param in trained}, watch, is_counted, before)
     for part in model.modules():
@@ -530,7 +530,7 @@ def count_calls(
 
 
 class _Calls:
-    """The outermost call with gradients that is going on, if any."""
+    """The current outermost call with gradients, if any."""
 
     def __init__(
         self,
@@ -552,7 +552,7 @@ class _Calls:
     def entered(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._is_counted():
             return
-        if self._batch != self._progress.batches:  # a call that never ended (an interrupt) ends here
+        if self._batch != self._progress.batches:  # discards a call that never ended (an interrupt)
             self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
             self._watch.before(part, args, kwargs)

@@ -1,4 +1,4 @@
-"""Whether all processes of a run hold the same data, loss and settings, without any of it leaving one."""
+"""Checks that all processes of a run have the same data, loss and settings, without revealing any of them."""
 
 import functools
 import hashlib
@@ -14,8 +14,8 @@ from dpmech.optim.processes import Group, check_agreement, gathered, processes
 from dpmech.optim.runs.fingerprints import code_digest, examples_print, picked_examples
 from dpmech.optim.runs.uniqueness import ExamplePlaces
 
-# Examples that are compared: all of so many, else some at random places of the shared key. Where a share f of
-# the examples differs, n random places miss it with probability at most (1 - f)^n: 0.0012 for f = 0.1 and 64.
+# Examples compared: all up to _WHOLE, else some at random places from the shared key. If a fraction f of the
+# examples differs, n random places miss it with probability at most (1 - f)^n: 0.0012 for f = 0.1, n = 64.
 _WHOLE, _FIRST, _LATER = 256, 64, 8
 _DEEPEST = 4
 
@@ -23,11 +23,11 @@ _DEEPEST = 4
 class SameData:
     """Compares the dataset of every process with those of the others: at the start and at every epoch.
 
-    What is compared are checksums under a key that the processes share: nothing about the data is shown.
+    It compares checksums under a key that the processes share, which reveal nothing about the data.
 
-    Indices of views are compared whole. Of the examples, read as the run reads them, all are compared where
-    there are at most 256, else 64 at random places, and at every later epoch 8 at others. If a share f of the
-    examples differs, that misses it with probability at most (1 - f)^64 at the start, and (1 - f)^8 at every
+    Indices of views are compared completely. Examples are read as the run reads them: all of up to 256,
+    else 64 at random places, and at every later epoch 8 at others. If a fraction f of the
+    examples differs, this misses it with probability at most (1 - f)^64 at the start, and (1 - f)^8 at every
     epoch. Parts of examples that differ from one reading to the next cannot be compared.
 
     Args:
@@ -36,7 +36,7 @@ class SameData:
         group: the processes that train together.
 
     Attributes:
-        places: where the examples stand.
+        places: the locations of the examples.
 
     Raises:
         As ExamplePlaces.
@@ -52,17 +52,17 @@ class SameData:
             self.places = ExamplePlaces(dataset)
         except DpmechError as error:
             problem = error
-        found = gathered("what is wrong with the data", problem and str(problem), group)
+        problems = gathered("errors in the data", problem and str(problem), group)
         if problem is not None:
             raise problem
-        if any(found):  # raised by all, so that nobody waits for the others
-            raise CertificateError(f"in another process {next(filter(None, found))}")
+        if any(problems):  # raised in all processes, so that none waits for the others
+            raise CertificateError(f"in another process {next(filter(None, problems))}")
 
     def check(self, step: int) -> None:
         """Compare; a collective call.
 
         Args:
-            step: from which on the data are used.
+            step: the first step that uses the data.
 
         Raises:
             UnsupportedCombinationError: in all processes, if one of them changed its dataset since the start.
@@ -71,17 +71,17 @@ class SameData:
         changed = self.places.changed
         sums: list[dict[str, str | None]] = []
         if processes(self._group) > 1:
-            found = gathered("the data", (changed, self._sums(step)), self._group)
-            changed, sums = any(one for one, _ in found), [one for _, one in found]
+            parts = gathered("the data", (changed, self._sums(step)), self._group)
+            changed, sums = any(part for part, _ in parts), [part for _, part in parts]
         if changed:
             self._refuse_change()
         for name in sorted(set[str]().union(*sums)):
-            values = {one.get(name, "") for one in sums}
+            values = {part.get(name, "") for part in sums}
             if len(values - {None}) > 1:
                 raise CertificateError(
-                    f"processes hold different data ({name}): an example could take part once in each of "
+                    f"processes have different data ({name}): an example could take part once in each of "
                     "them, more often than certified. Accepted: the whole dataset in the same order in every "
-                    "process (random_split and shuffles with a seeded generator); it is shared out here"
+                    "process (random_split and shuffles with a seeded generator); it is split here"
                 )
 
     def check_here(self) -> None:
@@ -91,13 +91,13 @@ class SameData:
 
     def _refuse_change(self) -> NoReturn:
         raise UnsupportedCombinationError(
-            "the dataset was changed since the run was made (indices of a view, tensors or elements were "
-            "replaced or written to): an example may take part more often than certified",
+            "the dataset changed since the run was set up (indices of a view, tensors or elements were "
+            "replaced or modified): an example may take part more often than certified",
             supported="changes before make_private; another dataset is another run",
         )
 
     def _sums(self, step: int) -> dict[str, str | None]:
-        """Keyed checksums by what they are of; None for what cannot be compared."""
+        """Keyed checksums by name; None for parts that cannot be compared."""
         first = not self._key
         if first:
             self._key = gathered("the key of checksums", secrets.token_bytes(32), self._group)[0]
@@ -112,7 +112,7 @@ class SameData:
             sums, _ = examples_print(
                 self._dataset, picked_examples(size, key, count), key, dict(self._settings)
             )
-        except Exception:  # noqa: BLE001 - whatever a dataset raises; the first batch shows it in its place
+        except Exception:  # noqa: BLE001 - a dataset may raise anything; the first batch raises it in its place
             return found
         return found | {f"examples{name}": value for name, value in sums.items()}
 
@@ -120,20 +120,19 @@ class SameData:
 def check_same_length(dataset: Any, group: Group) -> None:  # noqa: ANN401 - any dataset
     """Raise CertificateError, in all processes, unless their datasets have the same length.
 
-    The lengths are not shown: the size of the data may be private.
+    The lengths are not revealed: the size of the data may be private.
     """
     if len(set(gathered("the size of the data", len(dataset), group))) > 1:
         raise CertificateError(
-            "processes hold datasets of different sizes: they would fall out of step, and an example could "
-            "take part in several of them. Accepted: the whole dataset in every process, which is shared out "
-            "here"
+            "processes have datasets of different sizes: they would lose step, and an example could "
+            "take part in several of them. Accepted: the whole dataset in every process, which is split here"
         )
 
 
 def loss_words(loss: object) -> list[str]:
-    """What a loss is, in words that are the same in every process: names, code, and numbers with a fraction.
+    """A description of a loss that is the same in every process: names, code, and floats.
 
-    Integers, texts and tensors that it refers to are left out: ranks and devices are among them.
+    Integers, strings and tensors that it refers to are omitted, since they may be ranks and devices.
     """
     return list(_words(loss, _DEEPEST))
 
@@ -141,21 +140,22 @@ def loss_words(loss: object) -> list[str]:
 def check_same_numbers(groups: Sequence[Mapping[str, Any]], group: Group) -> None:
     """Raise CertificateError, in all processes, unless learning rates, momenta, ... of all groups agree.
 
-    Weights would drift apart: gradients at other weights are no part of the run that is recorded.
+    Otherwise weights would diverge, and the recorded run does not include gradients at other weights.
     """
     if processes(group) > 1:
         left_out = ("params", "phi")
-        found = [
-            {name: _number(value) for name, value in one.items() if name not in left_out} for one in groups
+        numbers = [
+            {name: _number(value) for name, value in options.items() if name not in left_out}
+            for options in groups
         ]
-        check_agreement("learning rates or other numbers of the optimizer", {"groups": found}, group)
+        check_agreement("learning rates or other numbers of the optimizer", {"groups": numbers}, group)
 
 
-def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a group holds
+def _number(value: Any) -> Any:  # noqa: ANN401 - any value of a group
     if isinstance(value, Tensor):
         return float(value.detach()) if value.numel() == 1 else None
     if isinstance(value, tuple | list):
-        return [_number(one) for one in value]
+        return [_number(item) for item in value]
     return value if isinstance(value, bool | int | float) else None
 
 
@@ -181,9 +181,9 @@ def _words(value: object, depth: int) -> Iterator[str]:
                 yield from _words(part, depth - 1)
         case nn.Module():
             yield f"{type(value).__module__}.{type(value).__qualname__} {value.extra_repr()}"
-            for one in vars(value).values():
-                if isinstance(one, bool | float):
-                    yield repr(one)
+            for attribute in vars(value).values():
+                if isinstance(attribute, bool | float):
+                    yield repr(attribute)
         case types.BuiltinFunctionType() | type():
             yield value.__qualname__
         case _ if callable(value):
@@ -191,10 +191,10 @@ def _words(value: object, depth: int) -> Iterator[str]:
             call: Callable[..., Any] = type(value).__call__
             if isinstance(call, types.FunctionType):
                 yield code_digest(call.__code__)
-            for name, one in sorted(getattr(value, "__dict__", {}).items()):
-                if callable(one) or isinstance(one, bool | float):
+            for name, attribute in sorted(getattr(value, "__dict__", {}).items()):
+                if callable(attribute) or isinstance(attribute, bool | float):
                     yield name
-                    yield from _words(one, depth - 1)
+                    yield from _words(attribute, depth - 1)
 
 
 def _keyed(key: bytes, value: bytes) -> str:

@@ -1,4 +1,4 @@
-"""SameDraws: random numbers that an example has in whatever batch it stands."""
+"""SameDraws: gives an example the same random numbers in every batch."""
 
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,24 +17,24 @@ _DROPOUT = torch.ops.aten.native_dropout.default
 
 
 class SameDraws(TorchDispatchMode):
-    """Gives an example of a batch the same random numbers in every batch, so that models can be compared.
+    """Gives an example the same random numbers in every batch, so that outputs can be compared.
 
-    The k-th draw of a call is the same in every call under one seed. Where its first dimension is the
-    examples, each has numbers of its own: what a model does by differences of them (sorting, centring) is
-    seen too. Along other dimensions that follow the batch a draw is constant; permutations shift by one, so
-    that what a model takes from other examples is never its own.
+    The k-th draw of a call is the same in every call under one seed. If its first dimension is the
+    examples, each has different numbers: operations that depend on differences (sorting, centering) are
+    detected too. Along other dimensions that depend on the batch a draw is constant; permutations shift by
+    one, so that an example never receives its own values from a shuffle.
 
     Args:
-        examples: which ones are in the batch; their number divides no other dimension of the model.
-        seed: of all draws; what hangs on one may not show under another.
-        of: how many examples there are; None where their number may be another dimension too: then draws are
+        examples: indices of the examples in the batch; their number divides no other dimension of the model.
+        seed: of all draws; an effect may be hidden under one seed and not under another.
+        of: total number of examples; None if this number may also be another dimension: then draws are
             constant along the first dimension as well.
-        shapes: of the draws of one example, from a call with another batch; None to find them here. A single
-            example does not show which dimensions follow the batch.
+        shapes: of the draws of one example, from a call with another batch; None to infer them here. A single
+            example does not show which dimensions depend on the batch.
 
     Attributes:
         shapes: of the draws so far, for one example; 0 along the examples.
-        dims: sizes of the dimensions of what was drawn.
+        dims: sizes of the dimensions of the tensors drawn.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SameDraws(TorchDispatchMode):
         args: Any = (),  # noqa: ANN401 - the same
         kwargs: Any = None,  # noqa: ANN401 - the same
     ) -> Any:  # noqa: ANN401 - the same
-        """Run the operation, with other random numbers if it draws any."""
+        """Run the operation, with other random numbers if it uses any."""
         del types
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
@@ -93,7 +93,7 @@ class SameDraws(TorchDispatchMode):
         return self._by_rows(func, args, kwargs, tensors)
 
     def _shaped(self, whole: Sequence[int], draw: Callable[[list[int]], Tensor]) -> Tensor:
-        """A draw of every example's own, constant along other dimensions that follow the batch."""
+        """A separate draw for each example, constant along other dimensions that depend on the batch."""
         number, count = len(self.shapes), len(self._examples)
         self.dims.update(size for size in whole if size)
         if self._known is not None and number < len(self._known) and len(self._known[number]) == len(whole):
@@ -111,7 +111,7 @@ class SameDraws(TorchDispatchMode):
         return drawn.index_select(0, chosen).expand(tuple(whole)).contiguous()
 
     def _by_rows(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:  # noqa: ANN401 - as above
-        """What is drawn from a law that the data give: one example at a time, with its own numbers."""
+        """Draws from a distribution that depends on the data: one example at a time, each seeded."""
         count = len(self._examples)
         self.shapes.append([])
         if not tensors or any(one.ndim == 0 or len(one) != count for one in tensors):
@@ -139,7 +139,7 @@ class SameDraws(TorchDispatchMode):
         )
 
     def _seed(self, example: int | None = None) -> None:
-        """Begin the newest draw, for one example or for all."""
+        """Seed the newest draw, for one example or for all."""
         seed = random.Random(f"{self._begin} {len(self.shapes)} {example}").getrandbits(63)
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_available():
@@ -152,12 +152,12 @@ def _has_rows(value: object, count: int) -> bool:
 
 @contextmanager
 def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable[[int], None]]:
-    """Spare all random numbers, and what calls change in a model's attributes and buffers.
+    """Restore all random states, and a model's attributes and buffers, after calls.
 
     Yields:
-        What begins a call: it seeds the generators of torch, numpy and Python, and those that modules hold.
+        A function to call before each call: it seeds the generators of torch, numpy, Python and the modules.
     """
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - what other people's code draws from
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - used by other people's code
     attributes = Attributes(model)
     own = [held for kept in attributes.parts for held in _generators(kept)]
     states = [_state(one) for one in own]
@@ -203,7 +203,7 @@ def _restore(source: Any, state: Any) -> None:  # noqa: ANN401 - the same
 
 @contextmanager
 def _buffers_put_back(model: nn.Module) -> Iterator[None]:
-    """Undo what calls for a try write into buffers, and which buffers they replace."""
+    """Undo writes of trial calls to buffers, and replacements of buffers."""
     held = [(part, dict(part._buffers)) for part in model.modules()]
     before = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]
     try:

@@ -1,4 +1,4 @@
-"""Unchanged: what a model holds beside the result of its steps, and that no call wrote data into it."""
+"""Unchanged: checks that no call wrote data into the model, and that only steps change its parameters."""
 
 import hashlib
 import io
@@ -15,25 +15,25 @@ from torch import Tensor, nn
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.processes import local_part
 
-Contents = tuple[str, list[Tensor]]  # what they are, and the checksums of their rows
+Contents = tuple[str, list[Tensor]]  # a description, and the checksums of the rows
 
-# A row of 32-bit words w has the checksum sum_i k_i w_i mod 2^64, k_i uniform on 64 bits. Where two rows
-# differ, some difference of words is not divisible by 2^32, so that for one value of its k_i in 2^33 at most
-# the sums agree, whatever the other words are. The k_i are drawn here and shown to nobody.
+# A row of 32-bit words w has the checksum sum_i k_i w_i mod 2^64, k_i uniform on 64 bits. If two rows
+# differ, some difference of words is not divisible by 2^32, so that the sums agree for at most one in 2^33
+# values of its k_i, whatever the other words are. The k_i are generated here and remain secret.
 _ROW = 4096
-_ROWS_AT_ONCE = {"cpu": 16}  # what stays in the cache of a core; devices take longer runs
+_ROWS_AT_ONCE = {"cpu": 16}  # fits into the cache of a core; other devices process longer runs
 _MANY_ROWS = 4096
-_PLAIN = (Tensor, torch.nn.Parameter)  # subclasses may hold their bits elsewhere
+_PLAIN = (Tensor, torch.nn.Parameter)  # subclasses may store their data elsewhere
 
 
 class Fingerprinter:
-    """Tells whether tensors hold the bits that they held before.
+    """Detects whether tensors still have the same bits.
 
-    Two contents that differ get the same checksums with a probability of at most 2^-33, over the key that
-    every Fingerprinter draws for itself. NaN, signed zeros, integers and packed formats are bits like others.
+    Two different contents get the same checksums with a probability of at most 2^-33, over the key that
+    every Fingerprinter generates. NaN, signed zeros, integers and packed formats are compared as bits.
 
     Args:
-        key: secret and random, for checksums that are the same in another process; None draws one.
+        key: secret and random, for checksums that agree in another process; None generates one.
     """
 
     def __init__(self, key: bytes | None = None) -> None:
@@ -43,10 +43,11 @@ class Fingerprinter:
         self._keys: dict[torch.device, Tensor] = {}
 
     def read(self, name: str, tensor: Tensor) -> Contents:
-        """What a tensor holds now; of a sharded one, the part of this process.
+        """The contents of a tensor; for a sharded one, the part of this process.
 
         Args:
             name: for messages.
+            tensor: any tensor.
             tensor: any.
 
         Returns:
@@ -56,7 +57,7 @@ class Fingerprinter:
             UnsupportedCombinationError: for a tensor whose bits cannot be read.
         """
         if type(tensor) in _PLAIN and tensor.dtype == torch.float32 and _is_as_it_stands(tensor):
-            # What nearly all tensors are: a step reads hundreds of small ones, where each call counts.
+            # The common case: a step reads hundreds of small tensors, where each call counts.
             words = tensor.detach().view(-1).view(torch.int32)
             return f"{tensor.dtype} {tuple(tensor.shape)}", self._row_sums(words, None)
         parts = _strided(name, tensor)
@@ -85,7 +86,7 @@ class Fingerprinter:
 
 
 def same(one: Sequence[Contents], other: Sequence[Contents]) -> bool:
-    """Whether two lists of contents agree, with one wait for each device."""
+    """Whether two lists of contents agree; synchronizes once per device."""
     if [(kind, len(sums)) for kind, sums in one] != [(kind, len(sums)) for kind, sums in other]:
         return False
     by_device: dict[torch.device, tuple[list[Tensor], list[Tensor]]] = {}
@@ -98,13 +99,13 @@ def same(one: Sequence[Contents], other: Sequence[Contents]) -> bool:
 
 
 def _is_as_it_stands(tensor: Tensor) -> bool:
-    """Whether its bits are its storage, one after the other."""
+    """Whether its storage is its values in order."""
     strided = tensor.layout == torch.strided and not tensor.is_meta
     return strided and not tensor.is_neg() and tensor.is_contiguous()
 
 
 def _words(part: Tensor) -> tuple[Tensor, Tensor | None]:
-    """A strided tensor as 32-bit words, in the order of its indices, and up to three bytes that are left."""
+    """A strided tensor as 32-bit words, in the order of its indices, and up to three remaining bytes."""
     flat = part.contiguous().view(-1)
     if flat.element_size() >= 4:
         return flat.view(torch.int32), None
@@ -117,7 +118,7 @@ def _words(part: Tensor) -> tuple[Tensor, Tensor | None]:
 
 
 def _strided(name: str, tensor: Tensor) -> list[Tensor]:
-    """The strided tensors that a tensor consists of."""
+    """The strided tensors that represent a tensor."""
     if torch.nn.parameter.is_lazy(tensor):
         raise UnsupportedCombinationError(
             f"{name} has no shape yet (a lazy layer)",
@@ -142,25 +143,25 @@ def _strided(name: str, tensor: Tensor) -> list[Tensor]:
 
 def _unreadable(name: str, what: str) -> UnsupportedCombinationError:
     return UnsupportedCombinationError(
-        f"{name} is {what}: nothing can tell whether a call of the model writes data into it",
+        f"{name} is {what}: writes of data into it by calls of the model cannot be detected",
         supported="tensors with strides, sparse tensors, and subclasses made of them",
     )
 
 
-# The newest watch of every module, which the module's own hooks keep alive.
+# The newest watch of every module, kept alive by the module's hooks.
 _WATCHES: "weakref.WeakKeyDictionary[nn.Module, weakref.ref[Unchanged]]" = weakref.WeakKeyDictionary()
 
 
 class Unchanged:
-    """Compares the contents of a model's tensors with what they were: only steps may change a model.
+    """Compares a model's tensors with their previous contents: only steps may change a model.
 
-    A forward pass sees raw data. What it writes into the model would be released with it, without noise. So
-    buffers, parameters that are not trained and extra states must stay, bit for bit, what they were when the
-    model was made private; trained parameters, from the end of one step of the optimizer to the next.
-    Whoever saves, pickles or copies the model meets the same check.
+    A forward pass sees raw data. Anything that it writes into the model would be released without noise. So
+    buffers, untrained parameters and extra states must stay, bit for bit, as they were when the
+    model was made private; trained parameters must not change between two steps of the optimizer.
+    Saving, pickling or copying the model runs the same check.
 
     `load_state_dict` may change trained parameters at any time, the others before the first step.
-    Attributes of modules that are no tensors of theirs are not seen here (`MixingWatch`, `PerExampleModel`).
+    Attributes of modules that are not tensors are not checked here (`MixingWatch`, `PerExampleModel`).
 
     Args:
         model: the model.
@@ -170,12 +171,12 @@ class Unchanged:
 
     Attributes:
         handed_on: whether a later watch has taken over the model, or a part of it.
-        changed_by_hand: how often trained parameters were changed otherwise than by steps, after the first.
+        changed_by_hand: number of changes of trained parameters other than by steps, after the first step.
 
     Raises:
-        InvalidParameterError: if a public name is none of these.
-        UnsupportedCombinationError: if a tensor cannot be read, or holds what no step of an earlier run on
-            the model gave it.
+        InvalidParameterError: if a public name does not exist.
+        UnsupportedCombinationError: if a tensor cannot be read, or its contents do not come from the steps of
+            an earlier run on the model.
     """
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor], public: Sequence[str] = ()) -> None:
@@ -194,7 +195,7 @@ class Unchanged:
         self._then: dict[str, Contents] = {}
         self._stamps: dict[str, tuple[int, int]] = {}
         self._read()
-        hooked: Any = model  # torch's stubs say nothing of these
+        hooked: Any = model  # these methods are missing in torch's stubs
         hooked.register_load_state_dict_pre_hook(ModelHook(lambda *_: self.check()))
         hooked.register_load_state_dict_post_hook(ModelHook(lambda *_: self._loaded()))
         hooked.register_state_dict_pre_hook(ModelHook(lambda *_: self.check(), copied=self.check))
@@ -203,20 +204,20 @@ class Unchanged:
                 self._watch_part(f"{name}.", part)
 
     def check(self) -> None:
-        """Compare all contents; after the model was made private again, that is the business of its new run.
+        """Compare all contents; does nothing after the model was made private again.
 
         Raises:
-            UnsupportedCombinationError: if something changed otherwise than by a step, came or went.
+            UnsupportedCombinationError: if a tensor changed other than by a step, was added or removed.
         """
         if self.handed_on:
             return
         self._compare(dict(self._held(extra=True)), whole=True)
 
     def check_written(self) -> None:
-        """Compare the contents of what was written or replaced in ways that torch counts; cheap.
+        """Compare tensors that were written or replaced in ways that torch's version counter shows; cheap.
 
         Raises:
-            UnsupportedCombinationError: as `check`.
+            UnsupportedCombinationError: as for `check`.
         """
         if self.handed_on:
             return
@@ -226,7 +227,7 @@ class Unchanged:
         self._stamps.update(stamps)
 
     def digest(self, key: bytes) -> str:
-        """A checksum (hex) of all contents under a secret key: the same in every process that holds them."""
+        """A checksum (hex) of all contents under a secret key: equal in every process with these contents."""
         reader, found = Fingerprinter(key), hashlib.blake2b(key=key, digest_size=32)
         for name, tensor in sorted(self._held(extra=True), key=operator.itemgetter(0)):
             kind, sums = reader.read(name, tensor)
@@ -244,19 +245,19 @@ class Unchanged:
             )
 
     def note_step(self) -> None:
-        """The optimizer has changed the trained parameters."""
+        """Note that the optimizer has changed the trained parameters."""
         self._stepped = True
         self.note_weights()
 
     def note_weights(self) -> None:
-        """The trained parameters are what they should be: compare with what they hold now."""
+        """Accept the current values of the trained parameters as the reference."""
         for name, tensor in self._held(extra=False):
             if id(tensor) in self._ids:
                 self._then[name] = self._fingerprinter.read(name, tensor)
                 self._stamps[name] = _stamp(tensor)
 
     def _watch_part(self, prefix: str, part: nn.Module) -> None:
-        """Who saves or copies a part of the model meets the check too."""
+        """Run the check when a part of the model is saved or copied, too."""
 
         def own(*, written: bool = False) -> None:
             if self.handed_on:
@@ -273,14 +274,14 @@ class Unchanged:
             )
 
         def saved(*given: Any) -> None:  # noqa: ANN401 - torch's arguments: module, prefix, keep_vars
-            # Within a state dict of the whole, which was checked, names begin with those of the part.
+            # Within a state dict of the whole model, which was checked, names begin with this prefix.
             own(written=len(given) > 1 and str(given[1]).endswith(prefix))
 
         hooked: Any = part
         hooked.register_state_dict_pre_hook(ModelHook(saved, copied=own))
 
     def _take_over(self) -> None:
-        """End the watch of earlier runs over parts of the model, which must hold what these gave them."""
+        """End the watches of earlier runs on parts of the model, after a check of their contents."""
         for part in self._model.modules():
             earlier = _WATCHES.get(part, lambda: None)()
             if earlier is not None:
@@ -290,7 +291,7 @@ class Unchanged:
             _WATCHES[part] = weakref.ref(self)
 
     def _loaded(self) -> None:
-        """After `load_state_dict`, before which everything was as it should be."""
+        """Handle the end of `load_state_dict`, before which all contents were checked."""
         if self.handed_on:
             return
         if self._stepped:
@@ -305,7 +306,7 @@ class Unchanged:
         self._stamps = {name: _stamp(tensor) for name, tensor in self._held(extra=False)}
 
     def _held(self, *, extra: bool) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of the model that is not public, under all its names."""
+        """Every tensor of the model that is not public, under all of its names."""
         for name, tensor in _tensors(self._model):
             if name not in self._public:
                 yield name, tensor
@@ -356,9 +357,9 @@ class Unchanged:
         trained = [name for name in changed if name in self._names]
         if trained:
             raise UnsupportedCombinationError(
-                f"the trained parameters {', '.join(trained)} changed otherwise than by a step of the "
+                f"the trained parameters {', '.join(trained)} changed other than by a step of the "
                 "optimizer: a forward pass that writes into them would release data without noise",
-                supported="changes of your own, made from what was released, by load_state_dict or followed "
+                supported="manual changes, computed from released values, by load_state_dict or followed "
                 "by optimizer.note_weights()",
             )
         kinds = {
@@ -374,17 +375,17 @@ class Unchanged:
         raise UnsupportedCombinationError(
             f"calling the model, or loading into it, changed its {listed}: they would carry data without "
             "noise into the released model",
-            supported="layers without running statistics or memories; public_buffers for those that do not "
+            supported="layers without running statistics or memory; public_buffers for those that do not "
             "depend on the data; other frozen weights before make_private",
         )
 
 
 class ModelHook:
-    """A hook of a model, which copies and pickles of the model do not take along.
+    """A hook of a model that is dropped from copies and pickles of the model.
 
     Args:
-        call: what it does.
-        copied: what to do first when the model is copied or pickled.
+        call: the function to run.
+        copied: called first when the model is copied or pickled.
     """
 
     def __init__(
@@ -394,7 +395,7 @@ class ModelHook:
         self._copied = copied
 
     def __call__(self, *args: object) -> None:
-        """Do it, unless this is a copy."""
+        """Run the function, unless this is a copy."""
         if self._call is not None:
             self._call(*args)
 
@@ -410,14 +411,14 @@ class ModelHook:
 
 
 def _stamp(tensor: Tensor) -> tuple[int, int]:
-    """Which tensor it is, and how often it was written to in ways that torch counts."""
+    """Identity of a tensor, and its number of writes counted by torch."""
     return id(tensor), 0 if tensor.is_inference() else tensor._version
 
 
 def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers under all their names, in a third of the time of torch's two generators.
+    """Parameters and buffers under all of their names, three times as fast as torch's two generators.
 
-    It is done several times a step, and models have hundreds of parts.
+    It runs several times per step, and models have hundreds of modules.
     """
     left = [("", model)]
     while left:
@@ -430,7 +431,7 @@ def _tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _extra_states(model: nn.Module) -> Iterator[tuple[str, object]]:
-    """What modules add to a state dict beside tensors of their own."""
+    """Extra states that modules add to a state dict."""
     for name, module in model.named_modules():
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield f"{name}._extra_state".lstrip("."), module.get_extra_state()
@@ -446,9 +447,9 @@ def _digest(name: str, state: object) -> Tensor:
 
 def _pieces(name: str, state: object) -> Iterator[bytes]:
     if isinstance(state, Tensor):
-        one = state.detach().cpu().contiguous().view(-1)
-        yield f"{one.dtype} {tuple(state.shape)}".encode()
-        yield one.view(torch.uint8).numpy().tobytes()
+        flat = state.detach().cpu().contiguous().view(-1)
+        yield f"{flat.dtype} {tuple(state.shape)}".encode()
+        yield flat.view(torch.uint8).numpy().tobytes()
     elif isinstance(state, io.BytesIO):
         yield state.getvalue()
     elif isinstance(state, dict):
@@ -463,9 +464,9 @@ def _pieces(name: str, state: object) -> Iterator[bytes]:
     else:
         try:
             yield pickle.dumps(state, protocol=4)
-        except Exception as error:  # whatever an object raises that cannot be pickled
+        except Exception as error:  # an object that cannot be pickled may raise anything
             raise UnsupportedCombinationError(
-                f"{name} cannot be read ({error}): nothing can tell whether a call of the model writes data "
-                "into it",
+                f"{name} cannot be read ({error}): writes of data into it by calls of the model cannot be "
+                "detected",
                 supported="extra states of plain data and tensors, or named in public_buffers",
             ) from error

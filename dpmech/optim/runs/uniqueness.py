@@ -1,4 +1,4 @@
-"""Whether a dataset holds an example twice: views flattened to the examples that stand beneath them."""
+"""Detects examples that occur twice in a dataset, by resolving views to the underlying examples."""
 
 import dataclasses
 import hashlib
@@ -29,10 +29,10 @@ def as_array(picks: Picks) -> _Array:
 
 
 class Occurrences:
-    """Collects what stands in which row, and finds a thing that stands in two.
+    """Collects objects with their rows, and finds an object that occurs in two rows.
 
-    A few arrays of 8 bytes a row; next to nothing for tensors that stand there whole. Things of different
-    kinds (places of a dataset, addresses, names) are never the same.
+    Uses a few arrays of 8 bytes per row; almost no memory for whole tensors. Objects of different
+    kinds (places of a dataset, addresses, names) are never equal.
     """
 
     def __init__(self) -> None:
@@ -44,12 +44,12 @@ class Occurrences:
         self._other: list[tuple[Picks, Picks]] = []
 
     def add_places(self, base: int, length: int | None, places: Picks, rows: Picks) -> None:
-        """Place `places[i]` of a base stands in row `rows[i]`; places in [0, length)."""
+        """Place `places[i]` of a base occurs in row `rows[i]`; places in [0, length)."""
         if len(places):
             self._places.setdefault(base, (length, []))[1].append((places, rows))
 
     def add_addresses(self, device: str, start: int, step: int, places: Picks, rows: Picks) -> None:
-        """What begins at the address start + step * places[i] stands in row `rows[i]`."""
+        """The data at the address start + step * places[i] occur in row `rows[i]`."""
         if len(places):
             self._lines.setdefault(device, []).append(_Line(start, step, places, rows))
 
@@ -58,11 +58,11 @@ class Occurrences:
         self._objects.append((np.array(ids, dtype=np.uint64).astype(np.int64), rows))
 
     def add_names(self, names: _Array | list[Any], rows: Picks) -> None:
-        """Names that hold for all datasets together; equal ones are one thing.
+        """Names that are unique across all datasets; equal names are the same object.
 
         Raises:
-            InvalidParameterError: for a name that does not equal itself.
-            TypeError: for one that is not hashable.
+            InvalidParameterError: for a name that is not equal to itself.
+            TypeError: for an unhashable name.
         """
         if isinstance(names, np.ndarray):
             self._named.append((names, rows))
@@ -82,7 +82,7 @@ class Occurrences:
         self._other.append((np.array(numbers, dtype=np.int64), whole[~exact]))
 
     def first_repeat(self) -> tuple[int, int] | None:
-        """Two rows in which the same thing stands; None if there are none."""
+        """Two rows with the same object; None if there are none."""
         for pair in self._pairs():
             if pair is not None:
                 return min(pair), max(pair)
@@ -116,7 +116,7 @@ class _Line:
 
     @property
     def distinct(self) -> bool:
-        """Whether no two addresses are the same, as far as that is plain to see."""
+        """Whether the addresses are obviously distinct."""
         return len(self.places) == 1 or (self.step != 0 and isinstance(self.places, range))
 
     @property
@@ -149,14 +149,14 @@ def _meeting(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
 
 
 def _by_table(entries: Sequence[tuple[Picks, Picks]], length: int) -> tuple[int, int] | None:
-    """By a table of the row in which every place stands."""
+    """Find a repeat with a table of the row of every place."""
     owner = np.full(length, -1, dtype=np.int64)
     for places, rows in entries:
         own, where = as_array(places), as_array(rows)
         before = owner[own]
         clash = (before >= 0) & (before != where)
         if not clash.any():
-            owner[own] = where  # of several rows with one place one is left, and the others differ
+            owner[own] = where  # if several rows have one place, one of them remains, and the others differ
             before = owner[own]
             clash = before != where
         if clash.any():
@@ -166,7 +166,7 @@ def _by_table(entries: Sequence[tuple[Picks, Picks]], length: int) -> tuple[int,
 
 
 def _by_address(lines: list[_Line]) -> tuple[int, int] | None:
-    """By a table over the grid that all addresses lie on, where it is not much longer than their number."""
+    """Find a repeat with a table over the grid of all addresses, if the grid is not too long; else sort."""
     low = min(line.ends[0] for line in lines)
     grid = math.gcd(*(line.step for line in lines), *(line.ends[0] - low for line in lines))
     length = (max(line.ends[1] for line in lines) - low) // grid + 1 if grid else 1
@@ -176,12 +176,12 @@ def _by_address(lines: list[_Line]) -> tuple[int, int] | None:
 
 
 def _by_sorting(entries: Iterable[tuple[Picks, Picks]]) -> tuple[int, int] | None:
-    """By sorting, where numbers are not those of places."""
+    """Find a repeat by sorting, for numbers that are not places."""
     given = [(as_array(ids), as_array(rows)) for ids, rows in entries]
     if not given:
         return None
-    ids = np.concatenate([one for one, _ in given])
-    rows = np.concatenate([one for _, one in given])
+    ids = np.concatenate([part for part, _ in given])
+    rows = np.concatenate([part for _, part in given])
     order = np.argsort(ids, kind="stable")
     ids, rows = ids[order], rows[order]
     clash = (ids[1:] == ids[:-1]) & (rows[1:] != rows[:-1])
@@ -192,7 +192,7 @@ def _by_sorting(entries: Iterable[tuple[Picks, Picks]]) -> tuple[int, int] | Non
 
 
 def _is_word(name: object) -> bool:
-    """Whether a name is, or equals, an integer of 64 bits."""
+    """Whether a name is, or equals, a 64-bit integer."""
     if isinstance(name, float | np.floating):
         return float(name).is_integer() and abs(float(name)) < 2**63  # neither NaN nor infinite
     return isinstance(name, int | np.integer) and -(2**63) <= int(name) < 2**63
@@ -203,60 +203,59 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
 def check_unique(dataset: Any) -> Uniqueness:  # noqa: ANN401 - any dataset
-    """Raise if an example stands under two indices, as far as can be told, and say how far that is.
+    """Raise if an example has two indices, as far as can be determined, and return how far that is.
 
-    Subset (random_split makes them), ConcatDataset, StackDataset and CanaryData are followed down to what
-    holds the examples. There an example is an index, modulo the length; rows of tensors and arrays are known
-    by their address, so that two datasets over one tensor are found. In a StackDataset every component
-    counts: what stands in two rows takes part twice. An attribute or method `example_ids` takes the place of
-    all this for the dataset that has it.
+    Subset (made by random_split), ConcatDataset, StackDataset and CanaryData are resolved to the dataset with
+    the examples. There an example is an index, modulo the length; rows of tensors and arrays are identified
+    by address, so that two datasets over one tensor are detected. In a StackDataset every component
+    counts: an example in two rows takes part twice. `example_ids` of a dataset replaces all of this.
 
     Args:
         dataset: with a length and indices.
 
     Returns:
-        FLATTENED where everything beneath is a TensorDataset, a tensor, an array or a plain sequence;
-        EXAMPLE_IDS where everything has `example_ids`; otherwise NOT_CHECKED: views were followed, and
-        nothing is known of what a dataset of another class does with its indices.
+        FLATTENED if every underlying dataset is a TensorDataset, a tensor, an array or a plain sequence;
+        EXAMPLE_IDS if all have `example_ids`; otherwise NOT_CHECKED: views were resolved, but how a dataset
+        of another class uses its indices is unknown.
 
     Raises:
-        UnsupportedCombinationError: if an example stands twice, or a view cannot be followed.
+        UnsupportedCombinationError: if an example occurs twice, or a view cannot be resolved.
         InvalidParameterError: for `example_ids` of another length, or that cannot be compared.
     """
     return ExamplePlaces(dataset).uniqueness
 
 
 def share_examples(dataset: Any, other: Any) -> bool:  # noqa: ANN401 - any datasets
-    """Whether an example of one dataset stands in the other too, as far as views can be followed.
+    """Whether an example of one dataset also occurs in the other, as far as views can be resolved.
 
-    An example of several parts (inputs, labels) is known by the part that takes most memory: two datasets may
-    have the same tensor of zeros for targets.
+    An example with several parts (inputs, labels) is identified by its largest part in memory: two datasets
+    may share a tensor of zeros as targets.
 
     Args:
-        dataset: with a length and indices, which holds no example twice.
-        other: the same; it may hold one several times.
+        dataset: with a length and indices, without repeated examples.
+        other: the same; it may repeat examples.
 
     Raises:
-        As check_unique, but for examples that stand twice.
+        As check_unique, except for repeated examples.
     """
     walk = _Walk(largest=True)
     rows: Picks = range(len(dataset))
     walk.follow(dataset, rows, rows)
-    # All under one row, so that what it holds several times is no repeat.
+    # With one row for all, so that repetitions within it do not count.
     walk.follow(other, range(len(other)), np.full(len(other), len(dataset), dtype=np.int64))
     return walk.found.first_repeat() is not None
 
 
 class ExamplePlaces:
-    """Where the examples of a dataset stand, which must stay as it is while a run lasts.
+    """The locations of a dataset's examples, which must not change during a run.
 
     Args:
         dataset: with a length and indices.
 
     Attributes:
-        uniqueness: as check_unique returns it.
+        uniqueness: as returned by check_unique.
         outline: classes, lengths and indices of the views, in an order that is the same in all processes. It
-            follows from the data: not to be shown.
+            depends on the data and must not be revealed.
 
     Raises:
         As check_unique.
@@ -268,7 +267,7 @@ class ExamplePlaces:
         self.uniqueness = _checked(walk)
         self.outline = walk.outline.digest()
         self._places = walk.places.digest()
-        self._held = walk.held  # what is alive keeps its identity
+        self._held = walk.held  # objects that are alive keep their identity
 
     @property
     def changed(self) -> bool:
@@ -276,7 +275,7 @@ class ExamplePlaces:
         try:
             now = _walked(self._dataset, compared=False)
         except DpmechError:
-            return True  # it could be followed before
+            return True  # it could be resolved before
         return (now.outline.digest(), now.places.digest()) != (self.outline, self._places)
 
 
@@ -293,7 +292,7 @@ def _checked(walk: "_Walk") -> Uniqueness:
         raise UnsupportedCombinationError(
             f"the dataset holds examples twice, one of them under the indices {pair[0]} and {pair[1]}: it "
             "would take part twice as often as certified",
-            supported="every example under one index; where two indices do belong to two examples, a dataset "
+            supported="every example under one index; if two indices do belong to two examples, a dataset "
             "with example_ids",
         )
     if not walk.kinds:
@@ -302,10 +301,10 @@ def _checked(walk: "_Walk") -> Uniqueness:
 
 
 class _Walk:
-    """Goes down through views; `picks` are indices of the dataset at hand, `rows` those of the outermost.
+    """Descends through views; `picks` are indices of the current dataset, `rows` those of the outermost.
 
-    On the way `outline` takes up what is the same in every process, and `places` what is of this one: which
-    objects, under which addresses, and how often they were written to.
+    `outline` collects information that is the same in every process, and `places` that of this process:
+    objects, their addresses, and how often they were written to.
     """
 
     def __init__(self, *, largest: bool = False, compared: bool = True) -> None:
@@ -328,7 +327,7 @@ class _Walk:
         self.held.append(dataset)
 
     def follow(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - any dataset
-        # Parts without examples count too: how far was checked must not tell that one example is there.
+        # Parts without examples count too: the extent of the check must not reveal a single example.
         own = getattr(dataset, "example_ids", None)
         if own is not None:
             self.kinds.add(Uniqueness.EXAMPLE_IDS)
@@ -338,7 +337,7 @@ class _Walk:
             return
         for kind in (Subset, ConcatDataset, StackDataset, TensorDataset):
             if isinstance(dataset, kind) and _overrides(dataset, kind):
-                # It may do anything with its indices; what it inherits is followed all the same.
+                # It may use its indices in any way; inherited parts are still followed.
                 self.kinds.add(Uniqueness.NOT_CHECKED)
         match dataset:
             case Subset():
@@ -381,7 +380,7 @@ class _Walk:
                 elif not self._arrow(dataset, picks, rows):
                     self.found.add_places(id(dataset), _length(dataset), _within(dataset, picks), rows)
 
-    def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - as the hook has it
+    def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - as in example_ids
         if isinstance(ids, Tensor):
             ids = ids.detach().cpu().numpy()
         try:
@@ -411,7 +410,7 @@ class _Walk:
         if any(_length(part) != size for part, size in zip(parts, ends - starts, strict=True)):
             raise UnsupportedCombinationError(
                 "parts of a ConcatDataset have other lengths than when they were joined",
-                supported="datasets whose lengths stay",
+                supported="datasets of constant length",
             )
         if isinstance(picks, range) and picks == range(int(ends[-1])):
             for part, start, end in zip(parts, starts.tolist(), ends.tolist(), strict=True):
@@ -433,14 +432,14 @@ class _Walk:
         self.follow(dataset._real, places[real], owners[real])
 
     def _tensors(self, dataset: object, tensors: Sequence[Any], picks: Picks, rows: Picks) -> None:
-        """Rows by their addresses; by their numbers where they have none."""
-        lines = [_rows_of(one) for one in tensors]
-        for one in tensors:
-            self._note(one, [str(getattr(one, "dtype", "")), tuple(one.shape)], *_place_of(one))
+        """Rows by address; by index if they have none."""
+        lines = [_rows_of(tensor) for tensor in tensors]
+        for tensor in tensors:
+            self._note(tensor, [str(getattr(tensor, "dtype", "")), tuple(tensor.shape)], *_place_of(tensor))
         if self._largest:
             lines = [lines[max(range(len(tensors)), key=lambda number: _row_bytes(tensors[number]))]]
         known = [line for line in lines if line is not None]
-        # A constant that was expanded along the examples is no one's data, unless there is nothing else.
+        # A constant expanded along the examples identifies none, unless there is nothing else.
         moving = [line for line in known if line[2]] or known
         for device, start, step in moving:
             self.found.add_addresses(device, start, step, picks, rows)
@@ -448,7 +447,7 @@ class _Walk:
             self.found.add_places(id(dataset), _length(dataset), picks, rows)
 
     def _arrow(self, dataset: Any, picks: Picks, rows: Picks) -> bool:  # noqa: ANN401 - any dataset
-        """Rows of a dataset of Hugging Face's by the memory of its table, which views of it share."""
+        """Rows of a Hugging Face dataset by the memory of its table, which its views share."""
         table: Any = getattr(dataset, "_data", None)
         chosen: Any = getattr(dataset, "_indices", None)
         names = list(getattr(table, "column_names", None) or [])
@@ -457,7 +456,7 @@ class _Walk:
         places, owners = as_array(_within(dataset, picks)), as_array(rows)
         if chosen is not None:
             places = np.asarray(chosen.column(0).to_numpy(), dtype=np.int64)[places]
-        if not self._largest:  # one column, as all of them together say it
+        if not self._largest:  # one column, since all columns give the same result
             names = names[:1]
         for name in names:
             start = 0
@@ -470,7 +469,7 @@ class _Walk:
         return True
 
     def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - a sequence or an array
-        """Elements by the object, and by the memory of their tensors; plain values by their place."""
+        """Elements by object identity, and by the memory of their tensors; plain values by place."""
         places, owners = as_array(picks), as_array(rows)
         named = np.zeros(len(places), dtype=np.bool_)
         if isinstance(dataset, list | tuple | np.ndarray):
@@ -483,15 +482,15 @@ class _Walk:
         if named.any():
             self.held.append([dataset[place] for place in places[named].tolist()])
             self.found.add_objects(ids, owners[named])
-            if self._compared:  # another tuple of the same rows of a tensor is the same example
+            if self._compared:  # another tuple of the same tensor rows is the same example
                 made = [_number_of(dataset[place]) for place in places[named].tolist()]
                 self.found.add_objects(made, owners[named])
         if not named.all():
             self.found.add_places(id(dataset), len(dataset), places[~named], owners[~named])
 
 
-def _plain_bytes(ids: Any) -> bytes:  # noqa: ANN401 - as the hook has it
-    """Ids as bytes that are the same in every process, for names with a repr of their own."""
+def _plain_bytes(ids: Any) -> bytes:  # noqa: ANN401 - as in example_ids
+    """Ids as bytes that are the same in every process, for names with a custom repr."""
     if isinstance(ids, Tensor):
         ids = ids.detach().cpu().numpy()
     if isinstance(ids, np.ndarray) and not ids.dtype.hasobject:
@@ -500,9 +499,9 @@ def _plain_bytes(ids: Any) -> bytes:  # noqa: ANN401 - as the hook has it
 
 
 def _place_of(value: Any) -> tuple[object, ...]:  # noqa: ANN401 - a tensor or an array
-    """Where a tensor or an array stands, and how often a tensor was written to.
+    """The address of an array, or the layout of a tensor and its number of writes.
 
-    Workers that are spawned have storages of tensors moved to shared memory: addresses of these say nothing.
+    Spawned workers move storages of tensors to shared memory, so that addresses of these are not meaningful.
     """
     if isinstance(value, np.ndarray):
         return value.__array_interface__["data"][0], value.strides
@@ -518,16 +517,16 @@ def _row_bytes(value: Any) -> int:  # noqa: ANN401 - a tensor or an array
 
 
 def _is_plain(value: object) -> bool:
-    """Whether equal examples may be one object without being one example, as small numbers are."""
+    """Whether equal examples may be one object without being one example, as small integers are."""
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return isinstance(value, _PLAIN)
 
 
 def _number_of(element: object) -> int:
-    """64 bits that elements have in common which hold the same memory, and equal values besides.
+    """A 64-bit hash that is equal for elements with the same memory and otherwise equal values.
 
-    Values alone say nothing: two people may well have the same ones.
+    Equal values alone do not count: two people may have the same ones.
     """
     memory: list[object] = []
     made = _made_of(element, memory)
@@ -535,7 +534,7 @@ def _number_of(element: object) -> int:
 
 
 def _made_of(value: Any, memory: list[object]) -> Hashable:  # noqa: ANN401 - anything
-    """What a value is made of; tensors and arrays, of which each value is one place, go to `memory` too."""
+    """A hashable description of a value; tensors and arrays, identified by address, are added to `memory`."""
     if isinstance(value, np.ndarray) and value.size:
         memory.append(value)
         return value.__array_interface__["data"][0], value.shape, value.strides
@@ -543,7 +542,7 @@ def _made_of(value: Any, memory: list[object]) -> Hashable:  # noqa: ANN401 - an
         try:
             place = value.data_ptr(), value.shape, value.stride()
         except (RuntimeError, NotImplementedError):
-            return id(value)  # sparse tensors, or tensors that only look like one
+            return id(value)  # sparse tensors, or objects that only look like tensors
         if not place[0]:
             return id(value)
         memory.append(value)
@@ -551,14 +550,14 @@ def _made_of(value: Any, memory: list[object]) -> Hashable:  # noqa: ANN401 - an
     if isinstance(value, np.generic):
         return value.tobytes()
     if isinstance(value, tuple | list):
-        return tuple(_made_of(one, memory) for one in value)
+        return tuple(_made_of(item, memory) for item in value)
     if isinstance(value, dict):
-        return tuple((key, _made_of(one, memory)) for key, one in value.items())
+        return tuple((key, _made_of(item, memory)) for key, item in value.items())
     return value if isinstance(value, _PLAIN) else id(value)
 
 
 def _rows_of(value: Any) -> tuple[str, int, int] | None:  # noqa: ANN401 - a tensor or an array
-    """(device, address of row 0, bytes from row to row); None where there is no memory to point at."""
+    """(device, address of row 0, bytes between rows); None if there is no address."""
     if isinstance(value, np.ndarray):
         if value.ndim == 0 or value.size == 0:
             return None
@@ -568,11 +567,11 @@ def _rows_of(value: Any) -> tuple[str, int, int] | None:  # noqa: ANN401 - a ten
             return None
         return str(value.device), value.data_ptr(), value.stride(0) * value.element_size()
     except (RuntimeError, NotImplementedError, AttributeError):
-        return None  # sparse tensors, or tensors that only look like one
+        return None  # sparse tensors, or objects that only look like tensors
 
 
 def _overrides(dataset: object, kind: type) -> bool:
-    """Whether a subclass answers for its indices itself."""
+    """Whether a subclass overrides the access to its indices."""
     names = ("__getitem__", "__getitems__", "__len__")
     return any(getattr(type(dataset), name, None) is not getattr(kind, name, None) for name in names)
 
@@ -596,7 +595,7 @@ def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
     if (length is None and low < 0) or (length is not None and not -length <= low <= high < length):
         raise UnsupportedCombinationError(
             f"indices outside of a {type(dataset).__name__}{' of unknown length' if length is None else ''}",
-            supported="indices of examples that are there, or a dataset with example_ids",
+            supported="indices of existing examples, or a dataset with example_ids",
         )
     if low >= 0 or length is None:
         return picks
@@ -605,24 +604,24 @@ def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
 
 
 def _chosen(values: _Indices, picks: Picks) -> _Indices:
-    """`values[picks]`, without a copy where picks are a range."""
+    """`values[picks]`, without a copy if picks are a range."""
     if isinstance(picks, range):
         return values[picks.start : picks.stop : picks.step]
     return values[picks]
 
 
-def _integers(indices: Any) -> _Indices:  # noqa: ANN401 - what a Subset was given
+def _integers(indices: Any) -> _Indices:  # noqa: ANN401 - the indices of a Subset
     """Indices of a Subset as an array."""
     if isinstance(indices, Tensor):
         indices = indices.detach().cpu().numpy()
     try:
-        found = indices if isinstance(indices, np.ndarray) else np.asarray(indices)
-        if found.dtype.kind not in "iub" or found.ndim != 1:
-            found = np.fromiter((operator.index(one) for one in indices), np.int64, len(indices))
-        return found.astype(np.int64, copy=False)
+        array = indices if isinstance(indices, np.ndarray) else np.asarray(indices)
+        if array.dtype.kind not in "iub" or array.ndim != 1:
+            array = np.fromiter((operator.index(index) for index in indices), np.int64, len(indices))
+        return array.astype(np.int64, copy=False)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise UnsupportedCombinationError(
-            "a Subset with indices that are no integers: whether it holds an example twice cannot be told",
+            "a Subset with indices that are no integers: repeated examples cannot be detected",
             supported="integer indices, or a dataset with example_ids",
         ) from None
 

@@ -1,4 +1,4 @@
-"""Datasets whose examples belong to users: the examples that are kept of each, or one item a user."""
+"""Datasets whose examples belong to users: a bounded number of examples per user, or one item per user."""
 
 import hashlib
 from collections.abc import Hashable, Sequence
@@ -19,21 +19,21 @@ from dpmech.samplers import SharedContributions
 
 
 class UserExamples(Subset[Any]):
-    """The examples of a dataset, at most m of every user: for claims about users whose examples are sampled.
+    """The examples of a dataset, at most m per user: for claims about users whose examples are sampled.
 
-    That is under participations with `max_examples_per_user`.
+    Such claims use a participation with `max_examples_per_user`.
 
     Args:
         dataset: with a length and indices.
-        user_ids: whose each example is, shape (examples,). With `several_owners` a collection of ids each.
+        user_ids: owner of each example, shape (examples,). With `several_owners` a collection of ids each.
         max_examples_per_user: m >= 1.
         keyed: as for `Contributions.bounded`; False with `several_owners`.
-        rng: the same.
-        several_owners: whether an example may belong to several users: of each at most m are kept, as by
-            `SharedContributions.bounded`, for claims under `Adjacency.ZERO_OUT` alone.
+        rng: as for `Contributions.bounded`.
+        several_owners: whether an example may belong to several users: at most m are kept of each, as by
+            `SharedContributions.bounded`; only for claims under `Adjacency.ZERO_OUT`.
 
     Attributes:
-        contributions: what was kept; with `several_owners` a `SharedContributions`.
+        contributions: the examples kept; with `several_owners` a `SharedContributions`.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -58,7 +58,7 @@ class UserExamples(Subset[Any]):
             raise InvalidParameterError("several_owners", several_owners, "True or False")
         if several_owners and (keyed is not False or rng is not None):
             raise InvalidParameterError(
-                "keyed", keyed, "False, without rng, with several_owners: nothing is drawn there"
+                "keyed", keyed, "False, without rng, with several_owners, which samples nothing"
             )
         self.contributions = (
             _shared(dataset, user_ids, max_examples_per_user)
@@ -69,22 +69,22 @@ class UserExamples(Subset[Any]):
 
 
 class UserDataset(Dataset[Any]):
-    """A dataset of users: item u holds at most m examples of user u, stacked, and a mask of those there are.
+    """A dataset of users: item u holds at most m examples of user u, stacked, and a mask.
 
-    Under a claim whose users are sampled, batches are made of users. Item u is `(*parts, mask)`: each part of
-    an example stacked to shape (m, ...), the mask of m zeros and ones. Where a user has fewer than m examples
-    the first stands in for the rest, and the mask leaves it out.
+    Under a claim whose users are sampled, batches consist of users. Item u is `(*parts, mask)`: each part of
+    an example stacked to shape (m, ...), and the mask of m zeros and ones. If a user has fewer than m
+    examples, copies of the first, masked out, fill the rest.
 
     Args:
         dataset: with a length and indices; its examples are tensors, arrays or numbers, or tuples of these,
             of one shape.
-        user_ids: whose each example is, shape (examples,).
+        user_ids: owner of each example, shape (examples,).
         max_examples_per_user: m >= 1.
         keyed: as for `Contributions.bounded`.
-        rng: the same.
+        rng: as for `Contributions.bounded`.
 
     Attributes:
-        contributions: what was kept.
+        contributions: the examples kept.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -120,11 +120,11 @@ class UserDataset(Dataset[Any]):
         """Parts of the user's examples, stacked, and the mask."""
         if not 0 <= user < len(self):
             raise IndexError(user)
-        own = self._kept[self._starts[user] : self._starts[user + 1]]
-        most = self.contributions.max_examples_per_user
-        examples = [_parts(self.dataset[index]) for index in own]
-        examples += [examples[0]] * (most - len(own))
-        mask = (torch.arange(most) < len(own)).to(torch.get_default_dtype())
+        indices = self._kept[self._starts[user] : self._starts[user + 1]]
+        size = self.contributions.max_examples_per_user
+        examples = [_parts(self.dataset[index]) for index in indices]
+        examples += [examples[0]] * (size - len(indices))
+        mask = (torch.arange(size) < len(indices)).to(torch.get_default_dtype())
         return (*(torch.stack(part) for part in zip(*examples, strict=True)), mask)
 
 
@@ -136,9 +136,9 @@ def _bounded(
     keyed: bool,
     rng: object,
 ) -> Contributions:
-    found = Contributions.bounded(user_ids, max_examples_per_user, keyed=keyed, rng=rng)
+    kept = Contributions.bounded(user_ids, max_examples_per_user, keyed=keyed, rng=rng)
     _check_length(dataset, user_ids)
-    return found
+    return kept
 
 
 def _shared(
@@ -146,9 +146,9 @@ def _shared(
     owner_ids: Sequence[Any],
     max_examples_per_user: int,
 ) -> SharedContributions:
-    found = SharedContributions.bounded(owner_ids, max_examples_per_user)
+    kept = SharedContributions.bounded(owner_ids, max_examples_per_user)
     _check_length(dataset, owner_ids)
-    return found
+    return kept
 
 
 def _check_length(dataset: Any, user_ids: Sequence[object]) -> None:  # noqa: ANN401 - any dataset
@@ -158,7 +158,7 @@ def _check_length(dataset: Any, user_ids: Sequence[object]) -> None:  # noqa: AN
         )
 
 
-def _parts(example: Any) -> list[Tensor]:  # noqa: ANN401 - what a dataset gives
+def _parts(example: Any) -> list[Tensor]:  # noqa: ANN401 - an item of a dataset
     parts = example if isinstance(example, tuple | list) else (example,)
     if not all(isinstance(part, Tensor | np.ndarray | np.generic | int | float) for part in parts):
         raise InvalidParameterError(
@@ -170,9 +170,9 @@ def _parts(example: Any) -> list[Tensor]:  # noqa: ANN401 - what a dataset gives
 
 
 def owners_of(dataset: object, participation: Participation) -> IntArray | None:
-    """The number of each example's user, shape (examples,), where a claim says what users' examples do.
+    """The number of each example's user, shape (examples,), for a claim about the examples of users.
 
-    None without such a claim, and where examples have several owners: `SharedContributions` counts for these.
+    None for other claims, and if examples have several owners, whom `SharedContributions` counts.
     """
     if participation.unit is not Unit.USER or not isinstance(dataset, UserExamples):
         return None
@@ -183,89 +183,91 @@ def owners_of(dataset: object, participation: Participation) -> IntArray | None:
 def check_unit(
     claim: Claim, dataset: object, unit: Literal["example", "user"] | None, *, hooks: bool
 ) -> UserDataset | None:
-    """Refuse data that are not of the unit that is claimed; returns the users where they are sampled.
+    """Refuse data of another unit than the claim; returns the dataset of users if users are sampled.
 
     Args:
         claim: of the run.
         dataset: of the loader.
-        unit: what the caller takes the claim for, or None.
+        unit: the unit that the caller expects, or None.
         hooks: whether gradients come from Opacus' hooks.
 
     Raises:
-        InvalidParameterError: if `unit` is no unit.
-        CertificateError: if it is not that of the claim, or users have more examples than certified.
-        UnsupportedCombinationError: if the dataset is not one of this unit.
+        InvalidParameterError: if `unit` is invalid.
+        CertificateError: if it differs from the claim's, or users have more examples than certified.
+        UnsupportedCombinationError: if the dataset has another unit.
     """
     if unit not in {None, "example", "user"}:
         raise InvalidParameterError("unit", unit, "None, 'example' or 'user'")
     if unit is not None and unit != claim.unit.value:
         raise CertificateError(
-            f"unit is {unit!r}, and the claim hides one {claim.unit.value}",
+            f"unit is {unit!r}, but the claim protects one {claim.unit.value}",
             claimed=claim.unit.value,
             recomputed=unit,
         )
     if claim.unit is Unit.USER and claim.participation.unit is not None:
-        most = claim.participation.examples
+        allowed = claim.participation.examples
         if not isinstance(dataset, UserExamples):
             raise UnsupportedCombinationError(
-                f"the claim is about users with at most {most} examples, and nothing bounds those of a "
+                f"the claim is about users with at most {allowed} examples, but nothing bounds those of a "
                 f"{type(dataset).__name__}",
-                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {most}) as the loader's dataset",
+                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {allowed}) as the loader's dataset",
             )
         if isinstance(dataset.contributions, SharedContributions):
             _check_shared(claim)
         if list(dataset.indices) != dataset.contributions.indices.tolist():
             raise UnsupportedCombinationError(
-                "the indices of the UserExamples are no longer those that were kept: nothing bounds how many "
-                "examples of a user there are",
-                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {most}), unchanged",
+                "the indices of the UserExamples have changed since they were chosen: the number of examples "
+                "of a user is no longer bounded",
+                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {allowed}), unchanged",
             )
         held = dataset.contributions.max_examples_per_user
-        if held > most:
+        if held > allowed:
             raise CertificateError(
-                f"users have up to {held} examples, {most} are certified", claimed=most, recomputed=held
+                f"users have up to {held} examples, but {allowed} are certified",
+                claimed=allowed,
+                recomputed=held,
             )
         return None
     if claim.unit is Unit.USER:
         if not isinstance(dataset, UserDataset):
             raise UnsupportedCombinationError(
-                f"the claim is about users, who are sampled, and a {type(dataset).__name__} holds examples",
+                f"the claim is about users, who are sampled, but a {type(dataset).__name__} holds examples",
                 supported="dpmech.optim.UserDataset(dataset, user_ids, m) as the loader's dataset",
             )
         if hooks:
             raise UnsupportedCombinationError(
-                "Opacus' hooks give the gradient of every example, and those of one user are clipped as one",
+                "Opacus' hooks give the gradient of every example, but those of one user are clipped jointly",
                 supported="make_private(..., loss=...), with the loss of one example",
             )
         return dataset
     if isinstance(dataset, UserDataset):
         raise UnsupportedCombinationError(
-            "the items of a UserDataset are users, and the claim is about examples",
+            "the items of a UserDataset are users, but the claim is about examples",
             supported="a claim of dm.Mechanism(strategy, participation, unit=dm.Unit.USER)",
         )
     return None
 
 
 def _check_shared(claim: Claim) -> None:
-    """Refuse claims that do not hold where which records are kept depends on several people."""
+    """Refuse claims that do not hold if the choice of records depends on several people."""
     if claim.adjacency is not Adjacency.ZERO_OUT:
         raise UnsupportedCombinationError(
-            f"records have several owners, and the claim is for {claim.adjacency.name}: without the records "
-            "of one person others would be kept, also of people who share none with that person",
+            f"records have several owners, and the claim is for {claim.adjacency.name}: removing the records "
+            "of one person changes which others are kept, even of people who share none with that person",
             supported="adjacency=dm.Adjacency.ZERO_OUT, whose neighbours have the same records and owners",
         )
     if claim.participation.users_together:
         raise UnsupportedCombinationError(
             "records have several owners, and the claim puts all records of a person into one group: people "
-            "who are linked by records would all be in one",
+            "linked by records would all be in one group",
             supported="dm.Poisson(q, max_examples_per_user=m)",
         )
 
 
 def check_same_choice(dataset: object, group: Group) -> None:
-    """Refuse processes that keep different examples of users, as where chance chose in each by itself.
+    """Refuse processes that keep different examples of users, for instance by independent random choices.
 
-    A place in a batch would be another example in every process: one user could add more than certified.
+    An index in a batch would refer to different examples: one user could contribute more than certified.
 
     Args:
         dataset: of the loader of this process.
@@ -276,7 +278,7 @@ def check_same_choice(dataset: object, group: Group) -> None:
     """
     if isinstance(dataset, UserDataset | UserExamples):
         kept = dataset.contributions
-        # Owners of shared records have no numbers: which records are kept says all.
+        # Owners of shared records have no numbers: the records kept determine everything.
         owners = kept.owners.tobytes() if isinstance(kept, Contributions) else b""
         places = hashlib.sha256(kept.indices.tobytes() + owners).hexdigest()
         check_agreement(

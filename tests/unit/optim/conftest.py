@@ -1,4 +1,4 @@
-"""These tests need torch; what the package says without it is tested in test_face.py."""
+"""These tests require torch; test_face.py tests the error messages without it."""
 
 import importlib.util
 from pathlib import Path

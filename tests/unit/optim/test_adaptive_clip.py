@@ -1,4 +1,4 @@
-"""A clip norm that follows a noised count: clipped by its own norm, noised jointly, saved, stated."""
+"""A clip norm that follows a noised count: each step's clipping, joint noise, saving, records."""
 
 import itertools
 import math
@@ -55,7 +55,7 @@ CAL = calibration()
 
 
 def gradients(step, examples=9, values=5):
-    """Of one parameter, of very different norms."""
+    """Gradients of one parameter, of very different norms."""
     rng = np.random.default_rng(step)
     return rng.standard_normal((examples, values)) * rng.lognormal(sigma=1.5, size=(examples, 1))
 
@@ -73,7 +73,7 @@ def by_hand(cal=CAL, rule=RULE, *, mode=None, values=5, **options):
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
-def test_every_step_clips_and_noises_by_its_own_norm_and_the_noised_count_makes_the_next(name):
+def test_every_step_uses_its_norm_and_the_noised_count_gives_the_next(name):
     strategy, mode = STRATEGIES[name]
     cal = calibration(strategy)
     param, optimizer = by_hand(cal, mode=mode)
@@ -88,7 +88,7 @@ def test_every_step_clips_and_noises_by_its_own_norm_and_the_noised_count_makes_
         ) ** 2
         assert optimizer.phi == pytest.approx(variance, rel=1e-9)
     optimizer.close()
-    # The same key in a stream of its own: what the noise was in the units of a norm of 1.
+    # The same key in a separate stream: the noise in the units of a norm of 1.
     stream = NoiseStream(
         cal,
         [torch.zeros(5, dtype=torch.float64), torch.zeros(1, dtype=torch.float64)],
@@ -109,8 +109,8 @@ def test_every_step_clips_and_noises_by_its_own_norm_and_the_noised_count_makes_
         norm *= math.exp(-0.5 * (0.5 + count / 10.0 - 0.6))
 
 
-def test_the_count_is_released_with_noise_of_its_own():
-    """Without examples what moves the norm is noise alone, of the size that the rule says."""
+def test_the_count_is_released_with_separate_noise():
+    """Without examples only noise changes the norm, of the size given by the rule."""
     cal = calibration(dm.Identity(600), dm.MinSep(600))
     param, optimizer = by_hand(cal, values=3000)
     norms, gradient_noise = [], []
@@ -127,7 +127,7 @@ def test_the_count_is_released_with_noise_of_its_own():
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.8])
-def test_the_norm_comes_to_the_quantile(quantile):
+def test_the_norm_converges_to_the_quantile(quantile):
     steps, batch = 300, 200
     cal = calibration(dm.Identity(steps), dm.MinSep(steps))
     param = nn.Parameter(torch.zeros(1, dtype=torch.float64))
@@ -145,7 +145,7 @@ def test_the_norm_comes_to_the_quantile(quantile):
     assert math.exp(np.log(norms[-150:]).mean()) == pytest.approx(true, rel=0.05)
 
 
-def test_an_example_without_a_finite_gradient_counts_for_nothing_in_both_sums():
+def test_a_non_finite_example_counts_in_neither_sum():
     found = []
     for bad in (False, True):
         param, optimizer = by_hand()
@@ -163,7 +163,7 @@ def test_an_example_without_a_finite_gradient_counts_for_nothing_in_both_sums():
     assert found[0] == found[1]
 
 
-# ---- what one example moves
+# ---- the influence of one example
 
 
 def count_of(optimizer):
@@ -172,7 +172,7 @@ def count_of(optimizer):
 
 
 def added(model, optimizer, rows, way):
-    """The sums of gradients and the count after a batch of these inputs, in one of the ways to gradients."""
+    """The sums of gradients and the count after a batch of these inputs, for one gradient mode."""
     if way == "samples":
         for param, sample in zip(
             model.parameters(), (rows[:, None, :], torch.ones(len(rows), 1)), strict=True
@@ -192,7 +192,7 @@ def added(model, optimizer, rows, way):
 @pytest.mark.parametrize("way", ["samples", "per_example", "ghost"])
 @pytest.mark.parametrize("adjacency", list(dm.Adjacency))
 def test_one_example_moves_both_sums_together_by_no_more_than_certified(way, adjacency):
-    """All pairs of batches that differ in one example, of which the worst one is as certified."""
+    """All pairs of batches that differ in one example, the worst of which is as certified."""
     cal = dm.calibrate_sigma(dm.Identity(1), 2.0, 1e-5, adjacency=adjacency)
     sigma, rule = cal.sigma / cal.sensitivity.upper, AdaptiveClip(2.0, count_share=0.3)
     model = nn.Linear(60, 1)
@@ -202,7 +202,7 @@ def test_one_example_moves_both_sums_together_by_no_more_than_certified(way, adj
     others = torch.randn(3, 60, generator=torch.Generator().manual_seed(0))
     zero, one = torch.zeros(1, 60), torch.zeros(1, 60)
     one[0, 0] = 1.0
-    # The bias has gradient 1: of norms 1.05, 2 (a tie, up to roundings), 2.01, and much more, both ways.
+    # The bias has gradient 1: norms 1.05, 2 (a tie, up to rounding), 2.01, and much more, with both signs.
     scales = (0.33, math.sqrt(3.0) - 1e-3, math.sqrt(3.0) + 1e-2, 1e4)
     examples = [sign * scale * one for scale in scales for sign in (1.0, -1.0)] + [zero]
     absent = [torch.zeros(0, 60)]
@@ -223,7 +223,7 @@ def test_one_example_moves_both_sums_together_by_no_more_than_certified(way, adj
             worst = max(worst, math.hypot(moved, (count - other_count) / rule.count_stddev(cal.sigma)))
     optimizer.close()
     assert worst <= 1.0 / sigma * (1.0 + 1e-9)
-    assert worst >= 0.95 / sigma  # what is certified is needed: a planted violation of 5 % is seen
+    assert worst >= 0.95 / sigma  # the certified noise is needed: a planted violation of 5 % is detected
 
 
 @pytest.mark.parametrize("loss", [None, cross_entropy], ids=["samples", "loss"])
@@ -280,7 +280,7 @@ def test_all_ways_to_gradients_follow_the_same_norms(options):
 
 
 @pytest.mark.parametrize("loss", [cross_entropy, None], ids=["loss", "hooks"])
-def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, loss):
+def test_a_resumed_run_continues_bit_for_bit(tmp_path, loss):
     def start():
         parts = private_run(
             CAL, classifier(), classification(SIZE), clip_norm=RULE, loss=loss, generator=1, lr=0.5
@@ -308,7 +308,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, loss):
     assert torch.equal(same, last)
 
 
-def test_a_state_in_the_middle_of_a_batch_holds_its_count():
+def test_a_state_within_a_batch_contains_its_count():
     def half(optimizer, param, part):
         param.grad_sample = torch.tensor(gradients(0))[part]
         optimizer.accumulate()
@@ -347,7 +347,7 @@ def test_states_of_another_clipping_are_refused_by_name():
         optimizer.load_state_dict(state)
 
 
-def test_what_takes_up_half_a_state_takes_no_step():
+def test_a_partly_loaded_state_takes_no_step():
     param, optimizer = by_hand()
     param.grad_sample = torch.tensor(gradients(0))
     optimizer.step()
@@ -361,7 +361,7 @@ def test_what_takes_up_half_a_state_takes_no_step():
         optimizer.step()  # row 1 of the state, under another norm
 
 
-def test_what_runs_is_the_rule_that_is_stated():
+def test_the_stated_rule_is_applied():
     with pytest.raises(TypeError, match="no subclasses"):
         type("Other", (AdaptiveClip,), {"after": lambda self, clip_norm, count, **_: clip_norm})
     with pytest.raises(dm.InvalidParameterError, match="expected_batch_size"):
@@ -381,7 +381,7 @@ def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
     found = dm.verify(tmp_path / "run.json", rigorous=True)
     assert found.ok
     assert found.claim is Kind.PROVED
-    # What the certificate fixes need not be said again, and nothing else is taken in its place.
+    # The certificate's settings need not be repeated, and no others are accepted.
     fixed = record.certificate
     optimizer.close()
     _, again, _ = private_run(fixed, classifier(), classification(SIZE), loss=cross_entropy)
@@ -395,7 +395,7 @@ def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
 # ---- refusals
 
 
-def test_what_cannot_be_had_together_is_refused():
+def test_incompatible_options_are_refused():
     with pytest.raises(dm.InvalidParameterError, match="clipping"):
         by_hand(clipping=PerLayerClipping([1.0]))
     with pytest.raises(dm.exceptions.CertificateError, match="clip_norm is certified"):
@@ -406,7 +406,7 @@ def test_what_cannot_be_had_together_is_refused():
         NoiseStream(CAL.certificate(RULE, 10.0), [torch.zeros(3)], 1.0)
 
 
-def test_sums_must_say_how_many_examples_were_below_and_be_clipped_by_the_norm_of_the_step():
+def test_sums_must_state_below_and_use_the_norm_of_the_step():
     param, optimizer = by_hand()
     total = torch.zeros(5, dtype=torch.float64)
     for name, options in (

@@ -1,4 +1,4 @@
-"""Ordinary mistakes by which one example would move the sum by more than the clip norm, each refused."""
+"""Common mistakes by which one example could change the sum by more than the clip norm, each refused."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def step(model, optimizer, batch):
 
 
 class SequenceFirst(nn.Module):
-    """(batch, time, 3) in and out, time first inside, where Opacus takes the rows of time for examples."""
+    """(batch, time, 3) in and out, time first inside, so that Opacus treats the rows of time as examples."""
 
     def __init__(self):
         super().__init__()
@@ -85,7 +85,7 @@ def test_halves_of_a_batch_in_one_backward_pass():
 
 
 def test_a_second_call_of_the_model_on_a_part_of_the_batch():
-    """The rows are as many as the examples; what one example adds stands in two of them."""
+    """There are as many rows as examples, but one example contributes to two of them."""
     model, optimizer, loader = made()
     x, y = next(iter(loader))
     chosen = torch.tensor([2, 5])
@@ -153,13 +153,13 @@ def test_gaps_of_a_dataset_are_no_examples():
     assert sum(handed) == 24 + int(data.included.sum()) < 48
 
 
-def test_a_dataset_that_gives_more_than_was_picked():
+def test_a_dataset_that_returns_too_many_examples():
     class Double(TensorDataset):
         def __getitems__(self, indices):
             return [self[i] for i in indices for _ in range(2)]
 
     _, _, loader = made(loader=DataLoader(Double(*dataset(3).tensors)))
-    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than were picked"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="more examples than were requested"):
         next(iter(loader))
 
 
@@ -212,7 +212,7 @@ def test_examples_under_two_indices(build):
 
 
 class Foreign(torch.utils.data.Dataset):
-    """Of which nothing is known."""
+    """A sampler of an unknown class."""
 
     def __len__(self):
         return len(TWICE)
@@ -226,32 +226,32 @@ FOREIGN = Foreign()
 SAMPLE = torch.zeros(3), torch.zeros(1)
 
 
-def test_other_concatenations_and_subsets_are_welcome():
+def test_other_concatenations_and_subsets_are_accepted():
     joined = ConcatDataset([TWICE, dataset(3, size=20)])
     _, _, loader = made(loader=DataLoader(Subset(joined, np.arange(24))))
     assert len(next(iter(loader))[0]) == 8
 
 
-def test_batches_of_a_sampler_of_its_own():
+def test_a_loader_with_its_own_batch_sampler():
     batches = torch.utils.data.BatchSampler(
         torch.utils.data.SequentialSampler(dataset(3)), 4, drop_last=False
     )
     every = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)
-    with pytest.raises(dm.UnsupportedCombinationError, match="batches of its own"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="makes its own batches"):
         made(loader=DataLoader(dataset(3), batch_sampler=batches), cal=every)
 
 
-def test_batches_of_every_step_are_made_from_the_batch_size():
+def test_every_step_uses_the_loaders_batch_size():
     every = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5)
     _, optimizer, loader = made(loader=DataLoader(dataset(3), batch_size=7), cal=every)
     assert (optimizer.expected_batch_size, len(loader)) == (7, 4)
 
 
-# ---- what the model keeps
+# ---- state in the model
 
 
 class Remembering(nn.Module):
-    """A linear layer on features that are centred by the last batch, as a layer of statistics does."""
+    """A linear layer on features centered by the last batch, as in a layer with statistics."""
 
     def __init__(self):
         super().__init__()
@@ -282,9 +282,9 @@ def test_buffers_that_carry_data():
         model(x)
     model.eval()
     with pytest.raises(dm.UnsupportedCombinationError, match=r"changed its buffers center\.mean"):
-        model(x)  # the data are still there
+        model(x)  # the data are still stored there
     model._module.center.mean.zero_()
-    model(x)  # only the counter moves
+    model(x)  # only the counter changes
     with pytest.raises(dm.UnsupportedCombinationError, match=r"center\.calls"):
         made(Remembering().eval())[0](x)
     for bad in (["center.sum"], "calls"):
@@ -301,7 +301,7 @@ def test_buffers_may_be_loaded_between_steps():
     assert optimizer.record.steps == 0
 
 
-# ---- batches and rows of noise stay together
+# ---- batches and rows of noise correspond
 
 
 class Failing(torch.optim.SGD):
@@ -313,7 +313,7 @@ class Failing(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_after_a_failed_update_batches_and_rows_still_belong_together(tmp_path):
+def test_after_a_failed_update_batches_and_rows_still_correspond(tmp_path):
     model = linear()
     sgd = Failing(model.parameters(), lr=0.1)
     model, optimizer, loader = make_private(
@@ -344,11 +344,11 @@ def test_after_a_failed_update_batches_and_rows_still_belong_together(tmp_path):
     assert optimizer.run_record().steps == 2
 
 
-def test_rows_that_ran_ahead_are_refused():
+def test_extra_rows_of_noise_are_refused():
     model, optimizer, loader = made(loss=squared_error)
-    optimizer._stream.step()  # a row that no batch got
+    optimizer._stream.step()  # a row without a batch
     model.backward(*next(iter(loader)))
-    with pytest.raises(dm.UnsupportedCombinationError, match="1 rows of noise were spent on 0 batches"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="1 rows of noise were used on 0 batches"):
         optimizer.step()
     with pytest.raises(dm.UnsupportedCombinationError, match="1 rows of noise"):
         optimizer.state_dict()
@@ -387,7 +387,7 @@ def test_an_optimizer_is_made_private_once():
             expected_batch_size=8,
         )
     given = {"loss": squared_error, "expected_batch_size": 8}
-    make_private(model, sgd, DataLoader(dataset(3)), CAL, **given)  # the failure left nothing behind
+    make_private(model, sgd, DataLoader(dataset(3)), CAL, **given)  # the failure had no side effects
     with pytest.raises(dm.InvalidParameterError, match="made private already"):
         make_private(model, sgd, DataLoader(dataset(3)), CAL, **given)
 
@@ -408,7 +408,7 @@ def test_a_layer_frozen_on_the_way_stays():
     assert not torch.equal(model.module[1].weight, moved)
 
 
-# ---- going on from a checkpoint with other settings
+# ---- resuming from a checkpoint with other settings
 
 
 def test_other_settings_after_a_checkpoint(tmp_path):
@@ -457,7 +457,7 @@ def test_sums_in_half_precision(dtype):
 
 
 def sums_of_batches(parts):
-    """The sum that gets the noise when microbatches of one value each are accumulated."""
+    """The sum before noise if microbatches of one value each are accumulated."""
     param = nn.Parameter(torch.zeros(1))
     optimizer = PrivateOptimizer(torch.optim.SGD([param], lr=1.0), CAL, expected_batch_size=1, generator=1)
     clip = FlatClipping(1.0)
@@ -475,7 +475,7 @@ def test_roundings_of_many_micro_batches_stay_below_one_example():
     total = torch.zeros(1)
     for value in base + many:
         total += value
-    assert abs(float(total) - truth) > 1.0  # what float32 makes of it
+    assert abs(float(total) - truth) > 1.0  # the float32 result
 
 
 @pytest.mark.slow
@@ -520,10 +520,10 @@ def test_fsdp_of_the_first_kind():
         made(nn.Sequential(FullyShardedDataParallel(linear())), loss=squared_error)
 
 
-# ---- processes that come or go
+# ---- changes in the number of processes
 
 
-def test_processes_that_come_late(monkeypatch):
+def test_added_processes_are_refused(monkeypatch):
     from dpmech.optim import processes as agreement
 
     model, optimizer, loader = made(loss=squared_error)
@@ -536,7 +536,7 @@ def test_processes_that_come_late(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm")
-def test_weights_that_are_computed_before_every_call_under_hooks():
+def test_recomputed_weights_under_hooks():
     model = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 2)), nn.Linear(2, 1))
     with pytest.raises(dm.UnsupportedCombinationError, match=r"computed before every call.*0 \(Linear\)"):
         made(model)

@@ -1,4 +1,4 @@
-"""Opacus with our accountant: a training run, its history, its noise multiplier, and what is refused."""
+"""Opacus with the dpmech accountant: a training run, its history, its noise multiplier, and refusals."""
 
 import math
 
@@ -77,7 +77,7 @@ def trained(*, steps=12, physical=None, poisson=True, accumulate=1, **private):
 
 
 @pytest.mark.parametrize("physical", [None, 3])
-def test_a_run_costs_what_our_accountant_says(physical):
+def test_a_run_costs_the_eps_of_our_accountant(physical):
     engine = trained(physical=physical)
     assert engine.accountant.history == [(1.3, 1 / 8, 12)]
     assert len(engine.accountant) == 12
@@ -146,7 +146,7 @@ def test_accumulated_batches_are_refused_before_the_step():
 
 
 def test_adaptive_clipping_is_refused_before_the_step():
-    """One example moves Opacus' count of unclipped ones by 1; its history says what 1/2 would cost."""
+    """One example changes Opacus' count of unclipped ones by 1; its history states the cost of 1/2."""
     weight = torch.nn.Parameter(torch.zeros(2))
     counts = []
     for examples in (4, 5):
@@ -165,12 +165,12 @@ def test_adaptive_clipping_is_refused_before_the_step():
         trained(steps=1, clipping="adaptive", **FOLLOWED)
 
 
-def test_a_history_does_not_say_how_the_loader_sampled():
-    # Which is why the caller answers for it: the same history, and no theorem for the second.
+def test_a_history_does_not_state_the_sampling():
+    # So the caller is responsible: the same history, and no bound is proved for the second.
     assert trained(poisson=False).accountant.history == trained().accountant.history
 
 
-def test_without_opacus_the_error_says_so(monkeypatch):
+def test_without_opacus_the_error_names_it(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "opacus.accountants", None)
     with pytest.raises(dm.exceptions.MissingDependencyError, match=r"opacus>=1\.6"):
         register_opacus_accountant()

@@ -51,7 +51,7 @@ def clipped_by_hand(params, clip_norm):
     return [(sample * factors.view(-1, *[1] * (sample.ndim - 1))).sum(0) for sample in samples]
 
 
-# ---- what a step does
+# ---- one step
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_phi_is_the_variance_of_the_noise_and_reaches_the_groups():
         assert type(inner.param_groups[0]["phi"]) is float
 
 
-def test_rules_that_read_phi_get_that_of_every_step():
+def test_rules_read_phi_of_every_step():
     cal, params = calibration(), parameters()
     opt = private(params, cal=cal, inner=AdamBC, clip_norm=0.5, expected_batch_size=32)
     average = 0.0
@@ -102,8 +102,8 @@ def test_rules_that_read_phi_get_that_of_every_step():
         )
 
 
-def test_the_noise_has_the_variance_that_phi_says():
-    """An empty batch leaves the noise alone: 1e5 coordinates, chi-square to 1e-9 on both sides."""
+def test_the_noise_has_variance_phi():
+    """A step on an empty batch is pure noise: 1e5 coordinates, chi-square to 1e-9 on both sides."""
     cal, size = calibration(), 100_000
     param = torch.nn.Parameter(torch.zeros(size))
     opt = private([param], cal=cal, clip_norm=2.0, expected_batch_size=64)
@@ -112,7 +112,7 @@ def test_the_noise_has_the_variance_that_phi_says():
         opt.step()
         ratio = float(param.grad.double().square().mean()) / opt.phi
         assert abs(ratio - 1.0) < slack < 0.05
-        assert abs(ratio * 1.1 - 1.0) > slack  # noise 5 % too small would show
+        assert abs(ratio * 1.1 - 1.0) > slack  # noise 5 % too small would be detected
 
 
 def test_empty_batches_are_steps_of_pure_noise():
@@ -130,8 +130,8 @@ def test_empty_batches_are_steps_of_pure_noise():
         opt.step()
 
 
-def test_the_denominator_is_public_whatever_the_batch():
-    """Trap: an average over the realised number of examples tells how many there were."""
+def test_the_denominator_is_public_for_any_batch():
+    """Trap: an average over the realized number of examples reveals that number."""
     grads = []
     for examples in (1, 7):
         params = parameters(torch.float64)
@@ -173,7 +173,7 @@ def test_accumulation_of_micro_batches():
                     assert all(param.grad_sample is None for param in params)
             elif how == "lists":
                 for param, samples in zip(params, split, strict=True):
-                    param.grad_sample = list(samples)  # what Opacus makes of several backward passes
+                    param.grad_sample = list(samples)  # as left by Opacus after several backward passes
                 opt.accumulate(examples=9)
             opt.step()
         opt.close()
@@ -199,7 +199,7 @@ def test_sums_from_the_caller_and_from_torch_func():
     before = total.sums[0].clone()
     opt.accumulate(total)
     opt.step()
-    assert torch.equal(total.sums[0], before)  # the caller's tensors stay the caller's
+    assert torch.equal(total.sums[0], before)  # the caller's tensors are not modified
     opt.close()
     for param, value in zip(models[1].parameters(), total.sums, strict=True):
         param.grad = (value / 8).float()  # as after a mean loss
@@ -271,7 +271,7 @@ def test_gradients_are_laid_out_like_their_parameters():
 # ---- blocks
 
 
-def test_per_layer_clipping_bounds_each_layer_and_keeps_the_noise():
+def test_per_layer_clipping_bounds_each_layer_with_the_same_noise():
     params = parameters()
     clipping = PerLayerClipping([0.3, 0.4], [0, 1, 1])
     stream = DrawnNoise(calibration(), params, clipping.joint_norm, 1)
@@ -304,9 +304,7 @@ def test_per_matrix_clipping_has_its_own_noise_and_phi():
     assert opt.phi == pytest.approx(phis, rel=1e-12)
     assert inner.param_groups[0]["phi"] == pytest.approx(phis[:2], rel=1e-12)
     assert inner.param_groups[1]["phi"] == pytest.approx(phis[2], rel=1e-12)
-    weak = dm.ledgers.BlockClipping(
-        [0.3, 2.0], cal.sigma
-    )  # two blocks of one batch at sigma: jointly sigma / sqrt(2)
+    weak = dm.ledgers.BlockClipping([0.3, 2.0], cal.sigma)  # two blocks of one batch: jointly sigma / sqrt(2)
     with pytest.raises(dm.InvalidParameterError, match="joint sigma"):
         private(params, cal=cal, clipping=PerMatrixClipping(weak, [0, 1, 1]))
 
@@ -356,7 +354,7 @@ def test_schedulers_groups_and_closures():
     ],
 )
 def test_any_torch_optimizer_sees_private_gradients_only(inner):
-    """The wrapped update equals the same optimizer fed with the private gradients by hand."""
+    """The wrapped update equals the same optimizer with the private gradients set manually."""
     params, twins = parameters(), parameters()
     opt, twin = private(params, inner=inner, lr=0.01), inner(twins, lr=0.01)
     for step in range(3):
@@ -378,7 +376,7 @@ def test_hooks_of_the_wrapper_fire():
     assert seen == ["before", "after"]
 
 
-def test_zero_grad_forgets_the_batch():
+def test_zero_grad_clears_the_batch():
     for to_none in (True, False):
         params = parameters()
         noise = DrawnNoise(calibration(), params, 1.0, 1)
@@ -398,7 +396,7 @@ def test_zero_grad_forgets_the_batch():
 
 def test_opacus_per_sample_gradients():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the package's own imports
+        warnings.simplefilter("ignore")  # from imports of the package
         opacus = pytest.importorskip("opacus")
         model = opacus.GradSampleModule(torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Linear(6, 2)))
     x = torch.randn(10, 4, generator=torch.Generator().manual_seed(3))
@@ -425,7 +423,7 @@ def test_opacus_per_sample_gradients():
 
 def opacus_linear(clip_norm=1.0):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the package's own imports
+        warnings.simplefilter("ignore")  # from imports of the package
         opacus = pytest.importorskip("opacus")
         model = opacus.GradSampleModule(torch.nn.Linear(4, 1, bias=False))
     return model, private(list(model.parameters()), clip_norm=clip_norm, generator=None)
@@ -443,7 +441,7 @@ def sum_norm(opt):
 
 
 def test_several_backward_passes_over_one_example_count_it_once():
-    """Three passes over one example had a sum of norm 3 at clip norm 1."""
+    """Three passes over one example used to give a sum of norm 3 at clip norm 1."""
     one = torch.ones(1, 4)
     model, opt = opacus_linear()
     passes(model, [one] * 3)
@@ -483,19 +481,19 @@ def test_several_backward_passes_over_several_examples():
 
 
 @pytest.mark.parametrize("examples", [0, 1, 3, 5, 12, 18, -6, 6.0, True])
-def test_numbers_of_examples_that_the_rows_cannot_be_of(examples):
+def test_numbers_of_examples_that_do_not_fit_the_rows(examples):
     model, opt = opacus_linear()
     rows = torch.randn(6, 4)
     passes(model, [rows[:2], rows[2:]])
     with pytest.raises(dm.InvalidParameterError, match="examples"):
         opt.accumulate(examples=examples)
-    opt.accumulate(examples=6)  # nothing was taken
+    opt.accumulate(examples=6)  # no gradient was removed
     zero = ClippedSum(opt._trained, [torch.zeros(1, 4)], FlatClipping(1.0))
     with pytest.raises(dm.InvalidParameterError, match="None with a ClippedSum"):
         opt.accumulate(zero, examples=6)
 
 
-# ---- what is fixed
+# ---- fixed settings
 
 
 def test_a_certificate_fixes_clip_norm_and_denominator():
@@ -511,7 +509,7 @@ def test_a_certificate_fixes_clip_norm_and_denominator():
     assert (free.clip_norm, free.expected_batch_size) == (1.0, 3.0)
 
 
-def test_what_was_fixed_cannot_be_set():
+def test_fixed_settings_cannot_be_changed():
     opt = private()
     for name in ("clip_norm", "expected_batch_size", "phi", "steps_left", "claim"):
         with pytest.raises(AttributeError):
@@ -538,7 +536,7 @@ def test_bad_arguments(options, match):
         private(**options)
 
 
-def test_nothing_to_train_is_refused():
+def test_an_optimizer_without_trained_parameters_is_refused():
     params = parameters()
     for param in params:
         param.requires_grad_(False)
@@ -551,7 +549,7 @@ def test_optimizers_that_evaluate_several_gradients_are_refused():
         private(inner=torch.optim.LBFGS)
 
 
-def test_the_record_says_what_was_executed():
+def test_the_record_states_the_executed_steps():
     cert = calibration().certificate()
     opt = private(cal=cert)
     opt.step()
@@ -565,7 +563,7 @@ def test_the_record_says_what_was_executed():
 # ---- refusals while training
 
 
-def test_past_the_horizon_nothing_moves():
+def test_past_the_horizon_nothing_changes():
     params = parameters()
     opt = private(params)
     for _ in range(N):
@@ -587,8 +585,8 @@ def test_raw_gradients_are_refused():
             call()
     opt.zero_grad()
     opt.step()
-    opt.step()  # the private gradient that is still there is no raw one
-    params[0].square().sum().backward()  # but a raw one on top of it is
+    opt.step()  # the remaining private gradient is not a raw one
+    params[0].square().sum().backward()  # but a raw one added to it is
     with pytest.raises(dm.UnsupportedCombinationError, match=r"parameter 0, of shape \(3, 2\)"):
         opt.step()
     give_samples(params[1:], 0)
@@ -627,7 +625,7 @@ def test_parameters_cannot_be_added():
     with pytest.raises(dm.UnsupportedCombinationError, match="a parameter group was added"):
         opt.add_param_group({"params": [extra]})
     opt._inner.add_param_group({"params": [extra]})
-    with pytest.raises(dm.UnsupportedCombinationError, match="added to or taken from"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="added to or removed from"):
         opt.step()
 
 
@@ -684,7 +682,7 @@ def test_samples_of_other_shapes(samples, match):
         private(params).step()
 
 
-def test_sums_that_do_not_belong_here():
+def test_sums_of_other_parameters():
     params = parameters()
     layered = PerLayerClipping([1.0, 2.0], [0, 1, 1])
     opt = private(params, clipping=layered)
@@ -783,7 +781,7 @@ def test_the_state_of_another_certificate_is_refused(options, match):
         private().load_state_dict(state)
 
 
-def test_states_that_are_none_are_refused():
+def test_invalid_states_are_refused():
     opt = private()
     with pytest.raises(dm.InvalidParameterError, match="'dpmech' entry"):
         opt.load_state_dict(opt._inner.state_dict())

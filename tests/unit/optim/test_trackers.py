@@ -1,4 +1,4 @@
-"""Trackers against fakes of their packages' protocols, and against the real writer of TensorBoard."""
+"""Trackers compared with fakes of their packages' protocols, and with TensorBoard's real writer."""
 
 import warnings
 
@@ -23,7 +23,7 @@ NAMES = ["privacy/epsilon_spent", "privacy/delta", "privacy/steps_left", "privac
 
 
 class Calls:
-    """Notes the calls of any method."""
+    """Records the calls of any method."""
 
     def __init__(self, *methods):
         self.calls = []
@@ -46,7 +46,7 @@ def run(**options):
     return private_run(CAL, classifier(), data, clip_norm=0.5, loss=cross_entropy, generator=1, **options)
 
 
-def test_what_is_logged_is_what_may_be_known():
+def test_only_publishable_values_are_logged():
     parts = run()
     kept = CheckpointMatch()
     follow(parts[1], kept)

@@ -1,4 +1,4 @@
-"""Fingerprints: what a run was built from, by which a checkpoint knows its run again."""
+"""Fingerprints of a run's dataset, model and loss, which identify the run of a checkpoint."""
 
 from dpmech.optim.runs.fingerprints.code import code_digest
 from dpmech.optim.runs.fingerprints.set_up import (

@@ -1,4 +1,4 @@
-"""Digests of values, functions and modules that are the same in every process that builds them alike."""
+"""Digests of values, functions and modules, equal in every process that builds them in the same way."""
 
 import dis
 import enum
@@ -21,7 +21,7 @@ _KNOWN = {"torch", "numpy", "dpmech"}
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object and those inside it."""
+    """A code object and the code objects nested in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -29,7 +29,7 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def named(code: types.CodeType) -> frozenset[str]:
-    """Names of globals and attributes, and words among the constants, as `getattr(settings, "rate")` has."""
+    """Names of globals and attributes, and identifiers among the constants, as in `getattr(x, "rate")`."""
     words = {
         text for one in codes(code) for text in one.co_consts if isinstance(text, str) and text.isidentifier()
     }
@@ -37,7 +37,7 @@ def named(code: types.CodeType) -> frozenset[str]:
 
 
 def globals_read(code: types.CodeType) -> frozenset[str]:
-    """Names of globals alone."""
+    """Names of globals only."""
     reading = ("LOAD_GLOBAL", "LOAD_NAME")
     return frozenset(
         str(step.argval)
@@ -59,7 +59,7 @@ def functions(value: object) -> Iterator[Callable[..., Any]]:
 
 
 def root(value: object) -> str:
-    """The package of a function, a method, a partial or an object."""
+    """The top-level package of a function, a method, a partial or an object."""
     while isinstance(value, functools.partial):
         value = value.func
     module = getattr(value, "__module__", None) or type(value).__module__
@@ -67,48 +67,48 @@ def root(value: object) -> str:
 
 
 def known(module: str | None) -> bool:
-    """Whether a name says what code does: that a checkpoint is of another Python or torch is said by it."""
+    """Whether the module's name identifies its code: the versions of Python and torch are compared anyway."""
     root = (module or "builtins").partition(".")[0]
     return root != "__main__" and (root in sys.stdlib_module_names or root in _KNOWN)
 
 
 @functools.cache
 def installed(module: str) -> bool:
-    """Whether a module comes from a package."""
+    """Whether a module belongs to an installed package."""
     file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
     homes = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return file is not None and any(home in Path(file).resolve().parents for home in homes)
 
 
-_Names: TypeAlias = frozenset[str] | None  # attributes that count; None for all
+_Names: TypeAlias = frozenset[str] | None  # relevant attributes; None for all
 _DEEPEST = 12
 _MOST_VALUES = 1 << 16
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _BY_REPR = (range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, re.Pattern, PurePath)
 _INTERNAL = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_WATCHERS = {"dpmech", "opacus"}  # whose hooks change no result
+_WATCHERS = {"dpmech", "opacus"}  # their hooks do not change results
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
 class Printer:
     """Turns values into SHA-256 digests.
 
-    Covered are plain values, tensors, arrays, images (mode, size and pixels), enumerations, containers of
-    them, and attributes of objects. A function is its bytecode, constants, names and defaults, what its
-    closure holds, and the globals that it reads, functions again; of the objects and modules reached in that
-    way the attributes that the code names. Python's own library, numpy and torch go by their names; of
-    other installed packages the code counts, and nothing that it refers to. A module (nn.Module) is its
-    structure with its hooks and the values of its tensors, but for those in `apart`.
+    It covers plain values, tensors, arrays, images (mode, size and pixels), enumerations, containers of
+    them, and attributes of objects. A function is digested as its bytecode, constants, names and defaults,
+    the contents of its closure, and the globals that it reads, again including functions; objects and modules
+    reached in this way contribute the attributes that the code names. The standard library, numpy and torch
+    are identified by name; other installed packages contribute their code, but not what it refers to. An
+    nn.Module is its structure with its hooks and the values of its tensors, except those in `apart`.
 
     Args:
-        apart: the model that is trained: its tensors change, and a checkpoint restores them.
-        home: a value whose package is followed though it is installed, to plain globals and functions.
-        most: how many values of a tensor are looked at, and how many other things in all.
+        apart: the model in training: its tensors change, and a checkpoint restores them.
+        home: a value whose package is followed although it is installed, to plain globals and functions.
+        most: limit on the values read of a tensor, and on the number of other objects in total.
 
     Attributes:
-        complete: whether everything met was covered.
-        coded: whether bytecode took part: it differs from one Python version to the next.
+        complete: whether all objects reached were covered.
+        coded: whether bytecode was included: it differs between Python versions.
     """
 
     def __init__(
@@ -118,10 +118,10 @@ class Printer:
         self.coded = False
         self._most = self._left = most
         self._home = root(home)
-        own = [] if apart is None else [*apart.modules(), *apart.parameters(), *apart.buffers()]
-        self._apart = {id(one): one for one in own}
+        members = [] if apart is None else [*apart.modules(), *apart.parameters(), *apart.buffers()]
+        self._apart = {id(member): member for member in members}
         self._open: set[int] = set()
-        self._done: dict[int, tuple[object, bytes]] = {}  # functions and classes, which many things lead to
+        self._done: dict[int, tuple[object, bytes]] = {}  # functions and classes, often shared
 
     def of(self, value: Any, names: _Names = None, depth: int = _DEEPEST) -> bytes:  # noqa: ANN401 - any value
         """The digest of a value."""
@@ -136,15 +136,15 @@ class Printer:
             return self._unknown("too deep, or too much")
         self._open.add(id(value))
         try:
-            found = self._inner(value, names, depth - 1)
+            digest = self._inner(value, names, depth - 1)
         finally:
             self._open.discard(id(value))
         if isinstance(value, types.FunctionType | type):
-            self._done[id(value)] = value, found
-        return found
+            self._done[id(value)] = value, digest
+        return digest
 
     def model(self, model: nn.Module) -> bytes:
-        """The structure of the model that is trained: what a checkpoint of its tensors does not hold."""
+        """The structure of the model in training, which a checkpoint of its tensors does not contain."""
         return self._module(model, _DEEPEST)
 
     def _inner(self, value: Any, names: _Names, depth: int) -> bytes:  # noqa: ANN401 - any value
@@ -164,7 +164,7 @@ class Printer:
                 )
                 return _hashed("dict", str(len(value)), *(part for pair in pairs for part in pair))
             case set() | frozenset():
-                if len(value) > self._left:  # which elements come first differs from process to process
+                if len(value) > self._left:  # the order of elements differs between processes
                     return self._unknown("set", str(len(value)))
                 return _hashed("set", *sorted(self.of(one, names, depth) for one in value))
             case torch.Size():
@@ -221,7 +221,7 @@ class Printer:
         return _hashed("array", str(kept.dtype), repr(kept.shape), flat.tobytes())
 
     def _code(self, code: types.CodeType, depth: int) -> bytes:
-        """What the code does; not where it stands, nor what it is called."""
+        """The effect of the code, without its location and name."""
         self.coded = True
         counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags
         names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
@@ -234,7 +234,7 @@ class Printer:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
                 cells += [name.encode(), self.of(cell.cell_contents, used, depth)]
-            except ValueError:  # nothing was put there yet
+            except ValueError:  # an empty cell
                 cells += [name.encode(), b""]
         if known(function.__module__):
             inner = getattr(function, "__wrapped__", None)
@@ -248,7 +248,7 @@ class Printer:
         for name in sorted(globals_read(function.__code__)):
             if name not in function.__globals__:
                 continue
-            # A package's registries may be filled in another order the next time.
+            # The registries of a package may be filled in another order next time.
             simple = (types.FunctionType, Tensor, np.ndarray)
             value = function.__globals__[name]
             if not installed(function.__module__) or isinstance(value, simple) or _is_plain(value):
@@ -256,7 +256,7 @@ class Printer:
         return _hashed("function", *parts)
 
     def _class(self, kind: type, depth: int) -> bytes:
-        """Functions and plain attributes of a class and of its own bases."""
+        """Functions and plain attributes of a class and of its bases outside known packages."""
         if known(kind.__module__):
             return _hashed("class", kind.__module__, kind.__qualname__)
         parts: list[bytes | str] = [kind.__qualname__]
@@ -292,7 +292,7 @@ class Printer:
                 for kind_of_hook, hook in _hooks(param, ("_backward_hooks",)):
                     parts += [kind_of_hook, self.of(hook, frozenset(), depth)]
             for key, buffer in part.named_buffers(recurse=False):
-                # What is not saved with the model has to be built alike.
+                # Buffers that are not saved with the model must be built identically.
                 saved = key not in part._non_persistent_buffers_set
                 parts += [key, repr(saved), self._tensor(buffer)]
                 if not saved and self._apart.pop(id(buffer), None) is not None:
@@ -313,9 +313,9 @@ class Printer:
         )
         own = self._code_names(kind)
         if any(name in vars(base) for base in kind.__mro__[:-1] for name in ("__getstate__", "__reduce__")):
-            self.complete = False  # what it consists of may stand elsewhere
+            self.complete = False  # its state may be stored elsewhere
         counted = names if names is None else names | own
-        if counted is not None and root(value) == self._home:  # what a package's own object was told
+        if counted is not None and root(value) == self._home:  # settings of an object of the followed package
             counted |= {name for name, one in held.items() if _is_plain(one) and not name.startswith("_")}
         label = self._class(kind, depth)
         if not held and own:
@@ -331,7 +331,7 @@ class Printer:
                 yield self.of(held[name], names, depth)
 
     def _code_names(self, kind: type) -> frozenset[str]:
-        """What the code of a class names, if it is followed."""
+        """The names in the code of a class, if it is followed."""
         return frozenset(
             name
             for base in kind.__mro__
@@ -343,7 +343,7 @@ class Printer:
         )
 
     def _first(self, values: Collection[Any]) -> Iterator[Any]:
-        """As many values as may still be looked at."""
+        """As many values as the limit still allows."""
         if len(values) > self._left:
             self.complete = False
         return itertools.islice(values, max(self._left, 0))
@@ -354,12 +354,12 @@ class Printer:
 
 
 def code_digest(code: types.CodeType) -> str:
-    """A SHA-256 digest (hex) of bytecode and its constants, and of nothing that it refers to."""
+    """A SHA-256 digest (hex) of bytecode and its constants, excluding everything that it refers to."""
     return Printer().of(code).hex()
 
 
 def _hooks(owner: nn.Module | Tensor, kinds: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Hooks that may change what a forward or backward pass gives."""
+    """Hooks that may change the result of a forward or backward pass."""
     for kind in kinds:
         for hook in (getattr(owner, kind, None) or {}).values():
             if root(hook) not in _WATCHERS:
@@ -380,7 +380,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _is_own(module: str | None) -> bool:
-    """Whether code of that module is followed to what it refers to."""
+    """Whether the code of this module is followed to the objects that it refers to."""
     return module is None or not (known(module) or installed(module))
 
 

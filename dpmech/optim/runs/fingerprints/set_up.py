@@ -1,4 +1,4 @@
-"""SetUp: fingerprints of what a run was built from, by which a checkpoint knows its run again."""
+"""SetUp: the fingerprints of a run's dataset, model and loss, which identify the run of a checkpoint."""
 
 import contextlib
 import dataclasses
@@ -28,7 +28,7 @@ _Read = tuple[dict[str, bytes], bool]
 
 
 def picked_examples(size: int, key: bytes, count: int = _COUNT) -> list[int]:
-    """Which examples are looked at: all of a few, or `count` that follow from the key."""
+    """Indices of the examples to compare: all if there are few, else `count` derived from the key."""
     if size <= count:
         return list(range(size))
     chance = random.Random(key)
@@ -43,17 +43,17 @@ def examples_print(
 ) -> tuple[dict[str, str | None], bool]:
     """Checksums of the parts of examples (images, labels, ...), each over all the examples picked.
 
-    Every example is read twice, each time after seeding torch, numpy and random by the key, so that random
-    transforms which use these are the same in all processes. What differs all the same is left out.
+    Every example is read twice, each time after seeding torch, numpy and random from the key, so that random
+    transforms that use these agree in all processes. Parts that still differ are omitted.
 
     Args:
         dataset: with a length and indices.
         picked: indices of the examples.
         key: of the checksum.
-        settings: of the DataLoader that reads, as in the run. At most one worker is started.
+        settings: of the run's DataLoader. At most one worker is started.
 
     Returns:
-        Hexadecimal checksums by part, None for a part that differs from one reading to the next; and whether
+        Hexadecimal checksums by part, None for a part that differs between the two readings; and whether
         all of every example was covered.
     """
     kept = {
@@ -89,14 +89,14 @@ def examples_print(
 def single_prints(
     examples: Iterator[Any], key: bytes, collate: Callable[..., Any] | None, seconds: float
 ) -> list[bytes]:
-    """Checksums of single examples, which do not depend on where they stand.
+    """Checksums of single examples, independent of their position.
 
     Args:
-        examples: read one by one, each after the same seeds, so that random transforms which use torch, numpy
+        examples: read one by one, each after the same seeds, so that random transforms that use torch, numpy
             or random give one example the same values.
         key: of the checksums.
-        collate: what makes a batch of one of an example; None for the example itself.
-        seconds: after which no more are read.
+        collate: makes a batch of one from an example; None for the example itself.
+        seconds: time limit for reading.
     """
     reader = _Reader(key)
     found: list[bytes] = []
@@ -106,7 +106,7 @@ def single_prints(
         for example in examples:
             read, _ = reader([example] if collate is None else [collate([example])])
             digest = hashlib.blake2b(key=key, digest_size=16)
-            for name in sorted(read.keys() - {"kind"}):  # a tuple and a list of the same are the same
+            for name in sorted(read.keys() - {"kind"}):  # equal tuples and lists count as the same
                 digest.update(name.encode() + read[name])
             found.append(digest.digest())
             if time.monotonic() > end:
@@ -116,7 +116,7 @@ def single_prints(
 
 
 class _Reader:
-    """A collate_fn that returns the digests of an example, and seeds what reads the next one."""
+    """A collate_fn that returns the digests of an example, and seeds the reading of the next one."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -137,12 +137,12 @@ class _Reader:
         return found, printer.complete
 
     def again(self) -> None:
-        """The next reading comes after the first seeds."""
+        """Restart from the first seeds."""
         self._calls = 0
         self.seed()
 
     def seed(self) -> None:
-        """Both readings of an example come after the same seeds."""
+        """Seed so that both readings of an example start alike."""
         word = hashlib.blake2b(str(self._calls // 2).encode(), key=self._key, digest_size=4).digest()
         seed = int.from_bytes(word, "big")
         torch.default_generator.manual_seed(seed)
@@ -151,7 +151,7 @@ class _Reader:
 
 
 class _Start:
-    """A worker_init_fn: that of the run, and the first seed."""
+    """A worker_init_fn: calls that of the run, then sets the first seed."""
 
     def __init__(self, reader: _Reader, own: Callable[[int], None] | None) -> None:
         self._reader = reader
@@ -165,7 +165,7 @@ class _Start:
 
 @contextlib.contextmanager
 def _numbers_kept() -> Iterator[None]:
-    """Leave the random numbers of this process where they were."""
+    """Restore the random states of this process on exit."""
     cpu, plain, arrays = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     try:
@@ -178,7 +178,7 @@ def _numbers_kept() -> Iterator[None]:
             torch.cuda.set_rng_state_all(devices)
 
 
-# What torch's schedulers change as they go on, and what is not theirs.
+# Attributes of torch's schedulers that change during a run, or that belong to other objects.
 _PROGRESS = {
     "optimizer",
     "last_epoch",
@@ -197,14 +197,14 @@ _PROGRESS = {
 
 
 def scheduler_print(scheduler: Any) -> dict[str, str]:  # noqa: ANN401 - any scheduler
-    """Its class and checksums of its settings, by name, of the schedulers that it is made of too.
+    """Class and checksums of a scheduler's settings by name, including nested schedulers.
 
     Args:
-        scheduler: an LRScheduler of torch's. Of a class that is not torch's only the class is taken: which of
-            its attributes change as it goes on is not known.
+        scheduler: an LRScheduler of torch. For other classes only the class is included, since it is unknown
+            which of their attributes change during a run.
 
     Raises:
-        InvalidParameterError: if it is none.
+        InvalidParameterError: if it is not a scheduler.
     """
     if not isinstance(scheduler, _KINDS):
         raise InvalidParameterError("scheduler", scheduler, "a torch.optim.lr_scheduler.LRScheduler, or None")
@@ -212,22 +212,22 @@ def scheduler_print(scheduler: Any) -> dict[str, str]:  # noqa: ANN401 - any sch
 
 
 def scheduler_changes(saved: dict[str, str] | None, scheduler: Any) -> str:  # noqa: ANN401 - any scheduler
-    """What differs from a saved print, in words; empty if nothing does.
+    """A description of the differences from a saved print; empty if there are none.
 
     Args:
-        saved: of scheduler_print; None where a state was saved without a scheduler.
-        scheduler: as there, or None.
+        saved: of scheduler_print; None if the state was saved without a scheduler.
+        scheduler: as for scheduler_print, or None.
     """
     now = None if scheduler is None else scheduler_print(scheduler)
     if saved is None or now is None:
-        held = ["no scheduler" if one is None else f"scheduler {one['class']}" for one in (saved, now)]
-        return "" if saved is now else f"{held[0]} was saved, {held[1]} was handed over"
+        held = ["no scheduler" if kept is None else f"scheduler {kept['class']}" for kept in (saved, now)]
+        return "" if saved is now else f"{held[0]} was saved, {held[1]} was passed"
     names = [name for name in sorted(saved.keys() | now.keys()) if saved.get(name) != now.get(name)]
     return f"another scheduler ({', '.join(names)})" if names else ""
 
 
 def by_steps_alone(scheduler: Any) -> bool:  # noqa: ANN401 - any scheduler
-    """Whether what it does follows from what is compared, and from how often it was stepped."""
+    """Whether its effect is determined by the compared settings and the number of its steps."""
     if type(scheduler).__module__ != lr_scheduler.__name__:
         return False
     inner = getattr(scheduler, "_schedulers", ())
@@ -262,9 +262,9 @@ class _Print:
     """The fingerprint of a part.
 
     Attributes:
-        sums: checksums by what they are of; None for what cannot be compared.
-        complete: whether they cover all that the part consists of.
-        coded: which of them follow from bytecode.
+        sums: checksums by name; None for anything that cannot be compared.
+        complete: whether they cover the whole part.
+        coded: names of checksums that include bytecode.
     """
 
     sums: dict[str, str | None] = dataclasses.field(default_factory=dict)
@@ -281,8 +281,8 @@ class _Print:
 class SetUp:
     """Fingerprints of dataset, model and loss, keyed by a secret of the run.
 
-    They are of the run as it was built: of model and loss at `describe`, of the dataset when a checkpoint is
-    first saved or loaded. What code changes later of itself (a counter, a schedule) is not in them.
+    They describe the run as it was built: model and loss at `describe`, the dataset when a checkpoint is
+    first saved or loaded. State that code changes later (a counter, a schedule) is not included.
 
     Args:
         dataset: with a length and indices.
@@ -290,7 +290,7 @@ class SetUp:
         settings: of the DataLoader.
 
     Attributes:
-        checkpoint history: what is known of the run's checkpoints; None before the first.
+        checkpoint history: knowledge of the run's checkpoints; None before the first.
     """
 
     def __init__(self, dataset: Any, collate: Callable[..., Any], settings: dict[str, Any]) -> None:  # noqa: ANN401 - any dataset
@@ -309,7 +309,7 @@ class SetUp:
 
         Args:
             model: before it is wrapped.
-            loss: of one example; None where it is not known here.
+            loss: of one example; None if it is unknown.
         """
         printer = Printer(model)
         self._bare["model"].add("structure", printer, printer.model(model))
@@ -318,7 +318,7 @@ class SetUp:
             self._bare["loss"].add("code or constants", printer, printer.of(loss, frozenset()))
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint. Secret."""
+        """State for a checkpoint. Secret."""
         if not self._key:
             self._use(secrets.token_bytes(32), None)
         if self.checkpoint_history is None:
@@ -334,33 +334,33 @@ class SetUp:
         }
 
     def resume(self, state: dict[str, Any], accepted: Sequence[str], group: Group, world: int) -> None:
-        """Compare with a saved state, and go on with its key; all processes refuse if one of them must.
+        """Compare with a saved state and continue with its key; all processes refuse if one of them must.
 
         Args:
             state: of `state_dict`.
             accepted: names of parts that may differ.
             group: the processes that train together.
-            world: how many they are.
+            world: number of processes.
 
         Raises:
-            CertificateError: if another part differs, or the state is none.
+            CertificateError: if another part differs, or the state is invalid.
         """
         changed, kept = self.compare(state)
         refused = [text for part, text in changed.items() if part not in accepted]
-        found = gathered("the set-up of the run", (refused, kept), group, world)
-        problems = list(dict.fromkeys(text for texts, _ in found for text in texts))
+        results = gathered("the set-up of the run", (refused, kept), group, world)
+        problems = list(dict.fromkeys(text for texts, _ in results for text in texts))
         if problems:
             raise CertificateError(
-                f"the checkpoint is of another run: {'; '.join(problems)}. Steps that were taken after it "
-                "would be taken again with the same noise on other sums, and who has both results subtracts "
-                "the noise. Accepted: the run that saved it; or accept_changed=(...) with the names of the "
-                "parts, if nothing that was released after it was seen by anyone",
+                f"the checkpoint is of another run: {'; '.join(problems)}. Steps taken after it would be "
+                "repeated with the same noise on other sums, and anyone with both results can subtract the "
+                "noise. Accepted: the run that saved it; or accept_changed=(...) with the names of the "
+                "parts, if nobody has seen anything that was released after it",
                 claimed=problems,
             )
-        self.checkpoint_history = _worst(one for _, one in found)
+        self.checkpoint_history = _worst(known for _, known in results)
 
     def note_by_hand(self) -> None:
-        """Trained parameters were changed by hand: steps taken again from an earlier state may not repeat."""
+        """Note a manual change of trained parameters: steps repeated from an earlier state may differ."""
         if self.checkpoint_history is not None and self.checkpoint_history.model == CheckpointMatch.SAME:
             self.checkpoint_history = dataclasses.replace(
                 self.checkpoint_history, model=CheckpointMatch.UNKNOWN
@@ -370,10 +370,11 @@ class SetUp:
         """Compare with the state of a checkpoint.
 
         Returns:
-            What differs of every part that is not the same, in words; and what is known if that is accepted.
+            The differences of every part that is not the same, in words; and the checkpoint history if
+            accepted.
 
         Raises:
-            CertificateError: if the state is none.
+            CertificateError: if the state is invalid.
         """
         try:
             picked = [int(index) for index in state["picked"]]
@@ -404,14 +405,14 @@ class SetUp:
                 changed[part] = f"another {part} ({', '.join(names)})"
                 if release != str(torch.__version__):
                     changed[part] += f"; it was made under torch {release}, this is {torch.__version__}"
-            found = (
+            worst = (
                 CheckpointMatch.ACCEPTED if part in changed else max(_kept(one), _kept(now), key=_ORDER.index)
             )
-            kept[part] = max(found, getattr(before, part), key=_ORDER.index)
+            kept[part] = max(worst, getattr(before, part), key=_ORDER.index)
         return changed, CheckpointHistory(**kept, loads=before.loads + 1)
 
     def _use(self, key: bytes, picked: list[int] | None) -> None:
-        """Take the keyed fingerprints."""
+        """Compute the keyed fingerprints."""
         size = len(self._dataset)
         self._key = key
         self._picked = picked_examples(size, key) if picked is None else picked
@@ -430,7 +431,7 @@ class SetUp:
 
 
 def _worst(all_kept: Iterable[CheckpointHistory]) -> CheckpointHistory:
-    """What is known where several processes know this."""
+    """The weakest checkpoint history of several processes."""
     known = list(all_kept)
     return CheckpointHistory(
         **{part: max((getattr(one, part) for one in known), key=_ORDER.index) for part in PARTS},

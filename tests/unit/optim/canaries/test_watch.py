@@ -1,4 +1,4 @@
-"""Canaries in real runs: what is in the data, what is seen of each, and what the audit finds."""
+"""Canaries in real runs: the data, the observation of each canary, and the result of the audit."""
 
 import dataclasses
 import math
@@ -59,9 +59,9 @@ def first(model):
 
 
 def nearly_noiseless(strategy, participation):
-    """What a run releases is then the sum of clipped gradients, to six digits."""
+    """A run without noise, which releases the sum of clipped gradients, to six digits."""
     cal = dm.calibrate_sigma(strategy, 8.0, 1e-5, participation=participation)
-    # No calibration would return it: the checksum is computed anew, as by a forger.
+    # No calibration would return it: the checksum is recomputed, as by a forger.
     return with_checksum(dataclasses.replace(cal, sigma=1e-7))
 
 
@@ -104,7 +104,7 @@ def test_canaries_are_one_hot_and_gaps_keep_their_place():
         data.included[0] = True
 
 
-def test_batches_leave_gaps_out_also_through_a_data_loader():
+def test_batches_skip_gaps_also_through_a_data_loader():
     data = canary_data(8, rng=4)
     batch = np.array([3, 5, *range(60, 68)])
     features, targets = data.batch(batch)
@@ -169,13 +169,13 @@ def test_features_of_another_length_are_refused():
         data[1]
 
 
-# ---- what the watch sees
+# ---- observations
 
 
 @pytest.mark.parametrize("model_of", [linear, deep])
 @pytest.mark.parametrize("clipping", [None, PerLayerClipping, PerMatrixClipping])
-def test_what_is_seen_of_a_canary_is_its_clipped_gradient(model_of, clipping):
-    """Without noise to speak of: `strengths` where an included canary joins, 0 elsewhere."""
+def test_the_observation_of_a_canary_is_its_clipped_gradient(model_of, clipping):
+    """Almost without noise: `strengths` in the steps of an included canary, 0 elsewhere."""
     data = canary_data()
     cal = nearly_noiseless(dm.LambdaCGD(10, 0.5), dm.MinSep(5, 2))
     model, sampler = model_of(data.width), sampler_for(cal, len(data))
@@ -218,7 +218,7 @@ def test_scores_are_those_of_the_claim():
         watch.scores(np.ones((40, 8), dtype=bool))
 
 
-def test_before_the_first_step_there_is_nothing_to_score():
+def test_scores_before_the_first_step_are_refused():
     data = canary_data()
     cal = nearly_noiseless(dm.Identity(6), dm.MinSep(3, 2))
     sampler = sampler_for(cal, len(data))
@@ -229,7 +229,7 @@ def test_before_the_first_step_there_is_nothing_to_score():
 
 
 def test_the_loader_of_make_private_with_physical_batches():
-    """Calls of `step` in the middle of a batch, and gaps in what the loader fetches."""
+    """Calls of `step` in the middle of a batch, and gaps in the indices that the loader fetches."""
     data = canary_data()
     cal = nearly_noiseless(dm.LambdaCGD(10, 0.5), dm.MinSep(5, 2))
     model = linear(data.width)
@@ -257,7 +257,7 @@ def test_the_loader_of_make_private_with_physical_batches():
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 def test_stored_per_example_gradients_are_left_as_they_were():
-    """Aiming differentiates a canary; it must not become a training example."""
+    """The preparation differentiates a canary, which must not become a training example."""
     opacus = pytest.importorskip("opacus")
     data = canary_data()
     cal = nearly_noiseless(dm.LambdaCGD(10, 0.5), dm.MinSep(5, 2))
@@ -281,7 +281,7 @@ def test_stored_per_example_gradients_are_left_as_they_were():
     np.testing.assert_allclose(watch.observations, expected, atol=2e-5)
 
 
-def test_what_cannot_be_watched():
+def test_runs_that_cannot_be_watched():
     data = canary_data()
     cal = nearly_noiseless(dm.Identity(6), dm.MinSep(3, 2))
     sampler = sampler_for(cal, len(data))
@@ -303,7 +303,7 @@ def test_what_cannot_be_watched():
         CanaryWatch(opt, data, model, loss, first(model))
 
 
-def test_a_canary_without_a_gradient_is_seen_to_have_none():
+def test_a_canary_without_a_gradient_has_strength_zero():
     data = canary_data()
     cal = nearly_noiseless(dm.Identity(6), dm.MinSep(3, 2))
     model, sampler = linear(data.width), sampler_for(cal, len(data))
@@ -339,7 +339,7 @@ PLANS = {
 
 
 def audited(cal, seed, noise=1.0):
-    """One training run; with `noise` other than 1 its stream secretly adds that part of what it claims."""
+    """One training run; if `noise` is not 1, its stream secretly adds that fraction of the claimed noise."""
     data = CanaryData(real_examples(500), CANARIES, target=0, rng=seed)
     sampler = sampler_for(cal, len(data), rng=seed if cal.participation.random else None)
     model = linear(data.width)
@@ -359,7 +359,7 @@ def audited(cal, seed, noise=1.0):
     [pytest.param(name, marks=pytest.mark.slow if name == "balls in bins" else ()) for name in sorted(PLANS)],
 )
 def test_an_audit_stays_below_the_certified_eps_and_finds_noise_scaled_by_three_tenths(name):
-    """At confidence 95 % and three fixed seeds; of other seeds the bound may fail one in twenty at worst."""
+    """At confidence 95 % and three fixed seeds; for other seeds the bound fails at most once in twenty."""
     strategy, participation, options = PLANS[name]
     cal = dm.calibrate_sigma(strategy, EPS, DELTA, participation=participation, **options)
     for seed in (1, 2):

@@ -1,4 +1,4 @@
-"""Clipping where rounding, a loss scale or padding decides what one example adds."""
+"""Clipping if rounding, a loss scale or padding determines the contribution of one example."""
 
 import math
 
@@ -17,7 +17,7 @@ SLACK = 1e-4
 
 @pytest.mark.parametrize("size", [1e-19, 1e-23, 1e-30, 1e-38])
 @pytest.mark.parametrize("count", [3, 5000, 10**5])
-def test_squares_that_vanish_in_float32_do_not_escape_the_clip(size, count):
+def test_squares_that_underflow_in_float32_are_still_clipped(size, count):
     sample = torch.full((1, count), size)
     limit = size * math.sqrt(count) / 50.0
     sums, _, dropped, *_ = clip_and_sum([sample], Blocks((0,), (limit,)))
@@ -31,11 +31,11 @@ def test_weights_with_a_batch_of_one_tensor():
     kept = torch.tensor([1.0, 0.0, 1.0])
     total = clipped_gradients(model, lambda f, x: f(x).sum(), (rows,), 1.0, weights=kept)
     assert (total.examples, total.left_out) == (2, 1)
-    # The gradient of each is the row itself.
+    # The gradient of each example is the row itself.
     assert total.sums[0].flatten().tolist() == pytest.approx([1.2, 1.6], rel=SLACK)
 
 
-def test_a_batch_takes_the_loss_scale_out_of_gradients_below_the_clip_norm():
+def test_a_batch_divides_gradients_by_the_loss_scale():
     param = torch.zeros(2)
     rows = torch.tensor([[0.3, 0.4], [3.0, 4.0]])
     for scale in (0.25, 1.0, 512.0):
@@ -44,7 +44,7 @@ def test_a_batch_takes_the_loss_scale_out_of_gradients_below_the_clip_norm():
         assert batch.take()[0].tolist() == pytest.approx([0.9, 1.2], rel=SLACK)
 
 
-def test_a_sum_holds_what_it_was_given_and_nothing_else():
+def test_a_sum_contains_exactly_its_inputs():
     param = torch.zeros(2)
     plain = ClippedSum([param], [torch.tensor([0.3, 0.4])], FlatClipping(1.0))
     assert (plain.examples, plain.dropped, plain.left_out, plain.reduced) == (None, 0, 0, False)
@@ -52,7 +52,7 @@ def test_a_sum_holds_what_it_was_given_and_nothing_else():
 
 @pytest.mark.parametrize("count", [1, 5, 1024, 1025, 5000])
 def test_every_square_may_have_lost_the_least_normal_number(count):
-    # Where a processor takes subnormal numbers for zero, squares below 2^-126 vanish.
+    # If a processor flushes subnormal numbers to zero, squares below 2^-126 vanish.
     assert _squared_norms(torch.zeros(2, count)).tolist() == [count * 2.0**-126] * 2
 
 
@@ -60,7 +60,7 @@ def test_a_clipped_gradient_has_the_clip_norm_less_the_rounding_of_float32():
     sample = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
     clipped, *_ = clip_and_sum([sample[:1]], Blocks((0,), (1.0,)))
     assert float(clipped[0].norm()) == pytest.approx(1.0 - 2.0**-14, rel=1e-9)
-    # A shorter one stays as it is.
+    # A shorter gradient is unchanged.
     same, *_ = clip_and_sum([sample[1:]], Blocks((0,), (1.0,)))
     assert same[0].tolist() == [0.3, 0.4]
 
@@ -73,14 +73,14 @@ def test_gradients_are_taken_as_they_are_unless_a_scale_is_given():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_sums_keep_their_precision_and_are_handed_on_in_float64(dtype):
+def test_sums_keep_their_precision_and_are_returned_in_float64(dtype):
     param = torch.zeros(1)
     value = torch.tensor([1.0 + (2.0**-40 if dtype == torch.float64 else 0.0)], dtype=dtype)
     batch = Accumulator([param], FlatClipping(2.0), 1.0, None)
     batch.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))
     (found,) = batch.take()
     assert torch.equal(found, value.double())
-    (nothing,) = batch.take()  # an empty batch: the release is rounded as all others are
+    (nothing,) = batch.take()  # an empty batch: the release is rounded like all others
     assert found.dtype == nothing.dtype == torch.float64
     for _ in range(2):
         batch.add_clipped(ClippedSum([param], [value], FlatClipping(2.0), examples=1))

@@ -1,4 +1,4 @@
-"""Clipping by factors of gradients against a loop over the examples that knows nothing of it."""
+"""Clipping by factors of gradients compared with an independent loop over the examples."""
 
 from fractions import Fraction
 
@@ -20,7 +20,7 @@ SLACK = 2.0**-14
 
 
 def naive(model, loss, examples, clip_norms, members):
-    """The sum of clipped gradients in float64, one backward pass an example."""
+    """The sum of clipped gradients in float64, one backward pass per example."""
     double = model.double()
     params = [param for param in double.parameters() if param.requires_grad]
     total = [torch.zeros_like(param) for param in params]
@@ -139,7 +139,7 @@ def test_sums_are_those_of_a_loop_over_the_examples(name, style, microbatch):
 def pieces(draw, examples, positions, rows, columns, *, cancel):
     left = torch.randn(examples, positions, rows, generator=draw)
     right = torch.randn(examples, positions, columns, generator=draw)
-    if cancel:  # the second half takes back the first, up to the last bit of a few
+    if cancel:  # the second half cancels the first, up to the last bit of a few
         half = positions // 2
         left[:, half : 2 * half], right[:, half : 2 * half] = left[:, :half], -right[:, :half]
         right[:, 0, 0] *= 1.0 + 2.0**-20
@@ -191,7 +191,7 @@ def test_norms_are_never_too_small(kinds, positions, cancel):
 
 
 @pytest.mark.parametrize("cancel", [False, True])
-def test_what_is_added_is_at_most_the_clip_norm(cancel):
+def test_each_contribution_is_at_most_the_clip_norm(cancel):
     """Norm and sum of one example, in rational numbers; float32 would lose the norm of what cancels."""
     draw = torch.Generator().manual_seed(8)
     piece = pieces(draw, 32, 6, 5, 4, cancel=cancel)
@@ -273,16 +273,16 @@ def test_layers_that_have_factors():
         *(nn.Embedding(3, 2, scale_grad_by_freq=True), nn.ConvTranspose1d(2, 2, 1)),
         *(nn.utils.parametrizations.weight_norm(nn.Linear(2, 2)), nn.Linear(2, 2)),
     ]
-    no[-1].forward = lambda x: x  # a function in the place of its own
+    no[-1].forward = lambda x: x  # a function instead of the method
     assert all(map(has_factors, yes))
     assert not any(map(has_factors, no))
 
 
-def test_shapes_say_which_cost_less():
+def test_shapes_determine_the_cheaper_mode():
     assert prefers_factors(1, 1024, 784)
     assert prefers_factors(128, 768, 768)
     assert not prefers_factors(1, 2, 3)
-    assert not prefers_factors(169, 16, 64)  # a small kernel over many places
+    assert not prefers_factors(169, 16, 64)  # a small kernel over many positions
 
 
 def test_other_modes_are_refused():
@@ -346,7 +346,7 @@ class Rerun(nn.Module):
 
 
 @pytest.mark.parametrize(("dropped", "reason"), [(False, "use_reentrant=True"), (True, "layer drop")])
-def test_what_vmap_cannot_follow_has_its_name(dropped, reason):
+def test_unsupported_vmap_operations_are_named(dropped, reason):
     batch = (torch.randn(3, 1, 6), torch.zeros(3, 1, dtype=torch.long))
     with pytest.raises(dm.UnsupportedCombinationError, match=reason):
         clipped_gradients(Rerun(dropped=dropped), lambda call, x, y: F.cross_entropy(call(x), y), batch, 1.0)

@@ -1,4 +1,4 @@
-"""Examples without finite gradients: the operator hears of them, and nothing else depends on them."""
+"""Examples without finite gradients: the operator is warned, and nothing else depends on them."""
 
 import logging
 import math
@@ -59,8 +59,8 @@ def test_data_without_a_finite_gradient_make_no_step(functional, most):
     assert all(torch.equal(a, b) for a, b in zip(before, parts[0].parameters(), strict=True))
 
 
-def test_one_finite_example_is_enough_and_later_batches_never_matter():
-    """Also where every later batch is noise alone: a stop there would be a release."""
+def test_one_finite_example_suffices_and_later_batches_have_no_effect():
+    """Even if every later batch is only noise: stopping there would be a release."""
     sampler = made(data())[2].sampler
     bad = set(range(SIZE)) - {int(sampler.indices(0)[7])}
     parts = quietly(*made(data(bad)))
@@ -91,11 +91,11 @@ def test_the_probe_is_of_32_examples(examples, refused):
         assert opt.dropped_examples >= 64
 
 
-def test_a_batch_taken_up_in_its_middle_is_not_judged():
-    """What came before is in the sums, and nobody knows any more how many it was."""
+def test_a_partly_restored_batch_is_not_probed():
+    """Earlier examples are in the sums, and their number is unknown."""
     param = torch.nn.Parameter(torch.zeros(2))
     first, second = (Accumulator([param], FlatClipping(1.0), 1.0, None) for _ in range(2))
-    second.load_state_dict(first.state_dict())  # empty: nothing came before
+    second.load_state_dict(first.state_dict())  # empty: no earlier examples
     with pytest.warns(NonFiniteGradientsWarning):
         second.add_samples([torch.full((64, 2), math.nan)])
     with pytest.raises(dm.NumericalError, match="all examples"):
@@ -108,7 +108,7 @@ def test_a_batch_taken_up_in_its_middle_is_not_judged():
 
 
 @pytest.mark.parametrize("filter_", ["default", "always", "error"])
-def test_one_warning_a_run_that_never_stops_it(filter_):
+def test_one_warning_per_run_that_never_stops_it(filter_):
     parts = made(data([3, 30, 60]))
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter(filter_)
@@ -127,7 +127,7 @@ def test_the_operator_may_silence_it():
     assert not [one for one in seen if one.category is NonFiniteGradientsWarning]
 
 
-def test_nothing_published_tells_of_them(caplog, tmp_path):
+def test_published_results_do_not_depend_on_them(caplog, tmp_path):
     """Records, certificates, logs and the number of steps are those of a run without such examples."""
     records = []
     for bad, loop in (((), train), ((3, 30), quietly)):
@@ -141,7 +141,7 @@ def test_nothing_published_tells_of_them(caplog, tmp_path):
         assert "dropped" not in repr(parts[1]) + repr(parts[1].record.to_dict())
     assert records[0].steps == records[1].steps
     assert records[0].certificate == records[1].certificate
-    save_checkpoint(tmp_path / "run.pt", *parts)  # as secret as the data: it may hold the number
+    save_checkpoint(tmp_path / "run.pt", *parts)  # as secret as the data: it may contain the number
 
 
 def test_without_such_examples_there_is_no_warning():

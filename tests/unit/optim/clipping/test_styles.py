@@ -49,7 +49,7 @@ CLIPPINGS = [
 
 @pytest.mark.parametrize("clipping", CLIPPINGS, ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_sum_is_that_of_clipped_examples(clipping, dtype):
+def test_the_sum_equals_that_of_clipped_examples(clipping, dtype):
     samples = random_samples(1, dtype=dtype)
     before = [sample.clone() for sample in samples]
     sums, examples, dropped, *_ = clip_and_sum(samples, clipping.blocks([None] * 4))
@@ -81,12 +81,12 @@ def test_one_example_never_adds_more_than_its_clip_norm(seed, dtype, clip_norm, 
 
 @pytest.mark.parametrize("value", [0.1, 1e-19, 3e-3])
 def test_norms_of_long_gradients_are_not_lost_in_float32(value):
-    """Adding 2^24 equal squares in float32 one by one stops growing half-way."""
+    """Sequential float32 sums of 2^24 equal squares stop growing midway."""
     sample = torch.full((1, 2**24), value)
     clip_norm = value * 2**11  # the norm is value x 2^12
     (total,), *_ = clip_and_sum([sample], FlatClipping(clip_norm).blocks([None]))
     norm = float(total.double().square().sum().sqrt())
-    if value == 1e-19:  # squares below the least float32 still count as something: no less than they are
+    if value == 1e-19:  # squares below the smallest float32 are still counted, not underestimated
         assert norm <= clip_norm
     else:
         assert clip_norm * (1 - SLACK) <= norm <= clip_norm
@@ -139,7 +139,7 @@ def test_scale_undoes_a_loss_scale():
 @pytest.mark.parametrize(
     ("samples", "match"),
     [
-        ([torch.zeros(3, 2), torch.zeros(4, 2)], "one number of examples"),
+        ([torch.zeros(3, 2), torch.zeros(4, 2)], "equal numbers of examples"),
         ([torch.tensor(1.0), torch.zeros(4, 2)], "examples first"),
         ([torch.zeros(3, 2, dtype=torch.int64), None], "real, examples first"),
     ],
@@ -149,7 +149,7 @@ def test_samples_that_do_not_fit(samples, match):
         clip_and_sum(samples, FlatClipping(1.0).blocks([None] * 2))
 
 
-# ---- what a clipping says about norms and noise
+# ---- norms and noise of a clipping
 
 
 def test_joint_norms_and_noise():
@@ -170,7 +170,7 @@ def test_per_matrix_noise_is_in_proportion_and_reaches_the_joint_sigma():
     noise = clipping.noise_norms([None] * 4, sigma)
     stddevs = [norm * sigma for norm in noise]
     assert stddevs == pytest.approx([blocks.noise_stddevs[i] for i in (2, 0, 1, 1)], rel=1e-14)
-    # What one example moves, in units of the noise: at most 1 / sigma over all blocks together.
+    # The influence of one example, in units of the noise: at most 1 / sigma over all blocks together.
     moved = math.sqrt(sum((c / s) ** 2 for c, s in zip(blocks.clip_norms, blocks.noise_stddevs, strict=True)))
     assert moved <= 1.0 / sigma
     assert moved == pytest.approx(1.0 / sigma, rel=1e-12)
@@ -256,7 +256,7 @@ def cross_entropy(model, x, y):
 
 
 def example_gradients(model, batch):
-    """Per-example gradients by one backward pass an example."""
+    """Per-example gradients by one backward pass per example."""
     trained = [param for param in model.parameters() if param.requires_grad]
     rows = [torch.autograd.grad(cross_entropy(model, x, y), trained) for x, y in zip(*batch, strict=True)]
     return [torch.stack(column) for column in zip(*rows, strict=True)]
@@ -349,8 +349,8 @@ class Tied(torch.nn.Module):
         return self.last(self.again(torch.tanh(self.first(x))))
 
 
-def test_shared_layers_stay_in_the_model_and_have_whole_gradients():
-    """Left to itself, functional_call leaves a dead tensor in the place of a shared layer's weight."""
+def test_shared_layers_stay_in_the_model_with_full_gradients():
+    """Without our handling, functional_call leaves a stale tensor in place of a shared layer's weight."""
     model = Tied()
     params = list(model.parameters())
     x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1))
@@ -364,7 +364,7 @@ def test_shared_layers_stay_in_the_model_and_have_whole_gradients():
 @pytest.mark.parametrize("clip_norm", [1e-5, 1e-6])
 @pytest.mark.parametrize("scale", [1.0, 3.0])
 def test_factors_below_the_normal_numbers_do_not_round_up(clip_norm, scale):
-    # clip_norm / norm is a subnormal float32 here, whose neighbours are percents away.
+    # clip_norm / norm is a subnormal float32 here, with neighbours several percent away.
     blocks = FlatClipping(clip_norm).blocks([None])
     for value in np.linspace(0.5e38, 1.1e38, 41):
         sums, _, dropped, *_ = clip_and_sum(

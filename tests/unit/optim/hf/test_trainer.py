@@ -1,4 +1,4 @@
-"""The Trainer of transformers against the loop of make_private, and what it may not do around it."""
+"""The Trainer of transformers compared with the loop of make_private, and the bypasses that it refuses."""
 
 import json
 import stat
@@ -79,7 +79,7 @@ def ended(one):
 def by_hand(cal=CAL, size=BATCH, **options):
     """The loop of make_private, with the schedule that a Trainer has by default."""
     model = Classifier(0.0)
-    # As a Trainer has them: what decays comes first, and noise goes by the order of parameters.
+    # As in a Trainer: decayed parameters come first, and noise follows the order of parameters.
     groups = [
         [p for name, p in model.named_parameters() if ("bias" in name) == late] for late in (False, True)
     ]
@@ -116,8 +116,8 @@ def test_a_trainer_is_the_loop_of_make_private(name, tmp_path):
     assert result.training_loss != result.training_loss  # NaN: it is not private
 
 
-def test_blocks_are_those_of_the_model_where_the_trainer_groups_its_parameters(tmp_path):
-    """The default AdamW has what decays first; biases are last there, and in between in the model."""
+def test_blocks_follow_the_model_if_the_trainer_groups_parameters(tmp_path):
+    """The default AdamW has decayed parameters first; biases are last there, and interleaved in the model."""
     names = [name for name, _ in Classifier(0.0).named_parameters()]
     norms = [10.0 ** -(index + 3) for index in range(len(names))]
     for layers in (None, {name: index for index, name in enumerate(names)}):
@@ -164,8 +164,8 @@ def test_physical_batches_of_the_callers_choice(tmp_path):
 
 
 @pytest.mark.slow
-def test_max_grad_norm_touches_nothing(tmp_path):
-    """A Trainer clips what stands in param.grad, once an update: the noise would be clipped too."""
+def test_max_grad_norm_has_no_effect(tmp_path):
+    """A Trainer clips param.grad, once per update: the noise would be clipped too."""
     one = trainer(tmp_path, max_grad_norm=1.0, learning_rate=1e-3)
     large = []
 
@@ -194,7 +194,7 @@ def test_batches_without_examples(tmp_path):
     assert torch.isfinite(ended(one)).all()
 
 
-def test_a_run_that_ends_early_owes_the_claim(tmp_path):
+def test_a_run_that_ends_early_is_charged_the_full_budget(tmp_path):
     class Stop(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_training_stop = state.global_step == 5
@@ -211,7 +211,7 @@ def test_a_run_that_ends_early_owes_the_claim(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_epoch_that_is_left_loses_no_batch(tmp_path):
+def test_leaving_an_epoch_early_loses_no_batch(tmp_path):
     class Leave(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_epoch_stop = state.global_step == 2
@@ -234,7 +234,7 @@ def test_more_steps_than_certified_are_refused_before_the_first(tmp_path):
 # ---- what is logged and saved
 
 
-def test_nothing_raw_is_logged_unless_asked_for(tmp_path):
+def test_raw_values_are_logged_only_on_request(tmp_path):
     one = trainer(tmp_path, more={"eval_dataset": Rows(8, seed=5)}, eval_strategy="epoch")
     one.train()
     logged = set().union(*one.state.log_history)
@@ -265,7 +265,7 @@ def test_evaluation_on_the_training_data_is_refused(tmp_path):
 
 
 def test_evaluation_on_the_training_data_is_refused_later_too(tmp_path):
-    """The names of the arguments are not the only way in."""
+    """Values can also be set other than by the names of the arguments."""
     data = Rows()
     one = trainer(tmp_path, data=data, more={"eval_dataset": Rows(8, seed=5)})
     assert "eval_loss" in one.evaluate()
@@ -285,24 +285,24 @@ def test_evaluation_on_the_training_data_is_refused_later_too(tmp_path):
         {"lr_scheduler_type": "reduce_lr_on_plateau"},
     ],
 )
-def test_nothing_that_is_released_follows_the_training_loss(steering, tmp_path):
-    """Raw values may be logged if asked for; choosing by them is a release without noise."""
+def test_releases_do_not_depend_on_the_training_loss(steering, tmp_path):
+    """Raw values may be logged if requested; selecting by them is a release without noise."""
     data = Rows()
     steps = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "eval_loss"}
     raw = {"data": data, "privacy": {"log_raw": True}, "more": {"eval_dataset": Subset(data, range(8))}}
-    with pytest.raises(dm.UnsupportedCombinationError, match="would choose by it"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="would select by it"):
         trainer(tmp_path, **raw, **steps, **steering)
     one = trainer(tmp_path, **raw)
     assert "eval_loss" in one.evaluate()
     one.add_callback(transformers.EarlyStoppingCallback())
-    with pytest.raises(dm.UnsupportedCombinationError, match="EarlyStoppingCallback would choose by it"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="EarlyStoppingCallback would select by it"):
         one.evaluate()
     held = {"data": data, "more": {"eval_dataset": Rows(8, seed=5)}}
     trainer(tmp_path, **held, **steps, **steering)
 
 
 @pytest.mark.slow
-def test_the_model_is_saved_under_its_own_names_with_a_record(tmp_path):
+def test_the_model_is_saved_under_its_names_with_a_record(tmp_path):
     config = transformers.GPT2Config(
         vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2, attn_implementation="eager",
         resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=None, eos_token_id=None,
@@ -336,7 +336,7 @@ def test_the_model_is_saved_under_its_own_names_with_a_record(tmp_path):
 
 @pytest.mark.slow
 def test_the_best_model_is_loaded_at_the_end(tmp_path):
-    """By evaluations on other data; the run owes its whole claim, and its record says all steps."""
+    """By evaluations on other data; the run is charged the full budget, and its record states all steps."""
     one = trainer(
         tmp_path,
         save_strategy="steps",
@@ -378,7 +378,7 @@ def test_a_checkpoint_folder_holds_no_secret(tmp_path):
 
 
 def resumed(folder, stop, *, disturb=False, **options):
-    """Train until a step, and go on with another trainer."""
+    """Train until a step, and resume with another trainer."""
 
     class Killed(Exception):
         pass
@@ -396,7 +396,7 @@ def resumed(folder, stop, *, disturb=False, **options):
     with pytest.raises(Killed):
         first.train()
     first.run[1].close()
-    # Keys have to come from the checkpoint; and nothing global may matter.
+    # Keys must come from the checkpoint; global state must have no effect.
     torch.manual_seed(99)
     second = trainer(
         folder,
@@ -411,7 +411,7 @@ def resumed(folder, stop, *, disturb=False, **options):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_ends_bit_for_bit_like_one_that_was_not_interrupted(tmp_path):
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path):
     whole = trainer(
         tmp_path / "whole", model=Classifier(0.3), collate=masked, optim="adamw_torch", save_strategy="no"
     )
@@ -424,7 +424,7 @@ def test_a_resumed_run_ends_bit_for_bit_like_one_that_was_not_interrupted(tmp_pa
 
 
 @pytest.mark.slow
-def test_what_a_checkpoint_is_of_is_checked(tmp_path):
+def test_the_run_of_a_checkpoint_is_checked(tmp_path):
     first = trainer(tmp_path, save_strategy="steps", save_steps=4)
     first.train()
     first.run[1].close()
@@ -440,10 +440,10 @@ def test_what_a_checkpoint_is_of_is_checked(tmp_path):
     with pytest.raises(dm.exceptions.CertificateError, match="of another run"):
         other.train(middle)
     other.run[1].close()
-    # Trainer writes one file after the other: what was not written to its end is none.
+    # Trainer writes one file after the other: an incomplete checkpoint is ignored.
     (tmp_path / "checkpoint-12" / "trainer_state.json").write_text('{"epoch": 3.0, "glob')
     (tmp_path / "_private_run" / "checkpoint-8.pt").unlink()
-    with pytest.raises(dm.InvalidParameterError, match=r"written to its end.*newest is .*checkpoint-4"):
+    with pytest.raises(dm.InvalidParameterError, match=r"a complete checkpoint.*newest is .*checkpoint-4"):
         trainer(tmp_path, **again).train(str(tmp_path / "checkpoint-12"))
     last = trainer(tmp_path, **again)
     assert last.train(resume_from_checkpoint=True).global_step == N
@@ -456,7 +456,7 @@ def test_what_a_checkpoint_is_of_is_checked(tmp_path):
         trainer(tmp_path / "empty", **again).train(resume_from_checkpoint=True)
 
 
-# ---- what is refused, by name
+# ---- refusals, by name
 
 REFUSED = {
     "fp16": {"fp16": True},
@@ -472,7 +472,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_arguments_that_would_go_around_are_refused(name, tmp_path, monkeypatch):
+def test_arguments_that_would_bypass_privacy_are_refused(name, tmp_path, monkeypatch):
     args = arguments(tmp_path)
     for key, value in REFUSED[name].items():
         monkeypatch.setattr(args, key, value)
@@ -492,14 +492,14 @@ def test_arguments_that_would_go_around_are_refused(name, tmp_path, monkeypatch)
         ("get_train_dataloader", lambda self: None),
     ],
 )
-def test_methods_that_would_go_around_are_refused(name, define, tmp_path):
+def test_methods_that_would_bypass_privacy_are_refused(name, define, tmp_path):
     kind = type("Mine", (hf.PrivateTrainer,), {name: define})
     with pytest.raises(dm.UnsupportedCombinationError, match=f"Mine defines {name}"):
         trainer(tmp_path, kind=kind)
 
 
 @pytest.mark.slow
-def test_a_loss_of_ones_own_may_stand_beside_compute_loss(tmp_path):
+def test_a_custom_loss_may_be_used_with_compute_loss(tmp_path):
     kind = type("Mine", (hf.PrivateTrainer,), {"compute_loss": lambda self, model, inputs, **_: None})
     one = trainer(tmp_path, kind=kind, privacy={"loss": hf.own_loss})
     assert one.train().global_step == N
@@ -511,7 +511,7 @@ class Stream(IterableDataset):
         return iter(Rows())
 
 
-def test_set_ups_that_cannot_be_private_are_refused(tmp_path):
+def test_unsupported_set_ups_are_refused(tmp_path):
     with pytest.raises(dm.UnsupportedCombinationError, match="Stream is an iterable dataset"):
         trainer(tmp_path, data=Stream(), max_steps=N).train()
     with pytest.raises(dm.UnsupportedCombinationError, match="model_init"):
@@ -538,7 +538,7 @@ def test_another_trainer_is_noticed(monkeypatch, tmp_path):
         trainer(tmp_path)
 
 
-def test_a_step_that_the_trainer_takes_by_itself_is_noticed(tmp_path):
+def test_extra_steps_of_the_trainer_are_detected(tmp_path):
     one = trainer(tmp_path)
 
     class Twice(TrainerCallback):
@@ -552,7 +552,7 @@ def test_a_step_that_the_trainer_takes_by_itself_is_noticed(tmp_path):
 
 
 @pytest.mark.slow
-def test_zero_grad_in_between_loses_nothing(tmp_path):
+def test_zero_grad_between_batches_loses_nothing(tmp_path):
     one = trainer(tmp_path)
 
     class Zero(TrainerCallback):
@@ -585,7 +585,7 @@ def test_a_mixin_for_other_trainers(tmp_path):
 
 
 class Table(Rows):
-    """What Trainer asks of a dataset with columns; it keeps the order in which columns were taken off."""
+    """The parts of a dataset with columns that Trainer uses; records the order of removed columns."""
 
     column_names = ("inputs", "labels", "one", "two", "three", "four")
     removed = ()

@@ -1,4 +1,4 @@
-"""Lightning's Trainer against the loop of make_private, and what it may not do around it."""
+"""Lightning's Trainer compared with the loop of make_private, and the bypasses that it refuses."""
 
 import stat
 
@@ -131,7 +131,7 @@ def test_a_fit_is_the_loop_of_make_private():
     assert one.run[2].steps_taken == N
     assert one.run_record().steps == N
     with pytest.raises(AssertionError, match="the loss of one example"):
-        module.training_step(None, 0)  # its own again
+        module.training_step(None, 0)  # its original method again
     with pytest.raises(dm.UnsupportedCombinationError, match="a second fit, after 12 steps"):
         trainer(one).fit(module, one.loader)
 
@@ -159,7 +159,7 @@ class Kill(lightning.Callback):
 @pytest.mark.slow
 @pytest.mark.parametrize("manual", [False, True])
 @pytest.mark.parametrize("stop", [1, 7])
-def test_a_resumed_fit_ends_bit_for_bit_like_one_that_was_not_interrupted(stop, manual, tmp_path):
+def test_a_resumed_fit_equals_an_uninterrupted_one(stop, manual, tmp_path):
     def module(one):
         return ByHand(one, 0.3) if manual else Module(0.3)
 
@@ -209,7 +209,7 @@ def test_checkpoints_of_lightning_hold_no_secret_and_are_of_their_run(tmp_path):
 
     with pytest.raises(dm.exceptions.CertificateError, match=r"another scheduler \(gamma\)"):
         fitted(private(**again), Other(), resume=middle)
-    # One that was not written to its end is none.
+    # An incomplete checkpoint is ignored.
     last = private(**again).newest()
     assert "step=12" in last.name
     last.write_bytes(last.read_bytes()[:1000])
@@ -219,7 +219,7 @@ def test_checkpoints_of_lightning_hold_no_secret_and_are_of_their_run(tmp_path):
         fitted(private(**again), Module(), resume=middle)
 
 
-def test_nothing_raw_is_logged_unless_asked_for():
+def test_raw_values_are_logged_only_on_request():
     seen = {}
 
     class Look(lightning.Callback):
@@ -250,7 +250,7 @@ def test_nothing_raw_is_logged_unless_asked_for():
         ({"max_epochs": -1}, "got 'inf steps'"),
     ],
 )
-def test_settings_that_would_go_around_are_refused(options, message):
+def test_settings_that_would_bypass_privacy_are_refused(options, message):
     one = private()
     with pytest.raises(dm.DpmechError) as caught:
         fitted(one, Module(), **options)
@@ -258,7 +258,7 @@ def test_settings_that_would_go_around_are_refused(options, message):
     assert one._run is None or one.run[2].steps_taken == 0
 
 
-def test_modules_and_loaders_that_would_go_around_are_refused():
+def test_modules_and_loaders_that_would_bypass_privacy_are_refused():
     def two(self):
         return [torch.optim.SGD([param], lr=0.1) for param in list(self.parameters())[:2]]
 
@@ -274,7 +274,7 @@ def test_modules_and_loaders_that_would_go_around_are_refused():
     with pytest.raises(dm.UnsupportedCombinationError, match="2 optimizers"):
         fitted(private(), kind())
     one = private()
-    with pytest.raises(dm.UnsupportedCombinationError, match="a loader of its own"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="its own loader"):
         trainer(one).fit(Module(), DataLoader(Rows(), batch_size=BATCH))
     one.run[1].close()
     with pytest.raises(dm.InvalidParameterError, match="loss must be loss"):
@@ -297,7 +297,7 @@ def test_a_step_without_gradients_is_noticed():
             self.own_backward.backward(**batch)
 
     one = private()
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"a new batch is drawn before optimizer\.step"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="a new batch is sampled before"):
         fitted(one, Skipping(one))
 
 
@@ -319,11 +319,11 @@ def test_it_trains_more_than_dicts():
     assert fit.global_step == N
 
 
-# ---- evaluations, and what chooses by them
+# ---- evaluations, and selections based on them
 
 
 @pytest.mark.parametrize("kind", ["itself", "a part", "several", "looked up"])
-def test_training_data_are_not_evaluated_on(kind):
+def test_evaluation_on_training_data_is_refused(kind):
     data = Rows()
     held = DataLoader(Rows(8, seed=5))
     loaders = {
@@ -336,15 +336,15 @@ def test_training_data_are_not_evaluated_on(kind):
     }[kind]
     one, module = private(data=data), Module()
     fit = trainer(one)
-    with pytest.raises(dm.UnsupportedCombinationError, match="data to evaluate on are trained on"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="evaluation data are trained on"):
         fit.fit(module, one.loader, loaders)
     for evaluate in (fit.validate, fit.test, fit.predict):
         module.test_step = module.predict_step = module.validation_step
-        with pytest.raises(dm.UnsupportedCombinationError, match="data to evaluate on are trained on"):
+        with pytest.raises(dm.UnsupportedCombinationError, match="evaluation data are trained on"):
             evaluate(module, loaders)
     one.run[1].close()
     raw = private(data=data, log_raw=True)
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"EarlyStopping \('val_loss'\) may choose"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"EarlyStopping \('val_loss'\) may select"):
         trainer(raw, EarlyStopping("val_loss")).fit(Module(), raw.loader, loaders)
     raw.run[1].close()
 
@@ -366,7 +366,7 @@ class LogsAtTheEnd(Module):
 
 
 @pytest.mark.parametrize("who", ["stops", "plateau", "saves", "saves late"])
-def test_nothing_chooses_by_the_loss_of_training(who, tmp_path):
+def test_selection_by_the_training_loss_is_refused(who, tmp_path):
     module, callbacks, name = Module(), [], "not_private_loss"
     if who == "stops":
         callbacks = [EarlyStopping(name)]
@@ -384,17 +384,17 @@ def test_nothing_chooses_by_the_loss_of_training(who, tmp_path):
         fitted(one, module, *callbacks)
 
 
-def test_what_is_validated_may_be_monitored(tmp_path):
+def test_validation_metrics_may_be_monitored(tmp_path):
     callbacks = [EarlyStopping("val_loss"), ModelCheckpoint(tmp_path, monitor="val_loss")]
     one = private(log_raw=True)
     fitted(one, Plateau("val_loss"), *callbacks)
     assert one.run_record().steps > 0
 
 
-def test_checkpoints_where_newest_does_not_look_are_told(tmp_path, recwarn):
+def test_checkpoints_outside_the_folder_of_newest_give_a_warning(tmp_path, recwarn):
     own = private(folder=tmp_path / "run")
     for place in (tmp_path / "run", tmp_path / "run" / "more", None):
         own.setup(trainer(own, ModelCheckpoint(place)), Module(), "fit")
     assert not [one for one in recwarn if "newest" in str(one.message)]
-    with pytest.warns(UserWarning, match=r"newest\(\) looks there alone.*Give both one folder"):
+    with pytest.warns(UserWarning, match=r"newest\(\) looks only there.*Use one folder for both"):
         own.setup(trainer(own, ModelCheckpoint(tmp_path / "other")), Module(), "fit")

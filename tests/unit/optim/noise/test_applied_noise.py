@@ -1,4 +1,4 @@
-"""What is applied is what is certified: impulses through the recursion of training show its C^-1."""
+"""The applied noise is the certified one: impulses through the recursion of training give its C^-1."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ every_device = pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.
 def applied(
     monkeypatch, strategy, mode, *, columns=(0,), steps=None, dtype=torch.float32, device="cpu", plant=None
 ):
-    """Columns of the applied C^-1: rows of noise in units of sigma clip_norm where Z is the identity.
+    """Columns of the applied C^-1: rows of noise in units of sigma clip_norm if Z is the identity.
 
     They are read from `NoiseStream.step`, before any rounding to the dtype of the parameters.
     """
@@ -56,17 +56,17 @@ def series(weights, n):
 
 
 def norm(x):
-    """The 2-norm, without leaving extended precision."""
+    """The 2-norm, in extended precision."""
     return float(np.sqrt(np.sum(np.asarray(x, WIDE) ** 2)))
 
 
 def sensitivity(coefs, participation):
-    """Of a Toeplitz C >= 0, straight from the definition: all columns at once, or the first one."""
+    """For a Toeplitz C >= 0, directly from the definition: all columns at once, or the first one."""
     assert coefs.min() >= -1e-12 * coefs.max()
     return norm(np.cumsum(coefs) if participation == EVERY else coefs)
 
 
-# ---- four strategies whose noise belonged to another C where weights or states were float32
+# ---- four strategies whose noise would belong to another C if weights or states were float32
 
 A = 0.9995514481642552
 EXAMPLES = [
@@ -138,7 +138,7 @@ def test_every_mode_and_dtype_applies_the_inverse_of_c(monkeypatch, strategy, mo
     columns = tuple(range(strategy.n))
     matrix = applied(monkeypatch, strategy, mode, columns=columns, dtype=dtype, device=device)
     error, found = excess(strategy, matrix)
-    # The bound and the enlargement by twice of it are below this dense algebra's own rounding here.
+    # The bound and twice the enlargement are below the rounding of this dense algebra.
     assert 3.0 * correlate(strategy, mode)[1].error < 1e-9
     assert error < 1e-9
     assert found == pytest.approx(np.linalg.norm(strategy.to_dense() @ np.ones(strategy.n)), rel=1e-9)
@@ -195,7 +195,7 @@ def test_a_hundred_thousand_steps(monkeypatch, strategy, mode):
     assert float(np.abs(product).sum()) < 1e-7
 
 
-# ---- planted faults are found by the same measurement
+# ---- planted faults are detected by the same measurement
 
 
 def float32_weights(stream):
@@ -239,7 +239,7 @@ def float32_rows(stream):
         (float32_rows, TOEPLITZ[1], NoiseMode.REGENERATE),
     ],
 )
-def test_planted_float32_is_found(monkeypatch, plant, strategy, mode):
+def test_planted_float32_is_detected(monkeypatch, plant, strategy, mode):
     matrix = applied(monkeypatch, strategy, mode, columns=tuple(range(strategy.n)), plant=plant)
     error, _ = excess(strategy, matrix)
     assert error > 1e-9
@@ -248,12 +248,12 @@ def test_planted_float32_is_found(monkeypatch, plant, strategy, mode):
 # ---- the bound
 
 
-SLOW = dm.BLT(LONG, [0.999], [0.01])  # its one buffer gathers roundings of many steps
-UNIT = 2.0**-24  # where the one of float64 is 2^-53
+SLOW = dm.BLT(LONG, [0.999], [0.01])  # its single buffer accumulates rounding errors of many steps
+UNIT = 2.0**-24  # the unit of float64 is 2^-53
 
 
 def conspiring(kind):
-    """Arithmetic whose every result is off by the whole unit: always upward, downward, or as a coin says."""
+    """Arithmetic in which every result is off by a full unit: always up, always down, or at random."""
     rng = np.random.default_rng(3)
     signs = {
         "up": np.ones,
@@ -300,14 +300,14 @@ def by_hand(strategy, mode, fl):
 
 @pytest.mark.parametrize("kind", ["up", "down", "coin"])
 @pytest.mark.parametrize(("strategy", "mode"), list(modes([*TOEPLITZ, *OTHERS, SLOW])), ids=str)
-def test_the_bound_holds_where_roundings_conspire(strategy, mode, kind):
-    """|F| of the proof in an arithmetic of 24 bits that errs as much as it can: below the bound."""
+def test_the_bound_holds_for_the_worst_rounding(strategy, mode, kind):
+    """|F| of the proof in 24-bit arithmetic with the largest possible errors: below the bound."""
     bound = correlate(strategy, mode)[1].error * (UNIT / 2.0**-53)
     matrix = by_hand(strategy, mode, conspiring(kind))
     product = strategy.to_dense() @ matrix
     found = np.linalg.norm(product - np.eye(strategy.n), 2)
     assert found <= 1.01 * bound
-    assert 1.0 - np.linalg.svd(product, compute_uv=False).min() <= found * 1.01  # what the noise may lose
+    assert 1.0 - np.linalg.svd(product, compute_uv=False).min() <= found * 1.01  # the largest loss of noise
     assert kind != "down" or found > 1e-3 * bound
 
 
@@ -328,11 +328,11 @@ def test_the_noise_is_enlarged_by_the_bound(monkeypatch):
     assert first == pytest.approx(1.0 + 2.0 * error, rel=1e-15)
 
 
-# ---- nothing is rounded before the noise is in it
+# ---- no rounding before the noise is added
 
 
-def test_the_sum_enters_as_it_is():
-    """A float64 sum that float32 cannot hold, and noise: one rounding, of the result."""
+def test_the_sum_is_not_rounded_before_the_noise():
+    """A float64 sum that float32 cannot represent, and noise: only the result is rounded, once."""
     cal = dm.calibrate_sigma(dm.LambdaCGD(3, 0.9), 8.0, 1e-5)
     values = torch.linspace(0.01, 0.02, 500, dtype=torch.float64) / 3.0
     param = torch.nn.Parameter(torch.zeros(500))

@@ -1,4 +1,4 @@
-"""The bounds behind the noise against exact residuals, and keys and weights at their edges."""
+"""The error bounds of the noise compared with exact residuals, and keys and weights at their limits."""
 
 import types
 from fractions import Fraction
@@ -25,7 +25,7 @@ def exact_residual(coefs, inverse):
 
 
 def blt(n, off):
-    """C of a BLT as its buffers form it, and its inverse with every other entry off, relative."""
+    """C of a BLT as its buffers compute it, and its inverse with every other entry off, relative."""
     decays, weights = np.array([0.9, 0.5]), np.array([0.3, 0.2])
     coefs = np.array([1.0, *(float(weights @ decays**t) for t in range(n - 1))])
     inverse = series_inverse(coefs, n) * (1.0 + off * (np.arange(n) % 2))
@@ -43,7 +43,7 @@ def test_residuals_are_not_below_the_exact_ones(monkeypatch, off, route):
     bound = noise_error._residual(factors)
     coefs = [Fraction(float(x)) for x in factors.coefs]
     if route == "exponentials":
-        # What the buffers form has no rounding of its powers.
+        # The buffers compute powers without rounding.
         decays, weights = ([Fraction(float(x)) for x in part] for part in factors.exponentials)
         powers = [sum(w * d**t for d, w in zip(decays, weights, strict=True)) for t in range(47)]
         coefs = [Fraction(1), *powers]
@@ -72,7 +72,7 @@ def test_a_bound_is_above_one_rounding_of_every_weight(route):
     assert np.linalg.norm(matrix @ moved, 2) <= bound <= 1e-10
 
 
-# ---- the bounds as the docstrings have them, with dense matrices and units large enough to be seen
+# ---- the bounds as in the docstrings, with dense matrices and units large enough to be visible
 
 UNIT, WIDE, SLACK, FACTORS = 2.0**-11, 2.0**-13, 1.0 + 1e-6, 8
 
@@ -93,18 +93,18 @@ def lower(coefs):
 
 
 def product_norm(matrix, inverse):
-    """At least the spectral norm of |C| |C^-1|: the root of its largest row and column sums."""
+    """Upper bound on the spectral norm of |C| |C^-1|: the root of its largest row and column sums."""
     both = np.abs(matrix) @ np.abs(inverse)
     return np.sqrt(both.sum(axis=0).max() * both.sum(axis=1).max())
 
 
 def remembered(decays, n):
-    """Over how many steps a buffer carries its roundings: all, or as many as its decay lets through."""
+    """Number of steps over which a buffer keeps rounding errors: all, or fewer due to its decay."""
     return [n if 1.0 / (1.0 - decay) > n else 1.0 / (1.0 - decay) for decay in decays]
 
 
 def responses(decays, inverse):
-    """The sum of moduli of what one buffer holds of a unit impulse: b_t = d b_(t-1) + y_(t-1)."""
+    """The sum of moduli of one buffer after a unit impulse: b_t = d b_(t-1) + y_(t-1)."""
     n = len(inverse)
     return [
         sum(abs(sum(decay ** (t - 1 - s) * inverse[s] for s in range(t))) for t in range(n))
@@ -150,7 +150,7 @@ def test_errors_of_products_through_filters_are_those_of_their_steps(n):
     product, own = noise_error._exponentials_product(inverse, decays, weights)
     exact = np.array([1.0, *(float(weights @ decays**t) for t in range(n - 1))])
     assert product.astype(float) == pytest.approx(lower(exact) @ inverse, abs=1e-15)
-    # Each buffer rounds twice a step and remembers that; then it is weighted and added.
+    # Each buffer rounds twice per step and accumulates the errors; then it is weighted and added.
     expected = sum(
         abs(weight) * response * (2 * memory + 2 + 2)
         for weight, response, memory in zip(
@@ -172,7 +172,7 @@ def test_buffers_carry_their_roundings_as_long_as_they_remember(visible, monkeyp
     for weight, response, memory in zip(
         weights, responses(decays, inverse), remembered(decays, n), strict=True
     ):
-        # 2 roundings a step, of which the buffer has a sum; relative to what it holds with them.
+        # 2 roundings per step, accumulated in the buffer; relative to its contents including them.
         carried = 2 * gamma(2) * memory
         total += weight * response * (row + carried) / (1 - carried)
     assert noise_error.exponentials_error(factors) == pytest.approx(total * SLACK / (1 - 1e-7), rel=1e-12)
@@ -205,7 +205,7 @@ def test_dense_bounds_are_those_of_row_and_column_sums(given):
     rng = np.random.default_rng(3)
     n = 7
     matrix = np.tril(rng.standard_normal((n, n))) + 3.0 * np.eye(n)
-    # An inverse that is off, so that there is a residual to be seen.
+    # An inexact inverse, so that the residual is visible.
     inverse = np.tril(np.linalg.inv(matrix) * (1.0 + 1e-7 * rng.standard_normal((n, n))))
     strategy = types.SimpleNamespace(
         n=n, factored=None, to_dense=lambda: matrix, solve=lambda x: None if given else inverse @ x
@@ -224,7 +224,7 @@ def test_dense_bounds_are_those_of_row_and_column_sums(given):
     assert found == pytest.approx(expected, rel=1e-12)
 
 
-def test_dense_residuals_that_are_seen_are_counted():
+def test_visible_dense_residuals_are_counted():
     matrix = np.tril(np.random.default_rng(3).standard_normal((7, 7))) + 3.0 * np.eye(7)
     inverse = np.linalg.inv(matrix)
     inverse[3, 1] += 0.25

@@ -1,4 +1,4 @@
-"""Sums with their noise on a lattice: what is released, how far it is from exact, and what is refused."""
+"""Noisy sums on a lattice: the released values, their distance from exact ones, and refusals."""
 
 import math
 from fractions import Fraction
@@ -50,8 +50,8 @@ def test_noise_without_a_step_is_refused(stddev):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_sum_goes_to_the_nearest_multiple(dtype):
-    """In rational numbers; of large sums too, beside which the noise is lost in float64."""
+def test_a_sum_is_rounded_to_the_nearest_multiple(dtype):
+    """In rational numbers; also for large sums, relative to which the noise vanishes in float64."""
     rng = np.random.default_rng(2)
     given = np.concatenate([rng.normal(0.0, scale, 50) for scale in (1e-9, 1.0, 1e4, 1e12)])
     total = torch.tensor(given).to(dtype)
@@ -65,14 +65,14 @@ def test_a_sum_goes_to_the_nearest_multiple(dtype):
 
 
 def test_zero_has_one_sign():
-    """Two zeros would tell on which side of it the sum with its noise was."""
+    """The sign of zero would reveal on which side of zero the noisy sum was."""
     total, noise = torch.tensor([-0.1, 0.1, -0.0, 0.0, -1.1]), torch.tensor([0.05, -0.2, -0.01, 0.01, 1.0])
     add_on_lattice(total, noise.double(), 1.0)
     assert torch.signbit(total).tolist() == [False] * 4 + [False]
     assert total.tolist() == [0.0] * 5
 
 
-# ---- one value, from words to what is released
+# ---- one value, from words to the release
 
 
 def moved_most(total, words, scale, *, coarse=False):
@@ -111,12 +111,12 @@ def words_of(count):
 
 @pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("total", [0.0, 12345.6789, -1e9])
-def test_what_is_released_is_within_the_proved_distance(count, total):
+def test_releases_are_within_the_proved_distance(count, total):
     assert moved_most(total, words_of(count), 1.2345) <= DRAWN.move
 
 
 def test_numbers_of_float32_are_farther():
-    """For a sum with which the two numbers lie on different sides of what divides two multiples."""
+    """For a sum with which the two numbers lie on different sides of the midpoint of two multiples."""
     words = words_of(400)
     numbers = np.empty(2 * len(words))
     PairMaker(len(words)).make(words, numbers)
@@ -162,7 +162,7 @@ def test_every_mode_of_independent_noise_is_the_same():
     assert stream_of(dm.Identity(N), mode=NoiseMode.RECURSION).generator == "aes-128-ctr, lattice"
 
 
-def test_a_run_goes_on_bit_for_bit():
+def test_a_run_resumes_bit_for_bit():
     first = stream_of(dm.Identity(N))
     first.add_step(sums_of(0))
     state = first.state_dict()
@@ -188,7 +188,7 @@ def test_correlated_noise_is_refused_by_name():
             stream_of(strategy)
 
 
-def test_a_row_by_itself_is_refused():
+def test_a_row_without_a_sum_is_refused():
     with pytest.raises(dm.UnsupportedCombinationError, match=r"add_step\(sums\)"):
         stream_of(dm.Identity(N)).step()
 
@@ -242,7 +242,7 @@ def test_the_count_of_an_adaptive_clip_is_on_its_lattice():
     assert len(set(seen)) > 1
 
 
-def test_a_private_run_says_so_in_its_record():
+def test_a_private_run_names_the_lattice_in_its_record():
     torch.manual_seed(0)
     model = nn.Linear(1, 2)
     claim = dm.calibrate_sigma(dm.Identity(3), 8.0, 1e-5, participation=dm.Poisson(0.25))

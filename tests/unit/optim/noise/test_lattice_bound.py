@@ -1,4 +1,4 @@
-"""The bound on roundings against pairs of few bits, of which every one is counted, and its composition."""
+"""The rounding bound compared with a full enumeration of pairs of few bits, and its composition."""
 
 import math
 
@@ -58,18 +58,18 @@ def test_pairs_of_few_bits_are_as_close_as_proved(radius, angle, error, step):
         drawn, ideal = counted(pair, step, rests)
         assert excess(drawn, ideal, eps) <= delta
         assert excess(ideal, drawn, eps) <= delta
-        # No empty statement, though most of what single rays lose is made up for by others.
+        # Not vacuous, though most of the loss of single rays is compensated by others.
         assert excess(ideal, drawn, eps) > delta / 1000.0
 
 
-def test_a_radius_of_fewer_bits_than_stated_is_found():
+def test_a_radius_of_too_few_bits_is_detected():
     eps, delta = Pair(16, 13, 0.0, 0.0, 0.25, 0.25).closeness()
     drawn, ideal = counted(Pair(6, 13, 0.0, 0.0, 0.25, 0.25), 0.25, (0.0, 0.0))
     assert excess(drawn, ideal, eps) > delta
 
 
 def lost(pair, angle, rests):
-    """The probability, on one ray, that a cell's centre lies in another box than the point itself."""
+    """The probability, on one ray, that the center of a cell is in another box than the point itself."""
     cells = 2**pair.radius_bits
     centres = np.sqrt(-2.0 * np.log((np.arange(cells) + 0.5) / cells))
     cuts = [np.arange(1, cells) / cells]
@@ -92,7 +92,7 @@ def lost(pair, angle, rests):
 
 
 def test_no_ray_loses_more_than_proved():
-    """Of which the bound takes twice the lines, and twice the boxes, as their sides move."""
+    """The bound uses twice the lines, and twice the boxes, as their sides move."""
     pair = Pair(10, 40, 0.0, 0.0, 0.25, 0.25)
     _, delta = pair.closeness()
     rays = [lost(pair, angle, (0.2, -0.4)) for angle in np.linspace(0.01, 1.56, 40)]
@@ -101,7 +101,7 @@ def test_no_ray_loses_more_than_proved():
 
 
 def grown(pair, corner, step):
-    """ln of what a box of the plane gains where its sides move, with 60 digits."""
+    """ln of the gain of a box of the plane if its sides move, with 60 digits."""
     with mp.workdps(60):
         move, logs = mp.mpf(pair.move), []
         for start in corner:
@@ -120,8 +120,8 @@ def test_boxes_that_grow_gain_no_more_than_stated():
     assert 0.3 * eps < worst < eps
 
 
-def test_numbers_that_move_too_far_have_no_bound():
-    with pytest.raises(dm.InvalidParameterError, match="twice what numbers may move"):
+def test_numbers_with_too_large_errors_have_no_bound():
+    with pytest.raises(dm.InvalidParameterError, match="twice the largest error"):
         Pair(10, 3, 0.0, 0.0, 0.25, 0.5).closeness()
 
 
@@ -132,7 +132,7 @@ def test_numbers_that_move_too_far_have_no_bound():
     ("eps", "delta", "count", "failure"), [(0.1, 1e-4, 200, 1e-3), (0.01, 0.0, 5000, 1e-6)]
 )
 def test_composition_against_the_worst_pair_of_laws(monkeypatch, eps, delta, count, failure):
-    """Randomised response, with delta put where one law alone is: none is farther apart (Kairouz 2015)."""
+    """Randomized response, with delta where one distribution has no mass: the worst case (Kairouz 2015)."""
 
     class Given(Pair):
         def closeness(self):
@@ -147,11 +147,11 @@ def test_composition_against_the_worst_pair_of_laws(monkeypatch, eps, delta, cou
     assert loss.delta == pytest.approx(count * delta + failure)
     assert (
         alone + (1.0 - alone) * excess(one, other, loss.eps / 4.0) > loss.delta
-    )  # not far from what is needed
+    )  # close to the required value
 
 
-def test_the_loss_of_a_claim_is_that_of_the_worst_case():
-    """An event that has no probability in the run of the neighbour with drawn numbers."""
+def test_the_loss_of_a_claim_equals_the_worst_case():
+    """An event of probability zero in the neighbour's run with drawn numbers."""
     eps, delta, moved = 1.5, 1e-3, 2e-3
     neighbour = moved  # of the event, with real Gaussians
     ideal = math.exp(eps) * neighbour + delta

@@ -57,7 +57,7 @@ def test_entropy_of_the_operating_system_differs_every_time():
     assert max(word for key in keys for word in key) > 2**60
 
 
-def test_seeds_repeat_and_generators_move_on():
+def test_seeds_repeat_and_generators_advance():
     assert noise_key(7) == noise_key(np.int64(7)) != noise_key(8)
     assert noise_key(2**200) != noise_key(2**200 + 1)
     numpy_keys = [noise_key(rng) for rng in [np.random.default_rng(3)] * 2]
@@ -98,7 +98,7 @@ def test_a_counter_names_its_block(step, parameter, shard, chunk):
 
 @pytest.mark.slow
 def test_counters_of_a_million_steps_are_distinct():
-    """As numbers they grow with (step, parameter, shard, chunk): no two are alike, and 2^64 lie between."""
+    """As numbers they increase with (step, parameter, shard, chunk), are distinct and at least 2^64 apart."""
     source = HostNormals((1, 2))
     last = -1
     for step in range(10**6):
@@ -115,7 +115,7 @@ def test_counters_that_do_not_fit_are_refused(index):
         HostNormals((1, 2)).counter(*index)
 
 
-def test_draws_are_those_of_numpy():
+def test_numbers_equal_those_of_numpy():
     key = (2**64 - 1, 12345)
     source = HostNormals(key)
     for dtype, order in ((torch.float32, 1), (torch.float64, -1)):
@@ -129,7 +129,7 @@ def test_draws_are_those_of_numpy():
             assert np.array_equal(out.numpy(), expected)
 
 
-def test_samples_of_many_blocks_share_nothing():
+def test_samples_of_many_blocks_are_distinct():
     """Trap: hashed seeds of 32 bits let two of 60,000 steps draw identical noise."""
     source = HostNormals((1, 2))
     out = torch.empty(2, dtype=torch.float64)
@@ -141,7 +141,7 @@ def test_samples_of_many_blocks_share_nothing():
 
 
 def test_other_devices_get_the_same_numbers(monkeypatch):
-    """A device that numpy cannot write to is filled by a copy."""
+    """A device that numpy cannot write to is filled by copying."""
 
     class Elsewhere:
         device, shape, dtype = torch.device("meta"), torch.Size([5]), torch.float32
@@ -155,7 +155,7 @@ def test_other_devices_get_the_same_numbers(monkeypatch):
     assert torch.equal(there.values, here)
 
 
-def test_fingerprints_tell_keys_apart():
+def test_fingerprints_distinguish_keys():
     assert HostNormals((1, 2)).fingerprint() == HostNormals((1, 2)).fingerprint()
     assert HostNormals((1, 2)).fingerprint() != HostNormals((1, 3)).fingerprint()
 
@@ -168,7 +168,7 @@ SIZES = (3, 2**24, 2**24 + 1, 0, 5 * 10**7)
 def test_cuda_offsets_never_meet(fake_cuda):
     n, shards = 10**6, 8
     source = CudaNormals((7, 8), fake_cuda, sizes=SIZES, n=n, shards=shards)
-    # All 128 bits of the key count: those of one torch generator have the first word in common.
+    # All 128 bits of the key matter: keys of one torch generator share the first word.
     assert fake_cuda.seed == int.from_bytes(hashlib.sha256(struct.pack("<QQ", 7, 8)).digest()[:8], "little")
     rng = np.random.default_rng(0)
     steps = [*range(50), *rng.integers(0, n, 2000).tolist(), n - 1]
@@ -206,7 +206,7 @@ def test_cuda_draws_are_a_function_of_their_position(fake_cuda):
 
 
 @pytest.mark.parametrize("step", [0, 100_000])
-def test_cuda_checks_what_a_draw_used(monkeypatch, step):
+def test_cuda_checks_the_offsets_of_a_draw(monkeypatch, step):
     monkeypatch.setattr(generators, "fill_words", fake_words)
     source = CudaNormals((7, 8), FakeCuda(step), sizes=(100,), n=5, shards=1)
     with pytest.raises(dm.NumericalError, match="offsets of the generator"):
@@ -219,7 +219,7 @@ def test_cuda_refuses_more_than_63_bits(fake_cuda):
 
 
 @pytest.mark.parametrize(("step", "accepted"), [(8, True), (12, False)])
-def test_cuda_may_use_all_that_is_reserved_and_no_more(monkeypatch, step, accepted):
+def test_cuda_may_use_all_reserved_offsets_and_no_more(monkeypatch, step, accepted):
     monkeypatch.setattr(generators, "fill_words", fake_words)
     source = CudaNormals((7, 8), FakeCuda(step), sizes=(100,), n=5, shards=1)
     assert source.reserved(100) == 8
@@ -269,7 +269,7 @@ def test_cuda_numbers_are_the_pairs_of_its_words(fake_cuda, size, dtype):
 
 
 def test_the_numbers_of_a_gpu_do_not_end_at_6_76():
-    """torch's `normal_` on CUDA takes u >= 2^-33, beyond which nothing is drawn; here u begins at 2^-81."""
+    """torch's `normal_` on CUDA uses u >= 2^-33, which limits the tail; here u begins at 2^-81."""
     assert math.sqrt(2.0 * 33 * math.log(2.0)) == pytest.approx(6.76, abs=0.01)
     words = torch.tensor([[0, 0], [0, -(2**63)], [2**30, 0]])
     numbers = torch_pairs(words)[:, 0]

@@ -1,4 +1,4 @@
-"""What several processes do differently, with the other ones simulated; tests/distributed has real ones."""
+"""Behavior of several processes, with the others simulated; tests/distributed has real ones."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ N = 4
 
 
 class World:
-    """torch.distributed as rank `rank` of two sees it, where the other one says and sends `other`."""
+    """torch.distributed as seen by rank `rank` of two, if the other one says and sends `other`."""
 
     def __init__(self, rank, other=None):
         self.rank, self.other, self.sums = rank, other, []
@@ -39,7 +39,7 @@ class World:
     def all_reduce(self, tensor, group, async_op):
         if tensor.is_floating_point():  # counts of examples are added up too
             self.sums.append(tensor.clone())
-        tensor.mul_(2)  # the other one has the same
+        tensor.mul_(2)  # the other process has the same values
         return self
 
     def wait(self):
@@ -65,7 +65,7 @@ def test_one_process_needs_no_agreement():
 
 
 @pytest.mark.parametrize(("rank", "expected"), [(0, (1, 2)), (1, (3, 4))])
-def test_the_key_is_that_of_the_first(monkeypatch, rank, expected):
+def test_the_key_comes_from_rank_zero(monkeypatch, rank, expected):
     monkeypatch.setattr(agreement, "dist", World(rank, (3, 4)))
     assert agreement.shared_key((1, 2), None) == expected
     assert agreement.is_first(None) == (rank == 0)
@@ -77,11 +77,11 @@ def test_claims_must_agree(monkeypatch):
     monkeypatch.setattr(agreement, "dist", World(0, "f" * 64))
     with pytest.raises(dm.exceptions.CertificateError, match="processes disagree on anything") as raised:
         agreement.check_agreement("anything", {"a": 1}, None)
-    assert "f" * 64 not in f"{raised.value} {vars(raised.value)}"  # it may follow from a key, or from data
+    assert "f" * 64 not in f"{raised.value} {vars(raised.value)}"  # it may depend on a key, or on data
 
 
-def test_processes_that_are_out_of_step_show_no_keys(monkeypatch):
-    """One is at the key, the other at the claim: what was sent is a key, and stays where it is."""
+def test_processes_out_of_step_reveal_no_keys(monkeypatch):
+    """One process sends the key, the other the claim: the key must not be revealed."""
 
     class OutOfStep(World):
         def all_gather_object(self, found, mine, group):

@@ -1,4 +1,4 @@
-"""Noise from AES in counter mode: known answers, states that say so, and steps that are taken again."""
+"""Noise from AES in counter mode: known answers, states that name it, and repeated steps."""
 
 import math
 import os
@@ -21,7 +21,7 @@ from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals, se
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
 EDGES = [0, 1, 2**52, 2**53 + 1, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 3 * 2**62, 2**64 - 2**11, 2**64 - 1]
-EDGES += [math.isqrt(2**127) + shift for shift in (-4096, 0, 1, 2048)]  # where mantissas begin again
+EDGES += [math.isqrt(2**127) + shift for shift in (-4096, 0, 1, 2048)]  # where mantissas wrap around
 
 
 def exact(first, second):
@@ -73,7 +73,7 @@ def test_torch_makes_the_same_pairs():
     np.testing.assert_allclose(found.ravel(), made(words), rtol=0.0, atol=1e-13)
 
 
-def test_a_wrong_coefficient_is_seen(monkeypatch):
+def test_a_wrong_coefficient_is_detected(monkeypatch):
     from dpmech.optim.noise import normals as box_muller
 
     monkeypatch.setattr(box_muller, "_SIN", [*box_muller._SIN[:-1], -1.0 / 6.0 + 1e-14])
@@ -88,8 +88,8 @@ def test_the_tail_reaches_beyond_ten_and_a_half():
     assert values[4] == pytest.approx(2.0**-40, rel=1e-9)  # 1 - u = 2^-81, with all its bits
 
 
-def test_a_radius_without_the_low_bits_is_seen(monkeypatch):
-    """As if u ended at 2^-65: numbers of the deep tail differ by far more than roundings."""
+def test_a_radius_without_the_low_bits_is_detected(monkeypatch):
+    """As if u ended at 2^-65: numbers of the deep tail differ by far more than rounding errors."""
     from dpmech.optim.noise import normals as box_muller
 
     tail = np.array([[word, 3 * 2**61 + 77 * word] for word in range(1, 40)], dtype=np.uint64)
@@ -98,8 +98,8 @@ def test_a_radius_without_the_low_bits_is_seen(monkeypatch):
     assert worst_error(tail) > 2.0**-20
 
 
-def test_numbers_are_made_of_the_blocks_of_the_cipher():
-    """The words come from AES by itself, block by block, at the documented counters."""
+def test_numbers_come_from_the_blocks_of_the_cipher():
+    """The words come from plain AES, block by block, at the documented counters."""
     step, parameter, shard, chunk = 70_000, 300, 2, 5
     head = step.to_bytes(4, "big") + parameter.to_bytes(3, "big") + shard.to_bytes(3, "big")
     head += chunk.to_bytes(4, "big")
@@ -114,7 +114,7 @@ def test_numbers_are_made_of_the_blocks_of_the_cipher():
 
 
 def test_bits_are_the_same_everywhere():
-    """Known answers: only operations that IEEE 754 rounds in one way were used."""
+    """Known answers: only operations with unique IEEE 754 rounding were used."""
     out = torch.empty(4, dtype=torch.float64)
     SecureNormals(KEY).fill(out, 1, 2, 3, 4)
     assert [x.hex() for x in out.tolist()] == KNOWN
@@ -124,7 +124,7 @@ KNOWN = ["0x1.2b029dc26abbap-3", "0x1.0ca3974bde9a9p-4", "0x1.256d78a1516a2p+0",
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 2**14, 2**14 + 1, 2**15 - 1])
-def test_a_value_does_not_depend_on_how_many_are_drawn(size):
+def test_a_value_does_not_depend_on_the_number_of_values(size):
     whole, part = torch.empty(2**15, dtype=torch.float64), torch.empty(size, dtype=torch.float64)
     source = SecureNormals(KEY)
     source.fill(whole, 3, 1, 0, 2)
@@ -185,7 +185,7 @@ every_source = pytest.mark.parametrize("source", SOURCES)
 
 
 def stream_of(strategy, mode=None, generator="secure", dtype=torch.float32, source="aes-128-ctr, ziggurat"):
-    """A stream; with `source` "aes-128-ctr" one as earlier releases made them."""
+    """A stream; with `source` "aes-128-ctr" as in earlier releases."""
     cal = dm.calibrate_sigma(strategy, 8.0, 1e-5)
     stream = NoiseStream(cal, [torch.zeros(3, 2), torch.zeros(5, dtype=dtype)], 0.5, generator, mode=mode)
     if source != "aes-128-ctr, ziggurat":
@@ -214,7 +214,7 @@ def test_rows_are_those_of_the_noising_matrix(strategy, mode, source):
 @pytest.mark.parametrize("generator", ["secure", None])
 @every_source
 @every_case
-def test_a_stream_goes_on_bit_for_bit(strategy, mode, source, generator):
+def test_a_stream_resumes_bit_for_bit(strategy, mode, source, generator):
     first = stream_of(strategy, mode, source=source)
     for _ in range(3):
         first.step()
@@ -259,7 +259,7 @@ def test_states_of_another_generator_are_refused():
 
 @pytest.mark.parametrize("generator", ["philox", "secure", "secure-lattice", 7])
 @pytest.mark.parametrize("mode", [None, NoiseMode.BUFFER])
-def test_without_a_generator_a_stream_goes_on_with_that_of_the_state(generator, mode):
+def test_without_a_generator_a_stream_uses_that_of_the_state(generator, mode):
     strategy = dm.Identity(4) if generator == "secure-lattice" else dm.LambdaCGD(4, 0.9)
     first = stream_of(strategy, mode, generator)
 
@@ -280,7 +280,7 @@ def test_without_a_generator_a_stream_goes_on_with_that_of_the_state(generator, 
 
 
 def test_numbers_of_an_accelerator_are_philox_unless_the_cipher_is_named():
-    """The cipher's are made on the CPU: an accelerator would wait for them."""
+    """Those of the cipher are computed on the CPU: an accelerator would wait for them."""
     cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
     assert source_of(None, [cpu, cpu])[0] == "aes-128-ctr, ziggurat"
     assert source_of(None, [cpu, cuda])[0] == source_of(None, [torch.device("mps")])[0] == "philox"
@@ -290,7 +290,7 @@ def test_numbers_of_an_accelerator_are_philox_unless_the_cipher_is_named():
 
 
 class World:
-    """torch.distributed as rank 1 of two sees it, where the first has the key (3, 4) and says the same."""
+    """torch.distributed as rank 1 of two, if the first has the key (3, 4) and says the same."""
 
     def is_available(self):
         return True
@@ -328,7 +328,7 @@ def test_it_needs_cryptography_at_once(monkeypatch):
         stream_of(dm.Identity(3))
 
 
-def test_threads_draw_the_same(monkeypatch):
+def test_threads_give_the_same_numbers(monkeypatch):
     from dpmech.optim.noise import stream as chunks
 
     cal = dm.calibrate_sigma(dm.Identity(1), 8.0, 1e-5)
@@ -343,14 +343,14 @@ def test_threads_draw_the_same(monkeypatch):
 
 
 def test_a_killed_process_is_continued(tmp_path):
-    """A process draws rows and saves its state after each, until SIGKILL; another one repeats and ends it."""
+    """A process uses rows and saves its state after each, until SIGKILL; another one repeats and ends it."""
     first = stream_of(dm.LambdaCGD(6, 0.9))
     start = first.state_dict()
     whole = drawn(first)
     first.close()
     reading, writing = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests may be alive
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests may still run
         child = os.fork()
     if child == 0:
         try:

@@ -26,7 +26,7 @@ def optimizer(generator=7):
 
 
 def run(generator=7):
-    """Model, optimizer and loader of a run in which the model and the loader belong to the optimizer."""
+    """Model, optimizer and loader of a run whose model and loader belong to the optimizer."""
     model = torch.nn.Linear(2, 1)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     data = TensorDataset(torch.randn(6, 2), torch.randn(6, 1))
@@ -72,7 +72,7 @@ def test_a_private_model_takes_no_copy_of_its_optimizer_along():
     assert private.steps_left == 6
 
 
-def test_what_torch_does_with_an_optimizer_still_works(tmp_path):
+def test_torch_operations_on_an_optimizer_still_work(tmp_path):
     one = optimizer()
     scheduler = torch.optim.lr_scheduler.StepLR(one, step_size=1)
     one.step()
@@ -108,7 +108,7 @@ def test_workers_of_a_loader_need_no_copy_of_it():
 
 
 def in_child(work):
-    """What `work` said in a forked process: the text of its error, or that it went through."""
+    """The outcome of `work` in a forked process: the text of its error, or that it succeeded."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -139,8 +139,8 @@ def test_a_forked_process_cannot_go_on_with_the_noise():
         text = in_child(work)
         assert text.startswith("UnsupportedCombinationError"), text
         assert f"a NoiseStream of process {os.getpid()} is used in process" in text
-    assert in_child(one.state_dict) == "went through"  # a checkpoint written aside releases nothing
-    assert in_child(lambda: stream(7).step()) == "went through"  # each process of a group has its own
+    assert in_child(one.state_dict) == "went through"  # saving a checkpoint releases nothing
+    assert in_child(lambda: stream(7).step()) == "went through"  # each process of a group has its key
     one.step()
     whole.step()
     assert (one.steps_taken, whole.steps_left) == (1, 5)
@@ -174,7 +174,7 @@ def test_a_seed_is_free_once_its_stream_is_closed():
     with pytest.raises(dm.UnsupportedCombinationError, match="closed"):
         one.load_state_dict(state)
     assert one.state_dict()["step"] == 1
-    one.close()  # once more changes nothing: the key is the other one's
+    one.close()  # a second close has no effect: the key belongs to the other stream
     with pytest.raises(dm.UnsupportedCombinationError, match=SAME):
         stream()
     private = optimizer(8)
@@ -185,19 +185,19 @@ def test_a_seed_is_free_once_its_stream_is_closed():
     assert two.steps_left == 6
 
 
-def test_a_saved_state_goes_on_in_one_stream_only():
+def test_a_saved_state_resumes_in_one_stream_only():
     one = stream()
     one.step()
     state = one.state_dict()
     two = stream(8)
     with pytest.raises(dm.UnsupportedCombinationError, match=SAME):
         two.load_state_dict(state)
-    assert two.state_dict()["key"] != state["key"]  # a refusal leaves it as it was
+    assert two.state_dict()["key"] != state["key"]  # a refusal leaves it unchanged
     expected = one.step()
     del one
     two.load_state_dict(state)
     assert torch.equal(two.step()[0], expected[0])
-    three = stream(8)  # the seed that the second one gave up
+    three = stream(8)  # the seed that the second stream released
     with pytest.raises(dm.UnsupportedCombinationError, match=SAME):
         three.load_state_dict(state)
 
@@ -212,7 +212,7 @@ def test_a_refused_state_keeps_the_key():
     assert stream(8).steps_left == 6
 
 
-def test_what_only_a_cycle_keeps_alive_is_gone():
+def test_streams_in_reference_cycles_release_their_keys():
     gc.disable()
     try:
         one = optimizer()
@@ -245,7 +245,7 @@ def test_two_threads_cannot_take_one_seed():
     assert (len(made), len(refused)) == (1, 7)
 
 
-# ---- states of before
+# ---- older states
 
 
 def test_a_state_of_rows_in_float32_is_refused():

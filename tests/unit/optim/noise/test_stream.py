@@ -47,7 +47,7 @@ every_case = pytest.mark.parametrize(
     ("strategy", "mode"), CASES, ids=lambda value: getattr(value, "name", repr(value))
 )
 
-# What runs on every device runs on a GPU too where there is one.
+# Tests for all devices also run on a GPU if there is one.
 every_device = pytest.mark.parametrize("device", ["cpu", *["cuda"] * torch.cuda.is_available()])
 
 
@@ -56,7 +56,7 @@ def calibration(strategy, eps=8.0):
 
 
 def independent_rows(key, n, parameter, size, dtype):
-    """Z of one parameter, straight from numpy's Philox at the documented counters."""
+    """Z of one parameter, directly from numpy's Philox at the documented counters."""
     rows = []
     for step in range(n):
         chunks = []
@@ -71,7 +71,7 @@ def independent_rows(key, n, parameter, size, dtype):
 
 
 def all_rows(stream):
-    """Everything a stream draws, one (n, size) array a parameter."""
+    """All rows of a stream, one (n, size) array per parameter."""
     steps = [stream.step() for _ in range(stream.steps_left)]
     return [np.array([row[i].double().cpu().numpy().ravel() for row in steps]) for i in range(len(steps[0]))]
 
@@ -92,15 +92,15 @@ def test_rows_are_those_of_the_noising_matrix(strategy, mode):
     assert drawn[2].shape == (strategy.n, 0)
 
 
-def test_a_seed_gives_the_same_numbers_whatever_the_size_of_a_parameter():
-    # Chunks of 2^15 values, each with counters of its own: saved runs rest on it.
+def test_a_seed_gives_the_same_numbers_for_any_parameter_size():
+    # Chunks of 2^15 values, each with separate counters: saved runs depend on it.
     cal = calibration(dm.Identity(1))
     stream = NoiseStream(cal, [torch.zeros(2**15 + 3)], 0.5, 11)
     z = independent_rows(stream.state_dict()["key"], 1, 0, 2**15 + 3, np.float32)
     assert all_rows(stream)[0] == pytest.approx(z * cal.sigma * 0.5, rel=1e-12)
 
 
-def test_offsets_of_a_gpu_are_laid_out_for_whole_parameters_and_all_shards(monkeypatch):
+def test_gpu_offsets_cover_full_parameters_and_all_shards(monkeypatch):
     made = []
     stream = NoiseStream(calibration(dm.Identity(N)), [torch.zeros(2, 3), torch.zeros(5)], 1.0, 11)
     slots = stream._slots
@@ -114,7 +114,7 @@ def test_offsets_of_a_gpu_are_laid_out_for_whole_parameters_and_all_shards(monke
 
 @every_device
 @every_case
-def test_every_mode_draws_the_same_rows(strategy, mode, device):
+def test_every_mode_gives_the_same_rows(strategy, mode, device):
     params = [torch.zeros(40, 1000, device=device)]
     drawn = [
         all_rows(NoiseStream(calibration(strategy), params, generator=3, mode=other))[0]
@@ -160,7 +160,7 @@ def test_regenerating_allocates_chunks_only():
         stream.add_step(sums)
     sizes = [event.self_cpu_memory_usage for event in profile.events()]
     assert 0 < max(sizes) <= 8 * ZigguratNormals.chunk
-    assert abs(sum(sizes)) <= 16 * ZigguratNormals.chunk  # what stays is at most the last two chunks
+    assert abs(sum(sizes)) <= 16 * ZigguratNormals.chunk  # at most the last two chunks remain
 
 
 def test_cuda_parameters_get_the_cuda_generator(monkeypatch):
@@ -186,11 +186,11 @@ def test_lambda_zero_is_the_identity():
         all_rows(NoiseStream(calibration(strategy), [torch.zeros(50)], generator=5))[0]
         for strategy in (dm.LambdaCGD(20, 0.0), dm.Identity(20))
     ]
-    # Each is enlarged by its own bound on roundings.
+    # Each is enlarged by its bound on rounding errors.
     np.testing.assert_allclose(*drawn, rtol=1e-13)
 
 
-def test_rows_are_float64_whatever_the_parameters():
+def test_rows_are_float64_for_any_parameters():
     params = [
         torch.zeros(2, dtype=kind) for kind in (torch.bfloat16, torch.float16, torch.float32, torch.float64)
     ]
@@ -207,7 +207,7 @@ def test_parameters_and_runs_do_not_share_noise():
     assert np.unique(drawn).size > 0.99 * drawn.size
 
 
-def test_adding_is_the_same_as_returning_and_threads_change_nothing():
+def test_adding_equals_returning_for_any_number_of_threads():
     cal, sizes = calibration(dm.LambdaCGD(3, 0.5)), [(300, 1001), (7,)]
     params = [torch.zeros(size) for size in sizes]
     before = torch.get_num_threads()
@@ -413,7 +413,7 @@ def test_a_state_of_other_numbers_is_refused():
     fresh = started(generator=2)
     with pytest.raises(dm.exceptions.CertificateError, match="draw other numbers"):
         fresh.load_state_dict(state | {"fingerprints": ["0" * 64]})
-    assert fresh.state_dict()["key"] != state["key"]  # a refused state leaves the stream as it was
+    assert fresh.state_dict()["key"] != state["key"]  # a refused state leaves the stream unchanged
 
 
 def test_a_stream_never_goes_back():
@@ -449,7 +449,7 @@ def test_malformed_states_are_refused(change):
         started().load_state_dict(None)
 
 
-def test_repr_says_what_is_assumed_and_no_secret():
+def test_repr_states_the_assumptions_and_no_secret():
     stream = started()
     text = repr(stream)
     assert "SquareRoot" in text
@@ -460,7 +460,7 @@ def test_repr_says_what_is_assumed_and_no_secret():
 
 
 def test_numbers_a_parameter_may_not_fall_below_the_certified_clip_norm():
-    """[0.1, 0.1] under a certificate of clip norm 1 added a tenth of the noise."""
+    """[0.1, 0.1] under a certificate with clip norm 1 used to add a tenth of the noise."""
     certificate = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5).certificate(clip_norm=1.0)
     params = [torch.zeros(2), torch.zeros(3)]
     for norms in ([0.1, 0.1], [1.0, 0.999], PerLayerClipping([0.1, 0.1])):
@@ -470,7 +470,7 @@ def test_numbers_a_parameter_may_not_fall_below_the_certified_clip_norm():
     NoiseStream(certificate, params, PerLayerClipping([0.6, 0.8])).close()
 
 
-def test_row_norms_of_the_noise_are_what_phi_says():
+def test_row_norms_of_the_noise_equal_phi():
     """Phi_t is the exact variance: for Z = I the rows are those of sigma clip C^-1 themselves."""
     strategy = dm.ColumnNormalized(dm.InverseSquareRoot(6, 3))
     cal = calibration(strategy)

@@ -1,4 +1,4 @@
-"""Normal numbers of the ziggurat: its layers, what a word becomes, and the law of the numbers."""
+"""Normal numbers of the ziggurat: its layers, the number of a word, and the distribution."""
 
 import math
 
@@ -26,7 +26,7 @@ def drawn(count, key=KEY, dtype=torch.float64):
 
 
 def words_of(*streams):
-    """What hands out the words of lists, and what is left of them."""
+    """Returns the words of given lists, and keeps the remaining ones."""
 
     def hand(rest):
         def take(count):
@@ -70,7 +70,7 @@ def test_a_word_is_a_place_in_a_layer(layer):
     x, _ = edges()
     inside = int(2**52 * x[layer + 1] / x[layer]) // 2
     out = np.empty(2)
-    if layer == LAYERS - 1:  # its top has no width: nothing is taken at once
+    if layer == LAYERS - 1:  # its top has zero width: no number is accepted at once
         maker._candidates(np.array([word(layer, 5)], dtype=np.uint64))
         assert maker._outside[0]
         return
@@ -95,7 +95,7 @@ def test_a_place_beyond_the_next_layer_is_taken_below_the_density_alone(layer, a
     assert out[0] == pytest.approx(expected, rel=2.0**-50)
 
 
-def test_the_tail_is_drawn_until_a_pair_is_taken():
+def test_the_tail_repeats_until_a_pair_is_accepted():
     x, _ = edges()
     number = -int(2**52 * x[1] / x[0]) - 10**12
     assert number >= -(2**52)
@@ -103,7 +103,7 @@ def test_the_tail_is_drawn_until_a_pair_is_taken():
     def logs(u):
         return -math.log(u)
 
-    refused = (2**62, 2**64 - 2**40)  # far out, and hardly any height
+    refused = (2**62, 2**64 - 2**40)  # far out, with almost zero height
     first, second = 2**60, 2**55
     out = np.empty(1)
     ZigguratMaker(4).make(*words_of([word(0, number)], [*refused, first, second]), out)
@@ -113,7 +113,7 @@ def test_the_tail_is_drawn_until_a_pair_is_taken():
     assert out[0] == pytest.approx(-(x[1] + beyond), rel=1e-14)
 
 
-def test_the_tail_ends_nowhere_near():
+def test_the_tail_extends_beyond_15_deviations():
     """u down to 2^-65, so that the largest number is beyond 15 deviations."""
     x, _ = edges()
     number = int(2**52 * x[1] / x[0]) + 10**12
@@ -126,7 +126,7 @@ def test_the_tail_ends_nowhere_near():
 # ---- the stream of numbers
 
 
-def test_numbers_are_made_of_the_blocks_of_the_cipher():
+def test_numbers_come_from_the_blocks_of_the_cipher():
     step, parameter, shard, chunk = 70_000, 300, 2, 5
     head = step.to_bytes(4, "big") + parameter.to_bytes(3, "big") + shard.to_bytes(3, "big")
     head += chunk.to_bytes(4, "big")
@@ -152,8 +152,8 @@ def test_bits_are_the_same_everywhere():
 KNOWN = {0: "-0x1.07ffa41c37782p+0", 48: "0x1.de2a174fe4d84p-3", 28532: "-0x1.5111e06882164p+2"}
 
 
-def test_exponentials_of_a_library_decide_nothing(monkeypatch):
-    """The same numbers where every height is compared without it, and where it is off in its last bits."""
+def test_library_exponentials_have_no_effect(monkeypatch):
+    """The same numbers if every height is compared without it, and if its last bits are wrong."""
     values = drawn(2**17)
     monkeypatch.setattr(ZigguratMaker, "near", 2.0)
     assert np.array_equal(drawn(2**17), values)
@@ -176,11 +176,11 @@ def test_ranges_of_chunks_do_not_meet():
         again(1)
 
 
-# ---- the law
+# ---- the distribution
 
 
 def misfit(values):
-    """p-value of the normal law: counts in 400 cells of one probability and in the tails; the tails alone."""
+    """p-value of the normal distribution: counts in 400 equal cells and in the tails; the tails alone."""
     with mp.workdps(30):
         cells = [float(mp.sqrt(2) * mp.erfinv(2 * mp.mpf(i) / 400 - 1)) for i in range(1, 400)]
     far = [3.5, 3.6541528853610088, 3.8, 4.0, 4.3]
@@ -209,9 +209,9 @@ def test_the_law_is_normal():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["no wedge", "no tail", "wrong edge", "shared bits"])
-def test_a_planted_fault_is_seen(monkeypatch, fault):
+def test_a_planted_fault_is_detected(monkeypatch, fault):
     own = ZigguratMaker._settled
-    if fault == "shared bits":  # the layer from bits that the place has too
+    if fault == "shared bits":  # the layer uses bits that the position has too
         plain = ZigguratMaker._candidates
         monkeypatch.setattr(
             ZigguratMaker,

@@ -70,7 +70,7 @@ def test_without_noise_and_floor_it_is_torchs_adam(dtype, tolerance, weight_deca
 def test_it_is_the_definition(betas, floor, subtract, low_pass, decay, decoupled, seed):
     grads = gradients(6, seed)
     rng = np.random.default_rng(seed)
-    # Below every squared gradient would never bind, above all would always: some of each.
+    # A floor below every squared gradient never applies, one above all always: include some of each.
     phis = [(10.0 ** rng.uniform(-6, 0, len(SHAPES))).tolist() for _ in range(6)]
     params = parameters(SHAPES, torch.float64)
     expected = reference(
@@ -101,7 +101,7 @@ def test_it_is_the_definition(betas, floor, subtract, low_pass, decay, decoupled
         np.testing.assert_allclose(x, y, rtol=1e-7, atol=1e-9)
 
 
-def test_the_current_phi_is_not_what_is_subtracted():
+def test_the_average_phi_is_subtracted_not_the_current_one():
     params = parameters(SHAPES, torch.float64)
     optimizer = AdamBC(params, betas=(0.9, 0.9))
     phis = [1.0, 1.81, 1.81]
@@ -124,7 +124,7 @@ def test_both_betas_zero_is_sign_descent(dtype):
     b = apply_gradients(SignSGD(theirs, lr=0.01), theirs, grads)
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
         if i == 0 and dtype == torch.float32:
-            # The square of 1e-30 underflows in float32: that coordinate stands still instead of moving by lr.
+            # The square of 1e-30 underflows in float32: that coordinate does not move.
             assert abs(x[1, 1] - y[1, 1]) == pytest.approx(0.01, rel=1e-4)
             x[1, 1] = y[1, 1]
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 if dtype == torch.float32 else 1e-15)
@@ -152,7 +152,7 @@ def test_sign_descent_with_momentum_and_decay():
     np.testing.assert_allclose(found, p, rtol=1e-13)
 
 
-def test_zero_gradients_stand_still_and_a_bound_floor_is_momentum_sgd():
+def test_zero_gradients_do_not_move_and_an_active_floor_is_momentum_sgd():
     params = parameters([(3, 3)], torch.float32)
     start = params[0].detach().clone()
     apply_gradients(
@@ -179,7 +179,7 @@ def test_subtracting_to_zero_without_floor_and_eps_is_refused():
         apply_gradients(optimizer, params, [[np.ones(3)]], [1.0])
 
 
-def test_bfloat16_parameters_lose_nothing_but_their_own_rounding():
+def test_bfloat16_parameters_lose_only_their_rounding():
     grads = gradients(1)
     grads = [[torch.tensor(g).bfloat16().double().numpy() for g in grads[0]]]
     narrow = parameters(SHAPES, torch.bfloat16)

@@ -59,7 +59,7 @@ def test_it_is_the_frobenius_optimal_shrinker(rows, columns, strength, correctio
     top = np.linalg.svd(matrix)[1]
     close = np.abs(top / edge(rows, columns, stddev) - 1).min() < 1e-9
     if close or abs(top[0] / edge(rows, columns, stddev) - threshold) < 1e-9:
-        return  # rounding decides on which side of the edge it lies
+        return  # rounding decides on which side of the edge it is
     found = denoise_matrices(
         torch.tensor(matrix), stddev, threshold=threshold, norm_correction=correction
     ).numpy()
@@ -89,7 +89,7 @@ def test_batches_of_active_and_quiet_matrices(shape, dtype):
 
 
 @pytest.mark.parametrize("threshold", [1.0, 1.02, 1.5])
-def test_the_threshold_is_where_it_says(threshold):
+def test_the_threshold_is_applied_exactly(threshold):
     matrix = torch.zeros(6, 9, dtype=torch.float64)
     for factor, touched in ((1 - 1e-6, False), (1 + 1e-6, True)):
         matrix[0, 0] = factor * threshold * edge(6, 9, 0.3)
@@ -117,7 +117,7 @@ def test_nothing_to_do():
     assert torch.equal(denoise_matrices(torch.zeros(5, 7), 1.0), torch.zeros(5, 7))
     assert torch.equal(denoise_matrices(torch.zeros(5, 7), 0.0), torch.zeros(5, 7))
     assert torch.equal(denoise_matrices(matrix, 100.0), matrix)
-    # Exactly on the edge of a threshold of 1 the optimum is the zero matrix, which has no norm to keep.
+    # Exactly at the edge of a threshold of 1 the optimum is the zero matrix, without a norm to preserve.
     on_edge = torch.tensor([[2.0]], dtype=torch.float64)
     assert torch.equal(denoise_matrices(on_edge, 1.0, threshold=1.0), on_edge)
 
@@ -133,7 +133,7 @@ def test_a_dominating_signal_does_not_hide_the_rest():
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_entries_that_are_not_finite(bad):
+def test_non_finite_entries(bad):
     matrix = torch.ones(3, 3)
     matrix[1, 1] = bad
     with pytest.raises(NumericalError, match="NaN or an infinity"):
@@ -239,7 +239,7 @@ def test_refused_attachments():
         attach_denoiser(optimizer)
     other = torch.optim.SGD(params[:1], lr=0.1)
     for chosen in ([params[1]], [params[4]]):
-        with pytest.raises(InvalidParameterError, match="matrices that the optimizer holds"):
+        with pytest.raises(InvalidParameterError, match="matrices held by the optimizer"):
             attach_denoiser(other, params=chosen)
     with pytest.raises(InvalidParameterError, match="threshold"):
         attach_denoiser(other, threshold=0.5)

@@ -34,7 +34,7 @@ def adam_on_noise(strategy, steps, size, signal=0.0, phi_scale=4.0, betas=(0.9, 
     return optimizer
 
 
-# Each stands 6 standard errors from a false alarm.
+# Each is 6 standard errors from a false positive.
 @pytest.mark.parametrize("strategy", [dm.Identity(40), dm.LambdaCGD(40, 0.9)], ids=repr)
 @pytest.mark.parametrize("steps", [10, 40])
 def test_rho_is_one_on_pure_noise(strategy, steps):
@@ -108,7 +108,7 @@ def test_clamp_fraction_on_pure_noise_is_chi_squares():
     assert clamp_fraction(adam_on_noise(dm.Identity(5), 5, 1000, subtract_noise=False)) == 0.0
 
 
-def test_adam_probes_refuse_what_they_cannot_read():
+def test_adam_probes_refuse_other_optimizers():
     param = torch.nn.Parameter(torch.ones(3))
     fresh = AdamBC([param])
     for probe in (noise_share, clamp_fraction):
@@ -188,7 +188,7 @@ def test_alignment_with_clean_gradients():
         muon_alignment(free, [tensors[0].T, tensors[1]])
 
 
-def test_muon_probes_refuse_what_they_cannot_read():
+def test_muon_probes_refuse_other_optimizers():
     param = torch.nn.Parameter(torch.ones(2, 2))
     with pytest.raises(InvalidParameterError, match="has made a step on a matrix"):
         muon_quality(Muon([param]))
@@ -213,7 +213,7 @@ def test_denoiser_improvement():
     assert found[0] > 0.05
     assert found[1] == 0.0
     assert denoiser_improvement([clean], [clean], [0.0]) == pytest.approx((0.0,))
-    with pytest.raises(InvalidParameterError, match="of one length"):
+    with pytest.raises(InvalidParameterError, match="of equal length"):
         denoiser_improvement([noisy], [clean, clean], [1.0], allow_non_private_metrics=True)
     with pytest.raises(InvalidParameterError, match="stddevs"):
         denoiser_improvement([noisy], [clean], [-1.0])

@@ -20,7 +20,7 @@ def parameters(shapes=SHAPES):
 
 
 def drive(optimizer, params, steps, phi=0.0):
-    """Make steps with normal gradients, which are returned; `phi` is of all steps, or a list of each."""
+    """Take steps with normal gradients, which are returned; `phi` is for all steps, or a list of each."""
     grads = training.normal_gradients([param.shape for param in params], steps)
     training.apply_gradients(optimizer, params, grads, phi if isinstance(phi, list) else [phi] * steps)
     return grads
@@ -152,7 +152,7 @@ def test_probes_have_the_deviation_of_the_buffers_noise(monkeypatch):
     assert abs(float(torch.corrcoef(torch.stack([s[:, 0].flatten() for s in seen]))[0, 1])) < 0.025
 
 
-def test_groups_draw_different_probes(monkeypatch):
+def test_groups_use_different_probes(monkeypatch):
     from dpmech.optim.rules import muon
 
     seen = []
@@ -171,7 +171,7 @@ def test_groups_draw_different_probes(monkeypatch):
     assert not torch.equal(seen[0][0, :2, :2], seen[1][0])
 
 
-def test_without_noise_probes_change_nothing():
+def test_without_noise_probes_have_no_effect():
     results = []
     for probes in (0, 3):
         params = parameters()
@@ -196,7 +196,7 @@ def test_past_the_ratios_it_stops():
         drive(optimizer, params, 3, phi=1.0)
 
 
-def test_the_seed_is_drawn_kept_and_obeyed():
+def test_the_seed_is_generated_stored_and_used():
     def final(seed, resume_from=None):
         params = parameters()
         optimizer = Muon(params, probes=1, probe_seed=seed)

@@ -51,7 +51,7 @@ def test_the_usual_quintic():
     scale=st.sampled_from([1e-150, 1e-3, 1.0, 1e3, 1e150]),
     data=st.data(),
 )
-def test_distance_to_the_polar_factor_keeps_the_papers_bound(shape, kappa, steps, scale, data):
+def test_distance_to_the_polar_factor_satisfies_the_papers_bound(shape, kappa, steps, scale, data):
     rank = data.draw(st.integers(1, min(shape)))
     values = np.array(data.draw(st.lists(st.floats(1e-3, 1.0), min_size=rank, max_size=rank)))
     matrix, polar = with_singular_values(values, *shape, seed=data.draw(st.integers(0, 100)))
@@ -59,7 +59,7 @@ def test_distance_to_the_polar_factor_keeps_the_papers_bound(shape, kappa, steps
     limit = bound(values.min() / np.linalg.norm(values), kappa, steps)
     assert np.linalg.norm(out, 2) <= 1 + 1e-12
     assert np.linalg.norm(out - polar, 2) <= limit + 1e-12
-    # Without any step the bound is an equality, so a tighter one would be caught.
+    # Without steps the bound is an equality, so a tighter bound would be detected.
     if steps == 0:
         assert np.linalg.norm(out - polar, 2) == pytest.approx(limit, abs=1e-12)
 
@@ -91,7 +91,7 @@ def test_singular_values_follow_the_scalar_iteration(coefs):
 
 
 def test_it_agrees_with_torchs_own_in_bfloat16():
-    theirs_module = pytest.importorskip("torch.optim._muon")  # newer than the oldest torch we accept
+    theirs_module = pytest.importorskip("torch.optim._muon")  # newer than the oldest supported torch
     matrix = torch.randn(32, 48, generator=torch.Generator().manual_seed(0))
     theirs = theirs_module._zeropower_via_newtonschulz(matrix, (3.4445, -4.7750, 2.0315), 5, 1e-7).float()
     mine = orthogonalize(matrix, coefs=QUINTIC_COEFS, compute_dtype=torch.bfloat16)
@@ -113,7 +113,7 @@ def test_batches_transposes_and_zeros():
     assert torch.isfinite(orthogonalize(tiny)).all()
 
 
-def test_the_scale_matters_only_where_matrices_are_merely_shrunk():
+def test_the_scale_matters_only_with_shrink_only():
     matrix = torch.randn(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     matrix *= 0.5 / matrix.norm()
     torch.testing.assert_close(orthogonalize(matrix), orthogonalize(matrix / 20), rtol=1e-12, atol=0)

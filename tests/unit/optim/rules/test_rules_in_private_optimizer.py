@@ -91,7 +91,7 @@ def test_phi_reaches_the_rule():
     expected = weights @ [cal.noise_variance(t, 1.0, BATCH) for t in range(5)] / weights.sum()
     average = inner.state[params[0]]["phi_average"] / (1 - 0.999**5)
     assert average == pytest.approx(expected, rel=1e-12)
-    # 113 coordinates that are nearly all noise.
+    # 113 coordinates that are almost pure noise.
     share = noise_share(inner, strategy=STRATEGY)
     assert share.coordinates == 113
     assert share.rho == pytest.approx(1.0, abs=6 * share.stderr)
@@ -117,7 +117,7 @@ def test_without_correlation_it_is_the_uncorrelated_rule(rule):
         assert torch.equal(a, b)
 
 
-def test_corr_sgd_sums_the_noise_that_the_theory_says():
+def test_corr_sgd_sums_the_noise_predicted_by_theory():
     """Plain SGD holds the prefix sum: its noise has variance sigma^2 (1 + (1 - lam)^2 (T - 1))."""
     lam, size = 0.9, 100_000
     strategy = dm.LambdaCGD(STEPS, lam)
@@ -128,7 +128,7 @@ def test_corr_sgd_sums_the_noise_that_the_theory_says():
         optimizer.step()
     variance = float(param.detach().double().var())
     expected = cal.sigma**2 * (1 + (1 - lam) ** 2 * (STEPS - 1))
-    # 6.2 standard errors of a variance: a false alarm of 1e-9, and 5 % off would be seen.
+    # 6.2 standard errors of a variance: a false positive rate of 1e-9; 5 % off would be detected.
     assert variance == pytest.approx(expected, rel=6.2 * math.sqrt(2 / size))
     assert abs(1.05 * variance / expected - 1) > 6.2 * math.sqrt(2 / size)
 

@@ -1,4 +1,4 @@
-"""What a loss leaves in attributes of its model: gone by its next call, within a step too."""
+"""State that a loss leaves in attributes of its model is reset before its next call, also within a step."""
 
 import pytest
 
@@ -15,7 +15,7 @@ SIZE, FAR = 12, 1e3
 
 
 class Remembering(nn.Module):
-    """Adds what its last call had, for sequences of any length."""
+    """Adds the value of its previous call, for sequences of any length."""
 
     def __init__(self):
         super().__init__()
@@ -36,14 +36,14 @@ def sums(inputs, targets, **options):
         CAL, Remembering(), loader, loss=squared_error, loss_takes="batch_of_one", generator=1, **options
     )
     for number, (x, y) in enumerate(loader):
-        private.backward(x[:, : 3 + number], y)  # of another length, so that layers are looked for anew
+        private.backward(x[:, : 3 + number], y)  # of another length, so that layers are searched again
         yield torch.cat([one.double().flatten() for one in optimizer._batch._sums])
         optimizer.step()
 
 
 @pytest.mark.parametrize("mode", ["per_example", "ghost"])
 @pytest.mark.parametrize("physical", [None, 4, 1])
-def test_an_example_is_in_no_gradient_but_its_own(mode, physical):
+def test_an_example_affects_only_its_gradient(mode, physical):
     generator = torch.Generator().manual_seed(1)
     inputs = torch.randn(2 * SIZE, 5, 4, generator=generator)
     targets = torch.randn(2 * SIZE, 2, generator=generator)
@@ -54,5 +54,5 @@ def test_an_example_is_in_no_gradient_but_its_own(mode, physical):
         for one in (inputs, other)
     ]
     for mine, theirs in zip(*found, strict=True):
-        # Two clip norms for the example that was replaced, and nothing for those beside it.
+        # Two clip norms for the replaced example, and zero for the others.
         assert 1.0 < float((mine - theirs).norm()) < 2.0 + 1e-6

@@ -1,4 +1,4 @@
-"""Training under b-min-sep sampling: what is drawn, recorded and refused."""
+"""Training under b-min-sep sampling: sampling, records and refusals."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ SIZE, STEPS, MIN_SEP = 40, 12, 4
 
 
 @pytest.mark.slow
-def test_a_run_lets_examples_rest_and_its_record_holds():
+def test_a_run_respects_the_cooldown_and_its_record_verifies():
     claim = saved.certificate("b-min-sep")
     expected = claim.participation.rate * SIZE
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""make_private says where another parameter of the strategy would do much better, and else says nothing."""
+"""make_private warns if another parameter of the strategy is much better, and only then."""
 
 import re
 import warnings

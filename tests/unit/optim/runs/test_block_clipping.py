@@ -1,4 +1,4 @@
-"""Blocks of a clipping belong to parameters, whatever the order in which an optimizer has them."""
+"""Blocks of a clipping belong to parameters, independent of their order in an optimizer."""
 
 import itertools
 from fractions import Fraction
@@ -27,7 +27,7 @@ SIZES = [20 * 80, 80, 80 * 5, 5]
 
 
 def by_kind(params):
-    """Two groups, as for AdamW: matrices, which decay, come first."""
+    """Two groups, as for AdamW: matrices, which are decayed, come first."""
     return [{"params": [p for p in params if p.ndim == many], "lr": 1e-3} for many in (2, 1)]
 
 
@@ -45,7 +45,7 @@ def large(model, x, y):
 
 
 def clipping_of(style, keys, model):
-    """Norms of 0.weight, 0.bias, ... in one of the ways to say which is which."""
+    """Norms of 0.weight, 0.bias, ... in one of the ways to specify blocks."""
     layers = None
     if keys != "order":
         named = list(model.named_parameters())[::-1]
@@ -84,7 +84,7 @@ def take_in(private, optimizer, batch, way):
 @pytest.mark.parametrize("way", ["hooks", "ghost", "per_example"])
 @pytest.mark.parametrize("style", ["layer", "matrix"])
 @pytest.mark.parametrize("optimizer", list(OPTIMIZERS))
-def test_every_parameter_has_the_norm_and_the_noise_that_are_meant_for_it(optimizer, style, way):
+def test_every_parameter_has_its_norm_and_noise(optimizer, style, way):
     for seed, keys in enumerate(["order", "names", "parameters"]):
         model, private, dp, loader = made(optimizer, style, keys, way, seed)
         take_in(private, dp, next(iter(loader)), way)
@@ -102,7 +102,7 @@ def test_every_parameter_has_the_norm_and_the_noise_that_are_meant_for_it(optimi
         dp.close()
 
 
-def test_a_checkpoint_says_the_blocks_alike_in_every_process(tmp_path):
+def test_a_checkpoint_stores_the_same_blocks_in_every_process(tmp_path):
     _, *parts = made("muon", "matrix", "names", "ghost", 1)
     take_in(parts[0], parts[1], next(iter(parts[2])), "ghost")
     parts[1].step()
@@ -142,7 +142,7 @@ def test_keys_of_other_parameters_and_missing_ones():
     for layers, match in (
         (dict(zip(other.parameters(), range(4), strict=True)), "without 0.weight, 0.bias, 2.weight"),
         (dict(zip([*params, nn.Parameter(torch.zeros(1))], [0, 1, 2, 3, 3], strict=True)), "that get noise"),
-        (dict(zip(["0.weight", *params], [0, 0, 1, 2, 3], strict=True)), "one key a parameter"),
+        (dict(zip(["0.weight", *params], [0, 0, 1, 2, 3], strict=True)), "one key per parameter"),
     ):
         clipping = PerLayerClipping(list(NORMS.values()), layers)
         with pytest.raises(dm.InvalidParameterError, match=match):
@@ -153,7 +153,7 @@ def test_keys_of_other_parameters_and_missing_ones():
 
 
 def test_blocks_of_sigma_root_k_are_not_refused_for_a_rounding():
-    """And the noise that is applied has a joint sigma of the certified one at least, in rational numbers."""
+    """The applied noise has at least the certified joint sigma, in rational numbers."""
     refused_for_roundings = 0
     for count, sigma in itertools.product(range(2, 60), (CAL.sigma, 0.7, 1.0 / 3.0)):
         norms = [0.1 + 0.37 * index for index in range(count)]

@@ -1,4 +1,4 @@
-"""Datasets that are changed after the check: noticed at the next epoch, and in the record."""
+"""Datasets changed after the check are detected at the next epoch, and in the record."""
 
 import numpy as np
 import pytest
@@ -55,9 +55,7 @@ def test_a_view_that_changes_after_an_epoch_is_refused(change):
         optimizer.step()
     assert optimizer.run_record().steps == EPOCH
     change(data)
-    with pytest.raises(
-        dm.UnsupportedCombinationError, match="the dataset was changed since the run was made"
-    ):
+    with pytest.raises(dm.UnsupportedCombinationError, match="the dataset changed since the run was set up"):
         next(iter(loader))
     with pytest.raises(dm.UnsupportedCombinationError, match="another dataset is another run"):
         optimizer.run_record()
@@ -65,7 +63,7 @@ def test_a_view_that_changes_after_an_epoch_is_refused(change):
 
 
 def test_users_examples_that_change_are_refused():
-    """Of one user there would be more than are certified."""
+    """One user would have more examples than certified."""
     ids = ["ann"] * 20 + ["bob"] * 28
     data = UserExamples(TensorDataset(*tensors()), ids, 12)
     cal = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5, participation=dm.Poisson(0.5, 12))
@@ -74,9 +72,9 @@ def test_users_examples_that_change_are_refused():
         model.backward(*batch)
         optimizer.step()
     data.indices = list(range(24))  # twenty of Ann's
-    with pytest.raises(dm.UnsupportedCombinationError, match="the dataset was changed"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="the dataset changed"):
         next(iter(loader))
-    with pytest.raises(dm.UnsupportedCombinationError, match="the dataset was changed"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="the dataset changed"):
         optimizer.run_record()
 
 
@@ -119,15 +117,15 @@ def swap_second(data):
         (np.array([object(), object()]), lambda data: data.__setitem__(0, object())),
     ],
 )  # fmt: skip
-def test_what_stands_elsewhere_is_noticed(data, change):
+def test_other_contents_are_detected(data, change):
     places = ExamplePlaces(data)
     assert not places.changed
     change(data)
     assert places.changed
 
 
-def test_reading_changes_nothing():
-    """Workers that are spawned have tensors moved to shared memory."""
+def test_reading_is_not_a_change():
+    """Spawned workers move tensors to shared memory."""
     first, second = tensors()
     data = Subset(TensorDataset(first, second), np.arange(SIZE))
     places = ExamplePlaces(data)

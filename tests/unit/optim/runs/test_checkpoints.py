@@ -1,4 +1,4 @@
-"""Checkpoints of several processes, without the processes: what the others have is made up."""
+"""Checkpoints of several processes, with the other processes simulated."""
 
 import copy
 
@@ -18,7 +18,7 @@ SAME = dm.certificates.CheckpointHistory(
 
 
 class Part:
-    """A model, an optimizer or a loader of two processes that has made some steps."""
+    """A model, an optimizer or a loader of two processes after some steps."""
 
     processes = 2
     process_group = "a group"
@@ -46,7 +46,7 @@ class Loader(Part):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """save(*steps) as this process, then load(others) beside a process that has checkpoints of `others`."""
+    """save(*steps) as this process, then load(others) next to a process with checkpoints of `others`."""
     path = tmp_path / "run.pt"
 
     def save(*steps):
@@ -79,19 +79,19 @@ def run(tmp_path, monkeypatch):
         ((0,), (0, 4), 0),
     ],
 )
-def test_processes_go_on_from_the_newest_step_that_all_have(run, mine, others, step):
+def test_processes_resume_from_the_newest_common_step(run, mine, others, step):
     path, save, load = run
     save(*mine)
     assert load(others) == (f"after {step}", step)
     kept = {file.name: torch.load(file)["loader"]["steps"] for file in path.parent.iterdir()}
-    assert kept["run.pt"] == step  # what is newer is gone, or the next save would push the common one out
+    assert kept["run.pt"] == step  # newer files are deleted, or the next save would displace the common one
     save(step + 4)
     assert load([step, step + 4]) == (f"after {step + 4}", step + 4)
     save(step + 8)
     assert load([step, step + 4]) == (f"after {step + 4}", step + 4)
 
 
-def test_the_newest_file_counts_where_two_are_of_one_step(run):
+def test_the_newest_file_counts_if_two_have_the_same_step(run):
     path, save, load = run
     save(0)
     save_checkpoint(path, Part(0), Part(0), Part(0), extra="again")
@@ -130,7 +130,7 @@ def test_all_processes_refuse_another_run_if_one_must(run):
     save(0, 4, 8)
     with pytest.raises(dm.exceptions.CertificateError, match="of another run: another dataset elsewhere"):
         load([0, 4], theirs=(["another dataset elsewhere"], SAME))
-    # Nothing was forgotten: the newest checkpoint is still there.
+    # Nothing was deleted: the newest checkpoint still exists.
     assert torch.load(path)["loader"]["steps"] == 8
     assert load([0, 4]) == ("after 4", 4)
 
@@ -161,7 +161,7 @@ def made(**seeds):
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("stop", [2, 4, 7])
 def test_dropout_repeats_in_the_middle_of_an_epoch(stop, tmp_path):
-    """A second release with other dropout and the same noise would give their difference away."""
+    """A second release with other dropout and the same noise would reveal their difference."""
     pytest.importorskip("opacus")
     path = tmp_path / "run.pt"
     parts = made(generator=1)

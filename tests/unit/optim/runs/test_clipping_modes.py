@@ -1,4 +1,4 @@
-"""make_private with clipping_mode: what is chosen, what is refused, and that both loops train alike."""
+"""make_private with clipping_mode: the choice, refusals, and that both loops train alike."""
 
 import copy
 
@@ -77,7 +77,7 @@ def test_the_choice_is_said():
 
 
 class Regularised(nn.Module):
-    """Uses a weight beside its layer."""
+    """Uses a weight outside its layer."""
 
     def __init__(self):
         super().__init__()
@@ -105,8 +105,8 @@ def squares(model, x, y):
 
 @pytest.mark.parametrize("mode", ["ghost", "auto"])
 @pytest.mark.parametrize("kind", [Regularised, TiedByHand])
-def test_weights_that_are_used_beside_their_layers(kind, mode):
-    """No factors of a layer know of that use: its gradients are formed, and clipped with the rest."""
+def test_weights_used_outside_their_layers(kind, mode):
+    """The factors of a layer do not include that use: its gradients are formed, and clipped with the rest."""
     torch.manual_seed(2)
     first = kind()
     expected = weights(run("per_example", model=copy.deepcopy(first), loss=squares)[0])
@@ -119,7 +119,7 @@ def doubled(layer, x):
     return F.linear(x, 2.0 * layer.weight, layer.bias)
 
 
-def test_layers_that_compute_something_else_are_found(monkeypatch):
+def test_layers_that_compute_something_else_are_detected(monkeypatch):
     monkeypatch.setattr(nn.Linear, "forward", doubled)
     with pytest.raises(
         dm.UnsupportedCombinationError, match=r"gradients of 0\.weight, 2\.weight do not follow"
@@ -127,14 +127,14 @@ def test_layers_that_compute_something_else_are_found(monkeypatch):
         run("ghost", steps=0)
     model, optimizer, _ = run("auto")
     assert optimizer.clipping_mode == "per_example"
-    assert "do not follow" in model.clipping_choice.reason
+    assert "are not determined" in model.clipping_choice.reason
 
 
 # ---- gradients that begin later
 
 
 class Late(nn.Module):
-    """Begins something at a forward pass after `begins` steps."""
+    """Starts a use in a forward pass after `begins` steps."""
 
     def __init__(self, what, begins=2):
         super().__init__()
@@ -149,7 +149,7 @@ class Late(nn.Module):
             return self.head(z)
         if self.what == "a layer":
             return self.head(torch.tanh(self.more(z)))
-        # Also where an example has no gradient otherwise, and one that all examples share.
+        # Also if an example has no other gradient, and a gradient that all examples share.
         return self.head(z) + getattr(self, self.what).weight.square().sum()
 
 
@@ -185,16 +185,16 @@ def test_gradients_that_begin_later_are_clipped_with_the_rest(what, mode, tmp_pa
     expected = late("per_example", what)
     found = late(mode, what, keep=tmp_path / "run.pt")
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
-    # A run that goes on from a checkpoint makes its plan of the layers when they have begun already.
+    # A resumed run plans the layers when the uses have already begun.
     assert torch.equal(late(mode, what, resume=tmp_path / "run.pt"), found)
 
 
 @pytest.mark.parametrize("mode", ["ghost", "per_example"])
-def test_under_hooks_what_begins_later_is_refused_or_clipped(mode):
+def test_under_hooks_later_uses_are_refused_or_clipped(mode):
     assert bool(torch.isfinite(late(mode, "a layer", by_loss=False)).all())
     # One of four parameters at a time: 300 batches miss it once in 10^37 runs.
     cal = dm.calibrate_sigma(dm.Identity(300), 8.0, 1e-5)
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"of head\.weight add up to another gradient"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"of head\.weight do not add up"):
         late(mode, "head", by_loss=False, cal=cal)
 
 
@@ -204,8 +204,8 @@ def penalised(private, model, x, names):
 
 
 @pytest.mark.parametrize("names", [["0.weight", "0.bias", "2.weight", "2.bias"], ["2.bias"]])
-def test_a_regulariser_in_the_loop_that_begins_later_is_refused(names):
-    """At once if every parameter has it, else soon: parameters are looked at in random order."""
+def test_a_regularizer_that_begins_later_is_refused(names):
+    """Immediately if every parameter has it, else soon: parameters are compared in random order."""
     cal = dm.calibrate_sigma(dm.Identity(600), 8.0, 1e-5)
     model = network()
     private, optimizer, loader = private_run(cal, model, DataLoader(data(), batch_size=4), generator=1)
@@ -216,7 +216,7 @@ def test_a_regulariser_in_the_loop_that_begins_later_is_refused(names):
                 penalised(private, model, x, names if optimizer.record.steps > 2 else []).backward()
                 optimizer.step()
 
-    with pytest.raises(dm.UnsupportedCombinationError, match=rf"of .*{names[-1]} add up to another gradient"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=rf"of .*{names[-1]} do not add up"):
         go_on()
     # As above.
     assert optimizer.record.steps == 3 if len(names) == 4 else 3 <= optimizer.record.steps < 303
@@ -224,7 +224,7 @@ def test_a_regulariser_in_the_loop_that_begins_later_is_refused(names):
 
 @pytest.mark.parametrize("mode", ["ghost", "per_example"])
 def test_roundings_of_half_precision_are_no_other_gradient(mode, monkeypatch):
-    """Under autocast a layer gets float32 and gives bfloat16."""
+    """Under autocast a layer receives float32 and returns bfloat16."""
     from dpmech.optim.runs import batch_optimizer
 
     plain = batch_optimizer.check_add_up
@@ -232,7 +232,7 @@ def test_roundings_of_half_precision_are_no_other_gradient(mode, monkeypatch):
     cal = dm.calibrate_sigma(dm.Identity(60), 800.0, 1e-5)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 80), nn.LayerNorm(80), nn.Linear(80, 5))
-    # Gradients of examples that are alike, so that none of the roundings of their mean is small beside them.
+    # Examples with equal gradients, so that no rounding error of their mean is relatively small.
     alike = TensorDataset(1.0 + 1e-3 * data(240).tensors[0], torch.zeros(240, dtype=torch.int64))
     loader = DataLoader(alike, batch_size=8)
     private, optimizer, loader = private_run(cal, model, loader, lr=1e-3, generator=1, clipping_mode=mode)
@@ -247,7 +247,7 @@ def test_roundings_of_half_precision_are_no_other_gradient(mode, monkeypatch):
 
 
 @pytest.mark.parametrize("clear", [None, True, False])
-def test_what_steps_leave_on_parameters_is_no_part_of_the_next_batch(clear):
+def test_leftover_gradients_are_not_part_of_the_next_batch(clear):
     expected = weights(run("auto", by_loss=False)[0])
     private, optimizer, loader = run("auto", by_loss=False, steps=0)
     for param in private.parameters():
@@ -264,8 +264,8 @@ def test_what_steps_leave_on_parameters_is_no_part_of_the_next_batch(clear):
 
 
 @pytest.mark.parametrize("mode", ["ghost", "per_example"])
-def test_a_loss_that_goes_around_the_model_it_gets_is_refused(mode):
-    model, teacher = network(), network(seed=5)  # whose parameters require gradients, and are not trained
+def test_a_loss_that_bypasses_its_model_is_refused(mode):
+    model, teacher = network(), network(seed=5)  # its parameters require gradients, and are not trained
 
     def distilled(own, x, y):
         return loss(own, x, y) + (own(x) - teacher(x)).square().sum()
@@ -304,8 +304,8 @@ def test_parameters_that_are_unfrozen_later_are_refused(by_loss):
 
 
 @pytest.mark.parametrize("kind", [Regularised, TiedByHand])
-def test_hooks_add_nothing_that_was_not_clipped(kind):
-    """Under Opacus' loop such a use is missed, by norm and sum alike: no example adds more than its norm.
+def test_hooks_add_only_clipped_gradients(kind):
+    """Opacus' loop misses such a use, in norm and sum: no example contributes more than its norm.
 
     Opacus' own second backward pass would add it unclipped, which the last lines show.
     """
@@ -336,17 +336,17 @@ def test_hooks_add_nothing_that_was_not_clipped(kind):
 
 @pytest.mark.parametrize("mode", ["ghost", "per_example"])
 @pytest.mark.parametrize("kind", [Regularised, TiedByHand])
-def test_hooks_that_miss_a_use_are_found_at_the_first_batch(kind, mode):
+def test_hooks_that_miss_a_use_are_detected_at_the_first_batch(kind, mode):
     private, optimizer, loader = run(mode, by_loss=False, model=kind(), steps=0)
     x, _ = next(iter(loader))
     optimizer.zero_grad()
     private(x).square().sum().backward()
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"of layer\.weight add up to another gradient"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"of layer\.weight do not add up"):
         optimizer.step()
 
 
 def test_parameters_that_a_batch_does_not_use_keep_no_norm_of_the_one_before():
-    """Opacus keeps the norms of a layer until the next; here they belong to a batch."""
+    """Opacus keeps the norms of a layer until the next batch; here they belong to one batch."""
 
     class Sometimes(nn.Module):
         def __init__(self):
@@ -439,14 +439,14 @@ def test_batches_without_examples(by_loss):
 # ---- the largest microbatch
 
 
-def test_the_largest_physical_batch_is_found(monkeypatch, tmp_path):
+def test_the_largest_physical_batch_is_determined(monkeypatch, tmp_path):
     from dpmech.optim.runs import per_example_model as physical_batch
 
     expected = weights(run("ghost")[0])
     _, _, loader = run("ghost", max_physical_batch_size="auto", steps=0)
-    # Twice what is expected: from public numbers, as it is shown and sums round by it.
+    # Twice the expected size: from public numbers, as it is reported and sums round by it.
     assert loader.physical_batch_size == 2 * loader.sampler.expected_batch_size
-    # An example needs a few kB here: what goes in and out of the layers, in float64 too.
+    # An example needs a few kB here: inputs and output gradients of the layers, in float64 too.
     monkeypatch.setattr(physical_batch, "free_memory", lambda _: 50_000)
     parts = run("ghost", max_physical_batch_size="auto", steps=2)
     found = parts[2].physical_batch_size
@@ -480,13 +480,13 @@ def test_memory_is_measured_where_it_is_used():
     assert sizes[0] == 2
 
 
-def test_no_state_before_the_physical_batch_is_found(tmp_path):
+def test_no_state_before_the_physical_batch_is_determined(tmp_path):
     def two_arguments(model, x):
         return model(x).square().sum()
 
-    # The loop hands the loss a part of the batch, so that nothing is known before it does.
+    # The loop passes a part of the batch to the loss, so that nothing is known before it does.
     parts = run("auto", loss=two_arguments, max_physical_batch_size="auto", model=Unfit(), steps=0)
-    with pytest.raises(dm.UnsupportedCombinationError, match="before the microbatch size was found"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="before the microbatch size was determined"):
         save_checkpoint(tmp_path / "run.pt", *parts)
     x, _ = next(iter(parts[2]))
     parts[0].backward(x)
@@ -495,7 +495,7 @@ def test_no_state_before_the_physical_batch_is_found(tmp_path):
 
 
 class Unfit(nn.Linear):
-    """Takes one input."""
+    """A layer with one input."""
 
     def __init__(self):
         super().__init__(20, 5)

@@ -24,7 +24,7 @@ F = nn.functional
 
 
 class Pooled(nn.Module):
-    """Words, their mean, with a mask or without, and a head."""
+    """Words, their mean, with or without a mask, and a head."""
 
     def __init__(self, *, masked, tokens=False):
         super().__init__()
@@ -32,7 +32,7 @@ class Pooled(nn.Module):
         self.words = nn.Embedding(20, 8, padding_idx=0)
         self.drop = nn.Dropout(0.3)
         self.head = nn.Linear(8, 2)
-        nn.init.zeros_(self.head.weight)  # the loss alone would tell nothing
+        nn.init.zeros_(self.head.weight)  # the loss alone would show nothing
         self.masked, self.tokens = masked, tokens
 
     def forward(self, x):
@@ -88,23 +88,23 @@ def train(model, data, collate, *, functional, workers=0):
 
 @pytest.mark.parametrize("collate", [to_longest, to_longest_left, in_dicts])
 @pytest.mark.parametrize("functional", [True, False])
-def test_padding_that_the_model_sees(collate, functional):
-    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+def test_padding_visible_to_the_model(collate, functional):
+    with pytest.raises(dm.UnsupportedCombinationError, match="depends on the padding"):
         train(Pooled(masked=False), texts(), collate, functional=functional)
     assert train(Pooled(masked=True), texts(), collate, functional=functional) == 2
 
 
 @pytest.mark.parametrize("functional", [True, False])
-def test_padding_that_the_model_hardly_sees(functional):
+def test_padding_barely_visible_to_the_model(functional):
     """A third of a percent, which all examples of a batch may add in one direction."""
     data = [(torch.arange(300 + i // 2 % 2) % 19 + 1, y) for i, (_, y) in enumerate(texts())]
-    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="depends on the padding"):
         train(Pooled(masked=False), data, to_longest, functional=functional)
     assert train(Pooled(masked=True), data, to_longest, functional=functional) == 2
 
 
-def test_padding_that_is_seen_in_outputs_of_tokens():
-    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+def test_padding_visible_in_token_outputs():
+    with pytest.raises(dm.UnsupportedCombinationError, match="depends on the padding"):
         train(Pooled(masked=False, tokens=True), texts(), to_longest, functional=False)
     assert train(Pooled(masked=True, tokens=True), texts(), to_longest, functional=False) == 2
 
@@ -119,7 +119,7 @@ def test_padding_to_a_fixed_length_is_no_business_of_the_others():
 
 @pytest.mark.slow
 def test_padding_in_workers():
-    with pytest.raises(dm.UnsupportedCombinationError, match="differs with the padding"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="depends on the padding"):
         train(Pooled(masked=False), texts(), to_longest, functional=True, workers=1)
 
 
@@ -145,7 +145,7 @@ def upside_down(examples):
 
 
 def with_a_partner(examples):
-    """One among the others, so that nothing can be made of an example alone."""
+    """One of the others is required, so that an example cannot be collated alone."""
     x, y = default_collate(examples)
     partners = [random.choice([other for other in range(len(x)) if other != row]) for row in range(len(x))]
     return (x + x[partners]) / 2, y
@@ -162,7 +162,7 @@ def noisy_centred(examples):
 
 
 class Centred:
-    """A batch of a class of its own."""
+    """A batch of a custom class."""
 
     def __init__(self, examples):
         x, self.y = default_collate(examples)
@@ -198,7 +198,7 @@ def test_rows_of_other_examples(collate, functional):
 
 
 def test_rows_of_other_examples_where_an_example_cannot_be_copied():
-    """Tensors with a graph are none that deepcopy takes, and a lock is not either."""
+    """deepcopy supports neither tensors with a graph nor a lock."""
     scale, lock = torch.ones(8, requires_grad=True), threading.Lock()
     data = [(x * scale, y, lock) for x, y in vectors()]
 
@@ -224,7 +224,7 @@ def test_packed_examples():
 
 
 class TransformedTogether(Dataset):
-    """Hands what is read at once to a transform, as Hugging Face's datasets do."""
+    """Passes all examples read together to a transform, as Hugging Face's datasets do."""
 
     def __init__(self, data, transform):
         self.data, self.transform = data, transform
@@ -242,7 +242,7 @@ class TransformedTogether(Dataset):
 
 @pytest.mark.parametrize("functional", [True, False])
 def test_examples_are_read_one_at_a_time(functional):
-    """A transform of the dataset's own meets one example, and can mix it with no other."""
+    """A transform of the dataset itself sees one example, and cannot mix it with others."""
     met = []
 
     def shifted(examples):
@@ -256,8 +256,8 @@ def test_examples_are_read_one_at_a_time(functional):
 
 
 @pytest.mark.slow
-def test_workers_know_the_dataset_itself():
-    """A worker_init_fn opens files for it, and finds what it has."""
+def test_workers_see_the_dataset_itself():
+    """A worker_init_fn opens files for the dataset, and uses its attributes."""
 
     class Opened(Dataset):
         opened = None

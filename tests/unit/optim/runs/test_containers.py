@@ -1,4 +1,4 @@
-"""Batches of every kind: tried with the model, and emptied, as what they are."""
+"""Batches of every type are tried with the model, and emptied, without changing their type."""
 
 import collections
 import dataclasses
@@ -17,7 +17,7 @@ import dpmech as dm  # noqa: E402
 from tests.support.training import private_run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
-# Batches of 1.5 on average of 30: some are empty.
+# Batches of 1.5 of 30 examples on average: some are empty.
 CAL = dm.calibrate_sigma(dm.Identity(12), 8.0, 1e-5, participation=dm.Poisson(0.05), expected_batch_size=1.5)
 
 
@@ -60,7 +60,7 @@ class ByNameToo(collections.UserDict):
 
 
 class Reads(nn.Module):
-    """Takes the batch as it comes."""
+    """Takes the batch unchanged."""
 
     def __init__(self):
         super().__init__()
@@ -94,5 +94,5 @@ def test_models_take_batches_of_any_kind(kind):
             nn.functional.cross_entropy(private(batch), batch.y, reduction="sum").backward()
             optimizer.step()
             sizes.append(len(batch.y))
-    assert min(sizes) == 0  # an empty batch is of the same kind
+    assert min(sizes) == 0  # an empty batch has the same type
     assert max(sizes) > 1

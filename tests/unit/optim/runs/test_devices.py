@@ -1,4 +1,4 @@
-"""Runs whose model is on another device, or in half precision, than what the dataset holds."""
+"""Runs whose model is on another device, or in lower precision, than the dataset."""
 
 import pytest
 
@@ -24,7 +24,7 @@ LOSSES = {
 
 
 def trained(model, options, *, change, data=None):
-    """The weights after four steps; `change` is what a loop does to a batch."""
+    """The weights after four steps; `change` is applied to a batch by the loop."""
     private, optimizer, loader = private_run(
         CAL,
         model,
@@ -62,7 +62,7 @@ def test_the_other_device_is_one():
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_model_on_another_device_is_trained(name, mode):
     options = LOSSES[name] | {"clipping_mode": mode}
-    model = classifier(widths=(3, 400, 2))  # so wide that "auto" looks at factors
+    model = classifier(widths=(3, 400, 2))  # wide enough for "auto" to consider factors
     here = trained(model, options, change=lambda tensor: tensor)
     with other_device():
         there = trained(
@@ -71,7 +71,7 @@ def test_a_model_on_another_device_is_trained(name, mode):
     torch.testing.assert_close(there, here, rtol=0.0, atol=0.0)
 
 
-def test_mixing_is_seen_there():
+def test_mixing_is_detected_there():
     class Centred(nn.Module):
         def forward(self, x):
             return x - x.mean(0)
@@ -93,7 +93,7 @@ def test_weights_in_half_precision(name, mode):
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loop_may_scale_what_the_dataset_holds(name):
+def test_a_loop_may_scale_the_data(name):
     """The model never sees the numbers of 0 to 255 that the dataset has."""
     images = torch.randint(256, (16, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     data = TensorDataset(images, torch.arange(16) % 2)

@@ -1,4 +1,4 @@
-"""What a loss is handed, and what backward of a PerExampleModel takes."""
+"""The arguments of a loss, and of backward of a PerExampleModel."""
 
 import collections
 
@@ -18,7 +18,7 @@ CAL = dm.calibrate_sigma(dm.Identity(6), 8.0, 1e-5)
 
 
 def images(channels=3, side=3):
-    """Images of as many channels as rows: one image passes for a batch of something else."""
+    """Images with as many channels as rows: one image looks like a batch of something else."""
     torch.manual_seed(0)
     return TensorDataset(torch.randn(8, channels, side, side), torch.randint(4, (8,)))
 
@@ -29,7 +29,7 @@ def features():
 
 
 class Pooling(nn.Module):
-    """Takes one image for a batch of its channels, and gives an output all the same."""
+    """Treats one image as a batch of its channels, and still returns an output."""
 
     def __init__(self):
         super().__init__()
@@ -48,7 +48,7 @@ class Convolutions(nn.Module):
         self.head = nn.Linear(9, 4)
 
     def forward(self, x):
-        # The usual flatten(1) takes channels for examples where the image has no batch dimension.
+        # The usual flatten(1) treats channels as examples if the image has no batch dimension.
         return (
             self.head(self.convolution(x).flatten(1)[..., :9]).sum(-2)[None]
             if x.ndim == 3
@@ -74,8 +74,8 @@ def first_sums(model, loss, data, **options):
     return optimizer._batch.take(), batch
 
 
-def test_an_image_comes_as_a_batch_of_one():
-    """Bare, the same loss gives other gradients without an error."""
+def test_an_image_is_passed_as_a_batch_of_one():
+    """Without a batch dimension, the same loss gives other gradients without an error."""
     model = Convolutions()
     found, batch = first_sums(
         model, lambda f, x, y: F.cross_entropy(f(x).reshape(-1, 4)[:1], y.reshape(-1)), images()
@@ -103,13 +103,15 @@ def test_a_bare_example_that_is_something_else_is_refused():
     def loss(f, x, y):
         return F.cross_entropy(f(x).reshape(-1, 4)[:1], y.reshape(-1))
 
-    with pytest.raises(dm.UnsupportedCombinationError, match="something else than a batch of one"):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match="does not treat one example like a batch of one"
+    ):
         first_sums(ByRows(), loss, images(), loss_takes="example")
     first_sums(ByRows(), loss, images(), loss_takes="batch_of_one")
 
 
 class ByRows(nn.Module):
-    """Flattens all dimensions but the first, as most networks of images do."""
+    """Flattens all dimensions except the first, as most image networks do."""
 
     def __init__(self):
         super().__init__()
@@ -121,14 +123,12 @@ class ByRows(nn.Module):
         return self.head(x.mean(1).flatten(1) if x.ndim == 4 else x.flatten(1))
 
 
-def test_losses_that_nothing_tells_apart_are_refused():
+def test_losses_with_ambiguous_forms_are_refused():
     def along_the_first(f, x, y):
         return -F.log_softmax(f(x), dim=0).flatten()[y.flatten()].sum()
 
     model = nn.Linear(6, 4)
-    with pytest.raises(
-        dm.UnsupportedCombinationError, match="where it comes bare, and 0 where it comes as a batch"
-    ):
+    with pytest.raises(dm.UnsupportedCombinationError, match="without a batch dimension, and 0 as a batch"):
         first_sums(model, along_the_first, features())
     found, batch = first_sums(model, along_the_first, features(), loss_takes="example")
     expected = clipped_gradients(model, idiom, batch, 1.0).sums
@@ -140,12 +140,12 @@ def test_losses_that_nothing_tells_apart_are_refused():
     ("loss", "match"),
     [
         (lambda model, x: model(x).sum(), "on one example it failed"),
-        (lambda model, x, y: model(x), "one number for one example"),
-        (lambda model, x, y: 1.0, "one number for one example"),
+        (lambda model, x, y: model(x), "a scalar for one example"),
+        (lambda model, x, y: 1.0, "a scalar for one example"),
         (lambda model, x, y: model(x[:, :2]).sum(), "on one example it failed"),
     ],
 )
-def test_losses_that_fail_say_what_is_wanted(loss, match):
+def test_failing_losses_state_the_accepted_form(loss, match):
     with pytest.raises(dm.InvalidParameterError, match=match) as caught:
         first_sums(nn.Linear(6, 4), loss, features())
     assert "lambda model, x, y" in str(caught.value)
@@ -169,7 +169,7 @@ def test_bad_arguments():
 
 
 class Records(Dataset):
-    """Examples as dicts, one entry of which the model does not take."""
+    """Examples as dicts, with one entry that the model does not take."""
 
     def __len__(self):
         return 8
@@ -180,7 +180,7 @@ class Records(Dataset):
 
 
 class Named(nn.Module):
-    """Takes and gives named things, as models of transformers do."""
+    """Takes and returns named values, as models of transformers do."""
 
     def __init__(self):
         super().__init__()
@@ -228,7 +228,7 @@ def test_batches_of_names(how):
     torch.testing.assert_close(value, F.cross_entropy(plain(batch["x"]), batch["labels"]).detach())
 
 
-def test_the_loss_is_returned_where_it_is_asked_for():
+def test_the_loss_is_returned_on_request():
     private, _, loader = private_run(
         CAL, nn.Linear(6, 4), DataLoader(features(), batch_size=4), generator=1, loss=idiom
     )
@@ -243,7 +243,7 @@ def test_the_loss_is_returned_where_it_is_asked_for():
     assert private.backward(*next(iter(loader))) is None
 
 
-def test_batches_are_put_together_again():
+def test_batches_are_rebuilt():
     Pair = collections.namedtuple("Pair", "one two")
     x = torch.arange(6.0).reshape(3, 2)
     batch = Batch((Pair(x, [x, None]),), {"more": {"x": x}})

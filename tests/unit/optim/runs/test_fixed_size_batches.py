@@ -1,4 +1,4 @@
-"""Training with batches of one size without replacement: what is drawn, recorded and refused."""
+"""Training with batches of fixed size without replacement: sampling, records and refusals."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def private(size):
 
 
 @pytest.mark.slow
-def test_a_run_draws_batches_of_one_size_and_its_record_holds():
+def test_a_run_uses_batches_of_fixed_size_and_its_record_verifies():
     model, optimizer, loader = private(SIZE)
     sizes = []
     while loader.steps_taken < STEPS:

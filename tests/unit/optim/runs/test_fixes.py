@@ -1,4 +1,4 @@
-"""Layers that are refused by name, and what dpmech.optim.fix puts in their place."""
+"""Layers that are refused by name, and their replacements by dpmech.optim.fix."""
 
 import copy
 import pickle
@@ -19,7 +19,7 @@ CAL = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5)
 
 
 class Sequences(nn.Module):
-    """A layer over sequences, and a head on the mean of what it gives."""
+    """A layer over sequences, and a head on the mean of its outputs."""
 
     def __init__(self, layer, width, *, calls="one"):
         super().__init__()
@@ -172,7 +172,7 @@ def test_batch_normalisation_behind_a_linear_layer_leaves_something():
         torch.testing.assert_close(gradient, param.grad.double(), rtol=1e-4, atol=1e-4)
 
 
-def test_what_stays():
+def test_layers_that_are_kept():
     frozen = LAYERS["LSTM"]()
     frozen.body.requires_grad_(False)
     assert not any(param.requires_grad for param in fix(frozen).body.parameters())
@@ -181,13 +181,13 @@ def test_what_stays():
         CAL, frozen, DataLoader(TensorDataset(x, y), batch_size=3), generator=1
     )
     a, b = next(iter(loader))
-    F.cross_entropy(model(a), b).backward()  # frozen layers need no gradients of examples
+    F.cross_entropy(model(a), b).backward()  # frozen layers need no per-example gradients
     optimizer.step()
     plain = nn.Linear(2, 2)
     assert torch.equal(fix(plain).weight, plain.weight)
 
 
-def test_what_cannot_be_fixed(monkeypatch):
+def test_layers_that_cannot_be_fixed(monkeypatch):
     with pytest.raises(dm.UnsupportedCombinationError, match=r"body\.layer: a LSTM with proj_size=2"):
         fix(Sequences(nn.LSTM(4, 5, proj_size=2, batch_first=True), 2))
     with pytest.raises(dm.InvalidParameterError, match="model"):
@@ -253,16 +253,18 @@ def test_copies_under_hooks_are_called_and_not_trained(mode, copied):
     with torch.no_grad():
         torch.testing.assert_close(twin(x), private(x))
     for training in (True, False):
-        with pytest.raises(dm.UnsupportedCombinationError, match=r"a copy .* is trained: nobody clips"):
+        with pytest.raises(
+            dm.UnsupportedCombinationError, match=r"a copy .* trained: its gradients are not clip"
+        ):
             F.cross_entropy(twin.train(training)(x), y).backward()
-    F.cross_entropy(private(x), y).backward()  # the original goes on, and counts no call of the copy
+    F.cross_entropy(private(x), y).backward()  # the original continues, and counts no call of the copy
     optimizer.step()
     assert optimizer.record.steps == 1
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"of another run|hooks already"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"belong to another run|already has Opacus"):
         linear_run(model=twin, loss=None)
 
 
-def test_a_backward_pass_through_a_call_of_which_nothing_was_kept():
+def test_a_backward_pass_through_an_unrecorded_call():
     private, _, loader = linear_run(loss=None)
     x, y = next(iter(loader))
     with pytest.raises(dm.UnsupportedCombinationError, match=r"\(Linear\).*model\.train\(\) before"):
@@ -273,7 +275,7 @@ def test_a_backward_pass_through_a_call_of_which_nothing_was_kept():
         value.backward()
 
 
-def test_what_data_parallel_copies_is_refused():
+def test_data_parallel_copies_are_refused():
     private, _, loader = linear_run(loss=None)
     replica = private._replicate_for_data_parallel()
     with pytest.raises(dm.UnsupportedCombinationError, match="DataParallel copies a model of make_private"):
@@ -282,7 +284,7 @@ def test_what_data_parallel_copies_is_refused():
 
 @pytest.mark.parametrize("hooks", [True, False])
 def test_averages_of_the_weights(hooks):
-    """As the documentation has it: AveragedModel before make_private."""
+    """As documented: AveragedModel before make_private."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     average = torch.optim.swa_utils.AveragedModel(
@@ -320,7 +322,7 @@ def test_averages_of_the_weights(hooks):
 
 
 class Box:
-    """A batch of a kind that nobody knows."""
+    """A batch of an unknown type."""
 
     def __init__(self, x, y):
         self.x, self.y = x, y
@@ -363,5 +365,5 @@ def test_batches_without_examples_of_any_collate_function(name):
             x, y = (batch.x, batch.y) if name == "objects" else batch[:2]
             private.backward(x, y)
             optimizer.step()
-    assert calls == []  # noise alone
+    assert calls == []  # only noise
     assert not torch.equal(model.weight, before)

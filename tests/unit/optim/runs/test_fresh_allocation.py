@@ -15,11 +15,11 @@ CAL = saved.calibration("bins fresh")  # Identity(4): two epochs of two steps
 
 
 def batches(loader):
-    """The batches of a run that is over."""
+    """The batches of a finished run."""
     return [loader.sampler.indices(step) for step in range(CAL.strategy.n)]
 
 
-def test_every_epoch_goes_through_the_data_once_in_batches_of_its_own():
+def test_every_epoch_uses_the_data_once_in_new_batches():
     model, optimizer, loader = private_run(
         CAL, classifier(), classification(SIZE), loss=cross_entropy, generator=1, rng=2
     )
@@ -46,7 +46,7 @@ def test_its_run_record_is_verified(tmp_path):
     train(model, optimizer, loader, steps=2)
     planned = optimizer.run_record(stopped_by_plan=True)
     once = dm.epsilon(dm.Identity(2), CAL.sigma, CAL.budget.delta, participation=dm.BallsInBins(2))
-    # One epoch is all that was executed: one allocation.
+    # Only one epoch was executed: one allocation.
     assert planned.executed.upper == pytest.approx(once.upper, rel=0.01)
     assert planned.executed.upper < CAL.achieved.upper
 

@@ -1,4 +1,4 @@
-"""Which data to evaluate on are recognised as data that are trained on, and which are not taken for them."""
+"""Which evaluation data are recognized as training data, and which are not."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ class Wrapper(Dataset):
 
 
 class Opaque(Dataset):
-    """A wrapper that does not say so."""
+    """A wrapper without a recognizable attribute."""
 
     def __init__(self, read, size):
         self.read, self.size = read, size
@@ -48,7 +48,7 @@ class Buffer:
 
 
 class Chunk:
-    """A piece of a column, as pyarrow has them: memory, and where in it the piece begins."""
+    """A chunk of a column, as in pyarrow: memory, and the offset of the chunk."""
 
     def __init__(self, array, offset, size):
         self.array, self.offset, self.size = array, offset, size
@@ -73,7 +73,7 @@ class Table:
 
 
 class Arrow(Dataset):
-    """A dataset as Hugging Face's: a table, and perhaps chosen rows of it."""
+    """A dataset as in Hugging Face's library: a table, and optionally selected rows of it."""
 
     def __init__(self, table, indices=None):
         self.column_names = table.column_names
@@ -126,11 +126,11 @@ def test_held_out_data_are_not_taken_for_them():
     found = TrainedOn(train).holds
     assert not found(None)
     assert not found(other)
-    assert not found(Subset(other, [3, 3, 3]))  # twice in the other is no fault
+    assert not found(Subset(other, [3, 3, 3]))  # repetitions in the other dataset are allowed
     assert not found(Wrapper(other))
     assert not found({"a": other, "b": Subset(whole, other.indices)})
     assert not found(classification(40, seed=9))
-    zeros = torch.zeros(40)  # targets of nobody
+    zeros = torch.zeros(40)  # targets of no one in particular
     first, second = (TensorDataset(x, zeros) for x in torch.randn(2, 40, 3))
     assert not TrainedOn(first).holds(second)
     assert not found(iter(other))
@@ -141,7 +141,7 @@ def test_users_are_known_by_their_examples(kind):
     whole = classification(40)
     train = kind(whole, ["ann"] * 10 + ["bob"] * 10 + ["eve"] * 20, 4)
     assert TrainedOn(train).holds(Subset(whole, [1]))
-    assert not TrainedOn(train).holds(Subset(whole, [9]))  # not kept
+    assert not TrainedOn(train).holds(Subset(whole, [9]))  # not retained
 
 
 def test_tables_are_known_by_their_memory():
@@ -160,7 +160,7 @@ def test_tables_are_known_by_their_memory():
 
 
 class Held(Dataset):
-    """A wrapper with an attribute of any name, which hands out some places of it."""
+    """A wrapper with an attribute of any name, which returns some of its examples."""
 
     def __init__(self, data, places):
         self.inner, self.places = data, places
@@ -186,7 +186,7 @@ class Augmented(Opaque):
         return x + torch.rand(()), y
 
 
-def test_whatever_holds_the_training_data_is_recognised():
+def test_wrappers_of_the_training_data_are_recognized():
     _, train, other = halves()
     found = TrainedOn(train).holds
     for places in (range(20), range(0, 20, 2), range(19, -1, -1)):
@@ -218,11 +218,11 @@ def test_copies_in_another_order_are_recognised(size):
         assert found(Augmented(one.__getitem__, size)) is False  # not behind other transforms
     assert found(Opaque(lambda i: (train if i % 4 else other)[i], size))
     own = TrainedOn(Augmented(train.__getitem__, size)).holds
-    assert own(Augmented(lambda i: train[size - 1 - i], size))  # the same chance after the same seeds
+    assert own(Augmented(lambda i: train[size - 1 - i], size))  # the same random numbers after the same seeds
     assert not own(Augmented(lambda i: other[size - 1 - i], size))
 
 
-def test_examples_that_a_collate_fn_looks_up_are_recognised():
+def test_examples_looked_up_by_a_collate_fn_are_recognized():
     whole, train, other = halves()
     for one, expected in ((train, True), (other, False)):
         places = torch.tensor(one.indices).flip(0)
@@ -234,7 +234,7 @@ def test_examples_that_a_collate_fn_looks_up_are_recognised():
     assert not TrainedOn(train).holds(range(20))
 
 
-def test_what_cannot_be_compared_is_warned_of_where_it_chooses(recwarn):
+def test_selection_by_incomparable_data_gives_a_warning(recwarn):
     _, train, other = halves()
     found = TrainedOn(train).holds
     assert not found(iter(other))
@@ -243,7 +243,7 @@ def test_what_cannot_be_compared_is_warned_of_where_it_chooses(recwarn):
     assert not recwarn
     with pytest.warns(UserWarning, match="EarlyStopping choose by it"):
         assert not found(iter([train[0]]), chosen=["EarlyStopping"])
-    few = TensorDataset(torch.arange(40) % 2)  # of two values: held-out ones are equal to some of them
+    few = TensorDataset(torch.arange(40) % 2)  # only two values: held-out examples equal some of them
     with pytest.warns(UserWarning, match="cannot be compared"):
         assert not TrainedOn(few).holds(TensorDataset((torch.arange(30) // 3) % 2), chosen=["EarlyStopping"])
 

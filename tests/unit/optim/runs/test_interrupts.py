@@ -1,8 +1,8 @@
-"""A KeyboardInterrupt at every line of a step, and the loop run again: nothing counts twice.
+"""A KeyboardInterrupt at every line of a step, followed by a rerun of the loop: nothing counts twice.
 
-Of an interrupted run every release is held against two rules: no example adds more than one clipped gradient
-to a step, and no row of noise is added to two different sums, not even by a run that goes on from an earlier
-state. A refusal is always in order.
+Every release of an interrupted run is checked against two rules: no example adds more than one clipped
+gradient to a step, and no row of noise is added to two different sums, not even by a run resumed from an
+earlier state. A refusal is always allowed.
 """
 
 import sys
@@ -37,8 +37,8 @@ class Interrupt:
 
     def __init__(self, line=None):
         self.left, self.seen, self.place = line, 0, None
-        self.first = {}  # by line of the source, when it was first met
-        self._before = sys.gettrace()  # a measurement of coverage, which goes on afterwards
+        self.first = {}  # by source line, the time of its first execution
+        self._before = sys.gettrace()  # a coverage measurement, which continues afterwards
 
     def on(self):
         if self.place is None:
@@ -62,7 +62,7 @@ class Interrupt:
 
 
 class Run:
-    """A run whose example i has the gradient 10 e_i, which is clipped."""
+    """A run in which example i has the gradient 10 e_i, which is clipped."""
 
     def __init__(self, releases, *, adaptive, physical, generator=None, rng=None):
         self.releases = releases
@@ -109,7 +109,7 @@ class Run:
                     interrupt.off()
 
     def go_on(self, how):
-        """What somebody does who stopped a notebook: run the cell again, or first end the step."""
+        """The actions of a user who stopped a notebook: rerun the cell, or first end the step."""
         try:
             if how == "step":
                 self.optimizer.step()
@@ -121,7 +121,7 @@ class Run:
 
 
 def interrupted(line, how, *, saved, **options):
-    """Interrupts a run at a line, goes on, and lets another run repeat it all; returns the place, or None."""
+    """Interrupts a run at a line, continues, and lets another run repeat it; returns the place, or None."""
     releases = {}
     run = Run(releases, **options, generator=1, rng=2)
     state = run.state() if saved else None
@@ -148,7 +148,7 @@ def interrupted(line, how, *, saved, **options):
 
 
 def lines(**options):
-    """When every line is met first."""
+    """The time at which every line is first executed."""
     counting = Interrupt()
     run = Run({}, **options, generator=1, rng=2)
     run.loop(counting)
@@ -184,7 +184,7 @@ def test_an_interrupt_at_some_lines(saved, adaptive):
         assert interrupted(line, "again", saved=saved, **options) is not None
 
 
-def test_an_interrupted_load_gives_no_row_again():
+def test_an_interrupted_load_repeats_no_row():
     """Half of a state must not step: its rows belong to the weights, batches and norms of all of it."""
     options = {"adaptive": True, "physical": None}
     releases = {}
@@ -217,7 +217,7 @@ def test_an_interrupted_load_gives_no_row_again():
 
 
 def test_a_warning_that_raises_adds_nothing_twice(monkeypatch):
-    """As where `warnings.showwarning` was replaced by something that fails."""
+    """As if `warnings.showwarning` was replaced by a function that fails."""
 
     def fails(dropped):
         raise RuntimeError("no place to write to")
@@ -238,8 +238,8 @@ def test_a_warning_that_raises_adds_nothing_twice(monkeypatch):
 
 
 @pytest.mark.parametrize("when", ["before the step", "in the torch optimizer"])
-def test_the_loop_goes_on_after_an_interrupt(when, monkeypatch):
-    """After backward one step ends the batch; an interrupted step leaves nothing in the way."""
+def test_the_loop_continues_after_an_interrupt(when, monkeypatch):
+    """After backward one step ends the batch; an interrupted step leaves no obstacle."""
     model = torch.nn.Linear(3, 1)
     data = TensorDataset(torch.ones(SIZE, 3), torch.zeros(SIZE, 1))
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)

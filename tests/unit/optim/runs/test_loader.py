@@ -48,7 +48,7 @@ def private(name="bins", **options):
 
 
 def run(loader, steps=None):
-    """Batches as they come out, one list of microbatches a step, with a step after every batch."""
+    """The batches of a loader, one list of microbatches per step, with a step after every microbatch."""
     batches = []
     while loader.steps_taken < loader.sampler.n:
         begun = False
@@ -106,7 +106,7 @@ def test_an_iteration_is_an_epoch(name):
 
 @every_sampler
 @pytest.mark.parametrize("stop", [0, 1, 5, 11])
-def test_resuming_goes_on_with_the_same_batches(name, stop):
+def test_resuming_uses_the_same_batches(name, stop):
     whole = [torch.cat([b[0] for b in batch]).tolist() for batch in run(private(name))]
     first = private(name)
     head = run(first, steps=stop) if stop else []
@@ -141,7 +141,7 @@ def fresh(name):
             return samplers()[name]
 
 
-def test_workers_draw_ahead_but_state_does_not():
+def test_workers_sample_ahead_but_state_does_not():
     loader = PrivateLoader(DataLoader(dataset(), num_workers=1, prefetch_factor=4), samplers()["bins"])
     iterator = iter(loader)
     for _ in range(2):
@@ -177,11 +177,11 @@ def test_empty_batches_have_the_shape_of_others():
     odd = PrivateLoader(
         DataLoader(Records(), collate_fn=lambda examples: object()), PoissonSampler(3, 1e-6, 4, rng=1)
     )
-    next(iter(odd))  # whatever it is, it counts for nothing
+    next(iter(odd))  # whatever it contains, it has no effect
     assert odd.progress.handed == 0
 
 
-# ---- batches and steps go together
+# ---- microbatches and steps correspond
 
 
 def test_every_batch_needs_its_step():
@@ -194,7 +194,7 @@ def test_every_batch_needs_its_step():
         loader.state_dict()
 
 
-def test_a_batch_that_was_only_looked_at_is_handed_out_again():
+def test_an_unused_batch_is_returned_again():
     loader = private()
     looked = next(iter(loader))[0]
     microbatches = iter(loader)
@@ -208,8 +208,8 @@ def test_a_batch_that_was_only_looked_at_is_handed_out_again():
     first = iter(parts)
     next(first)
     parts.progress.count(1)
-    next(first)  # part of the batch is with the optimizer
-    with pytest.raises(dm.UnsupportedCombinationError, match="has had no step"):
+    next(first)  # a part of the microbatch has reached the optimizer
+    with pytest.raises(dm.UnsupportedCombinationError, match="restarts before the step"):
         next(iter(parts))
 
 
@@ -254,7 +254,7 @@ def test_batches_outside_the_pattern_are_refused():
     [
         (lambda: PrivateLoader([1, 2], samplers()["bins"]), "loader"),
         (lambda: PrivateLoader(DataLoader(dataset()), "bins"), "sampler"),
-        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "as many examples"),
+        (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "number of examples"),
         (lambda: private(max_physical_batch_size=0), "max_physical_batch_size"),
         (lambda: PrivateBatchSampler("bins"), "sampler"),
         (lambda: PrivateBatchSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
@@ -290,7 +290,7 @@ def test_states_of_other_runs_are_refused():
         loader.load_state_dict(state)
 
 
-# ---- the microbatch sampler alone
+# ---- the microbatch sampler on its own
 
 
 @every_sampler
@@ -318,11 +318,11 @@ def test_repr():
     assert private().processes == 1
 
 
-# ---- whether the dataset holds an example twice
+# ---- repeated examples in the dataset
 
 
 class Wrapped(torch.utils.data.Dataset):
-    """A dataset of a class of its own, with ids or without."""
+    """A dataset of a custom class, with or without ids."""
 
     def __init__(self, ids=None, size=SIZE):
         self.size = size
@@ -378,11 +378,11 @@ def loaded(data, **options):
             dm.certificates.Uniqueness.EXAMPLE_IDS,
         ),
         (lambda: Wrapped(np.arange(SIZE, dtype=np.uint64) + np.uint64(2**63 - 5)), "by example_ids"),
-        # What has ids and what has none cannot be compared.
+        # Datasets with ids and without ids cannot be compared.
         (lambda: StackDataset(Method(), dataset()), dm.certificates.Uniqueness.NOT_CHECKED),
     ],
 )
-def test_a_loader_says_how_its_examples_were_compared(build, expected):
+def test_a_loader_states_how_its_examples_were_compared(build, expected):
     assert loaded(build()).uniqueness == expected
 
 
@@ -397,10 +397,10 @@ def test_a_loader_says_how_its_examples_were_compared(build, expected):
         lambda: ConcatDataset([Method(), Wrapped([10**12], 1)]),
         lambda: ConcatDataset([Wrapped(np.arange(SIZE)), Wrapped(["a", 3], 2)]),
         lambda: Subset(Method(), [0, -SIZE]),
-        lambda: Shifted(dataset(), [1, 1]),  # it inherits the indices, whatever it makes of them
+        lambda: Shifted(dataset(), [1, 1]),  # it inherits the indices, however it uses them
     ],
 )
-def test_ids_that_are_given_twice(build):
+def test_repeated_ids(build):
     with pytest.raises(
         dm.UnsupportedCombinationError, match="holds examples twice, one of them under the ind"
     ):
@@ -412,7 +412,7 @@ def test_ids_that_are_given_twice(build):
     [range(SIZE - 1), range(SIZE + 1), 7, np.zeros((SIZE, 2)), [[]] * SIZE, [float("nan")] * SIZE, {"a": 1}],
     ids=["too few", "too many", "no sequence", "a matrix", "not hashable", "not comparable", "a dict"],
 )
-def test_ids_that_are_none(ids):
+def test_invalid_ids(ids):
     with pytest.raises(dm.InvalidParameterError, match="example_ids"):
         loaded(Wrapped(ids))
 
@@ -426,7 +426,7 @@ def test_ids_that_are_none(ids):
         (lambda: grown(ConcatDataset([[1], [2, 3]])), "other lengths than when they were joined"),
     ],
 )
-def test_views_that_cannot_be_followed(build, match):
+def test_views_that_cannot_be_resolved(build, match):
     with pytest.raises(dm.UnsupportedCombinationError, match=match):
         loaded(build())
 
@@ -451,12 +451,12 @@ def test_many_examples_need_few_bytes_each():
 @pytest.mark.parametrize("labels", [torch.arange(9), range(9), np.arange(9), [str(i) for i in range(9)]])
 @pytest.mark.parametrize("kind", [lambda x, y: (x, y), lambda x, y: {"x": x, "y": y}, lambda x, y: [[x], y]])
 @pytest.mark.parametrize("inputs", [torch.ones(9, 2), np.ones((9, 2))])
-def test_elements_of_lists_are_known_by_the_memory_of_their_tensors(inputs, kind, labels):
-    """Every element is an object of its own here."""
+def test_elements_of_lists_are_identified_by_the_memory_of_their_tensors(inputs, kind, labels):
+    """Every element is a separate object here."""
     again = [kind(inputs[i], labels[i]) for i in (0, 1, 2, 3, 4, 5, 6, 7, 1)]
     with pytest.raises(dm.UnsupportedCombinationError, match=r"twice, one of them under the indices 1 and 8"):
         check_unique(again)
-    # Neither equal values of other tensors, nor parts in common, make two examples one.
+    # Neither equal values of other tensors, nor shared parts, make two examples equal.
     equal = inputs + 0.0
     assert check_unique([*again[:8], kind(equal[1], labels[1])]) == "flattened"
     assert check_unique([kind(inputs[0], labels[i]) for i in range(9)]) == "flattened"
@@ -470,7 +470,7 @@ def test_elements_of_plain_values_may_be_equal(kind):
     assert check_unique([kind([1, 2]), kind([3]), kind([1, 2])]) == "flattened"
 
 
-def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
+def test_elements_of_lists_and_object_arrays_are_identified_by_object():
     examples = [(torch.ones(1), number) for number in range(5)]
     held = np.empty(7, dtype=object)
     held[:] = [*examples, examples[2], (torch.ones(1), 9)]
@@ -478,7 +478,7 @@ def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
         with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
             check_unique(data)
     assert check_unique(held[:5]) == dm.certificates.Uniqueness.FLATTENED
-    # Plain values are often one object without being one example: their places count.
+    # Equal plain values are often one object without being one example: their positions count.
     assert check_unique([1, 1, "a", "a", *examples]) == dm.certificates.Uniqueness.FLATTENED
     plain = [1, 1, *examples]
     with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
@@ -486,7 +486,7 @@ def test_elements_of_lists_and_object_arrays_are_known_by_the_object():
 
 
 class WithoutFirst(torch.utils.data.Dataset):
-    """The example at position 0 is absent: asked for alone, it is an error."""
+    """The example at position 0 is missing: reading it alone is an error."""
 
     def __len__(self):
         return 3
@@ -503,8 +503,8 @@ class InLists(WithoutFirst):
 
 
 @pytest.mark.parametrize("kind", [WithoutFirst, InLists])
-def test_an_empty_batch_has_the_shape_of_any_example_that_is_there(kind):
-    """A run must not end at its first empty microbatch because of who is absent."""
+def test_an_empty_batch_has_the_shape_of_any_existing_example(kind):
+    """A run must not end at its first empty microbatch because of a missing example."""
     collate = Collation(torch.utils.data.default_collate, OneByOne(kind()))
     count, microbatch, _ = collate([])
     assert (count, microbatch.shape) == (0, (0, 2))

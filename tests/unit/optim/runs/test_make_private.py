@@ -27,7 +27,7 @@ from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from tests.support import saved
 from tests.support.training import classification, classifier, cross_entropy, private_run, train, weights
 
-# Opacus' hooks, where the input of the first layer needs no gradient.
+# Opacus' hooks, if the input of the first layer requires no gradient.
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
 SIZE, N = 20, 12
@@ -63,11 +63,11 @@ def made(cal=CAL, *, model=None, loader=None, functional=True, **options):
     return private_run(cal, model, data() if loader is None else loader, **options)
 
 
-# ---- what is trained
+# ---- the trained weights
 
 
 @pytest.mark.parametrize("name", list(CALS))
-def test_a_run_is_that_of_sampler_and_private_optimizer(name):
+def test_a_run_equals_sampler_and_private_optimizer(name):
     cal = CALS[name]
     loader = DataLoader(data(), batch_size=5) if name == "every" else None
     model, optimizer, private_loader = made(cal, loader=loader)
@@ -203,7 +203,7 @@ def test_a_certificate_is_filled_in():
 @pytest.mark.parametrize("name", list(CALS))
 @pytest.mark.parametrize("stop", [1, 5, 11])
 @pytest.mark.parametrize("functional", [True, False])
-def test_a_checkpoint_goes_on_bit_for_bit(name, stop, functional, tmp_path):
+def test_a_checkpoint_resumes_bit_for_bit(name, stop, functional, tmp_path):
     loader = DataLoader(data(), batch_size=5) if name == "every" else None
     options = {"loader": loader, "functional": functional}
     whole = made(CALS[name], **options)
@@ -321,7 +321,7 @@ def test_hooks_run_once_a_step():
     assert seen == ["before", "after"] * 2
 
 
-def test_closures_with_whole_batches_only():
+def test_closures_only_with_full_batches():
     model, optimizer, loader = made(functional=False)
     batches = iter(loader)
     x, target = next(batches)
@@ -357,7 +357,7 @@ def test_empty_batches_are_steps_of_noise():
         assert not torch.equal(found, start)
 
 
-# ---- refused before the first step
+# ---- refusals before the first step
 
 
 def batch_norm():
@@ -386,9 +386,9 @@ def batch_norm():
                     data(), batch_sampler=PrivateBatchSampler(BallsInBinsSampler(SIZE, 4, N))
                 )
             },
-            "batches of its own",
+            "makes its own batches",
         ),
-        ({"loader": lambda: DataLoader(data(), batch_size=None)}, "batches of its own"),
+        ({"loader": lambda: DataLoader(data(), batch_size=None)}, "makes its own batches"),
         ({"model": batch_norm}, "BatchNorm1d"),
     ],
 )
@@ -536,11 +536,11 @@ def test_data_parallel_models_are_refused(monkeypatch):
             made(model=torch.nn.DataParallel(classifier()), functional=functional)
 
 
-def test_a_loss_that_goes_backward_by_itself_is_told_what_to_call():
+def test_a_loss_that_calls_backward_is_refused_with_advice():
     model, optimizer, loader = made()
     inputs, targets = next(iter(loader))
     F.cross_entropy(model(inputs), targets).backward()
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"model\.backward\(inputs, targets\) in place"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"model\.backward\(inputs, targets\) instead"):
         optimizer.step()
 
 
@@ -549,7 +549,7 @@ def test_gradients_that_were_clipped_by_the_loop_are_refused_with_the_reason():
     inputs, targets = next(iter(loader))
     F.cross_entropy(model(inputs), targets).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-    with pytest.raises(dm.UnsupportedCombinationError, match="no clip_grad_norm_, clipping is done here"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="no clip_grad_norm_, since the optimizer clips"):
         optimizer.step()
 
 
@@ -576,7 +576,7 @@ def test_shuffling_is_open_to_every_step():
     assert len(orders) == 3
 
 
-def test_participations_that_went_astray_are_not_recorded():
+def test_wrong_participations_are_not_recorded():
     model, optimizer, loader = made()
     train(model, optimizer, loader, steps=3)
     loader.tracker.record(3, np.array([3]))

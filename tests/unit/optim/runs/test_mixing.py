@@ -1,4 +1,4 @@
-"""Models that mix the examples of a batch are refused under hooks, wherever they do; their twins are not."""
+"""Models that mix the examples of a batch are refused under hooks; their counterparts are not."""
 
 import dataclasses
 import itertools
@@ -20,7 +20,7 @@ from tests.support.training import private_run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
 CAL = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5)
-LENGTH = 6  # time steps, and examples of a batch
+LENGTH = 6  # number of time steps, and of examples in a batch
 
 
 def sequences(size, length=LENGTH, width=4):
@@ -33,7 +33,7 @@ def vectors(size, width=4):
 
 
 class Around(nn.Module):
-    """A body between two linear layers; a mean over time where there is one."""
+    """A body between two linear layers; a mean over time if there is one."""
 
     def __init__(self, body, width=4):
         super().__init__()
@@ -54,7 +54,7 @@ class TimeFirst(nn.Module):
 
 
 class Sorted(nn.Module):
-    """Sorts by length, and back."""
+    """Sorts by length, and restores the order."""
 
     def __init__(self, *, back=True):
         super().__init__()
@@ -67,7 +67,7 @@ class Sorted(nn.Module):
 
 
 class Flattened(nn.Module):
-    """Hands examples and time steps to a layer as one dimension."""
+    """Passes examples and time steps to a layer as one dimension."""
 
     def __init__(self):
         super().__init__()
@@ -78,7 +78,7 @@ class Flattened(nn.Module):
 
 
 class Whitened(nn.Module):
-    """Batch normalisation by hand, in training mode."""
+    """An explicit batch normalization, in training mode."""
 
     def __init__(self, least=0, after=-1, dropout=0.1):
         super().__init__()
@@ -93,7 +93,7 @@ class Whitened(nn.Module):
 
 
 class BackwardOnly(nn.Module):
-    """The value of an example is its own, the gradient is not."""
+    """The value of an example is independent of others, but not its gradient."""
 
     def forward(self, x):
         mean = x.mean(0)
@@ -101,7 +101,7 @@ class BackwardOnly(nn.Module):
 
 
 class Mixup(nn.Module):
-    """Manifold mixup; its generator is one of numpy, of torch, or its own."""
+    """Manifold mixup; its generator is from numpy, from torch, or a private one."""
 
     def __init__(self, source):
         super().__init__()
@@ -120,7 +120,7 @@ class Mixup(nn.Module):
 
 
 class ByDraws(nn.Module):
-    """Mixes in ways that equal draws for all examples, or the same draws in every trial, would not show."""
+    """Mixes in ways that equal draws for all examples, or the same draws in every trial, would not reveal."""
 
     def __init__(self, way):
         super().__init__()
@@ -139,7 +139,7 @@ class ByDraws(nn.Module):
 
 
 class Noisy(nn.Module):
-    """Random numbers in many ways, for each example by itself."""
+    """Random numbers in many ways, separate for each example."""
 
     def forward(self, x):
         if not self.training:
@@ -147,7 +147,7 @@ class Noisy(nn.Module):
         x = nn.functional.dropout(x, 0.2)
         x = x + 0.1 * torch.randn_like(x) + 0.1 * torch.rand(x.shape[0], 1)
         x = x * torch.bernoulli(torch.sigmoid(x))
-        x = x * torch.empty(len(x), 1).bernoulli_(0.9)  # stochastic depth by examples
+        x = x * torch.empty(len(x), 1).bernoulli_(0.9)  # stochastic depth per example
         x = x + torch.multinomial(torch.softmax(x, -1), 1).float() + torch.normal(x, 0.1)
         x = x * nn.functional.alpha_dropout(x, 0.1, training=True) + nn.functional.rrelu(x, training=True)
         keys = (torch.softmax(x, -1) + 1e-3)[:, None]
@@ -188,7 +188,7 @@ SEPARATE = {
 
 @pytest.mark.parametrize("mode", ["per_example", "ghost"])
 @pytest.mark.parametrize("name", MIXED)
-def test_rows_of_inner_layers_that_are_no_examples_are_refused(name, mode):
+def test_inner_layers_whose_rows_are_not_examples_are_refused(name, mode):
     torch.manual_seed(1)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"examples.*batch_first=True.*loss=\.\.\."):
         first_batches(MIXED[name](), sequences(24), LENGTH, mode=mode)
@@ -213,7 +213,7 @@ def test_their_twins_are_trained(name, mode):
     ],
     ids=["statistics", "without dropout", "from eight on", "backward", "numpy", "torch", "own"],
 )
-def test_mixing_in_training_alone_is_seen_beside_dropout(body):
+def test_mixing_only_in_training_is_detected_with_dropout(body):
     torch.manual_seed(1)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"mixes examples.*loss=\.\.\."):
         first_batches(Around(body), TensorDataset(*vectors(48)), 12)
@@ -222,7 +222,7 @@ def test_mixing_in_training_alone_is_seen_beside_dropout(body):
 @pytest.mark.parametrize(
     "way", ["in the order of draws", "by centred draws", "mostly", "in even batches", "in pairs"]
 )
-def test_mixing_by_draws_or_sizes_is_seen(way):
+def test_mixing_by_draws_or_sizes_is_detected(way):
     with pytest.raises(dm.UnsupportedCombinationError, match=r"mixes examples"):
         first_batches(Around(ByDraws(way)), TensorDataset(*vectors(48)), 12, steps=4)
 
@@ -259,7 +259,7 @@ def joint_loss(outputs, targets):
 
 
 @pytest.mark.parametrize("name", JOINT)
-def test_outputs_of_a_whole_batch_are_refused_where_a_loss_uses_them(name):
+def test_batch_level_outputs_are_refused_if_a_loss_uses_them(name):
     torch.manual_seed(1)
     data = TensorDataset(*vectors(48))
     with pytest.raises(dm.UnsupportedCombinationError, match=r"no row for every example.*loss=\.\.\."):
@@ -269,7 +269,7 @@ def test_outputs_of_a_whole_batch_are_refused_where_a_loss_uses_them(name):
 
 
 @pytest.mark.parametrize("name", OVER_EXAMPLES)
-def test_outputs_that_keep_examples_apart_may_be_used(name):
+def test_outputs_with_separate_examples_may_be_used(name):
     torch.manual_seed(1)
     model = Head(OVER_EXAMPLES[name])
     found = first_batches(model, TensorDataset(*vectors(48)), 12, loss=lambda out, _: out["joint"].mean())
@@ -278,8 +278,8 @@ def test_outputs_that_keep_examples_apart_may_be_used(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 40])
-def test_mixing_that_begins_later_is_seen(after):
-    """By the coin: the chance that 300 calls are all passed over is below 1 %, and the key is fixed."""
+def test_mixing_that_begins_later_is_detected(after):
+    """By random choice: the chance that 300 calls are all skipped is below 1 %, and the key is fixed."""
     torch.manual_seed(1)
     cal = dm.calibrate_sigma(dm.Identity(400), 8.0, 1e-5)
     private, optimizer, loader = private_run(
@@ -324,7 +324,7 @@ def test_random_numbers_are_no_mixing():
     assert model.body.training
 
 
-# ---- batches that are handed in or out otherwise than as tensors
+# ---- inputs and outputs other than tensors
 
 
 @dataclasses.dataclass
@@ -333,7 +333,7 @@ class Held:
 
 
 class Wrapped(nn.Module):
-    """Takes rows out of what it gets, normalises them over the batch or not, and gives them in something."""
+    """Extracts rows from its input, optionally normalizes them over the batch, and returns a container."""
 
     def __init__(self, taken, given=lambda out: out, *, mixes=True):
         super().__init__()
@@ -395,22 +395,26 @@ def test_outputs_in_objects_are_compared(name):
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_batches_that_nobody_finds_are_refused(name):
+def test_batches_that_cannot_be_found_are_refused(name):
     taken, call = HIDDEN[name]
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"nothing shows whether.*12 rows.*loss=\.\.\."):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"cannot be determined whether.*12 rows.*loss=\.\.\."
+    ):
         in_steps(Wrapped(taken), call)
 
 
 def test_a_model_that_no_trial_can_call_is_refused():
     model = Wrapped(lambda x: x, mixes=False)
-    # Trials alone run under a dispatch mode.
+    # Only trials run under a dispatch mode.
     model.first.register_forward_pre_hook(lambda *_: 1 / 0 if torch._C._len_torch_dispatch_stack() else None)
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"nothing shows whether.*in a trial, ZeroDiv"):
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"cannot be determined whether.*in a trial, ZeroDiv"
+    ):
         in_steps(model, lambda model, x: model(x))
 
 
 class Aside(nn.Module):
-    """Leaves something beside its output: in an attribute, or detached."""
+    """Returns a second value next to its output: in an attribute, or detached."""
 
     def __init__(self, left):
         super().__init__()
@@ -423,7 +427,7 @@ class Aside(nn.Module):
 
 
 @pytest.mark.parametrize("way", ["attribute", "detached"])
-def test_what_is_left_aside_is_refused_where_a_loss_uses_it(way):
+def test_side_outputs_are_refused_if_a_loss_uses_them(way):
     def balance(out):
         return (out.softmax(1).mean(0) ** 2).sum()
 
@@ -436,7 +440,7 @@ def test_what_is_left_aside_is_refused_where_a_loss_uses_it(way):
     assert in_steps(Aside(balance), lambda model, x: model(x)["rows"], steps=3) == 3
 
 
-# ---- what a call leaves in attributes for the next one
+# ---- state that a call leaves in attributes for the next one
 
 
 class Carrying(nn.Module):
@@ -501,13 +505,13 @@ def test_attributes_that_carry_data_to_the_next_call_are_refused(keep):
 
 
 @pytest.mark.parametrize("keep", [cached, annealed, shown])
-def test_attributes_that_carry_none_may_change(keep):
+def test_attributes_that_carry_no_data_may_change(keep):
     assert in_steps(Carrying(keep), lambda model, x: model(x), steps=4) == 4
 
 
 @pytest.mark.parametrize("keep", [centred, in_place, "first"])
 def test_with_a_loss_no_example_stays_in_attributes(keep):
-    """Neither the first one, which the loss is tried on, nor those of a batch."""
+    """Neither the first call, which tries the loss, nor those of a batch."""
 
     def first(model, out):
         if not model.queue:

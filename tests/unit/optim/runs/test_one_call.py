@@ -49,7 +49,7 @@ def test_one_call_is_a_plan_a_calibration_and_make_private():
     record = optimizer.run_record()
     assert record.certificate.sigma == cal.sigma
     assert record.certificate.clip_norm == 0.5
-    # What is logged holds for a number of steps fixed in advance; the record owes the claim.
+    # The logged value holds for a number of steps fixed in advance; the record is charged the full budget.
     assert record.executed == cal.achieved
 
 
@@ -100,7 +100,7 @@ def test_bad_calls(options, message):
         made(**options)
 
 
-def test_what_make_private_refuses_is_refused():
+def test_refusals_of_make_private_apply():
     loader = DataLoader(classification(SIZE), batch_size=BATCH, shuffle=True)
     with pytest.raises(dm.UnsupportedCombinationError, match="the loader shuffles"):
         made(loader)
@@ -109,7 +109,7 @@ def test_what_make_private_refuses_is_refused():
 
 
 def test_processes_share_the_claim_of_the_first(monkeypatch):
-    """Sampled calibrations differ from process to process; there would be two claims for one run."""
+    """Sampled calibrations differ between processes; one run would have two claims."""
     cal = dm.calibrate_sigma(dm.Identity(4), 4.0, 1e-3)
     sent = []
     monkeypatch.setattr(one_call, "is_first", lambda group: True)

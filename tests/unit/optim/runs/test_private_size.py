@@ -1,7 +1,7 @@
-"""Under ADD_REMOVE nothing that is released follows from the number of examples: neighbours, same keys.
+"""Under ADD_REMOVE no release depends on the number of examples: neighbours, same keys.
 
 The last example has a gradient of zero in one dataset and is missing in the other. All other gradients are
-integers that no clipping changes, so that sums are exact in any order: whatever differs then is a function of
+integers that are not clipped, so that sums are exact in any order: any difference is then a function of
 the number of examples.
 """
 
@@ -63,9 +63,9 @@ def planned(cal, **whose):
 
 
 def run(monkeypatch, cal, data, *, shuffle=False, batch_size=1, loss=linear_loss, **options):
-    """(model, optimizer, loader), and everything of the run that may leave it."""
+    """(model, optimizer, loader), and all public outputs of the run."""
     words = itertools.count(5)
-    monkeypatch.setattr(secrets, "randbits", lambda bits: next(words))  # keys from which nothing is drawn
+    monkeypatch.setattr(secrets, "randbits", lambda bits: next(words))  # keys that are not random
     torch.manual_seed(0)
     model = nn.Linear(3, 1, bias=False)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -117,7 +117,7 @@ def options_of(name):
 
 
 @pytest.mark.parametrize("name", SCHEMES)
-def test_one_example_less_changes_nothing_that_is_released(name, monkeypatch):
+def test_one_example_less_changes_no_release(name, monkeypatch):
     cal = saved.calibration(name)
     assert cal.mechanism.hides_size
     same(*neighbours(monkeypatch, cal, unit=cal.unit.value, **options_of(name)))
@@ -138,7 +138,7 @@ def test_in_every_mode(mode, most, monkeypatch):
         {"shuffle": True},
         {"drop_last": True},
         {"shuffle": True, "drop_last": True},
-        {"batch_size": 13},  # 40 examples are 4 batches of 13, and 39 are 3
+        {"batch_size": 13},  # 40 examples make 4 batches of 13, and 39 make 3
     ],
 )
 def test_under_every_step(options, monkeypatch):
@@ -171,8 +171,8 @@ def test_users_as_items(monkeypatch):
     same(*seen)
 
 
-def test_a_part_of_the_data_that_is_empty_is_as_checked_as_before(monkeypatch):
-    """A part with one example, of a class that nothing is known of: with it and without it, one record."""
+def test_an_empty_part_of_the_data_is_checked_alike(monkeypatch):
+    """A part with one example, of an unknown class: with and without it, the same record."""
 
     class Unknown(torch.utils.data.Dataset):
         def __init__(self, size):
@@ -192,7 +192,7 @@ def test_a_part_of_the_data_that_is_empty_is_as_checked_as_before(monkeypatch):
     same(*seen)
 
 
-# ---- what has to be declared
+# ---- required declarations
 
 
 def made(cal, size=SIZE, **options):
@@ -202,8 +202,8 @@ def made(cal, size=SIZE, **options):
     return make_private(model, sgd, loader, cal, CLIP, loss=linear_loss, **options)
 
 
-def test_without_a_declared_number_it_says_which_to_give():
-    with pytest.raises(dm.InvalidParameterError, match="expected_batch_size must be a number that you write"):
+def test_a_missing_declaration_is_named():
+    with pytest.raises(dm.InvalidParameterError, match="expected_batch_size must be a constant"):
         made(saved.calibration("poisson"))
     with pytest.raises(dm.InvalidParameterError, match="dataset_size must be a public number"):
         made(saved.calibration("every step"), batch_size=10)
@@ -223,7 +223,7 @@ def test_without_a_declared_number_it_says_which_to_give():
 
 
 @pytest.mark.parametrize("size", [38, 40, 42])
-def test_the_denominator_is_what_was_declared(size):
+def test_the_denominator_is_the_declared_one(size):
     cal = saved.calibration("poisson")
     for source, options in (
         (cal, {"expected_batch_size": 8}),
@@ -284,7 +284,7 @@ def test_a_mismatch_is_told_without_the_real_size(name, options):
         told.add((str(caught.value), caught.value.claimed, caught.value.recomputed))
     assert len(told) == 1
     text = str(caught.value)
-    assert "plan from what is known without the data" in text
+    assert "Plan with a number known without the data" in text
     assert len(text) <= 400
 
 
@@ -307,9 +307,9 @@ def test_declared_sizes_that_contradict_each_other_are_both_named(size):
         made(cal, size, batch_size=32, expected_batch_size=8)
 
 
-def test_a_batch_of_users_says_that_it_counts_users():
+def test_errors_about_batches_of_users_mention_users():
     cal = dm.calibrate_sigma(dm.Mechanism(dm.Identity(6), dm.MinSep(2), unit=dm.Unit.USER), 8.0, 1e-5)
-    data = UserDataset(examples(SIZE), [i // 4 for i in range(SIZE)], 4)  # 10 users, 5 a batch
+    data = UserDataset(examples(SIZE), [i // 4 for i in range(SIZE)], 4)  # 10 users, 5 per batch
     model = nn.Linear(3, 1, bias=False)
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.raises(
@@ -319,8 +319,8 @@ def test_a_batch_of_users_says_that_it_counts_users():
 
 
 @pytest.mark.parametrize("name", ["min-sep", "every step", "poisson"])
-def test_a_loader_that_drops_its_last_batch_is_not_overlooked(name):
-    """It says nothing where the certificate makes the batches, and nothing under random sampling."""
+def test_drop_last_of_a_loader_is_refused(name):
+    """It is ignored if the certificate determines the batches, and under random sampling."""
     cal, given = saved.calibration(name), {"expected_batch_size": 10} if name == "min-sep" else {}
 
     def private(**options):
@@ -340,16 +340,16 @@ def test_a_loader_that_drops_its_last_batch_is_not_overlooked(name):
         private()[1].close()
 
 
-def test_within_the_tolerance_nothing_is_told(recwarn):
+def test_within_the_tolerance_no_error_is_raised(recwarn):
     for size in (38, 39, 41, 42):
         made(saved.calibration("poisson"), size, expected_batch_size=8, dataset_size=40)[1].close()
     assert not recwarn.list
 
 
-# ---- where the number of examples is public
+# ---- a public number of examples
 
 
-def test_under_zero_out_the_claim_says_that_it_is_public():
+def test_under_zero_out_the_size_is_public():
     cal = dm.calibrate_sigma(
         dm.Identity(4), 8.0, 1e-5, participation=dm.Poisson(0.2), adjacency=dm.Adjacency.ZERO_OUT
     )
@@ -374,7 +374,7 @@ def test_a_stated_size_is_that_of_the_participation():
     assert cal.certificate(dataset_size=30).dataset_size == 30
 
 
-def test_a_user_who_is_replaced_may_bring_fewer_examples():
+def test_a_replacement_user_may_have_fewer_examples():
     users = dm.MinSep(4, max_examples_per_user=3)
     for adjacency, participation, hidden in (
         (dm.Adjacency.REPLACE_ONE, users, True),
@@ -416,7 +416,7 @@ class Named(torch.utils.data.Dataset):
 
 
 def kept_still(value):
-    """Logs without times and what follows from them."""
+    """Logs without times and values derived from them."""
     if isinstance(value, dict):
         return {
             name: kept_still(one)
@@ -427,7 +427,7 @@ def kept_still(value):
 
 
 @pytest.mark.parametrize("name", ["poisson", "min-sep"])
-def test_a_trainer_tells_nothing_of_it(name, monkeypatch, tmp_path, caplog, capsys):
+def test_a_trainer_does_not_reveal_the_size(name, monkeypatch, tmp_path, caplog, capsys):
     transformers = pytest.importorskip("transformers")
     hf = pytest.importorskip("dpmech.optim.hf")
     cal, seen = saved.calibration(name), []
@@ -481,7 +481,7 @@ def test_a_trainer_tells_nothing_of_it(name, monkeypatch, tmp_path, caplog, caps
 
 
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*", "ignore:.*does not have many workers.*")
-def test_lightning_tells_nothing_of_it(monkeypatch, tmp_path):
+def test_lightning_does_not_reveal_the_size(monkeypatch, tmp_path):
     lightning = pytest.importorskip("lightning")
     from lightning.pytorch.loggers import CSVLogger
 

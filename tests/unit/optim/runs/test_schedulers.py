@@ -1,4 +1,4 @@
-"""A learning-rate schedule is compared when a run goes on, and where none is known the record says so."""
+"""A learning-rate schedule is compared when a run resumes; the record states if none is known."""
 
 import pytest
 import torch
@@ -55,13 +55,13 @@ def quick(sgd):
     return lr_scheduler.StepLR(sgd, 1, gamma=0.1)
 
 
-def test_another_schedule_that_nothing_is_known_of_is_in_the_record(tmp_path):
+def test_an_unknown_schedule_is_stated_in_the_record(tmp_path):
     path = tmp_path / "run.pt"
     parts, schedule = built(quick)
     save_checkpoint(path, *parts)
     assert (
         train(parts, schedule).checkpoint_history.settings == dm.certificates.CheckpointMatch.SAME
-    )  # the first of its kind
+    )  # the first run with it
     parts, schedule = built(quick)
     load_checkpoint(path, *parts)
     record = train(parts, schedule)
@@ -78,7 +78,7 @@ def test_another_schedule_that_nothing_is_known_of_is_in_the_record(tmp_path):
     )  # nothing changed
 
 
-def test_what_changed_before_a_state_stays_in_it(tmp_path):
+def test_changes_before_a_state_stay_recorded(tmp_path):
     path = tmp_path / "run.pt"
     parts, schedule = built(quick)
     train_then_save(path, parts, schedule)
@@ -179,7 +179,7 @@ def test_a_scheduler_is_not_left_out(tmp_path):
         lambda sgd: sgd.param_groups[0].update(weight_decay=0.1),
     ],
 )
-def test_changes_beside_the_scheduler_are_seen(change, tmp_path):
+def test_changes_outside_the_scheduler_are_detected(change, tmp_path):
     path = tmp_path / "run.pt"
     parts, schedule = built(slow)
     save_checkpoint(path, *parts, scheduler=schedule)
@@ -195,7 +195,7 @@ def test_changes_beside_the_scheduler_are_seen(change, tmp_path):
     assert optimizer.run_record().checkpoint_history.settings == dm.certificates.CheckpointMatch.UNKNOWN
 
 
-def test_a_schedule_by_results_is_not_known(tmp_path):
+def test_a_schedule_based_on_results_is_not_followed(tmp_path):
     path = tmp_path / "run.pt"
 
     def make(sgd):

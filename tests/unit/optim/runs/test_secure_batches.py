@@ -1,4 +1,4 @@
-"""A private run with batches and noise from a cipher: what its record says, and that it is taken up again."""
+"""A private run with batches and noise from a cipher: its record, and resuming."""
 
 import pytest
 import torch
@@ -100,7 +100,7 @@ def test_batches_in_a_fixed_order_have_no_random_numbers(participation, shuffle,
 
 
 @pytest.mark.parametrize(("before", "after"), [("philox", None), (None, "philox"), ("secure", None)])
-def test_a_run_goes_on_with_the_batches_it_was_begun_with(before, after):
+def test_a_run_resumes_with_its_batches(before, after):
     first, batches = private(before)[2], private(after)[2]
     state = first.state_dict()
     batches.load_state_dict(state)
@@ -109,7 +109,7 @@ def test_a_run_goes_on_with_the_batches_it_was_begun_with(before, after):
     assert drawn[0] == drawn[1]
 
 
-def test_batches_of_philox_are_not_taken_up_where_a_cipher_was_asked_for():
+def test_batches_of_philox_cannot_resume_with_a_cipher():
     state = private("philox")[2].state_dict()
     with pytest.raises(
         dm.exceptions.CertificateError, match=r"another generator.*'philox', here 'aes-128-ctr'"

@@ -1,4 +1,4 @@
-"""Which changes of dataset, model and loss a checkpoint notices, and which are none."""
+"""Which changes of dataset, model and loss are detected by a checkpoint, and which are allowed."""
 
 import copy
 import dataclasses
@@ -209,7 +209,7 @@ def test_a_loss_reads_attributes_that_it_names_in_words(monkeypatch):
     assert digest(loss) != before
 
 
-def test_what_a_loss_does_not_read_may_change(monkeypatch):
+def test_values_unused_by_a_loss_may_change(monkeypatch):
     before = digest(by_settings)
     monkeypatch.setitem(globals(), "SETTINGS", types.SimpleNamespace(temperature=1.0, name="another run"))
     monkeypatch.setitem(globals(), "TEMPERATURE", 3.0)
@@ -217,7 +217,7 @@ def test_what_a_loss_does_not_read_may_change(monkeypatch):
 
 
 def test_a_loss_of_an_installed_package(monkeypatch):
-    """Its code counts, and what it refers to in its own package; of other packages the code alone."""
+    """Its code counts, and everything in its package that it refers to; only the code of other packages."""
     monkeypatch.setattr(code_prints, "installed", lambda module: module == __name__)
 
     def both():
@@ -249,7 +249,7 @@ def build():
 
 @pytest.mark.slow
 def test_a_digest_is_the_same_in_every_process(tmp_path):
-    """Under other seeds of hashing, at other addresses, on other lines, in a module or in a script."""
+    """Under other hash seeds, at other addresses, on other lines, in a module or in a script."""
     (tmp_path / "losses.py").write_text(SOURCE)
     (tmp_path / "script.py").write_text(
         "# a comment\n\n" + SOURCE + "\nimport prints\nprints.show(build())\n"
@@ -288,7 +288,7 @@ def test_a_loss_under_another_python(tmp_path):
 
 
 def test_a_closure_over_the_model_is_no_other_loss(tmp_path):
-    """Its weights differ when it is built without a seed, and come from the checkpoint."""
+    """Its weights differ if it is built without a seed, and come from the checkpoint."""
 
     def case(seed):
         model = classifier()
@@ -303,7 +303,7 @@ def test_a_closure_over_the_model_is_no_other_loss(tmp_path):
     assert loader.checkpoint_history == ALL_SAME
 
 
-def test_what_cannot_be_looked_into_is_said():
+def test_uncovered_values_are_stated():
     generator = np.random.default_rng(1)
     assert digest(closing_over(generator))[1] is False
     deep = 1
@@ -320,7 +320,7 @@ def test_what_cannot_be_looked_into_is_said():
     assert digest(closing_over(around))[1] is True
 
 
-def test_opacus_does_not_know_the_loss(tmp_path):
+def test_the_loss_is_unknown_under_opacus(tmp_path):
     pytest.importorskip("opacus")
     save_checkpoint(tmp_path / "run.pt", *made(loss=None))
     parts = made(loss=None, generator=None)
@@ -403,7 +403,7 @@ def test_heads_of_attention_are_no_part_of_its_repr():
     assert Printer(one).model(one) != Printer(other).model(other)
 
 
-def test_values_that_a_checkpoint_restores_are_no_other_model(tmp_path):
+def test_restored_values_do_not_make_another_model(tmp_path):
     one, other = (
         classifier(Masked(1.0, 1.0, 1.0, 1.0, persistent=True)),
         classifier(Masked(0.0, 1.0, 1.0, 1.0, persistent=True)),
@@ -500,7 +500,7 @@ def test_random_transforms_are_no_other_dataset(function, workers, tmp_path):
         load_checkpoint(path, *made(Transformed(lambda x, y: (x, y))))
 
 
-def test_what_differs_at_every_reading_is_left_out(tmp_path):
+def test_parts_that_differ_between_readings_are_omitted(tmp_path):
     chance = np.random.default_rng()
     path = tmp_path / "run.pt"
     case = Transformed(lambda x, y: (x + float(chance.normal()), y))
@@ -571,7 +571,7 @@ def test_what_digests_cover(value, complete):
     assert digest(value) != digest([value])
 
 
-# ---- what checkpoints say
+# ---- statements of checkpoints
 
 
 def test_an_accepted_change_stays_in_the_record(tmp_path):
@@ -580,7 +580,7 @@ def test_an_accepted_change_stays_in_the_record(tmp_path):
     parts = moved(path, {}, {"loss": other}, accept_changed=("loss",))
     save_checkpoint(path, *parts)
     again = made(loss=other, generator=None)
-    load_checkpoint(path, *again)  # nothing changed since
+    load_checkpoint(path, *again)  # no changes since
     record = again[1].run_record()
     assert record.checkpoint_history == dm.certificates.CheckpointHistory(
         dm.certificates.CheckpointMatch.SAME,
@@ -593,7 +593,7 @@ def test_an_accepted_change_stays_in_the_record(tmp_path):
         load_checkpoint(path, *made(generator=None))
 
 
-def test_runs_without_checkpoints_say_so(tmp_path):
+def test_runs_without_checkpoints_state_it(tmp_path):
     parts = made()
     assert parts[1].run_record().checkpoint_history is None
     save_checkpoint(tmp_path / "run.pt", *parts)
@@ -619,12 +619,12 @@ def test_a_checkpoint_without_fingerprints(tmp_path):
 
 
 def test_the_same_noise_on_other_sums_gives_them_away(tmp_path):
-    """What is refused: the difference of two releases is the bare difference of two sums."""
+    """The refused case: the difference of two releases is the exact difference of two sums."""
     path = tmp_path / "run.pt"
     save_checkpoint(path, *made())
 
     def released(loss):
-        """The private gradient of the first step, and the bare one beneath."""
+        """The private gradient of the first step, and the gradient without noise."""
         model, optimizer, loader = made(loss=loss, generator=None)
         load_checkpoint(path, model, optimizer, loader, accept_changed=("loss",))
         batch = next(iter(loader))
@@ -636,7 +636,7 @@ def test_the_same_noise_on_other_sums_gives_them_away(tmp_path):
         return model.module[0].weight.grad, bare
 
     (one, bare_one), (other, bare_other) = released(plain_loss), released(LOSSES["code"][1])
-    assert float((one - bare_one).abs().max()) > 0.01  # each by itself is hidden
+    assert float((one - bare_one).abs().max()) > 0.01  # each alone is hidden by noise
     torch.testing.assert_close(one - other, bare_one - bare_other, rtol=0.0, atol=1e-6)
     assert float((bare_one - bare_other).abs().max()) > 1e-3
 
@@ -671,7 +671,7 @@ def test_hooks_belong_to_the_model(tmp_path, kind):
 
 
 def test_hooks_of_gradients_belong_to_the_model():
-    # torch.func knows none, Opacus does.
+    # torch.func has none, Opacus has.
     prints = []
     for factor in (2.0, 3.0, 3.0):
         model = classifier()
@@ -685,8 +685,8 @@ def test_the_same_hooks_are_the_same_model(tmp_path):
     assert parts[1].run_record().checkpoint_history == ALL_SAME
 
 
-def test_another_optimizer_does_not_go_on(tmp_path):
-    # RAdam reads Adam's groups and state, and would make other weights of the same gradients.
+def test_another_optimizer_cannot_resume(tmp_path):
+    # RAdam reads Adam's groups and state, and would compute other weights from the same gradients.
     path = tmp_path / "run.pt"
     kinds = torch.optim.Adam, torch.optim.RAdam
     runs = []
@@ -705,14 +705,14 @@ def test_another_optimizer_does_not_go_on(tmp_path):
 
 
 @pytest.mark.parametrize("sizes", [(None, 4), (4, 5)])
-def test_another_physical_batch_size_does_not_go_on(tmp_path, sizes):
+def test_another_physical_batch_size_cannot_resume(tmp_path, sizes):
     before, after = ({"max_physical_batch_size": size} for size in sizes)
     with pytest.raises(dm.exceptions.CertificateError, match="microbatches"):
         moved(tmp_path / "run.pt", before, after)
     moved(tmp_path / "run.pt", before, before)
 
 
-# ---- bare states, and weights
+# ---- plain states, and weights
 
 
 def stepped(parts, steps):
@@ -738,8 +738,8 @@ def resumed(state, **options):
     return parts
 
 
-def test_bare_states_know_their_run():
-    """Two records with one noise, each of another dataset: who has both results subtracts the noise."""
+def test_plain_states_identify_their_run():
+    """Two records with one noise, each of another dataset: anyone with both results subtracts the noise."""
     state = bare(stepped(made(), 2))
     with pytest.raises(dm.exceptions.CertificateError, match="of another run: another dataset"):
         resumed(state, dataset=classification(SIZE, seed=9))
@@ -781,7 +781,7 @@ def test_weights_stay_from_a_load_to_the_first_step(by, change, tmp_path):
         with pytest.raises(dm.UnsupportedCombinationError, match="the weights that the loaded state"):
             refused()
     assert optimizer.record.steps == 2
-    model.load_state_dict(state[0])  # as they were: nothing is lost
+    model.load_state_dict(state[0])  # unchanged: nothing is lost
     assert optimizer.state_dict()["state"] == state[1]["state"]
 
 
@@ -826,7 +826,7 @@ def test_other_weights_are_the_callers_responsibility(tmp_path):
 
 
 def test_weights_that_were_changed_by_hand_are_in_the_record(tmp_path):
-    """After a saved state, from which steps may be taken again; before any there is nothing to repeat."""
+    """After a saved state, from which steps may be repeated; before any there is nothing to repeat."""
     parts = stepped(made(), 1)
     clamp(parts[0])
     parts[1].note_weights()
@@ -836,6 +836,6 @@ def test_weights_that_were_changed_by_hand_are_in_the_record(tmp_path):
     parts[0].load_state_dict(parts[0].state_dict())
     assert (
         parts[1].run_record().checkpoint_history.model == dm.certificates.CheckpointMatch.SAME
-    )  # no step came of it yet
+    )  # no step was based on it yet
     stepped(parts, 1)
     assert parts[1].run_record().checkpoint_history.model == dm.certificates.CheckpointMatch.UNKNOWN

@@ -1,4 +1,4 @@
-"""What models and datasets draw in a step: by a secret of the run, whatever the steps before held."""
+"""Random numbers of models and datasets in a step depend on a secret of the run, not on earlier steps."""
 
 import random
 
@@ -20,7 +20,7 @@ SIZE = 24
 
 
 class Rows(Dataset):
-    """Rows with draws of their own, beside or in place of what a model draws; one may be absent."""
+    """Rows with separate draws, in addition to or instead of those of a model; one may be missing."""
 
     def __init__(self, gone=None, draw=None):
         self.inputs = torch.randn(SIZE, 8, generator=torch.Generator().manual_seed(0))
@@ -112,7 +112,7 @@ WAYS = {
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("way", WAYS)
-def test_an_absent_example_moves_no_draws_of_later_steps(way, monkeypatch):
+def test_a_missing_example_does_not_shift_later_draws(way, monkeypatch):
     if "hooks" in way:
         pytest.importorskip("opacus")
     whole, batches = sums(monkeypatch, Rows(), generator=1, **WAYS[way])
@@ -123,7 +123,7 @@ def test_an_absent_example_moves_no_draws_of_later_steps(way, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize("way", WAYS)
-def test_a_seed_at_the_top_of_a_script_says_nothing_of_the_draws(way, monkeypatch):
+def test_a_script_seed_does_not_determine_the_draws(way, monkeypatch):
     if "hooks" in way:
         pytest.importorskip("opacus")
     (one, _), (other, _) = (sums(monkeypatch, Rows(), **WAYS[way]) for _ in range(2))
@@ -133,7 +133,7 @@ def test_a_seed_at_the_top_of_a_script_says_nothing_of_the_draws(way, monkeypatc
 
 @pytest.mark.parametrize("draw", [random.random, np.random.random, lambda: torch.rand(())])
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_datasets_draw_by_a_secret_too(draw, workers, monkeypatch):
+def test_datasets_use_the_secret_too(draw, workers, monkeypatch):
     def found(**options):
         return sums(monkeypatch, Rows(draw=draw), model=lambda: nn.Linear(8, 2), workers=workers, **options)[
             0
@@ -143,13 +143,13 @@ def test_datasets_draw_by_a_secret_too(draw, workers, monkeypatch):
     assert not torch.equal(found(), found())
 
 
-def test_batches_of_a_batch_draw_other_numbers():
-    """The same numbers would tie the masks of one example to those of another."""
+def test_parts_of_a_batch_use_different_numbers():
+    """Equal numbers would correlate the masks of one example with those of another."""
     loader = PrivateLoader(DataLoader(Rows()), sampler_for(CAL, SIZE), max_physical_batch_size=2)
     drawn, masks = set(), set()
     for inputs, _ in loader:
         drawn.add(float(torch.rand(())))
-        for _ in inputs:  # given to the model one by one
+        for _ in inputs:  # passed to the model one by one
             with loader.drawing():
                 masks.add(float(torch.rand(())))
             loader.progress.count(1)
@@ -160,7 +160,7 @@ def test_batches_of_a_batch_draw_other_numbers():
     assert not drawn & masks
 
 
-def test_draws_outside_of_steps_go_on_as_before():
+def test_draws_outside_of_steps_are_unaffected():
     made, optimizer, loader = run()
     torch.manual_seed(7)
     expected = torch.rand(4)
@@ -175,8 +175,8 @@ def test_draws_outside_of_steps_go_on_as_before():
     assert not set(torch.stack(inside).tolist()) & set(expected.tolist())
 
 
-def test_torch_draws_by_all_of_the_secret():
-    """An integer seeds torch's CPU generator with 32 bits, which are tried in minutes."""
+def test_torch_uses_the_whole_secret():
+    """An integer seeds torch's CPU generator with 32 bits, which can be tried in minutes."""
     bits = np.random.MT19937()
     with StepRandomness(lambda use: use.encode() * 4).at("8 bytes."):
         words = torch.get_rng_state().numpy()[24:5016].view(np.uint64).astype(np.uint32)
@@ -188,13 +188,13 @@ def test_torch_draws_by_all_of_the_secret():
     assert found.tolist() == expected.tolist()
     assert len(set(words.tolist())) > 600
     drawn = set()
-    for end in "ab":  # the 32 bits that an integer would leave are equal
+    for end in "ab":  # the 32 bits that an integer seed would use are equal
         with StepRandomness(lambda use, end=end: b"x" * 31 + end.encode()).at(""):
             drawn.add(tuple(torch.rand(4).tolist()))
     assert len(drawn) == 2
 
 
-def test_workers_draw_other_numbers_each():
+def test_workers_use_different_numbers():
     before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - to put back
     found, called = set(), []
     for number in (0, 1):

@@ -1,4 +1,4 @@
-"""Models of transformers with padding and batches of names, in both loops, against a loop by hand."""
+"""Models of transformers with padding and named batches, in both loops, compared with an explicit loop."""
 
 import pytest
 import torch
@@ -120,7 +120,7 @@ MODELS = {
 
 
 def wide_mask(batch):
-    """An encoder's padding mask as what is added to scores: nothing branches on its values."""
+    """An encoder's padding mask as a term added to scores: no branches on its values."""
     mask = batch["attention_mask"][:, None, None, :].float()
     return dict(batch) | {"attention_mask": (1.0 - mask) * torch.finfo(torch.float32).min}
 
@@ -148,7 +148,7 @@ def batch_loss(model, batch):
 
 
 def by_hand(model, batch):
-    """The clipped sum, one backward pass an example, with the padding that it has in the batch."""
+    """The clipped sum, one backward pass per example, with its padding in the batch."""
     params = [param for param in model.parameters() if param.requires_grad]
     total = [torch.zeros_like(param, dtype=torch.float64) for param in params]
     for index in range(len(batch["labels"])):
@@ -186,7 +186,7 @@ def test_losses_of_one_example(name, mode):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "t5"])
 def test_the_loop_of_opacus(name):
-    """Positions that come as a batch of one are those of every example."""
+    """Positions given as a batch of one apply to every example."""
     model, (private, optimizer, _), batch = first_batch(name, None)
     optimizer.zero_grad()
     batch_loss(private, batch).backward()
@@ -199,12 +199,12 @@ def test_the_loop_of_opacus(name):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
-def test_what_does_not_work_says_what_does():
+def test_refusals_name_an_alternative():
     words = r"masking_utils\.py.*four dimensions.*Privacy"
     with pytest.raises(dm.UnsupportedCombinationError, match=words) as caught:
         first_batch("bert", own_loss)
     assert "attn_implementation='eager'" in str(caught.value)
-    assert len(str(caught.value)) <= 600  # with a line of the model
+    assert len(str(caught.value)) <= 600  # includes a line of the model
     _, (private, *_), batch = first_batch("t5", None)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"relative_attention_bias .* called with"):
         batch_loss(private, batch)

@@ -1,4 +1,4 @@
-"""Training with batches of at most B examples: what is drawn, what is recorded, what is refused."""
+"""Training with batches of at most B examples: sampling, records and refusals."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def private(size):
 
 
 @pytest.mark.slow
-def test_a_run_draws_batches_that_are_cut_down_and_its_record_holds():
+def test_a_run_uses_truncated_batches_and_its_record_verifies():
     model, optimizer, loader = private(SIZE)
     sizes = []
     while loader.steps_taken < STEPS:

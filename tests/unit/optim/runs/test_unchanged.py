@@ -1,4 +1,4 @@
-"""Whatever way a forward pass finds to keep raw data in the model, none of it is saved or released."""
+"""However a forward pass stores raw data in the model, none of it is saved or released."""
 
 import contextlib
 import copy
@@ -29,7 +29,7 @@ MODES = ["loss", "opacus"]
 
 
 class Memory(nn.Module):
-    """Passes its input on; when armed it keeps a part of it in one way."""
+    """Returns its input; when armed it stores a part of it in one way."""
 
     def __init__(self, way):
         super().__init__()
@@ -109,9 +109,9 @@ def backward(private, batch):
 
 
 def keep(model, x):
-    """A forward pass without gradients, and not through what make_private returned."""
+    """A forward pass without gradients, outside of the wrapped model."""
     model.memory.armed = True
-    # Some calls are refused at once; whoever goes on all the same has the data in the model.
+    # Some calls are refused immediately; if the user continues, the data are in the model.
     with torch.no_grad(), contextlib.suppress(dm.UnsupportedCombinationError):
         model(x)
     model.memory.armed = False
@@ -138,19 +138,19 @@ RELEASES = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", list(WAYS))
-def test_what_a_call_keeps_is_not_released(way, mode, tmp_path):
+def test_data_stored_by_a_call_are_not_released(way, mode, tmp_path):
     model = Model(WAYS[way])
     _, optimizer, _ = parts = made(model, mode)
     path = tmp_path / "run.pt"
     step(model, *parts)
-    for name, release in RELEASES.items():  # all of them are welcome as long as nothing was kept
+    for name, release in RELEASES.items():  # all are allowed if nothing was stored
         if name != "step":
             release(model, *parts, path)
     saved = path.read_bytes()
     backward(parts[0], next(iter(parts[2])))
     keep(model, dataset().tensors[0])
     bias = model.head.bias.detach().clone()
-    for name, release in [*RELEASES.items(), *RELEASES.items()]:  # a refusal forgets nothing
+    for name, release in [*RELEASES.items(), *RELEASES.items()]:  # a refusal does not reset the check
         with pytest.raises(dm.UnsupportedCombinationError, match="changed"):
             release(model, *parts, path)
         assert optimizer.record.steps == 1, name
@@ -160,8 +160,8 @@ def test_what_a_call_keeps_is_not_released(way, mode, tmp_path):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("way", ["in place", "data", "numpy", "frozen", "frozen numpy", "trained data"])
-def test_a_call_that_keeps_its_input_makes_no_step(way, mode):
-    """In the very loop of the documentation, evaluation without gradients included."""
+def test_a_call_that_stores_its_input_prevents_the_step(way, mode):
+    """In the loop of the documentation, including evaluation without gradients."""
     model = Model(WAYS[way])
     private, optimizer, loader = made(model, mode)
     model.memory.armed = True
@@ -182,7 +182,7 @@ def test_a_call_that_keeps_its_input_makes_no_step(way, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_calls_that_torch_counts_are_refused_at_once(mode):
+def test_writes_counted_by_torch_are_refused_immediately(mode):
     private, optimizer, _ = made(Model(WAYS["in place"]), mode)
     model = private.module if mode == "loss" else private._module
     model.memory.armed = True
@@ -206,7 +206,7 @@ def test_public_names_may_change(mode):
 
 
 class Ordinary(nn.Module):
-    """Dropout, a frozen backbone, fixed statistics, positions, tied weights, a buffer set to what it is."""
+    """Dropout, a frozen backbone, fixed statistics, positions, tied weights, an unchanged buffer."""
 
     def __init__(self):
         super().__init__()
@@ -250,7 +250,7 @@ def test_ordinary_models_train_to_the_end(mode, tmp_path):
     assert optimizer.run_record().steps == N
     twin = copy.deepcopy(model)
     twin.backbone[0].weight.zero_()
-    twin.load_state_dict(twin.state_dict())  # copies are watched by nobody
+    twin.load_state_dict(twin.state_dict())  # copies are not watched
     file = io.BytesIO()
     torch.save(model, file)
 
@@ -266,7 +266,7 @@ def test_ordinary_models_train_to_the_end(mode, tmp_path):
         lambda part: pickle.dumps(part._state_dict_pre_hooks),
     ],
 )
-def test_nothing_is_released_with_a_part_of_the_model(mode, way, released):
+def test_nothing_is_released_through_a_part_of_the_model(mode, way, released):
     def write(memory, x):
         if way == "buffer":
             memory.mean += x[0]
@@ -281,10 +281,10 @@ def test_nothing_is_released_with_a_part_of_the_model(mode, way, released):
     keep(model, dataset().tensors[0])
     with pytest.raises(dm.UnsupportedCombinationError, match=r"calling the model, .*memory\."):
         released(model.memory)
-    assert model.body.state_dict()  # nothing was written here
+    assert model.body.state_dict()  # nothing was written in this part
 
 
-# ---- what changes a model between steps otherwise
+# ---- other changes of a model between steps
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -309,7 +309,7 @@ def test_other_frozen_weights_are_refused_after_the_first_step(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_loading_hides_nothing(mode):
+def test_loading_hides_no_changes(mode):
     model = Model(WAYS["frozen data"])
     private, _, _ = made(model, mode)
     keep(model, dataset().tensors[0])
@@ -344,14 +344,14 @@ def test_hooks_of_the_torch_optimizer_belong_to_the_step():
 
 
 def one_step(model, path):
-    """A run that has ended when this returns, and its checkpoint."""
+    """A run that has ended, and its checkpoint."""
     parts = made(model, "loss")
     step(model, *parts)
     save_checkpoint(path, *parts)
 
 
-def test_a_refused_step_forgets_nothing(tmp_path):
-    """A write that was found is found again, before the first step of a resumed run too."""
+def test_a_refused_step_does_not_reset_the_check(tmp_path):
+    """A detected write is detected again, also before the first step of a resumed run."""
     path = tmp_path / "run.pt"
     one_step(Model(WAYS["trained data"]), path)
     model = Model(WAYS["trained data"])
@@ -430,7 +430,7 @@ def made_twice(x, y):
 
 
 def test_the_graph_of_another_batch():
-    """A call of the batch before, whose backward pass comes with this one."""
+    """A call of the previous batch, whose backward pass comes with this one."""
     model, optimizer, loader = made(linear(), "opacus")
     batches = iter(loader)
     x, y = next(batches)
@@ -468,7 +468,7 @@ def test_a_call_that_was_interrupted_hides_no_later_one():
 
 
 class Shared(nn.Module):
-    """One layer used twice, and parts that are methods of their own."""
+    """One layer used twice, and submodules that are called as methods."""
 
     def __init__(self):
         super().__init__()
@@ -529,8 +529,8 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", list(TENSORS))
-def test_every_flipped_bit_is_seen(name):
-    """Of each of the first and last bytes, and of some between; the same bits are always the same."""
+def test_every_flipped_bit_is_detected(name):
+    """In each of the first and last bytes, and in some between; equal bits always compare equal."""
     reader, value = Fingerprinter(), TENSORS[name]
     then = reader.read(name, value)
     assert same([then], [reader.read(name, value.clone())])
@@ -557,7 +557,7 @@ def test_every_flipped_bit_is_seen(name):
     ],
 )
 def test_changes_that_fool_plain_sums(change):
-    """Signs alone change the highest bit of every word, which odd multipliers of 64 bits would not see."""
+    """Signs alone change the highest bit of every word, which odd 64-bit multipliers would not detect."""
     x = torch.randn(12_000, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
     reader = Fingerprinter()
     assert not same([reader.read("x", x)], [reader.read("x", change(x))])
@@ -616,10 +616,10 @@ def test_extra_states_of_any_kind():
 
 
 def again(model, mode, private):
-    """A second run; Opacus' hooks stay on a model, so that it wants the GradSampleModule."""
+    """A second run; Opacus' hooks stay on a model, so that it requires the GradSampleModule."""
     if mode == "loss":
         return made(model, mode)
-    with pytest.raises(dm.UnsupportedCombinationError, match="hooks already"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="already has Opacus' hooks"):
         made(model, mode)
     sgd = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1)
     return make_private(private, sgd, DataLoader(dataset()), CAL, expected_batch_size=8)
@@ -627,7 +627,7 @@ def again(model, mode, private):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_model_may_be_made_private_again(mode, tmp_path):
-    # Two phases of training, or a cell of a notebook that is run again.
+    # Two phases of training, or a rerun cell of a notebook.
     model = Model()
     first = made(model, mode)
     step(model, *first)
@@ -644,7 +644,7 @@ def test_a_model_may_be_made_private_again(mode, tmp_path):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_was_written_before_is_not_taken_over(mode):
+def test_earlier_writes_are_not_accepted(mode):
     model = Model(WAYS["data"])
     first = made(model, mode)
     step(model, *first)

@@ -1,4 +1,4 @@
-"""Training where the examples of users are in bins of their own: what is drawn, recorded and refused."""
+"""Training if the examples of users are in separate bins: sampling, records and refusals."""
 
 import pytest
 import torch

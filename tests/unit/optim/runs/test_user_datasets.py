@@ -1,4 +1,4 @@
-"""Runs under a claim about users: against a naive loop over users, and what is refused."""
+"""Runs under a claim about users: compared with a naive loop over users, and refusals."""
 
 import numpy as np
 import pytest
@@ -71,7 +71,7 @@ def test_items_are_users():
         data[6]
 
 
-def test_examples_are_those_that_are_kept():
+def test_only_kept_examples_are_used():
     kept = UserExamples(examples(), IDS, MOST)
     assert len(kept) == len(IDS) - 1
     assert kept.indices == [place for place in range(len(IDS)) if place != 3]
@@ -119,7 +119,7 @@ def test_a_run_of_users_takes_its_steps():
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_no_user_is_split_over_physical_batches(most):
-    """What a batch adds is the same however few users are held at once."""
+    """The contribution of a batch is the same however few users are held at once."""
     data = UserDataset(examples(), IDS, MOST)
     found = []
     for seed, physical in enumerate((None, most)):
@@ -139,7 +139,7 @@ def test_tensors_of_ids_bound_users():
 
 
 class OfTwo:
-    """torch.distributed as one of two processes sees it, where the other one says `other`, or the same."""
+    """torch.distributed as seen by one of two processes, if the other one says `other`, or the same."""
 
     other = None
 
@@ -163,7 +163,7 @@ class OfTwo:
 
 @pytest.mark.parametrize("kind", [UserDataset, UserExamples])
 def test_processes_keep_the_same_examples(kind, monkeypatch):
-    """A place in a batch is one example: otherwise a user could add more than certified."""
+    """An index in a batch must be the same example everywhere, or a user could add more than certified."""
     ids, data = ["ann"] * 40, list(range(40))
     check_same_choice(kind(data, ids, 3, keyed=True), None)  # a single process
     monkeypatch.setattr(agreement, "dist", OfTwo())
@@ -182,7 +182,7 @@ def test_a_run_of_examples_of_users_takes_its_steps():
         model.backward(*batch)
         optimizer.step()
     assert optimizer.steps_left == N - 2
-    # Fewer than certified are covered.
+    # Fewer than certified are allowed.
     made(SEVERAL, UserExamples(examples(), IDS, MOST - 1), generator=5)
 
 
@@ -203,7 +203,7 @@ def test_all_examples_of_a_user_go_into_one_group():
 def test_examples_put_back_after_they_were_left_out_are_refused():
     data = UserExamples(examples(), IDS, MOST)
     data.indices = list(range(len(IDS)))
-    with pytest.raises(dm.UnsupportedCombinationError, match="no longer those that were kept"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="have changed since they were chosen"):
         made(SEVERAL, data)
 
 
@@ -216,7 +216,7 @@ def trained(model, optimizer, loader):
 def test_a_run_that_spreads_examples_of_one_user_over_groups_is_stopped():
     model, optimizer, loader = made(TOGETHER, UserExamples(examples(), IDS, MOST), unit="user")
     batches = loader.sampler
-    batches._owners = None  # the planted fault: every example by itself
+    batches._owners = None  # the planted fault: every example separately
     batches._prepare()
     with pytest.raises(
         dm.exceptions.CertificateError, match="examples of one user are in two of the 2 groups"
@@ -246,7 +246,7 @@ def test_unsampled_examples_of_users_take_their_steps():
             examples(),
             {},
             dm.UnsupportedCombinationError,
-            "users, who are sampled, and a TensorDataset",
+            "users, who are sampled, but a TensorDataset",
         ),
         (USERS, UserExamples(examples(), IDS, 1), {}, dm.UnsupportedCombinationError, "a UserExamples holds"),
         (USERS, UserDataset(examples(), IDS, 2), {"loss": None}, dm.UnsupportedCombinationError, "hooks"),
@@ -277,7 +277,7 @@ def test_unsampled_examples_of_users_take_their_steps():
             UserDataset(examples(), IDS, 2),
             {},
             dm.UnsupportedCombinationError,
-            "are users, and the claim",
+            "are users, but the claim",
         ),
         (EXAMPLES, examples(), {"unit": "user"}, dm.exceptions.CertificateError, "hides one example"),
         (TOGETHER, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),

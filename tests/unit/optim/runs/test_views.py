@@ -1,4 +1,4 @@
-"""MeanOverViews against gradients of single views, averaged and clipped by hand."""
+"""MeanOverViews compared with gradients of single views, averaged and clipped explicitly."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def data(*, views=False):
 
 
 def by_hand():
-    """One backward pass a view."""
+    """One backward pass per view."""
     model = network()
     params = list(model.parameters())
     total = [torch.zeros_like(param, dtype=torch.float64) for param in params]
@@ -80,7 +80,7 @@ def test_views_are_averaged_before_they_are_clipped(loss, stored, mode):
 
 
 def test_views_of_one_example_are_never_clipped_apart():
-    """Microbatches hold whole examples: one at a time gives what the whole batch gives."""
+    """Microbatches contain full examples: one at a time gives the same result as the full batch."""
     dataset, _, _ = data(views=True)
     private, optimizer, loader = run(dataset, MeanOverViews(nn.CrossEntropyLoss()), max_physical_batch_size=1)
     private.backward(*next(iter(loader)))
@@ -116,7 +116,7 @@ def test_batches_by_name():
 
 
 @pytest.mark.parametrize("mode", ["per_example", "ghost"])
-def test_every_view_of_every_example_is_drawn_anew(mode):
+def test_every_view_of_every_example_has_new_random_numbers(mode):
     def draws(images):
         return images + torch.rand_like(images)
 
@@ -129,7 +129,7 @@ def test_every_view_of_every_example_is_drawn_anew(mode):
     batch = Batch(next(iter(loader)), {})
     samples, losses = private.prepare(batch).samples(batch, batch.tensors)
     assert float(losses.min()) > 1e-4  # views of one example differ
-    assert len(losses.unique()) == SIZE  # and those of equal examples
+    assert len(losses.unique()) == SIZE  # and so do those of equal examples
     assert samples[0] is not None
 
 
