@@ -244,6 +244,7 @@ def test_claims_hold_and_too_little_noise_is_found(name, adjacency, method):
     assert truth(cal, EPS, fault_of(name, method, FAULT), seed=12)[0] > DELTA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "delta"), [("BMinSep", 0.05), ("BMinSep", 0.3), ("BallsInBins", 0.3)])
 def test_sampled_bounds_hold_at_large_deltas_too(name, delta):
     strategy, participation = PLANS[name]

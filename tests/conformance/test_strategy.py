@@ -3,6 +3,7 @@ import dataclasses
 import functools
 import inspect
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -132,12 +133,12 @@ def test_matmul_and_solve(strategy, width):
 
 @every_strategy
 @pytest.mark.parametrize("method", ["matmul", "solve"])
-@pytest.mark.parametrize("extra", [(1,), (2, 2), (0,)])
-def test_wrong_shapes_are_refused(strategy, method, extra):
-    shape = (strategy.n + 1,) if extra == (1,) else (strategy.n, *extra, 1)[: 1 + 2 * len(extra)]
-    operand = np.zeros(shape if extra != (0,) else ())
-    with pytest.raises(dm.InvalidParameterError, match=r"shape of [xz] must be"):
-        getattr(strategy, method)(operand)
+def test_wrong_shapes_are_refused(strategy, method):
+    for shape in ((strategy.n + 1,), (strategy.n, 2, 2, 1), ()):
+        with pytest.raises(
+            dm.InvalidParameterError, match=rf"shape of [xz] must be.*{re.escape(str(shape))}"
+        ):
+            getattr(strategy, method)(np.zeros(shape))
 
 
 @every_strategy

@@ -259,10 +259,10 @@ def everything(home, framework, trials, times):
 # ---- what is left
 
 
-def report_of(framework, trials, times=KILLS):
+def report_of(framework, trials):
     with tempfile.TemporaryDirectory() as name:
         done = subprocess.run(
-            [sys.executable, __file__, name, framework, str(trials), str(times)],
+            [sys.executable, __file__, name, framework, str(trials), str(KILLS)],
             env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -304,13 +304,6 @@ def test_a_run_that_is_killed_ends_like_one_that_is_not(framework):
     if framework not in frameworks():
         pytest.skip(f"{framework} is not installed")
     assert check(report_of(framework, TRIALS), TRIALS) > 0
-
-
-@pytest.mark.parametrize("framework", ["hf", pytest.param("lightning", marks=pytest.mark.slow)])
-def test_one_run_that_is_killed(framework):
-    if framework not in frameworks():
-        pytest.skip(f"{framework} is not installed")
-    check(report_of(framework, 1, times=1), 1)
 
 
 def test_what_differs_is_seen():

@@ -251,7 +251,11 @@ def _seed(secret: bytes) -> None:
     random.seed(secret)
     np.random.seed(np.frombuffer(secret, np.uint32))  # noqa: NPY002 - used by other people's code
     number = int.from_bytes(secret[:8], "little")
-    torch.manual_seed(number)  # CUDA's generators use all 64 bits
+    if torch.accelerator.current_accelerator() is None:
+        # torch.manual_seed would format the stack once for each kind of device.
+        torch.default_generator.manual_seed(number)
+    else:
+        torch.manual_seed(number)  # CUDA's generators use all 64 bits
     state = torch.get_rng_state()
     words = state.numpy()[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)
     if len(state) != _STATE_BYTES or words[0] != number % (1 << 32):

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 import dpmech as dm
+from dpmech.checker import Kind
 from tests.support import saved
 
 NAMES = list(saved.RECIPES)
@@ -41,5 +42,6 @@ def test_it_is_true_and_found_again(name):
     certificate = saved.certificate(name)
     found = dm.verify(saved.path_of(name))
     assert found.ok, found.failures
+    assert found.claim is Kind.PROVED
     # Another processor may differ in its last digits, never by what a test could rest on.
     assert saved.found_again(name) == pytest.approx(certificate.sigma, rel=1e-9)

@@ -144,6 +144,7 @@ def test_private_selections_cost_no_less_than_by_the_library(law):
     assert ledger.epsilon(delta).lower <= found_eps(verdict) <= 1.3 * ledger.epsilon(delta).upper
 
 
+@pytest.mark.slow
 def test_a_private_selection_costs_more_than_one_run(monkeypatch):
     verdict = checked(non_adaptive((COUNT, dm.ledgers.PoissonRuns(1.0)), COUNT), seconds=20.0)
     assert verdict.kind is Kind.PROVED

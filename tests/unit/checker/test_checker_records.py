@@ -377,7 +377,9 @@ def with_nodes(factor, every=16, first=0, strategy=ALONE, **sides):
     return document
 
 
-@pytest.mark.parametrize(("strategy", "factor"), [(ALONE, 1.01), (DRAWN, 1.1)])
+@pytest.mark.parametrize(
+    ("strategy", "factor"), [(ALONE, 1.01), pytest.param(DRAWN, 1.1, marks=pytest.mark.slow)]
+)
 def test_nodes_are_proved(strategy, factor):
     verdict = checked(with_nodes(factor, strategy=strategy), seconds=30.0)
     assert verdict.kind is Kind.PROVED
@@ -394,6 +396,7 @@ def test_a_node_that_is_too_low_is_refuted(side):
     assert f"the profile has {side.upper()} at eps" in verdict.reason
 
 
+@pytest.mark.slow
 def test_nodes_without_time_are_counted():
     verdict = checked(with_nodes(1.1, strategy=DRAWN), seconds=1e-9)
     assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked

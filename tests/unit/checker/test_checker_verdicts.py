@@ -31,7 +31,29 @@ def verdict_of(tmp_path, *arguments, seconds=10.0, **changes):
     return check_file(path, seconds=seconds, rng=np.random.default_rng(1))
 
 
-@pytest.mark.parametrize("path", SAVED, ids=[one.stem for one in SAVED])
+# One of every sampling scheme. Of the others tests/unit/certificates/test_saved.py says that they are proved.
+OF_SCHEMES = (
+    "bins",
+    "bins_exact",
+    "bins_fresh",
+    "truncated_batches",
+    "cyclic",
+    "epochs",
+    "every_step",
+    "fixed_size_batches",
+)
+OF_SCHEMES += (
+    "min-sep_of_users",
+    "poisson",
+    "rests_inside",
+    "single",
+    "users",
+    "users_in_bins_inside",
+    "users_in_groups",
+)
+
+
+@pytest.mark.parametrize("path", [one for one in SAVED if one.stem in OF_SCHEMES], ids=lambda path: path.stem)
 def test_saved_certificates_are_proved(path):
     # Each of these has a draw that proves it; an honest claim is refused once in a million at most.
     verdict = check_file(path, seconds=20.0, rng=np.random.default_rng(1))
@@ -41,7 +63,14 @@ def test_saved_certificates_are_proved(path):
     assert ("except with probability" in str(verdict)) == (verdict.failure > 0.0)
 
 
-@pytest.mark.parametrize("path", [one for one in SAVED if one.stem not in LOOSE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[] if path.stem in OF_SCHEMES else [pytest.mark.slow])
+        for path in SAVED
+        if path.stem not in LOOSE
+    ],
+)
 def test_two_per_cent_less_noise_is_never_proved(path, tmp_path):
     document = json.loads(path.read_text(encoding="utf-8"))
     document["claim"]["sigma"] = plain(0.98 * document["claim"]["sigma"]["decimal"])
@@ -53,13 +82,6 @@ def test_two_per_cent_less_noise_is_never_proved(path, tmp_path):
 
 
 PLAN = {"type": "LambdaCGD", "n": 3900, "lam": 0.9}, {"type": "BallsInBins", "bins": 390}
-
-
-def test_halved_weights_are_refuted(tmp_path):
-    # With every weight of importance sampling halved this sigma is found, where 2.930 is right.
-    verdict = verdict_of(tmp_path, *PLAN, 8.0, 1e-5, 2.859)
-    assert verdict.kind is Kind.REFUTED
-    assert verdict.failure == decide.FAILURE
 
 
 @pytest.mark.slow

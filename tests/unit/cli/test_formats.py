@@ -224,6 +224,7 @@ def test_other_commands_print_no_command_either(call, folder):
             assert COMMAND.search(text) is None, text
 
 
+@pytest.mark.slow
 def test_names_in_ledgers_and_claims_are_text(folder):
     hostile = "run\n::error::x\nother.json: VERIFIED: exact"
     for command in (

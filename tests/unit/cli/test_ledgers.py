@@ -1,19 +1,26 @@
 """`dpmech ledger` and `dpmech show`: the ledger and the documents of the library, told in plain language."""
 
+import functools
+
 import pytest
 
 import dpmech as dm
 from tests.support import saved
 from tests.support.command_line import done, run, told
 
-POISSON = dm.calibrate_sigma(dm.Identity(36), 2.0, 1e-5, participation=dm.Poisson(1 / 12))
+
+@functools.cache
+def poisson():
+    return dm.calibrate_sigma(dm.Identity(36), 2.0, 1e-5, participation=dm.Poisson(1 / 12))
+
+
 PLAIN = dm.calibrate_sigma(dm.LambdaCGD(36, 0.5), 2.0, 1e-5, participation=dm.MinSep(12, 3))
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    POISSON.certificate().save("sampled.json")
+    poisson().certificate().save("sampled.json")
     PLAIN.certificate(1.0, 10.0).save("plain.json")
     return tmp_path
 

@@ -13,6 +13,7 @@ import dpmech as dm
 from dpmech import cli
 from dpmech.cli.results import plan_notes
 from dpmech.plans.training_plans import TrainingPlan
+from tests.support.quick_cases import slow_but
 
 CLEAN = {
     "dataset_size": "120",
@@ -175,7 +176,10 @@ def test_a_comparison_with_a_row_for_it_needs_no_note():
 
 
 @pytest.mark.parametrize(
-    "options", [{"epochs": "1"}, {"sampling": "min-sep"}, {"sampling": "poisson"}, {"batch_size": "120"}]
+    "options",
+    slow_but(
+        [{"epochs": "1"}, {"sampling": "min-sep"}, {"sampling": "poisson"}, {"batch_size": "120"}], 0, 1
+    ),
 )
 def test_where_nothing_is_lost_nothing_is_said(options):
     result = of_identity("calibrate", **options)

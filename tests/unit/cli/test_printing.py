@@ -13,6 +13,7 @@ from rich.console import Console
 
 from dpmech.cli.printing import Column, Row, emit, progress_bar, shown, signed_percent, stacked, width
 from tests.support.command_line import BUDGET, SIZES, done
+from tests.support.quick_cases import slow_but
 
 PLAN = (*SIZES, "--sampling", "min-sep", *BUDGET)
 TABLES = {
@@ -26,7 +27,8 @@ TABLES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "columns"), [("calibrate", 60), ("calibrate", 80), ("compare", 80), ("optimize", 80)]
+    ("name", "columns"),
+    slow_but([("calibrate", 60), ("calibrate", 80), ("compare", 80), ("optimize", 80)], 0, 2),
 )
 def test_nothing_is_wider_than_the_reader_and_nothing_is_cut(name, columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(columns))

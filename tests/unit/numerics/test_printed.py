@@ -8,6 +8,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.numerics.printed import typed
+from tests.support import saved
 
 ROOT = pathlib.Path(__file__).parents[3]
 
@@ -15,8 +16,8 @@ CALIBRATIONS = [
     dm.calibrate_sigma(dm.SquareRoot(3900, 64), 8.0, 1e-5, participation=dm.MinSep(390, 10)),
     dm.calibrate_sigma(dm.LambdaCGD(36, 0.9), 2.0, 1e-5, participation=dm.MinSep(12, 3)),
     dm.calibrate_sigma(dm.LambdaCGD(50, 0.5), 0.7, 1e-6, participation=dm.FixedEpochs(5)),
-    dm.calibrate_sigma(dm.Identity(40), 1.0, 1e-5, participation=dm.Poisson(0.1)),
-    dm.calibrate_sigma(dm.BandedToeplitz(40, [1.0, 0.5]), 3.0, 1e-5, participation=dm.CyclicPoisson(0.2, 4)),
+    saved.calibration("poisson 40"),
+    saved.calibration("cyclic 20"),
     *(dm.calibrate_sigma(dm.Identity(1), eps, 1e-5) for eps in (0.3, 0.9, 1.7, 2.3, 4.1, 9.7)),
 ]
 

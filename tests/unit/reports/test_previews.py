@@ -38,6 +38,7 @@ def test_plans_are_all_pairs_and_rows_begin_with_dp_sgd(small):
         assert [row.grid is None for row in plan.rows] == [False, True, True, True]
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_mechanism_at_the_sigma_that_is_shown(small):
     plan = small.plans[0]
     for row in plan.rows:

@@ -17,6 +17,7 @@ from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.release import PoissonRelease
 from dpmech.numerics import Bounds
 from tests.support import oracles as oracle
+from tests.support.quick_cases import slow_but
 
 ONE = Bounds.bracket(1.0, 1.0, dm.numerics.Provenance("one"))
 # (q, sigma, eps): little and much noise, small and large eps, rates down to one in a million.
@@ -48,8 +49,8 @@ def test_one_step_against_the_closed_form(q, sigma, eps, remove):
 @pytest.mark.parametrize("remove", [True, False])
 @pytest.mark.parametrize(
     ("q", "sigma", "eps"),
-    [(0.05, 0.6, 3.0), (0.3, 2.0, 0.7), (1e-4, 0.5, 0.01), (1e-6, 0.6, 0.01), (1e-3, 1.0, 0.05),
-     (0.6, 10.0, 0.1)],
+    slow_but([(0.05, 0.6, 3.0), (0.3, 2.0, 0.7), (1e-4, 0.5, 0.01), (1e-6, 0.6, 0.01), (1e-3, 1.0, 0.05),
+     (0.6, 10.0, 0.1)], 0, 3, 5),
 )  # fmt: skip
 def test_two_steps_against_quadrature(q, sigma, eps, remove):
     truth = oracle.sampled_delta_two_steps(q, sigma, eps, remove=remove, digits=25)
@@ -148,8 +149,11 @@ def test_a_release_that_is_less_sensitive_below_has_a_lower_lower_end():
 # Budgets that lattices refused, or took a minute for.
 @pytest.mark.parametrize(
     ("q", "steps", "eps", "delta"),
-    [(1e-6, 3, 0.01, 1e-12), (1e-3, 10, 0.01, 1e-9), (1e-6, 10**5, 0.1, 1e-12), (1e-5, 1000, 2.0, 1e-9),
-     (1e-6, 10**6, 0.01, 1e-5), (1e-5, 3, 0.1, 1e-5), (1e-5, 3, 0.1, 2.9e-5), (0.5, 10**6, 50.0, 1e-12)],
+    slow_but(
+        [(1e-6, 3, 0.01, 1e-12), (1e-3, 10, 0.01, 1e-9), (1e-6, 10**5, 0.1, 1e-12), (1e-5, 1000, 2.0, 1e-9),
+         (1e-6, 10**6, 0.01, 1e-5), (1e-5, 3, 0.1, 1e-5), (1e-5, 3, 0.1, 2.9e-5), (0.5, 10**6, 50.0, 1e-12)],
+        0, 5,
+    ),
 )  # fmt: skip
 def test_budgets_that_were_refused_are_met_and_shown_to_be_tight(q, steps, eps, delta):
     schema, strategy = dm.Poisson(q), dm.Identity(steps)

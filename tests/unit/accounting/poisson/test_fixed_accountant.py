@@ -118,6 +118,7 @@ def exact_curve(q, s, eps):
     return q * (mp.ncdf(1 / (2 * s) - a * s) - mp.exp(a) * mp.ncdf(-1 / (2 * s) - a * s))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "batch", "sigma", "eps"), [(5, 2, 1.2, 0.4), (10_000, 100, 2.0, 1.0), (10**5, 10, 2.0, 1e-3)]
 )
@@ -227,12 +228,13 @@ def test_no_roles_step_by_step_lose_more_than_is_certified(steps, s, q):
         assert found.lower == pytest.approx(max(worst[(0,) * steps], worst[(1,) * steps]), rel=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "batch", "sigma", "steps", "eps"),
     [
         (200, 5, 2.5, 5, 1.0),
-        pytest.param(10_000, 100, 2.25, 1000, 2.0, marks=pytest.mark.slow),
-        pytest.param(20, 10, 12.0, 50, 1.0, marks=pytest.mark.slow),
+        (10_000, 100, 2.25, 1000, 2.0),
+        (20, 10, 12.0, 50, 1.0),
     ],
 )
 def test_compositions_by_the_checker(size, batch, sigma, steps, eps):

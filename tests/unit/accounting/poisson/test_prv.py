@@ -13,10 +13,12 @@ from dpmech.engines.losses.prv import PrvAccountant, _PrivacyLoss
 from dpmech.engines.losses.release import PoissonRelease
 from dpmech.schemes import accountant_for
 from tests.support import oracles as oracle
+from tests.support.quick_cases import slow_but
 
 GRID = [(8.0, 1e-5, 1 / 390, 3900), (0.5, 1e-6, 0.01, 1000), (0.05, 1e-6, 0.01, 1000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("eps", "delta", "q", "steps"),
     [*(pytest.param(*one, marks=pytest.mark.slow) for one in GRID), (2.0, 1e-8, 0.2, 50)],
@@ -38,7 +40,8 @@ def test_prv_and_pld_intervals_overlap(eps, delta, q, steps):
 
 
 @pytest.mark.parametrize(
-    ("q", "sigma", "eps"), [(0.01, 1.0, 0.5), (0.3, 2.0, 0.5), (0.9, 1.0, 2.0), (0.5, 20.0, 0.03)]
+    ("q", "sigma", "eps"),
+    slow_but([(0.01, 1.0, 0.5), (0.3, 2.0, 0.5), (0.9, 1.0, 2.0), (0.5, 20.0, 0.03)], 0, 3),
 )
 @pytest.mark.parametrize("steps", [1, 2])
 def test_prv_against_closed_form_and_quadrature(q, sigma, eps, steps):

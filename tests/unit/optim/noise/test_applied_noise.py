@@ -11,6 +11,7 @@ from dpmech.optim.clipping.clipped_sum import clip_and_sum
 from dpmech.optim.noise.normals import CudaNormals, HostNormals
 from dpmech.optim.noise.rows import correlate
 from dpmech.optim.noise.secure_normals import SecureNormals
+from tests.support.quick_cases import slow_but
 
 CLIP = 0.3
 WIDE = np.longdouble
@@ -77,7 +78,7 @@ EXAMPLES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_but(DTYPES, 0))
 @pytest.mark.parametrize(
     ("strategy", "participation"), EXAMPLES, ids=["double pole", "near it", "lambda", "blt"]
 )
@@ -132,7 +133,7 @@ def excess(strategy, matrix):
 
 
 @every_device
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", slow_but(DTYPES, 0))
 @pytest.mark.parametrize(("strategy", "mode"), [*modes(TOEPLITZ), *modes(OTHERS)], ids=str)
 def test_every_mode_and_dtype_applies_the_inverse_of_c(monkeypatch, strategy, mode, dtype, device):
     columns = tuple(range(strategy.n))
@@ -298,7 +299,7 @@ def by_hand(strategy, mode, fl):
     return np.array(rows)
 
 
-@pytest.mark.parametrize("kind", ["up", "down", "coin"])
+@pytest.mark.parametrize("kind", slow_but(["up", "down", "coin"], 2))
 @pytest.mark.parametrize(("strategy", "mode"), list(modes([*TOEPLITZ, *OTHERS, SLOW])), ids=str)
 def test_the_bound_holds_for_the_worst_rounding(strategy, mode, kind):
     """|F| of the proof in 24-bit arithmetic with the largest possible errors: below the bound."""

@@ -11,6 +11,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from tests.support.other_device import OTHER, There, moved, other_device  # noqa: E402
+from tests.support.quick_cases import slow_but  # noqa: E402
 from tests.support.training import classification, classifier, cross_entropy, private_run  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook")
@@ -58,7 +59,7 @@ def test_the_other_device_is_one():
             there + here
 
 
-@pytest.mark.parametrize("mode", ["per_example", "ghost", "auto"])
+@pytest.mark.parametrize("mode", slow_but(["per_example", "ghost", "auto"], 0, 1))
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_model_on_another_device_is_trained(name, mode):
     options = LOSSES[name] | {"clipping_mode": mode}

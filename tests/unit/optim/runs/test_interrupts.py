@@ -15,6 +15,7 @@ import dpmech as dm
 from dpmech.optim import AdaptiveClip, NoiseStream, PrivateLoader, make_private
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.samplers import sampler_for
+from tests.support.quick_cases import slow_but
 
 SIZE, N, EPOCH = 8, 4, 2
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(EPOCH))
@@ -177,7 +178,7 @@ def test_an_interrupt_at_any_line(how, saved, adaptive, physical):
 
 
 @pytest.mark.parametrize("saved", [False, True])
-@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("adaptive", slow_but([False, True], 1))
 def test_an_interrupt_at_some_lines(saved, adaptive):
     options = {"adaptive": adaptive, "physical": None}
     for line in lines(**options)[::20]:

@@ -21,6 +21,7 @@ from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
 from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from dpmech.schemes.poisson.sampler import PoissonSampler
+from tests.support.quick_cases import slow_but
 
 SIZE = 23
 
@@ -66,7 +67,7 @@ def run(loader, steps=None):
 
 
 @every_sampler
-@pytest.mark.parametrize("most", [None, 1, 2, 100])
+@pytest.mark.parametrize("most", slow_but([None, 1, 2, 100], 0, 2))
 def test_batches_are_the_batches_of_the_sampler(name, most):
     loader = private(name, max_physical_batch_size=most)
     batches = run(loader)
@@ -105,7 +106,7 @@ def test_an_iteration_is_an_epoch(name):
 
 
 @every_sampler
-@pytest.mark.parametrize("stop", [0, 1, 5, 11])
+@pytest.mark.parametrize("stop", slow_but([0, 1, 5, 11], 2))
 def test_resuming_uses_the_same_batches(name, stop):
     whole = [torch.cat([b[0] for b in batch]).tolist() for batch in run(private(name))]
     first = private(name)

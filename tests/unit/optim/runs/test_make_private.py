@@ -25,6 +25,7 @@ from dpmech.optim.runs.per_example_model import check_model
 from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from tests.support import saved
+from tests.support.quick_cases import slow_but
 from tests.support.training import classification, classifier, cross_entropy, private_run, train, weights
 
 # Opacus' hooks, if the input of the first layer requires no gradient.
@@ -96,7 +97,7 @@ def test_a_run_equals_sampler_and_private_optimizer(name):
 
 
 @pytest.mark.parametrize("name", ["min-sep", "bins", "poisson"])
-@pytest.mark.parametrize("most", [None, 1, 2])
+@pytest.mark.parametrize("most", slow_but([None, 1, 2], 2))
 def test_opacus_and_functional_gradients_agree_in_physical_batches(name, most):
     functional = train(*made(CALS[name], max_physical_batch_size=most))
     with_hooks = train(*made(CALS[name], functional=False, max_physical_batch_size=most))
@@ -201,7 +202,7 @@ def test_a_certificate_is_filled_in():
 
 
 @pytest.mark.parametrize("name", list(CALS))
-@pytest.mark.parametrize("stop", [1, 5, 11])
+@pytest.mark.parametrize("stop", slow_but([1, 5, 11], 1))
 @pytest.mark.parametrize("functional", [True, False])
 def test_a_checkpoint_resumes_bit_for_bit(name, stop, functional, tmp_path):
     loader = DataLoader(data(), batch_size=5) if name == "every" else None

@@ -18,6 +18,7 @@ import dpmech as dm
 from dpmech.optim import UserDataset, UserExamples, make_private, make_private_with_epsilon
 from dpmech.samplers import sampler_for
 from tests.support import saved
+from tests.support.quick_cases import slow_but
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 SIZE, CLIP = 40, 1e4
@@ -426,7 +427,7 @@ def kept_still(value):
     return [kept_still(one) for one in value] if isinstance(value, list) else value
 
 
-@pytest.mark.parametrize("name", ["poisson", "min-sep"])
+@pytest.mark.parametrize("name", slow_but(["poisson", "min-sep"], 1))
 def test_a_trainer_does_not_reveal_the_size(name, monkeypatch, tmp_path, caplog, capsys):
     transformers = pytest.importorskip("transformers")
     hf = pytest.importorskip("dpmech.optim.hf")

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from dpmech.optim import load_checkpoint, make_private, save_checkpoint
 from dpmech.optim.runs.unchanged import Fingerprinter, same
 from tests.support import training
+from tests.support.quick_cases import slow_but
 from tests.support.training import private_run, regression, squared_error
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -136,7 +137,7 @@ RELEASES = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", slow_but(MODES, 0))
 @pytest.mark.parametrize("way", list(WAYS))
 def test_data_stored_by_a_call_are_not_released(way, mode, tmp_path):
     model = Model(WAYS[way])

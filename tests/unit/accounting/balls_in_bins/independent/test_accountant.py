@@ -13,6 +13,7 @@ from dpmech.engines.convex_order.ring import RingGram
 from dpmech.engines.independent_sum.accountant import IndependentAccountant
 from dpmech.numerics import BOUND, Provenance
 from tests.support.bins_oracles import identity_delta
+from tests.support.quick_cases import slow_but
 
 # (bins, sigma, eps): lower and upper bound on delta by PLD_accounting 2.0, as in
 # test_identity_against_exact_values.py, which says how it was run.
@@ -49,7 +50,7 @@ def test_both_directions_against_the_oracle(bins, sigma, eps):
     assert max(identity_delta(sigma**-2.0, bins, eps)) == pytest.approx(found.upper, rel=2e-3)
 
 
-@pytest.mark.parametrize(("bins", "sigma", "eps"), [(20, 1.0, 1.0), (100, 0.8, 0.5)])
+@pytest.mark.parametrize(("bins", "sigma", "eps"), slow_but([(20, 1.0, 1.0), (100, 0.8, 0.5)], 1))
 def test_the_program_is_above_and_close(bins, sigma, eps):
     ring = RingGram(bins, white=sigma**-2.0, amplitude=0.0, decay=0.0, constant=0.0)
     found = accountant(bins).delta(sigma, eps, tolerance=1e-4)
@@ -118,6 +119,7 @@ def test_bounds_too_far_apart_are_refused():
         wide.epsilon(1.0, 1e-5, tolerance=1e-2)
 
 
+@pytest.mark.slow
 def test_it_is_the_default_and_exact_method_of_independent_bins():
     scheme = dm.BallsInBins(1000)
     found = dm.epsilon(dm.Identity(1000), 1.0, 1e-5, participation=scheme)

@@ -13,6 +13,7 @@ from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.gram import CirculantGram
 from dpmech.engines.gaussian_mixture.mixtures import AddProposal, RemoveProposal
 from tests.support.bins_oracles import identity_delta, strategy_gram
+from tests.support.quick_cases import slow_but
 
 ALPHA = 1e-9
 DEVIATIONS = scipy.stats.norm.isf(ALPHA / 2)
@@ -143,7 +144,7 @@ def test_two_bands_at_small_eps():
     assert results[0].upper > max(identity_delta(float(gram.diagonal.min()), 390, 0.25))
 
 
-@pytest.mark.parametrize("eps", [20.0, 50.0, 200.0])
+@pytest.mark.parametrize("eps", slow_but([20.0, 50.0, 200.0], 1))
 def test_far_levels_do_without_collective_tilts(eps):
     """The table over the levels of later bins would be astronomically large there."""
     strategy, participation = dm.LambdaCGD(20, 0.7), dm.BallsInBins(10)

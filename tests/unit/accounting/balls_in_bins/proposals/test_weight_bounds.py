@@ -15,6 +15,7 @@ from dpmech.engines.gaussian_mixture.proposal import log_largest_weight
 from dpmech.engines.gaussian_mixture.samples import pilot_sample, weight_sample
 from dpmech.engines.gaussian_mixture.streams import Stage
 from tests.support.bins_oracles import quadrature
+from tests.support.quick_cases import slow_but
 
 ROUNDING = 1e-9
 TWO = np.array([[1.0, 0.3], [0.3, 1.2]])
@@ -73,6 +74,7 @@ def weight_at(proposal, values):
     return loss + math.log(-math.expm1(proposal.eps - loss)) - float(mixed)
 
 
+@pytest.mark.slow
 @KINDS
 @settings(max_examples=8, deadline=None)
 @given(seed=st.integers(0, 2**32), bins=st.integers(1, 3), eps=st.floats(0.01, 6.0))
@@ -95,7 +97,7 @@ def test_no_point_has_a_weight_above_the_bound(kind, seed, bins, eps):
 
 
 @KINDS
-@pytest.mark.parametrize("matrix", [np.eye(1), TWO, 4.0 * THREE, 0.3 * np.eye(12)])
+@pytest.mark.parametrize("matrix", slow_but([np.eye(1), TWO, 4.0 * THREE, 0.3 * np.eye(12)], 1, 2))
 def test_no_draw_of_many_has_a_weight_above_the_bound(kind, matrix):
     proposal = uneven(kind.at(DenseGram(matrix), 1.0), 3)
     logs = weight_sample(proposal, (1, 2, 3, 4), Stage.REMOVE_MAIN, 100_000).log_weights

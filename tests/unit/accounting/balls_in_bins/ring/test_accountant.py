@@ -35,6 +35,7 @@ class TestCalibration:
         assert any(line.startswith("program: ") for line in lines)
         assert lines[-1].startswith("confirm: ")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("delta", slow_but([0.1, 0.05], 0))
     def test_a_confirmation_that_fails_moves_up(self, delta):
         """Here the grids of the first search are a little better than those of the last one."""

@@ -83,7 +83,7 @@ def test_the_unamplified_gaussian_caps_every_grid():
 @pytest.mark.parametrize(
     "ring", [*RINGS[:3], pytest.param(RINGS[3], marks=pytest.mark.slow), *RINGS[4:]], ids=str
 )
-@pytest.mark.parametrize("eps", [0.2, 1.5])
+@pytest.mark.parametrize("eps", slow_but([0.2, 1.5], 1))
 def test_bound_converges_to_quadrature_from_above(ring, eps):
     truth = np.array(quadrature(full(ring), eps))
     excess = [both(ring, eps, grid) / truth - 1.0 for grid in (COARSE, MEDIUM, FINE)]
@@ -112,7 +112,7 @@ def test_small_deltas_keep_their_relative_precision(delta_range):
     assert truth * (1 - 1e-9) <= bound <= truth * 1.06
 
 
-@pytest.mark.parametrize("tail", [0.5, 1.5])
+@pytest.mark.parametrize("tail", slow_but([0.5, 1.5], 0))
 @pytest.mark.parametrize("ring", RINGS, ids=str)
 def test_short_grids_are_charged_for_what_leaves_them(ring, tail):
     grid = dataclasses.replace(COARSE, tail=tail)

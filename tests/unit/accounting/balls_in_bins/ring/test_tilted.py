@@ -25,6 +25,7 @@ from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Mechanism
 from dpmech.schemes import accountant_for
 from tests.support.bins_oracles import quadrature
+from tests.support.quick_cases import slow_but
 
 RING = MixtureGram(3, 0.3, ((0.9, 0.6),), 0.0)
 
@@ -39,7 +40,7 @@ def both(gram, eps, rel_error=0.02):
     return np.array([tilted_delta(gram, eps, rel_error=rel_error, remove=remove) for remove in (True, False)])
 
 
-@pytest.mark.parametrize("eps", [0.1, 3.0])
+@pytest.mark.parametrize("eps", slow_but([0.1, 3.0], 1))
 @pytest.mark.parametrize(
     "gram",
     [

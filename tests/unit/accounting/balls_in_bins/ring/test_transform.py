@@ -14,6 +14,7 @@ from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.ring import RingGram
 from dpmech.engines.convex_order.transform import mixture_delta
 from tests.support.bins_oracles import identity_delta, plain_monte_carlo, quadrature
+from tests.support.quick_cases import slow_but
 
 SIGMAS = 6.12  # two-sided 1e-9
 
@@ -30,7 +31,7 @@ def both(gram, eps, rel_error=0.02):
     )
 
 
-@pytest.mark.parametrize("eps", [0.1, 0.7, 2.0])
+@pytest.mark.parametrize("eps", slow_but([0.1, 0.7, 2.0], 1))
 @pytest.mark.parametrize(
     "gram",
     [
