@@ -7,7 +7,7 @@ has the theorems and their proofs:
 2. `claims`: plain data to a claim.
 3. `strategies`, `sensitivity`: parameters to C, and C to a sensitivity.
 4. `losses`, `pairs`: closed forms, lattices and powers of polynomials, and sums on grids.
-5. `confidence`, `mixtures`, `chains`, `components`: random allocations; draws and bets.
+5. `confidence`, `mixtures`, `chains`, `components`: random allocations; draws and sequential tests.
 6. `decide`: which of these covers a claim, and the verdict.
 7. `records`, `ledgers`: what else files hold. This file: from a file to a verdict. `__main__`: the command.
 

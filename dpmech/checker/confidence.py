@@ -1,4 +1,4 @@
-"""Questions, answers, and one bet: proving that the mean of bounded draws is below a number, or above it.
+"""Questions, answers, and a sequential test: proving that the mean of bounded draws is below a number, or above it.
 
 Let w_1, w_2, ... be independent draws >= 0 with mean mu, and m a number. Start with capital 1 and multiply it
 by 1 + s (m - w_i) at every draw, 0 <= s <= 1 / (B - m) for draws that are at most B; s may depend on earlier
@@ -53,7 +53,7 @@ class Answer:
 
 
 class SequentialTest:
-    """A bet against mean >= level (`upper`), or against mean <= level.
+    """A sequential test of mean >= level (`upper`), or against mean <= level.
 
     Args:
         level: m > 0.
@@ -64,7 +64,7 @@ class SequentialTest:
 
     def __init__(self, level: float, bound: float, failure: float, *, upper: bool) -> None:
         if not (level > 0.0 and bound >= 0.0):  # so that NaN bounds nothing
-            raise ArithmeticError(f"a bet at {level!r} with draws of at most {bound!r}")
+            raise ArithmeticError(f"a test at {level!r} with draws of at most {bound!r}")
         self.level, self.goal = level, -math.log(failure)
         self._sign = 1.0 if upper else -1.0
         self._most = 1.0 / level if not upper else 1.0 / (bound - level) if bound > level else math.inf
@@ -78,7 +78,7 @@ class SequentialTest:
 
     @property
     def won(self) -> bool:
-        """Whether it is proved; without a bet where the bound on all draws is below the level."""
+        """Whether it is proved; without a test where the bound on all draws is below the level."""
         return self._always or self._capital >= self.goal
 
     @property

@@ -9,9 +9,9 @@ z_s = exp(y_s - K_ss / 2): then r = dP / dQ = sum_s p_s z_s, and with A = e^eps
     REMOVE = E_Q (r - A)_+        ADD = E_Q (1 - A r)_+ .
 
 Both are means of weights under a mixture R of *parts* that the checker can draw from and whose density over
-Q, rho, it knows; every weight is at most a proved bound, so that a bet (`confidence`) can prove or refute.
-Which parts are taken decides how many draws that takes, and nothing else. docs/checker.md, section 6, has the
-proofs.
+Q, rho, it knows; every weight is at most a proved bound, so that a sequential test (`confidence`) can prove
+or refute. Which parts are taken decides how many draws that takes, and nothing else. docs/checker.md, section
+6, has the proofs.
 """
 
 import abc
@@ -325,7 +325,7 @@ class _Removal:
         )
         terms = mixture.terms(x)
         log_r = mixture.log_r(terms)
-        # What is not a number is kept: the bet refuses it.
+        # What is not a number is kept: the test refuses it.
         paid = np.flatnonzero(~(log_r <= self._eps - 4.0 * mixture.slack))
         x, terms, log_r = x[paid], terms[paid], log_r[paid]
         logs = [tilt.log_density(x, terms, log_r) for tilt in self._tilts]
@@ -442,7 +442,7 @@ class Mixed:
 def _played(
     draws: _Removal | _Addition, inexact: float, delta: float, work: Work, *, upper: bool
 ) -> tuple[SequentialTest, bool]:
-    """A bet on draws from above (`upper`) or from below, played until it is won, or will not be in time."""
+    """A sequential test on draws from above (`upper`) or below, until it decides or would not in time."""
     sign, bound, start = 1.0 if upper else -1.0, math.exp(draws.log_bound()) * 1.001, time.process_time()
     test = SequentialTest(delta - sign * bound * inexact, bound, work.failure, upper=upper)
     batches = draws.weights(work.rng, sign)

@@ -94,7 +94,7 @@ DECAYS = [0.5 + 0.012 * j for j in range(40)]
 SCALES = [1e-3] * 40
 BINS = dm.BallsInBins(8)
 
-# Well formed, and far too dear: refused by the estimate of the fields alone.
+# Well formed, and far too costly: refused by the estimate of the fields alone.
 TOO_DEAR = {
     "a BLT of 40 decays over 1e7 steps": lambda: claimed(dm.BLT(10**7, DECAYS, SCALES)),
     "a BLT of 40 decays over 1e8 steps": lambda: claimed(dm.BLT(10**8, DECAYS, SCALES)),

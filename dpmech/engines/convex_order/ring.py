@@ -101,7 +101,7 @@ SAFETY = 32.0 * UNIT
 # Parts and costs this close are alike; it chooses among rings that dominate.
 SNAP = 1e-9
 TINY = 1e-250
-# A constant part makes the program about ten times dearer: it has to lower ln delta by this much, which
+# A constant part makes the program about ten times as costly: it has to lower ln delta by this much, which
 # is about half a percent in sigma.
 CONSTANT_PRICE = 0.15
 LEAST_WEIGHT = 1e-6
@@ -220,7 +220,7 @@ def own_decay(target: Vector, bins: int) -> float:
 def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: Height) -> tuple[float, RingGram]:
     """Cost and ring of one decay: the best of all parts, without a constant, and the exponential alone.
 
-    A constant part makes delta several times dearer to compute and a white part somewhat, so each must earn
+    A constant part makes delta several times as costly and a white part somewhat, so each must earn
     its place in the cost.
     """
     shape = ring_shape(bins, decay)

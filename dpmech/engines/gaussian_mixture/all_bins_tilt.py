@@ -276,7 +276,7 @@ def _usable_scales(gram: BinGram, eps: float) -> FloatArray | None:
     """The diagonal of F where a collective tilt may help; a rule about cost only.
 
     Bins must be close to independent given the earlier ones, and the Gaussian shift that raises all bins must
-    not be far dearer than the one that raises a single bin.
+    not cost much more than the one that raises a single bin.
     """
     scales = gram.innovation_scales
     bins, diagonal = gram.bins, gram.diagonal

@@ -36,7 +36,7 @@ _PATIENT = 4.0
 _FLOOR_GAP = 3.0
 # Between a bound of `delta` from below and the estimate.
 _DELTA_GAP = 1.05
-# ADD is bounded without samples where it is e^-3 of delta, and its bets would need all the work.
+# ADD is bounded without samples where it is e^-3 of delta, and its tests would need all the work.
 _SMALL_ADD = 3.0
 _NATS = 25.0
 # Down there delta hardly depends on eps, and no amplification is little more.
@@ -308,7 +308,7 @@ class CertifiedAccountant(Accountant):
         if pilots.summary("add").log_mean > math.log(goal) - _SMALL_ADD:
             return pilots
         bound = pilots.proposals["add"].log_weight_bound
-        # Where weights are small, bets on them win about their goal over their bound.
+        # Where weights are small, a test gains about its goal over their bound a draw.
         if math.exp(bound - math.log(goal)) < _WORK / self.gram.bins / _NATS:
             return pilots
         upper = self.settled_add(sigma, pilots.eps)

@@ -2,9 +2,9 @@ r"""Rigorous finite-sample bounds on delta(eps) of Balls-in-Bins, by sampling.
 
 Both directions are means of independent weights. For the upper end the weights have proved bounds: REMOVE by
 the star of `tuples` (together with the nominal and scaled parts), ADD by `points.add_point`. The lower end
-needs none. Bets (`betting`) turn weights into bounds with no asymptotics, and stop as soon as they have
-proved what was asked. A pilot with its own random numbers chooses probabilities, parts and first stakes
-before the samples that count are drawn.
+needs none. Sequential tests (`sequential_tests`) turn weights into bounds with no asymptotics, and stop as
+soon as they have proved what was asked. A pilot with its own random numbers chooses probabilities, parts and
+first stakes before the samples that count are drawn.
 """
 
 import concurrent.futures
@@ -86,10 +86,10 @@ def certify_delta(
     r"""An upper bound on delta(eps), true with probability at least 1 - beta, both directions.
 
     **Guarantee:** with probability 1 - beta over the samples (for normal draws that have the Gram matrix
-    `gram`), at any sample size; the bets bound their own rounding, and that of the weights has a proved bound
-    (`proposal`). Directions that need samples share beta. One call spends beta: a search that calls again
-    and again must divide it, or test an order fixed in advance and end at the first failure. It must not be
-    repeated until it passes.
+    `gram`), at any sample size; the tests bound their own rounding, and that of the weights has a proved
+    bound (`proposal`). Directions that need samples share beta. One call spends beta: a search that calls
+    again and again must divide it, or test an order fixed in advance and end at the first failure. It must
+    not be repeated until it passes.
 
     The cost grows with the ratio of the weight bound to delta, which is at most that of a moment (RDP)
     bound on delta: 7 to 200 over most of the range. It grows large where delta is tiny and b large with

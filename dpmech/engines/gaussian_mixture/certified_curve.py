@@ -1,9 +1,9 @@
 r"""Certified bounds on both directions of the whole curve delta(eps): one sample serves many eps.
 
 The weight of a draw is a payoff over a density, and only the payoff knows eps. So the draws of one mixture
-give a bound at every eps of a stretch, each by its own bets and with its own proved bound on the weights.
+give a bound at every eps of a stretch, each by its own tests and with its own proved bound on the weights.
 Pilots divide the curve into stretches over which delta falls by a few powers of e, and place the nodes; then,
-with everything fixed, the draws that count are made. All bets together fail with probability beta at most.
+with everything fixed, the draws that count are made. All tests together fail with probability beta at most.
 """
 
 import concurrent.futures
@@ -31,8 +31,8 @@ PILOT_SAMPLES = 8192
 _FALL, _SPREAD = 4.5, 2.5
 # Levels of a stretch at which a pilot is read, and at least so many of them make a stretch.
 _READ, _FEWEST = 48, 4
-# Where a weight may be this much larger than delta, a proof by draws is too dear: the bound on weights stands
-# in.
+# Where a weight may be this much larger than delta, a proof by draws is too costly: the bound on weights
+# stands in.
 _LARGEST_RATIO = 1500.0
 # From this ratio on, at its start, a stretch is the last one; after so many that were too short, too.
 _LAST_RATIO = 300.0
@@ -213,7 +213,7 @@ def _proved(
         off = min(2.0 * math.sqrt(spreads[level] / count), 0.5)
         if upper:
             unit = proposal.at_level(float(eps)).log_weight_bound
-            # Bets on rare large weights win their goal over that size a draw: a wider gap is what they allow.
+            # With rare large weights a test gains its goal over that size a draw: they need a wider gap.
             wide = gap * max(1.0, math.exp(unit - logs[level]) / _EASY)
             goal = math.exp(logs[level]) * (1.0 + off) * (1.0 + min(wide, 1.0))
             tests.append(UpperTest(unit, beta, goal, pilot, rounding=proposal.weight_rounding))
@@ -222,7 +222,7 @@ def _proved(
             tests.append(LowerTest(float(logs[level]), beta, goal, pilot, rounding=proposal.weight_rounding))
     expected = max(one.expected_samples() for one in tests)
     if not math.isfinite(expected):
-        raise NumericalError(f"no bet on a curve of {proposal.gram.bins} bins would be won")
+        raise NumericalError(f"no test on a curve of {proposal.gram.bins} bins would decide")
     limit = int(_PATIENCE * max(expected, PILOT_SAMPLES))
     own = (*entropy, 2 + upper, 0 if stretch.name == "remove" else 1, stretch.number)
     drawn = 0

@@ -88,9 +88,9 @@ def adapt(
 
 
 def bounding_shares(proposal: Proposal, payoffs: FloatArray, densities: FloatArray) -> Proposal:
-    """The probability of the parts that bound the weights with which a bet would win the most.
+    """The probability of the parts that bound the weights that make a sequential test strongest.
 
-    A bet on weights below W wins as on ones of small variance only while W is small beside their mean.
+    A test on weights below W is as strong as with small variance only if W is small against their mean.
     """
     bounding = np.array([name in proposal.bounding for name in proposal.names])
     log_mix = scipy.special.logsumexp(densities, axis=1, b=proposal.weights)

@@ -39,7 +39,7 @@ relative error of the payoff as computed.
 
 **Densities.** All D_j are e^(linear) or means of such. A density that is off by a factor e^(+-r) at most in
 every part is so in the mixture. `Proposal.weight_rounding` is the r of all parts, of the payoff, the mixture
-and the proved bound on weights together; the bets allow for it.
+and the proved bound on weights together; the tests allow for it.
 """
 
 import abc

@@ -5,7 +5,7 @@ key (`streams`) and from nothing else. The size of a block depends on b alone, a
 together in the order of j.
 
 `likelihood_interval` is asymptotic: an interval for an estimate, to be used only where the diagnostics say
-that the sample shows the tail. What is proved of a mean is in `betting`.
+that the sample shows the tail. What is proved of a mean is in `sequential_tests`.
 """
 
 import collections
@@ -369,13 +369,13 @@ def likelihood_interval(log_weights: FloatArray, confidence: float) -> tuple[flo
     count, zeros = shifted.size, shifted.size - positive.size
     target = 0.5 * float(scipy.special.chdtri(1.0, 1.0 - level))
 
-    def gain(bet: float) -> float:
-        factors = 1.0 + bet * positive
+    def gain(stake: float) -> float:
+        factors = 1.0 + stake * positive
         anchor = (float(np.sum(1.0 / factors)) + zeros) / count
         return count * math.log(anchor) + float(np.sum(np.log(factors))) - target
 
-    def mean(bet: float) -> float:
-        odds = 1.0 / (1.0 + bet * positive)
+    def mean(stake: float) -> float:
+        odds = 1.0 / (1.0 + stake * positive)
         return float(positive @ odds) / (float(np.sum(odds)) + zeros)
 
     far = 1.0
@@ -386,5 +386,5 @@ def likelihood_interval(log_weights: FloatArray, confidence: float) -> tuple[flo
     while gain(near - 1.0) < 0.0:
         near *= 0.25
     up = scipy.optimize.brentq(gain, near - 1.0, 0.0, rtol=1e-9)
-    ends = [math.exp(top) * (floor + width * mean(bet)) for bet in (down, up)]
+    ends = [math.exp(top) * (floor + width * mean(stake)) for stake in (down, up)]
     return ends[0], ends[1]

@@ -1,4 +1,4 @@
-r"""Bets on the mean of non-negative weights, block after block: bounds that hold at every sample size.
+r"""Sequential tests of the mean of non-negative weights, block after block: bounds that hold at every sample size.
 
 A sequential test holds that the mean weight mu is below (or above) some m, and stakes a part of the wealth on
 every weight. **Theorem.** Let w_1, w_2, ... be independent with mean mu, and lam_1, lam_2, ... >= 0 stakes,
@@ -96,7 +96,7 @@ class SequentialTest(abc.ABC):
 
     @property
     def samples(self) -> int:
-        """How many weights were bet on."""
+        """How many weights were used."""
         return sum(block.positive.size + block.zeros for block in self._blocks)
 
     @property
@@ -120,7 +120,7 @@ class SequentialTest(abc.ABC):
         return self._level / growth if growth > 0.0 else math.inf
 
     def add(self, log_weights: FloatArray) -> None:
-        """Bet on these weights, shape (n,), logs, -inf for zero, with a stake from those before them.
+        """Add these weights, shape (n,), logs, -inf for zero, with a stake from those before them.
 
         Raises:
             NumericalError: if a weight is not a number or exceeds its proved bound by more than rounding.
@@ -200,9 +200,9 @@ class UpperTest(SequentialTest):
     Examples:
         >>> import numpy as np
         >>> weights = np.log(np.random.default_rng(1).random(4000))
-        >>> bets = UpperTest(0.0, 1e-9, 0.55, weights[:1000])
-        >>> bets.add(weights[1000:])
-        >>> bets.proved, 0.5 < bets.bound < 0.55
+        >>> test = UpperTest(0.0, 1e-9, 0.55, weights[:1000])
+        >>> test.add(weights[1000:])
+        >>> test.proved, 0.5 < test.bound < 0.55
         (True, True)
     """
 
@@ -257,9 +257,9 @@ class LowerTest(SequentialTest):
     Examples:
         >>> import numpy as np
         >>> weights = np.log(np.random.default_rng(1).random(4000))
-        >>> bets = LowerTest(-1.0, 1e-9, 0.45, weights[:1000])
-        >>> bets.add(weights[1000:])
-        >>> bets.proved, 0.45 < bets.bound < 0.5
+        >>> test = LowerTest(-1.0, 1e-9, 0.45, weights[:1000])
+        >>> test.add(weights[1000:])
+        >>> test.proved, 0.45 < test.bound < 0.5
         (True, True)
     """
 

@@ -40,7 +40,7 @@ class DirectionStages(NamedTuple):
 
     Attributes:
         rounds: pilot rounds that set the probabilities of a mixture, in order.
-        sizing: the sample that sets sizes and bets, or says where to look.
+        sizing: the sample that sets sizes and stakes, or says where to look.
         main: the sample that counts.
         enlarged: the one that counts where the main one did not show its tail.
     """

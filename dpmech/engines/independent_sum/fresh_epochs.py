@@ -36,7 +36,7 @@ _ROUGH, _LOOKS, _MORE = 0.02, 3, 0.3
 # Beside delta what is not followed of one epoch adds so little; it is followed to this delta at least.
 _FAR, _LEAST = 1e-3, 1e-6
 _NOTHING = 1e-280
-# How often a first guess at sigma is mended, and how close it has to get, in parts of rtol.
+# How often a first guess at sigma is corrected, and how close it has to get, in parts of rtol.
 _CORRECTIONS, _CLOSE = 12, 0.5
 _AGREEMENTS = 12
 _KEPT = 6

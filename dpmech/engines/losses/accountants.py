@@ -162,7 +162,7 @@ register_words({"pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directio
 
 # Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
 _WIDEST = 0.01
-# How wide brackets around the first guess may be, in units of the root of rtol; how often it is mended.
+# How wide brackets around the first guess may be, in units of the root of rtol; how often it is corrected.
 _COARSE, _MOST_CORRECTIONS = 0.15, 8
 
 

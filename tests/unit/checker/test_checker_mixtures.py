@@ -330,7 +330,7 @@ def test_hundreds_of_bins_are_decided_where_many_components_count(eps, delta, si
         assert ask("REMOVE", *pair, eps, delta, seconds=120.0).verdict is verdict
 
 
-# ---- bets
+# ---- sequential tests
 
 
 def test_a_bet_is_lost_where_the_mean_is_not_below():

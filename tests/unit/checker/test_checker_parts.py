@@ -571,7 +571,7 @@ class Draws:
 
 
 class Notes:
-    """A bet that notes what it is about."""
+    """A sequential test that notes what it is about."""
 
     made = None
 

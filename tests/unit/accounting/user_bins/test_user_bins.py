@@ -206,7 +206,7 @@ def test_a_profile_is_as_near_as_single_answers():
 
 
 def test_a_sigma_that_rests_on_add_in_closed_form_is_right(monkeypatch):
-    """Bets on ADD are left out wherever its bound is small enough; the integral has both directions."""
+    """Tests of ADD are left out wherever its bound is small enough; the integral has both directions."""
     monkeypatch.setattr(certified_accountant, "_NATS", 1e300)
     monkeypatch.setattr(certified_accountant, "_SMALL_ADD", 0.0)
     seen = []

@@ -58,7 +58,7 @@ def test_the_parts_of_beta_are_at_most_all_of_it():
 
 @pytest.fixture
 def spent(monkeypatch):
-    """Every sequential test that bet on something, by the beta that it was given."""
+    """Every sequential test, by the beta that it was given."""
     found, kept = {}, []
     for kind in (bound_module.UpperTest, bound_module.LowerTest):
         make, add = kind.__init__, kind.add

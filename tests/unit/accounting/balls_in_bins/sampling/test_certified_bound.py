@@ -158,7 +158,7 @@ def test_both_directions_share_beta(bets_made):
     certify_delta(DenseGram([[1.0]]), 1.0, beta=1e-3, rng=rng())
     assert betas(bets_made) == pytest.approx([5e-4] * 2)
     bets_made.clear()
-    # The same stage has one sample, on which both bets are.
+    # The same stage has one sample, which both tests use.
     threshold = max(quadrature(TWO, 6.0)) * 1.2
     found = certify_delta(DenseGram(TWO), 6.0, threshold, beta=1e-3, rng=rng())
     assert math.fsum(betas(bets_made)) <= 1e-3

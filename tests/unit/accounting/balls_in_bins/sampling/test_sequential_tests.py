@@ -1,4 +1,4 @@
-"""Bets on means: what they prove, when they may stop, and on which side they are rounded."""
+"""Sequential tests of means: what they prove, when they may stop, and on which side they are rounded."""
 
 import math
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from dpmech.engines.gaussian_mixture import betting as module
+from dpmech.engines.gaussian_mixture import sequential_tests as module
 from dpmech.engines.gaussian_mixture.sequential_tests import (
     LARGEST_LOWER,
     LARGEST_STAKE,
@@ -19,7 +19,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 
 # Rate of false alarms of every statistical test here.
 ALPHA = 1e-9
-# What weights may be off by, for bets that allow for it.
+# What weights may be off by, for tests that allow for it.
 WEIGHT_ROUNDING = 1e-9
 KINDS = pytest.mark.parametrize("kind", [UpperTest, LowerTest])
 
@@ -30,7 +30,7 @@ def log(values):
 
 
 def trial(kind, weights, *, beta=1e-9, log_unit=0.0, goal=None, pilot=None, block=97, stakes=()):
-    """Bets on these weights in blocks, the stakes from a pilot and from the weights before each block.
+    """A test on these weights in blocks, the stakes from a pilot and from the weights before each block.
 
     Args:
         stakes: those of the first blocks, instead.
