@@ -15,8 +15,6 @@ import numpy as np
 from .mixtures import Pair, Part, log_sum
 from .strategies import NotChecked
 
-__all__ = ["Chain"]
-
 _COPIES = 12
 _MOST_STATES = 2_000_000
 _MOST_GROWTH = 60.0  # twice the largest exponent of one step

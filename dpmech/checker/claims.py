@@ -11,8 +11,6 @@ from .documents import BadDocument, entries, shown
 from .losses import rounded_up
 from .strategies import NotChecked, Strategy, reciprocal, strategy_of
 
-__all__ = ["COEFFICIENTS", "Claim", "claim_of"]
-
 _REST = dict.fromkeys(("guarantee", "evidence", "trainer", "fingerprint", "checksum"), Any)
 _CLAIM: dict[str, Any] = {
     "eps": float, "delta": float, "adjacency": str, "sigma": float, "unit": str, "n": int, "strategy": Any,

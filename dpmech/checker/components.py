@@ -16,8 +16,6 @@ from .documents import BadDocument
 from .mixtures import WIDEST, Mixture, Pair
 from .strategies import NotChecked, Strategy
 
-__all__ = ["pair_of"]
-
 _MOST_NUMBERS = 20_000_000
 _MOST_COMPONENTS = 20_000
 _MOST_STEPS = 100_000  # whose columns are added up in time that grows with their square

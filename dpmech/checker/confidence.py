@@ -1,4 +1,4 @@
-"""Questions, answers, and a sequential test: proving that the mean of bounded draws is below a number, or above it.
+"""Questions, answers, and a sequential test that the mean of bounded draws is below a number, or above it.
 
 Let w_1, w_2, ... be independent draws >= 0 with mean mu, and m a number. Start with capital 1 and multiply it
 by 1 + s (m - w_i) at every draw, 0 <= s <= 1 / (B - m) for draws that are at most B; s may depend on earlier
@@ -16,8 +16,6 @@ import dataclasses
 import math
 
 import numpy as np
-
-__all__ = ["DIRECTIONS", "Answer", "SequentialTest", "Work"]
 
 DIRECTIONS = ("REMOVE", "ADD")
 

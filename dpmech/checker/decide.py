@@ -38,11 +38,6 @@ from .pairs import Truncation, bin_laws, fixed_size_curve, sampled_curve, trunca
 from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
-__all__ = [
-    "FAILURE", "PARTICIPATIONS", "SECONDS", "UNDECIDED", "Direction", "Gaussian", "Kind", "Sampled", "Shape",
-    "Verdict", "decide", "precise", "verdict_on",
-]  # fmt: skip
-
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time of one direction
 _CELLS = (500, 1000, 2000, 4000)

@@ -16,11 +16,6 @@ import typing
 from collections.abc import Collection
 from typing import Any
 
-__all__ = [
-    "LARGEST_FILE", "BadDocument", "check_checksum", "decode", "entries", "floats", "parse", "read_bytes",
-    "shown",
-]  # fmt: skip
-
 LARGEST_FILE = 10_000_000
 DEEPEST = 64
 LONGEST_INTEGER = 20

@@ -28,8 +28,6 @@ from .pairs import counts_curve
 from .records import Certified, Certifier
 from .strategies import NotChecked
 
-__all__ = ["check_ledger"]
-
 _CLOSE = 1e-3  # relative, in eps: where finer lattices stop
 _LARGEST_EPS, _LARGEST_MEAN, _LARGEST_ORDER, _MOST = 1e5, 1.01e5, 10_000, 10**9
 _POINTS = 400  # of the curve of a private selection

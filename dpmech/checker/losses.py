@@ -27,11 +27,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flint import arb, arb_poly
 
-__all__ = [
-    "Curve", "Law", "Part", "TimeIsUp", "compose", "gaussian_delta", "hull", "joined", "lattice_range",
-    "lattices", "law_above", "law_below", "normal_cdf", "reverse", "rounded_down", "rounded_up", "until",
-]  # fmt: skip
-
 Curve = Callable[[arb], arb]
 # Dots from below for each place of the lattice, and after how many that are no lower a slope is taken.
 _DOTS, _AHEAD = 8, 20

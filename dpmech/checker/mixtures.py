@@ -29,8 +29,6 @@ from .confidence import DIRECTIONS, Answer, SequentialTest, Work
 from .losses import gaussian_delta, rounded_up
 from .strategies import NotChecked
 
-__all__ = ["WIDEST", "Mixed", "Mixture", "Pair", "Part", "log_sum"]
-
 _LARGEST_K = 400.0
 WIDEST = 20_000
 _BATCH_NUMBERS = 4_000_000

@@ -14,11 +14,6 @@ from flint import arb, arb_poly, ctx
 from .losses import Curve, Law, gaussian_delta, normal_cdf, reverse
 from .strategies import NotChecked
 
-__all__ = [
-    "Truncation", "bin_laws", "counts_curve", "fixed_size_curve", "sampled_curve", "truncated_curve",
-    "user_curve",
-]  # fmt: skip
-
 _ROWS = 64
 _LEAST_MASS = 1e-290  # far above what products below float64 come to
 

@@ -22,8 +22,6 @@ from .decide import FAILURE, PARTICIPATIONS, UNDECIDED, Kind, Shape, Verdict, de
 from .documents import BadDocument, entries, floats
 from .strategies import LARGEST_N, PRECISION, NotChecked
 
-__all__ = ["Certified", "Certifier", "check_record"]
-
 _RUN: dict[str, Any] = {
     "steps": int, "executed": Any, "stopped_by_plan": bool, "smallest_separation": int | None,
     "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,

@@ -19,8 +19,6 @@ from flint import arb, arb_poly
 
 from .strategies import NotChecked, Strategy
 
-__all__ = ["Pattern", "Sensitivity", "largest_of", "sensitivity"]
-
 _LARGEST_GRAM = 4096  # steps; a matrix of 4096^2 floats takes 134 MB
 _MOST_SUMS = 4_000_000
 _LONGEST_PRODUCT = 20_000

@@ -17,8 +17,6 @@ from flint import arb, arb_series, ctx
 
 from .documents import BadDocument, entries, shown
 
-__all__ = ["LARGEST_N", "PRECISION", "NotChecked", "Strategy", "reciprocal", "strategy_of"]
-
 PRECISION = 192  # bits of a ball's midpoint
 LARGEST_N = 2_000_000
 _DEEPEST = 8

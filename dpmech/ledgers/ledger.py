@@ -370,8 +370,7 @@ class Ledger(Answers):
             name: of the release, new in this ledger.
             release: a calibration, or a certificate.
             batch: where batches are sampled, the batches that it reads: a name that is new in this ledger, or
-                a
-                `SharedBatch` whose mechanisms have jointly at least the certified sigma. It is closed. None
+                a `SharedBatch` whose mechanisms have jointly at least the certified sigma. It is closed. None
                 without sampling.
 
         Raises:

@@ -1,4 +1,4 @@
-r"""Sequential tests of the mean of non-negative weights, block after block: bounds that hold at every sample size.
+r"""Sequential tests of the mean of non-negative weights in blocks: bounds that hold at every sample size.
 
 A sequential test holds that the mean weight mu is below (or above) some m, and stakes a part of the wealth on
 every weight. **Theorem.** Let w_1, w_2, ... be independent with mean mu, and lam_1, lam_2, ... >= 0 stakes,

@@ -29,8 +29,7 @@ from dpmech.optim.processes import (
 _RUN = 1024
 _SLACK = 2.0**-14
 _TINY = 2.0**-126  # smaller squares may underflow in float32
-# Values multiplied by their factors at once, to limit memory in float64 and to stay in the
-# cache of a CPU.
+# Values multiplied by their factors at once, to limit memory in float64 and to stay in the cache of a CPU.
 _AT_ONCE = {"cpu": 1 << 18}
 _AT_ONCE_ELSEWHERE = 1 << 24
 _SMALL = 1024  # parameters with at most this many values are processed together

@@ -48,12 +48,11 @@ class PairMaker:
     r"""Pairs of independent standard normal numbers, each from two 64-bit words (Box and Muller).
 
     The first word w and the lowest 16 bits k of the second give $u = (w + v)/2^{64}$, $v = (k + 1/2)/2^{16}$,
-    and $r = \sqrt{-2\ln u}$; the lower 63 bits of the second, read with a sign, give
-    $\varphi = \pi (i + 1/2)/2^{63}$ in $(-\pi/2, \pi/2)$, its highest bit the sign of the cosine. The pair is
-    $(\pm r\cos\varphi, r\sin\varphi)$: an exact pair whose u is moved to the center of its cell of
-    $2^{-80}$, and whose angle is moved inside its cell of $2\pi/2^{48}$, given by the upper 48 bits. (The
-    16 bits shared by u and the angle are thus harmless; without them u would end at $2^{-65}$.) The largest
-    number is `LARGEST`, 10.59.
+    and $r = \sqrt{-2\ln u}$; the lower 63 bits of the second, read with a sign, give $\varphi = \pi (i +
+    1/2)/2^{63}$ in $(-\pi/2, \pi/2)$, its highest bit the sign of the cosine. The pair is $(\pm r\cos\varphi,
+    r\sin\varphi)$: an exact pair whose u is moved to the center of its cell of $2^{-80}$, and whose angle is
+    moved inside its cell of $2\pi/2^{48}$, given by the upper 48 bits. (The 16 bits shared by u and the angle
+    are thus harmless; without them u would end at $2^{-65}$.) The largest number is `LARGEST`, 10.59.
 
     **Guarantee:** rounding changes a number by at most 2^-48 r: a bound, by counting errors to first order
     (about 22 of 2^-53). The largest observed is 2^-51.

@@ -19,8 +19,7 @@ class BallsInBinsSampler(Sampler):
         n: number of steps, a multiple of b.
         fresh: True for a new allocation every epoch.
         max_examples_per_user: m of a claim about users, which says nothing about the batches: every example
-            has
-            a bin of its own. That nobody has more than so many is up to the dataset, as
+            has a bin of its own. That nobody has more than so many is up to the dataset, as
             `dpmech.optim.UserExamples`.
         rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
             seed for a run that must repeat.
