@@ -268,7 +268,8 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
     taken = {setting for name, _ in named.values() for setting in kinds[name].plan_settings}
     for key, owner in belongs.items():
         if len(parts) > 1 and key in settings and key not in taken:
-            raise InvalidParameterError(key, settings[key], f"left out without sampling {owner}")
+            shown = "given" if settings[key] is True else settings[key]
+            raise InvalidParameterError(key, shown, f"left out without sampling {owner}")
     plans = []
     for part, (name, flags) in named.items():
         own = kinds[name].plan_settings if len(parts) > 1 else belongs

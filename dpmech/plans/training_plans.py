@@ -116,7 +116,8 @@ class TrainingPlan:
         for name, value in details.items():
             if value is not None and name not in taken:
                 owner = f" (it belongs to {belongs[name]})" if name in belongs else ""
-                raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
+                shown = "given" if value is True else value
+                raise InvalidParameterError(name, shown, f"left out with sampling {sampling}{owner}")
         settings = {name: details.get(name) for name in taken}
         settings |= {name: getattr(self, name) for name in kind.plan_sizes}
         return kind.planned(self.epochs, self.steps_per_epoch, self.sampling_prob, settings)

@@ -211,7 +211,7 @@ PARAMS = [torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(3))
     ("arguments", "error", "match"),
     [
         (([torch.zeros(2)], 1.0), dm.InvalidParameterError, "clipping must be a Clipping"),
-        (([torch.zeros(2)], FlatClipping(1.0)), dm.InvalidParameterError, "2, one a parameter"),
+        (([torch.zeros(2)], FlatClipping(1.0)), dm.InvalidParameterError, "2, one per parameter"),
         (([torch.zeros(2), torch.zeros(2)], FlatClipping(1.0)), dm.InvalidParameterError, r"of shape \(3,\)"),
         (([None, "x"], FlatClipping(1.0)), dm.InvalidParameterError, r"of shape \(3,\)"),
         (([None, torch.tensor([0.0, math.nan, 0.0])], FlatClipping(1.0)), dm.NumericalError, "not finite"),

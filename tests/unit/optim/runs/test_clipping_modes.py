@@ -73,7 +73,7 @@ def test_the_choice_is_said():
     small, optimizer, _ = run("auto", model=nn.Linear(20, 5), steps=0)
     assert optimizer.clipping_mode == "per_example"
     assert "under 1024" in str(small.clipping_choice)
-    assert run("per_example", steps=0)[0].clipping_choice.reason == "as asked for"
+    assert run("per_example", steps=0)[0].clipping_choice.reason == "as requested"
 
 
 class Regularised(nn.Module):
@@ -122,7 +122,7 @@ def doubled(layer, x):
 def test_layers_that_compute_something_else_are_detected(monkeypatch):
     monkeypatch.setattr(nn.Linear, "forward", doubled)
     with pytest.raises(
-        dm.UnsupportedCombinationError, match=r"gradients of 0\.weight, 2\.weight do not follow"
+        dm.UnsupportedCombinationError, match=r"gradients of 0\.weight, 2\.weight are not det"
     ):
         run("ghost", steps=0)
     model, optimizer, _ = run("auto")
@@ -278,7 +278,7 @@ def test_a_loss_that_bypasses_its_model_is_refused(mode):
     model.begun = False
     parts = run(mode, model=model, loss=penalised, steps=2)
     model.begun = True
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"the loss uses 0\.weight beside the model"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"the loss uses 0\.weight outside the model"):
         advance(parts)
 
 

@@ -241,7 +241,7 @@ def test_selection_by_incomparable_data_gives_a_warning(recwarn):
     assert not found(other, chosen=["EarlyStopping"])
     assert not found(Streamed(lambda: (other[i] for i in range(20))), chosen=["EarlyStopping"])
     assert not recwarn
-    with pytest.warns(UserWarning, match="EarlyStopping choose by it"):
+    with pytest.warns(UserWarning, match="EarlyStopping select by it"):
         assert not found(iter([train[0]]), chosen=["EarlyStopping"])
     few = TensorDataset(torch.arange(40) % 2)  # only two values: held-out examples equal some of them
     with pytest.warns(UserWarning, match="cannot be compared"):

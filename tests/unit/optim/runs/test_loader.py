@@ -191,7 +191,7 @@ def test_every_batch_needs_its_step():
     next(iterator)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"before optimizer\.step"):
         next(iterator)
-    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of batch 0"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of microbatch 0"):
         loader.state_dict()
 
 

@@ -243,7 +243,7 @@ def test_bad_checkpoints(tmp_path):
     with pytest.raises(dm.exceptions.CertificateError):
         load_checkpoint(tmp_path / "run.pt", *made(calibration(eps=7.0)))
     optimizer = made()[1]
-    with pytest.raises(dm.exceptions.CertificateError, match="loader stands at 0"):
+    with pytest.raises(dm.exceptions.CertificateError, match="loader is at step 0"):
         optimizer.load_state_dict(parts[1].state_dict())
 
 

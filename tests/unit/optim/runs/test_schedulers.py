@@ -160,7 +160,7 @@ def test_a_scheduler_is_not_left_out(tmp_path):
     parts, schedule = built(quick)
     save_checkpoint(path, *parts, scheduler=schedule)
     parts[1].close()
-    with pytest.raises(dm.exceptions.CertificateError, match="no scheduler was handed over"):
+    with pytest.raises(dm.exceptions.CertificateError, match="no scheduler was passed"):
         load_checkpoint(path, *built()[0])
     parts, schedule = built(quick)
     save_checkpoint(path, *parts)
