@@ -40,12 +40,12 @@ OF_SCHEMES = (
     "cyclic",
     "epochs",
     "every_step",
-    "fixed_size_batches",
+    "fixed_batches",
 )
 OF_SCHEMES += (
     "min-sep_of_users",
     "poisson",
-    "rests_inside",
+    "b-min-sep_inside",
     "single",
     "users",
     "users_in_bins_inside",
