@@ -116,7 +116,7 @@ PRIVATE = re.compile(
 )
 # (file, expression): why nearest is right there.
 NEAREST = {
-    ("documents/certificate.py", "beta"): "one minus a float: further digits are those of the difference",
+    ("certificates/certificate.py", "beta"): "one minus a float: further digits are those of the difference",
     ("numerics/toeplitz.py", "*"): "digits lost and column norms, in messages of refusals",
     ("optim/noise/rows.py", "error"): "what roundings may cost, in a refusal",
     ("numerics/series.py", "error"): "the digits that an inverse lost, in a refusal",
