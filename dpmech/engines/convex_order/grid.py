@@ -164,7 +164,7 @@ def spread_z(
 
 
 # At least this often what was measured against 450 digits, for steps of 0.01 to 2, nodes 0.02 to 4 of their
-# deviations apart, up to 29 deviations out (tests/unit/accounting/balls_in_bins/ring/test_rounding.py).
+# deviations apart, up to 29 deviations out (tests/unit/engines/balls_in_bins/ring/test_rounding.py).
 SPLIT_SAFETY = 4.0
 
 
