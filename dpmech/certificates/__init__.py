@@ -1,4 +1,4 @@
-"""Documents: what is claimed and its basis, in files with a checksum; policies, keys and signatures."""
+"""Claims and their evidence in files with a checksum; policies, keys and signatures."""
 
 from dpmech.certificates.adaptive_clip import AdaptiveClip, clip_norm_stated
 from dpmech.certificates.certificate import Certificate, ProfileNodes, training_requirements

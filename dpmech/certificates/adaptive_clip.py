@@ -1,25 +1,25 @@
-r"""AdaptiveClip: a clip norm that follows a noised count of examples below it, certified with the gradients.
+r"""AdaptiveClip: a clip norm that follows a noisy count of gradients below it, accounted for with them.
 
-Step t releases two sums over one batch: of the gradients clipped to C_t, and of a count of +1/2 for every
-example whose gradient is no longer than C_t, -1/2 for every longer one, and 0 where the gradient is zero. In
-units of their noise (sigma_g C_t and the standard deviation of the count) one example adds a vector (x, y) to
-both, with ||x|| <= 1 / sigma_g and |y| <= 1 / sigma_b, sigma_b the noise of the count over 1/2. So both
+Step t releases two sums over one batch: the gradients clipped to C_t, and a count of +1/2 for every example
+whose gradient norm is at most C_t, -1/2 for every larger one, and 0 for a zero gradient. In units of their
+noise (sigma_g C_t and the standard deviation of the count) one example adds a vector (x, y) to both, with
+||x|| <= 1 / sigma_g and |y| <= 1 / sigma_b, where sigma_b is the noise of the count over 1/2. So both
 together are one Gaussian release of noise scale
 
     sigma = (sigma_g^-2 + sigma_b^-2)^(-1/2),
 
-the sigma of the claim: sigma (x, y) has norm at most 1. C_(t+1) is a function of C_t and the noised count of
-step t, so that it is known to whoever sees the releases: what example i adds at step t is a vector of norm at
-most 1 that was chosen adaptively, as all gradients of training are. Multiplying the noised sum by C_t
-afterwards is post-processing. A claim that covers adaptively chosen gradients of norm at most 1 covers this,
-with correlated noise too, if gradients over C_t and counts share one C.
+the sigma of the claim: sigma (x, y) has norm at most 1. C_(t+1) is a function of C_t and the noisy count of
+step t, so it follows from the releases: what example i adds at step t is an adaptively chosen vector of norm
+at most 1, as all gradients of training are. Multiplying the noisy sum by C_t afterwards is post-processing. A
+claim that covers adaptively chosen gradients of norm at most 1 covers this, with correlated noise too, if
+gradients over C_t and counts share one C.
 
-**Every adjacency.** An example that is absent adds the zero vector; so does one whose gradient is set to zero
-(ZERO_OUT), as it counts 0. Were it counted as "no longer than C_t", it would add (0, 1/2), the count would
-move by 1, and theorems that take the vector of the neighbouring dataset for zero (truncated batches, several
-owners) would not apply. Under REPLACE_ONE one vector of norm at most 1 takes the place of another: gradients
-move by 2 clip norms, the count by 1, the joint vector by 2, as accounted for. All of it is attained, by
-gradients that are as long as C_t or longer.
+**Every adjacency.** An absent example adds the zero vector; so does one whose gradient is set to zero
+(ZERO_OUT), since it counts 0. If it counted as at most C_t, it would add (0, 1/2), the count would move by 1,
+and theorems that assume the zero vector for the neighbouring dataset (truncated batches, multi-owner data)
+would not apply. Under REPLACE_ONE one vector of norm at most 1 replaces another: gradients move by 2 clip
+norms, the count by 1, the joint vector by 2, as accounted for. All bounds are attained by gradients of norm
+C_t or more.
 """
 
 import dataclasses
@@ -30,32 +30,32 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_real, check_sigma
 from dpmech.numerics import UNIT
 
-# Roundings of the two scales, all together a few units.
+# Covers the roundings of both scales, a few units together.
 _UP = 1.0 + 16.0 * UNIT
 
 
 @dataclasses.dataclass(frozen=True)
 class AdaptiveClip:
-    """A clip norm that follows a quantile of the norms of gradients, by a noised count.
+    """A clip norm that follows a quantile of the gradient norms, through a noisy count.
 
-    With C_t the clip norm of step t and s_t = 1/2 + (noised count) / expected_batch_size, roughly the share
-    of examples whose gradient is no longer than C_t, the next one is C_t exp(-rate (s_t - quantile)). The
-    count is as private as the gradients: it spends `count_share` of what the claim allows for a step. An
-    example whose gradient is zero counts neither way, so that padding adds nothing.
+    With C_t the clip norm of step t and s_t = 1/2 + (noisy count) / expected_batch_size, roughly the fraction
+    of examples whose gradient norm is at most C_t, the next clip norm is C_t exp(-rate (s_t - quantile)). The
+    count is as private as the gradients: it takes the fraction `count_share` of each step's sigma^-2. A zero
+    gradient counts 0, so padding adds nothing.
 
     Args:
         initial: the clip norm of step 0, > 0.
-        quantile: of the norms of gradients, in (0, 1).
-        rate: how fast the norm follows, in (0, 100).
-        count_share: share of sigma^-2 that the count gets, in (0, 1). The gradients then have noise of
-            sigma / sqrt(1 - count_share) clip norms, the count sigma / (2 sqrt(count_share)) examples.
+        quantile: target quantile of the gradient norms, in (0, 1).
+        rate: learning rate of the clip norm, in (0, 100).
+        count_share: fraction of sigma^-2 that the count gets, in (0, 1). Gradients then have noise of sigma /
+            sqrt(1 - count_share) clip norms, the count noise of sigma / (2 sqrt(count_share)) examples.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
-        Andrew et al. 2021, Differentially private learning with adaptive clipping (arXiv:1905.03871), whose
-        Theorem 1 is the join for independent noise.
+        Andrew et al. 2021, Differentially private learning with adaptive clipping (arXiv:1905.03871); their
+        Theorem 1 combines both releases for independent noise.
 
     Examples:
         >>> from dpmech.certificates import AdaptiveClip
@@ -72,7 +72,7 @@ class AdaptiveClip:
     count_share: float = 0.01
 
     def __init_subclass__(cls) -> None:
-        # Another rule would run under the words of this one, which certificates state.
+        # A subclass would run another rule under the description of this one, which certificates state.
         raise TypeError("AdaptiveClip is the one rule that is certified, and has no subclasses")
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class AdaptiveClip:
             object.__setattr__(self, name, checked)
 
     def gradient_sigma(self, sigma: float) -> float:
-        """Noise of the gradients over the clip norm, where both together have `sigma`; rounded up."""
+        """Noise of the gradients over the clip norm when both releases together have `sigma`; rounded up."""
         return check_sigma(sigma) / math.sqrt(1.0 - self.count_share) * _UP
 
     def count_stddev(self, sigma: float) -> float:
@@ -93,13 +93,13 @@ class AdaptiveClip:
         """The clip norm of the next step.
 
         Args:
-            clip_norm: of this step, > 0.
-            count: of this step, noised: halves for examples below the norm, minus halves for those above,
-                nothing for gradients of zero.
+            clip_norm: clip norm of this step, > 0.
+            count: noisy count of this step: +1/2 per example not above the clip norm, -1/2 per example above
+                it, 0 per zero gradient.
             expected_batch_size: the public denominator, > 0.
 
         Raises:
-            NumericalError: if it leaves the range of float64.
+            NumericalError: if the result leaves the range of float64.
         """
         share = 0.5 + count / expected_batch_size
         found = clip_norm * math.exp(min(-self.rate * (share - self.quantile), 700.0))
@@ -111,7 +111,7 @@ class AdaptiveClip:
         return found
 
     def to_dict(self, sigma: float) -> dict[str, Any]:
-        """Plain data, with the two noise scales that make up `sigma`."""
+        """Plain data, with the two noise scales that combine to `sigma`."""
         return (
             {"type": "AdaptiveClip"}
             | dataclasses.asdict(self)
@@ -124,7 +124,7 @@ class AdaptiveClip:
         """The inverse of `to_dict`.
 
         Raises:
-            InvalidParameterError: if it is something else.
+            InvalidParameterError: if the data are not those of an AdaptiveClip.
         """
         names = {field.name for field in dataclasses.fields(cls)}
         stated = {"type", "gradient_sigma", "count_stddev", "count_of_zero"}

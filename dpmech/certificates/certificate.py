@@ -1,4 +1,4 @@
-"""Certificate: a claim, its evidence and its training requirements as one JSON file."""
+"""Certificate: a claim, its evidence and its training requirements in one JSON file."""
 
 import dataclasses
 import functools
@@ -108,14 +108,14 @@ def _noise_of_both(clip: AdaptiveClip, sigma: float) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ProfileNodes:
-    """Bounds on both directions of a mechanism's curve, at nodes.
+    """Bounds on both directions of a mechanism's privacy profile, at nodes.
 
     Attributes:
-        curves: what is composed, with how often: one curve, or one for each kind of epoch.
-        guarantee: how sure all nodes are together; an error of draws is outside delta.
-        by: how they were found.
+        curves: the composed curves and how often each is composed: one curve, or one per kind of epoch.
+        guarantee: joint guarantee of all nodes; a sampling error is outside delta.
+        by: how the bounds were computed.
 
-    Raises:
+        InvalidParameterError: if there is no curve, or the bounds are an estimate.
         InvalidParameterError: without a curve, or where they are an estimate.
     """
 
@@ -135,13 +135,13 @@ class ProfileNodes:
 
     @classmethod
     def of(cls, profile: PrivacyProfile, mechanism: Mechanism, sigma: float) -> Self | None:
-        """The nodes of a profile of this mechanism at this noise scale; None where there are none.
+        """The nodes of a profile of this mechanism at this noise scale; None if it has none.
 
-        A profile without nodes follows from mechanism and noise scale at once, and nothing needs to be kept.
+        A profile without nodes follows directly from mechanism and noise scale, so nothing needs storing.
 
         Raises:
-            InvalidParameterError: if it is no profile, one of something else, or an estimate.
-            UnsupportedCombinationError: if it has nodes where the mechanism has a curve in closed form.
+            InvalidParameterError: if it is not a profile, belongs to another mechanism, or is an estimate.
+            UnsupportedCombinationError: if it has nodes although the mechanism has a curve in closed form.
         """
         if not isinstance(profile, PrivacyProfile):
             raise InvalidParameterError("profile", profile, "a PrivacyProfile, such as cal.profile() gives")
@@ -163,11 +163,11 @@ class ProfileNodes:
 
     @staticmethod
     def refusal(mechanism: Mechanism) -> str:
-        """Why no certificate keeps nodes of this mechanism; empty where it does."""
+        """Why certificates do not store nodes for this mechanism; empty if they do."""
         return scheme_of(mechanism.participation).nodes_refusal(mechanism.participation)
 
     def profile(self, mechanism: Mechanism, sigma: float, unit: Unit) -> PrivacyProfile:
-        """The profile that they are of."""
+        """The profile that these nodes describe."""
         return PrivacyProfile(
             Composition(curves=self.curves),
             self.guarantee,
@@ -195,11 +195,11 @@ class ProfileNodes:
 
     @classmethod
     def of_evidence(cls, evidence: Mapping[str, Any], mechanism: Mechanism) -> Self | None:
-        """Rebuild from `to_dict`, from the entry `profile` of a certificate's evidence; None without one.
+        """Rebuild from the entry `profile` of a certificate's evidence, see `to_dict`; None if there is none.
 
         Raises:
-            InvalidParameterError: if it is not made of such data.
-            UnsupportedCombinationError: if `of` keeps no nodes for this mechanism.
+            InvalidParameterError: if the entry is malformed.
+            UnsupportedCombinationError: if `of` stores no nodes for this mechanism.
         """
         if "profile" not in evidence:
             return None
@@ -228,15 +228,15 @@ def _nodes(data: Mapping[str, Any]) -> Nodes:
 _METHODS: dict[str, type[Method]] = {
     kind.__name__: kind for kind in sorted(Method.__subclasses__(), key=lambda kind: kind.__name__)
 }
-# The entries of a claim that say what runs.
+# The entries of a claim that describe the mechanism.
 _MECHANISM = ("strategy", "participation", "adjacency", "unit")
-# Settings of methods that files of before them lack, as they then were.
+# Settings of methods that older files lack, with the values that held then.
 _AS_BEFORE = (("calls", 1),)
-# What a noise scale is computed with.
+# Packages that noise scales are computed with.
 _PACKAGES = ("dpmech", "numpy", "scipy", "numba", "dp-accounting", "prv-accountant")
-# Coefficients beyond this many are left to the definition, which is always complete.
+# At most this many coefficients are stored; the definition is always complete.
 _LEADING = 16_384
-# What only work on all n steps can check; `load` does it where it takes no longer than this, `verify` always.
+# Entries that only work on all n steps can check: `load` checks them within these limits, `verify` always.
 _DERIVED = {"claim": ("coefficients",), "evidence": ("noise_multiplier", "rmse", "max_se")}
 _LOAD_SECONDS, _LOAD_MEMORY = 20.0, 1e9
 _UNFIT = (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError)
@@ -246,16 +246,16 @@ _UNFIT = (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, 
 class Certificate(Claim, Document):
     """A claim that can be saved, loaded and verified; issued by `Calibration.certificate`.
 
-    **Guarantee:** that of the calibration, as the first line of the file says; an estimate says ESTIMATE
-    there. The attributes that it shares with a Calibration mean the same.
+    **Guarantee:** that of the calibration, as the first line of the file says; an estimate is marked ESTIMATE
+    there. The attributes that it shares with a Calibration have the same meaning.
 
     Attributes:
-        versions: (package, version) of what the numbers were computed with.
-        nodes: of the privacy profile that came with it, as further evidence; None where there are none.
+        versions: (package, version) pairs of the packages that computed the numbers.
+        nodes: nodes of the privacy profile that was added as further evidence; None if there are none.
 
     Raises:
-        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0, or
-            dataset_size no integer >= 1, or a bound on eps below 0.
+        InvalidParameterError: if sigma, clip_norm or expected_batch_size is not a finite number > 0, if
+            dataset_size is not an integer >= 1, or if a bound on eps is negative.
 
     Example:
         >>> import dpmech as dm
@@ -277,12 +277,12 @@ class Certificate(Claim, Document):
 
     @property
     def headline(self) -> str:
-        """The guarantee in one line; it shouts ESTIMATE where that is all there is."""
+        """The guarantee in one line, marked ESTIMATE if it is only an estimate."""
         if self.guarantee.kind is Kind.ESTIMATE:
             level = percent(1.0 - self.guarantee.error)
             return f"ESTIMATE: not a bound, the end of a two-sided {level} % confidence interval"
         if self.guarantee.kind is Kind.PROBABLE:
-            # Every digit: beta is what a reader decides by.
+            # Print every digit of beta: readers decide by it.
             words, error = str(dataclasses.replace(self.guarantee, inside_delta=False)), self.guarantee.error
             text = f"{words} over dpmech's own sampling, beta = {error!r}"
             return f"{text}, inside delta" if self.guarantee.inside_delta else text
@@ -290,7 +290,7 @@ class Certificate(Claim, Document):
 
     @functools.cached_property
     def curve(self) -> PrivacyProfile | None:
-        """The privacy profile that came with it; None where there is none, and `dpmech.profile` has it."""
+        """The privacy profile stored with the certificate; None if `dpmech.profile` computes it directly."""
         return None if self.nodes is None else self.nodes.profile(self.mechanism, self.sigma, self.unit)
 
     def certificate(
@@ -301,7 +301,7 @@ class Certificate(Claim, Document):
         dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> Self:
-        """This certificate, with terms, and the nodes of a profile, where given in place of its own."""
+        """This certificate with the given clip norm, batch size, dataset size and profile nodes replaced."""
         check_unedited(self)
         if clip_norm is None and expected_batch_size is None and dataset_size is None and profile is None:
             return self
@@ -319,7 +319,7 @@ class Certificate(Claim, Document):
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, whole or not at all.
+        """Write the certificate to a file, atomically.
 
         Raises:
             InvalidParameterError: if the file cannot be written.
@@ -335,19 +335,19 @@ class Certificate(Claim, Document):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The same as `load` for the text of a file."""
+        """Like `load`, from the text of a file."""
         certificate, derived = cls.read(text)
         certificate.check_quickly(derived)
         return certificate
 
     @classmethod
     def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
-        """The certificate of a text, and what it says about numbers that take work to recompute.
+        """Parse a certificate; also return its stated numbers that take work to recompute.
 
-        Everything else is checked, and no array of n entries is formed.
+        Everything else is checked, without forming an array of n entries.
 
         Raises:
-            CertificateError: if it is not of a known version and kind, or does not hold together.
+            CertificateError: if its version or kind is unknown, or it is inconsistent.
         """
         document = from_plain(parse(text))
         try:
@@ -364,17 +364,17 @@ class Certificate(Claim, Document):
         return certificate, derived
 
     def check_quickly(self, derived: dict[str, Any]) -> None:
-        """`check_derived` where it takes at most 20 seconds and 1 GB by estimate; else `verify` does it."""
+        """Run `check_derived` if its estimate is at most 20 seconds and 1 GB; otherwise `verify` does it."""
         work = decoder_work(self.strategy)
         if work.within(_LOAD_SECONDS, _LOAD_MEMORY):
             spend(work.seconds, work.memory, what=f"the errors of {self.strategy!r}")
             self.check_derived(derived)
 
     def check_derived(self, derived: dict[str, Any]) -> None:
-        """Recompute what `read` left out: coefficients and errors.
+        """Recompute what `read` leaves out: coefficients and errors.
 
         Raises:
-            CertificateError: if they are not those of the strategy.
+            CertificateError: if they differ from those of the strategy.
         """
         try:
             recomputed = self._derived()
@@ -400,7 +400,7 @@ class Certificate(Claim, Document):
         return content | {name: content[name] | derived[name] for name in derived}
 
     def _derived(self) -> dict[str, Any]:
-        """What follows from the strategy by work on all n steps."""
+        """Entries that take work on all n steps to derive from the strategy."""
         return {
             "claim": {"coefficients": _coefficients(self.strategy)},
             "evidence": {
@@ -411,7 +411,7 @@ class Certificate(Claim, Document):
         }
 
     def _stated(self) -> dict[str, Any]:
-        """Everything else: it costs no more than the text is long."""
+        """All other entries; computing them costs no more than the length of the text."""
         return {
             "guarantee": self.headline,
             "schema_version": SCHEMA_VERSION,
@@ -459,7 +459,7 @@ def _compare(claimed: dict[str, Any], recomputed: dict[str, Any]) -> None:
 
 
 def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of the certificate that a document was written from."""
+    """The constructor arguments of the certificate that a document describes."""
     _check_sizes(claim["strategy"], claim["n"])
     mechanism = Mechanism.from_dict({name: claim[name] for name in _MECHANISM})
     return {
@@ -488,7 +488,7 @@ def _parts(claim: dict[str, Any], evidence: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_sizes(record: dict[str, Any], n: int) -> None:
-    """A forged number of steps is refused before arrays of that size are made."""
+    """Refuse a forged number of steps before arrays of that size are allocated."""
     inner = record
     while isinstance(inner.get("strategy"), dict):
         inner = inner["strategy"]
@@ -499,7 +499,7 @@ def _check_sizes(record: dict[str, Any], n: int) -> None:
 
 
 def _coefficients(strategy: Strategy) -> dict[str, Any]:
-    """The numbers that make C, for readers without dpmech: of whichever of C and C^-1 is shorter."""
+    """The coefficients of C or of C^-1, whichever is shorter, for readers without dpmech."""
     factors = strategy.factored
     if factors is None:
         nothing: FloatArray = np.zeros(0)
@@ -521,7 +521,7 @@ def _listed(name: str, values: FloatArray, *, scaled: bool) -> dict[str, Any]:
 
 
 def _method_to_dict(method: Method) -> dict[str, Any]:
-    """Its type and settings; one that came later is left out where it is as before."""
+    """Its type and settings; newer settings are left out at their old values."""
     fields = [field.name for field in dataclasses.fields(method) if field.name != "executor"]
     settings = {name: getattr(method, name) for name in fields}
     kept = {name: value for name, value in settings.items() if (name, value) not in _AS_BEFORE}
@@ -539,7 +539,7 @@ def _method_from_dict(data: dict[str, Any]) -> Method:
 
 
 def _versions() -> tuple[tuple[str, str], ...]:
-    from importlib import metadata  # a tenth of the time that importing dpmech takes
+    from importlib import metadata  # takes a tenth of the time of importing dpmech
 
     found = {name: metadata.version(name) for name in _PACKAGES}
     return tuple(sorted((found | {"python": platform.python_version()}).items()))

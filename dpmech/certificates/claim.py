@@ -1,4 +1,4 @@
-"""Claim: a noise scale with everything its guarantee rests on, protected by a checksum."""
+"""Claim: a noise scale with everything its guarantee depends on, protected by a checksum."""
 
 import abc
 import dataclasses
@@ -31,15 +31,15 @@ from dpmech.mechanism import (
 from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee, up
 from dpmech.schemes import scheme_of
 
-# Where work runs says nothing about what was computed.
+# The executor does not affect the result.
 _NO_CONTENT = frozenset({"executor"})
 
 
 def checksum_of(record: object, *, without: Set[str] = frozenset()) -> str:
-    """SHA-256 (hex) of the fields of a dataclass, with those of the records inside it.
+    """SHA-256 (hex) of the fields of a dataclass, including those of nested records.
 
-    Cheap also for large arrays, whose bytes are hashed as they are. Objects of a kind that it does not know
-    enter by their `repr`.
+    Fast also for large arrays, whose bytes are hashed directly. Objects of unknown types enter by their
+    `repr`.
 
     Args:
         record: a dataclass instance.
@@ -47,7 +47,7 @@ def checksum_of(record: object, *, without: Set[str] = frozenset()) -> str:
     """
     digest = hashlib.sha256()
     for part in _parts(record, frozenset(without)):
-        # With its length, so that no two contents spell the same bytes.
+        # Prefixed with the length, so that no two contents give the same bytes.
         digest.update(len(part).to_bytes(8, "little"))
         digest.update(part)
     return digest.hexdigest()
@@ -85,20 +85,21 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """How a noise scale was found.
+    """How a noise scale was computed.
 
     Attributes:
-        accountant: the method object that was used, with its settings.
-        rtol: how far above the smallest valid sigma the search was allowed to end.
-        rng_supplied: whether the caller chose the random numbers of a randomised accountant.
-        samples: how many draws the result rests on, both directions; None for deterministic accountants.
-        machine: the processor that it was found on, as Python's `platform.machine` names it.
-        longdouble_bits: of the significand of C's long double there: 64, 113, or 53 where it is float64.
-            Sensitivities do not use it; bounds of `Deterministic` do, with the rounding of these bits,
-            and a package underneath may.
-        randomness: what names the random numbers of a certified sample: the 128 bits, in hexadecimal, that
-            it drew first. Claims with the same ones rest on one draw. None where nothing was drawn, and in
-            claims of before they were kept.
+        accountant: the method object with its settings.
+        rtol: relative tolerance of the search: how far above the smallest valid sigma it may end.
+        rng_supplied: whether the caller supplied the random numbers of a randomised accountant.
+        samples: number of samples that the result depends on, both directions; None for deterministic
+            accountants.
+        machine: the processor used, as named by `platform.machine`.
+        longdouble_bits: significand bits of C's long double on that machine: 64, 113, or 53 where it is
+            float64. Sensitivities do not use it; bounds of `Deterministic` do, with the rounding of these
+            bits, and dependencies may.
+        randomness: identifies the random numbers of a certified sample: the first 128 bits drawn, in
+            hexadecimal. Claims with equal values depend on the same sample. None without sampling, and in
+            claims older than this field.
 
     Example:
         >>> import dpmech as dm
@@ -116,29 +117,28 @@ class Evidence:
     randomness: str | None = None
 
 
-# Where its kinds are defined.
+# The modules that define its subclasses.
 _KINDS = {"dpmech.calibration.calibrate", "dpmech.certificates.certificate"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim(abc.ABC):
-    """A noise scale, and everything its guarantee rests on: a Calibration or a Certificate.
+    """A noise scale and everything its guarantee depends on: a Calibration or a Certificate.
 
     Attributes:
-        mechanism: what runs; the sampler must realise exactly its participation.
-        budget: the (eps, delta) asked for.
-        sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1. The sensitivity is
-            inside it.
+        mechanism: the mechanism; the sampler must realise exactly its participation.
+        budget: the requested (eps, delta).
+        sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1, sensitivity included.
         sensitivity: the largest L2 norm by which one unit may change C G, at clip norm 1.
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
-        clip_norm: the clip norm that the trainer must use, > 0, or the AdaptiveClip by which it changes from
-            step to step, or None where it is left open.
+        clip_norm: the clip norm that the trainer must use, > 0; an AdaptiveClip if it changes from step to
+            step; None if unspecified.
         expected_batch_size: the public denominator that the trainer must use, > 0, or None.
-        dataset_size: a number of examples that is public, >= 1: a declared constant, or under ZERO_OUT and
-            REPLACE_ONE that of the dataset; None where nothing published depends on it.
-        evidence: accountant, tolerance, samples, and whether the caller chose the random numbers.
-        checksum: of every other entry, made by `calibrate_sigma` or by reading a certificate's file; empty
-            where the claim was put together by hand. Training refuses a claim that it does not fit.
+        dataset_size: a public number of examples, >= 1: a declared constant, or the size of the dataset under
+            ZERO_OUT and REPLACE_ONE; None if nothing published depends on it.
+        evidence: accountant, tolerance, samples, and whether the caller supplied the random numbers.
+        checksum: checksum of all other entries, set by `calibrate_sigma` or by reading a certificate's file;
+            empty for a claim built by hand. Training refuses a claim whose checksum does not match.
 
     Example:
         >>> import dpmech as dm
@@ -159,7 +159,7 @@ class Claim(abc.ABC):
     checksum: str = dataclasses.field(default="", kw_only=True, repr=False, compare=False)
 
     def __init_subclass__(cls) -> None:
-        # Another kind could say one thing to the optimizer and another in its certificate.
+        # Another subclass could tell the optimizer one thing and its certificate another.
         if cls.__module__ not in _KINDS:
             raise TypeError("Claim has two kinds, Calibration and Certificate, and no others")
 
@@ -183,27 +183,27 @@ class Claim(abc.ABC):
 
     @property
     def strategy(self) -> Strategy:
-        """C."""
+        """The strategy C."""
         return self.mechanism.strategy
 
     @property
     def participation(self) -> Participation:
-        """Who takes part when."""
+        """Which examples take part at which steps."""
         return self.mechanism.participation
 
     @property
     def adjacency(self) -> Adjacency:
-        """Between which datasets the budget holds."""
+        """The neighbouring relation that the budget holds for."""
         return self.mechanism.adjacency
 
     @property
     def unit(self) -> Unit:
-        """Whose presence is hidden: that of one example, or of a user with all examples."""
+        """The privacy unit: one example, or a user with all their examples."""
         return self.mechanism.unit
 
     @property
     def attack_words(self) -> str:
-        """What the budget alone says of an attack, in a sentence; the whole profile says more."""
+        """What the budget alone implies about attacks, in a sentence; the full profile implies more."""
         percent = up(100.0 * self.budget.attack_rate(0.01), 4)
         return (
             f"at 1 % false positives an attack finds at most {percent} % of the {self.unit.value}s, "
@@ -219,30 +219,30 @@ class Claim(abc.ABC):
         dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> "Certificate":
-        """The claim as a certificate, with the terms of a trainer and a profile where they are given."""
+        """The claim as a certificate, with the given training parameters and profile."""
 
     @property
     def guarantee(self) -> Guarantee:
-        """How sure `achieved`, and so the claim, is."""
+        """The kind of guarantee of `achieved`, and so of the claim."""
         return self.achieved.guarantee
 
     @property
     def method(self) -> str:
-        """How it was found, in words; as data it is `achieved.by`."""
+        """How the claim was computed, in words; `achieved.by` has it as data."""
         return str(self.achieved.by)
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Noise of every step over the clip norm of an example: sigma where it is i.i.d., and None otherwise.
+        """Noise of each step over the clip norm of an example: sigma if the noise is i.i.d., otherwise None.
 
-        None too where users are clipped as one and under an AdaptiveClip. Never sigma over the sensitivity:
-        the sensitivity is inside sigma. Whether Opacus would state the same eps, `sigma_use` says.
+        Also None if users are clipped as a unit, and under an AdaptiveClip. It is not sigma over the
+        sensitivity: sigma includes the sensitivity. `sigma_use` says whether Opacus would state the same eps.
         """
         return noise_multiplier(self.mechanism, self.sigma, adaptive_clip=self._adaptive_clip)
 
     @property
     def sigma_use(self) -> str:
-        """What to do with sigma, in a sentence: which noise it is, and whether Opacus has a name for it."""
+        """How to use sigma, in a sentence: which noise it scales, and whether Opacus has a name for it."""
         return sigma_use(self.mechanism, adaptive_clip=self._adaptive_clip)
 
     @property
@@ -250,11 +250,11 @@ class Claim(abc.ABC):
         return isinstance(self.clip_norm, AdaptiveClip)
 
     def rmse(self, *, workload: Workload | None = None) -> float:
-        """||B||_F sigma / sqrt(n) in units of the clip norm, amplified where sigma is."""
+        """||B||_F sigma / sqrt(n) in units of the clip norm; includes amplification where sigma does."""
         return decoder_norm(self.strategy, workload=workload) * self.sigma
 
     def max_se(self, *, workload: Workload | None = None) -> float:
-        """max_i ||B[i, :]|| sigma in units of the clip norm, amplified where sigma is."""
+        """max_i ||B[i, :]|| sigma in units of the clip norm; includes amplification where sigma does."""
         return decoder_row_norm(self.strategy, workload=workload) * self.sigma
 
     def noise_variance(self, step: int, clip_norm: float, batch_size: float) -> float:
@@ -265,12 +265,12 @@ class Claim(abc.ABC):
         Args:
             step: t in [0, n - 1].
             clip_norm: > 0.
-            batch_size: the public denominator, > 0: expected batch size times accumulation steps times
-                world size (noise is added once).
+            batch_size: the public denominator, > 0: expected batch size times accumulation steps times world
+                size (noise is added once).
 
         Raises:
-            HorizonError: past the last step.
-            InvalidParameterError: on a bad argument.
+            HorizonError: if the step is past the last one.
+            InvalidParameterError: if an argument is invalid.
 
         References:
             noise_share eq. 1, for a general C^-1.
@@ -284,7 +284,7 @@ class Claim(abc.ABC):
         return float((scale * self.strategy.noising_row_norms()[index]) ** 2)
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of strategy, participation, adjacency, budget, sigma and unit: what is claimed."""
+        """SHA-256 (hex) of what is claimed: strategy, participation, adjacency, budget, sigma and unit."""
         content = {
             "strategy": self.strategy.fingerprint(),
             "participation": self.participation.to_dict(),
@@ -301,18 +301,18 @@ AnyClaim = TypeVar("AnyClaim", bound=Claim)
 
 
 def with_checksum(claim: AnyClaim) -> AnyClaim:
-    """The claim with the checksum of what it says; for code that computed or read what it says."""
+    """The claim with its checksum; for code that computed or read its content."""
     return dataclasses.replace(claim, checksum=checksum_of(claim, without={"checksum"}))
 
 
 def check_unedited(claim: AnyClaim) -> AnyClaim:
-    """Return the claim if it is as it was computed, or read from a checksummed file.
+    """Return the claim if it is unchanged since it was computed or read from a checksummed file.
 
-    It recomputes no privacy, and whoever means to can compute a checksum too: it finds mistakes, such as a
-    `dataclasses.replace` that was meant for a test.
+    Nothing is recomputed, and anyone can compute a checksum: this finds mistakes, such as a
+    `dataclasses.replace` meant for a test.
 
     Raises:
-        CertificateError: if an entry was changed afterwards, or the claim was put together by hand.
+        CertificateError: if an entry was changed afterwards, or the claim was built by hand.
     """
     found = checksum_of(claim, without={"checksum"})
     if claim.checksum != found:

@@ -1,6 +1,6 @@
-"""How certificates, run records and ledgers are written: decimal and hexadecimal numbers, schema, checksum.
+"""File format of certificates, run records and ledgers: decimal and hexadecimal numbers, schema, checksum.
 
-Nothing here knows what the numbers mean; `certificate`, `run_record` and `ledger_file` do.
+The meaning of the numbers is defined in `certificate`, `run_record` and `ledger_file`.
 """
 
 import abc
@@ -19,19 +19,19 @@ from dpmech.files import LARGEST_FILE, parse_json, read_bytes, write_bytes
 from dpmech.guards import check_integer
 
 SCHEMA_VERSION = 1
-_NEWEST = {"ledger": 2}  # of kinds that have later versions too
-# What only a document of this kind has: the wrong file, handed in by mistake, is named.
+_NEWEST = {"ledger": 2}  # kinds with versions above 1
+# An entry that only this kind has, so that an error can name the kind of a wrong file.
 _OWN = {"certificate": "claim", "run record": "run", "ledger": "releases"}
-# Entries of a list and of an object, outside of strategies, which may hold any number of them.
+# Limits on the entries of lists and objects; those of strategies have none.
 _LONGEST, _WIDEST = 16_384, 1024
 _SHOWN = 200
-# Derived numbers are recomputed when a certificate is read; another platform rounds them differently.
+# Tolerance for derived numbers recomputed on another platform, which rounds differently.
 _ROUNDING = 1e-9
 _NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
 
 
 class Document(abc.ABC):
-    """What is kept as a checksummed JSON file, its guarantee on the first line."""
+    """Base of objects stored as checksummed JSON files with their guarantee on the first line."""
 
     @abc.abstractmethod
     def to_dict(self) -> dict[str, Any]:
@@ -40,16 +40,16 @@ class Document(abc.ABC):
     @classmethod
     @abc.abstractmethod
     def from_json(cls, text: str) -> Self:
-        """The same as `load` for the text of a file."""
+        """Like `load`, from the text of a file."""
 
     def to_json(self) -> str:
         """JSON text, the guarantee on its first line."""
         return to_text(self.to_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, whole or not at all; what is there is replaced, and keeps its permissions.
+        """Write the document to a file, atomically; a replaced file keeps its permissions.
 
-        A symbolic link is followed: the file that it stands for is written.
+        A symbolic link is followed: its target is written.
 
         Raises:
             InvalidParameterError: if the file cannot be written.
@@ -58,18 +58,18 @@ class Document(abc.ABC):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> Self:
-        """Read it back, and check that nothing in it was changed or contradicts itself.
+        """Read a file, and check that it is unmodified and consistent.
 
-        Schema, version and checksum are checked, and every derived entry that does not take long to compute
-        anew; the others, and whether the claim is true, are `verify`'s work.
+        Schema, version, checksum, and every derived entry that is fast to recompute are checked; `verify`
+        checks the others, and whether the claim is true.
 
         Args:
-            path: of the file.
-            max_file_size: a larger file, in bytes, is not read.
+            path: path of the file.
+            max_file_size: largest accepted file, in bytes.
 
         Raises:
-            InvalidParameterError: if the file cannot be read, or is too large.
-            CertificateError: if it is not of a known version and kind, or does not hold together.
+            InvalidParameterError: if the file cannot be read or is too large.
+            CertificateError: if its version or kind is unknown, or it is inconsistent.
         """
         return cls.from_json(read_text(path, max_file_size=max_file_size))
 
@@ -122,10 +122,10 @@ def _agreed(decimal: Any, digits: Any, path: str) -> Any:  # noqa: ANN401 - as a
 
 
 def checksum_of_document(document: dict[str, Any]) -> str:
-    """SHA-256 (hex) of the document without its checksum, in a canonical spelling.
+    """SHA-256 (hex) of the document without its checksum, in a canonical form.
 
-    It shows damage and careless edits. It is no signature: whoever edits a file can compute it again, which
-    is why `verify` has the claim decided.
+    It detects damage and careless edits. It is not a signature: anyone who edits a file can recompute it,
+    which is why `verify` checks the claim itself.
 
     Raises:
         CertificateError: if a number is not finite.
@@ -139,20 +139,20 @@ def checksum_of_document(document: dict[str, Any]) -> str:
 
 
 def to_text(document: dict[str, Any]) -> str:
-    """The document as JSON, its first entry (the guarantee) on the very first line, a number on one line."""
+    """The document as JSON: the guarantee on the first line, and each number on one line."""
     text = json.dumps(document, indent=1, allow_nan=False).removeprefix("{\n ")
     return "{" + _NUMBER.sub(r'{"decimal": \1, "hex": \2}', text) + "\n"
 
 
 def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
-    """Read JSON text and check version, schema and checksum, in this order.
+    """Parse JSON text and check version, schema and checksum, in this order.
 
     Args:
-        text: of the file.
+        text: text of the file.
         kind: "certificate", "run record" or "ledger".
 
     Raises:
-        CertificateError: naming what is wrong.
+        CertificateError: with the problem found.
     """
     try:
         document = parse_json(text)
@@ -162,7 +162,7 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     if other := next((name for name, entry in _OWN.items() if name != kind and entry in document), None):
         raise CertificateError(f"a {other}, not a {kind}")
     _check_lengths(document, "the file")
-    # The first few: a large file could have a million.
+    # Only the first few errors: a large file could have a million.
     found = itertools.islice(_validator(kind, document["schema_version"]).iter_errors(document), 5)
     problems = [_cut(_printable(f"{error.json_path}: {error.message}")) for error in found]
     if problems:
@@ -179,12 +179,12 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
 
 
 def _printable(text: str) -> str:
-    """Halves of surrogate pairs, which JSON may hold and no terminal prints, as their numbers."""
+    """Escape lone surrogates, which JSON may contain and terminals cannot print."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _check_lengths(value: Any, path: str) -> None:  # noqa: ANN401 - as above; at most 64 levels by now
-    """Refuse lists and objects outside of strategies that are too long to be looked at entry by entry."""
+    """Refuse lists and objects, outside of strategies, too long to check entry by entry."""
     most = _LONGEST if isinstance(value, list) else _WIDEST
     if len(value) > most:
         raise CertificateError(f"{path} has {len(value)} entries, at most {most} are read")
@@ -228,7 +228,7 @@ def _validator(kind: str, version: int) -> Any:  # noqa: ANN401 - a jsonschema v
 
 
 def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - plain data
-    """Where two pieces of decoded plain data differ, floats beyond rounding; one line each."""
+    """Differences between two pieces of decoded plain data, floats beyond rounding; one line each."""
     if isinstance(claimed, dict) and isinstance(recomputed, dict):
         for key in claimed.keys() | recomputed.keys():
             inner = f"{path}.{key}" if path else key
@@ -255,14 +255,14 @@ def _cut(text: str) -> str:
 
 
 def read_text(path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> str:
-    """The text of a certificate file.
+    """Read the text of a certificate file.
 
     Args:
-        path: of the file.
-        max_file_size: bytes; of a larger file no more than these are read.
+        path: path of the file.
+        max_file_size: size limit in bytes; no more than this is read of a larger file.
 
     Raises:
-        InvalidParameterError: if there is no such file, or it cannot be read, or it is larger.
+        InvalidParameterError: if the file does not exist, cannot be read or is too large.
         CertificateError: if it is not text.
     """
     size = check_integer("max_file_size", max_file_size, minimum=1)

@@ -1,4 +1,4 @@
-"""Ed25519 keys in files: PEM as OpenSSL writes it, private ones for nobody but their owner."""
+"""Ed25519 keys in PEM files, as OpenSSL writes them; private keys are readable by their owner only."""
 
 import dataclasses
 import hashlib
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 
-# Of a key file; no PEM of an Ed25519 key has as many bytes.
+# Size limit of a key file, in bytes; the PEM of an Ed25519 key is smaller.
 _LARGEST = 10_000
 _OWNER_ONLY = 0o600
 _PUBLIC = 0o644
@@ -22,17 +22,17 @@ _PUBLIC = 0o644
 
 @dataclasses.dataclass(frozen=True)
 class PublicKey:
-    """What a signature is checked with.
+    """A public key that checks signatures.
 
     Attributes:
-        key: of the package `cryptography`.
+        key: the key object of the package `cryptography`.
     """
 
     key: "Ed25519PublicKey"
 
     @property
     def key_id(self) -> str:
-        """SHA-256 (hex) of the key in DER: the same in everyone's hands."""
+        """SHA-256 (hex) of the key in DER, the same for everyone."""
         _, serialization = _cryptography()
         der = self.key.public_bytes(
             serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -40,7 +40,7 @@ class PublicKey:
         return hashlib.sha256(der).hexdigest()
 
     def accepts(self, signature: bytes, content: bytes) -> bool:
-        """Whether the signature is of this key, over these bytes."""
+        """Whether this key made the signature, over these bytes."""
         from cryptography.exceptions import InvalidSignature
 
         try:
@@ -54,8 +54,8 @@ class PublicKey:
         """Read a public key.
 
         Raises:
-            InvalidParameterError: if the file cannot be read, or holds no Ed25519 public key in PEM.
-            MissingDependencyError: without the package `cryptography`.
+            InvalidParameterError: if the file cannot be read, or is not an Ed25519 public key in PEM.
+            MissingDependencyError: if the package `cryptography` is not installed.
         """
         ed25519, serialization = _cryptography()
         content = _content(path)
@@ -71,31 +71,31 @@ class PublicKey:
 
 @dataclasses.dataclass(frozen=True)
 class PrivateKey:
-    """What a signature is made with.
+    """A private key that makes signatures.
 
     Attributes:
-        key: of the package `cryptography`; it is not printed.
+        key: the key object of the package `cryptography`; it is not printed.
     """
 
     key: "Ed25519PrivateKey" = dataclasses.field(repr=False)
 
     @property
     def public(self) -> PublicKey:
-        """The key that checks what this one signs."""
+        """The public key that checks signatures of this key."""
         return PublicKey(self.key.public_key())
 
     def signature(self, content: bytes) -> bytes:
-        """64 bytes; the same for the same content."""
+        """64 bytes, deterministic: equal for equal content."""
         return self.key.sign(content)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "PrivateKey":
-        """Read a private key that nobody but its owner can.
+        """Read a private key that only its owner can read.
 
         Raises:
-            InvalidParameterError: if the file cannot be read, others may read it, or it holds no Ed25519
+            InvalidParameterError: if the file cannot be read, others may read it, or it is not an Ed25519
                 private key in PEM without a password.
-            MissingDependencyError: without the package `cryptography`.
+            MissingDependencyError: if the package `cryptography` is not installed.
         """
         ed25519, serialization = _cryptography()
         content = _content(path)
@@ -120,19 +120,19 @@ _ACCEPTED = {
 
 
 def new_key(path: str | os.PathLike[str]) -> Path:
-    """Write a new private key, mode 0600, and its public key beside it, named `.pub`.
+    """Write a new private key with mode 0600, and its public key next to it, named `.pub`.
 
-    Neither replaces a file.
+    Existing files are not replaced.
 
     Args:
-        path: of the private key.
+        path: path of the private key.
 
     Returns:
         The path of the public key.
 
     Raises:
-        InvalidParameterError: if one of the files is there, or cannot be written.
-        MissingDependencyError: without the package `cryptography`.
+        InvalidParameterError: if one of the files exists or cannot be written.
+        MissingDependencyError: if the package `cryptography` is not installed.
 
     Example:
         >>> import dpmech as dm
@@ -156,14 +156,14 @@ def new_key(path: str | os.PathLike[str]) -> Path:
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that was not there; it never had a wider mode than this."""
+    """Create a file with this mode from the start; it must not exist."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(handle, "wb") as stream:
                 stream.write(content)
         except OSError:
-            path.unlink(missing_ok=True)  # half a key is none
+            path.unlink(missing_ok=True)  # do not leave a partial key behind
             raise
     except OSError as error:
         raise InvalidParameterError(

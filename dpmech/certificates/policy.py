@@ -1,4 +1,4 @@
-"""What a project allows, besides that a claim is true."""
+"""Policy: rules that a project sets for claims, in addition to their being true."""
 
 import dataclasses
 import math
@@ -12,29 +12,31 @@ from dpmech.numerics import Kind
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Rules that `dm.verify` holds certificates, run records and ledgers to; None leaves a thing open.
+    """Rules that `dm.verify` applies to certificates, run records and ledgers; None means no rule.
 
-    Of a run record the rules are about the certificate inside it, of a ledger about its total: its budget
-    where it has one, else the eps at `max_delta`, or at the sum of its deltas.
+    For a run record the rules apply to the certificate inside it, for a ledger to its total: its budget if it
+    has one, otherwise the eps at `max_delta`, or at the sum of its deltas.
 
     Args:
         max_eps: largest eps, > 0.
         max_delta: largest delta, in (0, 1).
-        max_delta_times_dataset_size: largest product of delta and the number of examples, > 0; below 1, and
-            the smaller the better, as a mechanism that publishes every record with probability delta has it.
-        dataset_size: number of examples. What follows from sampling and batch size is larger at times; the
-            larger one counts. Where nothing follows and it is not given, that rule is broken.
+        max_delta_times_dataset_size: largest product of delta and the number of examples, > 0. Choose it
+            below 1, and the smaller the better: publishing every record with probability delta satisfies this
+            delta.
+        dataset_size: number of examples. If sampling and batch size imply a larger number, that one counts.
+            If they imply none and it is not given, that rule is violated.
         forbidden_guarantees: kinds of guarantee that are refused.
         allowed_adjacencies: None for all.
         allowed_units: None for all.
-        max_age_days: days since the file was signed, > 0. A certificate has no date but that of a signature.
-        require_signature: whether a file without one is refused.
-        require_cryptographic_generator: whether a run record is refused whose noise, or whose batches where
-            the guarantee rests on their being random, did not come from a cipher, or that does not say so.
-        trusted_keys: public keys, besides those that the caller names.
+        max_age_days: days since the file was signed, > 0. The only date of a certificate is that of a
+            signature.
+        require_signature: whether an unsigned file is refused.
+        require_cryptographic_generator: whether a run record is refused unless it states that its noise came
+            from a cipher, and its batches too where the guarantee depends on their randomness.
+        trusted_keys: public keys, in addition to those that the caller gives.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> import dpmech as dm
@@ -87,12 +89,12 @@ class Policy:
 
     @classmethod
     def check(cls, value: object) -> "Policy":
-        """Return a Policy, else raise InvalidParameterError."""
+        """Return a Policy, or raise InvalidParameterError."""
         if not isinstance(value, cls):
             raise InvalidParameterError("policy", value, "a Policy, or None")
         return value
 
     @property
     def needs_key(self) -> bool:
-        """Whether some rule cannot be looked at without a key, and none is named here."""
+        """Whether a rule needs a key to be checked and the policy names none."""
         return not self.trusted_keys and (self.require_signature or self.max_age_days is not None)

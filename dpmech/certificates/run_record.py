@@ -1,4 +1,4 @@
-"""RunRecord: what a training run did under its certificate, restarts included, as one JSON file."""
+"""RunRecord: what a training run did under its certificate, restarts included, in one JSON file."""
 
 import dataclasses
 import enum
@@ -23,10 +23,10 @@ _PARTS = ("dataset", "model", "loss")
 
 
 class Uniqueness(enum.StrEnum):
-    """How it was checked that no example stands in a dataset twice.
+    """How the dataset was checked for repeated examples.
 
-    FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset names
-    its examples. NOT_CHECKED: views were followed, down to a dataset of which nothing more is known.
+    FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset has
+    example ids. NOT_CHECKED: views were followed, down to a dataset of unknown type.
 
     Example:
         >>> import dpmech as dm
@@ -40,10 +40,10 @@ class Uniqueness(enum.StrEnum):
 
 
 class CheckpointMatch(enum.StrEnum):
-    """Whether a part of a run is what it was when its first checkpoint was saved.
+    """Whether a part of a run is unchanged since its first checkpoint was saved.
 
-    SAME: by its fingerprint, at every load. ACCEPTED: it differed at a load, and the caller took the
-    responsibility. UNKNOWN: some of it has no fingerprint.
+    SAME: its fingerprint matched at every load. ACCEPTED: it differed at a load, and the caller took the
+    responsibility. UNKNOWN: part of it has no fingerprint.
 
     Example:
         >>> import dpmech as dm
@@ -58,18 +58,18 @@ class CheckpointMatch(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointHistory:
-    """What is known of the parts of a run that saved or loaded checkpoints.
+    """What is known about the parts of a run that saved or loaded checkpoints.
 
-    Steps after a checkpoint may be taken again, with the same noise. If the sums under it are not those of
-    the first time, whoever has both results subtracts the noise.
+    Steps after a checkpoint may be repeated with the same noise. If the sums below it differ from the first
+    time, anyone who has both results can subtract the noise.
 
     Attributes:
-        dataset: some of its examples.
+        dataset: a sample of its examples.
         model: its structure.
-        loss: of one example.
-        loads: how often the run went on from a saved state.
-        settings: of the optimizer. UNKNOWN if the run went on from a saved state, and learning rates or
-            others changed otherwise than by a scheduler that checkpoints compare; never ACCEPTED.
+        loss: the loss of one example.
+        loads: how often the run resumed from a saved state.
+        settings: settings of the optimizer. UNKNOWN if the run resumed from a saved state and learning rates
+            or others changed other than by a scheduler that checkpoints compare; never ACCEPTED.
 
     Example:
         >>> import dpmech as dm
@@ -96,20 +96,20 @@ class CheckpointHistory:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `loads` only where there were any, `settings` only where they are not the same."""
+        """Plain data; `loads` only if there were any, `settings` only if they are not SAME."""
         found: dict[str, Any] = {name: getattr(self, name).value for name in _PARTS}
         found |= {"settings": self.settings.value} if self.settings != CheckpointMatch.SAME else {}
         return found | ({"loads": self.loads} if self.loads else {})
 
     def of_kind(self, kind: CheckpointMatch) -> tuple[str, ...]:
-        """Which of dataset, model and loss this is known of."""
+        """Which of dataset, model and loss have this match."""
         return tuple(name for name in _PARTS if getattr(self, name) == kind)
 
 
 KIND = "run record"
-NO_GENERATOR = "none"  # of batches in a fixed order, which need no random numbers
-_MOST_LETTERS = 60  # of a source, in one line
-# Generators that samplers and noise streams name, and whether they are cryptographic.
+NO_GENERATOR = "none"  # for batches in a fixed order, which need no random numbers
+_MOST_LETTERS = 60  # longest source, in one line
+# Generators of samplers and noise streams, and whether they are cryptographic.
 _GENERATORS = {
     "philox": False,
     "aes-128-ctr": True,
@@ -120,15 +120,15 @@ _GENERATORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Randomness:
-    """Which random numbers a run used, without giving them away.
+    """Identifies the random numbers of a run without revealing them.
 
     Attributes:
-        source: what drew them, in words.
-        fingerprint: SHA-256 (hex) that follows from the key: equal for equal keys.
-        seeded: whether the caller supplied the key. It is then as secret as what the caller supplied, and a
-            short one can be found from the fingerprint.
-        generator: what made the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; "none" for
-            batches in a fixed order, which need none; None where that is not stated, as in earlier records.
+        source: what generated them, in words.
+        fingerprint: SHA-256 (hex) derived from the key; equal for equal keys.
+        seeded: whether the caller supplied the key. It is then as secret as its source, and a short key can
+            be found from the fingerprint.
+        generator: what derived the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; "none"
+            for batches in a fixed order; None if unstated, as in earlier records.
 
     Example:
         >>> import dpmech as dm
@@ -157,12 +157,12 @@ class Randomness:
 
     @property
     def cryptographic(self) -> bool:
-        """Whether the generator is a cipher; False where it is not stated, or not known here."""
+        """Whether the generator is a cipher; False if unstated or unknown."""
         return self.generator is not None and _GENERATORS.get(self.generator, False)
 
     @property
     def generator_words(self) -> str:
-        """The generator, and whether it is cryptographic; quoted where it is not known here."""
+        """The generator and whether it is cryptographic; quoted if unknown."""
         if self.generator is None:
             return "a generator that is not stated"
         if self.generator == NO_GENERATOR:
@@ -171,43 +171,43 @@ class Randomness:
         return f"{name} ({'cryptographic' if self.cryptographic else 'not a cryptographic generator'})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; the generator is left out where it is not stated."""
+        """Plain data; the generator is left out if unstated."""
         return {name: value for name, value in dataclasses.asdict(self).items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class RunRecord(Document):
-    """A run under a certificate: steps, realised participations, random numbers, and the eps that it cost.
+    """A run under a certificate: steps, realised participations, random numbers and the resulting eps.
 
-    It holds nothing about single examples. How often examples took part is stated where the certificate
+    It contains nothing about single examples. How often examples took part is stated where the certificate
     fixes it (min-separation, epochs, Balls-in-Bins), and left out where it is secret (Poisson sampling).
 
-    **Guarantee:** (`executed.upper`, `certificate.budget.delta`), of the kind that the certificate names.
-    What is recorded is what the trainer saw; a record is evidence against mistakes, not against liars.
+    **Guarantee:** (`executed.upper`, `certificate.budget.delta`), of the kind that the certificate states. It
+    records what the trainer observed: evidence against mistakes, not against fraud.
 
     Args:
-        certificate: with clip_norm and expected_batch_size.
-        steps: noisy gradients released, in [0, n].
-        executed: eps at the certified delta. That of the certificate, or less where the run was stopped
-            by plan (see `dm.executed_epsilon`).
+        certificate: a certificate with clip_norm and expected_batch_size.
+        steps: number of noisy gradients released, in [0, n].
+        executed: eps at the certified delta: that of the certificate, or less if the run was stopped by plan
+            (see `dm.executed_epsilon`).
         sampler: random numbers of the batches.
         noise: random numbers of the noise.
         smallest_separation: fewest steps between two participations of one example; None if none took part
             twice, or where it is secret.
-        most_participations: of one example; None where it is secret.
-        processes: how many trained together, >= 1.
-        stopped_by_plan: whether the number of steps was decided without looking at anything that the run
-            released. Only then may fewer steps cost less: who stops when the loss looks good has chosen by
-            what was released, and owes the whole claim.
-        uniqueness: how it was checked that no example stands in the dataset twice.
-        checkpoint history: of a run that saved or loaded checkpoints; None where there were none.
+        most_participations: most participations of one example; None where it is secret.
+        processes: number of processes that trained together, >= 1.
+        stopped_by_plan: whether the number of steps was decided without looking at anything the run released.
+            Only then may fewer steps cost less: stopping when the loss looks good depends on the releases,
+            and is charged the full budget.
+        uniqueness: how the dataset was checked for repeated examples.
+        checkpoint history: checkpoints of the run; None if it neither saved nor loaded any.
 
     Raises:
-        InvalidParameterError: on a bad argument.
-        CertificateError: if the participations are not those that were certified, or eps is above the claim.
+        InvalidParameterError: if an argument is invalid.
+        CertificateError: if the participations are not the certified ones, or eps is above the claim.
 
     Example:
-        `optimizer.run_record()` makes one after a run; by hand:
+        `optimizer.run_record()` creates one after a run; by hand:
 
         >>> import dpmech as dm
         >>> cal = dm.calibrate_sigma(dm.Identity(12), 2.0, 1e-5, participation=dm.MinSep(4))
@@ -284,7 +284,7 @@ class RunRecord(Document):
 
     @property
     def headline(self) -> str:
-        """Steps, eps and delta, what a stop owes, and the certificate's guarantee, in one line."""
+        """Steps, eps and delta, the charge for stopping early, and the certificate's guarantee."""
         own = self.certificate
         return (
             f"{own.headline}; {self.steps} of {own.strategy.n} steps executed, eps {up(self.executed.upper)} "
@@ -292,7 +292,7 @@ class RunRecord(Document):
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, its certificate and its checksum included; what `save` writes."""
+        """Plain data, including its certificate and its checksum; what `save` writes."""
         content: dict[str, Any] = {
             "guarantee": self.headline,
             "schema_version": SCHEMA_VERSION,
@@ -303,17 +303,17 @@ class RunRecord(Document):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The same as `load` for the text of a file."""
+        """Like `load`, from the text of a file."""
         record, derived = cls.read(text)
         record.certificate.check_quickly(derived)
         return record
 
     @classmethod
     def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
-        """The record of a text, and what its certificate says that takes work to recompute.
+        """Parse a run record; also return the numbers of its certificate that take work to recompute.
 
         Raises:
-            CertificateError: if it is not of a known version and kind, or does not hold together.
+            CertificateError: if its version or kind is unknown, or it is inconsistent.
         """
         document = parse(text, KIND)
         certificate, derived = Certificate.read(json.dumps(document["certificate"]))
@@ -392,7 +392,7 @@ class RunRecord(Document):
         }
 
     def _stop(self) -> str:
-        """What a run that ended before its last step owes."""
+        """What a run that ended before its last step is charged."""
         if self.steps == self.certificate.strategy.n:
             return ""
         if self.executed == self.certificate.achieved:
@@ -405,7 +405,7 @@ class RunRecord(Document):
         return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)
 
     def _misfit(self) -> str:
-        """What is wrong with the realised participations; empty if nothing is."""
+        """How the realised participations differ from the certified ones; empty if they do not."""
         schema, n = self.certificate.participation, self.certificate.strategy.n
         most, separation = self.most_participations, self.smallest_separation
         if schema.per_release:
@@ -430,7 +430,7 @@ class RunRecord(Document):
 
 
 def is_run_record(text: str) -> bool:
-    """Whether the text of a file says that it is a run record; what it is worth is checked elsewhere."""
+    """Whether the text of a file says that it is a run record; its content is not checked."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -450,5 +450,5 @@ def _times(count: int) -> str:
 
 
 def _quoted(source: str) -> str:
-    """Words of whoever recorded the run, as such: a file may hold any, lines of its own among them."""
+    """Quote text from the recorder of a run: a file may contain any, line breaks included."""
     return repr(source if len(source) <= _MOST_LETTERS else f"{source[:_MOST_LETTERS]}...")

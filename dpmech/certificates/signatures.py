@@ -1,4 +1,4 @@
-"""Signatures: the in-toto statement, its DSSE envelope next to the file, and how both are checked."""
+"""Signatures: the in-toto statement, its DSSE envelope next to the file, and the checks of both."""
 
 import base64
 import binascii
@@ -16,12 +16,12 @@ from dpmech.certificates.keys import PublicKey
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import parse_json
 
-# The URL-safe alphabet is read as well, as the specification asks.
+# The URL-safe alphabet is accepted too, as the specification requires.
 _STANDARD = str.maketrans("-_", "+/")
 
 
 def pre_authentication_encoding(payload_type: str, payload: bytes) -> bytes:
-    """What is signed: the type and the bytes, each with its length, so that neither can pass for the other.
+    """The signed bytes: type and payload, each with its length, so that they cannot be confused.
 
     "DSSEv1" SP LEN(type) SP type SP LEN(payload) SP payload, lengths in bytes as decimal numbers.
 
@@ -41,7 +41,7 @@ class Signature:
     """One signature.
 
     Attributes:
-        key_id: which key made it, as a hint; nothing rests on it. Empty where it is not said.
+        key_id: id of the key that made it, a hint that nothing depends on; empty if unstated.
         value: the bytes of the signature.
     """
 
@@ -51,12 +51,12 @@ class Signature:
 
 @dataclasses.dataclass(frozen=True)
 class Envelope:
-    """Bytes with signatures.
+    """A payload with its signatures.
 
     Attributes:
-        payload_type: what kind of bytes they are; signed with them.
+        payload_type: type of the payload; it is signed too.
         payload: the bytes.
-        signatures: one or more.
+        signatures: one or more signatures.
     """
 
     payload_type: str
@@ -65,7 +65,7 @@ class Envelope:
 
     @property
     def signed_bytes(self) -> bytes:
-        """What the signatures are over."""
+        """The bytes that the signatures cover."""
         return pre_authentication_encoding(self.payload_type, self.payload)
 
     def to_json(self) -> str:
@@ -82,10 +82,10 @@ class Envelope:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read an envelope; entries that the specification does not know are passed over.
+        """Parse an envelope; entries outside the specification are ignored.
 
         Raises:
-            CertificateError: if it is none.
+            CertificateError: if the text is not an envelope.
         """
         record = read_object(text, "envelope")
         kind, signatures = record.get("payloadType"), record.get("signatures")
@@ -116,10 +116,10 @@ def _decoded(record: dict[str, Any], name: str) -> bytes:
 
 
 def read_object(text: str | bytes, what: str) -> dict[str, Any]:
-    """A JSON object in which no entry stands twice.
+    """Parse a JSON object without repeated entries.
 
     Raises:
-        CertificateError: if it is none.
+        CertificateError: if the text is not such an object.
     """
     try:
         found = parse_json(text)
@@ -132,7 +132,7 @@ def read_object(text: str | bytes, what: str) -> dict[str, Any]:
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-# A name, no address: nothing is to be found there.
+# A name, not an address: it does not resolve.
 PREDICATE_TYPE = "urn:dpmech:document:v1"
 _LONGEST_ISSUER = 200
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -145,16 +145,16 @@ def digest_of(content: bytes) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """What an issuer signs.
+    """The statement that an issuer signs.
 
     Attributes:
-        name: of the file when it was signed; it may be called otherwise since.
-        digest: SHA-256 (hex) of its bytes.
+        name: name of the file when it was signed; it may have been renamed.
+        digest: SHA-256 (hex) of the bytes of the file.
         kind: "certificate", "run record" or "ledger".
-        guarantee: its first line.
-        checksum: its own.
-        issuer: who says so, in one line of at most 200 characters.
-        issued_on: by the issuer's clock, in UTC, to the second.
+        guarantee: first line of the document.
+        checksum: checksum of the document.
+        issuer: who signs, in one line of at most 200 characters.
+        issued_on: time on the issuer's clock, in UTC, to the second.
         dpmech: the version that signed.
     """
 
@@ -178,7 +178,7 @@ class Statement:
             raise InvalidParameterError("issuer", text, f"one line of 1 to {_LONGEST_ISSUER} characters")
 
     def payload(self) -> bytes:
-        """The statement as it is signed."""
+        """The bytes that are signed."""
         record = {
             "_type": STATEMENT_TYPE,
             "subject": [{"name": self.name, "digest": {"sha256": self.digest}}],
@@ -196,10 +196,10 @@ class Statement:
 
     @classmethod
     def from_payload(cls, payload: bytes) -> Self:
-        """Read a statement; entries that nobody knows are passed over.
+        """Parse a statement; unknown entries are ignored.
 
         Raises:
-            CertificateError: if it is none, or one about something else than one checksummed document.
+            CertificateError: if it is not a statement about exactly one checksummed document.
         """
         record = read_object(payload, "signed statement")
         for name, due in (("_type", STATEMENT_TYPE), ("predicateType", PREDICATE_TYPE)):
@@ -224,7 +224,7 @@ class Statement:
         return f"issued by {self.issuer} on {self.issued_on:%Y-%m-%d}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Who issued it, and when, as plain data."""
+        """Issuer and time, as plain data."""
         return {"issuer": self.issuer, "issued_on": self.issued_on.strftime(_TIME)}
 
 
@@ -243,16 +243,16 @@ _LARGEST_ENVELOPE = 1_000_000
 
 
 def envelope_path(path: str | os.PathLike[str]) -> Path:
-    """Where the envelope of a file stands: its name, and `.dsse`."""
+    """Path of a file's envelope: the name of the file with `.dsse` appended."""
     return Path(f"{os.fspath(path)}{ENDING}")
 
 
 def envelope_of(path: str | os.PathLike[str]) -> Envelope | None:
-    """The envelope beside a file, unchecked; None where there is none.
+    """Read the envelope next to a file, unchecked; None if there is none.
 
     Raises:
-        InvalidParameterError: if it cannot be read, or is too large.
-        CertificateError: if it is none.
+        InvalidParameterError: if it cannot be read or is too large.
+        CertificateError: if it is not an envelope.
     """
     target = envelope_path(path)
     if not os.path.lexists(target):
@@ -261,18 +261,18 @@ def envelope_of(path: str | os.PathLike[str]) -> Envelope | None:
 
 
 def check_signature(text: str, envelope: Envelope, keys: Sequence[PublicKey]) -> tuple[Statement, PublicKey]:
-    """Check that one of these keys signed a statement about this very text.
+    """Check that one of these keys signed a statement about exactly this text.
 
     Args:
-        text: of the file.
-        envelope: from beside it.
-        keys: those that are trusted.
+        text: text of the file.
+        envelope: the envelope of the file.
+        keys: the trusted keys.
 
     Returns:
         The statement, and the key that signed it.
 
     Raises:
-        CertificateError: if none of the keys did, or the statement is about something else.
+        CertificateError: if none of the keys signed it, or the statement is about something else.
     """
     if envelope.payload_type != PAYLOAD_TYPE:
         raise CertificateError(
@@ -280,7 +280,7 @@ def check_signature(text: str, envelope: Envelope, keys: Sequence[PublicKey]) ->
             claimed=envelope.payload_type,
             recomputed=PAYLOAD_TYPE,
         )
-    # The names of keys in the envelope are not signed: every key is tried on every signature.
+    # Key ids in the envelope are not signed, so every key is tried on every signature.
     signer = next(
         (key for key in keys for one in envelope.signatures if key.accepts(one.value, envelope.signed_bytes)),
         None,
