@@ -1,4 +1,4 @@
-"""Composition: several releases about the same people, of one batch or over a project's life."""
+"""Composition: several releases about the same people, from one batch or over the lifetime of a project."""
 
 from dpmech.engines import NegativeBinomialRuns, PoissonRuns
 from dpmech.ledgers.executed import RunningEpsilon, executed_epsilon

@@ -1,4 +1,4 @@
-"""What a run has spent that stopped before its last step, or that is still running."""
+"""The eps of a run that stopped before its last step, or that is still running."""
 
 import bisect
 import math
@@ -18,37 +18,35 @@ from dpmech.guards import check_delta, check_integer
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import EXACT, Bounds, Kind, Provenance, typed
 
-# A budget has eps > 0, so that nothing below it could be verified as one: what is stated is raised to this.
+# A budget has eps > 0, and the stated eps must be verifiable as one, so it is raised to at least this.
 _LEAST = 1e-9
-# How far above the value of a search an eps is tried; the first whose delta holds is stated, whatever these
-# are.
+# Relative gaps above the searched eps that are tried until one meets delta; the result holds for any values.
 _GAPS = (1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
 def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int | None = None) -> Bounds:
     """Bounds on eps, at the certified delta, of the first steps of a mechanism.
 
-    What was released is C_t G + sigma Z with the leading block C_t of the strategy, under the same
-    participation. Epochs begun count as whole ones where the participation repeats every epoch.
+    The release is C_t G + sigma Z with the leading block C_t of the strategy, under the same participation.
+    Where the participation repeats every epoch, a started epoch counts as a full one.
 
-    **It holds only if the number of steps was decided without looking at what the run released**: in
-    advance, or by an event outside of it, such as a machine that failed. A run that was stopped because of
-    its loss or its accuracy owes the whole claim; `Bounds.by` repeats it. A `Ledger` charges the whole
-    claim in any case.
+    **It holds only if the number of steps was decided without looking at what the run released**: in advance,
+    or because of an external event such as a hardware failure. A run stopped because of its loss or accuracy
+    is charged the full budget; `Bounds.by` repeats this. A `Ledger` always charges the full budget.
 
-    **Guarantee:** that of the claim; the same accountant is used. Under a claim by Certified it is the whole
-    claim: its beta is spent.
+    **Guarantee:** that of the claim; the same accountant is used. For a claim by Certified the result is the
+    full claim, since its beta is spent.
 
     Args:
         claim: a Calibration or a Certificate.
-        steps: steps executed, in [0, n].
-        rng: for sampled accountants; None takes entropy from the operating system.
+        steps: number of steps executed, in [0, n].
+        rng: for accountants that sample; None uses entropy from the operating system.
 
     Returns:
         Bounds on eps, never above `claim.achieved`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> import dpmech as dm
@@ -69,7 +67,7 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     found = epsilon(executed, claim.sigma, claim.budget.delta, method=method, rng=rng)
     eps = max(found.upper, _LEAST)
     if claim.guarantee.kind <= Kind.BOUND:
-        # The search for eps and delta itself round differently; what is stated has to hold by both.
+        # The search for eps and delta itself round differently; the stated eps must hold under both.
         steps_up = (eps * (1.0 + gap) for gap in (0.0, *_GAPS))
         deltas = ((one, delta(executed, claim.sigma, one, method=method, rng=rng)) for one in steps_up)
         eps = next((one for one, there in deltas if there.upper <= claim.budget.delta), math.inf)
@@ -80,26 +78,26 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     )
 
 
-_PARTS = 32  # of a run, at whose ends eps is computed
-_FINER = 2.0**0.5  # between the points of the first part
+_PARTS = 32  # number of parts of a run; eps is computed at their ends
+_FINER = 2.0**0.5  # ratio between points of the first part
 
 
 class RunningEpsilon:
-    """Bounds on eps of the first steps of a mechanism, computed at a few of them and kept.
+    """Bounds on eps of the first steps of a mechanism, computed at a few points and cached.
 
-    The first t steps of a run are what is left of its first t' >= t steps when the others are forgotten, so
-    that eps there bounds eps here. There are some 32 points in a run, and finer ones near its start: eps is
-    overstated by 3 % in the middle of a run, less at its end, and by up to a fifth at its start. Where the
-    claim rests on samples, no others are drawn: prefixes are bounded by `Rdp()`, and by the claim.
+    The first t steps are a projection of the first t' >= t steps, so eps at t' bounds eps at t. A run has
+    about 32 points, and closer ones near its start: eps is overstated by 3 % in the middle of a run, less at
+    its end, and by up to a fifth at its start. If the claim depends on samples, no others are drawn: prefixes
+    are bounded by `Rdp()` and by the claim.
 
-    **It holds only if the number of steps was decided without looking at what the run released**, as
-    `dm.executed_epsilon` does; whoever stops a run because of its results owes the whole claim.
+    **It holds only if the number of steps was decided without looking at what the run released**, like
+    `dm.executed_epsilon`; a run stopped because of its results is charged the full budget.
 
     Args:
         claim: a Calibration or a Certificate.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if the argument is invalid.
     """
 
     def __init__(self, claim: Claim) -> None:
@@ -107,19 +105,19 @@ class RunningEpsilon:
             raise InvalidParameterError("claim", claim, "a Calibration or a Certificate")
         self._claim = claim
         self._points = _points(claim.strategy.n)
-        self._covered: dict[int, int] = {}  # by a point: an epoch that is begun counts as a whole
+        self._covered: dict[int, int] = {}  # steps covered by a point: a started epoch counts as a full one
         self._known: dict[float, dict[int, Bounds]] = {}
 
     def after(self, steps: int, delta: float | None = None) -> Bounds:
-        """Bounds on eps of the first steps; the upper end never below that of `dm.executed_epsilon`'s truth.
+        """Bounds on eps of the first steps; the upper end is never below the true eps of these steps.
 
         Args:
-            steps: steps executed, in [0, n].
-            delta: in (0, 1); None is the claim's. Above it eps is at most the claim's.
+            steps: number of steps executed, in [0, n].
+            delta: in (0, 1); None for the claim's delta. Above that, eps is at most that of the claim.
 
         Raises:
-            InvalidParameterError: on a bad argument.
-            NumericalError: if no bound is known, at a delta below the claim's.
+            InvalidParameterError: if an argument is invalid.
+            NumericalError: if no bound is known at a delta below the claim's.
         """
         budget = self._claim.budget.delta
         wanted = budget if delta is None else check_delta(delta)
@@ -134,12 +132,12 @@ class RunningEpsilon:
         if covered not in known:
             known[covered] = self._at(covered, wanted)
         above = known[covered]
-        # An epoch that is counted before it is over bounds nothing from below.
+        # A started epoch counted as a full one gives no lower bound.
         lower = max((found.lower for there, found in known.items() if there <= count), default=0.0)
         return Bounds.derived(min(lower, above.upper), above.upper, above.guarantee, above.by)
 
     def _at(self, steps: int, delta: float) -> Bounds:
-        """Eps of so many steps."""
+        """Bounds on eps of the first `steps` steps."""
         claim = self._claim
         drawn = claim.evidence.accountant.draws
         if delta == claim.budget.delta and (not drawn or steps == claim.strategy.n):
@@ -153,13 +151,13 @@ class RunningEpsilon:
             return found
         achieved = claim.achieved
         if found is None or found.upper >= achieved.upper:
-            # Of fewer steps, or at a larger delta, it is a bound from above alone.
+            # For fewer steps or a larger delta the claim is an upper bound only.
             return Bounds.derived(0.0, achieved.upper, achieved.guarantee, achieved.by)
         return found
 
 
 def _bounded(executed: Mechanism, sigma: float, delta: float, method: Method) -> Bounds | None:
-    """What a method finds for some steps; None where it finds nothing."""
+    """The bounds that a method finds; None if it finds none."""
     try:
         found = epsilon(executed, sigma, delta, method=method)
     except (NumericalError, UnsupportedCombinationError, WorkLimitError):
@@ -171,7 +169,7 @@ def _bounded(executed: Mechanism, sigma: float, delta: float, method: Method) ->
 
 
 def _points(n: int) -> list[int]:
-    """The steps at which eps is computed; n is one."""
+    """The steps at which eps is computed, including n."""
     even = {-(-n * part // _PARTS) for part in range(1, _PARTS + 1)}
     step = n / _PARTS
     while step > 1.0:

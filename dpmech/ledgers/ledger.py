@@ -1,4 +1,4 @@
-"""Ledger: certified releases about the same people over a project's life, and their total."""
+"""Ledger: certified releases about the same people over the lifetime of a project, and their total."""
 
 import concurrent.futures
 import dataclasses
@@ -63,7 +63,7 @@ _SOME_DELTA, _WITH_COUNTS = 1e-5, 1.1
 
 
 class Answers(Document):
-    """The part of a ledger that answers; `Ledger` is the part that is written to."""
+    """The read-only part of a ledger; `Ledger` adds the methods that write."""
 
     _total: Total
     _closed: bool
@@ -72,12 +72,12 @@ class Answers(Document):
 
     @property
     def releases(self) -> tuple[Release, ...]:
-        """The certified entries, in the order in which they came."""
+        """The certified releases, in order of entry."""
         return tuple(self._releases)
 
     @property
     def counts(self) -> tuple[CountsRelease, ...]:
-        """The releases of counts, in the order in which they came."""
+        """The releases of counts, in order of entry."""
         return tuple(self._counts)
 
     @property
@@ -87,17 +87,17 @@ class Answers(Document):
 
     @property
     def filter(self) -> PrivacyFilter | None:
-        """What holds the budget: its accounting method, with all settings resolved, and its limits."""
+        """The filter that enforces the budget: its resolved accounting method and its limits."""
         return self._total.filter if isinstance(self._total, FilteredTotal) else None
 
     @property
     def budget(self) -> PrivacyBudget | None:
-        """What the whole may cost; None of a non-adaptive list."""
+        """The total budget; None for a non-adaptive list."""
         return None if self.filter is None else self.filter.budget
 
     @property
     def accounting(self) -> AccountingMethod | None:
-        """In what the budget is paid; None of a non-adaptive list."""
+        """The accounting method of the budget; None for a non-adaptive list."""
         return None if self.filter is None else self.filter.accounting
 
     @property
@@ -107,10 +107,10 @@ class Answers(Document):
 
     @property
     def usual_delta(self) -> float:
-        """Where eps is asked for when nobody says: delta of the budget, or those of the releases together.
+        """The default delta of totals: that of the budget, or the sum of those of the releases.
 
-        Counts state no delta. Beside releases they get a tenth more, since claims may use up their own; with
-        nothing beside them 1e-5.
+        Counts state no delta. Together with releases they add a tenth, since claims may use up their own
+        deltas; alone they have 1e-5.
         """
         if self.budget is not None:
             return self.budget.delta
@@ -119,7 +119,7 @@ class Answers(Document):
 
     @property
     def headline(self) -> str:
-        """Mode, number of releases, guarantee, and the budget where there is one, in one line."""
+        """Mode, number of releases, guarantee, and the budget if there is one, in one line."""
         state = "closed" if self._closed else "open"
         how = "non-adaptive before the first result and composed whole"
         if self.budget is not None:
@@ -132,9 +132,9 @@ class Answers(Document):
 
     @property
     def guarantee(self) -> Guarantee:
-        """As sure as the least sure entry, as certified; exact for non-adaptive, unsampled single runs.
+        """The weakest certified guarantee of the entries; exact for non-adaptive, unsampled single runs.
 
-        Totals that rest on privacy profiles in place of claims say how sure they are themselves.
+        Totals computed from privacy profiles instead of claims state their own guarantee.
         """
         sure = sure_together(one.certificate for one in self._releases if self._total.by_certificates)
         bounded = any(
@@ -146,34 +146,34 @@ class Answers(Document):
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Names of the non-adaptive releases whose privacy profile takes work, and was not computed yet."""
+        """Names of the non-adaptive releases whose privacy profile takes work and is not computed yet."""
         return self._total.waiting if isinstance(self._total, NonAdaptiveTotal) else ()
 
     def epsilon(self, delta: float, *, method: Method | None = None, profiles: bool | None = None) -> Bounds:
-        """Bounds on the total eps at `delta`: of the whole list, or of all that the budget allows.
+        """Bounds on the total eps at `delta`: of the full list, or of everything that the budget allows.
 
-        With a budget it does not depend on how much was spent: an eps read off on the way is no guarantee for
-        whoever may go on or stop because of what came out.
+        With a budget the result does not depend on how much was spent: the eps spent so far is no guarantee
+        if the decision to continue or stop may depend on results.
 
         Args:
-            delta: in (0, 1); where claims are composed, above the sum of theirs.
+            delta: in (0, 1); where claims are composed, above the sum of their deltas.
             method: None or Pld() for privacy profiles, Rdp() for moments (and basic composition of claims);
                 None with a budget.
-            profiles: of a non-adaptive list, whether to compute the profiles of Balls-in-Bins releases, 40 to
-                200 CPU seconds for each mechanism and noise scale, once a ledger; False computes none and
-                composes their claims, at once. None computes them where there is more than one release.
-                Where there is, a profile that a certificate brings (`cal.certificate(profile=...)`) is taken
-                as it is.
+            profiles: for a non-adaptive list, whether to compute the profiles of Balls-in-Bins releases, once
+                per ledger, at 40 to 200 CPU seconds per mechanism and noise scale; False composes their
+                claims instead, which is immediate. None computes them if there is more than one release. With
+                more than one, a profile stored in a certificate (`cal.certificate(profile=...)`) is used
+                directly.
 
         Returns:
-            Bounds, which say how sure they are. Errors of profiles add up, outside delta; what claims leave
-            to chance is that of `guarantee`, and their lower end is 0.
+            Bounds with their guarantee. Errors of profiles add up, outside delta; those of claims are in
+            `guarantee`, and the lower end of claims is 0.
 
         Raises:
-            InvalidParameterError: on a bad argument.
-            UnsupportedCombinationError: on another method.
-            UnattainableBudgetError: if claims use up delta, or nothing is known at so small a delta.
-            NumericalError: where no lattice that can be afforded bounds it.
+            InvalidParameterError: if an argument is invalid.
+            UnsupportedCombinationError: if the method is another one.
+            UnattainableBudgetError: if claims use up delta, or no bound is known at such a small delta.
+            NumericalError: if no lattice of affordable size gives a bound.
         """
         checked, how, computed = check_delta(delta), check_method(method), _check_switch(profiles)
         if not self._releases and not self._counts:
@@ -181,7 +181,7 @@ class Answers(Document):
         return self._stated(self._total.epsilon(checked, how, profiles=computed))
 
     def delta(self, eps: float, *, method: Method | None = None, profiles: bool | None = None) -> Bounds:
-        """Bounds on the total delta at `eps` >= 0; arguments and errors as for `epsilon`."""
+        """Bounds on the total delta at `eps` >= 0; arguments and errors as in `epsilon`."""
         checked, how = check_eps(eps, zero_allowed=True), check_method(method)
         computed = _check_switch(profiles)
         if not self._releases and not self._counts:
@@ -189,14 +189,14 @@ class Answers(Document):
         return self._stated(self._total.delta(checked, how, profiles=computed))
 
     def meets(self, budget: PrivacyBudget) -> bool:
-        """Whether the whole stays within a budget that was fixed before anything was drawn for it.
+        """Whether the total meets a budget that was fixed before any sampling for it.
 
-        What profiles leave to chance is taken out of its delta, so that "draw, ask this, release nothing
-        where it says no" is (eps, delta)-differentially private with no "with probability" left.
+        The sampling error of profiles is subtracted from its delta, so that "sample, call this, release
+        nothing if it is False" is (eps, delta)-differentially private without a confidence level.
 
         Raises:
-            InvalidParameterError: if it is no PrivacyBudget.
-            UnsupportedCombinationError: where the total rests on an estimate.
+            InvalidParameterError: if the argument is not a PrivacyBudget.
+            UnsupportedCombinationError: if the total depends on an estimate.
         """
         if not isinstance(budget, PrivacyBudget):
             raise InvalidParameterError("budget", budget, "a dm.PrivacyBudget(eps, delta)")
@@ -212,15 +212,15 @@ class Answers(Document):
         executor: concurrent.futures.Executor | None = None,
         progress: Progress | None = None,
     ) -> PrivacyProfile:
-        """The privacy profile of a non-adaptive list; what `epsilon` and `delta` then rest on.
+        """The privacy profile of a non-adaptive list; `epsilon` and `delta` use it from then on.
 
         Args:
-            rng: for what is drawn; None for fresh entropy.
+            rng: for sampling; None uses entropy from the operating system.
             executor: where samples are drawn.
-            progress: called with a line before each profile that takes work; each is computed once a ledger.
+            progress: called with a line before each profile that takes work; each is computed once.
 
         Raises:
-            UnsupportedCombinationError: with a budget, or where a release has no profile.
+            UnsupportedCombinationError: with a budget, or if a release has no profile.
         """
         if not isinstance(self._total, NonAdaptiveTotal):
             raise UnsupportedCombinationError(
@@ -231,7 +231,7 @@ class Answers(Document):
 
     @property
     def _unit(self) -> Unit | None:
-        """Whose presence all entries hide; None where there are none."""
+        """The privacy unit of all entries; None if there are none."""
         units = [
             *(one.certificate.unit for one in self._releases),
             *(one.counts.unit for one in self._counts),
@@ -239,7 +239,7 @@ class Answers(Document):
         return units[0] if units else None
 
     def _stated(self, bounds: Bounds) -> Bounds:
-        """With the state of a list; a budget is as sure as the ledger."""
+        """Add the state of a list; a budget has the guarantee of the ledger."""
         if self.mode is Mode.CHOSEN:
             return dataclasses.replace(bounds, guarantee=bounds.guarantee & self.guarantee)
         state = Provenance("ledger.closed" if self._closed else "ledger.open")
@@ -257,37 +257,35 @@ class Ledger(Answers):
     """Certified releases about the same people, and their total privacy loss, in one of two modes.
 
     **Non-adaptive** (without a budget): mechanisms and noise scales are listed before the first result of any
-    of them is looked at, and the list is composed whole, by their privacy profiles. What the
-    mechanisms ask may depend on results, so may their order, and the work may stop early: the price is that
-    of the whole list. Whoever adds to it after a result has left this theorem, and nothing that the
-    ledger says holds. `close` ends the list.
+    of them is looked at, and the full list is composed through privacy profiles. The queries and their order
+    may depend on results, and the work may stop early: the cost is always that of the full list. Adding to
+    the list after a result has been seen violates the theorem, and then no total of the ledger holds. `close`
+    ends the list.
 
-    **Chosen on the way** (with a budget): what is added next, and whether anything is, may depend on all
-    results so far. Every release passes a privacy filter, in an accounting method that is fixed beforehand;
-    what would exceed the budget is refused. What holds is the budget, also where less was spent.
+    **Adaptive** (with a budget): what is added next, and whether anything is, may depend on all results so
+    far. Every release passes a privacy filter, in an accounting method that is fixed beforehand; what would
+    exceed the budget is refused. The guarantee is the budget, even if less was spent.
 
-    A release is added before its first step, and stays, also if the run fails or stops early. A sampled
+    A release is added before its first step, and remains even if the run fails or stops early. A sampled
     release names the batches that it reads, and a batch enters once: two releases from one batch are one
-    mechanism, to be joined on a `SharedBatch` before sampling. Of non-adaptive releases the privacy profiles
-    are composed; those of Balls-in-Bins take work, and their (eps, delta) claims may stand in. A sampling
-    error inside the delta of a claim is taken out, and added once for every calibration, not for every run
-    under it.
+    mechanism, to be joined on a `SharedBatch` before sampling. The privacy profiles of non-adaptive releases
+    are composed; those of Balls-in-Bins take work, and their (eps, delta) claims may replace them. A sampling
+    error inside the delta of a claim is subtracted, and added once per calibration, not per run under it.
 
-    **Guarantee:** `guarantee` says how sure the entries are, as certified; every total says its own.
+    **Guarantee:** `guarantee` is that of the entries, as certified; every total states its own.
 
     Args:
-        adjacency: between which datasets; releases with another one are refused, also where the numbers
-            would be the same.
-        budget: what the whole may cost; None for a non-adaptive list.
-        accounting: in what a budget is paid: `GdpAccounting()` (the default; unsampled releases),
+        adjacency: the neighbouring relation; releases with another one are refused, even if the numbers would
+            be equal.
+        budget: the total budget; None for a non-adaptive list.
+        accounting: the accounting method of a budget: `GdpAccounting()` (the default; unsampled releases),
             `RenyiAccounting(order)` or `ClaimAccounting(slack)`.
-        allow_estimates: whether releases may enter of which the total takes an estimate on trust; the total
-            is then an estimate too.
+        allow_estimates: whether a release may enter if the total uses an estimate of it; the total is then an
+            estimate too.
 
     Raises:
-        InvalidParameterError: on a bad argument, an accounting method without a budget, or an accounting
-        method in which the
-            budget leaves no room.
+        InvalidParameterError: if an argument is invalid, if there is an accounting method without a budget,
+            or if the budget leaves no room in the accounting method.
 
     Examples:
         >>> import dpmech as dm
@@ -336,15 +334,15 @@ class Ledger(Answers):
         self._counts: list[CountsRelease] = []
 
     def close(self) -> None:
-        """End the ledger: nothing more may be added, now or when it is loaded again.
+        """Close the ledger: nothing more may be added, now or after loading.
 
-        A non-adaptive list is closed before its first result is looked at.
+        Close a non-adaptive list before looking at its first result.
         """
         self._closed = True
 
     @property
     def remaining(self) -> Remaining:
-        """What `add` would still take: the largest further mu, and the eps at a given delta.
+        """What `add` would still accept: the largest further mu, and the eps at a given delta.
 
         Raises:
             UnsupportedCombinationError: without a budget.
@@ -352,58 +350,58 @@ class Ledger(Answers):
         return self._budgeted("remaining").remaining
 
     def would_exceed(self, claim: Calibration | Certificate) -> bool:
-        """Whether `add` would refuse this claim because the budget does not allow it.
+        """Whether `add` would refuse this claim because it exceeds the budget.
 
         Raises:
-            InvalidParameterError: on a bad argument.
-            UnsupportedCombinationError: without a budget, or if the accounting method has no price for the
-            claim.
+            InvalidParameterError: if the argument is invalid.
+            UnsupportedCombinationError: without a budget, or if the accounting method has no cost for the
+                claim.
         """
         return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
 
     def add(
         self, name: str, release: Calibration | Certificate, *, batch: SharedBatch | str | None = None
     ) -> None:
-        """Enter a release, before its first step; all of it, or nothing where it is refused.
+        """Add a release, before its first step; a refused release leaves the ledger unchanged.
 
         Args:
-            name: of the release, new in this ledger.
-            release: a calibration, or a certificate.
-            batch: where batches are sampled, the batches that it reads: a name that is new in this ledger, or
-                a `SharedBatch` whose mechanisms have jointly at least the certified sigma. It is closed. None
-                without sampling.
+            name: name of the release, new in this ledger.
+            release: a calibration or a certificate.
+            batch: for sampled releases, the batches that it reads: a name that is new in this ledger, or a
+                `SharedBatch` whose mechanisms jointly have at least the certified sigma, which is then
+                closed. None without sampling.
 
         Raises:
-            InvalidParameterError: on a bad argument, a name that is taken, a sampled release without a batch,
-                or a release that would exceed the budget.
+            InvalidParameterError: if an argument is invalid, the name is taken, a sampled release has no
+                batch, or the release would exceed the budget.
             CertificateError: if the release was edited after it was computed.
-            UnsupportedCombinationError: if the ledger is closed, the batch is in it already, the adjacency is
-                another one, the batch is not the one that was certified or has too little noise, the release
-                has no price in the ledger's accounting method, or the total would rest on an estimate where
-                none is allowed.
+            UnsupportedCombinationError: if the ledger is closed, the batch is already in it, the adjacency
+                differs, the batch is not the certified one or has too little noise, the release has no cost
+                in the ledger's accounting method, or the total would depend on an estimate although none is
+                allowed.
         """
         self._enter(name, release, batch, None)
 
     def add_tuning(
         self, name: str, run: Calibration | Certificate, runs: RunCount, *, batch: str | None = None
     ) -> None:
-        """Enter a private selection, before its first run: the best of a secret number of such runs.
+        """Add a private selection, before its first run: the best of a secret number of such runs.
 
-        `dm.ledgers.PrivateSelection` makes it. The ledger holds the law of the number of runs and never the
-        number. Where all results are seen, each run is an entry of its own by `add`.
+        `dm.ledgers.PrivateSelection` makes it. The ledger stores the distribution of the number of runs,
+        never the number. If all results are seen, add each run as an entry of its own with `add`.
 
         Args:
-            name: of the selection, new in this ledger.
-            run: what each run is certified for, the score by which the best is chosen included, unless that
+            name: name of the selection, new in this ledger.
+            run: what each run is certified for, including the score that selects the best, unless the score
                 comes from public data.
-            runs: the law of their number.
-            batch: where batches are sampled, a name for the batches of all runs, new in this ledger; each run
-                draws its own.
+            runs: the distribution of the number of runs.
+            batch: for sampled runs, a name for the batches of all runs, new in this ledger; each run samples
+                its own batches.
 
         Raises:
-            InvalidParameterError: as for `add`, or if `runs` is no law.
-            CertificateError: as for `add`.
-            UnsupportedCombinationError: as for `add`, and with a budget: no filter here has a price for it.
+            InvalidParameterError: as in `add`, or if `runs` is not such a distribution.
+            CertificateError: as in `add`.
+            UnsupportedCombinationError: as in `add`, and with a budget: no filter has a cost for it.
         """
         if not isinstance(runs, RunCount):
             raise InvalidParameterError(
@@ -419,18 +417,18 @@ class Ledger(Answers):
         self._enter(name, run, batch, runs)
 
     def add_counts(self, name: str, counts: DiscreteGaussian) -> None:
-        """Enter counts that are released with discrete Gaussian noise, before the first of them is drawn.
+        """Add counts released with discrete Gaussian noise, before the first of them is drawn.
 
         Args:
-            name: of the release, new in this ledger.
-            counts: noise, sensitivity and number, of the adjacency and the unit of this ledger.
+            name: name of the release, new in this ledger.
+            counts: noise, sensitivity and number of the counts, with the adjacency and unit of this ledger.
 
         Raises:
-            InvalidParameterError: on a bad argument, or a name that is taken.
-            UnsupportedCombinationError: if the ledger is closed, adjacency or unit are other ones, and with
-                a budget: no filter here has a price for them.
-            NumericalError: if they, with equal ones before, have no bounds on delta, which is tried once: no
-                total with them would have any.
+            InvalidParameterError: if an argument is invalid, or the name is taken.
+            UnsupportedCombinationError: if the ledger is closed, adjacency or unit differ, or there is a
+                budget: no filter has a cost for counts.
+            NumericalError: if the counts, together with earlier equal ones, have no bounds on delta (tried
+                once): then no total with them would have bounds.
         """
         if not isinstance(counts, DiscreteGaussian):
             raise InvalidParameterError("counts", counts, "a dm.DiscreteGaussian")
@@ -487,14 +485,14 @@ class Ledger(Answers):
             batch.close()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, certificates and checksum included; what `save` writes."""
+        """Plain data, including certificates and checksum; what `save` writes."""
         return document_of(self._outline(), self._releases)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it to a file, whole or not at all; a ledger there is replaced only by one that continues it.
+        """Write the ledger to a file, atomically; only a continuation replaces an existing ledger.
 
         Raises:
-            InvalidParameterError: if the file cannot be written, or holds what is not in this ledger.
+            InvalidParameterError: if the file cannot be written, or contains entries that this ledger lacks.
         """
         with locked(path):
             check_continues(path, self._outline())
@@ -502,7 +500,7 @@ class Ledger(Answers):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The same as `load` for the text of a file; every entry passes the checks of `add` again."""
+        """Like `load`, from the text of a file; every entry passes the checks of `add` again."""
         document = parsed(text)
         outline = decoded(outlined(document))
         settings = outline["ledger"]

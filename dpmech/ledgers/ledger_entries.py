@@ -1,4 +1,4 @@
-"""What a ledger contains: certified releases, counts with discrete Gaussian noise, and their mode."""
+"""Entries of a ledger: certified releases, counts with discrete Gaussian noise, and their mode."""
 
 import dataclasses
 import enum
@@ -16,10 +16,10 @@ from dpmech.numerics import Guarantee, Kind, down, joined, sum_up, up
 
 
 class Mode(enum.Enum):
-    """Which theorem a release is added up by.
+    """The theorem by which a release is composed.
 
-    `NON_ADAPTIVE`: it was listed before the first result of the list; the list is composed whole. `CHOSEN`:
-    it was adaptive, and went through a privacy filter.
+    `NON_ADAPTIVE`: listed before the first result of the list was seen; the full list is composed. `CHOSEN`:
+    added adaptively, through a privacy filter.
     """
 
     NON_ADAPTIVE = "non_adaptive"
@@ -31,14 +31,13 @@ class Release:
     """One entry of a ledger.
 
     Attributes:
-        name: of the release.
-        certificate: what was certified.
-        batch: which sampled batches it read; None for an unsampled release.
-        blocks: sigma of every mechanism on that batch, by name; empty where the release is the only one.
-        mode: by which theorem it is added up.
-        price: what it was charged in the accounting method of the ledger, rounded up; empty where it was
-            non-adaptive.
-        runs: the law of a secret number of such runs of which the best is released; None for one run.
+        name: name of the release.
+        certificate: its certificate.
+        batch: the sampled batches that it read; None for an unsampled release.
+        blocks: sigma of every mechanism on that batch, by name; empty if the release is the only one.
+        mode: the theorem by which it is composed.
+        price: its cost in the accounting method of the ledger, rounded up; empty if non-adaptive.
+        runs: the distribution of a secret number of runs of which the best is released; None for one run.
     """
 
     name: str
@@ -51,15 +50,15 @@ class Release:
 
     @property
     def own_delta(self) -> float:
-        """The certified delta, times the mean number of runs: where its eps is worth asking for, about."""
+        """The certified delta times the mean number of runs: roughly where its eps is of interest."""
         return self.certificate.budget.delta * (1.0 if self.runs is None else max(1.0, self.runs.mean))
 
 
 def certificate_of(argument: str, claim: object) -> Certificate:
-    """The certificate of a Calibration or a Certificate that nobody edited.
+    """The certificate of an unedited Calibration or Certificate.
 
     Raises:
-        InvalidParameterError: if it is neither.
+        InvalidParameterError: if the argument is neither.
         CertificateError: if it was edited after it was computed.
     """
     if not isinstance(claim, Claim):
@@ -69,17 +68,17 @@ def certificate_of(argument: str, claim: object) -> Certificate:
 
 
 def draw_of(claim: Claim) -> Hashable:
-    """What names the event that the random numbers of a claim were bad: equal where it is the same event.
+    """Key of the event that the random numbers of a claim were bad; equal keys mean the same event.
 
-    That event is one of the random numbers and of what was calibrated on them. Where they have no name
-    nothing is known to be the same.
+    The event is determined by the random numbers and by what was calibrated on them. Without identified
+    random numbers, no two events are known to be equal.
     """
     named = claim.evidence.randomness
     return object() if named is None else (named, claim.fingerprint(), claim.guarantee)
 
 
 def sure_together(certificates: Iterable[Certificate]) -> Guarantee:
-    """How sure several claims are together: the errors of draws added up, each draw's once."""
+    """The joint guarantee of several claims: the errors of their samples add up, each sample's once."""
     draws = {draw_of(own): own.guarantee for own in certificates}
     sure = joined(draws.values())
     if not sure.inside_delta:
@@ -96,10 +95,10 @@ def in_all(guarantee: Guarantee) -> str:
 
 
 def check_together(name: str, own: tuple[Adjacency, Unit], adjacency: Adjacency, unit: Unit | None) -> None:
-    """Refuse an entry of another adjacency than the ledger's, or another unit than that of its entries.
+    """Refuse an entry whose adjacency or unit differs from that of the ledger and its entries.
 
     Raises:
-        UnsupportedCombinationError: saying which.
+        UnsupportedCombinationError: with what differs.
     """
     if own[0] is not adjacency:
         raise UnsupportedCombinationError(
@@ -116,11 +115,11 @@ def check_together(name: str, own: tuple[Adjacency, Unit], adjacency: Adjacency,
 def check_entry(
     entry: Release, known: Sequence[Release], adjacency: Adjacency, unit: Unit | None, *, no_estimates: bool
 ) -> None:
-    """Refuse an entry that does not go with those which a ledger has.
+    """Refuse an entry that is incompatible with the existing entries of a ledger.
 
     Raises:
-        InvalidParameterError: on a sampled release without a batch.
-        UnsupportedCombinationError: on another adjacency or unit, an estimate, or a batch that is taken.
+        InvalidParameterError: if a sampled release has no batch.
+        UnsupportedCombinationError: for another adjacency or unit, an estimate, or a batch already used.
     """
     certificate = entry.certificate
     check_together(entry.name, (certificate.adjacency, certificate.unit), adjacency, unit)
@@ -144,10 +143,10 @@ def check_entry(
 
 
 def check_shared_batch(batch: SharedBatch, certificate: Certificate) -> None:
-    """Refuse a batch that is not the one which was certified, or has less noise.
+    """Refuse a batch that is not the certified one, or has less noise.
 
     Raises:
-        UnsupportedCombinationError: saying which.
+        UnsupportedCombinationError: with what is wrong.
     """
     if batch.mechanism != certificate.mechanism:
         raise UnsupportedCombinationError(
@@ -156,7 +155,7 @@ def check_shared_batch(batch: SharedBatch, certificate: Certificate) -> None:
             supported="a batch with the strategy, participation and adjacency of the release",
         )
     joint = JointRelease(tuple(batch.blocks.values())).sigma if batch.blocks else 0.0
-    # Exactly: the joint sigma is rounded down, and k blocks of sigma sqrt(k) need not be refused for that.
+    # Exact: the joint sigma is rounded down, and k blocks of sigma sqrt(k) must not be refused for that.
     spent = sum((1 / Fraction(sigma) ** 2 for sigma in batch.blocks.values()), Fraction(0))
     if not batch.blocks or spent > 1 / Fraction(certificate.sigma) ** 2:
         raise UnsupportedCombinationError(
@@ -166,34 +165,34 @@ def check_shared_batch(batch: SharedBatch, certificate: Certificate) -> None:
         )
 
 
-# By how much the hull of a curve may be above it: of eps some 1e-4.
+# Tolerance of the hull of a curve, which may exceed the curve by this; about 1e-4 in eps.
 _HULL = 1e-3
-# Digits of a fraction in a file; a float needs 34.
+# Most digits of a fraction in a file; a float needs 34.
 _LONGEST = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class CountsRelease:
-    """One entry of a ledger that is no certificate: counts.
+    """An entry of a ledger without a certificate: counts.
 
     Attributes:
-        name: of the release.
-        counts: noise, sensitivity, how many, and whose presence is hidden.
+        name: name of the release.
+        counts: noise, sensitivity, number of counts, and privacy unit.
     """
 
     name: str
     counts: DiscreteGaussian
 
     def check(self, adjacency: Adjacency, unit: Unit | None) -> None:
-        """Refuse what does not go with a ledger.
+        """Refuse counts that are incompatible with a ledger.
 
         Args:
-            adjacency: of the ledger.
-            unit: of the releases in it; None where there are none.
+            adjacency: adjacency of the ledger.
+            unit: unit of the releases in it; None if there are none.
 
         Raises:
-            InvalidParameterError: if sigma is a fraction of too many digits for a file.
-            UnsupportedCombinationError: on another adjacency or unit.
+            InvalidParameterError: if sigma is a fraction with too many digits for a file.
+            UnsupportedCombinationError: if adjacency or unit differ.
         """
         own = self.counts
         check_together(self.name, (own.adjacency, own.unit), adjacency, unit)
@@ -203,7 +202,7 @@ class CountsRelease:
             )
 
     def settings(self, number: int) -> dict[str, Any]:
-        """Plain data, sigma as the fraction that it is; what a file says."""
+        """Plain data for a file, with sigma as an exact fraction."""
         own = self.counts
         return {
             "number": number,
@@ -223,9 +222,9 @@ class CountsRelease:
 
 
 class CountsPart:
-    """What the counts of a non-adaptive list add to its total.
+    """The contribution of counts to the total of a non-adaptive list.
 
-    Counts of one noise and sensitivity are one sum over all of them, and no curves that are composed.
+    Counts of equal noise and sensitivity are treated as one sum, not composed as curves.
     """
 
     def __init__(self) -> None:
@@ -237,32 +236,32 @@ class CountsPart:
 
     @property
     def sums(self) -> tuple[DiscreteGaussian, ...]:
-        """The counts, one for each noise and sensitivity."""
+        """The counts, one sum per noise and sensitivity."""
         return tuple(self._sums.values())
 
     def enter(self, counts: DiscreteGaussian) -> None:
-        """Take in counts, or refuse them and change nothing.
+        """Add counts, or refuse them and change nothing.
 
         Raises:
-            InvalidParameterError: where the sum with equal ones is more than `DiscreteGaussian` takes.
+            InvalidParameterError: if the sum with equal counts exceeds what `DiscreteGaussian` accepts.
         """
         self._sums[_kind(counts)] = self.sum_with(counts)
 
     def sum_with(self, counts: DiscreteGaussian) -> DiscreteGaussian:
-        """These counts and those of their noise and sensitivity so far; errors as for `enter`."""
+        """The sum of these and the earlier counts of the same noise and sensitivity; errors as in `enter`."""
         known = self._sums.get(_kind(counts))
         return counts if known is None else counts.with_releases(known.releases + counts.releases)
 
     @property
     def profiles(self) -> list[PrivacyProfile]:
-        """One for each noise and sensitivity; each is computed once."""
+        """One profile per noise and sensitivity, each computed once."""
         for one in self.sums:
             if one not in self._profiles:
                 self._profiles[one] = one.profile(rel_error=_HULL)
         return [self._profiles[one] for one in self.sums]
 
     def summary(self) -> dict[str, Any]:
-        """Rows of rho, rounded up, and the number of integers; nothing where there are none."""
+        """Rows of rho, rounded up, and the number of integers; empty if there are no counts."""
         return {"counts": [[one.rho, float(one.releases)] for one in self.sums]} if self._sums else {}
 
 

@@ -1,4 +1,4 @@
-"""Ledgers in files: the document, what may replace it, and a lock for one writer at a time."""
+"""Ledger files: the document, what may replace it, and a lock for one writer at a time."""
 
 import contextlib
 import json
@@ -15,27 +15,27 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import resolved
 from dpmech.ledgers.ledger_entries import CountsRelease, Release
 
-# Seconds that somebody else may take, and between two looks.
+# Seconds to wait for another process, and between two attempts.
 _PATIENCE, _PAUSE = 30.0, 0.02
-# What this process holds, by thread: who has a lock already does not wait for it.
+# Locks that this process holds, by thread: a thread that already holds a lock does not wait for it.
 _held: set[tuple[int, Path]] = set()
 
 
-# Of its own, as the package filelock leaves the file of a lock behind, and makes a folder that is missing.
+# Not the package filelock: it leaves the lock file behind and creates missing folders.
 @contextlib.contextmanager
 def locked(path: str | os.PathLike[str], *, patience: float = _PATIENCE) -> Iterator[None]:
-    """Hold the only right to read and replace a file; within one thread it may be asked for again.
+    """Hold the exclusive right to read and replace a file; reentrant within a thread.
 
-    The lock is one of the operating system on a neighbour of the file, `.NAME.lock`: it ends with the process
-    that holds it, however that ends, and the neighbour is removed. Where the system has none (Windows), the
-    neighbour itself is the lock.
+    The lock is one of the operating system on a file next to it, `.NAME.lock`: it ends with the process that
+    holds it, however that ends, and the lock file is removed. Where the system has no such locks (Windows),
+    the existence of the lock file is the lock.
 
     Args:
-        path: of the file, which need not be there.
+        path: path of the file, which need not exist.
         patience: seconds to wait for another process.
 
     Raises:
-        InvalidParameterError: if the lock cannot be had.
+        InvalidParameterError: if the lock cannot be acquired.
     """
     target = resolved(path)  # one lock for all names of a file
     lock = target.with_name(f".{target.name}.lock")
@@ -75,16 +75,16 @@ def _acquired(lock: Path, target: Path, patience: float) -> int:
 
 def _release(handle: int, lock: Path) -> None:
     if sys.platform == "win32":
-        os.close(handle)  # Windows removes no file that is open
+        os.close(handle)  # Windows cannot remove an open file
         lock.unlink(missing_ok=True)
         return
-    # Removed first: who waits finds out that it is another file by now, and makes a new one.
+    # Removed first: a waiting process then finds that the lock file was replaced, and makes a new one.
     lock.unlink(missing_ok=True)
     os.close(handle)
 
 
 def _attempt(lock: Path) -> int | None:
-    """The open lock file, or None where somebody else has it."""
+    """The open lock file, or None if another process holds it."""
     if sys.platform == "win32":
         try:
             return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
@@ -95,7 +95,7 @@ def _attempt(lock: Path) -> int | None:
     handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Between opening and locking, the one before may have removed it.
+        # The previous holder may have removed it between opening and locking.
         if os.path.samestat(os.fstat(handle), os.stat(lock)):
             return handle
     except (BlockingIOError, FileNotFoundError):
@@ -108,8 +108,8 @@ def _attempt(lock: Path) -> int | None:
 
 
 KIND = "ledger"
-_WITH_COUNTS = 2  # the version of files that hold counts
-# What files of the first, unchecksummed form begin with.
+_WITH_COUNTS = 2  # version of files that contain counts
+# Start of files in the first, unchecksummed format.
 _WITHOUT_CHECKSUM = "dpmech.ledgers.ledger"
 
 
@@ -120,9 +120,9 @@ def outline_of(
     counts: Sequence[CountsRelease],
     total: dict[str, Any],
 ) -> dict[str, Any]:
-    """What a file says of a ledger, with fingerprints in place of certificates, and without a checksum.
+    """What a file says about a ledger, with fingerprints in place of certificates, and without a checksum.
 
-    Counts came with the second version. Ledgers without any stay files of the first.
+    Version 2 introduced counts; ledgers without any are still written as version 1.
     """
     listed = [one.settings(number) for number, one in enumerate(counts, start=1)]
     return {
@@ -139,7 +139,7 @@ def outline_of(
                 "price": to_plain(list(release.price)),
                 "fingerprint": release.certificate.fingerprint(),
             }
-            # The law of the number of runs, where there is one; the number itself is nowhere.
+            # The distribution of the number of runs, if there is one; the number itself is never stored.
             | ({} if release.runs is None else {"runs": to_plain(release.runs.settings())})
             for number, release in enumerate(releases, start=1)
         ],
@@ -159,7 +159,7 @@ def document_of(outline: dict[str, Any], releases: Sequence[Release]) -> dict[st
 
 
 def is_ledger(text: str) -> bool:
-    """Whether the text of a file says that it is a ledger; what it is worth is checked elsewhere."""
+    """Whether the text of a file says that it is a ledger; its content is not checked."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -168,17 +168,17 @@ def is_ledger(text: str) -> bool:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """The document of a ledger, as it stands.
+    """Parse the document of a ledger, without decoding its numbers.
 
     Raises:
-        CertificateError: if it is no ledger of a known version, or was changed.
+        CertificateError: if it is not a ledger of a known version, or was changed.
     """
     _refuse_without_checksum(text)
     return parse(text, KIND)
 
 
 def outlined(document: dict[str, Any]) -> dict[str, Any]:
-    """The outline of a document that was read."""
+    """The outline of a parsed document."""
     entries = [
         {key: value for key, value in entry.items() if key != "certificate"}
         | {"fingerprint": entry["certificate"].get("fingerprint")}
@@ -188,12 +188,12 @@ def outlined(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def decoded(outline: dict[str, Any]) -> dict[str, Any]:
-    """An outline with floats in place of their two spellings.
+    """An outline with floats in place of their decimal and hexadecimal forms.
 
     Raises:
-        CertificateError: where these disagree.
+        CertificateError: if the two forms disagree.
     """
-    # Blocks bear any name, also those by which a number is told.
+    # Blocks may have any name, including the keys that encode a number.
     entries = [
         from_plain({key: value for key, value in entry.items() if key != "blocks"}, f"releases[{index}]")
         | {"blocks": {name: from_plain(sigma, name) for name, sigma in entry["blocks"].items()}}
@@ -204,19 +204,19 @@ def decoded(outline: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> None:
-    """Refuse to replace a file by a ledger that lacks something of it.
+    """Refuse to replace a file by a ledger that lacks some of its entries.
 
-    Two programs that load one ledger, add to it and save it would otherwise lose what the first one added.
-    It is no lock: `Ledger.save` holds one from this look to the renaming of the new file.
+    Otherwise two programs that load one ledger, add to it and save it would lose the entries of the first
+    one. This is not a lock: `Ledger.save` holds one from this check until the new file is renamed.
 
     Raises:
-        InvalidParameterError: if the file there has hard links, is no ledger, or one that `outline` does not
-            continue.
+        InvalidParameterError: if the existing file has hard links, is not a ledger, or is not continued by
+            `outline`.
     """
     if not Path(path).is_file():
         return
     if os.stat(path).st_nlink > 1:
-        # The new file takes one of the names; each of the others would go on as a ledger of its own.
+        # The new file replaces one of the names; the others would continue as separate ledgers.
         raise InvalidParameterError(
             "path",
             str(path),
@@ -231,7 +231,7 @@ def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> No
         ) from error
     fixed = ("adjacency", "allow_estimates", "mode", "budget", "accounting")
     same = all(known["ledger"][key] == outline["ledger"][key] for key in fixed)
-    # A price may be rounded differently on another platform.
+    # Costs may be rounded differently on another platform.
     old, new = (
         [{key: value for key, value in entry.items() if key != "price"} for entry in one["releases"]]
         for one in (known, outline)
@@ -256,7 +256,7 @@ def _refuse_without_checksum(text: str) -> None:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
-        return  # `parse` says what is wrong
+        return  # `parse` reports what is wrong
     if isinstance(document, dict) and document.get("schema") == _WITHOUT_CHECKSUM:
         raise CertificateError(
             "a ledger of the first form, which had no checksum and did not say in which mode its releases "

@@ -1,13 +1,13 @@
-"""What the releases of a ledger add up to: composed profiles, or prices under a privacy filter.
+"""Totals of a ledger: composed profiles, or costs under a privacy filter.
 
-A non-adaptive list adds up to the composition of the privacy profiles of its releases. Unsampled and
-Poisson-sampled releases have a profile at once. Under Balls-in-Bins one takes work, and the (eps, delta)
-that was certified says less: it is dominated by a release that fails with probability delta and is
-randomised response otherwise (Kairouz, Oh and Viswanath 2015). Either enters the same composition.
+The total of a non-adaptive list is the composition of the privacy profiles of its releases. Unsampled and
+Poisson-sampled releases have a profile at once. Under Balls-in-Bins a profile takes work; the certified (eps,
+delta) is weaker: it is dominated by a release that fails with probability delta and is randomised response
+otherwise (Kairouz, Oh and Viswanath 2015). Either enters the same composition.
 
-A profile is that of the noise scale which stands in the certificate, whatever led to it. Its own draws come
-later than that noise scale, and their error stays outside delta; where a claim is used, the error of the
-draws behind it, which its delta holds, is taken out, and added once a draw.
+A profile is computed for the noise scale in the certificate, however that was found. Its own samples are
+drawn later, and their error stays outside delta. Where a claim is used, the error of the samples behind it,
+which its delta includes, is subtracted, and added once per sample.
 """
 
 import abc
@@ -61,7 +61,7 @@ from dpmech.schemes import accountant_for
 
 
 def known_profile(certificate: Certificate) -> PrivacyProfile | None:
-    """The profile of what certificate and sigma say, where it costs nothing; else None.
+    """The profile for the sigma of a certificate if it takes no work, otherwise None.
 
     Raises:
         UnsupportedCombinationError: if no theorem covers it.
@@ -73,13 +73,13 @@ def known_profile(certificate: Certificate) -> PrivacyProfile | None:
 
 @functools.cache
 def claimed(eps: float, delta: float, adjacency: Adjacency, unit: Unit = Unit.EXAMPLE) -> PrivacyProfile:
-    """What (eps, delta) alone says; one object for equal numbers, so that they are composed as one curve."""
+    """The profile implied by (eps, delta) alone; cached, so that equal claims are composed as one curve."""
     parts = Composition(curves=((Curve.of_claim(eps, delta), 1),))
     return PrivacyProfile(parts, BOUND, Provenance("claims.composed"), adjacency, unit)
 
 
 def what_runs(certificate: Certificate) -> Hashable:
-    """Equal where mechanism and noise are, so that a profile serves both; the budget does not matter."""
+    """Key of mechanism and noise: releases with equal keys share a profile, whatever their budgets."""
     return (
         certificate.strategy.fingerprint(),
         repr(sorted(certificate.participation.to_dict().items())),
@@ -90,7 +90,7 @@ def what_runs(certificate: Certificate) -> Hashable:
 
 
 class ProfileCache:
-    """Profiles that take work, each computed once, or read from a certificate that brings it."""
+    """Profiles that take work, each computed once or read from a certificate that stores it."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, PrivacyProfile | None] = {}
@@ -100,13 +100,13 @@ class ProfileCache:
         return what_runs(certificate) in self._found
 
     def enter(self, certificate: Certificate) -> None:
-        """Keep the profile that a certificate brings, unless an equal release has one."""
+        """Store the profile of a certificate, unless an equal release already has one."""
         if certificate.curve is not None:
             kept = self._brought.setdefault(what_runs(certificate), certificate.curve)
             self._found.setdefault(what_runs(certificate), kept)
 
     def brought(self, certificate: Certificate) -> PrivacyProfile | None:
-        """The profile that this or an equal release brought; of equal ones one object."""
+        """The profile stored with this or an equal release; one object for equal releases."""
         return self._brought.get(what_runs(certificate))
 
     def of(
@@ -117,7 +117,7 @@ class ProfileCache:
         executor: concurrent.futures.Executor | None = None,
         progress: Progress | None = None,
     ) -> PrivacyProfile | None:
-        """The profile, from here or computed; None where the accountant has no bounds on the curve."""
+        """The cached or computed profile; None if the accountant has no bounds on the curve."""
         key = what_runs(certificate)
         if key not in self._found:
             if progress is not None:
@@ -125,7 +125,7 @@ class ProfileCache:
             try:
                 found = profile(certificate.mechanism, certificate.sigma, rng=rng, executor=executor)
             except (NumericalError, UnsupportedCombinationError):
-                # Then the claim stands, which holds as well.
+                # The claim is used instead, which is also valid.
                 self._found[key] = None
             else:
                 self._found[key] = found
@@ -134,20 +134,20 @@ class ProfileCache:
 
 _BASIC = Provenance("claims.basic")
 _MOMENTS = Provenance("rdp.composed")
-# Sixteen roundings: the formulas below have at most 12, a logarithm or an exponential counting as 4.
+# Sixteen roundings: the formulas below have at most 12, counting 4 per logarithm or exponential.
 _UP = 1.0 + 16.0 * UNIT
 
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """A list as one mechanism, and what its numbers rest on.
+    """A list as one mechanism, with the basis of its bounds.
 
     Attributes:
-        profile: of all of it.
-        claims: (eps, delta) of what entered by its claim.
-        betas: the sampling errors that these were relieved of, each draw's once: without it they hold.
-        draws: how many.
-        sure: how sure the certificates are that something was taken from.
+        profile: profile of the full list.
+        claims: (eps, delta) of releases that entered by their claims.
+        betas: the sampling errors subtracted from these claims, each sample's once.
+        draws: the number of samples.
+        sure: joint guarantee of the certificates whose claims are used.
     """
 
     profile: PrivacyProfile
@@ -157,7 +157,7 @@ class Whole:
     sure: Guarantee
 
     def epsilon(self, delta: float, *, renyi: bool) -> Bounds:
-        """Bounds on eps at delta; errors as for `Ledger.epsilon`."""
+        """Bounds on eps at delta; errors as in `Ledger.epsilon`."""
         spent = self._spent
         if spent > delta:
             raise UnattainableBudgetError(
@@ -176,7 +176,7 @@ class Whole:
         try:
             found = self.profile.epsilon(delta)
         except UnattainableBudgetError:
-            # A lattice moves what every claim just allows beyond delta.
+            # The rounding of a lattice can exceed a delta that the claims only just meet.
             return Bounds(0.0, basic, BOUND, _BASIC)
         return found if found.upper < basic else Bounds(0.0, basic, BOUND, _BASIC)
 
@@ -191,13 +191,13 @@ class Whole:
             return Bounds(0.0, min(1.0, (spent + (1.0 - spent) * rest) * _UP), BOUND, _MOMENTS)
         found = self.profile.delta(eps)
         if self._only_claims:
-            # No loss is above their sum: just below it that says more than a lattice.
+            # No loss exceeds the sum of the eps; just below it this bound is tighter than that of a lattice.
             near = (spent - (1.0 - spent) * math.expm1(eps - basic)) * _UP
             found = dataclasses.replace(found, upper=min(found.upper, near))
         return found
 
     def labelled(self, bounds: Bounds) -> Bounds:
-        """With what it rests on; what certificates leave to chance has no lower end."""
+        """Add guarantee and provenance; with sampling errors in certificates there is no lower bound."""
         by = bounds.by
         if self.betas > 0.0:
             draws = Provenance("ledger.draws", {"draws": self.draws, "beta": self.betas})
@@ -222,7 +222,7 @@ class Whole:
 
     @property
     def _moments(self) -> RenyiComposition:
-        """Of everything but the claims."""
+        """Moments of everything but the claims."""
         square, sampled = self.profile.parts.gaussian[1], self.profile.parts.sampled
         divergences = [_divergence(part) for part in sampled]
         if square > 0.0:
@@ -239,9 +239,9 @@ class Total(abc.ABC):
     """One mode of a ledger.
 
     Attributes:
-        mode: which.
-        by_certificates: whether it takes more from certificates than sigma and sensitivity, so that it is
-            only as sure as they are.
+        mode: the mode.
+        by_certificates: whether it uses more of certificates than sigma and sensitivity, so that its
+            guarantee is theirs.
     """
 
     mode: ClassVar[Mode]
@@ -249,27 +249,27 @@ class Total(abc.ABC):
 
     @abc.abstractmethod
     def enter(self, entry: Release) -> Release:
-        """Take in an entry, or refuse it and change nothing; returned with what it was charged."""
+        """Add an entry and return it with its cost, or refuse it and change nothing."""
 
     @abc.abstractmethod
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
-        """Bounds on eps, with all that they rest on; see `Ledger.epsilon`."""
+        """Bounds on eps with their guarantee; see `Ledger.epsilon`."""
 
     @abc.abstractmethod
     def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
-        """Bounds on delta, with all that they rest on; see `Ledger.delta`."""
+        """Bounds on delta with their guarantee; see `Ledger.delta`."""
 
     @abc.abstractmethod
     def summary(self) -> dict[str, Any]:
-        """What a file states of it, and what reading the file computes again."""
+        """What a file states about the total, and what is recomputed when the file is read."""
 
 
 class FilteredTotal(Total):
-    """Releases adaptive, every one within what the others left of a budget.
+    """Adaptive releases, each within what the earlier ones left of a budget.
 
     Args:
-        budget: what holds for the whole.
-        accounting: in what it is paid.
+        budget: budget of the total.
+        accounting: its accounting method.
     """
 
     mode = Mode.CHOSEN
@@ -282,15 +282,15 @@ class FilteredTotal(Total):
 
     @property
     def remaining(self) -> Remaining:
-        """What would still be taken in."""
+        """What would still be accepted."""
         return self.filter.remaining(self._spent)
 
     def would_exceed(self, claim: Claim) -> bool:
-        """Whether the price of this claim is more than what is left."""
+        """Whether the cost of this claim exceeds the remaining budget."""
         return not self.filter.fits(self._with(self._price("claim", claim)))
 
     def enter(self, entry: Release) -> Release:
-        """Charge its price, where that is left."""
+        """Charge the cost of an entry, if it fits."""
         price = self._price(entry.name, entry.certificate)
         if not self.filter.fits(self._with(price)):
             left = self.remaining
@@ -305,21 +305,21 @@ class FilteredTotal(Total):
         return dataclasses.replace(entry, price=price)
 
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
-        """Of all that the filter may let through, whatever was spent."""
+        """Bounds on everything that the filter allows, whatever was spent."""
         self._refuse(method, profiles=profiles)
         return Bounds(0.0, self.filter.epsilon(delta), BOUND, Provenance("filter.budget"))
 
     def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
-        """Of all that the filter may let through, whatever was spent."""
+        """Bounds on everything that the filter allows, whatever was spent."""
         self._refuse(method, profiles=profiles)
         return Bounds(0.0, self.filter.delta(eps), BOUND, Provenance("filter.budget"))
 
     def summary(self) -> dict[str, Any]:
-        """The limits of the filter, and what was spent of them, rounded up."""
+        """The limits of the filter and the amounts spent, rounded up."""
         return {"limits": list(self.filter.limits), "spent": [rounded_up(one) for one in self._spent]}
 
     def _price(self, name: str, claim: Claim) -> Price:
-        """Every draw is paid for once, with the first release that rests on it."""
+        """The cost of a claim; every sample is charged once, with the first release that depends on it."""
         price = self.filter.price_again if draw_of(claim) in self._draws else self.filter.price
         return price(name, claim)
 
@@ -338,7 +338,7 @@ class FilteredTotal(Total):
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """One release: its name and certificate, and its profile where that costs nothing."""
+    """One release: its name and certificate, and its profile if that takes no work."""
 
     name: str
     certificate: Certificate
@@ -358,10 +358,10 @@ class _Entry:
 
 
 class NonAdaptiveTotal(Total):
-    """Releases that were listed beforehand, composed whole.
+    """Releases that were listed beforehand, composed together.
 
     Args:
-        adjacency: of all of them.
+        adjacency: adjacency of all releases.
     """
 
     mode = Mode.NON_ADAPTIVE
@@ -375,7 +375,7 @@ class NonAdaptiveTotal(Total):
         self._selected: dict[tuple[int, RunCount], tuple[PrivacyProfile, PrivacyProfile]] = {}
 
     def enter(self, entry: Release) -> Release:
-        """Keep what it adds to the composition."""
+        """Add an entry to the composition."""
         own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate), entry.runs)
         if own.known is None:
             own.claim  # noqa: B018 - refused here, and not where the total is asked for
@@ -384,15 +384,15 @@ class NonAdaptiveTotal(Total):
         return entry
 
     def try_counts(self, entry: CountsRelease) -> None:
-        """Raise NumericalError where the sum with equal counts would have no bounds; change nothing."""
+        """Raise NumericalError if the sum with equal counts would have no bounds; change nothing."""
         self._counts.sum_with(entry.counts).delta(1.0)
 
     def enter_counts(self, entry: CountsRelease) -> None:
-        """Keep what counts add; errors as for `CountsPart.enter`."""
+        """Add counts; errors as in `CountsPart.enter`."""
         self._counts.enter(entry.counts)
 
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
-        """Of the list, by profiles or moments."""
+        """Bounds for the list, by profiles or moments."""
         self._check_moments(method)
         if not self._entries and len(self._counts) == 1:
             return self._counts.sums[0].epsilon(delta)
@@ -407,7 +407,7 @@ class NonAdaptiveTotal(Total):
         return whole.labelled(whole.epsilon(left, renyi=renyi))
 
     def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
-        """Of the list, by profiles or moments."""
+        """Bounds for the list, by profiles or moments."""
         self._check_moments(method)
         if not self._entries and len(self._counts) == 1:
             return self._counts.sums[0].delta(eps)
@@ -436,13 +436,13 @@ class NonAdaptiveTotal(Total):
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """The names of releases whose profile takes work, and was not computed yet."""
+        """Names of releases whose profile takes work and is not computed yet."""
         return tuple(one.name for one in self._open if one.certificate not in self._profiles)
 
     def summary(self) -> dict[str, Any]:
-        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 where all are tight.
+        """What is composed; rows of `sampled` are q, multiplier, steps, and 1 if all are tight.
 
-        Claims are without the sampling error inside their delta; `betas` has that of every draw, once.
+        Claims exclude the sampling error inside their delta; `betas` has that of every sample, once.
         """
         once = [one for one in self._entries if one.runs is None]
         known = self._composed([one.known for one in once if one.known is not None])
@@ -459,16 +459,16 @@ class NonAdaptiveTotal(Total):
 
     @property
     def _open(self) -> list[_Entry]:
-        """Those whose profile takes work."""
+        """Entries whose profile takes work."""
         return [one for one in self._entries if one.waits]
 
     def _whole(self, method: Method | None, *, profiles: bool | None) -> "Whole":
-        """All releases, those of which a profile takes work by that or by their claims.
+        """All releases; those whose profile takes work enter by it or by their claims.
 
         Args:
-            method: of the total; moments know no curves.
-            profiles: whether to compute profiles that take work; None where there is more than one release.
-                Those that certificates bring are taken in any case where there is more than one.
+            method: method of the total; moments use no profiles.
+            profiles: whether to compute profiles that take work; None if there is more than one release. With
+                more than one, profiles stored in certificates are always used.
         """
         several = len(self._entries) + len(self._counts) > 1 and not _by_moments(method)
         computed = not _by_moments(method) and (several if profiles is None else profiles)
@@ -506,16 +506,16 @@ class NonAdaptiveTotal(Total):
         )
 
     def _best_of(self, run: PrivacyProfile, runs: RunCount) -> PrivacyProfile:
-        """The profile of a private selection, computed once; of equal ones one object."""
+        """The profile of a private selection, computed once; one object for equal selections."""
         known = self._selected.get((id(run), runs))
         if known is None:
-            # The run is kept with it, so that its id stays its own.
+            # Keep a reference to the run, so that its id is not reused.
             known = self._selected[id(run), runs] = run, run.private_selection(runs)
         return known[1]
 
     @property
     def _unit(self) -> Unit:
-        """Of all of them: entries of another one are refused before they come here."""
+        """The unit of all entries; entries with another one have been refused before."""
         found = [one.certificate.unit for one in self._entries] + [one.unit for one in self._counts.sums]
         return found[0] if found else Unit.EXAMPLE
 
@@ -537,7 +537,7 @@ class NonAdaptiveTotal(Total):
 
     @staticmethod
     def _betas(entries: list[_Entry]) -> dict[Hashable, float]:
-        """The sampling error inside the delta of claims, one a draw."""
+        """The sampling error inside the delta of claims, one per sample."""
         sure = [one.certificate for one in entries if one.certificate.guarantee.inside_delta]
         return {draw_of(own): own.guarantee.error for own in sure}
 

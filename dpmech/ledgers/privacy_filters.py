@@ -1,30 +1,27 @@
-r"""Privacy filters: what may still be released when every choice may look at all results so far.
+r"""Privacy filters: what may still be released when every choice may depend on all results so far.
 
-Plain composition theorems fix the mechanisms beforehand. Where the next one, or whether there is a next
-one, depends on what came out, only a filter counts: every release has a price, known when it is added, and
-the sum of the prices stays below a limit that was fixed before the first one, whatever happens. What then
-holds is the budget that the limit stands for: not less, also where less was spent.
+Standard composition theorems fix the mechanisms beforehand. If the next mechanism, or whether there is one,
+depends on earlier results, a filter is needed: every release has a cost, known when it is added, and the sum
+of the costs stays below a limit fixed before the first one, on every path. The guarantee is the budget that
+the limit represents, even if less was spent.
 
-- **Gaussian** (`GdpAccounting`): price mu^2. If sum mu_i^2 <= B on every path, the whole is
-sqrt(B)-Gaussian-DP
-  (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). *Proof.* A mu-GDP release is a
-  post-processing of N(mu h, 1), h = 0 or 1 (Blackwell), that is, of the increment over a time mu^2 of a
+- **Gaussian** (`GdpAccounting`): cost mu^2. If sum mu_i^2 <= B on every path, the whole is
+  sqrt(B)-Gaussian-DP (Smith and Thakurta 2022; Koskela, Tobaben and Honkela 2023). *Proof.* A mu-GDP release
+  is a post-processing of N(mu h, 1), h = 0 or 1 (Blackwell), that is, of the increment over a time mu^2 of a
   Brownian motion with drift h. Which increment comes next depends on the path so far only, increments are
-  independent, and a path over a time B is as good as its end: N(B h, B).
-- **Renyi** (`RenyiAccounting`): price the divergence of one order a, fixed beforehand. If sum D_i <= R on
-every
-  path, the whole has a divergence of at most R (Feldman and Zrnic 2021, Theorem 3.1): e^((a - 1) sum (L_i -
-  D_i)) is a supermartingale.
+  independent, and a path over a time B is equivalent to its end: N(B h, B).
+- **Renyi** (`RenyiAccounting`): cost is the divergence of one order a, fixed beforehand. If sum D_i <= R on
+  every path, the whole has a divergence of at most R (Feldman and Zrnic 2021, Theorem 3.1): e^((a - 1) sum
+  (L_i - D_i)) is a supermartingale.
 - **(eps, delta)** (`ClaimAccounting`): both add up (Rogers et al. 2016), or, with a slack fixed beforehand,
-the
-  sum of eps^2 / 2 stays within what an order a allows at that slack (Whitehouse et al. 2023). *Proof of the
-  second.* An (eps, delta) release is a post-processing of one that fails with probability delta and is
+  the sum of eps^2 / 2 stays within what an order a allows at that slack (Whitehouse et al. 2023). *Proof of
+  the second.* An (eps, delta) release is a post-processing of one that fails with probability delta and is
   randomised response otherwise (Kairouz, Oh and Viswanath 2015), of divergence at most a eps^2 / 2 (Bun and
-  Steinke 2016). Some failure happens with probability E sum delta_i at most; where none does, both laws have
-  the factor prod (1 - delta_i) <= 1, and the Renyi filter covers the rest.
+  Steinke 2016). The probability of any failure is at most E sum delta_i; without failure, both laws have the
+  factor prod (1 - delta_i) <= 1, and the Renyi filter covers the rest.
 
-Composed loss distributions are no filter: each path may stay below (eps, delta), and the choice among them
-not. Interactive releases (training runs) may overlap in time (Haney et al. 2023).
+Composed loss distributions are not a filter: each path may stay below (eps, delta) while the adaptive choice
+among them does not. Interactive releases (training runs) may overlap in time (Haney et al. 2023).
 """
 
 import abc
@@ -57,32 +54,32 @@ from dpmech.mechanism import PrivacyBudget
 from dpmech.numerics import quotient_down, root_down, root_up, rounded_down, rounded_up
 from dpmech.schemes import accountant_for
 
-# One number for every limit of the filter, rounded up.
+# One number per limit of the filter, rounded up.
 Price: TypeAlias = tuple[float, ...]
-# Sums of prices.
+# Sums of costs.
 Spent: TypeAlias = tuple[Fraction, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class AccountingMethod(abc.ABC):
-    """In what the releases of a ledger are paid; fixed when the ledger is made."""
+    """How the releases of a ledger are charged; fixed when the ledger is made."""
 
     @abc.abstractmethod
     def filter(self, budget: PrivacyBudget) -> "PrivacyFilter":
-        """The filter that this accounting method makes of a budget.
+        """The filter for a budget in this accounting method.
 
         Raises:
-            InvalidParameterError: if the budget leaves no room at the settings given.
+            InvalidParameterError: if the budget leaves no room with these settings.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class Remaining:
-    """What a ledger with a budget would still take as one further release.
+    """What a ledger with a budget would still accept as one further release.
 
     Attributes:
         mu: the largest sensitivity over sigma of a further unsampled release, rounded down; 0 if nothing
-            fits. In claims, that of the Gaussian release whose claim is all that is left.
+            fits. Under ClaimAccounting, that of the Gaussian release whose claim is all that is left.
         left: what is left in the accounting method of the ledger, rounded down.
     """
 
@@ -94,26 +91,26 @@ class Remaining:
         """The largest eps, rounded down, at which an unsampled release calibrated to (eps, delta) fits.
 
         Args:
-            delta: of that release, in (0, 1).
+            delta: delta of that release, in (0, 1).
 
         Returns:
             eps >= 0; 0 if nothing fits.
 
         Raises:
-            InvalidParameterError: on a bad delta.
+            InvalidParameterError: if delta is invalid.
         """
         return self._filter.epsilon_left(self, check_delta(delta))
 
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyFilter(abc.ABC):
-    """Limits that the sums of prices must not pass, one for every component of a budget.
+    """Limits on the sums of costs, one for every component of a budget.
 
     Attributes:
-        accounting: with all settings resolved.
-        budget: what holds for the whole, whatever was spent.
-        limits: rounded down.
-        by_claims: whether prices rest on what certificates claim, and not on sigma and sensitivity alone.
+        accounting: the accounting method, with all settings resolved.
+        budget: the guarantee of the whole, whatever was spent.
+        limits: the limits, rounded down.
+        by_claims: whether costs depend on the claims of certificates, not on sigma and sensitivity alone.
     """
 
     accounting: AccountingMethod
@@ -123,22 +120,22 @@ class PrivacyFilter(abc.ABC):
 
     @abc.abstractmethod
     def price(self, name: str, claim: Claim) -> Price:
-        """What a release costs, rounded up.
+        """The cost of a release, rounded up.
 
         Raises:
-            UnsupportedCombinationError: if it has no price in this accounting method.
+            UnsupportedCombinationError: if it has no cost in this accounting method.
         """
 
     def price_again(self, name: str, claim: Claim) -> Price:
-        """What a further run costs under a calibration that a release before it was charged for.
+        """The cost of a further run under a calibration that an earlier release was charged for.
 
-        Whether its random numbers were bad is one event for all of them.
+        That its random numbers were bad is one event for all of these runs.
         """
         return self.price(name, claim)
 
     @abc.abstractmethod
     def remaining(self, spent: Spent) -> Remaining:
-        """What fits beside what was spent."""
+        """What fits in addition to what was spent."""
 
     @abc.abstractmethod
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
@@ -146,45 +143,45 @@ class PrivacyFilter(abc.ABC):
 
     @abc.abstractmethod
     def curve_epsilon(self, delta: float) -> float:
-        """The eps at delta that the limits stand for, rounded up.
+        """The eps at delta that the limits represent, rounded up.
 
         Raises:
-            UnattainableBudgetError: if nothing is known at so small a delta.
+            UnattainableBudgetError: if no bound is known at such a small delta.
         """
 
     @abc.abstractmethod
     def curve_delta(self, eps: float) -> float:
-        """The delta at eps that the limits stand for, rounded up; 1 where nothing is known."""
+        """The delta at eps that the limits represent, rounded up; 1 if no bound is known."""
 
     def epsilon(self, delta: float) -> float:
-        """The eps at delta of everything that the filter can let through, rounded up; errors as above."""
+        """The eps at delta of everything that the filter allows, rounded up; errors as in `curve_epsilon`."""
         if delta >= self.budget.delta:
             return min(self.budget.eps, self.curve_epsilon(delta))
         return self.curve_epsilon(delta)
 
     def delta(self, eps: float) -> float:
-        """The delta at eps of everything that the filter can let through, rounded up."""
+        """The delta at eps of everything that the filter allows, rounded up."""
         if eps >= self.budget.eps:
             return min(self.budget.delta, self.curve_delta(eps))
         return self.curve_delta(eps)
 
     def paid(self, prices: Sequence[Price]) -> Spent:
-        """The sum of prices, exactly."""
+        """The sum of costs, exactly."""
         return tuple(
             sum((Fraction(price[index]) for price in prices), Fraction(0)) for index in range(self.size)
         )
 
     def left(self, spent: Spent) -> Spent:
-        """What is left of every limit, exactly; negative where it was passed."""
+        """What is left of every limit, exactly; negative if it was exceeded."""
         return tuple(Fraction(limit) - one for limit, one in zip(self.limits, spent, strict=True))
 
     def fits(self, spent: Spent) -> bool:
-        """Whether this much stays within the limits."""
+        """Whether this amount stays within the limits."""
         return all(left >= 0 for left in self.left(spent))
 
     @property
     def size(self) -> int:
-        """The number of components of a price."""
+        """The number of components of a cost."""
         return len(self.limits)
 
     def settings(self) -> dict[str, Any]:
@@ -197,16 +194,16 @@ class PrivacyFilter(abc.ABC):
 
 _ULP = 2.0**-52
 _LARGEST_ORDER = 10_000
-# The noise that goes with it is the largest that dpmech calibrates.
+# Corresponds to the largest noise that dpmech calibrates.
 _SMALLEST_MU = 1e-15
-# How far below the exact value a search for a stated eps starts; that a release calibrated to it fits is
-# checked for each candidate, and no guarantee rests on this number.
+# Relative gap below the exact value at which the search for a stated eps starts; each candidate is checked,
+# so no guarantee depends on it.
 _GAP = 1e-12
 
 
 @dataclasses.dataclass(frozen=True)
 class GdpAccounting(AccountingMethod):
-    """Gaussian differential privacy: the sum of mu^2. Takes unsampled releases, and loses nothing on them.
+    """Gaussian differential privacy: the sum of mu^2. Accepts unsampled releases, for which it is exact.
 
     Example:
         >>> import dpmech as dm
@@ -221,11 +218,11 @@ class GdpAccounting(AccountingMethod):
 
 @dataclasses.dataclass(frozen=True)
 class RenyiAccounting(AccountingMethod):
-    """Renyi divergence at one order: takes unsampled, Poisson-sampled and Balls-in-Bins releases.
+    """Renyi divergence at one order: accepts unsampled, Poisson-sampled and Balls-in-Bins releases.
 
     Args:
-        order: an integer in [2, 10000]; None takes the one with the most room for Gaussian releases in the
-            budget of the ledger. Rare sampling with little noise wants a lower one.
+        order: an integer in [2, 10000]; None uses the one with the most room for Gaussian releases in the
+            budget of the ledger. Low sampling rates with little noise need a lower order.
 
     Example:
         >>> import dpmech as dm
@@ -254,11 +251,11 @@ class RenyiAccounting(AccountingMethod):
 
 @dataclasses.dataclass(frozen=True)
 class ClaimAccounting(AccountingMethod):
-    """The (eps, delta) of every claim: takes all releases.
+    """The (eps, delta) of every claim: accepts all releases.
 
     Args:
         slack: 0 for basic composition; or the part of the budget's delta, in (0, 1), that is set aside so
-            that the eps of many small claims add up like a root of the sum of their squares.
+            that the eps of many small claims add up roughly like the square root of the sum of their squares.
 
     Example:
         >>> import dpmech as dm
@@ -277,7 +274,7 @@ class ClaimAccounting(AccountingMethod):
         if self.slack == 0.0:
             return _ClaimFilter(self, budget, (budget.eps, budget.delta))
         rest = rounded_down(Fraction(budget.delta) - Fraction(self.slack))
-        # The quotient is rounded once, and the product with the rest of 4 units once more.
+        # The quotient is rounded once, its product with the remaining factor of 4 units once more.
         orders = [1.0 + 2.0 ** (step / 32.0) for step in range(-128, 449)]
         room = max(budget_at(order, budget.eps, self.slack) / order * (1.0 - 2.0 * _ULP) for order in orders)
         if rest <= 0.0 or room <= 0.0:
@@ -291,7 +288,7 @@ _ACCOUNTING: tuple[type[AccountingMethod], ...] = (GdpAccounting, RenyiAccountin
 
 
 def check_accounting(value: object) -> AccountingMethod:
-    """Return an accounting method, else raise InvalidParameterError."""
+    """Return an accounting method, or raise InvalidParameterError."""
     if not isinstance(value, _ACCOUNTING):
         raise InvalidParameterError(
             "accounting",
@@ -396,7 +393,7 @@ class _ClaimFilter(PrivacyFilter):
             try:
                 mu = root_down(_squared_mu(eps, left[1]))
             except (UnattainableBudgetError, NumericalError):
-                mu = 0.0  # so little is left that no noise of float64 meets it
+                mu = 0.0  # what is left is too small for any float64 noise
         return Remaining(mu, left, self)
 
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
@@ -413,7 +410,7 @@ class _ClaimFilter(PrivacyFilter):
         return self.budget.delta if eps >= self.budget.eps else 1.0
 
     def _eps(self, left: Price) -> float:
-        # Half the square of the root is at most what is left, a float: so is what it is rounded up to.
+        # Half the square of the root is at most what is left, a float, so its rounding up is too.
         return root_down(2.0 * left[0]) if self.squared else left[0]
 
 
@@ -425,9 +422,9 @@ def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:
 def _squared_mu(eps: float, delta: float) -> float:
     """The largest mu^2, rounded down, whose Gaussian curve meets (eps, delta)."""
     met = gaussian_sigma(eps, delta)
-    # Where the search starts: every step of it compares delta itself, and no guarantee rests on this number.
+    # Start of the search: each of its steps compares delta itself, so no guarantee depends on this number.
     missed = met * (1.0 - 1e-9)
-    # The search above ends some ulp too high; a release calibrated to the whole budget has to fit.
+    # The search above ends a few ulp too high; a release calibrated to the full budget must fit.
     for _ in range(60):
         middle = 0.5 * (met + missed)
         if not missed < middle < met:
@@ -440,7 +437,7 @@ def _squared_mu(eps: float, delta: float) -> float:
 
 
 def _calibrated_epsilon(mu: float, delta: float) -> float:
-    """An eps at which a calibrated Gaussian release surely has at most this mu."""
+    """An eps at which a calibrated Gaussian release is guaranteed to have at most this mu."""
     if mu <= _SMALLEST_MU:
         return 0.0
     exact = gaussian_epsilon(1.0 / mu, delta, safe=False)

@@ -1,4 +1,4 @@
-"""PrivateSelection: tuning by a secret number of runs, of which only the best comes out."""
+"""PrivateSelection: tuning with a secret number of runs, of which only the best is released."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,29 +15,29 @@ Result = TypeVar("Result")
 
 
 class PrivateSelection:
-    """The best of a secret, random number of private runs, and what it costs.
+    """The best of a secret, random number of private runs, and its privacy cost.
 
-    `best` draws how many runs there are, draws the candidate of each uniformly, makes them and returns the
-    one with the highest score. The price, `profile`, is that of the whole: tuning and the released run.
+    `best` draws the number of runs and a uniform candidate for each, makes the runs, and returns the one with
+    the highest score. The cost, `profile`, covers everything: tuning and the released run.
 
-    What it rests on, and no code can see:
+    Assumptions that code cannot check:
 
-    - Each run is private by itself, **score included**: `run` covers all that `train` reads of the data. A
-      score from validation data of the same people is a release that has to be in it; one from public data
-      costs nothing.
-    - Runs are independent: fresh noise and fresh batches each time, and nothing but the candidate differs.
-    - **The number of runs stays secret**, and so does every run but the best: no log, no progress bar, no
-      clock, no bill that others can read. Who knows the number is protected by nothing that is proved here.
-      This object shows it nowhere, has no copy and is not written to files.
+    - Each run is private on its own, **score included**: `run` covers all that `train` reads of the data. A
+      score from validation data of the same people is a release that must be included; one from public data
+      has no privacy cost.
+    - Runs are independent: fresh noise and fresh batches each time, and only the candidate differs.
+    - **The number of runs stays secret**, and so does every run but the best: no log, progress bar, timing or
+      bill that others can read. The proof gives no protection against anyone who knows the number. This
+      object does not reveal it, cannot be copied and is not written to files.
 
     Args:
-        run: the profile of one run; where candidates differ in noise or sampling, one that holds for each.
-        runs: the law of their number, dm.ledgers.NegativeBinomialRuns or dm.ledgers.PoissonRuns.
-        rng: None draws from the operating system. Whoever knows another generator knows the number: for
-            tests.
+        run: the profile of one run; if candidates differ in noise or sampling, one that holds for each.
+        runs: the distribution of their number, dm.ledgers.NegativeBinomialRuns or dm.ledgers.PoissonRuns.
+        rng: None uses the operating system. Anyone who knows another generator knows the number: use it in
+            tests only.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> import dpmech as dm
@@ -67,7 +67,7 @@ class PrivateSelection:
 
     @property
     def profile(self) -> PrivacyProfile:
-        """The profile of what `best` returns; errors as for `PrivacyProfile.private_selection`."""
+        """The profile of the result of `best`; errors as in `PrivacyProfile.private_selection`."""
         if self._profile is None:
             self._profile = self.run.private_selection(self.runs)
         return self._profile
@@ -75,21 +75,21 @@ class PrivateSelection:
     def best(
         self, train: Callable[[Candidate], tuple[float, Result]], candidates: Sequence[Candidate]
     ) -> tuple[Candidate, Result] | None:
-        """Make the runs, and return the best candidate with its result; once.
+        """Make the runs, and return the best candidate with its result; callable once.
 
         Args:
             train: makes one private run with a candidate, and returns (score, result). Higher scores are
-                better; a NaN is the lowest. It must not tell anybody how often it was called, and an error
-                that it raises ends the selection: what the error tells is not covered.
-            candidates: at least one, fixed without the data; each run takes one at random.
+                better; a NaN is the lowest. It must not reveal how often it was called. An error that it
+                raises ends the selection, and what the error reveals is not covered.
+            candidates: at least one, fixed independently of the data; each run uses one at random.
 
         Returns:
-            (candidate, result); equal scores are decided by coins. None where no run was drawn, which
-            happens under PoissonRuns alone.
+            (candidate, result); ties are broken at random. None if no run was drawn, which happens under
+            PoissonRuns only.
 
         Raises:
-            InvalidParameterError: without candidates, or on a score that is no number.
-            UnsupportedCombinationError: the second time: that would be a second release.
+            InvalidParameterError: without candidates, or if a score is not a number.
+            UnsupportedCombinationError: on the second call, which would be a second release.
         """
         if isinstance(candidates, str) or not isinstance(candidates, Sequence) or not candidates:
             raise InvalidParameterError("candidates", candidates, "a sequence with at least one candidate")

@@ -2,8 +2,8 @@ r"""Several Gaussian releases from one sampled batch, joined to one mechanism; b
 
 Block W of a batch, clipped to C_W and given noise sigma_W C_W, moves the joint output by at most 1 / sigma_W
 standard deviations. All blocks see the same members of the batch, so together they are one Gaussian release
-with sigma = (sum_W sigma_W^-2)^(-1/2), whatever the C_W. It is this release that sampling amplifies.
-Amplifying every block by itself and composing afterwards takes one draw of the batch for several.
+with sigma = (sum_W sigma_W^-2)^(-1/2), for any C_W. Sampling amplifies this joint release. Amplifying every
+block separately and composing afterwards would treat one sampled batch as several.
 """
 
 import dataclasses
@@ -44,13 +44,13 @@ _TOLERANCE = 4e-4
 
 @dataclasses.dataclass(frozen=True)
 class JointRelease:
-    """Several Gaussian releases from the same batch, as the one release that they are.
+    """Several Gaussian releases from the same batch, combined into one release.
 
     Args:
         sigmas: noise of each release over its own clip norm, all > 0.
 
     Raises:
-        InvalidParameterError: if there is none, or one is not > 0.
+        InvalidParameterError: if there are none, or one is not > 0.
 
     References:
         muon.joint_sigma (implied by muon Theorem 2.1).
@@ -70,13 +70,13 @@ class JointRelease:
     def sigma(self) -> float:
         """(sum sigma^-2)^(-1/2), rounded down; exact for a single release.
 
-        It stands where a single release's sigma would: with a strategy C, what is privatised jointly is
-        as private as C G + sigma Z at clip norm 1.
+        Use it in place of a single release's sigma: with a strategy C, the joint release is as private as C G
+        + sigma Z at clip norm 1.
         """
         least = min(self.sigmas)
         if len(self.sigmas) == 1:
             return least
-        # Every term carries at most 3 roundings, the sum and the root one each.
+        # Every term has at most 3 roundings, the sum and the root one each.
         total = math.fsum((least / sigma) ** 2 for sigma in self.sigmas)
         return least / math.sqrt(total) * (1.0 - 4.0 * _ULP)
 
@@ -85,17 +85,17 @@ class JointRelease:
 
 
 def joint_release(sigmas: Sequence[float]) -> JointRelease:
-    """Join Gaussian releases that are computed from the SAME sampled batch.
+    """Combine Gaussian releases that are computed from the SAME sampled batch.
 
     Args:
         sigmas: noise of each release over its own clip norm, shape (k,), all > 0.
 
     Returns:
-        A Join; its `sigma` is what `epsilon` and `delta` take, once, for all of the releases. Exact, up
+        A JointRelease; pass its `sigma` to `epsilon` and `delta`, once, for all releases together. Exact, up
         to rounding towards less noise.
 
     Raises:
-        InvalidParameterError: if there is none, or one is not > 0.
+        InvalidParameterError: if there are none, or one is not > 0.
 
     References:
         muon.joint_sigma.
@@ -114,19 +114,18 @@ def joint_release(sigmas: Sequence[float]) -> JointRelease:
 class SharedBatch:
     """The sequence of batches of one training run, and the mechanisms that read them.
 
-    Register every Gaussian release that is computed from these batches, then ask for the privacy of all of
-    them together. The first question closes the batch: what was accounted is what may run, and a mechanism
-    registered afterwards would be composed in the wrong order. A `Ledger` takes a batch once.
+    Register every Gaussian release that is computed from these batches, then query the privacy of all of them
+    together. The first query closes the batch: a mechanism registered afterwards would not be covered by the
+    answer. A `Ledger` accepts a batch once.
 
     Args:
         name: identifies the batches in a ledger.
-        strategy: C, the same for all mechanisms on the batch; or a Mechanism, which says the next two as
-            well.
-        participation: how the batches are drawn.
-        adjacency: between which datasets.
+        strategy: C, the same for all mechanisms on the batch; or a Mechanism, which includes the next two.
+        participation: how the batches are sampled.
+        adjacency: the neighbouring relation.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon.joint_sigma, muon Theorem 2.1.
@@ -155,24 +154,24 @@ class SharedBatch:
         self.name = check_name("name", name)
         if not isinstance(strategy, Mechanism):
             check_strategy(strategy)
-            check_participation(participation)  # no default: a batch is drawn in some way
+            check_participation(participation)  # no default: it must be stated how batches are sampled
         self.mechanism = mechanism_of(strategy, participation, adjacency)
         self._blocks: dict[str, float] = {}
         self._closed = False
 
     @property
     def strategy(self) -> Strategy:
-        """C."""
+        """The strategy C."""
         return self.mechanism.strategy
 
     @property
     def participation(self) -> Participation:
-        """How the batches are drawn."""
+        """How the batches are sampled."""
         return self.mechanism.participation
 
     @property
     def adjacency(self) -> Adjacency:
-        """Between which datasets."""
+        """The neighbouring relation."""
         return self.mechanism.adjacency
 
     @property
@@ -182,7 +181,7 @@ class SharedBatch:
 
     @property
     def closed(self) -> bool:
-        """Whether the batch has been accounted, so that nothing more may be registered."""
+        """Whether the batch is closed, so that nothing more may be registered."""
         return self._closed
 
     @property
@@ -196,12 +195,12 @@ class SharedBatch:
         """Add a Gaussian release from these batches.
 
         Args:
-            name: of the mechanism, new on this batch.
+            name: name of the mechanism, new on this batch.
             sigma: noise over its own clip norm, > 0.
 
         Raises:
             UnsupportedCombinationError: if the batch is closed.
-            InvalidParameterError: on a name that is taken, or a bad sigma.
+            InvalidParameterError: if the name is taken or sigma is invalid.
         """
         if self._closed:
             raise UnsupportedCombinationError(
@@ -213,7 +212,7 @@ class SharedBatch:
         self._blocks[name] = check_sigma(sigma)
 
     def close(self) -> JointRelease:
-        """Close the batch, and return the one release that its mechanisms are."""
+        """Close the batch, and return its mechanisms as one joint release."""
         if not self._blocks:
             raise InvalidParameterError("batch", self.name, "a batch with at least one registered mechanism")
         self._closed = True
@@ -227,10 +226,10 @@ class SharedBatch:
         Args:
             delta: in (0, 1).
             method: None for the best valid accountant, or a method object.
-            rng: for randomised methods only; None takes entropy from the operating system.
+            rng: for randomised methods only; None uses entropy from the operating system.
 
         Raises:
-            InvalidParameterError: on a bad argument, or an empty batch.
+            InvalidParameterError: if an argument is invalid or the batch is empty.
             UnsupportedCombinationError: if no theorem covers the combination.
             NumericalError: if a tolerance is missed.
         """
@@ -261,22 +260,22 @@ class SharedBatch:
         )
 
 
-# Joins round down by a few of these.
+# Joint sigmas round down by a few of these.
 
 
 @dataclasses.dataclass(frozen=True)
 class BlockClipping:
-    """Clipping and noising block by block (one block a matrix), all from one batch.
+    """Clipping and noising block by block (for example per matrix), all from one batch.
 
-    Block W of the summed gradient is clipped to C_W per example and gets Gaussian noise of standard
-    deviation sigma_W C_W in every coordinate (correlated over the steps where the strategy says so).
+    Block W of the summed gradient is clipped to C_W per example and gets Gaussian noise of standard deviation
+    sigma_W C_W in every coordinate (correlated across steps if the strategy says so).
 
     Args:
         clip_norms: C_W of every block, > 0.
-        sigmas: sigma_W of every block, > 0; one number serves all blocks.
+        sigmas: sigma_W of every block, > 0; a single number applies to all blocks.
 
     Raises:
-        InvalidParameterError: on values that are not > 0, or two lengths.
+        InvalidParameterError: if a value is not > 0, or the lengths differ.
 
     References:
         muon.joint_sigma, muon.replace_one.
@@ -312,20 +311,20 @@ class BlockClipping:
         *,
         dimensions: Sequence[int] | npt.NDArray[np.integer] | None = None,
     ) -> "BlockClipping":
-        """Share a joint sigma, such as that of a calibration, among blocks.
+        """Divide a joint sigma, such as that of a calibration, among blocks.
 
         Args:
             clip_norms: C_W of every block, > 0.
-            sigma: what the blocks together must have at least.
+            sigma: the least joint sigma of the blocks.
             dimensions: None gives every block the same sigma_W = sigma sqrt(k). Block sizes d_W give the
-                shares with the least total noise variance sum d_W (sigma_W C_W)^2, namely
-                sigma_W^2 proportional to 1 / (C_W sqrt(d_W)).
+                division with the least total noise variance sum d_W (sigma_W C_W)^2, namely sigma_W^2
+                proportional to 1 / (C_W sqrt(d_W)).
 
         Returns:
             Blocks whose joint sigma is at least `sigma`, by a few units of rounding.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: if an argument is invalid.
         """
         norms = np.array(positive_numbers("clip_norms", clip_norms))
         target = check_sigma(sigma)
@@ -344,15 +343,15 @@ class BlockClipping:
 
     @property
     def sigma(self) -> float:
-        """The joint sigma, whatever the clip norms: what calibrations and accountants call sigma."""
+        """The joint sigma, for any clip norms: the sigma of calibrations and accountants."""
         return JointRelease(self.sigmas).sigma
 
     @property
     def replace_one_sigma(self) -> float:
         """Half the joint sigma: the noise over the sensitivity 2 C_W of replacing one example.
 
-        Exact without sampling, where `sensitivity` accounts for it by itself under REPLACE_ONE: do not
-        pass this number there as well. Under sampling halving is not a theorem, and it is refused there.
+        Exact without sampling, where `sensitivity` already accounts for it under REPLACE_ONE: do not pass
+        this number there as well. Under sampling, halving is not proven and is refused.
         """
         return 0.5 * self.sigma
 
@@ -363,7 +362,7 @@ class BlockClipping:
 
     @property
     def effective_clip_norms(self) -> tuple[float, ...]:
-        """sigma_W C_W / sigma: the clip norm at which the joint sigma gives a block its noise.
+        """sigma_W C_W of every block: the standard deviation of the noise scale of Z for the summed gradient.
 
         `calibration.noise_variance(step, effective_clip_norms[w], batch_size)` is Phi_t of block w.
         """
@@ -372,5 +371,5 @@ class BlockClipping:
 
     @property
     def joint_clip_norm(self) -> float:
-        """sqrt(sum C_W^2): the largest norm of one example's clipped gradient over all blocks."""
+        """sigma_W C_W / sigma: the clip norm at which the joint sigma gives a block its noise."""
         return math.hypot(*self.clip_norms)
