@@ -1,4 +1,4 @@
-"""Whether the claims of certificates and ledgers are true: the independent checker decides."""
+"""Checks by the independent checker of whether the claims of certificates and ledgers are true."""
 
 import dataclasses
 import json
@@ -24,35 +24,35 @@ from dpmech.verifying.labels import (
 )
 from dpmech.verifying.report import Check, Verification
 
-# Unless the caller says otherwise: CPU seconds of the checker, for each direction of a claim.
+# Default CPU seconds of the checker, for each direction of a claim.
 MAX_SECONDS = 60.0
-# Of entries of a file that follow from others: seconds of one core, and bytes, estimated on the high side.
+# Limits on recomputing derived entries: seconds of one core, and bytes, estimated on the high side.
 READING_SECONDS, MAX_MEMORY = 300.0, 4e9
-# Bytes an entry of a prefix that is formed as a matrix.
+# Bytes per entry of a prefix that is formed as a matrix.
 _MATRIX = 64.0
 
 
 def spend_on_reading(document: Certificate | RunRecord) -> None:
-    """Count what it takes to write an object down as a file would state it; errors as for `spend`."""
+    """Charge the work of writing an object as a file would state it; errors as in `spend`."""
     certificate = document.certificate if isinstance(document, RunRecord) else document
     work = decoder_work(certificate.strategy)
     spend(work.seconds, work.memory, what=f"the errors of {certificate.strategy!r}")
 
 
 def spend_on_claim(document: Certificate | RunRecord) -> None:
-    """Count what follows from the fields of the claim alone: vectors of the strategy, its errors.
+    """Charge the work that follows from the fields of the claim alone: vectors of the strategy, its errors.
 
-    What depends on more (sets of steps) is counted where it is about to begin.
+    Work that depends on more (sets of steps) is charged where it is about to begin.
 
     Raises:
-        WorkLimitError: if that is beyond the budget.
+        WorkLimitError: if the work exceeds the limit.
     """
     certificate = document.certificate if isinstance(document, RunRecord) else document
     strategy = certificate.strategy
-    work = decoder_work(strategy) + form_work(strategy)  # errors, and the sensitivity
+    work = decoder_work(strategy) + form_work(strategy)  # the errors and the sensitivity
     spend(work.seconds, work.memory, what=f"recomputing {strategy!r}")
     if isinstance(document, RunRecord) and 0 < document.steps < strategy.n:
-        # The leading block may have no structure left.
+        # The leading block may have lost its structure.
         steps = float(document.steps)
         dense = strategy.shape.dense_prefix
         memory = _MATRIX * (float(strategy.n) ** 2 if dense else steps)
@@ -63,20 +63,20 @@ _WAY_OUT = (
     "nothing is shown, neither that it holds nor the opposite: allow more CPU time (max_seconds), calibrate "
     "with a little more noise, or use a scheme that docs/checker.md covers"
 )
-# CPU seconds of a stated end of eps, which nothing rests on where it is not decided.
+# CPU seconds for a stated end of eps; the claim does not depend on it if it stays undecided.
 _SECONDS_OF_ENDS = 5.0
-# A lower end is looked at from just below: an exact eps is stated to a millionth.
+# A lower end is tested slightly below: an exact eps is stated to a millionth.
 _BELOW = 1.0 - 1e-6
 _UNFIT = (DpmechError, ArithmeticError, MemoryError, ValueError)
 
 
 def claim_checks(text: str, names: Sequence[str], *, seconds: float) -> list[Check]:
-    """The checker's verdict on what a text holds, one check for every part of it.
+    """The checker's verdict on the content of a file, one check per part.
 
     Args:
-        text: of the file.
-        names: of the parts that are not certificates, which come last: "executed" or "total".
-        seconds: CPU time that each direction of a claim may take, and the total of a ledger.
+        text: text of the file.
+        names: names of the parts that are not certificates, which come last: "executed" or "total".
+        seconds: CPU time limit for each direction of a claim, and for the total of a ledger.
     """
     try:
         verdict = check_text(text, seconds=seconds)
@@ -91,17 +91,17 @@ def claim_checks(text: str, names: Sequence[str], *, seconds: float) -> list[Che
 
 
 def end_checks(certificate: Certificate, text: str, *, seconds: float) -> Iterator[Check]:
-    """Whether the stated bounds on eps are no better than the truth.
+    """Whether the stated bounds on eps are no better than the true values.
 
-    A lower end is true if the claim of a smaller eps is refuted. What is not decided is named among what is
-    not checked, as the claim itself does not rest on it, but for an upper end without sampling, which has a
-    closed form. With sampling an upper end may be too close to the truth for draws and lattices; lower ends
-    are not looked at.
+    A lower end is true if the claim of a smaller eps is refuted. An undecided end is listed as not checked,
+    since the claim itself does not depend on it; the exception is an upper end without sampling, which has a
+    closed form. With sampling, an upper end may be too close to the true value for sampling and lattices;
+    lower ends are then not tested.
 
     Args:
-        certificate: what the text says.
-        text: of the file.
-        seconds: CPU time that each direction of a claim may take; 5 at most are used for an end.
+        certificate: the certificate in the text.
+        text: text of the file.
+        seconds: CPU time limit for each direction of a claim; at most 5 are used per end.
     """
     own, limit, certain = certificate, min(seconds, _SECONDS_OF_ENDS), certificate.participation.certain
     upper, lower = own.achieved.upper, own.achieved.lower
@@ -114,7 +114,7 @@ def end_checks(certificate: Certificate, text: str, *, seconds: float) -> Iterat
 
 
 def executed_labels(record: RunRecord) -> Iterator[Check]:
-    """One failed check for every label of the eps of the steps executed that does not hold."""
+    """One failed check for every invalid label of the eps of the executed steps."""
     try:
         stopped = stopped_certificate(record)
     except WorkLimitError:
@@ -128,7 +128,7 @@ def executed_labels(record: RunRecord) -> Iterator[Check]:
 
 
 def _check(name: str, verdict: Verdict) -> Check:
-    """A claim, and a total, have to be proved; eps of the steps executed may be too close to the truth."""
+    """Claims and totals must be proved; the eps of the executed steps may be too close to the true value."""
     left_open = name == "executed" and verdict.kind is Kind.NOT_CHECKED
     return Check(name, verdict.kind is Kind.PROVED or left_open, _told(verdict), verdict)
 
@@ -145,7 +145,7 @@ def _kind(verdict: Verdict) -> str:
 
 
 def _end(text: str, eps: float, due: Kind, stated: str, seconds: float, *, needed: bool) -> Check:
-    """Whether the claim of another eps is decided as it should be."""
+    """Whether the claim of another eps gets the expected verdict."""
     document = json.loads(text)
     document["claim"]["eps"] = to_plain(eps)
     document["evidence"].pop("profile", None)  # its nodes are decided with the claim itself
@@ -165,12 +165,12 @@ def _end(text: str, eps: float, due: Kind, stated: str, seconds: float, *, neede
 
 
 def total_check(name: str, text: str, eps: float, delta: float, *, seconds: float) -> Check:
-    """Whether all releases of a ledger are (eps, delta)-private together, by the checker."""
+    """Check by the checker that all releases of a ledger together are (eps, delta)-private."""
     try:
         verdict = check_text(text, seconds=seconds, total=(eps, delta))
     except BadDocument as error:
         return Check(name, ok=False, detail=f"the checker refuses the file: {error}")
-    # The total rests on the certificates, whose draws may err as well.
+    # The total depends on the certificates, whose sampling may fail too.
     return _check(name, dataclasses.replace(verdict.parts[-1], failure=verdict.failure))
 
 
@@ -180,17 +180,17 @@ def verify_ledger(
     """Check the text of a ledger file.
 
     Args:
-        text: of the file.
-        source: its name.
-        seconds: CPU time of the checker, for each direction of a claim and for the total.
-        report: called with one line before the checker.
-        rigorous: whether what all entries together leave to chance must be as little as one may.
+        text: text of the file.
+        source: name of the file.
+        seconds: CPU time limit of the checker, for each direction of a claim and for the total.
+        report: called with one line before the checker runs.
+        rigorous: whether the joint error of all entries must meet the same limit as that of one.
     """
     derived = []
     try:
         document = parsed(text)
         for entry in document["releases"]:
-            # Nothing of the size of a claim is formed before it is known to fit.
+            # Check that a claim fits the limits before allocating anything of its size.
             certificate, stated = Certificate.read(json.dumps(entry["certificate"]))
             spend_on_claim(certificate)
             derived.append(stated)
@@ -201,7 +201,7 @@ def verify_ledger(
         return Verification(source, None, (Check("file", ok=False, detail=str(error)),))
     checks = [Check("file", ok=True, detail="schema, checksum and derived entries hold")]
     done: list[Certificate] = []
-    # Forged numbers may overflow; what comes of that is refused as it is, not as a warning.
+    # Forged numbers may overflow; the result is refused, without a warning.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         for release, stated in zip(ledger.releases, derived, strict=True):
             if release.certificate not in done:
@@ -242,8 +242,8 @@ def _named(release: Release, check: Check) -> Check:
 
 
 def _spend_on_counts(sigma: Fraction, sensitivity: int, releases: int) -> None:
-    """Count the lattice of the total of counts, before it is formed; errors as for `spend`."""
+    """Charge the lattice of the total of counts, before it is formed; errors as in `spend`."""
     points = 150.0 * float(sigma) * (2.0 if sensitivity % 2 else 1.0)
-    # A sum has at most 2^25 points, and is formed some forty times for a curve.
+    # A sum has at most 2^25 points, and is formed about forty times per curve.
     points += min(80.0 * float(sigma) * math.sqrt(releases), 2.0**25)
     spend(4e-5 * points, 200.0 * points, what=f"sums over {points:.2g} integers")

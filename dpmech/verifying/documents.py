@@ -1,4 +1,4 @@
-"""verify: is what a document claims true, and did a trusted key sign it? Nothing here calibrates."""
+"""verify: is the claim of a document true, and did a trusted key sign it? Nothing here calibrates."""
 
 import dataclasses
 import functools
@@ -45,10 +45,10 @@ from dpmech.verifying.report import Check, Verification
 def trusted(
     keys: Sequence[PublicKey | str | os.PathLike[str]], more: Sequence[PublicKey], *, needed: bool
 ) -> tuple[PublicKey, ...]:
-    """The keys, read from their files, and more of them.
+    """The given keys, read from their files, and additional ones.
 
     Raises:
-        InvalidParameterError: if one cannot be read, or there is none and one is needed.
+        InvalidParameterError: if a key cannot be read, or one is needed and there is none.
     """
     if isinstance(keys, str | os.PathLike) or not isinstance(keys, Sequence):
         raise InvalidParameterError("keys", keys, "a sequence of public keys or of their files")
@@ -62,16 +62,16 @@ def trusted(
 def signature_check(
     text: str, path: str | os.PathLike[str] | None, keys: Sequence[PublicKey], *, required: bool
 ) -> tuple[Check | None, Statement | None]:
-    """What the envelope beside a file proves.
+    """What the envelope next to a file proves.
 
     Args:
-        text: of the file, as it was read.
-        path: of the file; None where an object is verified.
-        keys: that are trusted; without any, nothing is looked at.
-        required: whether there has to be a signature.
+        text: text of the file, as read.
+        path: path of the file; None if an object is verified.
+        keys: the trusted keys; without any, envelopes are ignored.
+        required: whether a signature is required.
 
     Returns:
-        The check, if there is one to make, and who issued the file, if that is proved.
+        The check, if there is one to make, and the issuer's statement, if it is proved.
     """
     if not keys:
         return None, None
@@ -103,41 +103,41 @@ def verify(
 ) -> Verification:
     """Decide whether a certificate, a run record or a ledger is true.
 
-    *Is the claim true?* `dpmech.checker` decides: a small program that imports the standard library, numpy
-    and python-flint, and shares no code with what issued the claim. It is PROVED, perhaps except with a
-    stated probability over random numbers of the checker's own, REFUTED, or NOT CHECKED, with the reason.
-    *Does the run follow the claim?* A run record says so, and its entries may not contradict each other; no
-    file can prove it, and nothing here says that it does. Besides, the file is looked at: schema, checksum,
-    every entry that follows from others, its labels, its signature, and the policy.
+    *Is the claim true?* `dpmech.checker` decides: a small program that imports only the standard library,
+    numpy and python-flint, and shares no code with what issued the claim. The claim is PROVED (possibly
+    except with a stated probability over the checker's own random numbers), REFUTED, or NOT CHECKED, with the
+    reason. *Does the run follow the claim?* A run record states so, and its entries must be consistent; no
+    file can prove it, and `verify` does not say that it does. The file itself is checked too: schema,
+    checksum, every derived entry, its labels, its signature, and the policy.
 
-    **Guarantee:** `ok` is True only if the claim is PROVED and every other check holds. A claim that is NOT
-    CHECKED is not ok: nothing was found wrong, and nothing was shown. A checksum is no signature: a rehashed
-    file whose every statement is true of another run is a true certificate of that run.
+    **Guarantee:** `ok` is True only if the claim is PROVED and every other check passes. A claim that is NOT
+    CHECKED is not ok: nothing was found wrong, and nothing was shown. A checksum is not a signature: a
+    rehashed file whose every statement is true of another run is a true certificate of that run.
 
     Args:
         certificate: a file, a Certificate, a RunRecord or a Ledger.
-        rigorous: refuse a certificate that was issued on an estimate, or on a sample whose beta is not inside
-            delta, and a ledger with such a total; and a run whose random numbers were seeded by the caller,
-            or which went on from a checkpoint with another dataset, model or loss.
+        rigorous: refuse a certificate based on an estimate, or on a sample whose beta is not inside delta,
+            and a ledger with such a total; also a run whose random numbers were seeded by the caller, or that
+            resumed from a checkpoint with another dataset, model or loss.
         progress: called with one line of text before every step.
-        max_seconds: CPU time that the checker may take for each direction of a claim, > 0.
-        max_memory: bytes at the peak that the entries which follow from others may take to form, estimated on
-            the high side, > 0.
-        max_file_size: bytes; a larger file is not read.
-        keys: public keys that are trusted, or their files. Where a signature stands beside the file, it has
-            to be of one of them; see `dm.sign`. Without keys, signatures are not looked at.
-        require_signature: refuse a file without a signature, and an object, which has none.
-        policy: what is allowed besides being true; every broken rule is a failed check.
+        max_seconds: CPU time limit of the checker for each direction of a claim, > 0.
+        max_memory: limit, in bytes, on the peak memory for recomputing derived entries, estimated on the high
+            side, > 0.
+        max_file_size: largest accepted file, in bytes.
+        keys: trusted public keys, or their files. A signature next to the file must be by one of them; see
+            `dm.sign`. Without keys, signatures are ignored.
+        require_signature: refuse unsigned files, and objects, which have no signature.
+        policy: further rules; every violated rule is a failed check.
 
     Returns:
         A Verification: its `ok`, `claim`, `failures`, `proved`, `refuted`, `not_checked` and checks.
 
     Raises:
-        InvalidParameterError: if the file cannot be read or is too large, on a bad argument, or where a
-            signature or a date is asked for without keys.
-        MissingDependencyError: where there are keys, without the extra `sign`.
-        WorkLimitError: if the entries that follow from others would take more than `max_memory`, or more
-            seconds than the larger of 300 and `max_seconds`; nothing is then said about the claim.
+        InvalidParameterError: if the file cannot be read or is too large, if an argument is invalid, or if a
+            signature or a date is required without keys.
+        MissingDependencyError: if there are keys and the extra `sign` is not installed.
+        WorkLimitError: if recomputing derived entries would take more than `max_memory`, or more seconds than
+            the larger of 300 and `max_seconds`; there is then no result about the claim.
 
     Examples:
         >>> import dpmech as dm
@@ -198,7 +198,7 @@ def _verified(text: str, source: str, seconds: float, report: Progress, *, rigor
     else:
         read, derived = Certificate.read(text)
     spend_on_claim(read if run is None else run)
-    # Forged numbers may overflow; what comes of that is refused as it is, not as a warning.
+    # Forged numbers may overflow; the result is refused, without a warning.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         read.check_derived(derived)
         checks = [Check("file", ok=True, detail="schema, checksum and derived entries hold")]

@@ -1,4 +1,4 @@
-"""Whether the labels of certificates and run records follow from their numbers and accountants."""
+"""Checks that the labels of certificates and run records follow from their numbers and accountants."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ from dpmech.verifying.report import Check
 def rigour_problem(guarantee: Guarantee) -> str:
     """Why a claim is not rigorous; empty if it is.
 
-    A rigorous one leaves nothing to chance, or nothing that its delta does not hold: an error inside delta is
-    a part of a theorem about the whole procedure. One outside says how often the claim is wrong, and that
-    only where nobody picked the random numbers.
+    A rigorous claim has no sampling error outside its delta: an error inside delta is part of a theorem about
+    the whole procedure. An error outside delta states how often the claim is wrong, and only if nobody
+    selected the random numbers.
 
     Args:
-        guarantee: how sure it is.
+        guarantee: the guarantee of the claim.
     """
     if not guarantee.rigorous:
         return "the claim rests on an estimate, a rigorous one was asked for"
@@ -33,20 +33,20 @@ def rigour_problem(guarantee: Guarantee) -> str:
 
 
 def rigour_checks(certificate: Certificate) -> tuple[Check, ...]:
-    """One failed check where the certificate is not rigorous, else none."""
+    """One failed check if the certificate is not rigorous, otherwise none."""
     problem = rigour_problem(certificate.guarantee)
     return (Check("rigour", ok=False, detail=problem),) if problem else ()
 
 
-# What a calibration takes.
+# The range that calibrations accept.
 _RTOL = (1e-6, 0.5)
-# An eps up to which sampled accountants draw nothing, and what they then say that it rests on.
+# Largest eps for which sampled accountants draw no samples, and the basis they then state.
 _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
-# Routes of estimates, which say what carried them.
+# Routes of estimates, which state what contributed to them.
 _ESTIMATES = ("bins.importance", "chains.importance", "users.importance")
-# What `Exact` said of independent bins before it knew the law of their sum.
+# The route of `Exact` for independent bins in older versions, before it had the law of their sum.
 _FORMERLY = {"bins.independent": "bins.program"}
-# What finds the nodes of a profile, but for sampling, which has a beta.
+# Methods that compute the nodes of a profile; sampling is not listed, since it has a beta.
 _FOUND_BY: dict[str, Method] = {
     "bins.program": Deterministic(),
     "bins.moments": Rdp(),
@@ -54,14 +54,14 @@ _FOUND_BY: dict[str, Method] = {
     "bins.fresh": Exact(),
 }
 _UNFIT = (DpmechError, ArithmeticError, MemoryError, ValueError)
-# What a stated number may differ by, relative: platforms round differently.
+# Relative tolerance for stated numbers: platforms round differently.
 _ROUNDING = 1e-9
-# Rounding of what a run says about itself, on which nothing rests.
+# Rounding of a run's statements about itself, which no guarantee depends on.
 _SHARES = 1e-9
 
 
 def label_checks(certificate: Certificate) -> Iterator[Check]:
-    """One failed check for every label that does not hold; none where all do."""
+    """One failed check for every invalid label."""
     try:
         if problem := _of_accountant(certificate):
             yield Check("evidence", ok=False, detail=problem)
@@ -85,7 +85,7 @@ def label_checks(certificate: Certificate) -> Iterator[Check]:
 
 
 def sensitivity_check(certificate: Certificate) -> Check:
-    """The stated bounds, which nothing rests on, against those that follow from the mechanism."""
+    """Compare the stated bounds, which no guarantee depends on, with those derived from the mechanism."""
     stated = certificate.sensitivity
     try:
         due = accountant_for(certificate.mechanism, certificate.evidence.accountant).sensitivity
@@ -102,10 +102,10 @@ def sensitivity_check(certificate: Certificate) -> Check:
 
 
 def nodes_method(nodes: ProfileNodes) -> Method:
-    """The method that nodes are said to be found by.
+    """The method that nodes are stated to come from.
 
     Raises:
-        InvalidParameterError: where they are said to come from something else.
+        InvalidParameterError: if they are stated to come from something else.
     """
     for source in (nodes.by, *nodes.by.rests_on):
         if source.route in ("bins.certified", "chains.certified", "users.certified"):
@@ -132,19 +132,19 @@ def _of_sensitivity(own: Certificate) -> str:
 def _of_guarantee(own: Certificate, accountant: Accountant) -> str:
     used = own.evidence.accountant
     if isinstance(used, Certified) and own.participation.random:
-        # Whether beta is inside delta is looked at by itself.
+        # Whether beta is inside delta is checked separately.
         given = used.guarantee(inside=own.guarantee.inside_delta)
     elif own.participation.random:
         given = accountant.guarantee
     else:
         given = used.of_one_release(own.sensitivity.guarantee)
-    # An exact formula may be evaluated where float64 leaves an interval only.
+    # In float64, an exact formula may give only an interval.
     due = Bounds.derived(own.achieved.lower, own.achieved.upper, given, own.achieved.by).guarantee
     return "" if own.guarantee == due else f"{used!r} gives {due!r}, not {own.guarantee!r}"
 
 
 def _of_randomness(own: Certificate) -> str:
-    """Only random numbers that nobody chose, and that are named, can be a part of the mechanism."""
+    """Random numbers can be part of the mechanism only if nobody chose them and they are identified."""
     if own.evidence.randomness is not None and not own.evidence.accountant.keeps_randomness:
         return f"{own.evidence.accountant!r} keeps no random numbers"
     if not own.guarantee.inside_delta:
@@ -159,14 +159,14 @@ def _of_randomness(own: Certificate) -> str:
 
 
 def _of_routes(own: Certificate, accountant: Accountant) -> str:
-    """What the numbers are said to come from is what this accountant and this sensitivity come from."""
+    """The stated provenance of the numbers is that of this accountant and this sensitivity."""
     due, stated = own.mechanism.sensitivity.by, own.sensitivity.by
     if stated != due:
         return f"the sensitivity is that of {due}, not of {stated}"
     due, stated = accountant.by, own.achieved.by
     facts = {name: fact for name, fact in stated.facts.items() if name in due.facts}
     more = {name: fact for name, fact in stated.facts.items() if name not in due.facts}
-    # Where next to nothing is lost no sample is drawn.
+    # For a negligible privacy loss no samples are drawn.
     unsampled = due.route in _ESTIMATES and own.achieved.upper <= _NOTHING
     bases = [due.rests_on, (_UNAMPLIFIED,)] if unsampled else [due.rests_on]
     routes = (due.route, _FORMERLY.get(due.route, due.route))
@@ -175,10 +175,10 @@ def _of_routes(own: Certificate, accountant: Accountant) -> str:
 
 
 def _of_a_run(route: str, facts: Mapping[str, Fact]) -> bool:
-    """Whether a run may have found this out about itself; another run would say something else.
+    """Whether a run may have recorded this fact about itself; another run may record another one.
 
-    Sampling names the direction that decides, and which parts of its mixture carried how much of it; the
-    program says which ring it took and how far that is above. Saying nothing is never wrong.
+    Sampling states the direction that decides, and how much each part of its mixture contributed; the program
+    states its cyclic dominating pair and how far that is above. Stating nothing is always valid.
     """
     if not facts:
         return True
@@ -211,7 +211,7 @@ def _of_achieved(own: Certificate, accountant: Accountant) -> str:
 
 
 def _of_nodes(own: Certificate) -> str:
-    """Nodes are as sure as the accountant that they are said to come from, which has to apply here."""
+    """Nodes have the guarantee of the accountant that they are stated to come from, which must apply here."""
     if own.nodes is None:
         return ""
     stated, by = own.nodes.guarantee, own.nodes.by
@@ -230,7 +230,7 @@ def _of_nodes(own: Certificate) -> str:
 
 
 def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
-    """Steps and participations (without which there is no record), and what the run states of itself."""
+    """Steps and participations (without which there is no record), and what the run states about itself."""
     own = record.certificate
     seen = "kept secret"
     if record.most_participations is not None:
@@ -270,7 +270,7 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
 
 
 def stopped_certificate(record: RunRecord) -> Certificate | None:
-    """The claim about the steps executed, where it says more than the certificate's; else None."""
+    """The claim about the executed steps if it is stronger than the certificate's, otherwise None."""
     own = record.certificate
     if record.steps == 0 or record.executed == own.achieved:
         return None
@@ -286,7 +286,7 @@ def stopped_certificate(record: RunRecord) -> Certificate | None:
 
 
 def _of_the_mechanism(executed: Bounds) -> Bounds:
-    """What was executed, in the words of its own accountant instead of the requirement above them."""
+    """The bounds with the provenance of their accountant, without the requirement on top of it."""
     by = executed.by
     if by.route == "release.executed" and len(by.rests_on) == 1:
         return dataclasses.replace(executed, by=by.rests_on[0])

@@ -13,9 +13,9 @@ from dpmech.numerics import Guarantee, short, typed
 from dpmech.schemes import scheme_of
 from dpmech.verifying.report import Check, Verification
 
-# Relative error of a size that is a product or quotient of floats; and the most examples that there are.
+# Relative error of a size that is a product or quotient of floats; most plausible number of examples.
 _SPELLED, _MOST = 1e-9, 1e15
-# How far the clock of whoever signed may be ahead.
+# How far the signer's clock may be ahead.
 _AHEAD = datetime.timedelta(hours=1)
 _DAY = datetime.timedelta(days=1)
 
@@ -27,14 +27,14 @@ def policy_checks(
     decide_total: Callable[..., Check] | None = None,
     now: datetime.datetime | None = None,
 ) -> Iterator[Check]:
-    """One check for every rule that the policy has, of a file that could be read.
+    """One check for every rule of the policy, for a file that could be read.
 
     Args:
         policy: the rules.
-        found: what was verified, with its signature.
-        decide_total: called with the name of a check, eps and delta; whether a ledger keeps them, by the
-            checker.
-        now: an aware time; None for the clock.
+        found: the verification, with its signature.
+        decide_total: called with the name of a check, eps and delta; checks with the checker whether a ledger
+            meets them.
+        now: a timezone-aware time; None for the current time.
     """
     try:
         subject = _subject(found, policy)
@@ -52,7 +52,7 @@ def policy_checks(
         and policy.max_eps is not None
         and subject.eps <= policy.max_eps
     ):
-        # The total that was found here is no verdict.
+        # The total computed here is not a verdict of the checker.
         yield decide_total("policy max_eps", eps=policy.max_eps, delta=subject.delta)
         policy = dataclasses.replace(policy, max_eps=None)
     for rule in (_eps, _delta, _delta_of_size, _guarantee, _adjacency, _units):
@@ -68,7 +68,7 @@ def policy_checks(
 
 @dataclasses.dataclass(frozen=True)
 class _Subject:
-    """What the rules are about."""
+    """What the rules apply to."""
 
     eps: float
     delta: float
@@ -79,7 +79,7 @@ class _Subject:
 
 
 def _subject(found: Verification, policy: Policy) -> _Subject | None:
-    """A certificate's claim, or what a ledger comes to; None where nothing could be read."""
+    """The claim of a certificate or the total of a ledger; None if nothing could be read."""
     ledger, own = found.ledger, found.certificate
     if ledger is not None:
         inside = tuple(release.certificate for release in ledger.releases)
@@ -88,7 +88,7 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
             eps, delta = ledger.budget.eps, ledger.budget.delta
         else:
             delta = ledger.usual_delta if policy.max_delta is None else policy.max_delta
-            # Nothing is drawn: profiles that would take work only lower it.
+            # No sampling: profiles that would take work could only lower it.
             total = ledger.epsilon(delta, profiles=False)
             eps, sure = total.upper, total.guarantee
         units = {one.unit for one in inside} | {one.counts.unit for one in ledger.counts}
@@ -126,7 +126,7 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
     sizes, known = [], policy.dataset_size is not None
     for own in subject.certificates:
         size, problem = _implied_size(own)
-        # A size that is given stands in for one that cannot be told, not for one that cannot be.
+        # A given size replaces one that is unknown, not one that is impossible.
         if problem and (size is None or not (known or own.dataset_size is not None)):
             return _check(name, problem, ok=False)
         sizes += [float(one) for one in (size, own.dataset_size) if one is not None]
@@ -136,7 +136,7 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
         detail = "the number of examples is not known: the policy has to say dataset_size"
         return _check(name, detail, ok=False)
     size = max(sizes)
-    # As they were typed: the float of 1e-5 is a little more than that.
+    # Decimal, as typed: the float of 1e-5 is slightly larger.
     product = Decimal(repr(subject.delta)) * Decimal(repr(size))
     detail = (
         f"delta times {typed(size)} examples is {short(float(product))}, at most {typed(most)} is allowed"
@@ -145,9 +145,9 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
 
 
 def _implied_size(own: Certificate) -> tuple[float | None, str]:
-    """How many examples the expected batch size stands for, and what is wrong with that.
+    """The number of examples implied by the expected batch size, and what is wrong with it.
 
-    Without a number and without a problem nothing says how many there are.
+    If there is neither a number nor a problem, nothing implies the number of examples.
     """
     size, participation = own.expected_batch_size, own.participation
     scheme = scheme_of(participation)
@@ -198,7 +198,7 @@ def _generators(found: Verification) -> Check:
     name, run = "require_cryptographic_generator", found.run
     if run is None:
         return _check(name, "a rule about run records: what is verified states no random numbers", ok=True)
-    # Where nothing is random about who takes part when, batches hide nothing.
+    # If participation is not random, batches provide no privacy.
     used = {"noise": run.noise} | ({"batches": run.sampler} if run.certificate.participation.random else {})
     detail = ", ".join(f"{what} from {one.generator_words}" for what, one in used.items())
     return _check(name, detail, ok=all(one.cryptographic for one in used.values()))

@@ -1,4 +1,4 @@
-"""What a verification found: one line a check, and what follows from them."""
+"""The result of a verification: one line per check, and the conclusion."""
 
 import dataclasses
 import enum
@@ -16,12 +16,12 @@ _ABOUT_FILES = ("file", "sensitivity", "evidence", "signature")
 
 
 class Question(enum.Enum):
-    """What a check is about; the answers to two of these questions are never mixed."""
+    """The question that a check answers; answers to different questions are never combined."""
 
-    FILE = "file"  # Does the file hold together, and who signed it?
+    FILE = "file"  # Is the file consistent, and who signed it?
     CLAIM = "claim"  # Is the claim true? The checker decides.
     RUN = "run"  # Does the run follow the claim? Only the process that trained can vouch for it.
-    RULES = "rules"  # Is it what the caller allows?
+    RULES = "rules"  # Does the caller allow it?
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Check:
 
     Attributes:
         name: what was checked: "file", "sensitivity", "evidence" or "signature"; "claim", "achieved" (stated
-            bounds on eps) or "executed" (the eps of the steps executed); of ledgers "mode" or "total";
-            "run", "randomness", "examples" or "checkpoints"; "rigour", and of a policy its rule, such as
-            "policy max_eps".
-        ok: whether it held.
-        detail: what was found, in one line.
-        verdict: the checker's, where it decided; else None.
+            bounds on eps) or "executed" (the eps of the executed steps); for ledgers "mode" or "total";
+            "run", "randomness", "examples" or "checkpoints"; "rigour"; for a policy its rule, such as "policy
+            max_eps".
+        ok: whether it passed.
+        detail: the finding, in one line.
+        verdict: the checker's verdict if it decided, otherwise None.
 
     Example:
         >>> import dpmech as dm
@@ -52,7 +52,7 @@ class Check:
 
     @property
     def question(self) -> Question:
-        """Which question it is a part of the answer to."""
+        """The question that the check helps to answer."""
         if self.name in _ABOUT_RUNS:
             return Question.RUN
         if self.name in _ABOUT_FILES:
@@ -63,12 +63,12 @@ class Check:
 
     @property
     def undecided(self) -> bool:
-        """Whether it does not hold because the checker showed nothing, not because it found something."""
+        """Whether it failed because the checker showed nothing, not because an error was found."""
         return not self.ok and self.verdict is not None and self.verdict.kind is Kind.NOT_CHECKED
 
     @property
     def left_open(self) -> bool:
-        """Whether it holds as far as it has to, though the checker showed nothing."""
+        """Whether it passed although the checker showed nothing, because that is not required."""
         return self.ok and self.verdict is not None and self.verdict.kind is Kind.NOT_CHECKED
 
     def __str__(self) -> str:
@@ -87,19 +87,18 @@ class Check:
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """The result of `dm.verify`; it is true in a condition exactly if every check held.
+    """The result of `dm.verify`; true in a boolean context if and only if every check passed.
 
-    Two questions are answered, each by itself. *Is the claim true?* The independent checker proves it,
-    refutes it, or shows nothing. *Does the run follow the claim?* A run record states so; no file can prove
-    it.
+    Two questions are answered separately. *Is the claim true?* The independent checker proves it, refutes it,
+    or shows nothing. *Does the run follow the claim?* A run record states so; no file can prove it.
 
     Attributes:
         source: the file, or "certificate" for an object.
-        certificate: what was verified; None of a ledger, and where the file could not be read.
-        checks: in the order in which they were made.
-        run: the run record whose certificate it is; None where a certificate was verified.
-        ledger: what was verified, where it was a ledger.
-        signed: who issued the file, where a trusted key signed that; else None.
+        certificate: the verified certificate; None for a ledger, or if the file could not be read.
+        checks: the checks, in the order in which they were made.
+        run: the run record that contains the certificate; None if a certificate was verified.
+        ledger: the verified ledger, if it was one.
+        signed: the issuer's statement if a trusted key signed it, otherwise None.
 
     Example:
         >>> import dpmech as dm
@@ -118,19 +117,19 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether the claim is proved, and every other check held."""
+        """Whether the claim is proved and every other check passed."""
         return bool(self.checks) and all(check.ok for check in self.checks)
 
     @property
     def claim(self) -> Kind | None:
-        """The checker's verdict on the claim, of a ledger on all of its claims; None where there is none."""
+        """The checker's verdict on the claim, for a ledger on all of its claims; None if there is none."""
         decided = [check.verdict for check in self.checks if check.name in ("claim", "total")]
         found = {verdict.kind for verdict in decided if verdict is not None}
         return next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED, Kind.PROVED) if kind in found), None)
 
     @property
     def failure(self) -> float:
-        """Probability, over the checker's own draws, that something PROVED here is false: a union bound."""
+        """Probability, over the checker's random numbers, that something PROVED is false: a union bound."""
         return math.fsum(verdict.failure for verdict in self._verdicts(Kind.PROVED))
 
     @property
@@ -151,23 +150,23 @@ class Verification:
 
     @property
     def not_checked(self) -> tuple[str, ...]:
-        """One line for everything that it showed nothing about, and for every part of the file left out."""
+        """One line for everything neither proved nor refuted, and for every part of the file left out."""
         return (*self._said(Kind.NOT_CHECKED), *self.left_out)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Parts of the file that the checker's verdict says nothing about."""
+        """Parts of the file that the checker's verdict does not cover."""
         verdicts = [check.verdict for check in self.checks if check.verdict is not None]
         return tuple(dict.fromkeys(part for verdict in verdicts for part in verdict.unchecked))
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One line for every check that did not hold."""
+        """One line for every failed check."""
         return tuple(str(check) for check in self.checks if not check.ok)
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """What a run record states of its run, one line each; nothing proves them but the trainer's word."""
+        """Statements of a run record about its run, one line each; only the trainer vouches for them."""
         return tuple(str(check) for check in self.checks if check.question is Question.RUN)
 
     def __bool__(self) -> bool:
@@ -193,7 +192,7 @@ class Verification:
         if self.signed is not None:
             said.append(str(self.signed))
         elif any(check.name == "signature" for check in self.checks):
-            said.append("not signed")  # whoever named a key should not take silence for a signature
+            said.append("not signed")  # so that a caller who gave a key does not take silence for a signature
         return on_one_line(f"{self.source}: VERIFIED: {'; '.join(said)}")
 
     def to_dict(self) -> dict[str, Any]:

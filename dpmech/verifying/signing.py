@@ -1,7 +1,7 @@
-"""Signing: who issued a certificate, a run record or a ledger, said in an envelope next to the file.
+"""Signing: the issuer of a certificate, a run record or a ledger, stated in an envelope next to the file.
 
-The file stays what every reader knows. It is not wrapped: its first line is still the guarantee, older
-readers and differences of versions still work, and whoever does not ask for signatures sees none.
+The signed file is unchanged, not wrapped: its first line is still the guarantee, and older readers, and diffs
+between versions, still work.
 """
 
 import datetime
@@ -38,26 +38,26 @@ def sign(
     issued_on: datetime.datetime | None = None,
     replace: bool = False,
 ) -> Path:
-    """Sign a certificate, a run record or a ledger file: say that it is from you.
+    """Sign a certificate, a run record or a ledger file as its issuer.
 
     The signature is Ed25519 over an in-toto statement with the SHA-256 of the file, the issuer and the time,
-    in a DSSE envelope. It is written beside the file, as FILE.dsse. That the file holds together is checked;
-    whether its claim is true is what `dm.verify` finds out.
+    in a DSSE envelope, written next to the file as FILE.dsse. The file is checked for consistency;
+    `dm.verify` checks whether its claim is true.
 
     Args:
-        path: of the file, as `save` wrote it.
+        path: path of the file, as `save` wrote it.
         key: a private key, or the path of one.
-        issuer: who says so; one line. It is worth as much as the readers' trust in the key.
-        issued_on: an aware time; None for now.
-        replace: whether a signature that stands there already gives way.
+        issuer: name of the signer, in one line. It is as trustworthy as the key.
+        issued_on: a timezone-aware time; None for the current time.
+        replace: whether to replace an existing signature.
 
     Returns:
         The path of the envelope.
 
     Raises:
-        InvalidParameterError: on a bad argument, a file that cannot be read, or a signature that is there.
-        CertificateError: if the file does not hold together.
-        MissingDependencyError: without the extra `sign`.
+        InvalidParameterError: if an argument is invalid, the file cannot be read, or a signature exists.
+        CertificateError: if the file is inconsistent.
+        MissingDependencyError: if the extra `sign` is not installed.
 
     Example:
         >>> import dpmech as dm
@@ -96,7 +96,7 @@ def sign(
 
 
 def _document(text: str) -> tuple[str, dict[str, str]]:
-    """The kind of a checksummed text that holds together, and its entries."""
+    """The kind of a consistent checksummed text, and its entries."""
     if is_ledger(text):
         Ledger.from_json(text)
         return "ledger", json.loads(text)
