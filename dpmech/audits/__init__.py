@@ -1,4 +1,4 @@
-"""Auditing: published claims beside certified numbers, and lower bounds on eps from runs."""
+"""Auditing: published claims compared with certified numbers, and lower bounds on eps from runs."""
 
 from dpmech.audits.many_runs import empirical_epsilon
 from dpmech.audits.one_run import CurveAudit, audit_profile, canary_scores, one_run_epsilon

@@ -1,9 +1,9 @@
-r"""An empirical lower bound on eps, from the best test between two neighbouring worlds.
+r"""An empirical lower bound on eps, from the best test between two neighbouring datasets.
 
-One example's gradients are at the clip norm, all in one direction, or absent. The likelihood ratio of what
-the mechanism releases in the two worlds is the best test between them (Neyman and Pearson), and any event E
-gives eps >= log((P(E) - delta) / Q(E)). Half of the samples choose the event, the other half bound its
-probabilities (Clopper and Pearson 1934), so that the bound holds at its level whatever was chosen.
+The gradients of one example are at the clip norm, all in one direction, or absent. The likelihood ratio of
+the release under the two datasets is the best test between them (Neyman and Pearson), and any event E gives
+eps >= log((P(E) - delta) / Q(E)). Half of the samples choose the event, the other half bound its
+probabilities (Clopper and Pearson 1934), so the bound holds at its level for any choice.
 """
 
 import math
@@ -29,7 +29,7 @@ from dpmech.mechanism import (
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level
 from dpmech.schemes import scheme_of
 
-# Gradients of m runs, one coordinate, shape (m, n), and a generator -> what the runs release, shape (m, n).
+# Gradients of m runs in one coordinate, shape (m, n), and a generator -> their releases, shape (m, n).
 Runs: TypeAlias = Callable[[FloatArray, np.random.Generator], FloatArray]
 
 _BLOCK = 4_000_000
@@ -50,29 +50,29 @@ def empirical_epsilon(
 ) -> Bounds:
     """A lower bound on eps at `delta`, from runs of the mechanism itself.
 
-    Where it exceeds a certified eps, the mechanism has less noise than was certified.
+    If it exceeds a certified eps, the mechanism has less noise than was certified.
 
     Args:
-        strategy: C; or a Mechanism, which says participation and adjacency as well.
-        sigma: the noise scale that the mechanism is said to have, at clip norm 1, > 0. The test is the best
-            one for it; the bound holds whatever noise there is.
-        delta: in (0, 1). Small values need many samples: about 10 / delta for a bound near the truth.
-        participation: who takes part when; None is EveryStep. An unsampled example takes part in the worst
-            evenly spaced steps.
-        adjacency: REPLACE_ONE sets opposite gradients against each other (not under sampling).
+        strategy: C; or a Mechanism, which includes participation and adjacency.
+        sigma: the stated noise scale of the mechanism at clip norm 1, > 0. The test is the best one for it;
+            the bound holds for any actual noise.
+        delta: in (0, 1). Small values need many samples: about 10 / delta for a tight bound.
+        participation: which examples take part when; None is EveryStep. An unsampled example takes part in
+            the worst evenly spaced steps.
+        adjacency: REPLACE_ONE compares opposite gradients (not under sampling).
         mechanism: called with the gradients of m runs in one coordinate, shape (m, n), in units of the clip
-            norm, and a generator; returns what these runs release, gradients plus noise, shape (m, n). None
-            is the mechanism as dpmech defines it, at `sigma`.
-        samples: runs in each of the two worlds, >= 1000.
-        confidence: level of the bound, in (0, 1).
-        rng: None takes entropy from the operating system.
+            norm, and a generator; returns the releases of these runs, gradients plus noise, shape (m, n).
+            None is the mechanism as dpmech defines it, at `sigma`.
+        samples: runs with each of the two datasets, >= 1000.
+        confidence: confidence level of the bound, in (0, 1).
+        rng: None uses entropy from the operating system.
 
     Returns:
         Bounds whose lower end is at most the true eps with probability `confidence`, and whose upper end is
-        infinite: a test proves no privacy.
+        infinite: a test cannot prove privacy.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a mechanism that returns another shape or NaN.
+        InvalidParameterError: if an argument is invalid, or the mechanism returns another shape or NaN.
         UnsupportedCombinationError: for REPLACE_ONE under sampling.
 
     Examples:
@@ -130,7 +130,7 @@ def _scores(
     *,
     present: bool,
 ) -> FloatArray:
-    """Log-likelihood ratios of that many runs."""
+    """Log-likelihood ratios of `samples` runs."""
     scores = np.empty(samples)
     block = max(1, _BLOCK // algebra.n)
     for start in range(0, samples, block):
@@ -163,7 +163,7 @@ def _best_cut(
 def _bounds(
     hits: npt.NDArray[np.intp], false_hits: npt.NDArray[np.intp], runs: int, delta: float, confidence: float
 ) -> FloatArray:
-    """Lower bounds on eps from the hits of events in both worlds; -inf where delta explains them all."""
+    """Lower bounds on eps from the hits of events under both datasets; -inf where delta explains them all."""
     error = 0.5 * (1.0 - confidence)
     likely = np.where(hits > 0, scipy.special.betaincinv(np.maximum(hits, 1), runs - hits + 1, error), 0.0)
     unlikely = np.where(

@@ -1,21 +1,21 @@
-r"""Audits by one run whose data hold canaries: a lower bound on eps, and a test of a whole curve.
+r"""Audits with one run on data that contain canaries: a lower bound on eps, and a test of a full curve.
 
-**A lower bound on eps.** Fair coins put each canary in or leave it out. A guess is made for r of m
-canaries, from what the run released; v of them are right. If the mechanism is (eps, delta)-DP and q = e^eps
-/ (1 + e^eps), no guesser is right that often but with probability
+**A lower bound on eps.** A fair coin decides for each canary whether it is included. From the release of the
+run, r of m canaries are guessed; v guesses are right. If the mechanism is (eps, delta)-DP and q = e^eps / (1
++ e^eps), the probability that any guesser has at least v right guesses is at most
 
     p(v) = F + m delta F (1 - F) / (v b),    F = P(Bin(r, q) >= v),    b = P(Bin(r, q) = v),
 
-for v > r q. It is the best bound there is: some (eps, delta)-DP mechanism attains it.
+for v > r q. The bound is optimal: some (eps, delta)-DP mechanism attains it.
 
-**A test of a whole certified curve.** Let m coins be fair and independent. A guesser names r canaries and a
-coin for each; W guesses are right, and p_w = P(W = w). Whatever the mechanism, if its curves are at most h+
-("with" against "without") and h-, for every a >= 0 and every set J of numbers
+**A test of a full certified curve.** Let m coins be fair and independent. A guesser selects r canaries and a
+coin outcome for each; W guesses are right, and p_w = P(W = w). For any mechanism whose curves are at most h+
+("with" against "without") and h-, for every a >= 0 and every set J of integers
 
     sum over w in J of  w p_w - a (r - w + 1) p_(w - 1)  <=  H(a),
 
-with H = m / 2 times h+ where guesses are "in", h- where they are "out", and their sum where both occur. From
-any tangents a_1, ..., a_v a bound on P(W >= v) follows, by weights on these inequalities that a recursion
+with H = m / 2 times h+ if all guesses are "in", h- if all are "out", and their sum if both occur. From any
+tangents a_1, ..., a_v a bound on P(W >= v) follows, with weights on these inequalities that a recursion
 gives. The proof is on the page "Canaries" of the documentation.
 
 References:
@@ -38,10 +38,10 @@ from dpmech.numerics import UNIT, Bounds, FloatArray, Guarantee, Kind, Provenanc
 from dpmech.schemes import scheme_of
 
 _DEFAULT_SHARES = (32, 16, 8)
-# Coins as lopsided as this were not fair; what is refused, and no guarantee rests on it.
+# Results of fair coins below this probability are refused; no guarantee depends on this number.
 _UNFAIR = 1e-12
-# The relative error of scipy's incomplete beta function where it stands in a p-value that is at most 1 / 2:
-# 100 times what a test sees against 50 digits, for up to a million guesses.
+# Relative error of scipy's incomplete beta function in a p-value that is at most 1 / 2: 100 times the error
+# that a test measures against 50 digits, for up to a million guesses.
 _BETA_ROUNDING = 1e-10
 _HALVINGS = 60
 
@@ -58,33 +58,33 @@ def one_run_epsilon(
 ) -> Bounds:
     r"""A lower bound on eps at `delta`, from one run over data with canaries.
 
-    The canaries with the highest scores are guessed to be in the data, those with the lowest to be out, and
-    nothing is said about the others. Equal scores are ranked in the order that makes the fewest guesses
-    right; add independent random numbers to coarse scores if that costs too much. Where the bound exceeds a
-    certified eps, the run had less noise than was certified.
+    The canaries with the highest scores are guessed to be in the data, those with the lowest to be out; the
+    others are not guessed. Equal scores are ranked in the order with the fewest right guesses; add
+    independent random numbers to coarse scores if that costs too much. If the bound exceeds a certified eps,
+    the run had less noise than was certified.
 
     **Guarantee:** lower confidence bound, for any mechanism and any scores, if the coins were fair,
-    independent and unknown to the run, and the scores are a function of what the run released. It is about
-    adding or removing a canary. Of several ways to guess each gets an equal part of the error.
+    independent and unknown to the run, and the scores are a function of the run's release. It is about adding
+    or removing a canary. With several ways to guess, each gets an equal part of the error.
 
     Args:
-        scores: one a canary, shape (m,), high for "included"; log-likelihood ratios are best
+        scores: one per canary, shape (m,), high for "included"; log-likelihood ratios are best
             (`canary_scores`).
         included: whether the coin put the canary into the data, bool, shape (m,).
-        delta: in (0, 1), far below 1 / m: the bound is weak where m delta is not small, and no confidence
-            above 1 - delta is possible.
+        delta: in (0, 1), far below 1 / m: the bound is weak if m delta is not small, and no confidence above
+            1 - delta is possible.
         guesses: one or more pairs (i, o), chosen before the coins are looked at: the i highest scores are
             guessed in, the o lowest out, i + o in [1, m]. None tries m/32, m/16 and m/8 highest, alone (best
             for sampled batches) and with as many lowest.
-        confidence: level of the bound, in (0, 1).
+        confidence: confidence level of the bound, in (0, 1).
 
     Returns:
-        Bounds whose lower end is at most the true eps with probability `confidence` (0 where nothing was
-        found), and whose upper end is infinite: an audit proves no privacy.
+        Bounds whose lower end is at most the true eps with probability `confidence` (0 if nothing was found),
+        and whose upper end is infinite: an audit cannot prove privacy.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if that many canaries included have probability below
-            1e-12 under fair coins.
+        InvalidParameterError: if an argument is invalid, or if that many included canaries have probability
+            below 1e-12 under fair coins.
 
     References:
         Steinke, Nasr, Jagielski 2023, arXiv 2305.08846, Theorem 5.2, with a sharper term in delta
@@ -121,7 +121,7 @@ def guessed(
     """The number of canaries, and for every way to guess (right guesses, guesses "in", guesses "out").
 
     Raises:
-        InvalidParameterError: as for `one_run_epsilon`.
+        InvalidParameterError: as in `one_run_epsilon`.
     """
     values = check_vector("scores", scores)
     m = values.size
@@ -141,10 +141,10 @@ def guessed(
 def _right_at_the_top(keys: FloatArray, hits: BoolArray, count: int) -> int:
     """The fewest hits among the `count` smallest keys, over all orders of equal keys.
 
-    The order in which scores were handed over may depend on the coins, so a tie must not be broken by it. In
-    any order that does not look at the coins there are at least as many hits, and the p-value decreases in
-    them. Both ends of one ranking can be at their least together, also inside a single tie: where the upper
-    end has used up all misses of a tie, the rest of it are hits, which are misses for the lower end.
+    The order in which scores are passed may depend on the coins, so it must not break ties. In any order
+    independent of the coins there are at least as many hits, and the p-value decreases in them. Both ends of
+    one ranking can attain their minimum together, even inside a single tie: where the upper end has used up
+    all misses of a tie, the remaining entries are hits, which are misses for the lower end.
 
     Args:
         keys: ascending, shape (m,).
@@ -170,33 +170,33 @@ def canary_scores(
     *,
     strengths: npt.ArrayLike | None = None,
 ) -> FloatArray:
-    r"""Log-likelihood ratio of "included" against "left out", of every canary: the best score there is.
+    r"""Log-likelihood ratios of "included" against "left out", one per canary: the best possible scores.
 
-    With x what was released along a canary's direction and g its gradients over the steps, x = g + sigma
-    C^-1 z if it was included; the ratio is that of the densities of C x. Under sampling g is secret, and the
-    ratio is averaged over it as the sampler draws it.
+    With x the release along a canary's direction and g its gradients over the steps, x = g + sigma C^-1 z if
+    it was included; the ratio is that of the densities of C x. Under sampling g is secret, and the ratio is
+    averaged over the distribution of the sampler.
 
-    **Guarantee:** exact for Gaussian noise of that sigma. Other noise, or a wrong direction, makes
-    worse scores and never an invalid bound.
+    **Guarantee:** exact for Gaussian noise of that sigma. Other noise, or a wrong direction, gives weaker
+    scores but never an invalid bound.
 
     Args:
-        observations: what the run released along each canary's direction, in units of the clip norm: sums of
-            clipped gradients (released means times the expected batch size, over the clip norm). Shape
-            (m, t), for the first t <= n steps.
-        strategy: C; or a Mechanism, which says the participation as well, where chance decides it.
-        sigma: the noise scale that the run is said to have, at clip norm 1, > 0.
-        participation: Poisson, CyclicPoisson or BallsInBins (with `fresh` as well); or, where nothing is
-            drawn, which steps each canary joins if it is included, bool, shape (m, t).
-        strengths: what part of the clip norm a canary's gradient has along its direction in each step, shape
-            (t,), >= 0; None for 1.
+        observations: the release of the run along each canary's direction, in units of the clip norm: sums of
+            clipped gradients (released means times the expected batch size, over the clip norm). Shape (m,
+            t), for the first t <= n steps.
+        strategy: C; or a Mechanism, which includes the participation if that is random.
+        sigma: the stated noise scale of the run at clip norm 1, > 0.
+        participation: Poisson, CyclicPoisson or BallsInBins (also with `fresh`); without sampling, which
+            steps each canary joins if it is included, bool, shape (m, t).
+        strengths: norm of a canary's gradient along its direction in each step, as a fraction of the clip
+            norm, shape (t,), >= 0; None for 1.
 
     Returns:
         Shape (m,).
 
     Raises:
-        InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: for Poisson with C not diagonal, or CyclicPoisson with more bands than
-            its cycle, or a new allocation every epoch with C not diagonal: no theorem covers these.
+        InvalidParameterError: if an argument is invalid.
+        UnsupportedCombinationError: for Poisson with C not diagonal, CyclicPoisson with more bands than its
+            cycle, or a new allocation every epoch with C not diagonal: no theorem covers these.
 
     Examples:
         >>> import numpy as np, dpmech as dm
@@ -232,7 +232,7 @@ def canary_scores(
 
 
 def _largest_eps(right: int, guesses: int, canaries: int, delta: float, error: float) -> float:
-    """The largest eps that this many right guesses refute at that error; 0 if they refute none.
+    """The largest eps that `right` right guesses refute at that error; 0 if they refute none.
 
     The p-value increases with eps and decreases with `right`, so the result is a valid lower bound.
     """
@@ -252,9 +252,9 @@ def _largest_eps(right: int, guesses: int, canaries: int, delta: float, error: f
 
 
 def _p_value(right: int, guesses: int, canaries: int, eps: float, delta: float) -> float:
-    """The largest probability that any (eps, delta)-DP mechanism gives to so many right guesses, rounded up.
+    """The largest probability of `right` right guesses under any (eps, delta)-DP mechanism, rounded up.
 
-    Below the binomial's mean it is 1: nothing is refuted there at any level of interest.
+    Below the mean of the binomial it is 1: nothing is refuted there at any level of interest.
     """
     q = float(scipy.special.expit(eps))
     if right <= guesses * q:
@@ -264,8 +264,8 @@ def _p_value(right: int, guesses: int, canaries: int, eps: float, delta: float) 
     residual = 1.0 + float(np.sum(np.cumprod((guesses - above) / (above + 1.0) * math.exp(eps))))
     tail = float(scipy.special.betainc(right, guesses - right + 1, q))
     value = tail + canaries * delta * residual * (1.0 - tail) / right
-    # q is off by 8 u of itself, and the tail, a power of q of at most v, by v times that. A term of the
-    # residual has at most r - v factors, each off by 16 u (exp and four operations), and their sum has as
+    # q has a relative error of 8 u, and the tail, a power of q of at most v, v times that. A term of the
+    # residual has at most r - v factors, each with error 16 u (exp and four operations), and their sum has as
     # many additions.
     rounding = UNIT * (8.0 * right + 20.0 * (guesses - right) + 32.0) + _BETA_ROUNDING
     return min(1.0, value * (1.0 + 1.01 * rounding))
@@ -326,30 +326,30 @@ def _check_joins(value: object, shape: tuple[int, ...]) -> BoolArray:
     return joins
 
 
-# Where the curve is asked: e^eps from little to where delta no longer matters, as many times.
+# Grid for the curve: e^eps from small to where delta is negligible, and the number of nodes.
 _LEAST_EPS, _MOST_EPS, _NEGLIGIBLE, _NODES = -3.0, 60.0, 1e-9, 64
 _LARGE, _SCALE = 1e200, 2.0**-600
 _CURVE_HALVINGS, _ROUNDS = 40, 2
 # Probabilities for which tangents are tried.
 _NEAR = (0.3, 0.1, 0.03, 1e-3, 1e-5, 1e-9)
-# Sums of positive terms and interpolation are off by far less, relative.
+# The relative errors of sums of positive terms and of interpolation are far smaller.
 _SLACK, _ROUNDING = 1e-9, 1e-10
-# Far more than a probability: where it is reached any tangent will do.
+# Far above any probability: once it is reached, any tangent works.
 _MOST_MASS = 1e6
 
 
 @dataclasses.dataclass(frozen=True)
 class CurveAudit:
-    """What one run says of a claimed curve.
+    """The result of testing a claimed curve with one run.
 
     Attributes:
-        p_value: if the mechanism had this curve, guesses as right as these would have had at most this
-            probability; of several ways to guess the best, with a union bound.
-        confidence: that was asked for.
-        right: how many guesses were right, in the way that decided.
-        high: how many canaries were guessed in.
-        low: how many were guessed out.
-        ways: how many ways to guess were tried.
+        p_value: upper bound on the probability of at least as many right guesses, if the mechanism has this
+            curve; with several ways to guess that of the best, with a union bound.
+        confidence: the requested confidence level.
+        right: number of right guesses, in the deciding way to guess.
+        high: number of canaries guessed in.
+        low: number of canaries guessed out.
+        ways: number of ways to guess that were tried.
 
     Example:
         >>> import numpy as np, dpmech as dm
@@ -390,28 +390,28 @@ def audit_profile(
     guesses: Sequence[tuple[int, int]] | None = None,
     confidence: float = 0.95,
 ) -> CurveAudit:
-    r"""Test a whole claimed curve with one run over data with canaries.
+    r"""Test a full claimed curve with one run over data with canaries.
 
-    It asks whether guesses are right more often than the curve allows, at all eps at once; `one_run_epsilon`
+    It tests whether guesses are right more often than the curve allows, at all eps at once; `one_run_epsilon`
     compares with one (eps, delta). A mechanism that has the curve is refuted with probability at most 1 -
     `confidence`.
 
-    **Guarantee:** as for `one_run_epsilon`, and under the same conditions. The adjacency of the profile may
-    be any: leaving a canary out, with a gap in its place, is a case of each.
+    **Guarantee:** as in `one_run_epsilon`, under the same conditions. Any adjacency of the profile is
+    allowed: leaving a canary out, with a gap in its place, is a case of each.
 
     Args:
-        scores: as for `one_run_epsilon`.
-        included: as for `one_run_epsilon`.
-        profile: what was certified, `cal.profile()`.
-        guesses: as for `one_run_epsilon`.
-        confidence: in (0, 1).
+        scores: as in `one_run_epsilon`.
+        included: as in `one_run_epsilon`.
+        profile: the certified profile, `cal.profile()`.
+        guesses: as in `one_run_epsilon`.
+        confidence: confidence level, in (0, 1).
 
     Returns:
         A CurveAudit: whether the curve is refuted, and the p-value.
 
     Raises:
-        InvalidParameterError: on a bad argument.
-        NumericalError: as for `PrivacyProfile.hockey_stick`.
+        InvalidParameterError: if an argument is invalid.
+        NumericalError: as in `PrivacyProfile.hockey_stick`.
 
     Examples:
         >>> import numpy as np, dpmech as dm
@@ -442,9 +442,9 @@ class Tangents:
     """Upper bounds on both directions of a curve at several a.
 
     Args:
-        a: > 0, shape (k,).
-        remove: on H_a of "with" against "without", shape (k,).
-        add: on H_a of "without" against "with", shape (k,).
+        a: values > 0, shape (k,).
+        remove: bounds on H_a of "with" against "without", shape (k,).
+        add: bounds on H_a of "without" against "with", shape (k,).
     """
 
     a: FloatArray
@@ -453,12 +453,12 @@ class Tangents:
 
     @classmethod
     def of(cls, profile: PrivacyProfile) -> "Tangents":
-        """From eps -3 to where delta no longer matters."""
+        """Tangents from eps = -3 to where delta is negligible."""
         last = 1.0
         while last < _MOST_EPS and profile.delta(last).upper > _NEGLIGIBLE:
             last *= 1.5
         eps = np.linspace(_LEAST_EPS, min(last, _MOST_EPS), _NODES)
-        # e^eps is off by 8 u, which moves H by that times e^eps at most.
+        # e^eps has a relative error of 8 u, which moves H by at most that times e^eps.
         a = np.exp(eps)
         remove, add = (
             np.array([profile.hockey_stick(float(one), add=side).upper for one in eps]) + 16.0 * UNIT * a
@@ -473,7 +473,7 @@ class Tangents:
 
 
 def p_value(right: int, guesses: int, a: FloatArray, allowed: FloatArray, error: float = 0.05) -> float:
-    """An upper bound on P(W >= right), near the least that these inequalities give where that is `error`."""
+    """An upper bound on P(W >= right), close to the best from these inequalities where that is `error`."""
     best = min(tail_bound(right, guesses, a, allowed, near) for near in (error, *_NEAR))
     for _ in range(_ROUNDS):
         best = min(best, tail_bound(right, guesses, a, allowed, best))
@@ -481,7 +481,7 @@ def p_value(right: int, guesses: int, a: FloatArray, allowed: FloatArray, error:
 
 
 def tail_bound(right: int, guesses: int, a: FloatArray, allowed: FloatArray, near: float) -> float:
-    """An upper bound on P(W >= right), by tangents that are good if it is about `near`.
+    """An upper bound on P(W >= right), from tangents that are good if it is about `near`.
 
     Args:
         right: v in [0, r].
@@ -498,10 +498,10 @@ def tail_bound(right: int, guesses: int, a: FloatArray, allowed: FloatArray, nea
 def chained_bound(
     right: int, guesses: int, places: Sequence[int], a: FloatArray, allowed: FloatArray
 ) -> float:
-    """An upper bound on P(W >= v), v = right >= 1, by one tangent for each w in [1, v]; any will do.
+    """An upper bound on P(W >= v), v = right >= 1, from any choice of one tangent for each w in [1, v].
 
-    Weights y_1 < ... < y_v make the sum of the inequalities at least 0 below v; where they are y_w from v on,
-    never above y_v, it is at least g.
+    Weights y_1 < ... < y_v make the sum of the inequalities at least 0 below v; with weights y_w, at most
+    y_v, from v on it is at least g.
     """
     # y, G(y) = the integral of a, 1, and the integral of H; all scaled alike.
     y, area = np.zeros(right + 1), np.zeros(right + 1)
@@ -534,14 +534,14 @@ def chained_bound(
 
 
 def _places(right: int, guesses: int, a: FloatArray, allowed: FloatArray, near: float) -> list[int]:
-    """The tangents that hold where W is `right` with probability `near`, and below as seldom as allowed."""
+    """The tangents that hold if P(W = right) is `near` and smaller values are as rare as allowed."""
     weight, spread = right * near, (guesses - right) * near
     places = []
     for u in range(right, 0, -1):
         needed = (weight - allowed) / a
         place = int(np.argmax(needed))
         places.append(place)
-        # (r - u + 1) p_(u - 1), at least.
+        # A lower bound on (r - u + 1) p_(u - 1).
         more = min(max(0.0, float(needed[place]) - spread) / (guesses - u + 1.0), _MOST_MASS)
         weight += (u - 1.0) * more
         spread += (guesses - u + 1.0) * more

@@ -1,4 +1,4 @@
-"""Audit of privacy claims, published or internal: what was claimed beside what dpmech certifies."""
+"""Audit of privacy claims, published or internal: the claims compared with what dpmech certifies."""
 
 import dataclasses
 import math
@@ -15,31 +15,31 @@ from dpmech.ledgers import JointRelease
 from dpmech.mechanism import Adjacency, Identity, Participation, Strategy
 from dpmech.numerics import Bounds
 
-# A recorded certified value may differ by this much from what is found, or by one unit of its last digit.
+# Relative tolerance of a recorded certified value; one unit of its last digit is allowed too.
 _RECORD_RTOL = 5e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class PublishedClaim:
-    """A privacy statement somebody made.
+    """A privacy claim to audit.
 
     Args:
-        name: what to call it.
+        name: name of the claim.
         strategy: C; Identity for independent noise.
-        participation: who takes part when, as the claim has it; or `Shuffled` batches, as the run was
-            trained.
+        participation: which examples take part when, according to the claim; or `Shuffled` batches, if the
+            run was trained with them.
         sigma: noise of every block of the batch over its own clip norm, sensitivity of C included.
         delta: in (0, 1).
-        claimed_eps: what was claimed, > 0.
-        rounding: half a unit of the last digit printed; a claim holds up to that.
-        blocks: how many releases of this sigma read each batch.
-        adjacency: between which datasets.
-        note: what explains the difference.
+        claimed_eps: the claimed eps, > 0.
+        rounding: half a unit of the last printed digit; a claim holds up to that.
+        blocks: number of releases of this sigma that read each batch.
+        adjacency: the neighbouring relation.
+        note: explanation of the difference.
         recorded_eps: an independently certified eps to compare with, or None.
     """
 
     name: str
-    # Three entries, not a Mechanism: people claim what no theorem covers, and are told so by the audit.
+    # Three entries, not a Mechanism: a claim may have no theorem, and then the audit must report that.
     strategy: Strategy
     participation: Participation | Shuffled
     sigma: float
@@ -63,18 +63,18 @@ class PublishedClaim:
 
     @property
     def joint_sigma(self) -> float:
-        """Sigma of all blocks of a batch together: sigma / sqrt(blocks)."""
+        """Joint sigma of all blocks of a batch: sigma / sqrt(blocks)."""
         return JointRelease((self.sigma,) * self.blocks).sigma
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What the audit of one claim found.
+    """The result of auditing one claim.
 
     Attributes:
-        claim: what was audited.
-        certified: bounds on eps, or None where no number could be certified.
-        reason: why there is none; empty otherwise.
+        claim: the audited claim.
+        certified: bounds on eps, or None if no number could be certified.
+        reason: why there are none; otherwise empty.
     """
 
     claim: PublishedClaim
@@ -83,11 +83,11 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """One of four words.
+        """The verdict in one word.
 
         "holds": the certified upper bound is at most the claim, rounding of the claim included.
-        "under-stated": the certified lower bound is above it. "undecided": it lies between the two.
-        "refused": no theorem, or no number.
+        "under-stated": the certified lower bound is above the claim. "undecided": the claim lies between the
+        two. "refused": no theorem, or no number.
         """
         if self.certified is None:
             return "refused"
@@ -98,12 +98,12 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """Certified upper bound over claim, not tight for `Shuffled` batches; NaN where there is none."""
+        """Certified upper bound over claim, not tight for `Shuffled` batches; NaN if there is no bound."""
         return math.nan if self.certified is None else self.certified.upper / self.claim.claimed_eps
 
     @property
     def on_record(self) -> bool:
-        """Whether the recorded eps, if there is one, is what was found, within 0.5 % or its rounding."""
+        """Whether the recorded eps, if there is one, agrees with the result within 0.5 % or its rounding."""
         recorded = self.claim.recorded_eps
         if recorded is None:
             return True
@@ -114,7 +114,7 @@ class Finding:
 
     @property
     def passed(self) -> bool:
-        """Whether the claim holds and nothing contradicts the record."""
+        """Whether the claim holds and the record agrees."""
         return self.verdict == "holds" and self.on_record
 
 
@@ -128,10 +128,10 @@ def audit(
     """Certify what can be certified of each claim; blocks of one batch are joined before sampling.
 
     Args:
-        claims: what to audit.
-        method: as for `epsilon`; None falls back on Prv() and Rdp() where the default finds no number. For
-            `Shuffled` batches there is one alone, `shuffled_epsilon`.
-        rng: as for `epsilon`.
+        claims: the claims to audit.
+        method: as in `epsilon`; None falls back on Prv() and Rdp() if the default finds no number. `Shuffled`
+            batches always use `shuffled_epsilon`.
+        rng: as in `epsilon`.
         progress: called with each claim before it is audited.
 
     Returns:
@@ -156,7 +156,7 @@ def audit(
 def _certified(
     claim: PublishedClaim, method: Method | None, rng: np.random.Generator | int | None
 ) -> Bounds | str:
-    """Bounds by the method asked for; by default, by the first that yields any. Or why there are none."""
+    """Bounds by the given method, or else by the first one that gives any; or why there are none."""
     if isinstance(claim.participation, Shuffled):
         return _of_shuffled(claim, claim.participation)
     reasons = []

@@ -1,33 +1,33 @@
-r"""What is left of privacy where batches are made by shuffling: bounds on eps, the lower by an event.
+r"""Bounds on eps for batches made by shuffling; the lower one comes from the probability of an event.
 
-Batches of a fixed size are cut from a random order of the examples, anew in every epoch or once. No theorem
-of dpmech amplifies that; what is proved here is how large eps is *at least*. Let the gradient of every
-other example be -1 and that of the one in question +1, in one direction, whatever the model. A noisy sum,
-less its public mean, then has mean 2 if the example is in the batch, 1 if a gap is in its place (0 if an
-example of gradient -1 is), and 0 otherwise. The largest sum of every epoch distinguishes the two datasets.
-The page "Shuffled batches" of the documentation has the proof.
+Batches of a fixed size are cut from a random order of the examples, drawn anew every epoch or once. No
+theorem of dpmech amplifies that; proved here is how large eps is *at least*. Let the gradient of every other
+example be -1 and that of the target +1, in one direction, for any model. A noisy sum, minus its public mean,
+then has mean 2 if the target is in the batch, 1 if a gap is in its place (0 if an example of gradient -1 is),
+and 0 otherwise. The largest sum of every epoch distinguishes the two datasets. The page "Shuffled batches" of
+the documentation has the proof.
 
 **The event.** In an epoch of b noisy sums with noise sigma, M is the largest of
 
     "with":    one of the sums, at random, has mean `present`; the others have mean 0,
     "without": one of them has mean `absent` < `present`; the others have mean 0,
 
-and with probability w nothing is raised in either. With tails Q(x) = P(N(0, 1) > x), for a threshold c,
+and with probability w neither is raised. With tails Q(x) = P(N(0, 1) > x), for a threshold c,
 
     P(M > c) = beta + (1 - beta) (1 - (1 - Q(c / sigma))^(b - 1)),
     beta = (1 - w) Q((c - mean) / sigma) + w Q(c / sigma).
 
-Every epoch gets a score that does not fall in M, an integer, and the scores of k independent epochs are added
-up to S. For every m
+Every epoch gets an integer score that is nondecreasing in M, and the scores of k independent epochs add up to
+S. For every m
 
     e^eps P_without(S >= m) + delta >= P_with(S >= m)
 
-holds of an (eps, delta)-private mechanism, so that eps >= ln((P_with(S >= m) - delta) / P_without(S >= m)).
+holds for an (eps, delta)-private mechanism, so eps >= ln((P_with(S >= m) - delta) / P_without(S >= m)).
 
 **Guarantee:** lower bound, rounding included. Tails under "with" are rounded down and tails under "without"
-up before masses are made of them: sums of scores that do not fall in M are monotone in every tail.
+up before masses are formed: sums of scores nondecreasing in M are monotone in every tail.
 
-The upper bound takes the order as known: then it is the Gaussian mechanism with one participation an epoch.
+The upper bound treats the order as public: this is the Gaussian mechanism with one participation per epoch.
 
 References:
     Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha and Zhang 2024, arXiv:2403.17673 (one epoch, one threshold).
@@ -49,12 +49,12 @@ from dpmech.mechanism import Adjacency, EveryStep, Identity
 from dpmech.numerics import BOUND, UNIT, Bounds, FloatArray, Provenance, quotient_up, root_down, root_up
 
 _THRESHOLDS = 2048
-# Thresholds reach this many sigma beyond the raised mean; beyond, there is less than 2e-33.
+# Thresholds reach this many sigma beyond the raised mean; the mass beyond is below 2e-33.
 _REACH = 12.0
-# Relative. Tails of scipy are off by less than 1e-13, and their arguments by 2 u, which moves a tail at x by
-# about 2 u x^2 < 1e-12 where it is not 0 (x < 39); the operations after that by a few u.
+# Relative. Tails of scipy have errors below 1e-13, and their arguments of 2 u, which moves a tail at x by
+# about 2 u x^2 < 1e-12 where it is not 0 (x < 39); the operations after that add a few u.
 _SLACK = 1e-11
-# Absolute: far more than what underflows in any tail or product here, and far less than a delta.
+# Absolute: far more than any underflow in a tail or product here, and far less than a delta.
 _UNDERFLOW = 1e-290
 # Scores of an epoch, and of all epochs together: more cost time and change the fourth digit.
 _SCORES, _ALL_SCORES, _LEAST_SCORES = 256, 1 << 15, 4
@@ -63,11 +63,11 @@ _MOST_SIGMA = 1e15
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """One epoch in the two worlds.
+    """One epoch under the two datasets.
 
     Args:
-        batches: b >= 1, noisy sums.
-        sigma: of their noise, > 0.
+        batches: number of noisy sums, b >= 1.
+        sigma: noise of the sums, > 0.
         present: mean of the raised sum with the example, > absent.
         absent: mean of that sum without it, >= 0.
         left_out: probability w in [0, 1) that no sum is raised.
@@ -82,8 +82,8 @@ class Epoch:
     def tails(self, thresholds: FloatArray, mean: float) -> FloatArray:
         """P(M > c) for thresholds c >= 0, to a relative 1e-11 and an absolute 1e-290.
 
-        A product of 1 - a_i is convex and 1 where all a_i are 0, so that a relative error of all a_i moves 1
-        minus it by no more.
+        A product of 1 - a_i is convex and 1 where all a_i are 0, so a relative error of all a_i moves 1 minus
+        the product by no more.
         """
         with np.errstate(over="ignore"):  # a tail at infinity is 0
             quiet = scipy.special.ndtr(-thresholds / self.sigma)
@@ -98,7 +98,7 @@ def epsilon_below(epoch: Epoch, epochs: int, delta: float) -> float:
 
     Args:
         epoch: each of them.
-        epochs: k >= 1; of more than 8192 the others are not looked at.
+        epochs: k >= 1; epochs beyond 8192 are ignored.
         delta: in (0, 1).
 
     Returns:
@@ -109,7 +109,7 @@ def epsilon_below(epoch: Epoch, epochs: int, delta: float) -> float:
     count = min(epochs, _ALL_SCORES // _LEAST_SCORES)
     thresholds = np.linspace(0.0, epoch.present + _REACH * epoch.sigma, _THRESHOLDS)
     found = epoch.tails(thresholds, epoch.present) * (1.0 - _SLACK) - _UNDERFLOW
-    # Running extremes: both stay on their side of tails that fall.
+    # Running extremes: both stay valid bounds on nonincreasing tails.
     tail_with = np.minimum.accumulate(np.maximum(found, 0.0))
     found = epoch.tails(thresholds, epoch.absent) * (1.0 + _SLACK) + _UNDERFLOW
     tail_without = np.minimum(1.0, np.maximum.accumulate(found[::-1])[::-1])
@@ -130,10 +130,10 @@ def epsilon_below(epoch: Epoch, epochs: int, delta: float) -> float:
 def _scores(
     mass_with: FloatArray, mass_without: FloatArray, tail_with: FloatArray, delta: float, most: int
 ) -> npt.NDArray[np.int64]:
-    """A score for each cell between thresholds, in [0, most), not falling: about the log of the ratio.
+    """A nondecreasing score for each cell between thresholds, in [0, most): roughly the log-ratio.
 
-    Any such scores give a bound. The range is that of cells that matter: not those above which lies less than
-    a part of delta, nor those below which lies next to nothing.
+    Any such scores give a bound. Their range covers the cells that matter: not those above which the mass is
+    a small part of delta, nor those below which it is negligible.
     """
     tiny = np.finfo(float).tiny
     logs = np.log(np.maximum(mass_with, tiny)) - np.log(np.maximum(mass_without, tiny))
@@ -164,24 +164,25 @@ def _added(masses: FloatArray, count: int) -> tuple[FloatArray, float]:
 
 
 def _of_terms(count: int) -> float:
-    """Relative rounding error of a sum of products >= 0, one by one, and of a few operations more."""
+    """Relative rounding error of a sum of `count` nonnegative products and of a few more operations."""
     return 1.01 * (count + 8) * UNIT
 
 
 @dataclasses.dataclass(frozen=True)
 class Shuffled:
-    """Batches cut one after the other from a random order of the dataset, as most loaders make them.
+    """Batches cut one after the other from a random order of the dataset, as in most data loaders.
 
-    It is no participation: nothing can be calibrated for it. It says how a run was trained that is audited.
+    This is not a participation, so nothing can be calibrated for it. It describes how an audited run was
+    trained.
 
     Args:
         dataset_size: number of examples, >= 1.
-        batch_size: of a batch, in [1, dataset_size].
-        drop_last: whether what is left at the end of an epoch is left out; else it is a smaller batch.
-        once: whether one order serves all epochs; else every epoch has a new one.
+        batch_size: size of a batch, in [1, dataset_size].
+        drop_last: whether the remainder at the end of an epoch is dropped; otherwise it is a smaller batch.
+        once: whether all epochs use one order; otherwise every epoch has a new one.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> from dpmech.audits import Shuffled
@@ -209,7 +210,7 @@ class Shuffled:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps per epoch."""
         whole, rest = divmod(self.dataset_size, self.batch_size)
         return whole + bool(rest and not self.drop_last)
 
@@ -221,22 +222,22 @@ class Shuffled:
 def shuffled_epsilon(
     n: int, sigma: float, delta: float, batches: Shuffled, *, adjacency: Adjacency = Adjacency.ADD_REMOVE
 ) -> Bounds:
-    """Bounds on the eps of a run with independent noise, of which all noisy sums are released.
+    """Bounds on the eps of a run with independent noise whose noisy sums are all released.
 
-    **Guarantee:** both ends are proved. Some data and some loss reach the lower one; no accountant that
-    covers all data may give less. The upper one takes no amplification.
+    **Guarantee:** both ends are proved. Some data and loss attain the lower one, so no accountant that covers
+    all data may return less. The upper one uses no amplification.
 
-    Datasets have one size, as batches have: adding or removing an example fills a gap or leaves one.
+    Datasets have a fixed size, as batches have: adding or removing an example fills a gap or leaves one.
 
     Args:
-        n: number of steps, >= 1. What is left after whole epochs enters the upper end alone.
+        n: number of steps, >= 1. Steps after the last full epoch enter the upper end only.
         sigma: noise of a sum over the clip norm, > 0.
         delta: in (0, 1).
-        batches: how they were made.
-        adjacency: between which datasets.
+        batches: how the batches were made.
+        adjacency: the neighbouring relation.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         Chua, Ghazi, Kamath, Kumar, Manurangsi, Sinha and Zhang 2024, arXiv:2403.17673.
@@ -267,17 +268,17 @@ def shuffled_epsilon(
 
 
 def _below(n: int, sigma: float, delta: float, batches: Shuffled, adjacency: Adjacency) -> float:
-    """The larger of two lower bounds: from the largest sum of every epoch, and from the total of all."""
+    """The larger of two lower bounds: from the largest sum of every epoch, and from the total of all sums."""
     count = min(n, batches.batches_per_epoch)
     epochs = max(1, n // batches.batches_per_epoch)
     taken = min(count * batches.batch_size, batches.dataset_size)
     left_out = (batches.dataset_size - taken) / batches.dataset_size
     absent = 0.0 if adjacency is Adjacency.REPLACE_ONE else 1.0
-    # One order: the batch of the example is the same in every epoch, and its sums may be averaged.
+    # With one order, the batch of the example is the same in every epoch, so its sums can be averaged.
     noise = quotient_up(sigma, root_down(epochs)) if batches.once else sigma
     found = epsilon_below(Epoch(count, noise, 2.0, absent, left_out), 1 if batches.once else epochs, delta)
     if left_out:
         return found
-    # In every epoch one sum is raised, so that the total of all is Gaussian.
+    # In every epoch one sum is raised, so the total of all is Gaussian.
     apart = quotient_up(quotient_up(sigma * (1.0 + 1e-15), root_down(epochs)), 2.0 - absent)
     return max(found, gaussian_epsilon(apart * root_up(count) * (1.0 + 1e-15), delta, safe=False))
