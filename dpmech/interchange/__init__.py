@@ -1,4 +1,4 @@
-"""What other packages call a mechanism, a history or an accountant, and what it is here."""
+"""Conversion of mechanisms, histories and accountants from and to other packages."""
 
 from dpmech.interchange.dp_events import to_dp_event
 from dpmech.interchange.flower import FlowerAccountant, FlowerSpent

@@ -1,4 +1,4 @@
-"""Mechanisms as DpEvents, the language of the package dp_accounting."""
+"""Mechanisms as DpEvents of the package dp_accounting."""
 
 from typing import TYPE_CHECKING
 
@@ -21,25 +21,24 @@ def to_dp_event(
 ) -> "dp_accounting.DpEvent":
     """The DpEvent of a mechanism, for accountants of dp_accounting with ADD_OR_REMOVE_ONE.
 
-    Without sampling it is one `GaussianDpEvent`, whatever the number of steps: its argument is sigma /
-    sensitivity of the whole matrix, rounded down. Under Poisson sampling it is that many
-    `PoissonSampledDpEvent`s; under CyclicPoisson those that one example can join. A ledger is the
-    `ComposedDpEvent` of its releases.
+    Without sampling it is one `GaussianDpEvent`, for any number of steps: its argument is sigma / sensitivity
+    of the full matrix, rounded down. Under Poisson sampling it is one `PoissonSampledDpEvent` per step, under
+    CyclicPoisson one per step that an example can join. A ledger is the `ComposedDpEvent` of its releases.
 
     Args:
-        mechanism: a Calibration or a Certificate, which say sigma; a Ledger; a Mechanism, or C.
-        sigma: standard deviation of Z at clip norm 1, > 0; None where the first argument says it.
-        participation: of C; None is EveryStep.
+        mechanism: a Calibration or a Certificate, which include sigma; a Ledger; a Mechanism, or C.
+        sigma: standard deviation of Z at clip norm 1, > 0; None if the first argument includes it.
+        participation: participation of C; None is EveryStep.
 
     Returns:
         The event; its eps by an accountant of dp_accounting is an upper bound on that of the mechanism, up to
-        what that accountant rounds.
+        the rounding of that accountant.
 
     Raises:
-        InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: where no event says what runs, as under Balls-in-Bins; and for
-            REPLACE_ONE, which accountants of dp_accounting read differently (its PLD accountant doubles the
-            sensitivity of an event, its RDP accountant does not).
+        InvalidParameterError: if an argument is invalid.
+        UnsupportedCombinationError: if no event describes the mechanism, as under Balls-in-Bins; and for
+            REPLACE_ONE, which the accountants of dp_accounting interpret differently (its PLD accountant
+            doubles the sensitivity of an event, its RDP accountant does not).
 
     Examples:
         >>> import dpmech as dm
@@ -87,7 +86,7 @@ def _event(mechanism: Mechanism, sigma: float) -> "dp_accounting.DpEvent":
             "accountants of dp_accounting do not agree on what a DpEvent means under REPLACE_ONE",
             supported="ADD_REMOVE and ZERO_OUT",
         )
-    # What the default accountant accounts for is what runs, by a theorem; the event says the same.
+    # The default accountant accounts for this mechanism, by a theorem; the event describes the same.
     event = accountant_for(mechanism, None).dp_event(sigma)
     if event is None:
         raise UnsupportedCombinationError(

@@ -1,4 +1,4 @@
-"""An accountant for Flower: its protocol, with proved bounds."""
+"""An accountant with Flower's protocol that returns proved bounds."""
 
 import dataclasses
 from typing import Any
@@ -10,21 +10,21 @@ from dpmech.numerics import Bounds, quotient_up
 
 _VERSION = 1
 _BACKEND = "dpmech"
-# (sampling_method, neighboring_relation) that a theorem here is about, by Flower's names.
+# Pairs (sampling_method, neighboring_relation), in Flower's names, that a theorem covers.
 _POISSON, _PLAIN, _ADD_REMOVE = "poisson", "no-amplification", "add-or-remove-one"
 _CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_method", "max_epsilon")
 
 
 @dataclasses.dataclass(frozen=True)
 class FlowerSpent:
-    """What was spent, with the attributes of Flower's `PrivacySpent`.
+    """The privacy spent, with the attributes of Flower's `PrivacySpent`.
 
     Attributes:
-        epsilon: the upper end of bounds.
-        delta: at which.
-        num_releases: how many.
+        epsilon: upper bound on eps.
+        delta: the delta of that eps.
+        num_releases: number of releases.
         accounting_method: "dpmech".
-        optimal_order: None; nothing here has one.
+        optimal_order: always None; no Renyi orders are used.
     """
 
     epsilon: float
@@ -37,21 +37,21 @@ class FlowerSpent:
 class FlowerAccountant:
     """A `PrivacyAccountant` of Flower (1.42) that returns the upper ends of proved bounds.
 
-    It stands where Flower's `RdpAccountant` does, as in `DifferentialPrivacyServerSideFixedClipping(...,
-    accountant=...)`, and needs no package of Flower. The unit is a client. `bounds` gives both ends.
+    Use it in place of Flower's `RdpAccountant`, as in `DifferentialPrivacyServerSideFixedClipping(...,
+    accountant=...)`; no package of Flower is needed. The unit is a client. `bounds` gives both ends.
 
-    **Guarantee:** that of `dm.profile` for releases as the configuration describes them; that clients are
-    sampled as it says is the caller's to hold.
+    **Guarantee:** that of `dm.profile` for releases as the configuration describes them; the caller must
+    ensure that clients are sampled accordingly.
 
     Args:
         config: a `PrivacyConfig` of Flower.
 
     Raises:
-        InvalidParameterError: if it is none.
+        InvalidParameterError: if the argument is not such a configuration.
         UnsupportedCombinationError: for clients sampled without replacement, which no theorem here covers.
 
     Example:
-        With Flower, configuration and events are its own; here anything with their attributes.
+        With Flower, use its configuration and events; here, any objects with the same attributes.
 
         >>> import types
         >>> import dpmech as dm
@@ -90,11 +90,11 @@ class FlowerAccountant:
 
     @property
     def num_releases(self) -> int:
-        """How many releases were composed."""
+        """The number of composed releases."""
         return sum(count for _, _, count in self._releases)
 
     def compose(self, event: Any, count: int = 1) -> None:  # noqa: ANN401 - of a package that is not required
-        """Add releases: `event` is a `GaussianPrivacyEvent` of Flower, that many times."""
+        """Add releases: the `GaussianPrivacyEvent` of Flower, `count` times."""
         self._releases.append(self._entry(event, count))
 
     def bounds(self, delta: float) -> Bounds:
@@ -111,7 +111,7 @@ class FlowerAccountant:
         return history_profile(self._steps(self._releases)).delta(at).upper if self._releases else 0.0
 
     def get_privacy_spent(self, delta: float | None = None) -> FlowerSpent:
-        """What was spent at delta; None for that of the configuration."""
+        """The privacy spent at delta; None for the delta of the configuration."""
         at = self._config.target_delta if delta is None else delta
         return FlowerSpent(self.get_epsilon(at), at, self.num_releases)
 
@@ -121,7 +121,7 @@ class FlowerAccountant:
         max_epsilon: float | None = None,
         count: int = 1,
     ) -> bool:
-        """Whether these releases would bring eps above a limit; None for that of the configuration."""
+        """Whether these releases would raise eps above a limit; None for the limit of the configuration."""
         limit = self._config.max_epsilon if max_epsilon is None else max_epsilon
         if limit is None:
             raise InvalidParameterError("max_epsilon", None, "given here or in the configuration")
@@ -130,7 +130,7 @@ class FlowerAccountant:
         return self._bounds(after, self._config.target_delta).upper > most
 
     def state_dict(self) -> dict[str, object]:
-        """What JSON can hold of it."""
+        """The state as data for JSON."""
         return {
             "schema_version": _VERSION,
             "backend": _BACKEND,
@@ -139,10 +139,10 @@ class FlowerAccountant:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Take up what `state_dict` wrote, of an accountant with the same configuration.
+        """Restore what `state_dict` returned, from an accountant with the same configuration.
 
         Raises:
-            CertificateError: if it is not of this accountant.
+            CertificateError: if the state does not belong to this accountant.
         """
         own = self.state_dict()
         for name in ("schema_version", "backend", "config"):

@@ -1,4 +1,4 @@
-"""Histories of sampled Gaussian steps, as trainers keep them, and the privacy profile of one."""
+"""Histories of sampled Gaussian steps, as trainers store them, and their privacy profiles."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,18 +12,18 @@ from dpmech.mechanism import Identity
 from dpmech.numerics import EXACT, Bounds, Provenance
 from dpmech.schemes.poisson import Poisson
 
-# What no release costs.
+# The cost of no release.
 NOTHING = Bounds(0.0, 0.0, EXACT, Provenance("history.empty"))
 
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """Steps alike: each a sum of clipped gradients of a Poisson sample, with Gaussian noise.
+    """A group of equal steps: each a sum of clipped gradients of a Poisson sample, with Gaussian noise.
 
     Attributes:
         noise_multiplier: standard deviation of the noise over the clip norm, > 0.
-        sampling_prob: with which every example joins a step, independently, in (0, 1].
-        count: how many, >= 1.
+        sampling_prob: probability with which every example joins a step, independently, in (0, 1].
+        count: number of steps, >= 1.
     """
 
     noise_multiplier: float
@@ -45,10 +45,10 @@ class Steps:
 
 
 def steps_of(history: Iterable[Sequence[Any]]) -> tuple[Steps, ...]:
-    """The steps of a history of (noise_multiplier, sample_rate, steps); those that are alike are one entry.
+    """The steps of a history of (noise_multiplier, sample_rate, steps), with equal steps merged.
 
     Raises:
-        InvalidParameterError: on an entry that is no such triple.
+        InvalidParameterError: if an entry is not such a triple.
     """
     counts: dict[tuple[float, float], int] = {}
     for number, entry in enumerate(history):
@@ -84,33 +84,34 @@ def history_profile(steps: Sequence[Steps]) -> PrivacyProfile:
 
 
 def from_opacus_history(accountant: object) -> PrivacyProfile:
-    """The privacy profile of what an accountant of Opacus counted: bounds in place of its estimate.
+    """The privacy profile of the history of an Opacus accountant: bounds in place of its estimate.
 
-    Every entry of its history is (noise multiplier, sample rate, steps): steps of Gaussian noise of standard
+    Every entry of the history is (noise multiplier, sample rate, steps): steps of Gaussian noise of standard
     deviation noise multiplier times `max_grad_norm`, each on a Poisson sample with that rate, for the
-    adjacency of adding or removing one example. Opacus' default loaders sample so.
+    adjacency of adding or removing one example. Opacus' default loaders sample this way.
 
-    **What a history cannot say**, and the caller answers for: that the loader did sample by Poisson. With
+    **What a history cannot show**, and the caller must ensure: that the loader used Poisson sampling. With
     `poisson_sampling=False` Opacus shuffles, writes the same history, and no theorem here covers it; the same
-    goes for gradients of several batches accumulated before a step, where an example may be in each. Nor does
-    it say that the clip norm was fixed: with `clipping="adaptive"` (AdaClipDPOptimizer) the history is the
-    same, and the run costs more, as an example moves the count of unclipped ones by 1 and noise is shared as
-    if by 1/2, and as the size of every batch enters the next clip norm without noise. Noise from a generator
-    that others can predict, and hooks that change gradients after clipping, are not in it either.
+    holds for gradients of several batches accumulated before a step, where an example may be in each. The
+    history does not show either that the clip norm was fixed: with `clipping="adaptive"` (AdaClipDPOptimizer)
+    it is the same, and the run costs more, as an example moves the count of unclipped ones by 1 while the
+    noise is divided as if by 1/2, and as the size of every batch enters the next clip norm without noise.
+    Noise from a generator that others can predict, and hooks that change gradients after clipping, are not in
+    it either.
 
-    A loader of Opacus takes k = len(loader) = ceil(N / B) steps an epoch, each with q = 1 / k, which is what
-    the history says. To size noise beforehand:
-    `dm.calibrate_sigma(dm.Identity(epochs * k), eps, delta, participation=dm.Poisson(1 / k))`, whose sigma
-    is the noise multiplier.
+    A loader of Opacus takes k = len(loader) = ceil(N / B) steps per epoch, each with q = 1 / k, as the
+    history states. To compute the noise beforehand: `dm.calibrate_sigma(dm.Identity(epochs * k), eps, delta,
+    participation=dm.Poisson(1 / k))`, whose sigma is the noise multiplier.
 
     Args:
-        accountant: of Opacus (any: they keep the same history), its `state_dict()`, or the history itself.
+        accountant: an accountant of Opacus (any: they store the same history), its `state_dict()`, or the
+            history itself.
 
     Returns:
         A PrivacyProfile: `.epsilon(delta)` and `.delta(eps)` are bounds, `.compose` adds other releases.
 
     Raises:
-        InvalidParameterError: if it holds no such history, an entry is out of range (a rate above 1, no
+        InvalidParameterError: if there is no such history, an entry is out of range (a rate above 1, no
             noise), or there is no step.
 
     Examples:
