@@ -1,9 +1,9 @@
-"""dpmech: how much noise private training needs, with the proof.
+"""dpmech: how much noise differentially private training needs, with proof.
 
-The names below are public; so are the modules `methods`, `certificates`, `ledgers`, `audits`, `samplers`,
-`interchange` and `exceptions`, and with an extra `optim` and `plots`. Everything else may change. Notation
-and units are one page of the documentation: sigma is the standard deviation of the i.i.d. noise at clip norm
-1, sensitivity included.
+The names below are public, as are the modules `methods`, `certificates`, `ledgers`, `audits`, `samplers`,
+`interchange` and `exceptions`, and, with an extra, `optim` and `plots`. Everything else may change. Notation
+and units are defined on one page of the documentation: sigma is the standard deviation of the i.i.d. noise at
+clip norm 1, sensitivity included.
 """
 
 import importlib as _importlib
@@ -155,14 +155,14 @@ __all__ = [
 ]
 
 __version__: str
-_LAZY = {"optim", "plots"}  # need an extra, and time to import
+_LAZY = {"optim", "plots"}  # these need an extra and are slow to import
 
 
 def __getattr__(name: str) -> _ModuleType:
     if name in _LAZY:
         return _importlib.import_module(f"dpmech.{name}")
     if name == "__version__":
-        # Reading it takes a tenth of the time of the whole import.
+        # Read lazily: it takes a tenth of the time of the whole import.
         found: str = _importlib.import_module("importlib.metadata").version("dpmech")
         return found  # type: ignore[return-value]  # its type is declared above
     raise AttributeError(f"module 'dpmech' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""`python -m dpmech` is the command `dpmech`."""
+"""`python -m dpmech` runs the command `dpmech`."""
 
 from dpmech.cli import main
 

@@ -1,14 +1,14 @@
-"""Error types, and the argument guards that raise them.
+"""Error types raised by dpmech.
 
-Every error carries the objects it speaks of, and its message names the argument, the value given and
-what would be accepted. Guards run once, at public entry points.
+Every error carries the objects it refers to. Its message names the argument, the given value and what would
+be accepted.
 """
 
 from typing import Any
 
 
 class DpmechError(Exception):
-    """Base class of every error that dpmech raises on purpose; it comes back whole from another process.
+    """Base class of every error that dpmech raises on purpose; it can be pickled without loss.
 
     Example:
         >>> import dpmech as dm
@@ -24,7 +24,7 @@ class DpmechError(Exception):
 
 
 def _again(kind: type[DpmechError], args: tuple[Any, ...], state: dict[str, Any]) -> DpmechError:
-    """An error as it was, though its class takes other arguments than the message."""
+    """Rebuild an error whose class takes other arguments than the message."""
     error = kind.__new__(kind)
     error.args = args
     vars(error).update(state)
@@ -32,22 +32,22 @@ def _again(kind: type[DpmechError], args: tuple[Any, ...], state: dict[str, Any]
 
 
 def shown_value(value: object, most: int = 120) -> str:
-    """The repr of anything, of at most so many characters; also of what has none, such as very deep lists."""
+    """The repr of any object, cut to `most` characters; also for objects nested too deeply for repr."""
     try:
         text = repr(value)
-    except (MemoryError, RecursionError, ValueError):  # the last of integers with thousands of digits
+    except (MemoryError, RecursionError, ValueError):  # ValueError: integers with thousands of digits
         text = f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
 class InvalidParameterError(DpmechError, ValueError):
-    """An argument is outside its range, or of the wrong type.
+    """An argument is outside its range or has the wrong type.
 
     Attributes:
         name: the argument.
-        value: what was given.
+        value: the given value.
         accepted: what would be accepted, in words.
-        hint: what to do about it, from its punctuation on; often empty.
+        hint: how to fix it, starting with its punctuation; often empty.
 
     Example:
         >>> import dpmech as dm
@@ -67,11 +67,11 @@ class InvalidParameterError(DpmechError, ValueError):
 
 
 class UnsupportedCombinationError(DpmechError, NotImplementedError):
-    """No theorem covers this strategy, participation, adjacency and method together.
+    """No theorem covers this combination of strategy, participation, adjacency and method.
 
     Attributes:
         reason: which hypothesis fails.
-        supported: what is covered instead.
+        supported: what is supported instead.
 
     Example:
         >>> import dpmech as dm
@@ -92,8 +92,8 @@ class UnattainableBudgetError(DpmechError, ValueError):
     """No finite sigma reaches the budget.
 
     Attributes:
-        eps: the eps asked for.
-        delta: the delta asked for.
+        eps: the requested eps.
+        delta: the requested delta.
         reason: why not.
 
     Example:
@@ -113,7 +113,7 @@ class UnattainableBudgetError(DpmechError, ValueError):
 
 
 class NumericalError(DpmechError, ArithmeticError):
-    """A tolerance was missed, a NaN appeared or monotonicity was lost: there is no number to return.
+    """A tolerance was missed, a NaN appeared or monotonicity was lost, so there is no result to return.
 
     Example:
         >>> import dpmech as dm
@@ -123,11 +123,11 @@ class NumericalError(DpmechError, ArithmeticError):
 
 
 class CertificateError(DpmechError, ValueError):
-    """A certificate could not be read or did not hold.
+    """A certificate could not be read or is not valid.
 
     Attributes:
-        claimed: what the certificate says.
-        recomputed: what follows from the rest.
+        claimed: the value that the certificate states.
+        recomputed: the value recomputed from its other entries.
 
     Example:
         >>> import dpmech as dm
@@ -150,12 +150,12 @@ class CertificateError(DpmechError, ValueError):
 
 
 class WorkLimitError(DpmechError, RuntimeError):
-    """A check would cost more than it may; nothing was found out about the claim.
+    """A check would exceed its work limit; the claim was neither confirmed nor refuted.
 
     Attributes:
         what: the work, in words.
-        estimate: (seconds of one core, bytes of memory) that it takes, on the high side.
-        allowed: the same of the budget.
+        estimate: upper estimate of the work: (seconds of one core, bytes of memory).
+        allowed: the limit, in the same units.
 
     Example:
         >>> import dpmech as dm
@@ -179,11 +179,11 @@ class WorkLimitError(DpmechError, RuntimeError):
 
 
 class HorizonError(DpmechError, RuntimeError):
-    """A step past the last one was asked for.
+    """A step past the last one was requested.
 
     Attributes:
-        step: the step asked for, counted from 0.
-        n: the number of steps that were calibrated.
+        step: the requested step, counted from 0.
+        n: the number of calibrated steps.
 
     Example:
         >>> import dpmech as dm
@@ -201,8 +201,8 @@ class MissingDependencyError(DpmechError, ImportError):
     """An optional dependency is not installed.
 
     Attributes:
-        package: what is missing.
-        extra: the dpmech extra that brings it.
+        package: the missing package.
+        extra: the dpmech extra that installs it.
 
     Example:
         >>> import dpmech as dm
@@ -220,7 +220,7 @@ class MissingDependencyError(DpmechError, ImportError):
 
 
 class WorkerError(DpmechError, RuntimeError):
-    """The processes or the cluster that work was sent to went away; nothing was written.
+    """The processes or the cluster that ran the work failed; nothing was written.
 
     Attributes:
         reason: what happened.

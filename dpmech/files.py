@@ -1,7 +1,4 @@
-"""Files that anybody may have written: read within limits, and their text shown as it is.
-
-Documents are written whole or not at all.
-"""
+"""Reading untrusted files within limits, displaying their text safely, and writing files atomically."""
 
 import contextlib
 import json
@@ -18,15 +15,16 @@ from typing import Any, NoReturn
 
 from dpmech.exceptions import InvalidParameterError
 
-# Bytes of a file that is read without being asked for more.
+# Default size limit of a file, in bytes.
 LARGEST_FILE = 10_000_000
-# Of a TOML file, and of the work that its dots may make: 5000 of them on one line take most of a second.
+# Limits for a TOML file: its size in bytes, and the parsing work that dotted keys may cause. 5000 dots on one
+# line take most of a second.
 _LARGEST_TOML, _MOST_DOTS = 1_000_000, 25_000_000
-# Levels of lists and objects inside each other.
+# Deepest nesting of lists and objects.
 _DEEPEST = 64
 _SHOWN = 200
 _CHUNK = 1 << 20
-# Names of what this process was started with: a pipe there is the caller's, and is waited for.
+# Names of inherited file descriptors: a pipe there belongs to the caller, and reading it may wait.
 _INHERITED = re.compile(r"/dev/(stdin|fd/\d+)|/proc/self/fd/\d+")
 _OUTPUTS = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/self/fd/\d+")
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
@@ -36,10 +34,10 @@ _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISCHR, "it is a device"),
     (stat.S_ISBLK, "it is a device"),
 )
-# What Markdown or HTML inside a line would read as more than a character, and what makes an address a link.
+# Characters that Markdown or HTML would interpret within a line, and those that turn an address into a link.
 _MARKS = re.compile(r"([\\`*_\[\]<>#|~$&]|:(?=//)|(?<=www)\.)", re.IGNORECASE)
 
-# What runners of CI servers take for a command: `::error::` where a line begins, `##[error]` anywhere.
+# Commands to CI runners: `::error::` at the start of a line, `##[error]` anywhere.
 _COMMANDS = re.compile(r"^(\s*):(?=:)|#(?=#\w*\[)", re.MULTILINE)
 
 
@@ -51,19 +49,19 @@ def read_bytes(
     accepted: str = "a readable file",
     hint: str = "",
 ) -> bytes:
-    """The content of a regular file, or of a pipe that this process was started with.
+    """Read a regular file, or an inherited pipe.
 
-    What could wait for ever, or never ends, is not opened: a FIFO, a device, a socket.
+    Anything that could block or never end (a FIFO, a device, a socket) is not opened.
 
     Args:
-        name: of the argument that errors are about.
-        path: of the file.
-        largest: bytes; of a larger file no more than these are read.
-        accepted: what errors ask for.
+        name: name of the argument that error messages refer to.
+        path: path of the file.
+        largest: size limit in bytes; no more than this is read of a larger file.
+        accepted: what error messages say is accepted.
         hint: where to raise `largest`.
 
     Raises:
-        InvalidParameterError: if there is no such file, or it cannot be read, or is larger.
+        InvalidParameterError: if the file does not exist, cannot be read or is too large.
     """
 
     def refused(reason: str) -> InvalidParameterError:
@@ -72,18 +70,18 @@ def read_bytes(
     try:
         inherited = _INHERITED.fullmatch(os.fspath(path)) is not None
         _check_regular(os.stat(path).st_mode, pipes=inherited)
-        # Between the two looks it may have become a FIFO, whose opening would wait.
+        # The file may have become a FIFO since it was checked; opening one would block.
         flags = 0 if inherited else getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | flags)
         with os.fdopen(handle, "rb") as stream:
             _check_regular(os.fstat(handle).st_mode, pipes=inherited)
             content = bytearray()
-            # In pieces: what is asked for is made room for at once.
+            # Read in chunks: `read` allocates the requested size at once.
             while chunk := stream.read(min(_CHUNK, largest + 1 - len(content))):
                 content += chunk
     except OSError as error:
         raise refused(error.strerror or str(error)) from error
-    except ValueError as error:  # such as a null character in the name
+    except ValueError as error:  # for example a null character in the name
         raise refused(str(error)) from error
     if len(content) > largest:
         raise InvalidParameterError(name, os.fspath(path), f"a file of at most {largest} bytes{hint}")
@@ -97,11 +95,11 @@ def _check_regular(mode: int, *, pipes: bool) -> None:
 
 
 def read_toml(name: str, path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The table that a TOML file is.
+    """Read a TOML file as a table.
 
     Raises:
-        InvalidParameterError: if the file cannot be read, is larger than 1 MB or is not TOML, or nests its
-            entries more than 64 levels deep.
+        InvalidParameterError: if the file cannot be read, is larger than 1 MB, is not TOML, or is nested more
+            than 64 levels deep.
     """
     accepted = "a readable TOML file"
     content = read_bytes(name, path, largest=_LARGEST_TOML, accepted=accepted)
@@ -112,7 +110,7 @@ def read_toml(name: str, path: str | os.PathLike[str]) -> dict[str, Any]:
         _check_depth(table)
     except RecursionError:
         reason = _too_deep()
-    except ValueError as error:  # of TOML, of UTF-8, of integers with thousands of digits
+    except ValueError as error:  # invalid TOML or UTF-8, or an integer with thousands of digits
         reason = _cut(str(error))
     else:
         return table
@@ -120,9 +118,9 @@ def read_toml(name: str, path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _check_dots(text: str) -> None:
-    """Refuse dotted keys that would take the parser minutes: its work is quadratic in the parts of a key.
+    """Refuse dotted keys that would take minutes to parse: the parser is quadratic in the parts of a key.
 
-    Keys do not go over lines, and every table costs as much as its name is long for each of its entries.
+    Keys do not span lines; each entry of a table costs as much as the table's name is long.
     """
     dots = [line.count(".") for line in text.split("\n")]
     if sum(count * count for count in dots) + max(dots) * len(dots) > _MOST_DOTS:
@@ -130,10 +128,10 @@ def _check_dots(text: str) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - any JSON value
-    """What JSON text holds: without NaN and infinities, repeated entries, and nesting beyond 64 levels.
+    """Parse JSON text; NaN, infinities, repeated entries and nesting beyond 64 levels are refused.
 
     Raises:
-        ValueError: saying in a sentence what is wrong.
+        ValueError: with a sentence that says what is wrong.
     """
     try:
         value = json.loads(text, parse_constant=_no_number, object_pairs_hook=_without_repeats)
@@ -158,7 +156,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_depth(value: Any) -> None:  # noqa: ANN401 - whatever the file held
-    """Refuse nesting that recursion could not follow; no document needs it."""
+    """Refuse nesting too deep for recursion; no document needs it."""
     level, depth = [value], 0
     while level:
         if depth > _DEEPEST:
@@ -177,17 +175,17 @@ def _cut(text: str) -> str:
 
 
 def resolved(path: str | os.PathLike[str]) -> Path:
-    """Where a file is that a symbolic link may stand for; it need not be there.
+    """Resolve symbolic links in a path; the file need not exist.
 
-    A link that is replaced by a file leaves the document that others know under its own name as it was.
+    Replacing a link by a file would leave the linked document, under its own name, unchanged.
     """
     return Path(os.path.realpath(path))
 
 
 def may_wait_for_ever(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a FIFO or a socket, other than a pipe that this process was started with.
+    """Whether the path is a FIFO or a socket, other than an inherited pipe.
 
-    Who opens one for writing waits until somebody reads.
+    Opening a FIFO for writing blocks until another process reads.
     """
     before = _status(path)
     if before is None or _OUTPUTS.fullmatch(os.fspath(path)) is not None:
@@ -201,19 +199,19 @@ def _check_not_waiting(path: str | os.PathLike[str]) -> None:
 
 
 def write_bytes(name: str, path: str | os.PathLike[str], content: bytes) -> None:
-    """Write a file, whole or not at all: to a neighbour first, which is then renamed over it.
+    """Write a file atomically: to a temporary file in the same directory, which is then renamed.
 
-    Symbolic links are followed. A new file gets the permissions that the umask leaves; one that is replaced
-    keeps its own, and its owner and group where that is allowed. A device is written to, and a pipe that this
-    process was started with, such as /dev/stdout; other FIFOs and sockets are refused.
+    Symbolic links are followed. A new file gets the permissions that the umask leaves; a replaced file keeps
+    its permissions, and its owner and group where the system allows it. Devices and inherited pipes, such as
+    /dev/stdout, are written to directly; other FIFOs and sockets are refused.
 
     Args:
-        name: of the argument that errors are about.
-        path: of the file.
-        content: of the file.
+        name: name of the argument that error messages refer to.
+        path: path of the file.
+        content: content of the file.
 
     Raises:
-        InvalidParameterError: if the file cannot be written; a file that was there is then as it was.
+        InvalidParameterError: if the file cannot be written; an existing file is then unchanged.
     """
     try:
         _check_not_waiting(path)
@@ -225,7 +223,7 @@ def write_bytes(name: str, path: str | os.PathLike[str], content: bytes) -> None
         target = resolved(path)
         temporary = target.with_name(f".dpmech-{secrets.token_hex(8)}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        # The system takes the umask off; what is replaced may be secret, and is so from the first moment.
+        # The system applies the umask. A replaced file may be secret, so its copy is private from the start.
         handle = os.open(temporary, flags, 0o666 if before is None else 0o600)
         try:
             with os.fdopen(handle, "wb") as stream:
@@ -252,7 +250,7 @@ def _status(path: str | os.PathLike[str]) -> os.stat_result | None:
 
 
 def _keep_access(path: Path, before: os.stat_result) -> None:
-    """Give a file the owner, group and permissions that another one had; never more than those."""
+    """Give a file the owner, group and permissions of another file, and never more access than that."""
     mode = stat.S_IMODE(before.st_mode) & 0o777
     if sys.platform != "win32":
         with contextlib.suppress(OSError):
@@ -260,13 +258,13 @@ def _keep_access(path: Path, before: os.stat_result) -> None:
         with contextlib.suppress(OSError):
             os.chown(path, before.st_uid, -1)
         if path.stat().st_gid != before.st_gid:
-            # What the group may do was said of another one: of this one no more than of everybody.
+            # The group differs from the old one, so it gets no more access than everybody has.
             mode &= ~0o070 | (mode & 0o007) << 3
     path.chmod(mode)
 
 
 def printable(text: str) -> str:
-    r"""Text without characters that steer a terminal or turn lines round; a line ends only where a line ends.
+    r"""Escape characters that control a terminal or reverse text; of line breaks only the line feed stays.
 
     Examples:
         >>> printable("run 1\x1b[2J")
@@ -276,7 +274,7 @@ def printable(text: str) -> str:
 
 
 def without_commands(text: str) -> str:
-    r"""Text in which the runner of a CI server finds no command, wherever it is printed.
+    r"""Escape text so that the runner of a CI server finds no command in it, wherever it is printed.
 
     References:
         GitHub documentation, "Workflow commands for GitHub Actions"; Azure Pipelines documentation, "Logging
@@ -290,7 +288,7 @@ def without_commands(text: str) -> str:
 
 
 def on_one_line(text: str) -> str:
-    r"""A name, or other text out of a file: printable, on one line, and no command to a runner.
+    r"""Escape a name or other text from a file: printable, on one line, without commands to a CI runner.
 
     Examples:
         >>> on_one_line("run 1\n::error::")
@@ -300,7 +298,7 @@ def on_one_line(text: str) -> str:
 
 
 def in_markdown(text: str) -> str:
-    r"""Text that Markdown shows as it is: on one line, with every mark escaped.
+    r"""Escape text so that Markdown shows it literally, on one line.
 
     Examples:
         >>> in_markdown("a | <b>")

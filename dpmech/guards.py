@@ -1,4 +1,4 @@
-"""Argument guards: they run once, at public entry points, and raise errors that name the argument."""
+"""Argument checks for public entry points; their errors name the argument."""
 
 import math
 import numbers
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dpmech.exceptions import InvalidParameterError
 
-# Of a strategy, which holds a number for each of them.
+# Limit on the steps of a strategy, which stores one number per step.
 MOST_STEPS = 10**9
 
 
@@ -52,7 +52,7 @@ def check_real(
 
 
 def check_rng(value: object) -> np.random.Generator | None:
-    """Return a Generator, or None for None; anything but a Generator or an integer seed >= 0 is refused."""
+    """Return a Generator, or None for None; anything else but an integer seed >= 0 is refused."""
     if value is None or isinstance(value, np.random.Generator):
         return value
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 0:
@@ -111,13 +111,13 @@ def check_sigma(value: object) -> float:
 
 
 def check_name(argument: str, value: object) -> str:
-    """Return a non-empty string, else raise InvalidParameterError."""
+    """Return a non-empty string, or raise InvalidParameterError."""
     if not isinstance(value, str) or not value.strip():
         raise InvalidParameterError(argument, value, "a non-empty string")
     return value
 
 
 def positive_numbers(name: str, values: object) -> tuple[float, ...]:
-    """Return a non-empty tuple of finite floats > 0, else raise InvalidParameterError."""
+    """Return a non-empty tuple of finite floats > 0, or raise InvalidParameterError."""
     numbers = check_vector(name, values).tolist()
     return tuple(check_real(name, value, minimum=0.0, open_minimum=True) for value in numbers)

@@ -1,8 +1,9 @@
 """Figures: errors by eps, per-step errors, privacy profiles, and the matrices themselves.
 
-Every function returns a matplotlib Figure that no window holds: `figure.savefig("name.png")`. All have the
-style sheet `dpmech.figures`, which `matplotlib.style.use("dpmech.figures")` gives other figures too: colours
-that colour-blind readers can tell apart, a marker for each, and other dashes after seven lines.
+Every function returns a matplotlib Figure that is not shown in a window; save it with
+`figure.savefig("name.png")`. All use the style sheet `dpmech.figures`, also available through
+`matplotlib.style.use("dpmech.figures")`: colours that colour-blind readers can distinguish, a marker for each
+line, and a new dash pattern after seven lines.
 """
 
 import contextlib
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 
 _STYLE = "dpmech.figures"
-_MARKED = 24  # at most so many markers on a line
+_MARKED = 24  # largest number of markers on a line
 _LARGEST_MATRIX = 400
 _FORMATS = frozenset({"jpg", "pdf", "png", "svg"})
 
 
 @contextlib.contextmanager
 def _styled() -> Iterator[None]:
-    """The style sheet, while a figure is drawn."""
+    """Apply the style sheet while a figure is drawn."""
     try:
         import matplotlib.figure
         import matplotlib.style
@@ -41,10 +42,10 @@ def _styled() -> Iterator[None]:
 
 @_styled()
 def file_formats() -> frozenset[str]:
-    """The endings of files that figures are commonly saved to, and can be here, without a dot.
+    """Common file extensions, without a dot, that figures can be saved with on this installation.
 
     Raises:
-        MissingDependencyError: without matplotlib.
+        MissingDependencyError: if matplotlib is not installed.
     """
     return _FORMATS & frozenset(_figure(1.0, 1.0).canvas.get_supported_filetypes())
 
@@ -53,16 +54,16 @@ def file_formats() -> frozenset[str]:
 def error_by_eps(
     errors: Mapping[str, Mapping[float, float]], *, label: str = "RMSE (clip norms)", title: str = ""
 ) -> "Figure":
-    """Error against eps, a line for each family; the strip below names the best one at every eps.
+    """Plot error against eps, one line per family; the strip below names the best family at every eps.
 
     Args:
-        errors: for each name, eps to error, both positive.
-        label: of the error axis.
-        title: above the axes.
+        errors: for each name, a mapping from eps to error, both positive.
+        label: label of the error axis.
+        title: title above the axes.
 
     Raises:
-        InvalidParameterError: where there is nothing to draw, or a value is not positive.
-        MissingDependencyError: without matplotlib.
+        InvalidParameterError: if there is nothing to plot, or a value is not positive.
+        MissingDependencyError: if matplotlib is not installed.
     """
     if not errors or not all(errors.values()):
         raise InvalidParameterError("errors", errors, "at least one name, each with at least one eps")
@@ -100,11 +101,11 @@ def per_step_errors(
     scales: Mapping[str, float] | None = None,
     workload: Workload | None = None,
 ) -> "Figure":
-    """Standard error of every step's output, a line for each strategy; steps are counted from 0.
+    """Plot the standard error of every step's output, one line per strategy; steps are counted from 0.
 
     Args:
-        strategies: by name.
-        scales: what to multiply each by, a sigma or a sensitivity; None for 1.
+        strategies: strategies by name.
+        scales: factor for each strategy, a sigma or a sensitivity; None for 1.
         workload: A; None is the prefix sum.
     """
     if not strategies:
@@ -123,11 +124,11 @@ def per_step_errors(
 
 @_styled()
 def privacy_profile(eps: Sequence[float], deltas: Mapping[str, Sequence[Bounds]]) -> "Figure":
-    """delta(eps), each method with its interval as a band.
+    """Plot delta(eps), with the interval of each method as a band.
 
     Args:
-        eps: increasing, shape (m,).
-        deltas: for each name, the m Bounds that `dpmech.delta` gave.
+        eps: increasing values, shape (m,).
+        deltas: for each name, the m Bounds that `dpmech.delta` returned.
     """
     grid = np.asarray(eps, dtype=np.float64)
     if grid.ndim != 1 or grid.size == 0 or np.any(np.diff(grid) <= 0.0):
@@ -152,12 +153,12 @@ def privacy_profile(eps: Sequence[float], deltas: Mapping[str, Sequence[Bounds]]
 
 @_styled()
 def trade_off(rates: Sequence[float], powers: Mapping[str, Sequence[float]], *, title: str = "") -> "Figure":
-    """The largest true-positive rates of attacks at false-positive rates, beside guessing.
+    """Plot the largest true-positive rates of attacks against false-positive rates, next to guessing.
 
     Args:
         rates: false-positive rates, increasing, in (0, 1], shape (m,).
         powers: for each name, the m true-positive rates.
-        title: above the axes.
+        title: title above the axes.
     """
     grid = np.asarray(rates, dtype=np.float64)
     if (
@@ -182,7 +183,7 @@ def trade_off(rates: Sequence[float], powers: Mapping[str, Sequence[float]], *, 
 
 @_styled()
 def matrices(strategy: Strategy) -> "Figure":
-    """Heat maps of C and C^-1, for n up to 400; the colour scale is symmetric around 0."""
+    """Plot heat maps of C and C^-1, for n up to 400; the colour scale is symmetric around 0."""
     check_strategy(strategy)
     if strategy.n > _LARGEST_MATRIX:
         raise InvalidParameterError("n", strategy.n, f"at most {_LARGEST_MATRIX}: larger ones cannot be seen")
@@ -200,7 +201,7 @@ def matrices(strategy: Strategy) -> "Figure":
 
 
 def _cells(values: Sequence[float]) -> list[tuple[float, float]]:
-    """Intervals around the values, which meet halfway on a log scale."""
+    """Intervals around the values that meet halfway on a log scale."""
     logs = np.log(values)
     middles = 0.5 * (logs[1:] + logs[:-1])
     half = 0.5 * float(np.diff(logs).min()) if len(values) > 1 else 0.2
@@ -209,7 +210,7 @@ def _cells(values: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def _every(points: int) -> int:
-    """One point in how many has a marker."""
+    """Spacing of the markers, in points."""
     return -(-points // _MARKED)
 
 
