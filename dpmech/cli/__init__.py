@@ -31,7 +31,7 @@ __all__ = ["main"]
 )
 @click.version_option(package_name="dpmech", prog_name="dpmech")
 def main() -> None:
-    """How much noise private training needs, with the proof."""
+    """How much noise differentially private training needs, with proof."""
 
 
 ledger.add_command(add_counts)

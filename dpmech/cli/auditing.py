@@ -1,4 +1,4 @@
-"""`dpmech audit`: claims beside certified numbers."""
+"""`dpmech audit`: claims compared with certified numbers."""
 
 import math
 from pathlib import Path
@@ -35,7 +35,7 @@ def audit(
     method: str | None,
     seed: int | None,
 ) -> None:
-    """Set claims, published or your own, beside what is certified.
+    """Compare privacy claims, published or your own, with what is certified.
 
     FILE is a TOML file of [[claim]] tables. Exit code 1 if a claim is under-stated, or could not be shown to
     hold.
@@ -127,7 +127,7 @@ def _table(findings: list[Finding]) -> list[RenderableType]:
 
 
 def _certified(finding: Finding) -> str:
-    """The upper end; of shuffled batches both, as they may be far apart."""
+    """The upper end; for shuffled batches both ends, which may be far apart."""
     if finding.certified is None:
         return ""
     least = f"{down(finding.certified.lower, 4)} to " if _shuffled(finding) else ""
@@ -146,7 +146,7 @@ def _shuffled(finding: Finding) -> bool:
 
 
 def _notes(findings: list[Finding]) -> dict[str, list[str]]:
-    """Every note once, with the claims that it speaks of."""
+    """Every note once, with the claims that it applies to."""
     notes: dict[str, list[str]] = {}
     for finding in findings:
         for text in filter(None, (finding.claim.note, finding.reason, _of_shuffling(finding))):
@@ -157,7 +157,7 @@ def _notes(findings: list[Finding]) -> dict[str, list[str]]:
 
 
 def _of_shuffling(finding: Finding) -> str:
-    """What the two ends of a shuffled claim are."""
+    """Explanation of the two ends of a shuffled claim."""
     certified = finding.certified
     if certified is None or not _shuffled(finding):
         return ""

@@ -1,4 +1,4 @@
-"""`dpmech calibrate`: how much noise one strategy needs."""
+"""`dpmech calibrate`: how much noise a strategy needs."""
 
 import concurrent.futures
 import time
@@ -68,7 +68,7 @@ def calibrate(
     unit: str | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Print the noise scale that one strategy needs."""
+    """Print the noise scale that a strategy needs."""
     chosen, missing = chosen_strategy(given)
     if clip_norm is not None and out is None:
         raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
@@ -80,7 +80,7 @@ def calibrate(
     strategy = chosen.build(plan.training.steps)
     mechanism = Mechanism(strategy, plan.participation, plan.adjacency, _unit(unit, plan))
     if with_profile and plan.method is not None and plan.method.estimates:
-        # Estimates are no evidence.
+        # Estimates are not accepted as evidence.
         allowed = "certified, deterministic, exact or rdp with --with-profile"
         raise InvalidParameterError("method", given["method"], allowed)
     nothing_to_keep = ProfileNodes.refusal(mechanism) if with_profile else ""
@@ -132,14 +132,14 @@ def calibrate(
 def _profile(
     cal: Calibration, plan: ResolvedPlan, executor: concurrent.futures.Executor | None
 ) -> PrivacyProfile:
-    """The profile by the method that was asked for; its draws have nothing to do with those behind sigma."""
-    # One word more than the seed of the calibration: other random numbers.
+    """The profile by the given method; its samples are independent of those behind sigma."""
+    # A second word in the seed gives random numbers independent of the calibration.
     rng = None if plan.seed is None else np.random.default_rng([plan.seed, 1])
     return cal.profile(method=plan.method, rng=rng, executor=executor)
 
 
 def _unit(name: str | None, plan: ResolvedPlan) -> Unit:
-    """The unit that was asked for, or that the sampling has by itself."""
+    """The given unit, or the default unit of the sampling."""
     own = plan.participation.unit
     if own is not None and name not in (None, own.value):
         raise InvalidParameterError("unit", name, f"{own.value} with sampling {plan.sampling}")

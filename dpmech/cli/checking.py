@@ -1,4 +1,4 @@
-"""`dpmech verify`: are these certificates, run records and ledgers true? The independent checker decides."""
+"""`dpmech verify`: the independent checker decides whether certificates, run records and ledgers are true."""
 
 import click
 
@@ -17,7 +17,7 @@ from dpmech.verifying import verify as verify_certificate
 
 
 def _only_one(ctx: click.Context, _parameter: click.Parameter, files: tuple[str, ...]) -> str | None:
-    """The last of two policies would silently stand for both."""
+    """Refuse a second policy: the last one would silently replace the others."""
     if len(files) > 1:
         raise Refusal(f"--policy is given once, got {files[0]} and {files[1]}", ctx)
     return files[0] if files else None
@@ -97,13 +97,13 @@ def verify(
     details: bool,
     form: str | None,
 ) -> None:
-    """Decide whether claims are true, by the independent checker; then look at the rest of each file.
+    """Decide with the independent checker whether claims are true; then check the rest of each file.
 
-    That a run follows its claim is stated by its record and printed as such: no file can prove it.
-    Exit code 0 if every file holds; 1 if one is refused (one line for every failure); 2 if a file is missing,
-    may not be read, is too large, or would cost more work than the budget allows; 3 if nothing was found
-    wrong, but a claim was NOT CHECKED. The verdicts on the other files are printed all the same. Every broken
-    rule of a policy is a failure of its own.
+    That a run follows its claim is stated by its record and printed as such: no file can prove it. Exit code
+    0 if every file passes; 1 if one is refused (one line for every failure); 2 if a file is missing, cannot
+    be read, is too large, or would exceed the work limit; 3 if nothing was found wrong, but a claim was NOT
+    CHECKED. The verdicts on the other files are printed in any case. Every violated rule of a policy is a
+    failure of its own.
     """
     if run.as_json and form not in (None, "json"):
         raise InvalidParameterError("format", form, "left out, or json, with --json")

@@ -1,4 +1,4 @@
-"""Commands and groups of dpmech: examples in every help, refusals in terms of options."""
+"""Commands and groups of dpmech: examples in every help text, errors in terms of options."""
 
 import functools
 import os
@@ -13,13 +13,13 @@ from dpmech.files import on_one_line
 from dpmech.mechanism import kinds
 from dpmech.plans import METHODS, STRATEGIES, meant
 
-# What the library calls an argument that has another name here.
+# Arguments of the library whose options have another name.
 _ALIASES = {"rng": "seed", "path": "out"}
-# What it calls a file that was named without an option.
+# Arguments of the library for a file given without an option.
 _FILES = {"certificate", "claims"}
 _TYPED = "dpmech.typed"
 _SHOWN = 80
-# Advice that is about Python.
+# Advice about Python, and its command-line equivalent.
 _PHRASES = {
     "method=None": "no --method",
     "None for": "left out for",
@@ -34,10 +34,10 @@ _PHRASES = {
 
 
 class MissingOptionsError(DpmechError):
-    """Options that have to be given and were not, all of them.
+    """Required options that were not given, all of them.
 
     Attributes:
-        names: as Python spells them, or as they are to be shown where they begin with a dash.
+        names: Python names, or option names as shown if they begin with a dash.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -50,19 +50,19 @@ def _dashed(name: str) -> str:
 
 
 def remember(ctx: click.Context | None, name: str | None, text: object) -> None:
-    """Keep what was typed for a parameter: a float does not tell."""
+    """Store the text typed for a parameter: its float does not show it."""
     if ctx is not None and name is not None:
         ctx.meta.setdefault(_TYPED, {})[name] = str(text)
 
 
 def typed_text(ctx: click.Context, name: str) -> str | None:
-    """What was typed for a parameter, where it was remembered."""
+    """The text typed for a parameter, if stored."""
     found: str | None = ctx.meta.get(_TYPED, {}).get(name)
     return found
 
 
 def option_of(ctx: click.Context, argument: str) -> click.Parameter | None:
-    """The parameter of a command that an argument of the library comes from."""
+    """The command parameter that an argument of the library comes from."""
     for name in (argument, _ALIASES.get(argument)):
         for parameter in ctx.command.params:
             if name in {parameter.name, *(one.lstrip("-").replace("-", "_") for one in parameter.opts)}:
@@ -71,7 +71,7 @@ def option_of(ctx: click.Context, argument: str) -> click.Parameter | None:
 
 
 def told(error: DpmechError, ctx: click.Context) -> str:
-    """The message of an error as somebody reads it who typed a command."""
+    """The message of an error, worded for users of the command line."""
     if isinstance(error, MissingOptionsError) or not isinstance(error, InvalidParameterError):
         return plain(str(error))
     argument, rest = re.fullmatch(r"(\w*)(.*)", error.name, re.DOTALL).groups()  # type: ignore[union-attr]  # it matches any text
@@ -100,7 +100,7 @@ def _shown(value: object) -> str:
 
 
 def plain(text: str) -> str:
-    """A sentence of the library with the names that people type in place of those of Python."""
+    """Replace Python names in a message of the library by the names used on the command line."""
     for python, typed in _PHRASES.items():
         text = text.replace(python, typed)
     text = re.sub(r"\[Errno -?\d+\] ([^:]+): '[^']*'", r"\1", text)
@@ -122,7 +122,7 @@ def _table(registered: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str], di
     names |= {"ColumnNormalized": "column-normalized"}
     names |= {type(method).__name__: f"--method {name}" for name, method in METHODS.items()}
     known = "|".join(sorted(names, key=len, reverse=True))
-    # English calls one sampling by the name of its class: that one alone is left where nothing follows.
+    # "Poisson" is also an English word: it is replaced only in a call.
     pattern = rf"(?:dm\.)?\b(?!Poisson\b(?!\())({known})\b(\((?:[^()<>]|<[^<>]*>)*\))?"
     return re.compile(pattern), names
 
@@ -133,17 +133,17 @@ def _classes() -> tuple[re.Pattern[str], dict[str, str]]:
 
 _STOPPED = 130
 
-# Names and what they mean, by the title of a section of help.
+# Names and their meanings, by the title of a help section.
 Lists = Mapping[str, Sequence[tuple[str, str]]] | None
 
 
 class Refusal(click.ClickException):
-    """A message on standard error, begun by the command that it is about, and an exit code.
+    """A message on standard error, prefixed by its command, and an exit code.
 
     Args:
-        message: in the words of the command line.
-        ctx: of the command.
-        code: 2 for bad input, 1 for a check that failed, 130 where the user stopped it.
+        message: the message, worded for the command line.
+        ctx: context of the command.
+        code: 2 for bad input, 1 for a failed check, 130 if the user interrupted it.
     """
 
     def __init__(self, message: str, ctx: click.Context, code: int = 2) -> None:
@@ -152,12 +152,12 @@ class Refusal(click.ClickException):
         self.path = ctx.command_path
 
     def show(self, file: IO[Any] | None = None) -> None:
-        """Print it."""
+        """Print the message."""
         click.echo(f"{self.path}: {on_one_line(self.message)}", file=file, err=file is None)
 
 
 class _Kind(click.Command):
-    """What commands and groups share."""
+    """Common base of commands and groups."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class _Kind(click.Command):
         self.examples, self.lists = tuple(examples), dict(lists or {})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, with refusals in our style."""
+        """Like click, with errors in the style of dpmech."""
         try:
             return super().parse_args(ctx, args)
         except click.exceptions.NoArgsIsHelpError:
@@ -181,21 +181,21 @@ class _Kind(click.Command):
             raise Refusal(_usage(error, ctx), ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - of click
-        """As click does; what the library refuses is said in the words of the command line."""
+        """Like click; errors of the library are worded for the command line."""
         try:
             return super().invoke(ctx)
         except DpmechError as error:
-            # A file that does not hold is a check that failed.
+            # An invalid file is a failed check.
             code = 1 if isinstance(error, CertificateError) else 2
             raise Refusal(told(error, ctx), ctx, code) from error
         except MemoryError as error:
             raise Refusal(f"this takes more memory than there is ({error})", ctx) from error
         except KeyboardInterrupt:
-            # Neither a verdict nor bad input: what shells say of a command that was stopped.
+            # Neither a verdict nor bad input: the exit code that shells use for interrupted commands.
             raise Refusal("stopped", ctx, _STOPPED) from None
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """What names mean, and the examples as they are typed."""
+        """The meanings of names, and the examples as typed."""
         super().format_epilog(ctx, formatter)
         for title, entries in self.lists.items():
             with formatter.section(title):
@@ -212,14 +212,14 @@ class Command(_Kind):
 
     Args:
         examples: lines that a reader can copy.
-        lists: what names mean.
-        absent: why it has no option that somebody may look for.
+        lists: meanings of names.
+        absent: why it lacks an option that users may look for.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; what may be meant as the name of a file is no option.
+        """Like click; an argument that may be meant as a file name is never taken for an option.
 
-        Hooks and shells append the names of files that they find: one named --key=... would be obeyed.
+        Hooks and shells append the names of files that they find, and one could be named --key=...
         """
         for arg in args[: args.index("--") if "--" in args else len(args)]:
             if str(arg).startswith("-") and _exists(arg):
@@ -239,7 +239,7 @@ class Group(_Kind, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; an unknown name is answered with the nearest known one."""
+        """Like click; for an unknown name, suggest the nearest known one."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = meant(name, self.commands)
@@ -249,7 +249,7 @@ class Group(_Kind, click.Group):
 
 
 def exit_after(ctx: click.Context, refused: Sequence[DpmechError]) -> NoReturn:
-    """Tell what was refused of several files, and end: 2 for bad input, 1 for a file that does not hold."""
+    """Report what was refused of several files, and exit: 2 for bad input, 1 for an invalid file."""
     for refusal in refused:
         Refusal(told(refusal, ctx), ctx).show()
     bad_input = any(not isinstance(refusal, CertificateError) for refusal in refused)
@@ -264,7 +264,7 @@ def _exists(name: str) -> bool:
 
 
 def _usage(error: click.UsageError, ctx: click.Context) -> str:
-    """What click found wrong, in our style."""
+    """The error of click, in the style of dpmech."""
     if isinstance(error, click.NoSuchOption):
         known = [name for parameter in ctx.command.params for name in parameter.opts if name.startswith("--")]
         if reason := getattr(ctx.command, "absent", {}).get(error.option_name):
@@ -280,7 +280,7 @@ def _usage(error: click.UsageError, ctx: click.Context) -> str:
 
 
 def _folded(example: str, width: int) -> list[str]:
-    """A long line as a shell reads it, broken before options."""
+    """A long shell command, broken before options."""
     lines, line = [], ""
     for part in example.replace(" --", "\n--").split("\n"):
         if line and len(line) + len(part) + 3 > width:

@@ -1,4 +1,4 @@
-"""`dpmech compare`: several strategies and samplings beside each other and beside DP-SGD (Poisson)."""
+"""`dpmech compare`: several strategies and samplings compared with each other and with DP-SGD (Poisson)."""
 
 import concurrent.futures
 import time
@@ -65,10 +65,10 @@ def compare(
     plan_file: Path | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Set several strategies side by side, under one sampling or several, and beside DP-SGD.
+    """Compare several strategies, under one or several samplings, with each other and with DP-SGD.
 
-    The first row is DP-SGD as it is run: independent noise under Poisson sampling, for the same steps, batch
-    size and budget.
+    The first row is standard DP-SGD: independent noise under Poisson sampling, for the same steps, batch size
+    and budget.
     """
     settings, entries = ({}, []) if plan_file is None else read_plan(plan_file)
     if strategies is not None:
@@ -92,7 +92,7 @@ def _calibrated(
     entry: Entry,
     strategy: Strategy,
     plan: ResolvedPlan,
-    calls: int,  # of which somebody may pick one
+    calls: int,  # number of calls, for the correction for picking one
     *,
     executor: concurrent.futures.Executor | None = None,
     report: Report = silent,
@@ -115,7 +115,7 @@ def _calibrated(
     return cal, time.perf_counter() - start
 
 
-# The accountants of more bins take seconds to set up.
+# Accountants of more bins take seconds to set up.
 _FEW_BINS = 1000
 
 _Pairs = list[tuple[dict[str, Any], Calibration | None]]
@@ -129,12 +129,12 @@ def _compared(
 ) -> tuple[Baseline, _Pairs]:
     """The baseline, and a row for every entry under every sampling.
 
-    Where several samplings are compared, one that no theorem covers for a strategy has a row that says so. A
-    strategy that none of them covers is refused, as under a single one.
+    If several samplings are compared, a sampling that no theorem covers for a strategy has a row that says
+    so. A strategy that none of them covers is refused, as with a single sampling.
     """
     pairs: _Pairs = []
     trials = len(entries) * len(plans)
-    # All are built before the first is calibrated: a mistake in the last one is told at once.
+    # All are built before the first is calibrated, so that mistakes are reported at once.
     built = [(entry, build_strategy(entry, plans[0].training.steps)) for entry in entries]
     calls = [(entry, strategy, plan, trials) for entry, strategy in built for plan in plans]
     for _, strategy in built:
@@ -156,7 +156,7 @@ def _compared(
 
 
 def _check_covered(strategy: Strategy, plans: list[ResolvedPlan]) -> None:
-    """Refuse at once what none of the samplings covers; what takes long to find out is left for later."""
+    """Refuse early what none of the samplings covers; slow checks are left for later."""
     refusal: UnsupportedCombinationError | None = None
     for plan in plans:
         try:
@@ -190,7 +190,7 @@ def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
     notes = plan_notes(plan.training, [eps], delta, estimates=estimates)
     schemas = [cal.participation for _, cal in pairs if cal is not None]
     if any(scheme_of(schema).renewed(schema) == schema for schema in schemas):
-        return notes  # a row says it
+        return notes  # reported in a row
     return notes + allocation_notes((row["label"], cal) for row, cal in pairs if cal is not None)
 
 
@@ -198,7 +198,7 @@ _OWN = {"sampling", "participation", "amplified"}
 
 
 def _described(plans: list[ResolvedPlan]) -> dict[str, Any]:
-    """The plan as data; where samplings differ, a list of each."""
+    """The plan as data; a list if samplings differ."""
     if len(plans) == 1:
         return plans[0].described()
     each = [plan.described() for plan in plans]
@@ -240,7 +240,7 @@ def _comparison(baseline: dict[str, Any], rows: list[dict[str, Any]]) -> list[An
     for row in (baseline, *rows):
         cells = cells_of(row)
         if "published_rmse" in row:
-            # A deviation from print, not a cost: to nearest.
+            # A deviation from a published number, not a cost: rounded to nearest.
             cells["difference"] = signed_percent(row["rmse"] / row["published_rmse"] - 1.0, 2)
         style = "italic" if row is baseline else "bold" if row.get("rmse") == best else None
         lines.append(Row(cells, style))

@@ -1,4 +1,4 @@
-"""Files that commands read and write, figures included: none is replaced unasked."""
+"""Files that commands read and write, figures included; none is replaced without --force."""
 
 import io
 from pathlib import Path
@@ -20,11 +20,11 @@ page_force_option = click.option(
 
 
 def read_certificate(path: str | Path) -> Certificate:
-    """The certificate in a file.
+    """Read a certificate from a file.
 
     Raises:
-        InvalidParameterError: if it cannot be read.
-        CertificateError: if it is none, or does not hold together.
+        InvalidParameterError: if the file cannot be read.
+        CertificateError: if it is not a certificate, or is inconsistent.
     """
     try:
         return Certificate.load(path)
@@ -33,7 +33,7 @@ def read_certificate(path: str | Path) -> Certificate:
 
 
 def read_ledger(path: str | Path) -> Ledger:
-    """The ledger in a file; errors as for `read_certificate`."""
+    """Read a ledger from a file; errors as in `read_certificate`."""
     text = read_text(path)
     if not is_ledger(text):
         raise InvalidParameterError("path", str(path), "a ledger")
@@ -44,7 +44,7 @@ def read_ledger(path: str | Path) -> Ledger:
 
 
 def read_document(path: str | Path) -> Document:
-    """The certificate, run record or ledger in a file; errors as for `read_certificate`."""
+    """Read a certificate, run record or ledger from a file; errors as in `read_certificate`."""
     text = read_text(path)
     try:
         if is_ledger(text):
@@ -55,7 +55,7 @@ def read_document(path: str | Path) -> Document:
 
 
 def read_claim(path: str | Path) -> Certificate:
-    """The certificate in a file, or in a run record; errors as for `read_certificate`."""
+    """Read the certificate in a file, or in a run record; errors as in `read_certificate`."""
     found = read_document(path)
     if isinstance(found, Certificate):
         return found
@@ -65,7 +65,7 @@ def read_claim(path: str | Path) -> Certificate:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a page, whole or not at all.
+    """Write a page, atomically.
 
     Raises:
         InvalidParameterError: if it cannot be written.
@@ -74,32 +74,32 @@ def write_text(path: Path, text: str) -> None:
 
 
 def save_certificate(path: Path, certificate: Certificate, *, force: bool) -> None:
-    """Write a certificate to a new file, or over one that says the same.
+    """Write a certificate to a new file, or over one with the same content.
 
     Args:
-        path: of the file.
-        certificate: to write.
-        force: whether any other file gives way too.
+        path: path of the file.
+        certificate: certificate to write.
+        force: whether to replace any other file.
 
     Raises:
-        InvalidParameterError: if it cannot be written, or says something else.
+        InvalidParameterError: if it cannot be written, or an existing file differs.
     """
     _check_same(path, certificate.to_json(), "out", force=force)
     certificate.save(path)
 
 
 def save_strategy(path: Path, strategy: Strategy, *, force: bool) -> None:
-    """The same for a strategy."""
+    """Like `save_certificate`, for a strategy."""
     _check_same(path, f"{strategy.to_json()}\n", "out_strategy", force=force)
     write_strategy(path, strategy)
 
 
 def check_free(path: Path, mechanism: Mechanism, budget: PrivacyBudget, *, force: bool) -> None:
-    """Refuse at once a file that the certificate of this claim will differ from, before it is computed.
+    """Refuse an output file that the certificate of this claim will differ from, before it is computed.
 
     Raises:
-        InvalidParameterError: if the file there is no certificate of this mechanism and budget, or rests on
-            random numbers, which are others every time.
+        InvalidParameterError: if the existing file is not a certificate of this mechanism and budget, or
+            depends on random numbers, which differ every time.
     """
     if force or not path.is_file():
         return
@@ -113,14 +113,14 @@ def check_free(path: Path, mechanism: Mechanism, budget: PrivacyBudget, *, force
 
 
 def check_no_document(path: Path | None, *, force: bool) -> None:
-    """Refuse to write a page over what is checksummed or signed, or over a strategy.
+    """Refuse to write a page over a checksummed or signed document, or over a strategy.
 
     Raises:
-        InvalidParameterError: if the file there is one, or cannot be read to see that.
+        InvalidParameterError: if the existing file is one, or cannot be read to find out.
     """
     if force or path is None or not path.is_file():
         return
-    # A file that is too large to be looked at may be one.
+    # A file too large to read may be a document.
     content = read_bytes("out", path, hint="; --force replaces it")
     try:
         found = parse_json(content)
@@ -136,7 +136,7 @@ def _check_same(path: Path, text: str, option: str, *, force: bool) -> None:
     content = text.encode("utf-8")
     try:
         same = read_bytes(option, path, largest=len(content)) == content
-    except InvalidParameterError:  # larger, or not to be read
+    except InvalidParameterError:  # too large, or unreadable
         same = False
     if not same:
         raise _another(option, path)
@@ -149,15 +149,15 @@ def _another(option: str, path: Path) -> InvalidParameterError:
 
 
 def named(path: str | Path, error: CertificateError) -> CertificateError:
-    """The same error, with the file that it is about."""
+    """The same error, with the name of the file."""
     return CertificateError(f"{path}: {error}", claimed=error.claimed, recomputed=error.recomputed)
 
 
 def drawable() -> frozenset[str]:
-    """The endings of files that a figure can be written to.
+    """The file extensions that a figure can be written to.
 
     Raises:
-        MissingDependencyError: without matplotlib.
+        MissingDependencyError: if matplotlib is not installed.
     """
     from dpmech import plots  # matplotlib is optional
 

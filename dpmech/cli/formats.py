@@ -1,4 +1,4 @@
-"""Verdicts as CI servers read them: JUnit, SARIF, and commands of GitHub workflows."""
+"""Verdicts in formats for CI servers: JUnit, SARIF, and commands of GitHub workflows."""
 
 import dataclasses
 import hashlib
@@ -18,35 +18,35 @@ from dpmech.cli.printing import in_a_log
 from dpmech.files import printable
 from dpmech.verifying import Check, Question, Verification
 
-# The name of what went wrong where a file could not be verified at all.
+# Name of the problem when a file could not be verified.
 UNREAD = "not verified"
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdicts:
-    """What `dpmech verify` found.
+    """The results of `dpmech verify`.
 
     Attributes:
-        found: one verification a file.
-        unread: why others were not verified, by file.
+        found: one verification per file.
+        unread: by file, why the others were not verified.
     """
 
     found: Sequence[Verification]
     unread: Mapping[str, str]
 
     def failures(self, of: Verification) -> list[Check]:
-        """The checks of a file that do not hold."""
+        """The failed checks of a file."""
         return [check for check in of.checks if not check.ok]
 
 
 def exit_code(found: Sequence[Verification]) -> int:
-    """0 if all hold, 1 if one is refused, 3 if nothing was found wrong, but a claim was not checked."""
+    """0 if all pass, 1 if one is refused, 3 if nothing was found wrong, but a claim was not checked."""
     failed = [one for one in found if not one.ok]
     return 0 if not failed else 3 if all(one.undecided for one in failed) else 1
 
 
 def name_of(check: Check) -> str:
-    """The name of a check, which of the two questions it is about, and whether it was left open."""
+    """The name of a check, the question that it answers, and whether it was left open."""
     about = check.question
     of_two = about in (Question.CLAIM, Question.RUN) and check.name != about.value
     name = f"{about.value}: {check.name}" if of_two else check.name
@@ -54,14 +54,14 @@ def name_of(check: Check) -> str:
 
 
 def shown(text: str) -> str:
-    """Text from a file, or its name, on one line and without characters that no format can hold."""
+    """Text from a file, or its name, on one line and without characters that a format cannot represent."""
     return printable(plain(text)).replace("\n", "\\n")
 
 
 def github(verdicts: Verdicts) -> str:
-    """One line for every failed check and unread file, and a notice for every file that holds.
+    """One line for every failed check and unread file, and a notice for every file that passes.
 
-    Every line is a command, so that no name in a file can begin one of its own.
+    Every line is a command, so that text from a file cannot start one.
 
     References:
         GitHub documentation, "Workflow commands for GitHub Actions".
@@ -99,7 +99,7 @@ def _escaped_property(text: str) -> str:
 
 
 def junit(verdicts: Verdicts) -> str:
-    """The XML that CI servers read: elements and attributes that all of them take, and no others.
+    """JUnit XML, restricted to elements and attributes that all CI servers accept.
 
     A failed check is a failure; a claim that was not checked, and a file that could not be read, is an error.
     """
@@ -112,7 +112,7 @@ def junit(verdicts: Verdicts) -> str:
     root = ET.Element("testsuites", {"name": "dpmech verify", **totals})
     root.extend(suites)
     ET.indent(root)
-    # The same text, in which the runner of a CI server finds no command such as ##[error].
+    # Equivalent XML in which the runner of a CI server finds no command such as ##[error].
     text = re.sub("#(?=#)", "&#35;", ET.tostring(root, encoding="unicode"))
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'
 
@@ -124,7 +124,7 @@ def _suite(source: str, checks: Sequence[Check]) -> ET.Element:
     seen: Counter[str] = Counter()
     for check in checks:
         name = shown(name_of(check))
-        # Servers tell tests apart by suite and name alone.
+        # Servers distinguish tests by suite and name only.
         seen[name] += 1
         repeated = f" ({seen[name]})" if seen[name] > 1 else ""
         case = _case(suite, source, name + repeated)
@@ -158,8 +158,8 @@ _OF_POLICY = "policy "
 def sarif(verdicts: Verdicts) -> str:
     """A SARIF log with one run.
 
-    Files that could not be verified are results too, and notifications of a run that did not succeed: some
-    readers look at results alone. Checks that hold are left out, as some readers take any result for a fault.
+    Files that could not be verified are results too, and notifications of an unsuccessful run: some readers
+    show results only. Passed checks are left out, as some readers take any result for a fault.
 
     References:
         OASIS, Static Analysis Results Interchange Format 2.1.0.
@@ -226,7 +226,7 @@ def _results(faults: Sequence[tuple[str, str, str]], names: Sequence[str]) -> li
 
 
 def _result(source: str, name: str, detail: str, index: int, number: int) -> dict[str, Any]:
-    """One result; its fingerprint stays where numbers in its text change from run to run."""
+    """One result; its fingerprint is stable when numbers in its text change between runs."""
     identity = hashlib.sha256(f"{number}\n{name}\n{source}".encode("utf-8", "backslashreplace")).hexdigest()
     return {
         "ruleId": _id(name),
@@ -243,6 +243,6 @@ def _location(source: str) -> dict[str, Any]:
 
 
 def _uri(source: str) -> str:
-    """A file as a URI; a relative one stays relative, and every byte that is no part of a path is escaped."""
+    """A file as a URI; a relative path stays relative, and bytes not allowed in a path are escaped."""
     path = Path(source)
     return path.as_uri() if path.is_absolute() else urllib.parse.quote(os.fsencode(path.as_posix()))

@@ -1,4 +1,4 @@
-"""`dpmech epsilon` and `dpmech delta`: what a noise scale gives that somebody has already."""
+"""`dpmech epsilon` and `dpmech delta`: the eps or delta of an existing noise scale."""
 
 import concurrent.futures
 import time
@@ -85,7 +85,7 @@ def _noise_options(command: _Command) -> _Command:
 @plan_options(budget=("delta",), search=False)
 @runs("epsilon")
 def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
-    """Print the eps that a noise scale gives at --delta: an interval that holds it."""
+    """Print the eps of a noise scale at --delta, as an interval that contains it."""
     _answer("delta", **given)
 
 
@@ -103,7 +103,7 @@ def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes option
 @plan_options(budget=("eps",), search=False)
 @runs("delta")
 def delta_command(**given: Any) -> None:  # noqa: ANN401 - as above
-    """Print the delta that a noise scale gives at --eps: an interval that holds it."""
+    """Print the delta of a noise scale at --eps, as an interval that contains it."""
     _answer("eps", **given)
 
 
@@ -135,12 +135,12 @@ def _answer(
     noise = sigma if sigma is not None else _sigma_of(noise_multiplier, mechanism)
     method = plan.method
     if out is not None and method is None:
-        # A certificate of a sigma that was not searched rests on no samples.
+        # A certificate of a given sigma does not depend on samples.
         method = unsampled_method(plan.participation)
     start = time.perf_counter()
     with run.working(command, 1) as (executor, report):
         report(f"{chosen.label}: {command} at sigma {typed(noise)}")
-        # First what is refused at once.
+        # First what can be refused at once.
         claim = None if out is None else _claim(plan, strategy, noise, method)
         found = _bounds(command, plan, strategy, noise, method, executor)
         report("")
@@ -168,7 +168,7 @@ def _answer(
     estimates = [] if found.guarantee.rigorous else [chosen.label]
     at_delta = found.upper if plan.delta is None else plan.delta
     notes = plan_notes(plan.training, eps, at_delta, estimates=estimates)
-    # What was typed is echoed.
+    # Echo the number as typed.
     echoed = {key: typed(noise) for key in ("sigma", "noise_multiplier") if row[key] is not None}
     run.answer(
         lambda: row | {"plan": plan.described()},
@@ -179,7 +179,7 @@ def _answer(
 
 
 def _sigma_of(given: float | None, mechanism: Mechanism) -> float:
-    """Sigma of a noise multiplier, which it is where the noise of all steps is i.i.d."""
+    """Sigma from a noise multiplier, to which it is equal if the noise of all steps is i.i.d."""
     if given is None:
         raise InvalidParameterError("sigma", None, "given")
     if noise_multiplier_of(mechanism, given) is None:

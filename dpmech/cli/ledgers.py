@@ -1,4 +1,4 @@
-"""`dpmech ledger`: releases and counts about the same people, entered before they happen, and their total."""
+"""`dpmech ledger`: releases and counts about the same people, added before they happen, and their total."""
 
 import contextlib
 from fractions import Fraction
@@ -43,11 +43,11 @@ _COLUMNS = (
 
 
 def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> list[Any]:
-    """What to print: headline, releases, total.
+    """The text to print: headline, releases, total.
 
     Args:
-        ledger: of which.
-        delta: at which eps is totalled; None for that of the budget, or the sum of those of the releases.
+        ledger: the ledger.
+        delta: delta of the total eps; None for that of the budget, or the sum of those of the releases.
         profiles: whether privacy profiles that take work may be computed for the total.
     """
     rows = [Row(_cells(release)) for release in ledger.releases]
@@ -190,18 +190,18 @@ def add(
     new: bool,
     **settings: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Enter a certified release into a ledger, before its first step.
+    """Add a certified release to a ledger, before its first step.
 
-    A non-adaptive list holds what was decided before the first result was looked at; close it with the last
-    entry. With a budget, releases may be chosen by what came out before. Exit code 1 if the release would
-    exceed the budget; the ledger then stays as it was.
+    A non-adaptive list contains what was decided before the first result was looked at; close it with the
+    last entry. With a budget, releases may depend on earlier results. Exit code 1 if the release would exceed
+    the budget; the ledger is then unchanged.
     """
     if name is None:
         raise MissingOptionsError(["name"])
     own = read_certificate(certificate)
     if own.participation.random and batch is None:
         raise MissingOptionsError(["--batch (the batches of this release are sampled)"])
-    # Two commands at once enter both releases, one after the other.
+    # Two simultaneous commands add their releases one after the other.
     with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
         book = _started(path, own, settings) if new else _continued(path, settings)
         try:
@@ -288,15 +288,15 @@ def show_ledger(
     delta: float | None,
     claims: bool,
 ) -> None:
-    """Print the releases of a ledger, and the eps that they add up to.
+    """Print the releases of a ledger, and their total eps.
 
-    Of a non-adaptive list with more than one release the privacy profiles are composed.
+    For a non-adaptive list with more than one release, the privacy profiles are composed.
     """
     book = read_ledger(path)
     if not claims and len(book.releases) + len(book.counts) > 1 and book.waiting:
         with (
             run.working("profiles", len(book.waiting)) as (executor, report),
-            contextlib.suppress(UnsupportedCombinationError),  # its claim then stands in
+            contextlib.suppress(UnsupportedCombinationError),  # its claim is used instead
         ):
             book.profile(executor=executor, progress=report)
     run.answer(
@@ -328,7 +328,7 @@ def remaining(
     run: Run,
     delta: float | None,
 ) -> None:
-    """Print what a ledger with a budget would still take, and whether it would take CERTIFICATE.
+    """Print what a ledger with a budget would still accept, and whether it would accept CERTIFICATE.
 
     Exit code 1 if it would not.
     """
@@ -358,7 +358,7 @@ def remaining(
 
 
 def _left(book: Ledger, delta: float | None) -> str:
-    """What is left, in a sentence."""
+    """The remaining budget, in a sentence."""
     left = book.remaining
     at = delta if delta is not None or book.budget is None else book.budget.delta
     eps = "" if at is None else f", such as eps {down(left.epsilon(at))} at delta {typed(at)}"
@@ -410,9 +410,9 @@ def add_counts(
     new: bool,
     adjacency: str | None,
 ) -> None:
-    """Enter counts into a non-adaptive ledger, before the first of them is drawn.
+    """Add counts to a non-adaptive ledger, before the first of them is drawn.
 
-    Their noise is `dpmech.drawing.discrete_gaussian`. Each may depend on the results before.
+    Their noise is `dpmech.drawing.discrete_gaussian`. Each count may depend on earlier results.
     """
     if name is None or sigma is None:
         raise MissingOptionsError(["name" if name is None else "sigma"])

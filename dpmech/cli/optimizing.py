@@ -1,4 +1,4 @@
-"""`dpmech optimize`: every family of strategies at its best for a plan, with its table and figure."""
+"""`dpmech optimize`: the best strategy of every family for a plan, with table and figure."""
 
 import concurrent.futures
 import dataclasses
@@ -35,7 +35,7 @@ from dpmech.schemes import method_among
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """The fit of one family, and what it took."""
+    """The fit of one family, and its cost."""
 
     entry: FamilyEntry
     fit: Fit
@@ -60,7 +60,7 @@ def row_of(found: Found, objective: str) -> dict[str, Any]:
 
 
 def baseline_of_fits(baseline: Baseline, objective: str) -> dict[str, Any]:
-    """DP-SGD under Poisson sampling in the columns of the fits; where it has no numbers, with the reason."""
+    """DP-SGD under Poisson sampling in the columns of the fits; without numbers, with the reason."""
     cal = baseline.calibration
     row = {
         "family": BASELINE,
@@ -77,7 +77,7 @@ def baseline_of_fits(baseline: Baseline, objective: str) -> dict[str, Any]:
 
 
 def independent_row(fit: Fit) -> dict[str, Any]:
-    """The row of independent noise under the plan's own sampling, which every fit was compared with."""
+    """The row of independent noise under the plan's own sampling, the reference for every fit."""
     return {
         "family": "identity",
         fit.objective: fit.identity_error,
@@ -144,11 +144,11 @@ def draw(
     objective: str,
     path: Path,
 ) -> None:
-    """Error against eps, a line for each family, into a file.
+    """Plot error against eps, one line per family, to a file.
 
     Raises:
         InvalidParameterError: if it cannot be written.
-        MissingDependencyError: without matplotlib.
+        MissingDependencyError: if matplotlib is not installed.
     """
     from dpmech import plots  # matplotlib is optional
 
@@ -219,10 +219,10 @@ def optimize(
     clip_norm: float | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Fit the best strategy of every family, and set them side by side at their calibrated noise.
+    """Fit the best strategy of every family, and compare them at their calibrated noise.
 
-    The first row is DP-SGD as it is run: independent noise under Poisson sampling, for the same steps, batch
-    size and budget.
+    The first row is standard DP-SGD: independent noise under Poisson sampling, for the same steps, batch size
+    and budget.
     """
     if clip_norm is not None and out is None:
         raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
@@ -314,8 +314,8 @@ def _fits(
 ) -> dict[float, list[Found]]:
     """The fit of every family at every eps.
 
-    Without amplification sigma is the sensitivity times what eps asks for, so that the best strategy is the
-    same at every eps: it is fitted once.
+    Without amplification, sigma is the sensitivity times a factor that depends on eps only, so the best
+    strategy is the same at every eps and is fitted once.
     """
     trials = len(entries) * len(plans)
     once = plans[0].participation.certain
@@ -332,7 +332,7 @@ def _fits(
 
 
 def _again(found: list[Found], plan: ResolvedPlan, objective: str, report: Report) -> Iterator[Found]:
-    """Fits of another eps, calibrated for this one."""
+    """Fits for another eps, calibrated for this one."""
     settings: dict[str, Any] = {
         "adjacency": plan.adjacency,
         "rtol": plan.rtol,
@@ -360,7 +360,7 @@ def _fitted(
     plan: ResolvedPlan,
     objective: str,
     cache: Path | None,
-    calls: int,  # of which somebody may pick one
+    calls: int,  # number of calls, for the correction for picking one
     *,
     executor: concurrent.futures.Executor | None = None,
     report: Report = silent,

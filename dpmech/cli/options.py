@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they add up to: a plan, a strategy, trusted keys."""
+"""Options that several commands share, and what they describe: a plan, a strategy, trusted keys."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,10 +38,10 @@ def plan_options(
     """The options that describe a training plan and its budget.
 
     Args:
-        several: whether it may have several samplings.
-        budget: which of eps and delta are asked for.
+        several: whether several samplings may be given.
+        budget: which of eps and delta are options.
         search: whether sigma is searched, to a tolerance.
-        here: where else than on the command line what is required may stand.
+        here: where required settings may be given other than on the command line.
     """
     due = f" [required{here}]"
     names = "one or more names, joined by commas, see below"
@@ -80,7 +80,7 @@ def plan_options(
     return with_options
 
 
-# What samplings are told, besides the sizes of a plan.
+# Settings of samplings, in addition to the sizes of a plan.
 _SETTINGS = {
     "min_sep": "least distance of two participations [one epoch]",
     "separation": "least distance of two participations",
@@ -130,20 +130,20 @@ def _budget_options(budget: Collection[str], due: str, *, search: bool) -> list[
 
 
 def output_options(command: _Command) -> _Command:
-    """How a command prints."""
+    """Options for output."""
     for option in reversed(_OUTPUT):
         command = option(command)
     return command
 
 
 def seed_option(command: _Command) -> _Command:
-    """`--seed` alone, of commands that choose no method for a plan."""
+    """`--seed` alone, for commands without a choice of method."""
     return _SEED(command)
 
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedPlan:
-    """A training plan as the library takes it; of eps and delta it has what was asked for, else None."""
+    """A training plan as library objects; eps and delta are None if they were not given."""
 
     training: TrainingPlan
     sampling: str
@@ -157,10 +157,10 @@ class ResolvedPlan:
 
     @property
     def budget(self) -> tuple[float, float]:
-        """Eps and delta, of a plan that was asked for both.
+        """Eps and delta of a plan that has both.
 
         Raises:
-            InvalidParameterError: if it was not.
+            InvalidParameterError: if one is missing.
         """
         if self.eps is None or self.delta is None:
             raise InvalidParameterError("eps" if self.eps is None else "delta", None, "given")
@@ -189,16 +189,16 @@ def resolve(
     budget: Collection[str] = ("eps", "delta"),
     missing: Collection[str] = (),
 ) -> ResolvedPlan:
-    """Check the settings of a command or a plan file, and build what they describe.
+    """Check the settings of a command or a plan file, and build the plan they describe.
 
     Args:
-        settings: by the names of the options, with underscores.
-        budget: which of eps and delta have to be there.
-        missing: other options of the command that are, to be named with those of the plan.
+        settings: settings by option names, with underscores.
+        budget: which of eps and delta are required.
+        missing: other missing options of the command, to be named together with those of the plan.
 
     Raises:
-        MissingOptionsError: naming all that are.
-        InvalidParameterError: on an unknown or bad setting.
+        MissingOptionsError: with all missing options.
+        InvalidParameterError: if a setting is unknown or invalid.
     """
     known = {
         "dataset_size", "batch_size", "epochs", "sampling", *owners(),
@@ -221,7 +221,7 @@ def resolve(
         raise InvalidParameterError("epochs", settings["epochs"], accepted, f": they are {training.steps}")
     details = {key: settings[key] for key in owners() if key in settings}
     participation = training.participation(settings["sampling"], **details)
-    # Guards of the library, early: a plan file holds anything.
+    # Checks of the library, run early: a plan file may contain anything.
     checks: dict[str, Callable[[object], float]] = {
         "eps": lambda value: check_eps(value, zero_allowed="delta" not in budget),
         "delta": check_delta,
@@ -249,11 +249,11 @@ def resolve(
 def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) -> list[ResolvedPlan]:
     """One plan for each sampling of the settings: a list of names, or names joined by commas.
 
-    Settings that one sampling alone takes, such as `cycle`, go to it. One that is yes or no may follow a
+    A setting that only one sampling has, such as `cycle`, applies to that one. A boolean setting may follow a
     name: `balls-in-bins,balls-in-bins:fresh` is both.
 
     Raises:
-        InvalidParameterError: as `resolve`; on a sampling that is named twice; on a setting that none takes.
+        InvalidParameterError: as in `resolve`; if a sampling is named twice; if no sampling has a setting.
     """
     given = settings.get("sampling")
     if given is None:
@@ -280,7 +280,7 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
 
 
 def _flagged(part: str) -> tuple[str, dict[str, bool]]:
-    """The name of a sampling, and the settings behind colons that are true."""
+    """The name of a sampling, and the true settings after its colons."""
     name, *flags = part.split(":")
     kind = samplings()[check_known("sampling", name, samplings(), NO_SAMPLINGS)]
     for flag in flags:
@@ -301,7 +301,7 @@ _OWN = ("lam", "bands", "coefs", "decays", "scales", "matrix")
 
 
 def strategy_options(command: _Command) -> _Command:
-    """Which strategy."""
+    """Options that choose a strategy."""
     options = [
         click.option(
             "--strategy",
@@ -334,20 +334,20 @@ def strategy_options(command: _Command) -> _Command:
 
 @dataclasses.dataclass(frozen=True)
 class ChosenStrategy:
-    """A strategy, and what a table calls it."""
+    """A strategy, and its label in tables."""
 
     label: str
     build: Callable[[int], Strategy]
 
 
 def chosen_strategy(given: dict[str, Any]) -> tuple[ChosenStrategy | None, list[str]]:
-    """Take the options of `strategy_options` out of what was given.
+    """Remove the options of `strategy_options` from the given ones, and build the strategy.
 
     Returns:
-        The choice, and the options that are missing for one; one of the two is empty.
+        The strategy, and the options missing for one; one of the two is empty.
 
     Raises:
-        InvalidParameterError: on options that do not go together, or a file that holds no strategy.
+        InvalidParameterError: if options conflict, or a file does not contain a strategy.
     """
     name, file = given.pop("strategy"), given.pop("strategy_file")
     normalized = given.pop("column_normalized")
@@ -409,10 +409,10 @@ def key_options(command: _Command) -> _Command:
 
 
 def trusted_keys(files: Sequence[str], *, needed: bool) -> tuple[PublicKey, ...]:
-    """The keys of these files.
+    """Read the keys in these files.
 
     Raises:
-        MissingOptionsError: where one is needed and none is named.
+        MissingOptionsError: if a key is needed and none is given.
         InvalidParameterError: if one cannot be read.
     """
     keys = tuple(PublicKey.load(file) for file in files)

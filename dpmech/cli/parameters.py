@@ -1,4 +1,4 @@
-"""Types of options: what they accept is checked, and said, before anything is computed."""
+"""Types of options: their values are checked before anything is computed."""
 
 import os
 from collections.abc import Callable, Collection, Mapping
@@ -17,18 +17,18 @@ from dpmech.plans import check_known
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
 else:
-    _Type = click.ParamType  # click 8.1 takes no argument
+    _Type = click.ParamType  # click 8.1 is not generic
 
 
 class _Checked(_Type):
-    """A type whose `read` raises InvalidParameterError, which is then said of the option."""
+    """A type whose `read` raises InvalidParameterError, which is reported for the option."""
 
     def read(self, name: str, text: str) -> Any:  # noqa: ANN401 - of the type
-        """The value of what was typed."""
+        """The value of the typed text."""
         raise NotImplementedError
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - of click
-        """As click asks for it."""
+        """Called by click."""
         if not isinstance(value, str) or param is None or ctx is None or param.name is None:
             return value
         remember(ctx, param.name, value)
@@ -47,7 +47,7 @@ class Whole(_Checked):
         self.minimum, self.maximum = minimum, maximum
 
     def read(self, name: str, text: str) -> int:
-        """An integer, also as 5e4 or 50_000."""
+        """Parse an integer, also as 5e4 or 50_000."""
         number: int | str
         try:
             number = int(text)
@@ -61,7 +61,7 @@ class Whole(_Checked):
 
 
 class Real(_Checked):
-    """A finite number in an interval; arguments as for `check_real`."""
+    """A finite number in an interval; arguments as in `check_real`."""
 
     name = "number"
 
@@ -69,7 +69,7 @@ class Real(_Checked):
         self.limits = limits
 
     def read(self, name: str, text: str) -> float:
-        """A float; what no float can hold is refused by what was typed."""
+        """Parse a float; for numbers out of float range, errors show the typed text."""
         try:
             number: object = float(text)
         except ValueError:
@@ -77,7 +77,7 @@ class Real(_Checked):
         try:
             return check_real(name, number, **self.limits)
         except InvalidParameterError as error:
-            # Digits that are not all zero, and no float that is near.
+            # Nonzero digits that underflow to zero.
             vanished = number == 0.0 and any(digit in "123456789" for digit in text.lower().split("e")[0])
             hint = ": no float is as small as that" if vanished else ""
             if number == text and "," in text:
@@ -91,7 +91,7 @@ class Reals(_Checked):
     name = "numbers"
 
     def read(self, name: str, text: str) -> list[float]:
-        """A list of floats; what they may be is checked by the strategy."""
+        """Parse a list of floats; the strategy checks their values."""
         try:
             return [float(item) for item in text.split(",")]
         except ValueError:
@@ -107,7 +107,7 @@ class Wholes(_Checked):
         self.one = Whole(minimum)
 
     def read(self, name: str, text: str) -> list[int]:
-        """A list of integers, each once, in the order in which they came."""
+        """Parse a list of integers, without repetitions, in the given order."""
         try:
             return list(dict.fromkeys(self.one.read(name, part.strip()) for part in text.split(",")))
         except InvalidParameterError as error:
@@ -116,12 +116,12 @@ class Wholes(_Checked):
 
 
 class OneOf(_Checked):
-    """A name among several.
+    """One of several names.
 
     Args:
         known: the names.
-        reasons: what to say about names that somebody may look for and that are not there.
-        listed: whether help lists them all.
+        reasons: why some names that users may look for are missing.
+        listed: whether help lists all names.
     """
 
     name = "name"
@@ -132,7 +132,7 @@ class OneOf(_Checked):
         self.known, self.reasons, self.listed = known, reasons or {}, listed
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
-        """The names, in help."""
+        """The names, for help."""
         del param, ctx
         return f"[{'|'.join(self.known)}]" if self.listed else "NAME"
 
@@ -143,16 +143,16 @@ class OneOf(_Checked):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The names that begin so."""
+        """The names with this prefix."""
         del ctx, param
         return [CompletionItem(name) for name in self.known if name.startswith(incomplete)]
 
 
 class Target(_Checked):
-    """A file that will be written at the end: its folder is looked at before the work begins.
+    """A file that is written at the end; its folder is checked before the work begins.
 
     Args:
-        endings: asked, once a name is given, for the endings that it may have; None for any.
+        endings: returns the allowed file extensions, called once a name is given; None for any.
     """
 
     name = "file"
@@ -181,6 +181,6 @@ class Target(_Checked):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Files."""
+        """Complete file names."""
         del ctx, param
         return [CompletionItem(incomplete, type="file")]

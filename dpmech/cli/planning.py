@@ -1,4 +1,4 @@
-"""`dpmech plan`: a page that answers how much noise it would take, before anything is certified."""
+"""`dpmech plan`: a page of the noise that training plans need, before anything is certified."""
 
 import datetime
 from pathlib import Path
@@ -68,8 +68,8 @@ def plan(
     """Write a page that shows sigma, error and noise for every eps of a range, and the command to certify it.
 
     For one dataset size and delta, and every pair of epochs and batch size: DP-SGD under Poisson sampling,
-    and correlated noise on batches that are not sampled. The page needs no network; every plan takes about
-    7 seconds of one core. Its numbers are previews on the safe side, at most 3 % above a calibration.
+    and correlated noise on unsampled batches. The page needs no network; every plan takes about 7 seconds of
+    one core. Its numbers are conservative previews, at most 3 % above a calibration.
     """
     given = {
         "dataset_size": dataset_size,

@@ -1,4 +1,4 @@
-"""What commands print: numbers, tables that fit the reader's width, progress, and JSON documents."""
+"""Output of commands: numbers, tables that fit the terminal, progress, and JSON documents."""
 
 import contextlib
 import dataclasses
@@ -22,8 +22,7 @@ from dpmech.exceptions import DpmechError
 from dpmech.files import on_one_line, printable, without_commands
 from dpmech.numerics import down, typed, up
 
-# Of all documents, and in the name of the file of their schema. A field that goes, or means something else,
-# makes the next one.
+# Version of all documents and of their schema file. Removing a field or changing its meaning increases it.
 VERSION = 1
 
 
@@ -31,7 +30,7 @@ def document(command: str, content: dict[str, Any]) -> str:
     """The text of a document.
 
     Args:
-        command: which printed it, such as "calibrate" or "ledger show".
+        command: the command that printed it, such as "calibrate" or "ledger show".
         content: everything but the schema.
     """
     head = {"schema": {"name": f"dpmech {command}", "version": VERSION}}
@@ -39,14 +38,14 @@ def document(command: str, content: dict[str, Any]) -> str:
 
 
 def in_a_log(text: str) -> str:
-    """JSON that says the same, and in which the runner of a CI server finds no command.
+    """Equivalent JSON in which the runner of a CI server finds no command.
 
-    Outside of strings no two marks follow each other, and no line begins with two colons.
+    Outside strings, no two number signs are adjacent and no line begins with two colons.
     """
     return re.sub("#(?=#)", r"\\u0023", text)
 
 
-# Of a column beside its text: a border and two spaces.
+# Width of a column's frame: a border and two spaces.
 _FRAME = 3
 
 
@@ -55,10 +54,10 @@ class Column:
     """A column of a table.
 
     Attributes:
-        key: of its cells.
-        name: above it.
-        text: whether it holds words: on the left, and below the table where they do not fit.
-        fixed: whether every part of a table has it, as the names of rows.
+        key: key of its cells.
+        name: its header.
+        text: whether it contains words: left-aligned, and below the table if they do not fit.
+        fixed: whether every part of a split table repeats it, like the names of rows.
     """
 
     key: str
@@ -69,7 +68,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The cells of a row by the keys of their columns, and how it is set off."""
+    """The cells of a row by the keys of their columns, and its style."""
 
     cells: dict[str, str]
     style: str | None = None
@@ -78,17 +77,17 @@ class Row:
 def stacked(
     columns: Sequence[Column], rows: Sequence[Row], width: int, *, title: str = "", caption: str = ""
 ) -> list[RenderableType]:
-    """One table where it fits, else as many below each other as it takes.
+    """One table if it fits, otherwise several below each other.
 
     Args:
-        columns: in their order.
-        rows: in their order.
-        width: of the reader, in characters.
-        title: above the first.
-        caption: below the last.
+        columns: columns in order.
+        rows: rows in order.
+        width: available width in characters.
+        title: title above the first table.
+        caption: caption below the last table.
 
     Returns:
-        What to print, in turn.
+        The parts to print, in order.
     """
     needed = {one.key: _FRAME + max(len(_cell(one, row)) for row in (None, *rows)) for one in columns}
     below: list[Column] = []
@@ -127,7 +126,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Row]) -> Table:
 
 
 def _naming(fixed: Sequence[Column], rows: Sequence[Row]) -> Sequence[Column]:
-    """As many of the fixed columns as tell the rows apart."""
+    """The fewest fixed columns that distinguish the rows."""
     for count in range(1, len(fixed)):
         if len({tuple(_cell(one, row) for one in fixed[:count]) for row in rows}) == len(rows):
             return fixed[:count]
@@ -135,7 +134,7 @@ def _naming(fixed: Sequence[Column], rows: Sequence[Row]) -> Sequence[Column]:
 
 
 def _words(column: Column, names: Sequence[Column], rows: Sequence[Row]) -> list[str]:
-    """What a column of words says, each once, with the rows that it says it of; what most say comes last."""
+    """The distinct texts of a column, each with its rows; the most frequent comes last."""
     said: dict[str, list[str]] = {}
     for row in rows:
         if text := _cell(column, row):
@@ -152,7 +151,7 @@ def _words(column: Column, names: Sequence[Column], rows: Sequence[Row]) -> list
 
 
 def sheet(title: str, cells: dict[str, str]) -> list[RenderableType]:
-    """Names and values, one a line."""
+    """Names and values, one per line."""
     table = Table(show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -161,19 +160,19 @@ def sheet(title: str, cells: dict[str, str]) -> list[RenderableType]:
     return [Text(on_one_line(title), style="bold"), table]
 
 
-# Reports one line about the task at hand; "" says that it is done.
+# Reports one line about the current task; "" reports that it is done.
 Report = Callable[[str], None]
 
-# Of a pipe that does not say how wide its reader is: rows stay on one line.
+# Width for a pipe of unknown width: rows stay on one line.
 _PIPE_WIDTH = 220
 
-# What was typed, measured, or is rounded already; and what is safe only if it is not above the truth.
+# Keys not rounded up: typed, measured or already rounded ones; and lower ends, which are rounded down.
 _TYPED = {"eps", "delta", "published_rmse", "seconds", "times_less_rmse"}
 _LOWER = {"eps_lower", "delta_lower"}
 
 
 class OutputError(DpmechError):
-    """Standard output takes nothing.
+    """Standard output cannot be written.
 
     Args:
         reason: why not.
@@ -184,7 +183,7 @@ class OutputError(DpmechError):
 
 
 def shown(key: str, value: Any) -> str:  # noqa: ANN401 - any cell
-    """A cell of a table: numbers on the safe side, up unless the key says otherwise; "" for None."""
+    """A cell of a table, rounded conservatively: up, unless the key says otherwise; "" for None."""
     if value is None:
         return ""
     if isinstance(value, list):
@@ -197,18 +196,18 @@ def shown(key: str, value: Any) -> str:  # noqa: ANN401 - any cell
 
 
 def signed_percent(share: float, places: int) -> str:
-    """A deviation in per cent, to nearest, with its sign; zero has none that is negative.
+    """A deviation in per cent with its sign, rounded to nearest; zero is never negative.
 
     Examples:
         >>> signed_percent(-1e-9, 2), signed_percent(-0.0123, 2)
         ('+0.00 %', '-1.23 %')
     """
-    # Adding zero makes a negative one positive.
+    # Adding zero makes a negative zero positive.
     return f"{round(100.0 * share, places) + 0.0:+.{places}f} %"
 
 
 def width() -> int:
-    """How many columns standard output has: of the terminal, of COLUMNS, or plenty in a pipe."""
+    """Width of standard output in columns: of the terminal, from COLUMNS, or large for a pipe."""
     said = os.environ.get("COLUMNS", "")
     if said.isdigit() and int(said) > 0:
         return int(said)
@@ -216,14 +215,14 @@ def width() -> int:
 
 
 def emit(*parts: RenderableType, commands: bool = False) -> None:
-    """Print to standard output; where its reader has gone, as `head -1` does, that is no error.
+    """Print to standard output; a reader that has closed the pipe, such as `head -1`, is not an error.
 
-    The exit code stays that of what was found out. Any other output that takes nothing, such as a full
-    disk or a closed one, is an error: what was found out is lost.
+    The exit code then stays that of the result. Any other failure to write, such as a full disk or a closed
+    output, is an error, since the result is lost.
 
     Args:
-        parts: in turn. Names and other text out of files stand in them on one line each.
-        commands: whether lines may be commands to the runner of a CI server, as nothing else that is printed.
+        parts: parts in order. Names and other text from files appear in them on one line each.
+        commands: whether lines may be commands to the runner of a CI server; all other output must not.
 
     Raises:
         OutputError: if standard output is closed, or cannot be written.
@@ -235,7 +234,7 @@ def emit(*parts: RenderableType, commands: bool = False) -> None:
     console = Console(file=target, width=width(), force_terminal=terminal, legacy_windows=False)
     for part in parts:
         if isinstance(part, str):
-            # As it is: a reader's terminal folds lines, and a search finds them whole.
+            # Not wrapped: terminals wrap lines themselves, and searches find unwrapped lines.
             target.write(f"{printable(part)}\n")
         else:
             console.print(Text(printable(part.plain), part.style) if isinstance(part, Text) else part)
@@ -244,7 +243,7 @@ def emit(*parts: RenderableType, commands: bool = False) -> None:
         click.echo(text if commands else without_commands(text), nl=False)
         sys.stdout.flush()
     except OSError as error:
-        # What is left in the buffer would fail again when Python ends.
+        # Otherwise flushing the buffer would fail again when Python exits.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
@@ -253,9 +252,9 @@ def emit(*parts: RenderableType, commands: bool = False) -> None:
 
 @contextlib.contextmanager
 def progress_bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Report]:
-    """A bar on standard error that counts `total` tasks; it goes away at the end.
+    """A bar on standard error that counts `total` tasks and disappears at the end.
 
-    There is none in a pipe, or where nobody wants to see it.
+    There is none in a pipe or with `quiet`.
     """
     bar = Progress(
         BarColumn(20),
@@ -278,7 +277,7 @@ def progress_bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Rep
 
 
 def warn(notes: Sequence[str], *, quiet: bool = False) -> None:
-    """Notes about a plan, on standard error: what standard output holds stays what was asked for."""
+    """Print notes about a plan to standard error, so that standard output contains the result only."""
     if not quiet:
         for note in notes:
             click.echo(f"dpmech: note: {on_one_line(plain(note))}", err=True)

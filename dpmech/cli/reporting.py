@@ -1,4 +1,4 @@
-"""`dpmech report`: a certificate, its run and its ledger, verified and put into words for people who sign."""
+"""`dpmech report`: a certificate, its run and its ledger, verified and explained for reviewers."""
 
 import dataclasses
 import datetime
@@ -25,7 +25,7 @@ from dpmech.reports import as_json as as_data
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification, signature_check
 from dpmech.verifying import verify as verify_document
 
-# Budget of work of the rates of attacks, over CPU seconds of a direction of the claim.
+# Work limit for attack rates, as a multiple of the CPU seconds per direction of the claim.
 _ATTACKS = 5.0
 _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json": (".json",)}
 
@@ -97,12 +97,12 @@ def report(
     max_seconds: float,
     max_memory: float,
 ) -> None:
-    """Verify a certificate, and write down for a reviewer what it says, means and leaves open.
+    """Verify a certificate, and write a report of what it says, means and leaves open.
 
-    FILES are a certificate or a run record, and a ledger that it stands in, in any order. The page needs no
-    network and no script. Under Balls-in-Bins the rates of attacks take a minute or more, see --claim-only.
-    Exit code 1 if a check fails, and the page says so; 2 if a file cannot be read, or would cost more work
-    than the budget allows; 3 if nothing was found wrong, but the claim was NOT CHECKED.
+    FILES are a certificate or a run record, and a ledger that contains it, in any order. The page needs no
+    network and no script. Under Balls-in-Bins the attack rates take a minute or more, see --claim-only. Exit
+    code 1 if a check fails, as the page says; 2 if a file cannot be read, or would exceed the work limit; 3
+    if nothing was found wrong, but the claim was NOT CHECKED.
     """
     _check_target(out, form)
     check_no_document(out, force=force)
@@ -130,7 +130,7 @@ def report(
         found[0] = _with_signatures(found[0], documents, signers, required=require_signature)
         attacks = None
         if all(found):
-            # A budget of its own: where it does not suffice, the claim alone is read.
+            # A separate work limit: if it does not suffice, the rates follow from the claim alone.
             with metered(_ATTACKS * max_seconds, 1e9 * max_memory):
                 attacks = attacks_of(
                     subject.certificate,
@@ -164,9 +164,9 @@ def _with_signatures(
     *,
     required: bool,
 ) -> Verification:
-    """The verification of a run, with the signature of the certificate that was named with it.
+    """The verification of a run, with the signature of the certificate given with it.
 
-    The run holds the same claim, so that the file is not verified a second time.
+    The run contains the same claim, so the certificate is not verified again.
     """
     certificates = {file: one for file, one in documents.items() if isinstance(one, Certificate)}
     for file, certificate in certificates.items():
@@ -183,7 +183,7 @@ def _with_signatures(
 
 
 def _check_target(out: Path | None, form: str) -> None:
-    """A format and a file that go together, before anything is verified."""
+    """Refuse a format that does not match the file name, before anything is verified."""
     if out is None:
         if form == "html":
             raise MissingOptionsError(["out"])

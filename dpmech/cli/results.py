@@ -1,4 +1,4 @@
-"""What commands print of a calibration, of the DP-SGD baseline, and of plans that look like mistakes."""
+"""Output for calibrations, for the DP-SGD baseline, and for plans that look like mistakes."""
 
 import dataclasses
 import time
@@ -27,9 +27,9 @@ class Baseline:
     """DP-SGD for a plan: independent noise under Poisson sampling.
 
     Attributes:
-        calibration: its noise; None where it is not defined, or has no number.
-        reason: why there is none; empty otherwise.
-        seconds: what it took.
+        calibration: its calibration; None if it is not defined, or has no number.
+        reason: why there is none; otherwise empty.
+        seconds: its computing time.
     """
 
     calibration: Calibration | None
@@ -41,7 +41,7 @@ def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
     """The same steps, expected batch size, budget and adjacency, by the default accountant (a bound).
 
     Raises:
-        InvalidParameterError: on a bad budget.
+        InvalidParameterError: if the budget is invalid.
     """
     start = time.perf_counter()
     cal, reason = None, ""
@@ -61,7 +61,7 @@ def baseline_of(plan: ResolvedPlan, report: Report) -> Baseline:
 
 
 def _drawn_anew(plan: ResolvedPlan) -> Participation:
-    """Poisson sampling of all examples at every step, of the unit of the plan."""
+    """Poisson sampling of all examples at every step, with the unit of the plan."""
     own = plan.participation
     if own.unit is None:
         return plan.training.participation("poisson")
@@ -79,14 +79,14 @@ def error_of(cal: Calibration, objective: str) -> float:
     return float(per_step_error(cal.strategy)[-1]) * cal.sigma
 
 
-# Of a gain over the baseline, in the table and in JSON.
+# Digits of a gain over the baseline, in the table and in JSON.
 _GAIN_DIGITS = 3
-# Steps of a matrix whose entries are printed; `--out-strategy` writes the others.
+# Largest number of steps for which matrix entries are printed; `--out-strategy` writes larger ones.
 _LARGEST_MATRIX = 200
 
 
 def as_data(strategy: Strategy) -> dict[str, Any]:
-    """A strategy as `Strategy.from_dict` takes it; of a large matrix the sizes and the fingerprint alone."""
+    """A strategy as data for `Strategy.from_dict`; for a large matrix only sizes and fingerprint."""
     if strategy.shape.dense and strategy.n > _LARGEST_MATRIX:
         return {"type": type(strategy).__name__, "n": strategy.n, "fingerprint": strategy.fingerprint()}
     return strategy.to_dict()
@@ -115,7 +115,7 @@ def numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
 
 
 def missing(label: str, sampling: str, reason: str) -> dict[str, Any]:
-    """A row without numbers, and why."""
+    """A row without numbers, and the reason."""
     return {"label": label, "sampling": sampling, "unavailable": reason}
 
 
@@ -128,14 +128,14 @@ def baseline_row(baseline: Baseline) -> dict[str, Any]:
 
 
 def beside(row: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
-    """How many times the baseline's error is that of a row, rounded down."""
+    """The baseline's error over that of a row, rounded down."""
     if "rmse" not in row or "rmse" not in baseline:
         return {"times_less_rmse": None}
     return {"times_less_rmse": float(times(baseline["rmse"], row["rmse"], _GAIN_DIGITS))}
 
 
 def cells_of(record: dict[str, Any]) -> dict[str, str]:
-    """Plain data as people read it; the strategy, which its label names, left out."""
+    """Plain data in readable form, without the strategy, which the label names."""
     cells = {}
     for key, value in record.items():
         if key == "strategy" or value is None:
@@ -148,7 +148,7 @@ def cells_of(record: dict[str, Any]) -> dict[str, str]:
 
 
 def attempted(*writes: Any) -> DpmechError | None:  # noqa: ANN401 - callables without arguments
-    """Call all, and return the first error: what was computed is printed before it is told."""
+    """Call all, and return the first error, so that results are printed before the error."""
     first = None
     for write in writes:
         try:
@@ -159,7 +159,7 @@ def attempted(*writes: Any) -> DpmechError | None:  # noqa: ANN401 - callables w
 
 
 _LARGEST_EPS = 20.0
-# Examples that no whole batch has room for, in per cent of all.
+# Threshold, in per cent of all examples, for those left out of full batches.
 _UNUSED_PERCENT = 1
 
 
@@ -171,24 +171,24 @@ def plan_notes(
     estimates: Iterable[str] = (),
     unit: Unit = Unit.EXAMPLE,
 ) -> list[str]:
-    """What an experienced reader would ask about.
+    """Notes on settings that look like mistakes.
 
     Args:
         training: the plan.
-        eps: every budget that was sized, at `delta`.
+        eps: all budgets that were calibrated, at `delta`.
         delta: in (0, 1).
-        estimates: names of the results whose guarantee is an estimate.
-        unit: whom the claim is about.
+        estimates: names of the results that are estimates.
+        unit: privacy unit of the claim.
 
     Returns:
-        One sentence a line; empty where nothing stands out.
+        One sentence per line; empty if nothing is noteworthy.
     """
     size, batch, steps = training.dataset_size, training.batch_size, training.steps_per_epoch
     notes = []
     published, guessed = (
         ("all data of a user", "a user") if unit is Unit.USER else ("one example", "an example")
     )
-    # Exact, as delta * size would not be: a float is a fraction.
+    # Exact fractions: delta * size would be rounded.
     numerator, denominator = delta.as_integer_ratio()
     if numerator * size > denominator:
         notes.append(
@@ -218,13 +218,13 @@ def plan_notes(
 
 
 def allocation_notes(labelled: Iterable[tuple[str, Calibration]]) -> list[str]:
-    """What independent noise costs under one allocation to bins for all epochs.
+    """Notes on the cost of independent noise under one allocation to bins for all epochs.
 
     Args:
-        labelled: what was sized, by name.
+        labelled: calibrations by name.
 
     Returns:
-        One sentence for each that a new allocation every epoch would serve better; empty where there is none.
+        One sentence for each that would need less noise with a new allocation every epoch; may be empty.
     """
     notes = []
     for label, cal in labelled:

@@ -23,7 +23,7 @@ from dpmech.numerics import typed, up
 from dpmech.reports import Finding, findings
 
 _WIDTH = 80
-# Of the figure.
+# Number of points in the figure.
 _POINTS = 21
 
 
@@ -71,13 +71,13 @@ def risk(
     rel_error: float,
     figure: Path | None,
 ) -> None:
-    """Say what an attacker can learn from a run, a sentence for every number.
+    """Say what an attacker can learn from a run, one sentence per number.
 
-    FILE is a certificate, or a run record, of which the certificate inside counts. The numbers are of the
-    whole privacy profile of its mechanism and noise, computed here; its (eps, delta) is one point of that.
-    Under Balls-in-Bins this draws new samples, which takes a minute or more, unless the certificate brings
-    its profile. It does not replace `dpmech verify`. Exit code 1 if the file does not hold together, 2 if
-    there is none, or a number is out of range.
+    FILE is a certificate, or a run record, whose certificate is then used. The numbers follow from the full
+    privacy profile of its mechanism and noise, computed here; its (eps, delta) is one point of that. Under
+    Balls-in-Bins this draws new samples, which takes a minute or more, unless the certificate contains its
+    profile. It does not replace `dpmech verify`. Exit code 1 if the file is inconsistent, 2 if it does not
+    exist, or a number is out of range.
     """
     certificate = read_claim(file)
     total = 3 + (figure is not None) + len(fpr) + len(prior) + len(baseline)
@@ -127,7 +127,7 @@ def _sentences(
 
 
 def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
-    """Attacks that the profile allows, beside those that the budget alone would allow.
+    """Plot the attacks that the profile allows, next to those that the budget alone would allow.
 
     References:
         Kairouz, Oh and Viswanath 2015 for (eps, delta).

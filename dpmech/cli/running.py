@@ -1,6 +1,6 @@
-"""How every command runs: where its work is done, how far it is, and how its answer is printed.
+"""Execution of commands: where the work runs, its progress, and the output of results.
 
-Work is done here, in processes of this machine, or on a dask cluster.
+Work runs in this process, in processes of this machine, or on a dask cluster.
 """
 
 import concurrent.futures
@@ -24,7 +24,7 @@ _Result = TypeVar("_Result")
 
 
 def worker_options(command: _Command) -> _Command:
-    """The options that say where."""
+    """Options for where the work runs."""
     options = [
         click.option(
             "--workers",
@@ -54,14 +54,14 @@ def _executor(workers: int | None, dask: str | None) -> Iterator[concurrent.futu
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One call of a command: what its options say about work and output.
+    """One call of a command: its options about work and output.
 
     Attributes:
         command: its name in JSON documents, such as "ledger show".
         quiet: whether standard error stays empty.
         as_json: whether JSON is printed instead of text.
-        workers: processes of this machine; None for this one.
-        dask: address of a scheduler; None without one.
+        workers: number of processes on this machine; None for this process.
+        dask: address of a scheduler; None without a scheduler.
     """
 
     command: str
@@ -75,21 +75,21 @@ class Run:
         return progress_bar(title, total, quiet=self.quiet)
 
     def executor(self) -> contextlib.AbstractContextManager[concurrent.futures.Executor | None]:
-        """The executor that was asked for; None where the work is done here.
+        """The requested executor; None if the work runs in this process.
 
         Raises:
-            InvalidParameterError: on a bad number, a cluster that does not answer, or both.
+            InvalidParameterError: if the number is invalid, the cluster does not answer, or both are given.
         """
         return _executor(self.workers, self.dask)
 
     @contextlib.contextmanager
     def working(self, title: str, total: int) -> Iterator[tuple[concurrent.futures.Executor | None, Report]]:
-        """Both at once."""
+        """`executor` and `progress` together."""
         with self.executor() as executor, self.progress(title, total) as report:
             yield executor, report
 
     def note(self, *notes: str) -> None:
-        """Remarks on standard error."""
+        """Print remarks on standard error."""
         warn(notes, quiet=self.quiet)
 
     def answer(
@@ -100,16 +100,16 @@ class Run:
         notes: Sequence[str] | None = None,
         failed: DpmechError | None = None,
     ) -> None:
-        """Print what was found: notes on standard error, then JSON or text.
+        """Print a result: notes on standard error, then JSON or text.
 
         Args:
-            content: makes the content of the JSON document, where that is printed.
-            text: makes the parts of the text, where that is printed.
-            notes: stand in the JSON document too; None for a command that has none.
-            failed: a file that could not be written, told after what was computed.
+            content: returns the content of the JSON document, called if that is printed.
+            text: returns the parts of the text, called if that is printed.
+            notes: also part of the JSON document; None for a command that has none.
+            failed: an error from writing a file, raised after the result is printed.
 
         Raises:
-            DpmechError: that one.
+            DpmechError: the error `failed`.
         """
         self.note(*(notes or ()))
         if self.as_json:
@@ -122,10 +122,10 @@ class Run:
 
 
 def runs(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command its options about work and output as one argument `run`; stands next to its function.
+    """Add options about work and output to a command as one argument `run`; place it next to the function.
 
     Args:
-        name: as `Run.command`.
+        name: as in `Run.command`.
     """
 
     def with_run(function: Callable[..., None]) -> Callable[..., None]:
@@ -151,16 +151,16 @@ def in_order(
     function: Callable[..., _Result],
     calls: Sequence[tuple[Any, ...]],
 ) -> Iterator[_Result]:
-    """The result of every call, as soon as those before it are there.
+    """Yield the result of every call, in order, as soon as it is available.
 
-    With an executor each of several calls is one task of it, without a report; a single one runs here, and
-    spreads its samples over the executor.
+    With an executor each of several calls is one of its tasks, without a report; a single call runs here, and
+    distributes its samples over the executor.
 
     Args:
-        executor: or None.
-        report: told what goes on.
+        executor: an executor, or None.
+        report: called with the progress.
         function: called as `function(*call, executor=..., report=...)`.
-        calls: its arguments.
+        calls: argument tuples.
     """
     if executor is None or len(calls) == 1:
         for call in calls:
@@ -174,5 +174,5 @@ def in_order(
 
 
 def silent(line: str) -> None:
-    """The report of what runs elsewhere."""
+    """The report for work that runs elsewhere."""
     del line

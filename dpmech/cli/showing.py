@@ -1,4 +1,4 @@
-"""`dpmech show`: what a certificate, a run record, a ledger or a strategy says, in plain language."""
+"""`dpmech show`: the content of a certificate, a run record, a ledger or a strategy in plain language."""
 
 import shlex
 from collections.abc import Iterator, Mapping
@@ -32,9 +32,8 @@ from dpmech.ledgers import Ledger
 def show(ctx: click.Context, /, files: tuple[str, ...], *, run: Run) -> None:
     """Say in plain language what a certificate, a run record or a ledger claims.
 
-    Its checksum and what follows from its own entries are checked; whether the claim is true is for `dpmech
-    verify`. Exit code 1 if a file does not hold together, 2 if one cannot be read; the others are shown all
-    the same.
+    Its checksum and derived entries are checked; `dpmech verify` decides whether the claim is true. Exit code
+    1 if a file is inconsistent, 2 if one cannot be read; the others are shown in any case.
     """
     read: dict[str, Document] = {}
     refused: list[DpmechError] = []
@@ -73,7 +72,7 @@ def _text(one: Document) -> list[Any]:
 
 
 def _record(one: Document) -> dict[str, Any]:
-    """Plain data: claims as numbers, not as the file spells them twice."""
+    """Plain data, with numbers in place of the decimal and hexadecimal forms of the file."""
     if isinstance(one, Ledger):
         return {"kind": "ledger", "ledger": ledger_record(one)}
     if isinstance(one, RunRecord):

@@ -1,4 +1,4 @@
-"""`dpmech sign`: say who issued a certificate, a run record or a ledger."""
+"""`dpmech sign`: sign a certificate, a run record or a ledger as its issuer."""
 
 import shlex
 
@@ -47,10 +47,10 @@ def sign(
     replace: bool,
     new_key_path: str | None,
 ) -> None:
-    """Sign files with an Ed25519 key: FILE.dsse beside each says who issued it, and when.
+    """Sign files with an Ed25519 key: FILE.dsse next to each states issuer and time.
 
-    That a file holds together is checked; whether its claim is true is for `dpmech verify`. Exit code 1 if
-    a file does not hold together, 2 on bad input; the others are signed all the same.
+    Files are checked for consistency; `dpmech verify` decides whether a claim is true. Exit code 1 if a file
+    is inconsistent, 2 on bad input; the others are signed in any case.
     """
     if new_key_path is not None:
         _make_key(ctx, new_key_path, files, key, issuer, run)
