@@ -1,4 +1,4 @@
-"""Reports: what a certificate, its run and its ledger say, verified and put into words."""
+"""Reports on a certificate, its run and its ledger, verified and explained."""
 
 from dpmech.reports.attacks import Finding, attacks_of, findings
 from dpmech.reports.checklists import checklists

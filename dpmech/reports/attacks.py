@@ -1,4 +1,4 @@
-"""What a claim leaves to an attacker, from its privacy profile or from (eps, delta) only."""
+"""What a claim allows an attacker, from its privacy profile or from (eps, delta) only."""
 
 import concurrent.futures
 import dataclasses
@@ -20,16 +20,16 @@ _SHOWN_DIGITS = 3
 
 @dataclasses.dataclass(frozen=True)
 class _Subject:
-    """Whom sentences are about, as parts of them.
+    """Words for the people whom sentences are about.
 
     Attributes:
-        unused: those that an attack suspects wrongly.
+        unused: those that an attack suspects falsely.
         rest: the others.
-        used: the same by themselves.
-        secret: what is guessed of one of them.
+        used: the same, used alone.
+        secret: what is guessed about one of them.
         hidden: what noise hides.
         mover: what makes the difference that it hides.
-        record: what would be rebuilt of one.
+        record: what would be reconstructed of one.
     """
 
     unused: str
@@ -61,7 +61,7 @@ _PRESENT = {
         record="a user's data",
     ),
 }
-# Neighbours have the same number of examples: one is in the place of another.
+# Neighbours have the same number of examples: one example replaces another.
 _EXCHANGED = {
     Unit.EXAMPLE: _Subject(
         unused="examples in whose place another one was used",
@@ -86,13 +86,13 @@ _EXCHANGED = {
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One number.
+    """A number about attacks.
 
     Attributes:
-        name: of the quantity.
-        given: what it was asked for.
+        name: name of the quantity.
+        given: the parameter it was computed for.
         bounds: its value.
-        words: one sentence, whose numbers are rounded to the safe side.
+        words: one sentence, with conservatively rounded numbers.
     """
 
     name: str
@@ -115,19 +115,19 @@ def findings(
     tail: float | None,
     report: Progress,
 ) -> list[Finding]:
-    """Every number that was asked for; `report` is told of each before and "" after it.
+    """All requested numbers; `report` is called with a line before each and "" after it.
 
     Args:
-        known: the profile.
+        known: the privacy profile.
         rates: false-positive rates.
-        priors: how likely an example, or a user's data, was used, before.
-        baselines: chances of guessing a record without the release.
-        tail: what mu leaves out, in delta; None for no mu.
-        report: as above.
+        priors: prior probabilities that an example, or a user's data, was used.
+        baselines: probabilities of guessing a record without the release.
+        tail: delta that mu leaves out; None for no mu.
+        report: see above.
 
     Raises:
-        InvalidParameterError: on a rate, prior, baseline or tail out of range.
-        NumericalError: where a number could not be bounded.
+        InvalidParameterError: if a rate, prior, baseline or tail is out of range.
+        NumericalError: if a number could not be bounded.
     """
     found: list[Finding] = []
     about = (_EXCHANGED if known.adjacency is Adjacency.REPLACE_ONE else _PRESENT)[known.unit]
@@ -191,28 +191,28 @@ def findings(
 
 
 def _share(value: float, unit: str = "%") -> str:
-    """In per cent, rounded up."""
+    """A fraction in per cent, rounded up."""
     return f"{up(min(100.0, product_up(100.0, value)), _SHOWN_DIGITS)} {unit}"
 
 
-# False-positive rates of which a report speaks, and how likely it is beforehand that an example was used.
+# False-positive rates of reports, and the prior probability that an example was used.
 RATES, _PRIOR = (0.01, 0.001), 0.5
-# Of the curve that is drawn: points of the profile, down to this delta.
+# For the plotted curve: number of profile points, and the least delta.
 _NODES, _LEAST_DELTA = 40, 1e-7
 _REL_ERROR = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
 class Attacks:
-    """Numbers about attacks, and what they rest on.
+    """Numbers about attacks, and their basis.
 
     Attributes:
-        basis: "profile", or "claim" where they follow from (eps, delta) alone.
-        reason: why there is no profile; empty where there is one.
-        guarantee: how sure they are.
-        by: how they were found, in words.
-        findings: a sentence each.
-        points: pairs (eps, delta) that the mechanism meets, for the curve that is drawn.
+        basis: "profile", or "claim" if they follow from (eps, delta) only.
+        reason: why there is no profile; empty if there is one.
+        guarantee: guarantee of the numbers.
+        by: how they were computed, in words.
+        findings: one number with its sentence each.
+        points: pairs (eps, delta) that the mechanism meets, for the plotted curve.
     """
 
     basis: str
@@ -236,17 +236,17 @@ def attacks_of(
     executor: concurrent.futures.Executor | None = None,
     progress: Progress,
 ) -> Attacks:
-    """Read the numbers off the mechanism's profile; where that is refused, off its (eps, delta).
+    """Compute the numbers from the mechanism's profile; if that is refused, from its (eps, delta).
 
-    **Guarantee:** upper bounds as sure as `guarantee` says.
+    **Guarantee:** upper bounds, with the guarantee stated in `guarantee`.
 
     Args:
-        certificate: whose mechanism and noise scale.
-        claim_only: whether to leave the profile aside, which under Balls-in-Bins takes a minute or more
-            where the certificate does not bring it.
-        rng: of randomised profiles.
-        executor: that draws samples.
-        progress: told what is computed.
+        certificate: states mechanism and noise scale.
+        claim_only: whether to skip the profile, which takes a minute or more under Balls-in-Bins if the
+            certificate does not contain it.
+        rng: random numbers for randomised profiles.
+        executor: where samples are drawn.
+        progress: called with what is computed.
     """
     reason = "it was not asked for"
     if not claim_only:
@@ -274,17 +274,17 @@ def _read(known: PrivacyProfile, certificate: Certificate, progress: Progress) -
     found = findings(known, rates=RATES, priors=(_PRIOR,), baselines=(), tail=None, report=progress)
     progress("trade-off curve")
     last = known.epsilon(min(_LEAST_DELTA, certificate.budget.delta)).upper
-    # Closer together near 0, where the curve bends.
+    # Denser near 0, where the curve bends.
     nodes = [last * (index / _NODES) ** 1.5 for index in range(_NODES + 1)]
     points = tuple((eps, known.delta(eps).upper) for eps in nodes)
     return Attacks("profile", "", known.guarantee, str(known.by), tuple(found), points)
 
 
 def power_bounds(points: Sequence[tuple[float, float]], rates: Sequence[float]) -> list[float]:
-    """The largest true-positive rate at each false-positive rate that pairs (eps, delta) allow, to draw it.
+    """The largest true-positive rates at false-positive rates that pairs (eps, delta) allow, for plotting.
 
-    Each pair, which holds in both directions, allows e^eps fpr + delta, and 1 - e^-eps (1 - delta - fpr).
-    It is of rounding to nearest: a picture shows no more. Numbers that are printed are those of `findings`.
+    Each pair, valid in both directions, allows e^eps fpr + delta, and 1 - e^-eps (1 - delta - fpr). Rounding
+    is to nearest, which is enough for a figure. Printed numbers are those of `findings`.
 
     References:
         Kairouz, Oh and Viswanath 2015.
@@ -292,7 +292,7 @@ def power_bounds(points: Sequence[tuple[float, float]], rates: Sequence[float]) 
     at = np.asarray(rates, dtype=np.float64)
     best = np.ones(at.size)
     for eps, delta in points:
-        # Beyond this e^eps leaves float64, and the first line says nothing.
+        # Above this, e^eps overflows float64, and the first bound is trivial.
         grown = math.exp(min(eps, 700.0)) * at + delta
         best = np.minimum(best, np.minimum(grown, 1.0 - math.exp(-eps) * (1.0 - delta - at)))
     return [float(one) for one in np.clip(np.maximum(best, at), 0.0, 1.0)]
@@ -304,7 +304,7 @@ def _silent(line: str) -> None:
 
 _WIDTH, _HEIGHT = 640.0, 390.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 16.0, 40.0, 66.0
-# Decades of the false-positive rate.
+# First decade of the false-positive rate.
 _FIRST_DECADE = -4
 _PER_DECADE = 40
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -312,7 +312,7 @@ _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class Mark:
-    """A point of the picture with words beside it; x and y in its units."""
+    """A labelled point of the picture; x and y in its units."""
 
     x: float
     y: float
@@ -324,16 +324,16 @@ class Picture:
     """What a template draws, in units of the picture.
 
     Attributes:
-        width: of all.
-        height: of all.
+        width: total width.
+        height: total height.
         frame: left, top, right and bottom of the axes.
         curve: points of the bound.
-        beyond: the corners of what no attack reaches: the curve, closed along the top.
-        claim: points of what (eps, delta) alone allows; empty where the curve is that.
+        beyond: corners of the region that no attack reaches: the curve, closed along the top.
+        claim: points of what (eps, delta) alone allows; empty if that is the curve.
         guess: points of guessing at random.
-        across: marks of the horizontal axis.
-        upward: marks of the vertical axis.
-        marks: what the report speaks of.
+        across: ticks of the horizontal axis.
+        upward: ticks of the vertical axis.
+        marks: points that the report mentions.
     """
 
     width: float
@@ -349,7 +349,7 @@ class Picture:
 
 
 def picture_of(attacks: Attacks, claim: tuple[float, float]) -> Picture:
-    """The picture of some numbers.
+    """The picture of attack numbers.
 
     Args:
         attacks: the numbers.

@@ -1,8 +1,8 @@
-"""What reporting guidelines ask for, in our words, answered with what a review knows.
+"""Items of reporting guidelines, in our words, answered from a review.
 
-Three of them: the section on reporting of a guide to private machine learning, the questions that a standards
-body asks of whoever claims differential privacy, and the fields of a public registry of deployments. What a
-certificate cannot know is "not stated", for a person to fill in.
+There are three: the section on reporting of a guide to private machine learning, the questions of a standards
+body about differential privacy claims, and the fields of a public registry of deployments. What a certificate
+cannot contain is "not stated", for a person to fill in.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from dpmech.reports.words import adjacency_words, claim_words, clip_words, strat
 
 NOT_STATED = "not stated"
 
-# An answer and where it is from; None where nothing is known.
+# An answer and its source; None if unknown.
 _Answered = tuple[str, str] | None
 _Item = tuple[str, str, Callable[[Review], _Answered]]
 
@@ -28,10 +28,10 @@ class Answer:
     """One item of a checklist.
 
     Attributes:
-        key: of the item, the same in every report.
-        question: in our words.
+        key: key of the item, the same in every report.
+        question: the question, in our words.
         text: the answer, or "not stated".
-        basis: what it is from; empty where nothing is stated.
+        basis: its source; empty if nothing is stated.
     """
 
     key: str
@@ -54,10 +54,10 @@ class Checklist:
     """The items of one guideline.
 
     Attributes:
-        key: of the guideline.
-        title: what it is.
-        source: where it stands.
-        answers: in its order.
+        key: key of the guideline.
+        title: its title.
+        source: where it is published.
+        answers: the answers, in the order of the guideline.
     """
 
     key: str
@@ -76,7 +76,7 @@ class Checklist:
 
 
 def checklists(review: Review) -> tuple[Checklist, ...]:
-    """All of them, filled."""
+    """All checklists, filled in."""
     return tuple(
         Checklist(key, title, source, tuple(_answer(item, review) for item in items))
         for key, title, source, items in _GUIDELINES
@@ -90,7 +90,7 @@ def _answer(item: _Item, review: Review) -> Answer:
 
 
 def _open(review: Review) -> _Answered:
-    """What no certificate knows."""
+    """No answer: certificates do not contain it."""
     del review
     return None
 
@@ -226,7 +226,7 @@ def _unprotected(review: Review) -> _Answered:
         size += f", {declared}dataset size {own.dataset_size}"
     if not own.mechanism.hides_size:
         return f"Public by assumption: {own.strategy.n} steps{size}, number of {drawn}.", "certificate"
-    # Neighbours differ in it.
+    # Neighbouring datasets differ in it.
     private = f"Private: the number of {drawn}, from which nothing that is released may follow."
     return f"Public by assumption: {own.strategy.n} steps{size}. {private}", "certificate"
 

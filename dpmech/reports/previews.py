@@ -31,8 +31,8 @@ from dpmech.plans import TrainingPlan
 from dpmech.reports.rendering import environment
 from dpmech.schemes.fixed_order import SingleParticipation
 
-# From one noise scale to the next, and what is added to each: a calibration may end a tenth of a per cent
-# above the least noise, and a preview should not promise less than it.
+# Ratio of consecutive noise scales, and a margin on each: a calibration may end 0.1 % above the least noise,
+# and a preview must not be lower.
 RATIO, MARGIN = 1.024, 1.002
 _DIGITS = 6
 _MOST_PAIRS = 2000
@@ -42,37 +42,37 @@ _MOST_PAIRS = 2000
 class Grid:
     """Pairs of eps and noise, close together, for a page that computes nothing itself.
 
-    Between two pairs the page takes the noise of the smaller eps. That is always enough, since less noise is
-    never more private; and as neighbouring noise scales differ by a fixed ratio, it is never much too much. A
-    chord would be closer and needs a proof of convexity that is not known under sampling.
+    Between two pairs the page uses the noise of the smaller eps. It is always sufficient, since less noise is
+    never more private, and never far too large, since neighbouring noise scales have a fixed ratio. A chord
+    would be closer, but needs convexity, which is not proven under sampling.
 
-    **Guarantee:** at `sigma[i]` the mechanism meets (`eps[i]`, delta), as sure as its accountant says.
+    **Guarantee:** at `sigma[i]` the mechanism meets (`eps[i]`, delta), with the guarantee of its accountant.
 
     Attributes:
-        eps: increasing.
-        sigma: decreasing.
+        eps: increasing values.
+        sigma: decreasing values.
     """
 
     eps: tuple[float, ...]
     sigma: tuple[float, ...]
 
     def at(self, eps: float) -> float | None:
-        """A noise scale that meets eps: that of the next smaller eps; None outside of the grid.
+        """A noise scale that meets eps: that of the next smaller eps; None outside the grid.
 
         Args:
-            eps: asked for.
+            eps: the requested eps.
         """
         place = bisect.bisect_right(self.eps, eps)
         return self.sigma[place - 1] if place and eps <= self.eps[-1] else None
 
 
 def gaussian_grid(delta: float, low: float, high: float) -> Grid:
-    """Sigma / sensitivity of anything that is not sampled.
+    """Sigma / sensitivity of unsampled mechanisms.
 
     Args:
         delta: in (0, 1).
-        low: smallest eps that is asked for, > 0.
-        high: largest, above `low`.
+        low: smallest requested eps, > 0.
+        high: largest requested eps, above `low`.
     """
     return grid_of(Mechanism(Identity(1), SingleParticipation()), delta, low, high)
 
@@ -85,16 +85,16 @@ def grid_of(
     *,
     progress: Callable[[str], None] | None = None,
 ) -> Grid:
-    """The grid of a mechanism whose eps at a given noise is quickly computed.
+    """The grid of a mechanism whose eps at a given noise scale is fast to compute.
 
-    It ends early where its accountant has no bound at so little noise.
+    It ends early where its accountant has no bound at such small noise.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism.
         delta: in (0, 1).
-        low: smallest eps that is asked for, > 0.
-        high: largest, above `low`.
-        progress: told how far it is.
+        low: smallest requested eps, > 0.
+        high: largest requested eps, above `low`.
+        progress: called with the progress.
 
     Raises:
         UnsupportedCombinationError: if no theorem covers it.
@@ -117,14 +117,14 @@ def grid_of(
         if progress is not None:
             progress(f"eps {up(eps, 3)}")
         sigma /= RATIO
-    # The first one holds at `low`, which rounding may have passed.
+    # The first pair holds at `low`, which rounding may have exceeded.
     found[0] = (min(low, found[0][0]), found[0][1])
     pairs = list(zip(*_increasing(found), strict=True))
     return Grid(tuple(pairs[0]), tuple(pairs[1]))
 
 
 def _increasing(found: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of pairs with one eps, that with the least noise."""
+    """For equal eps, keep the pair with the least noise."""
     last = {eps: sigma for eps, sigma in found}
     return sorted(last.items())
 
@@ -140,15 +140,16 @@ class PreviewRow:
     """One kind of noise for one plan.
 
     Attributes:
-        label: what a table calls it.
-        sampling: how its batches are drawn, as the command line names it.
-        options: of `dpmech calibrate`, that say which strategy it is.
-        grid: of its own, or None for the one of everything that is not sampled.
-        scale: what the grid's number is multiplied with: the sensitivity, rounded up.
-        rmse: of the sums of gradients, in clip norms, at sigma 1.
-        noise: in a coordinate of the average gradient, clip norm 1, sigma 1: root mean square over steps.
-        buffers: vectors of the model's size that it keeps.
-        regenerated: vectors that it draws again every step.
+        label: its label in tables.
+        sampling: how its batches are sampled, in the name of the command line.
+        options: options of `dpmech calibrate` for its strategy.
+        grid: its own grid, or None for the shared grid of unsampled mechanisms.
+        scale: factor on the grid's number: the sensitivity, rounded up.
+        rmse: error of the sums of gradients, in clip norms, at sigma 1.
+        noise: noise per coordinate of the average gradient, clip norm 1, sigma 1: root mean square over
+            steps.
+        buffers: number of stored vectors of the model's size.
+        regenerated: number of vectors regenerated every step.
     """
 
     label: str
@@ -172,15 +173,15 @@ class PreviewPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Preview:
-    """What the page knows.
+    """The content of the page.
 
     Attributes:
-        dataset_size: public.
+        dataset_size: public number of examples.
         delta: in (0, 1).
         low: smallest eps.
-        high: largest.
-        shared: the grid of what is not sampled, in multiples of the sensitivity.
-        plans: one for every number of epochs and batch size.
+        high: largest eps.
+        shared: the grid of unsampled mechanisms, in multiples of the sensitivity.
+        plans: one plan for every number of epochs and batch size.
     """
 
     dataset_size: int
@@ -191,7 +192,7 @@ class Preview:
     plans: tuple[PreviewPlan, ...]
 
     def sigma(self, row: PreviewRow, eps: float) -> float | None:
-        """The noise scale that the page shows at an eps; None where it has none."""
+        """The noise scale that the page shows at an eps; None if it has none."""
         grid = self.shared if row.grid is None else row.grid
         found = None if eps > self.high else grid.at(eps)
         return None if found is None else row.scale * found
@@ -227,20 +228,20 @@ def preview_of(
     executor: concurrent.futures.Executor | None = None,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Preview:
-    """Compute the grids of all plans: DP-SGD (Poisson), and correlated noise that is not sampled.
+    """Compute the grids of all plans: DP-SGD (Poisson), and unsampled correlated noise.
 
     Args:
-        dataset_size: >= 1.
+        dataset_size: number of examples, >= 1.
         delta: in (0, 1).
-        epochs: of the plans; repeated ones count once.
-        batch_sizes: of the plans, each at most the size of the dataset.
+        epochs: numbers of epochs; repeated ones count once.
+        batch_sizes: batch sizes, each at most the size of the dataset.
         low: smallest eps, > 0.
-        high: largest, above `low`.
-        executor: does the plans side by side.
-        progress: told what goes on, and "" after each plan.
+        high: largest eps, above `low`.
+        executor: computes the plans in parallel.
+        progress: called with the progress, and with "" after each plan.
 
     Raises:
-        InvalidParameterError: on a bad number, or more than 100 plans.
+        InvalidParameterError: if a number is invalid, or there are more than 100 plans.
     """
     trainings = [
         TrainingPlan(dataset_size, size, count)
@@ -302,7 +303,7 @@ def _fitted(strategy: Strategy, kind: type[_Kind]) -> _Kind:
 def _sampled(
     training: TrainingPlan, delta: float, low: float, high: float, told: Callable[[str], None]
 ) -> PreviewRow:
-    """DP-SGD as it is run: independent noise, Poisson sampling."""
+    """Standard DP-SGD: independent noise, Poisson sampling."""
     mechanism = Mechanism(Identity(training.steps), training.participation("poisson"))
     grid = grid_of(mechanism, delta, low, high, progress=lambda line: told(f"DP-SGD, {line}"))
     return _row("DP-SGD", mechanism.strategy, "poisson", training, "identity", {}, grid, 1.0)
@@ -348,21 +349,21 @@ def _row(
 
 
 def _shown(value: float) -> float:
-    """Few digits, and not below what an error of rounding may have hidden."""
+    """Round to few digits, but never below the value, rounding errors included."""
     return float(up(product_up(1.0 + 1e-9, value), _DIGITS))
 
 
-# Of the tables that need no script.
+# Values of eps in the tables, which need no script.
 _TABLED = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 _SHOWN_DIGITS = 4
 
 
 def planner_page(preview: Preview, *, made: str) -> str:
-    """One page without network; without script it shows tables.
+    """A page that needs no network; without scripts it shows tables.
 
     Args:
         preview: the numbers.
-        made: when.
+        made: date of the page.
     """
     script = importlib.resources.files("dpmech.reports").joinpath("templates/planner.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
@@ -384,13 +385,13 @@ def planner_page(preview: Preview, *, made: str) -> str:
 
 
 def _start(preview: Preview) -> float:
-    """What the page begins with: the last of the usual ones that is in the range, or its end."""
+    """The initial eps: the largest usual value within the range, or the end of the range."""
     inside = [eps for eps in _TABLED if preview.low <= eps <= min(preview.high, 8.0)]
     return inside[-1] if inside else preview.high
 
 
 def _tables(preview: Preview, plan: PreviewPlan) -> Sequence[tuple[str, list[dict[str, Any]]]]:
-    """For some eps: every row with its numbers, rounded up."""
+    """For some values of eps, every row with its numbers, rounded up."""
     inside = [eps for eps in _TABLED if preview.low <= eps <= preview.high] or [preview.high]
     return [
         (typed(eps), [_cells(preview, plan, place, eps) for place in range(len(plan.rows))]) for eps in inside

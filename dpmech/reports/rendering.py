@@ -1,4 +1,4 @@
-"""A review as a page, as a section of a model card, and as data: templates that escape all that they show."""
+"""A review as a page, as a section of a model card, and as data; templates escape everything they show."""
 
 import datetime
 import json
@@ -29,11 +29,11 @@ from dpmech.reports.words import (
 
 
 def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> dict[str, Any]:
-    """Eps in all, as data; where there is none, why; and how many releases entered by their claims alone.
+    """Total eps as data, or why there is none; and how many releases entered by their claims only.
 
     Args:
-        ledger: of which.
-        delta: at which; None for `Ledger.usual_delta`.
+        ledger: the ledger.
+        delta: delta of the total; None for `Ledger.usual_delta`.
         profiles: whether privacy profiles that take work are computed for it.
     """
     at = ledger.usual_delta if delta is None else delta
@@ -56,27 +56,27 @@ if TYPE_CHECKING:
     import jinja2
 
 
-# Of the document of `as_json`. A field that goes, or means something else, makes the next one.
+# Version of the `as_json` document. Removing a field or changing its meaning increases it.
 REPORT_VERSION = 1
 
 
 def as_html(review: Review, *, made: datetime.date) -> str:
-    """One page that needs no network and no script.
+    """A page that needs no network and no script.
 
     Args:
-        review: what it shows.
-        made: when.
+        review: the review.
+        made: date of the page.
     """
     return environment(escape=True).get_template("review.html").render(_known(review), made=made.isoformat())
 
 
 def as_markdown(review: Review) -> str:
-    """A section for a model card, after the tags that belong into the card's metadata."""
+    """A section for a model card, after the tags that belong in the card's metadata."""
     return environment(escape=False).get_template("model_card.md").render(_known(review))
 
 
 def as_json(review: Review) -> str:
-    """The filled checklists with the numbers; `dpmech/schemas/report-1.json` is its schema."""
+    """The filled-in checklists with the numbers; `dpmech/schemas/report-1.json` is the schema."""
     head = {"schema": {"name": "dpmech review", "version": REPORT_VERSION}}
     lists = {"checklists": [one.to_dict() for one in checklists(review)]}
     ledger = review.subject.ledger
@@ -89,7 +89,7 @@ def as_json(review: Review) -> str:
 
 
 def _known(review: Review) -> dict[str, Any]:
-    """What templates know."""
+    """Variables of the templates."""
     own, subject, attacks = review.certificate, review.subject, review.attacks
     return {
         "review": review,
@@ -119,13 +119,13 @@ def _known(review: Review) -> dict[str, Any]:
         "limits": LIMITS,
         "checklists": checklists(review),
         "fingerprints": review.fingerprints(),
-        "command_files": shlex.join(subject.names.values()),  # a name may hold what a shell would run
+        "command_files": shlex.join(subject.names.values()),  # a file name may contain shell syntax
         "versions": dict(own.versions) | {"machine": own.evidence.machine},
     }
 
 
 def _total(review: Review) -> str:
-    """What the releases of the ledger add up to."""
+    """The total of the ledger's releases."""
     ledger = review.subject.ledger
     if ledger is None:
         return ""
@@ -137,7 +137,7 @@ def _total(review: Review) -> str:
 
 
 def environment(*, escape: bool) -> "jinja2.Environment":
-    """Of the templates: HTML escapes what it shows by itself, Markdown here."""
+    """The environment of the templates: HTML is escaped automatically, Markdown by a filter here."""
     import jinja2
 
     environment = jinja2.Environment(
@@ -169,10 +169,10 @@ def _percent_up(share: float) -> str:
 
 
 def _shown(value: object) -> object:
-    """What stands for a value in HTML, before it is escaped; what a template made of it already stays."""
+    """The display form of a value in HTML, before escaping; markup made by a template is unchanged."""
     if hasattr(value, "__html__") or not isinstance(value, str):
         return value
-    # A number and its unit stay on one line.
+    # Keep a number and its unit on one line.
     return printable(value).replace(" %", "\u00a0%")
 
 

@@ -1,4 +1,4 @@
-"""Subject and Review: a certificate, its run and its ledger, with what verification and attacks found."""
+"""Subject and Review: a certificate, its run and its ledger, with the results of verification and attacks."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from dpmech.verifying import Check, Question, Verification
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """One certificate with the documents that go with it.
+    """A certificate with its related documents.
 
     Attributes:
-        certificate: the claim; where there is a run, the one inside it, which is what was trained under.
-        run: what was executed under it.
-        ledger: of which it is an entry.
-        names: of the files, by kind: "certificate", "run record", "ledger".
-        fixed: what the file of the certificate leaves open and the run fixed, in words, one entry a term.
+        certificate: the claim; if there is a run, the certificate inside it, under which training ran.
+        run: the run under it.
+        ledger: the ledger that contains it.
+        names: names of the files, by kind: "certificate", "run record", "ledger".
+        fixed: terms that the file of the certificate leaves open and the run fixed, in words.
     """
 
     certificate: Certificate
@@ -35,8 +35,8 @@ class Subject:
         """From the documents of a report, by the names of their files, in any order.
 
         Raises:
-            InvalidParameterError: on two of a kind; on a ledger alone; on a run or a ledger that is not about
-                the certificate, or a ledger where it is only a run of a private selection.
+            InvalidParameterError: if there are two of a kind, or a ledger only; if a run or a ledger is not
+                about the certificate, or the certificate is only a run of a private selection in the ledger.
         """
         names: dict[str, str] = {}
         found: dict[str, Document] = {}
@@ -66,12 +66,12 @@ class Subject:
 
     @property
     def to_verify(self) -> tuple[str, ...]:
-        """The files whose verification covers all: a run record holds its certificate."""
+        """The files whose verification covers all: a run record contains its certificate."""
         named = "run record" if self.run is not None else "certificate"
         return tuple(self.names[kind] for kind in (named, "ledger") if kind in self.names)
 
 
-# What a certificate says of the training, and may leave open for it to fix.
+# Terms of the training that a certificate may leave open.
 _TERMS = {
     "clip_norm": "clip norm",
     "expected_batch_size": "expected batch size",
@@ -89,12 +89,12 @@ _SHOWN = 60
 
 
 def _fixed_by(executed: Certificate, stated: Certificate, names: Mapping[str, str]) -> tuple[str, ...]:
-    """What a run fixed that its certificate's file leaves open.
+    """The terms that a run fixed and its certificate's file leaves open.
 
-    How a claim was found may be told otherwise: the run brings evidence of its own, which is verified.
+    The evidence may differ: the run has evidence of its own, which is verified.
 
     Raises:
-        InvalidParameterError: if they are of two claims, or the file fixes something else, naming that.
+        InvalidParameterError: if the claims differ, or the file fixes something else, with the difference.
     """
     fixed, differing = [], []
     for name, words in _CLAIMED.items():
@@ -117,9 +117,9 @@ def _fixed_by(executed: Certificate, stated: Certificate, names: Mapping[str, st
 
 
 def _check_entered(certificate: Certificate, ledger: Ledger, name: str) -> None:
-    """Refuse a ledger without the certificate, or where it only stands for the runs of a selection.
+    """Refuse a ledger without the certificate, or with it only as the run of a private selection.
 
-    A report tells the eps of one run, and the best of many costs more.
+    A report states the eps of one run, and the best of many costs more.
     """
     own = certificate.fingerprint()
     entries = [release for release in ledger.releases if release.certificate.fingerprint() == own]
@@ -142,16 +142,16 @@ def _kind(one: Document) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Review:
-    """Everything that a report says is made from this.
+    """All data of a report.
 
     Attributes:
-        subject: what it is about.
+        subject: the documents.
         verifications: one for each of `subject.to_verify`, in that order.
-        attacks: None where something was refused: nobody should read numbers off a claim that does not hold.
+        attacks: None if something was refused: no numbers should be derived from an invalid claim.
 
     Raises:
-        InvalidParameterError: if the verifications are not those of the subject, or a file changed between
-            them.
+        InvalidParameterError: if the verifications are not those of the subject, or a file changed in
+            between.
     """
 
     subject: Subject
@@ -171,7 +171,7 @@ class Review:
             raise InvalidParameterError("attacks", self.attacks, "None where a check failed")
 
     def _is_about(self, found: Verification) -> bool:
-        """Whether what was verified is what is shown, as a file is read twice."""
+        """Whether the verified content is the content shown, as a file is read twice."""
         subject = self.subject
         if found.ledger is not None:
             return subject.ledger is not None and found.ledger.to_json() == subject.ledger.to_json()
@@ -184,7 +184,7 @@ class Review:
 
     @property
     def ok(self) -> bool:
-        """Whether every check held."""
+        """Whether every check passed."""
         return all(self.verifications)
 
     @property
@@ -218,12 +218,12 @@ class Review:
 
     @property
     def checks(self) -> tuple[tuple[str, Check], ...]:
-        """Every check, with the file that it is about."""
+        """Every check, with its file."""
         return tuple((one.source, check) for one in self.verifications for check in one.checks)
 
     @property
     def issuers(self) -> tuple[tuple[str, str], ...]:
-        """Of every file that was verified, who issued it, as far as a trusted key shows that."""
+        """The issuer of every verified file, as far as a trusted key shows it."""
         found = []
         for one in self.verifications:
             told = next((check.detail for check in one.checks if check.name == "signature"), None)
@@ -232,14 +232,14 @@ class Review:
 
     @property
     def cost(self) -> str:
-        """The eps that is owed: of the run where there is one, else of the claim; rounded up."""
+        """The eps charged: of the run if there is one, otherwise of the claim; rounded up."""
         own, run = self.certificate, self.subject.run
         if run is None or run.executed == own.achieved:
             return typed(own.budget.eps)
         return up(run.executed.upper)
 
     def summary(self) -> dict[str, Any]:
-        """What was found, as plain data."""
+        """The results as plain data."""
         own = self.certificate
         attacks, run = self.attacks, self.subject.run
         return {
@@ -285,7 +285,7 @@ class Review:
         }
 
     def fingerprints(self) -> dict[str, str]:
-        """What names the claim, its strategy and the files, in hexadecimal."""
+        """Fingerprints of the claim, its strategy and the files, in hexadecimal."""
         own, run, ledger = self.certificate, self.subject.run, self.subject.ledger
         found = {
             "claim": own.fingerprint(),

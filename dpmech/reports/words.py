@@ -1,4 +1,4 @@
-"""What a report says in sentences: the claim, whom it protects, who takes part, what stays outside."""
+"""Sentences of reports: the claim, whom it protects, who takes part, what it does not cover."""
 
 import math
 
@@ -7,7 +7,7 @@ from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, typed, up
 from dpmech.plans import STRATEGIES
 
-# Beyond this e^eps leaves float64.
+# Above this, e^eps overflows float64.
 _LARGEST = 700.0
 
 _SECRETS = {
@@ -67,11 +67,11 @@ _NEIGHBOURS_OF_USERS = {
 
 
 def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, str]:
-    """What is protected, against whom; and by how much. Two sentences.
+    """Two sentences: what is protected against whom, and how strongly.
 
     Args:
         own: the claim.
-        run: where it was executed, so that its eps is meant.
+        run: the run under the claim, whose eps is then stated.
     """
     of_users = own.unit is Unit.USER
     secret, both = (_SECRETS_OF_USERS if of_users else _SECRETS)[own.adjacency]
@@ -90,14 +90,14 @@ def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, st
 
 
 def sure_words(own: Certificate) -> str:
-    """How sure the claim is, for people who do not know the kinds of guarantees."""
+    """The kind of guarantee of a claim, explained for non-experts."""
     if own.guarantee.kind is Kind.PROBABLE and own.guarantee.inside_delta:
         return "It was proved by drawing samples; the chance that they misled, beta, is counted inside delta."
     return _SURE[own.guarantee.kind]
 
 
 def unit_words(own: Certificate) -> str:
-    """Whose presence is hidden."""
+    """The privacy unit."""
     if own.unit is Unit.USER:
         how = (
             "each user's contribution to a step is clipped as one"
@@ -117,7 +117,7 @@ def adjacency_words(own: Certificate) -> str:
 
 
 def participation_words(own: Certificate) -> list[tuple[str, str]]:
-    """Who takes part when: names and sentences."""
+    """Which examples take part when: names and sentences."""
     found = own.participation
     amplified = (
         "yes: the proof uses that nobody learns who was drawn when"
@@ -137,14 +137,14 @@ def participation_words(own: Certificate) -> list[tuple[str, str]]:
 
 
 def strategy_words(own: Certificate) -> str:
-    """How the noise of different steps is correlated, by its name."""
+    """How the noise of different steps is correlated, with the name of the strategy."""
     titles = {one.kind: one.title for one in STRATEGIES.values()}
     title = titles.get(type(own.strategy))
     return repr(own.strategy) if title is None else f"{title}: {own.strategy!r}"
 
 
 def evidence_words(own: Certificate) -> list[tuple[str, str]]:
-    """What the claim rests on: names and values."""
+    """The evidence of the claim: names and values."""
     evidence = own.evidence
     rows = [
         ("guarantee", own.headline),
@@ -241,7 +241,7 @@ _NOT_COVERED = (
 
 
 def not_covered(own: Certificate) -> tuple[tuple[str, str], ...]:
-    """What the claim says nothing about: names and sentences."""
+    """What the claim does not cover: names and sentences."""
     return (_PEOPLE[own.unit], *_NOT_COVERED)
 
 
@@ -266,12 +266,12 @@ def _factor(eps: float) -> str:
     if eps > _LARGEST:
         return f"e^{typed(eps)}"
     factor = up(math.exp(eps) * (1.0 + 1e-12), 4)
-    # Powers of ten are hard to read; above a million nobody needs the digits.
+    # Powers of ten are hard to read; above a million the digits do not matter.
     return f"{float(factor):,.10g}" if float(factor) < 1e6 else f"e^{typed(eps)}"
 
 
 def clip_words(value: float | AdaptiveClip | None) -> str:
-    """What is said of the clip norm."""
+    """Description of the clip norm."""
     if value is None:
         return "a clip norm that is left open"
     if isinstance(value, AdaptiveClip):
