@@ -1,4 +1,4 @@
-"""Plans as people write them: names, TOML, the integer steps of a training plan."""
+"""Plans in user notation: names, TOML, and the integer steps of a training plan."""
 
 from dpmech.plans.files import read_claims, read_policy, read_strategy, write_strategy
 from dpmech.plans.names import (

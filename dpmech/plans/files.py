@@ -1,4 +1,4 @@
-"""Files of strategies, of policies and of privacy claims."""
+"""Files of strategies, policies and privacy claims."""
 
 import dataclasses
 import os
@@ -24,15 +24,15 @@ from dpmech.numerics import Kind
 from dpmech.plans.names import STRATEGIES, check_known, meant, owners, sampling_kind
 from dpmech.plans.training_plans import Entry, TrainingPlan, build_strategy
 
-# Bytes: of a dense matrix of 3000 steps, which is larger than any certificate of one.
+# Size limit in bytes: a dense matrix of 3000 steps, larger than any certificate of one.
 _LARGEST_STRATEGY = 200_000_000
 
 
 def read_strategy(path: str | os.PathLike[str]) -> Strategy:
-    """A strategy from a file of JSON, as `Strategy.to_json` writes it.
+    """Read a strategy from a JSON file, as written by `Strategy.to_json`.
 
     Raises:
-        InvalidParameterError: if the file cannot be read, or holds no strategy.
+        InvalidParameterError: if the file cannot be read, or does not contain a strategy.
     """
     content = read_bytes("strategy_file", path, largest=_LARGEST_STRATEGY)
     try:
@@ -49,7 +49,7 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
 
 
 def write_strategy(path: str | os.PathLike[str], strategy: Strategy) -> None:
-    """Write a strategy to a file, whole or not at all, as `read_strategy` reads it.
+    """Write a strategy to a file, atomically, in the format of `read_strategy`.
 
     Raises:
         InvalidParameterError: if the file cannot be written.
@@ -75,12 +75,12 @@ _POLICY_KEYS = (
 def read_policy(path: str | os.PathLike[str]) -> Policy:
     """Read a policy: a TOML file whose entries are arguments of `Policy`.
 
-    Guarantees, adjacencies and units stand there by their names, in lists; `trusted_keys` are files, looked
-    for from the folder of the policy on.
+    Guarantees, adjacencies and units are lists of names; `trusted_keys` are files, relative to the folder of
+    the policy.
 
     Raises:
         InvalidParameterError: if the file cannot be read, or an entry is unknown or out of range.
-        MissingDependencyError: where it names keys, without the extra `sign`.
+        MissingDependencyError: if it names keys and the extra `sign` is not installed.
     """
     table = read_toml("policy", path)
     for key, value in table.items():
@@ -126,7 +126,7 @@ def _texts(key: str, value: object) -> list[str]:
     return value
 
 
-# How a run was trained, not what can be calibrated: known to claims alone.
+# How a run was trained, which cannot be calibrated: for claims only.
 _SHUFFLES = {"shuffle": False, "shuffle-once": True}
 _PLAN_KEYS = ("dataset_size", "batch_size", "epochs")
 _CLAIM_KEYS = {
@@ -138,9 +138,9 @@ _CLAIM_KEYS = {
 def read_claims(path: str | Path) -> list[PublishedClaim]:
     """Read a TOML file of [[claim]] tables; sigma, claimed_eps and recorded_eps may be lists.
 
-    A claim gives `steps` and what its sampling needs (see the documentation), or a plan: dataset_size,
-    batch_size and epochs. The sampling `shuffle` or `shuffle-once` says that the run was trained so, whatever
-    it was accounted as.
+    A claim gives `steps` and the settings of its sampling (see the documentation), or a plan: dataset_size,
+    batch_size and epochs. The sampling `shuffle` or `shuffle-once` says how the run was trained, whatever
+    sampling it was accounted for.
 
     Raises:
         InvalidParameterError: if the file cannot be read, or an entry is missing, unknown or out of range.
@@ -162,7 +162,7 @@ def _table(value: object) -> dict[str, Any]:
 
 
 def _series(table: dict[str, Any]) -> list[PublishedClaim]:
-    """One claim, or one for each entry of its lists."""
+    """One claim, or one per entry of its lists."""
     lists = {
         key: value
         for key, value in table.items()
@@ -217,7 +217,7 @@ def _claim(table: dict[str, Any]) -> PublishedClaim:
 
 
 def _sigma(given: dict[str, Any], strategy: Strategy) -> float:
-    """Sigma as given, or as the noise multiplier of Opacus, which it is for i.i.d. noise."""
+    """Sigma as given, or from Opacus' noise multiplier, to which it is equal for i.i.d. noise."""
     if ("sigma" in given) == ("noise_multiplier" in given):
         raise InvalidParameterError(
             "sigma", given.get("sigma"), "given, or else noise_multiplier, and not both"
@@ -225,7 +225,7 @@ def _sigma(given: dict[str, Any], strategy: Strategy) -> float:
     if "sigma" in given:
         return check_sigma(given["sigma"])
     multiplier = check_real("noise_multiplier", given["noise_multiplier"], minimum=0.0, open_minimum=True)
-    # Claims of files are about examples; sigma is the same under every participation.
+    # Claims in files are about examples; sigma is the same under every participation.
     mechanism = Mechanism(strategy)
     if noise_multiplier(mechanism, multiplier) is None:
         raise InvalidParameterError(
@@ -235,7 +235,7 @@ def _sigma(given: dict[str, Any], strategy: Strategy) -> float:
 
 
 def _schedule(given: dict[str, Any]) -> tuple[int, Participation | Shuffled, set[str]]:
-    """Number of steps, participation, and the keys that say so."""
+    """Number of steps, participation, and the keys that determine them."""
     sampling = given["sampling"]
     if isinstance(sampling, str) and sampling in _SHUFFLES:
         return _shuffled(given, once=_SHUFFLES[sampling])

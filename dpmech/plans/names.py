@@ -1,4 +1,4 @@
-"""The names by which people call strategies, samplings and methods, with suggestions for unknown ones."""
+"""Names of strategies, samplings and methods, with suggestions for unknown names."""
 
 import dataclasses
 import difflib
@@ -27,12 +27,12 @@ from dpmech.mechanism import (
 )
 from dpmech.schemes import effective_method, unsampled_method
 
-# Of a beginning that is taken for a name.
+# Shortest prefix that is taken for a name.
 _SHORTEST = 3
 
 
 def meant(given: object, known: Iterable[str]) -> str:
-    """`; did you mean ...?` where some known name is near what was given, else nothing."""
+    """`; did you mean ...?` if a known name is close to the given one, otherwise an empty string."""
     text, names = str(given).lower(), list(known)
     near = difflib.get_close_matches(text, names, n=1)
     if not near and len(text) >= _SHORTEST:
@@ -43,16 +43,16 @@ def meant(given: object, known: Iterable[str]) -> str:
 def check_known(
     name: str, value: object, known: Collection[str], reasons: Mapping[str, str] | None = None
 ) -> str:
-    """Return a name that is known.
+    """Return a known name.
 
     Args:
-        name: of the argument.
-        value: what was given.
-        known: every name.
-        reasons: why some names that people look for are not among them.
+        name: name of the argument.
+        value: the given value.
+        known: all known names.
+        reasons: why some names that users may look for are missing.
 
     Raises:
-        InvalidParameterError: with the reason, or with the nearest name that is known.
+        InvalidParameterError: with the reason, or with the closest known name.
     """
     if isinstance(value, str) and value in known:
         return value
@@ -61,7 +61,7 @@ def check_known(
     raise InvalidParameterError(name, value, f"one of {', '.join(known)}", hint)
 
 
-# Bytes of a .npy file before its numbers, on the high side.
+# Upper bound on the header of a .npy file, in bytes.
 _HEADER = 65_536
 
 _Builder = Callable[[int, dict[str, Any]], Strategy]
@@ -69,14 +69,14 @@ _Builder = Callable[[int, dict[str, Any]], Strategy]
 
 @dataclasses.dataclass(frozen=True)
 class StrategyName:
-    """What people call a strategy.
+    """The name of a strategy.
 
     Attributes:
         title: the name spelled out, with its abbreviation.
         kind: its class.
-        options: what has to be said about it, and how that is written in a comparison.
-        build: makes it, from the number of steps and the options.
-        optional: options that may be left out.
+        options: its options, and how they are written in a comparison.
+        build: builds the strategy from the number of steps and the options.
+        optional: options that may be omitted.
     """
 
     title: str
@@ -87,11 +87,11 @@ class StrategyName:
 
     @property
     def due(self) -> tuple[str, ...]:
-        """The options that have to be given."""
+        """The required options."""
         return tuple(name for name in self.options if name not in self.optional)
 
     def written(self, name: str) -> str:
-        """How a comparison writes it: bandmf:coefs=1/0.5/0.2."""
+        """Its notation in a comparison: bandmf:coefs=1/0.5/0.2."""
         return ":".join([name, *(f"{key}={self.options[key]}" for key in self.due)])
 
 
@@ -144,7 +144,7 @@ STRATEGIES: dict[str, StrategyName] = {
     ),
 }
 
-# Of samplings that people look for.
+# Why samplings that users may look for are missing.
 _WITHOUT_THEOREM = (
     "no theorem amplifies shuffling: epochs may meet; "
     "balls-in-bins is amplified; min-sep, epochs hold for one order, every-step for any"
@@ -153,22 +153,22 @@ NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuf
 
 
 def samplings() -> dict[str, type[Participation]]:
-    """Every registered participation by its name in plans, those that were registered late included."""
+    """Every registered participation by its name in plans, including those registered late."""
     return {kind.plan_name: kind for kind in kinds()}
 
 
 def sampling_kind(name: object) -> type[Participation]:
-    """The participation that a plan calls so.
+    """The participation with this name in plans.
 
     Raises:
-        InvalidParameterError: if it is no name of a registered one.
+        InvalidParameterError: if no registered participation has this name.
     """
     known = samplings()
     return known[check_known("sampling", name, known, NO_SAMPLINGS)]
 
 
 def owners() -> dict[str, str]:
-    """Which samplings a setting is of: `truncated_batch_size` -> `poisson`, and so on."""
+    """The samplings that have a setting: `truncated_batch_size` -> `poisson`, and so on."""
     found: dict[str, list[str]] = {}
     for kind in kinds():
         for setting in kind.plan_settings:
@@ -190,16 +190,16 @@ METHODS: dict[str, Method] = {
 def chosen_method(
     name: str | None, participation: Participation, *, rigorous: bool, seeded: bool
 ) -> Method | None:
-    """The method of this name; with `rigorous` one that leaves nothing to chance outside delta.
+    """The method of this name; with `rigorous` one without a sampling error outside delta.
 
     Args:
         name: a key of METHODS, or None for the default.
-        participation: who takes part when.
-        rigorous: whether `dpmech verify --rigorous` is to accept what it gives.
+        participation: which examples take part when.
+        rigorous: whether `dpmech verify --rigorous` must accept the result.
         seeded: whether the caller supplies the random numbers, so that beta stays outside delta.
 
     Raises:
-        InvalidParameterError: on an unknown name, or a method that is not rigorous where one is asked for.
+        InvalidParameterError: if the name is unknown, or a rigorous method is required and this is not.
     """
     if name is not None:
         check_known("method", name, METHODS)
@@ -230,7 +230,7 @@ FAMILIES: dict[str, type[Strategy]] = {
 
 def _dense(n: int, path: str) -> Strategy:
     accepted = "a readable .npy or CSV file"
-    # In CSV at most 32 characters a number: what is read takes no more memory than the matrix asked for.
+    # At most 32 characters per number in CSV, so reading takes no more memory than the expected matrix.
     content = read_bytes(
         "matrix", path, largest=_HEADER + 32 * n * n, accepted=accepted, hint=f", for {n} x {n} numbers"
     )
@@ -240,7 +240,7 @@ def _dense(n: int, path: str) -> Strategy:
             matrix = np.load(io.BytesIO(content), allow_pickle=False)
         else:
             matrix = np.loadtxt(io.StringIO(content.decode("utf-8")), delimiter=",", ndmin=2)
-    except Exception as error:  # numpy names no type for what it cannot read
+    except Exception as error:  # numpy documents no error type for unreadable files
         raise InvalidParameterError("matrix", str(path), f"{accepted} ({str(error)[:200]})") from error
     if matrix.shape != (n, n):
         shape = " x ".join(map(str, matrix.shape))
@@ -249,7 +249,7 @@ def _dense(n: int, path: str) -> Strategy:
 
 
 def _check_length(content: bytes) -> None:
-    """Refuse a .npy file that holds less than its header says: numpy makes room for all of it at once."""
+    """Refuse a .npy file shorter than its header says: numpy allocates the full size at once."""
     stream = io.BytesIO(content)
     reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     version = np.lib.format.read_magic(stream)

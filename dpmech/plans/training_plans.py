@@ -1,4 +1,4 @@
-"""Training plans: integer steps from dataset size, batch size and epochs; plans as people write them."""
+"""Training plans: integer steps from dataset size, batch size and epochs; plans in user notation."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,23 +16,23 @@ from dpmech.mechanism import (
 from dpmech.numerics import short
 from dpmech.plans.names import FAMILIES, STRATEGIES, check_known, owners, sampling_kind
 
-_LARGEST = 10**15  # examples
+_LARGEST = 10**15  # number of examples
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
-    """Whole batches, epoch after epoch: n = epochs * (dataset_size // batch_size) steps.
+    """Full batches, epoch after epoch: n = epochs * (dataset_size // batch_size) steps.
 
-    The sizes from which a strategy and a participation are made, in integers throughout.
+    It defines the sizes for a strategy and a participation, in integers throughout.
 
     Args:
-        dataset_size: number of examples, a public number: under ADD_REMOVE the real one is private, so that
-            this is written down, and not computed from the data.
+        dataset_size: number of examples, a public number: under ADD_REMOVE the actual one is private, so
+            declare it instead of computing it from the data.
         batch_size: expected batch size, in [1, dataset_size].
         epochs: number of passes, an integer >= 1.
 
     Raises:
-        InvalidParameterError: on a size that is no integer, or out of its range.
+        InvalidParameterError: if a size is not an integer, or out of range.
 
     Examples:
         >>> import dpmech as dm
@@ -56,7 +56,7 @@ class TrainingPlan:
             ("batch_size", batch),
             ("epochs", check_integer("epochs", self.epochs, minimum=1)),
         ):
-            object.__setattr__(self, name, value)  # of numpy's integers, whose products overflow
+            object.__setattr__(self, name, value)  # a Python int: products of numpy integers overflow
 
     def __str__(self) -> str:
         return (
@@ -67,7 +67,7 @@ class TrainingPlan:
 
     @property
     def steps_per_epoch(self) -> int:
-        """dataset_size // batch_size; the examples left over are not used in that epoch."""
+        """dataset_size // batch_size; the remaining examples are not used in that epoch."""
         return self.dataset_size // self.batch_size
 
     @property
@@ -82,7 +82,7 @@ class TrainingPlan:
 
     @property
     def bins(self) -> int:
-        """Bins of Balls-in-Bins: one for every step of an epoch."""
+        """Number of bins of Balls-in-Bins: one for every step of an epoch."""
         return self.steps_per_epoch
 
     def participation(
@@ -94,21 +94,21 @@ class TrainingPlan:
         cycle: int | None = None,
         **own: int | None,
     ) -> Participation:
-        """The participation schema of a sampling name, sized by this plan.
+        """The participation of a sampling name, with the sizes of this plan.
 
-        Poisson samples with batch_size / dataset_size; CyclicPoisson with `cycle` times that from each
-        of `cycle` groups, so that the expected batch size stays. min-sep defaults to one epoch apart.
+        Poisson samples with batch_size / dataset_size; CyclicPoisson with `cycle` times that from each of
+        `cycle` groups, so that the expected batch size is unchanged. min-sep defaults to one epoch apart.
 
         Args:
             sampling: `plan_name` of a registered participation, such as "min-sep"; `dpmech calibrate --help`
                 lists them.
-            min_sep: least distance of two participations.
+            min_sep: least distance between two participations.
             max_participations: most participations of one example.
             cycle: number of groups.
-            **own: other settings; each participation names its own in `plan_settings`.
+            **own: other settings; each participation lists its own in `plan_settings`.
 
         Raises:
-            InvalidParameterError: on an unknown name, or a setting that this sampling does not take.
+            InvalidParameterError: if the name is unknown, or this sampling does not have a setting.
         """
         kind = sampling_kind(sampling)
         details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle, **own}
@@ -125,7 +125,7 @@ class TrainingPlan:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One strategy of a comparison: its name, its options, and a published RMSE to set beside it."""
+    """One strategy of a comparison: its name, its options, and a published RMSE to compare with."""
 
     name: str
     options: Mapping[str, Any]
@@ -134,7 +134,7 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """What a table calls it."""
+        """Its label in tables."""
         shown = ", ".join(f"{key}={value}" for key, value in self.options.items())
         label = f"{self.name} {shown}".strip()
         return f"{label}, column-normalised" if self.column_normalized else label
@@ -144,7 +144,7 @@ def build_strategy(entry: Entry, n: int) -> Strategy:
     """The strategy of an entry over n steps.
 
     Raises:
-        InvalidParameterError: on an unknown name, or options that are missing or not its own.
+        InvalidParameterError: if the name is unknown, or options are missing or belong to another strategy.
     """
     named = STRATEGIES[check_known("strategy", entry.name, STRATEGIES)]
     foreign = sorted(set(entry.options) - set(named.options))
@@ -162,7 +162,7 @@ def build_strategy(entry: Entry, n: int) -> Strategy:
 
 
 def parse_entries(text: str) -> list[Entry]:
-    """Read 'identity,lambda-cgd:lam=0.9,bandmf:coefs=1/0.5/0.2,bsr:bands=16:column-normalized'."""
+    """Parse 'identity,lambda-cgd:lam=0.9,bandmf:coefs=1/0.5/0.2,bsr:bands=16:column-normalized'."""
     entries: list[Entry] = []
     for part in text.split(","):
         name, *settings = part.strip().split(":")
@@ -200,7 +200,7 @@ class FamilyEntry:
 
     @property
     def label(self) -> str:
-        """What a table calls it."""
+        """Its label in tables."""
         sizes = [
             f"{key}={value}" for key, value in (("bands", self.bands), ("buffers", self.buffers)) if value
         ]
@@ -209,10 +209,10 @@ class FamilyEntry:
 
 
 def parse_families(text: str) -> list[FamilyEntry]:
-    """Read 'lambda-cgd,bandmf:bands=16,blt:buffers=3:column-normalized'.
+    """Parse 'lambda-cgd,bandmf:bands=16,blt:buffers=3:column-normalized'.
 
     Raises:
-        InvalidParameterError: on an unknown family or option.
+        InvalidParameterError: if a family or option is unknown.
     """
     families = []
     for entry in parse_entries(text):
