@@ -38,7 +38,7 @@ from dpmech.numerics import UNIT, Bounds, FloatArray, Guarantee, Kind, Provenanc
 from dpmech.schemes import scheme_of
 
 _DEFAULT_SHARES = (32, 16, 8)
-# Results of fair coins below this probability are refused; no guarantee depends on this number.
+# Coin results of lower probability under fair coins are refused; no guarantee depends on this number.
 _UNFAIR = 1e-12
 # Relative error of scipy's incomplete beta function in a p-value that is at most 1 / 2: 100 times the error
 # that a test measures against 50 digits, for up to a million guesses.

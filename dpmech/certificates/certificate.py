@@ -115,8 +115,8 @@ class ProfileNodes:
         guarantee: joint guarantee of all nodes; a sampling error is outside delta.
         by: how the bounds were computed.
 
+    Raises:
         InvalidParameterError: if there is no curve, or the bounds are an estimate.
-        InvalidParameterError: without a curve, or where they are an estimate.
     """
 
     curves: tuple[tuple[Curve, int], ...]
@@ -301,7 +301,7 @@ class Certificate(Claim, Document):
         dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> Self:
-        """This certificate with the given clip norm, batch size, dataset size and profile nodes replaced."""
+        """This certificate, with the given terms, and nodes of the given profile, instead of its own."""
         check_unedited(self)
         if clip_norm is None and expected_batch_size is None and dataset_size is None and profile is None:
             return self

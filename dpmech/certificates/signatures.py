@@ -132,7 +132,7 @@ def read_object(text: str | bytes, what: str) -> dict[str, Any]:
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
-# A name, not an address: it does not resolve.
+# A name that does not resolve to an address.
 PREDICATE_TYPE = "urn:dpmech:document:v1"
 _LONGEST_ISSUER = 200
 _TIME = "%Y-%m-%dT%H:%M:%SZ"

@@ -35,7 +35,7 @@ def audit(
     method: str | None,
     seed: int | None,
 ) -> None:
-    """Compare privacy claims, published or your own, with what is certified.
+    """Compare published or own privacy claims with certified numbers.
 
     FILE is a TOML file of [[claim]] tables. Exit code 1 if a claim is under-stated, or could not be shown to
     hold.

@@ -97,7 +97,7 @@ def verify(
     details: bool,
     form: str | None,
 ) -> None:
-    """Decide with the independent checker whether claims are true; then check the rest of each file.
+    """Decide with the independent checker whether claims are true; then make the other checks of each file.
 
     That a run follows its claim is stated by its record and printed as such: no file can prove it. Exit code
     0 if every file passes; 1 if one is refused (one line for every failure); 2 if a file is missing, cannot

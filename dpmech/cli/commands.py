@@ -50,7 +50,7 @@ def _dashed(name: str) -> str:
 
 
 def remember(ctx: click.Context | None, name: str | None, text: object) -> None:
-    """Store the text typed for a parameter: its float does not show it."""
+    """Store the text typed for a parameter: the parsed float does not preserve it."""
     if ctx is not None and name is not None:
         ctx.meta.setdefault(_TYPED, {})[name] = str(text)
 

@@ -94,7 +94,7 @@ class FlowerAccountant:
         return sum(count for _, _, count in self._releases)
 
     def compose(self, event: Any, count: int = 1) -> None:  # noqa: ANN401 - of a package that is not required
-        """Add releases: the `GaussianPrivacyEvent` of Flower, `count` times."""
+        """Add `count` releases: `event` is a `GaussianPrivacyEvent` of Flower."""
         self._releases.append(self._entry(event, count))
 
     def bounds(self, delta: float) -> Bounds:

@@ -274,7 +274,7 @@ class ClaimAccounting(AccountingMethod):
         if self.slack == 0.0:
             return _ClaimFilter(self, budget, (budget.eps, budget.delta))
         rest = rounded_down(Fraction(budget.delta) - Fraction(self.slack))
-        # The quotient is rounded once, its product with the remaining factor of 4 units once more.
+        # The quotient and its product with the last factor are each rounded once, which the factor covers.
         orders = [1.0 + 2.0 ** (step / 32.0) for step in range(-128, 449)]
         room = max(budget_at(order, budget.eps, self.slack) / order * (1.0 - 2.0 * _ULP) for order in orders)
         if rest <= 0.0 or room <= 0.0:

@@ -362,7 +362,7 @@ class BlockClipping:
 
     @property
     def effective_clip_norms(self) -> tuple[float, ...]:
-        """sigma_W C_W of every block: the standard deviation of the noise scale of Z for the summed gradient.
+        """sigma_W C_W / sigma: the clip norm at which the joint sigma gives a block its noise.
 
         `calibration.noise_variance(step, effective_clip_norms[w], batch_size)` is Phi_t of block w.
         """
@@ -371,5 +371,5 @@ class BlockClipping:
 
     @property
     def joint_clip_norm(self) -> float:
-        """sigma_W C_W / sigma: the clip norm at which the joint sigma gives a block its noise."""
+        """sqrt(sum C_W^2): the largest norm of one example's clipped gradient over all blocks."""
         return math.hypot(*self.clip_norms)

@@ -20,7 +20,7 @@ _SHOWN_DIGITS = 3
 
 @dataclasses.dataclass(frozen=True)
 class _Subject:
-    """Words for the people whom sentences are about.
+    """Words for the people, or their data, that sentences are about.
 
     Attributes:
         unused: those that an attack suspects falsely.
@@ -304,7 +304,7 @@ def _silent(line: str) -> None:
 
 _WIDTH, _HEIGHT = 640.0, 390.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 16.0, 40.0, 66.0
-# First decade of the false-positive rate.
+# First decade of the false-positive rate, and points per decade.
 _FIRST_DECADE = -4
 _PER_DECADE = 40
 _SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)

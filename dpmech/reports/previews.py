@@ -44,7 +44,7 @@ class Grid:
 
     Between two pairs the page uses the noise of the smaller eps. It is always sufficient, since less noise is
     never more private, and never far too large, since neighbouring noise scales have a fixed ratio. A chord
-    would be closer, but needs convexity, which is not proven under sampling.
+    would be closer, but requires convexity, which is not proven under sampling.
 
     **Guarantee:** at `sigma[i]` the mechanism meets (`eps[i]`, delta), with the guarantee of its accountant.
 

@@ -178,7 +178,8 @@ def _of_a_run(route: str, facts: Mapping[str, Fact]) -> bool:
     """Whether a run may have recorded this fact about itself; another run may record another one.
 
     Sampling states the direction that decides, and how much each part of its mixture contributed; the program
-    states its cyclic dominating pair and how far that is above. Stating nothing is always valid.
+    states decay and excess of its cyclic dominating pair (circulant Gram matrix). Stating nothing is always
+    valid.
     """
     if not facts:
         return True
