@@ -172,8 +172,8 @@ def _of_terms(count: int) -> float:
 class Shuffled:
     """Batches cut one after the other from a random order of the dataset, as in most data loaders.
 
-    This is not a participation, so nothing can be calibrated for it. It describes how an audited run was
-    trained.
+    This is not a participation, so nothing can be calibrated for it. It describes the training of an audited
+    run.
 
     Args:
         dataset_size: number of examples, >= 1.

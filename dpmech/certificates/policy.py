@@ -20,8 +20,8 @@ class Policy:
     Args:
         max_eps: largest eps, > 0.
         max_delta: largest delta, in (0, 1).
-        max_delta_times_dataset_size: largest product of delta and the number of examples, > 0. Choose it
-            below 1, and the smaller the better: publishing every record with probability delta satisfies this
+        max_delta_times_dataset_size: largest product of delta and the number of examples, > 0; choose it
+            below 1, the smaller the better, as publishing every record with probability delta satisfies this
             delta.
         dataset_size: number of examples. If sampling and batch size imply a larger number, that one counts.
             If they imply none and it is not given, that rule is violated.

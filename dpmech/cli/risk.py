@@ -71,7 +71,7 @@ def risk(
     rel_error: float,
     figure: Path | None,
 ) -> None:
-    """Say what an attacker can learn from a run, one sentence per number.
+    """Describe what an attacker can learn from a run, one sentence per number.
 
     FILE is a certificate, or a run record, whose certificate is then used. The numbers follow from the full
     privacy profile of its mechanism and noise, computed here; its (eps, delta) is one point of that. Under

@@ -30,7 +30,7 @@ from dpmech.ledgers import Ledger
 @click.pass_context
 @runs("show")
 def show(ctx: click.Context, /, files: tuple[str, ...], *, run: Run) -> None:
-    """Say in plain language what a certificate, a run record or a ledger claims.
+    """Describe in plain language what a certificate, a run record or a ledger claims.
 
     Its checksum and derived entries are checked; `dpmech verify` decides whether the claim is true. Exit code
     1 if a file is inconsistent, 2 if one cannot be read; the others are shown in any case.

@@ -109,8 +109,8 @@ class Answers(Document):
     def usual_delta(self) -> float:
         """The default delta of totals: that of the budget, or the sum of those of the releases.
 
-        Counts state no delta. Together with releases they add a tenth, since claims may use up their own
-        deltas; alone they have 1e-5.
+        Counts state no delta. Together with releases they raise it by a tenth, since claims may use up their
+        own deltas; alone they have 1e-5.
         """
         if self.budget is not None:
             return self.budget.delta

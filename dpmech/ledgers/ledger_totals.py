@@ -378,7 +378,7 @@ class NonAdaptiveTotal(Total):
         """Add an entry to the composition."""
         own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate), entry.runs)
         if own.known is None:
-            own.claim  # noqa: B018 - refused here, and not where the total is asked for
+            own.claim  # noqa: B018 - refused here, not when the total is computed
             self._profiles.enter(entry.certificate)
         self._entries.append(own)
         return entry

@@ -121,7 +121,7 @@ class PrivateSelection:
 
 def _rank(score: object) -> float:
     try:
-        number = float(score)  # type: ignore[arg-type]  # what is no number is refused below
+        number = float(score)  # type: ignore[arg-type]  # non-numbers are refused below
     except (TypeError, ValueError):
         raise InvalidParameterError("score", type(score).__name__, "a number: higher is better") from None
     return -math.inf if math.isnan(number) else number
