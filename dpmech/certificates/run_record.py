@@ -200,7 +200,7 @@ class RunRecord(Document):
             Only then may fewer steps cost less: stopping when the loss looks good depends on the releases,
             and is charged the full budget.
         uniqueness: how the dataset was checked for repeated examples.
-        checkpoint history: checkpoints of the run; None if it neither saved nor loaded any.
+        checkpoint_history: checkpoints of the run; None if it neither saved nor loaded any.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

@@ -290,7 +290,7 @@ class SetUp:
         settings: of the DataLoader.
 
     Attributes:
-        checkpoint history: knowledge of the run's checkpoints; None before the first.
+        checkpoint_history: knowledge of the run's checkpoints; None before the first.
     """
 
     def __init__(self, dataset: Any, collate: Callable[..., Any], settings: dict[str, Any]) -> None:  # noqa: ANN401 - any dataset
