@@ -1,4 +1,4 @@
-"""Method objects: which accountant to use, and with which settings."""
+"""Method objects: the accountant to use and its settings."""
 
 import concurrent.futures
 import dataclasses
@@ -10,19 +10,19 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import BOUND, Guarantee, Kind, check_executor, error_of_level, rounded_down
 
-# The beta of `Certified` where none is given: at most this, and delta over at least that.
+# Default beta of `Certified`: the smaller of 1e-9 and delta / 1000.
 _LARGEST_BETA, _PARTS_OF_DELTA = 1e-9, 1000.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """Base of all method objects; None in place of one means the best valid default.
+    """Base class of all method objects. None in place of a method selects the best valid default.
 
     Attributes:
-        draws: whether results rest on samples.
-        estimates: whether they are estimates, on which no evidence can rest.
+        draws: whether results depend on random samples.
+        estimates: whether results are estimates, which cannot serve as evidence.
         composes: whether it composes releases of different kinds.
-        by_moments: whether it does so by Renyi divergences.
+        by_moments: whether it composes them through Renyi divergences.
     """
 
     draws: ClassVar[bool] = False
@@ -32,23 +32,23 @@ class Method:
 
     @property
     def keeps_randomness(self) -> bool:
-        """Whether its random numbers are a part of what it certifies, and spent with it."""
+        """Whether its random numbers are part of what it certifies and are used up with it."""
         return self.draws and not self.estimates
 
     def of_one_release(self, sensitivity: Guarantee) -> Guarantee:
-        """How sure a number is where nothing is sampled and the sensitivity is as sure as given."""
+        """The guarantee of a number without sampling, given the guarantee of the sensitivity."""
         del sensitivity
         return BOUND
 
     @property
     def error(self) -> float:
-        """The probability that a result fails, over its own sampling; 0 where nothing is drawn."""
+        """The probability that a result fails, over the method's own sampling; 0 if it draws no samples."""
         return 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Pld(Method):
-    """Privacy loss distributions, composed by their transforms: a rigorous bracket at any delta.
+    """Privacy loss distributions, composed by their transforms: rigorous lower and upper bounds at any delta.
 
     Example:
         >>> import dpmech as dm
@@ -90,7 +90,7 @@ class Rdp(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Method):
-    """An exact formula without sampling; the law of a sum for Balls-in-Bins with independent bins.
+    """An exact formula without sampling. For Balls-in-Bins with independent bins, the exact law of the sum.
 
     Example:
         >>> import dpmech as dm
@@ -99,7 +99,7 @@ class Exact(Method):
     """
 
     def of_one_release(self, sensitivity: Guarantee) -> Guarantee:
-        """As sure as the sensitivity, in which the formula is exact."""
+        """The guarantee of the sensitivity; the formula itself is exact."""
         return sensitivity
 
 
@@ -108,7 +108,7 @@ class Importance(Method):
     """Balls-in-Bins by importance sampling: an estimate with a two-sided confidence interval.
 
     Args:
-        rel_error: relative standard error of delta aimed at, in [1e-4, 0.5].
+        rel_error: target relative standard error of delta, in [1e-4, 0.5].
         confidence: level of the interval, in (0, 1); sigma uses its upper end.
         executor: where sampling blocks run; the result does not depend on it.
 
@@ -139,10 +139,10 @@ class Importance(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Deterministic(Method):
-    """Balls-in-Bins by the convex-order program: an upper bound with no confidence level, at any delta.
+    """Balls-in-Bins by convex-order dynamic program: an upper bound without confidence level, at any delta.
 
     Args:
-        rel_error: relative excess of delta aimed at on the dominating ring, in (0, 10].
+        rel_error: target relative excess of delta for the cyclic dominating pair, in (0, 10].
 
     Example:
         >>> import dpmech as dm
@@ -158,18 +158,19 @@ class Deterministic(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Certified(Method):
-    """Balls-in-Bins by sampling with a rigorous finite-sample bound; the default there.
+    """Balls-in-Bins by sampling with a rigorous finite-sample bound; the default for Balls-in-Bins.
 
-    A calibration puts beta inside delta: sigma is certified for delta less beta, on random numbers that the
+    A calibration counts beta inside delta: sigma is certified for delta - beta, on random numbers that the
     call draws itself, and "draw, calibrate, train" as a whole is (eps, delta)-differentially private. With a
-    supplied rng, and for `dm.epsilon` and `dm.delta`, beta stays outside: the number is what is random.
+    supplied rng, and for `dm.epsilon` and `dm.delta`, beta is outside delta: the returned number holds with
+    probability 1 - beta.
 
     Args:
         beta: probability that the bound fails, over all probes of one call, in (0, 1), and below delta where
-            it is inside. None: the smaller one of 1e-9 and a thousandth of delta (1e-9 for `dm.delta`).
+            it is inside delta. None selects the smaller of 1e-9 and delta / 1000 (1e-9 for `dm.delta`).
         executor: where sampling blocks run; the result does not depend on it.
-        calls: how many calibrations there are of which one will be picked, failed ones counted: each may fail
-            with its share of beta only, and beta holds for all of them together.
+        calls: number of calibrations from which one is selected, failed ones included. Each may fail only
+            with its share of beta, so that beta holds for all of them together.
 
     Example:
         >>> import dpmech as dm
@@ -190,14 +191,14 @@ class Certified(Method):
 
     @property
     def error(self) -> float:
-        """Beta; where none is given, the largest that it may be."""
+        """Beta; if none is given, the largest default."""
         return _LARGEST_BETA if self.beta is None else self.beta
 
     def settled(self, delta: float | None = None) -> "Certified":
-        """This method with its beta as a number.
+        """This method with beta resolved to a number.
 
         Args:
-            delta: of the budget, in (0, 1); None where there is none.
+            delta: of the budget, in (0, 1); None if there is none.
         """
         if self.beta is not None:
             return self
@@ -205,14 +206,14 @@ class Certified(Method):
         return dataclasses.replace(self, beta=min(_LARGEST_BETA, max(part, math.ulp(0.0))))
 
     def guarantee(self, delta: float | None = None, *, inside: bool) -> Guarantee:
-        """How sure a result is.
+        """The guarantee of a result.
 
         Args:
-            delta: of the budget, in (0, 1); None where there is none.
-            inside: whether beta is to be inside delta.
+            delta: of the budget, in (0, 1); None if there is none.
+            inside: whether beta is counted inside delta.
 
         Raises:
-            InvalidParameterError: if beta is inside, and not below delta.
+            InvalidParameterError: if beta is inside delta and not below it.
         """
         found = Guarantee(Kind.PROBABLE, self.settled(delta).error, inside_delta=inside)
         if delta is not None:
@@ -220,11 +221,11 @@ class Certified(Method):
         return found
 
     def among(self, calls: int) -> "Certified":
-        """The method for one of several calls of which one will be picked, on top of those it counts."""
+        """The method for one of several calls from which one is selected, multiplied with its own `calls`."""
         return dataclasses.replace(self, calls=self.calls * calls)
 
     def share(self, probes: int, delta: float | None = None) -> float:
-        """What one of the probes of one call may spend of beta, rounded down: they must not add up to more.
+        """The part of beta for one probe of a call, rounded down so that all parts add up to at most beta.
 
         Raises:
             InvalidParameterError: if beta is too small to be shared.

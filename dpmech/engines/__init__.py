@@ -1,4 +1,4 @@
-"""Engines: what bounds the privacy loss of a mechanism, whatever sampling scheme it comes from."""
+"""Engines: bounds on the privacy loss of a mechanism, independent of the sampling scheme."""
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.convex_order import DeterministicAccountant

@@ -1,4 +1,4 @@
-"""What every accountant offers, whatever its mathematics."""
+"""The interface of all accountants."""
 
 import abc
 import dataclasses
@@ -20,7 +20,7 @@ register_words({"profile.nodes": "a privacy profile from bounds at {nodes} nodes
 
 Progress: TypeAlias = Callable[[str], None]
 
-# As a relative change of sigma, how far apart the ends of an accountant may be at a node.
+# How far apart the lower and upper bounds may be at a node of a curve, as a relative change of sigma.
 _TOLERANCE = 1e-3
 
 
@@ -29,13 +29,13 @@ class Solution:
     """A calibrated noise scale.
 
     Args:
-        sigma: meets the budget, on the safe side.
-        achieved: bounds on eps at the budget's delta, at this sigma.
-        samples: how many draws it rests on, both directions; None where nothing was drawn.
-        randomness: what names the random numbers that it rests on: 128 bits, in hexadecimal; None where
-            nothing was drawn, or nothing is known of them.
-        method: the method that carried it, with all its settings; None for the one that was asked for.
-        excess: how far above the smallest sigma it was aimed at, about, in log; 0 where `rtol` says that.
+        sigma: meets the budget; rounded up.
+        achieved: bounds on eps at this sigma and the budget's delta.
+        samples: number of samples used, both directions together; None if no samples were drawn.
+        randomness: identifies the random numbers that were used: 128 bits, in hexadecimal; None if no samples
+            were drawn or their source is unknown.
+        method: the method that produced it, with all its settings; None if it is the requested one.
+        excess: approximate targeted excess over the smallest sigma, in log; 0 if `rtol` determines it.
     """
 
     sigma: float
@@ -47,7 +47,7 @@ class Solution:
 
 
 def too_wide(name: str, sigma: float, lower: float, upper: float, method: str) -> NumericalError:
-    """What is raised where bounds on delta or eps are farther apart than the tolerance."""
+    """The error for bounds on delta or eps that are farther apart than the tolerance."""
     return NumericalError(
         f"{name} at sigma={sigma!r} is only known to lie in [{lower!r}, {upper!r}] ({method}), "
         "wider than the tolerance"
@@ -55,19 +55,19 @@ def too_wide(name: str, sigma: float, lower: float, upper: float, method: str) -
 
 
 class Accountant(abc.ABC):
-    """Privacy of one mechanism as a function of sigma alone.
+    """Privacy of one mechanism as a function of sigma.
 
-    Whoever needs more than bounds asks the accountant for it, and never which class it is.
+    Everything specific to an accountant goes through this interface; callers never test its class.
 
     Attributes:
-        by: the accountant, as data; `method` is the same in words.
-        guarantee: how sure its bounds are.
-        sensitivity: the largest L2 norm by which one unit may change C G.
-        curve_counts: how often each curve of `profile` counts in the composition.
-        amplified: whether chance decides who takes part; else it is one Gaussian release of this sensitivity.
-        immediate: whether `profile` takes no work, as the curve is known everywhere.
-        evaluates: whether `calibrate` evaluates eps at its sigma, which may be below the budget's; else it
-            sizes sigma for the budget's eps, and that is the upper end.
+        by: the accountant, as data; `method` is its description in words.
+        guarantee: the guarantee of its bounds.
+        sensitivity: the largest L2 norm of the change of C G that one unit can cause.
+        curve_counts: multiplicity of each curve of `profile` in the composition.
+        amplified: whether participation is random; otherwise it is one Gaussian release of this sensitivity.
+        immediate: whether `profile` takes no work because the curve is known in closed form.
+        evaluates: whether `calibrate` evaluates eps at its sigma, which may be below the budget's eps;
+            otherwise it sizes sigma for the budget's eps and reports that as the upper end.
     """
 
     by: Provenance
@@ -80,12 +80,12 @@ class Accountant(abc.ABC):
 
     @property
     def method(self) -> str:
-        """The accountant in words, for people."""
+        """Description of the accountant in words."""
         return str(self.by)
 
     @property
     def joined(self) -> Bounds:
-        """The sensitivity of all releases together, where everyone joins all of them: `sensitivity`."""
+        """Sensitivity of all releases together if a unit joins all of them; by default `sensitivity`."""
         return self.sensitivity
 
     @abc.abstractmethod
@@ -95,20 +95,21 @@ class Accountant(abc.ABC):
         Args:
             sigma: > 0.
             eps: >= 0.
-            tolerance: how far apart the ends may be, as a relative change of sigma.
+            tolerance: largest allowed distance between the bounds, as a relative change of sigma.
 
         Raises:
             NumericalError: where the tolerance cannot be met.
         """
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end of `delta`, for searches, which may probe where the lower end is far away."""
+        """The upper bound of `delta`, for searches that may probe where the lower bound is far away."""
         return self.delta(sigma, eps, tolerance=tolerance).upper
 
     def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """Bounds on what the upper end of `delta` stands for: all that this accountant certifies.
+        """Bounds on the quantity that the upper end of `delta` bounds: all that this accountant certifies.
 
-        That is the mechanism's delta, or of a law that dominates it, where its own lower end may be far away.
+        That is the mechanism's delta or that of a dominating law, where the mechanism's own lower bound may
+        be far below.
         """
         return self.delta(sigma, eps, tolerance=tolerance)
 
@@ -118,70 +119,70 @@ class Accountant(abc.ABC):
 
     @abc.abstractmethod
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """The smallest sigma that meets (eps, delta), at most a factor 1 + rtol above it."""
+        """The smallest sigma that meets (eps, delta), within a factor 1 + rtol."""
 
     def rough_sigma(self, eps: float, delta: float) -> float | None:
-        """About the sigma that a budget needs, in seconds; no guarantee rests on it.
+        """An approximate sigma for a budget, in seconds. It enters no guarantee.
 
         Returns:
-            None, the default, where that takes as long as `calibrate`.
+            None, the default, if an approximation takes as long as `calibrate`.
         """
         del eps, delta
         return None
 
     def start_for_mu(self, mu: float) -> float | None:
-        """About the sigma at which the mechanism is like one Gaussian release of this mu, at once.
+        """Quick approximate sigma at which the mechanism resembles one Gaussian release with this mu.
 
         Args:
             mu: > 0.
 
         Returns:
-            None, the default, where samples are needed to say.
+            None, the default, if this requires samples.
         """
         del mu
         return None
 
     def renyi(self, sigma: float, order: int) -> float | None:
-        """An upper bound on the Renyi divergence, the larger of both directions, for filters of a ledger.
+        """An upper bound on the Renyi divergence, the larger of both directions, for a ledger's filters.
 
         Args:
             sigma: > 0.
             order: >= 2.
 
         Returns:
-            None, the default, where no filter takes it.
+            None, the default, if no filter accepts this accountant.
 
         Raises:
-            NumericalError: where it leaves the range of float64.
+            NumericalError: if it leaves the range of float64.
         """
         del sigma, order
         return None
 
     def dp_event(self, sigma: float) -> "dp_accounting.DpEvent | None":
-        """What runs, in the language of dp_accounting.
+        """The mechanism as an event of dp_accounting.
 
         Args:
             sigma: > 0.
 
         Returns:
-            None, the default, where no event says it.
+            None, the default, if no event describes it.
         """
         del sigma
         return None
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
-        """The whole curve in both directions, by default that of `curve`.
+        """The whole curve in both directions; by default composed from `curve`.
 
         Args:
             sigma: > 0.
-            adjacency: what neighbours are.
-            rel_error: by how much, relative, the hull of nodes may be above the curve.
+            adjacency: the neighbouring relation.
+            rel_error: largest relative excess of the hull of nodes over the curve.
 
         Returns:
-            The profile of examples; whose it is in truth, and of which mechanism, the caller knows.
+            The profile with unit EXAMPLE; the caller sets the actual unit and mechanism.
 
         Raises:
-            NumericalError: where there are no bounds on the curve.
+            NumericalError: if there are no bounds on the curve.
         """
         from dpmech.engines.profiles import Composition, PrivacyProfile
 
@@ -190,14 +191,14 @@ class Accountant(abc.ABC):
         return PrivacyProfile(Composition(curves=((curve, 1),)), guarantee, by, adjacency)
 
     def curve(self, sigma: float, *, rel_error: float) -> "Curve":
-        """Nodes of both directions, by default where the upper end of `delta` asks for them.
+        """Nodes of both directions; by default placed where the upper bound of `delta` requires them.
 
         Args:
             sigma: > 0.
             rel_error: as for `profile`.
 
         Raises:
-            NumericalError: where there are no bounds on the curve.
+            NumericalError: if there are no bounds on the curve.
         """
         from dpmech.engines.gaussian import gaussian_delta
         from dpmech.engines.profiles import curve_of_bounds
@@ -210,13 +211,13 @@ class Accountant(abc.ABC):
         )
 
     def nodes_label(self, nodes: int) -> tuple[Guarantee, Provenance]:
-        """How sure the nodes of one curve are, and how they are found.
+        """Guarantee and provenance of the nodes of one curve.
 
         Args:
-            nodes: how many there are in the direction REMOVE.
+            nodes: number of nodes in direction REMOVE.
 
         Returns:
-            By default a bound at most, as whatever is said of single numbers, lines between them are no more.
+            By default a bound at most: lines between nodes are bounds even if the nodes are exact.
         """
         guarantee = BOUND if self.guarantee.rigorous else self.guarantee
         return guarantee, Provenance("profile.nodes", {"nodes": nodes}, (self.by,))

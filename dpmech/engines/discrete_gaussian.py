@@ -1,9 +1,9 @@
-r"""DiscreteGaussian: integer noise for counts, and what several of them cost.
+r"""DiscreteGaussian: integer noise for counts, and its privacy cost over several releases.
 
-The law on the integers is P(y) proportional to e^{-y^2 / (2 sigma^2)}. The loss of y + D against y, D the
-sensitivity, is (2 y + D) D / (2 sigma^2): it lies on a lattice by itself, so that nothing is discretised. For
-every threshold m the odds P(Y + d >= m) grow with d, and by the monotone likelihood ratio thresholds are the
-best attacks: the largest shift is the worst one, in every release, and both directions are mirror images.
+The law on the integers is P(y) proportional to e^{-y^2 / (2 sigma^2)}. The loss of y + D against y, where D
+is the sensitivity, is (2 y + D) D / (2 sigma^2). Its values lie on a lattice, so that no discretisation is
+needed. For every threshold m the odds P(Y + d >= m) grow with d. By the monotone likelihood ratio, threshold
+tests are optimal: the largest shift is the worst one in every release, and both directions are mirror images.
 """
 
 import dataclasses
@@ -34,36 +34,36 @@ register_words(
     {"lattice.counts": "discrete Gaussian noise on {releases} integers, on the lattice of its loss"}
 )
 
-_REACH = 37.4  # standard deviations: e^(-700) is left out, and counted as loss +infinity
+_REACH = 37.4  # standard deviations; mass beyond it, e^(-700), is counted as loss +infinity
 _LEAST_SIGMA, _LARGEST_SIGMA = 0.2, 1e5
 _LARGEST_RATIO = 100.0
 _LARGEST_EPS = 1e5
 _RTOL = 1e-9
-# The sum of all noise has a point for every integer, and a useful window more standard deviations than this.
+# The sum of all noise has a lattice point for every integer; a useful window spans at least this many sd's.
 _MOST_POINTS, _LEAST_WINDOW = 2**25, 12
 
 
 @dataclasses.dataclass(frozen=True)
 class DiscreteGaussian:
-    """Counts released with noise from the discrete Gaussian, and the privacy that this gives.
+    """Counts released with discrete Gaussian noise, and the privacy of these releases.
 
-    What is covered: `releases` integers in all, each with noise of its own from
-    `dpmech.drawing.discrete_gaussian`; each may depend on the results before. A person (under REPLACE_ONE,
-    the exchange of one) changes each of them by at most `sensitivity`. Integers that no person touches
+    It covers `releases` integers in total, each with independent noise from
+    `dpmech.drawing.discrete_gaussian`; each may depend on earlier results. One person (under REPLACE_ONE, the
+    exchange of one person) changes each integer by at most `sensitivity`. Integers that no person affects
     together, such as the cells of a histogram to which everyone contributes once, count as one release.
 
-    **Guarantee:** `delta` and `epsilon` are two proved ends. There are no real numbers in the law, and a
-    float `sigma` is taken for the fraction that it is.
+    **Guarantee:** `delta` and `epsilon` return proved lower and upper bounds. The law involves integers only,
+    and a float `sigma` is interpreted as the exact fraction it represents.
 
     Args:
-        sigma: scale of the noise, in [0.2, 1e5], a float, an integer or a Fraction; its standard deviation is
-            at most that.
-        sensitivity: D, an integer >= 1: by how much one person changes one of the integers.
-        releases: how many of the integers one person can change, over all of the work, >= 1. The product
+        sigma: scale of the noise, in [0.2, 1e5]: a float, an integer or a Fraction. The standard deviation is
+            at most sigma.
+        sensitivity: D, an integer >= 1: the largest change of one integer by one person.
+        releases: number of integers that one person can change, over all releases, >= 1. The product
             sensitivity sqrt(releases) / sigma is at most 100.
-        adjacency: between which datasets; the numbers are the same, given the sensitivity.
-        unit: whose presence is hidden, and so of whom sensitivity and releases are said: of one example, or
-            with `Unit.USER` of all that one user brings.
+        adjacency: the neighbouring relation; the numbers do not depend on it, given the sensitivity.
+        unit: the unit of privacy, to which sensitivity and releases refer: one example, or with `Unit.USER`
+            all examples of one user.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -97,7 +97,7 @@ class DiscreteGaussian:
 
     @property
     def rho(self) -> float:
-        """Of zero-concentrated DP, for all releases together, rounded up."""
+        """The rho of zero-concentrated DP for all releases together, rounded up."""
         return rounded_up(self._rho)
 
     def delta(self, eps: float) -> Bounds:
@@ -128,10 +128,10 @@ class DiscreteGaussian:
         return Bounds(min(ends), ends[1], BOUND, self._by)
 
     def profile(self, *, rel_error: float = 0.01) -> PrivacyProfile:
-        """The whole curve, to be composed with that of training, `ledger.profile().compose(...)`.
+        """The whole curve, to compose with a training profile: `ledger.profile().compose(...)`.
 
         Args:
-            rel_error: by how much, relative, the hull of nodes may be above the curve, in [1e-4, 0.5].
+            rel_error: largest relative excess of the hull of nodes over the curve, in [1e-4, 0.5].
 
         Raises:
             InvalidParameterError: on a bad argument.
@@ -146,16 +146,16 @@ class DiscreteGaussian:
         nodes = curve_of_bounds(self.delta, hull, ceiling).larger
         if nodes is None:
             raise NumericalError("the curve of counts has no lower ends")
-        # Both directions are the same curve.
+        # Both directions have the same curve.
         parts = Composition(curves=((Curve(nodes, nodes), 1),))
         by = Provenance("profile.nodes", {"nodes": len(nodes.eps)}, (self._by,))
         return PrivacyProfile(parts, BOUND, by, self.adjacency, self.unit)
 
     def with_releases(self, releases: int) -> Self:
-        """The same noise on another number of integers."""
+        """The same noise with another number of releases."""
         return dataclasses.replace(self, releases=releases)
 
-    # ---- the inside
+    # ---- implementation
 
     @property
     def _rho(self) -> Fraction:
@@ -178,7 +178,7 @@ class DiscreteGaussian:
         )
 
     def _end(self, eps: float, *, upper: bool) -> float:
-        """One bound on delta: the sum of all losses under the tilt of Chernoff."""
+        """One bound on delta: the sum of all losses under the Chernoff tilt."""
         variance = check_variance(self.sigma)
         if _LEAST_WINDOW**2 * variance * self.releases > _MOST_POINTS**2:
             raise NumericalError(
@@ -187,7 +187,7 @@ class DiscreteGaussian:
             )
         loss = _loss(variance, self.sensitivity, upper=upper)
         theta = _moments(variance, self.sensitivity, self.releases).tilt_for_eps(eps)
-        # Every tilt gives a bound; those of a few eps share one, so that they share its transform.
+        # Every tilt gives a bound. Nearby values of eps use the same tilt, so that they share its transform.
         shared = 2.0 ** (round(4.0 * math.log2(theta)) / 4.0) if theta > 1e-3 else 0.0
         return _composed(loss, self.releases, shared, upper=upper).delta(eps)
 
@@ -196,7 +196,7 @@ def check_variance(sigma: object) -> Fraction:
     """sigma^2, exactly.
 
     Raises:
-        InvalidParameterError: if sigma is no number in [0.2, 1e5].
+        InvalidParameterError: if sigma is not a number in [0.2, 1e5].
     """
     scale = sigma if isinstance(sigma, Fraction) else Fraction(check_real("sigma", sigma))
     if not _LEAST_SIGMA <= scale <= _LARGEST_SIGMA:
@@ -217,11 +217,11 @@ def _composed(loss: LatticeLoss, releases: int, theta: float, *, upper: bool) ->
 
 @functools.lru_cache(maxsize=8)
 def _loss(variance: Fraction, shift: int, *, upper: bool) -> LatticeLoss:
-    """The loss of one release, its masses rounded up or down.
+    """The loss of one release, with masses rounded up or down.
 
-    The exponent y^2 / (2 sigma^2) is off by 3 u of itself, its exponential by 8 u more; the constant by which
-    masses are divided is between sums of their ends, the tails included: what is beyond R has at most
-    e^{-R^2 / (2 sigma^2)} of the mass, as the constant is at least sigma sqrt(2 pi) (Poisson summation).
+    The exponent y^2 / (2 sigma^2) has relative error 3 u, its exponential a further 8 u. The normalising
+    constant lies between sums of the bounds on its terms, tails included: the mass beyond R is at most
+    e^{-R^2 / (2 sigma^2)}, as the constant is at least sigma sqrt(2 pi) (Poisson summation).
     """
     double = float(2 * variance)
     reach = max(1, math.floor(_REACH * math.sqrt(float(variance))))
@@ -235,7 +235,7 @@ def _loss(variance: Fraction, shift: int, *, upper: bool) -> LatticeLoss:
     masses = (
         weights * (1.0 + off + 4.0 * UNIT) / least if upper else weights * (1.0 - off - 4.0 * UNIT) / most
     )
-    # Steps of D / (2 sigma^2), at 2 y + D; of twice that where D is even.
+    # Lattice steps are D / (2 sigma^2), at 2 y + D, or twice that if D is even.
     if shift % 2:
         spread = np.zeros(2 * masses.size - 1)
         spread[::2] = masses

@@ -1,15 +1,14 @@
-r"""The Gaussian mechanism, exactly: one release of C G + sigma Z for unsampled participation; and its curve.
+r"""The Gaussian mechanism, exactly: one release of C G + sigma Z without sampling; and its curve.
 
-delta(sigma, eps) = Phi(a) - e^eps Phi(b), a = 1/(2 sigma) - eps sigma, b = -1/(2 sigma) - eps sigma, at
-sensitivity 1 (Balle and Wang 2018, Theorem 8). With Phi(x) = e^{-x^2/2} erfcx(-x/sqrt 2) / 2 the powers
-of e cancel and delta = Phi(a) (1 - erfcx(-b/sqrt 2) / erfcx(-a/sqrt 2)), which keeps its relative
+At sensitivity 1, delta(sigma, eps) = Phi(a) - e^eps Phi(b) with a = 1/(2 sigma) - eps sigma and
+b = -1/(2 sigma) - eps sigma (Balle and Wang 2018, Theorem 8). With Phi(x) = e^{-x^2/2} erfcx(-x/sqrt 2) / 2
+the powers of e cancel and delta = Phi(a) (1 - erfcx(-b/sqrt 2) / erfcx(-a/sqrt 2)), which keeps its relative
 accuracy for delta down to 1e-300 and eps up to 1e4.
 
-The hockey-stick curve of the Gaussian mechanism at any eps, also below 0, for whole arrays.
-
-With mu = sensitivity / sigma, a = mu / 2 - eps / mu and b = a - mu it is h = Phi(a) - e^eps Phi(b) = Phi(a)
-(1 - r), r = e^eps Phi(b) / Phi(a) = erfcx(-b / sqrt 2) / erfcx(-a / sqrt 2). It is the same in both
-directions, and h(-eps) = 1 - e^-eps + e^-eps h(eps).
+`gaussian_curve` evaluates the hockey-stick curve at arrays of eps, negative values included. With mu =
+sensitivity / sigma, a = mu / 2 - eps / mu and b = a - mu, it is h = Phi(a) - e^eps Phi(b) = Phi(a) (1 - r),
+r = e^eps Phi(b) / Phi(a) = erfcx(-b / sqrt 2) / erfcx(-a / sqrt 2). Both directions have this curve, and
+h(-eps) = 1 - e^-eps + e^-eps h(eps).
 
 References:
     Balle and Wang 2018, Theorem 8.
@@ -49,7 +48,7 @@ register_words({"gaussian.analytic": "analytic Gaussian"})
 _ROOT_HALF = math.sqrt(0.5)
 _ULP = 2.0**-52
 _LARGEST = 1e15
-# Far above the absolute error of numbers below the smallest normal one, 2^-1074 an operation.
+# Far above the absolute error of results below the smallest normal number, 2^-1074 per operation.
 _SUBNORMAL = 1e-320
 
 
@@ -66,21 +65,21 @@ def gaussian_log_delta(sigma: float, eps: float) -> tuple[float, float]:
     if not above < below:
         return -math.inf, math.inf
     ratio = above / below
-    # In units of u = 2^-53, S = 1 / (2 sigma) + eps sigma >= |a|: a and b are off by 2 S, and log Phi has
-    # slope |a| + 1 at most. log_ndtr is log erfcx - a^2 / 2, off by 3 a^2 <= 3 (|a| + 1) S and the error of
-    # erfcx, and sums add |log delta| <= (|a| + 1) S / 2 + 1 / (1 - ratio): less than 8 (|a| + 1) S.
-    # Erfcx is off by 12 (a test sees 8 of scipy's), which enters three times, arguments by 2 S and more; the
-    # slope of log erfcx times that is at most 10, times the ratio and for both; logarithms, exponential and
-    # products add 8. All are divided by 1 - ratio, as delta is, at most: less than 64.
+    # In units of u = 2^-53, with S = 1 / (2 sigma) + eps sigma >= |a|: a and b have errors up to 2 S, and log
+    # Phi has slope at most |a| + 1. log_ndtr is log erfcx - a^2 / 2, with error 3 a^2 <= 3 (|a| + 1) S plus
+    # that of erfcx, and sums add |log delta| <= (|a| + 1) S / 2 + 1 / (1 - ratio): less than 8 (|a| + 1) S.
+    # erfcx has error 12 (a test measures 8 for scipy), which enters three times, and its arguments 2 S and
+    # more; the slope of log erfcx times that is at most 10, times the ratio and for both; logarithms,
+    # exponential and products add 8. All are divided by 1 - ratio, as delta is, at most: less than 64.
     error = UNIT * (64.0 / (1.0 - ratio) + 8.0 * (abs(a) + 1.0) * (0.5 / sigma + eps * sigma))
     return float(scipy.special.log_ndtr(a)) + math.log1p(-ratio), error
 
 
 def gaussian_delta(sigma: float, eps: float) -> tuple[float, float]:
-    """Lower and upper value of delta at sensitivity 1, rounding included."""
+    """Lower and upper bounds on delta at sensitivity 1, rounding included."""
     log_delta, error = gaussian_log_delta(sigma, eps)
     if math.isinf(error):
-        # Too private for float64 to tell delta from 0. With m = Phi / phi it is phi(a) (m(a) - m(b)), where
+        # Here float64 cannot tell delta from 0. With m = Phi / phi, delta is phi(a) (m(a) - m(b)), where
         # a - b = 1 / sigma and m' = 1 + x m <= 1 for x <= 0; a is below 1e-7 here.
         a = min(0.5 / sigma - eps * sigma, 0.0)
         return 0.0, min(1.0, 0.4 / sigma * math.exp(-0.5 * a * a) + _SUBNORMAL)  # phi(0) = 0.3989
@@ -113,7 +112,7 @@ def gaussian_sigma(eps: float, delta: float) -> float:
 
 
 def gaussian_log_sigma(eps: float, delta: float) -> float:
-    """Log of sigma / sensitivity at (eps, delta), to nearest: for searches, never for a guarantee."""
+    """Log of sigma / sensitivity at (eps, delta), rounded to nearest: for searches, not for guarantees."""
     target = math.log(delta)
 
     def excess(log_sigma: float) -> float:
@@ -127,7 +126,7 @@ def gaussian_log_sigma(eps: float, delta: float) -> float:
         high += 2.0
         if high > math.log(_LARGEST):
             raise UnattainableBudgetError(eps, delta, f"sigma / sensitivity would exceed {_LARGEST:g}")
-    # The tolerances are those of a search; no guarantee rests on them.
+    # The tolerances only affect a search; they enter no guarantee.
     return float(scipy.optimize.brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
 
 
@@ -148,7 +147,7 @@ def gaussian_epsilon(sigma: float, delta: float, *, safe: bool) -> float:
 
 
 class GaussianAccountant(Accountant):
-    """Exact accountant of one Gaussian release whose sensitivity is known within Bounds."""
+    """Exact accountant of one Gaussian release with a sensitivity given as Bounds."""
 
     amplified: ClassVar[bool] = False
     immediate: ClassVar[bool] = True
@@ -159,19 +158,19 @@ class GaussianAccountant(Accountant):
         self.guarantee = sensitivity.guarantee
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """Exact, up to rounding and the bracket of the sensitivity."""
+        """Exact up to rounding and the width of the sensitivity bounds."""
         lower = gaussian_delta(quotient_up(sigma, self.sensitivity.lower), eps)[0]
         upper = gaussian_delta(quotient_down(sigma, self.sensitivity.upper), eps)[1]
         return Bounds.derived(lower, upper, self.guarantee, self.by)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
-        """Exact, up to rounding and the bracket of the sensitivity."""
+        """Exact up to rounding and the width of the sensitivity bounds."""
         lower = gaussian_epsilon(quotient_up(sigma, self.sensitivity.lower), delta, safe=False)
         upper = gaussian_epsilon(quotient_down(sigma, self.sensitivity.upper), delta, safe=True)
         return Bounds.derived(lower, upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """The smallest sigma, whatever rtol."""
+        """The smallest sigma, independent of rtol."""
         sigma = gaussian_sigma(eps, delta) * self.sensitivity.upper
         for _ in range(60):
             achieved = self.epsilon(sigma, delta, tolerance=rtol)
@@ -183,21 +182,21 @@ class GaussianAccountant(Accountant):
         )
 
     def start_for_mu(self, mu: float) -> float:
-        """That sigma itself, rounded."""
+        """The exact sigma for this mu, up to rounding."""
         return self.sensitivity.upper / mu
 
     def renyi(self, sigma: float, order: int) -> float:
-        """Half the order times mu^2, rounded once."""
+        """Half the order times mu^2, rounded up once."""
         return rounded_up((Fraction(self.sensitivity.upper) / Fraction(sigma)) ** 2 * order / 2)
 
     def dp_event(self, sigma: float) -> "dp_accounting.DpEvent":
-        """One release, its noise rounded down."""
+        """One release, with its noise rounded down."""
         import dp_accounting
 
         return dp_accounting.GaussianDpEvent(quotient_down(sigma, self.sensitivity.upper))
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
-        """Known everywhere, whatever rel_error."""
+        """Known in closed form, independent of rel_error."""
         from dpmech.engines.profiles import Composition, PrivacyProfile
 
         del rel_error
@@ -207,9 +206,9 @@ class GaussianAccountant(Accountant):
         return PrivacyProfile(parts, self.guarantee, self.by, adjacency)
 
 
-# Beyond it erfcx of a negative argument overflows; Phi(a) is 1 there to the last bit.
+# Beyond it erfcx of a negative argument overflows, while Phi(a) rounds to 1.
 _FAR = 30.0
-# Of r, up to how near 1 its relative error is still small beside 1 - r.
+# Smallest 1 - r at which the relative error of r is still small compared with 1 - r.
 _SMALLEST = 1e-12
 
 
@@ -221,8 +220,8 @@ def gaussian_curve(mu: float, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
         eps: any real numbers, shape (m,).
 
     Returns:
-        Two arrays of shape (m,). Where float64 cannot tell r from 1 the logarithm is an upper bound instead,
-        and the error infinite.
+        Two arrays of shape (m,). Where float64 cannot distinguish r from 1, the logarithm is an upper bound
+        instead and the error is infinite.
     """
     a = 0.5 * mu - eps / mu
     b = a - mu
@@ -235,9 +234,10 @@ def gaussian_curve(mu: float, eps: FloatArray) -> tuple[FloatArray, FloatArray]:
             np.exp(eps + scipy.special.log_ndtr(b)),
         )
     left = 1.0 - ratio
-    # In units of u: a and b are off by S = 4 (mu + |eps| / mu), the slope of log Phi is |a| + 1 at most where
-    # it matters, log_ndtr itself is off by 3 a^2. Erfcx is off by 12 and, of a negative argument x, by 4 x^2;
-    # the exponential of a sum by that sum's parts. What r is off by counts over 1 - r.
+    # In units of u: a and b have errors up to S = 4 (mu + |eps| / mu), the slope of log Phi is at most
+    # |a| + 1 where it matters, log_ndtr itself has error 3 a^2. erfcx has error 12 and, for a negative
+    # argument x, a further 4 x^2; the exponential of a sum has the error of that sum's parts. The error of r
+    # is divided by 1 - r.
     size = 4.0 * (mu + np.abs(eps) / mu)
     phi = (np.maximum(-a, 0.0) + 1.0) * size + 3.0 * np.minimum(a, 0.0) ** 2 + 16.0
     inside = 64.0 + 4.0 * (near**2 + np.minimum(b, _FAR) ** 2) + 10.0 * size

@@ -1,4 +1,4 @@
-"""Accountants in turn: a default that refuses nothing which another of them could answer."""
+"""A default that tries several accountants: it answers whenever one of them does."""
 
 import contextlib
 import dataclasses
@@ -16,19 +16,20 @@ from dpmech.numerics import Bounds, metered
 
 Answer = TypeVar("Answer")
 
-# A sigma that was aimed at so far above the right one, in log, is compared with what the others have.
+# If a sigma targets an excess above this, in log, it is compared with the results of other accountants.
 _WIDE = 0.05
 
 
 class Turn(NamedTuple):
-    """An accountant to ask where the first one refuses.
+    """An accountant to try if the first one refuses.
 
     Attributes:
         method: its method.
-        make: what makes it.
-        seconds: the work that it may take, as `spend` counts it; infinite where it needs no limit.
-        spare: it is asked only where none before it has answered.
-        again: it is asked only where the first one refused as it would aim too far above the right sigma.
+        make: creates the accountant.
+        seconds: limit on its work, as counted by `spend`; infinite if it needs no limit.
+        spare: whether it is tried only if no accountant before it has answered.
+        again: whether it is tried only if the first one refused because its sigma would be too far above the
+            right one.
     """
 
     method: Method
@@ -38,16 +39,16 @@ class Turn(NamedTuple):
     again: bool = False
 
     def budget(self) -> contextlib.AbstractContextManager[None]:
-        """Inside, what it may take is counted, not timed: the same ones answer on every machine."""
+        """A context in which work is counted, not timed, so that the choice is the same on every machine."""
         return metered(self.seconds, math.inf)
 
 
 class InTurnAccountant(Accountant):
-    """The first accountant, and where it refuses the best of the others; what is returned says which it was.
+    """The first accountant or, if it refuses, the best of the others; results name the method used.
 
     Args:
-        first: answers where it can.
-        others: those to ask in its place; one whose work goes beyond its limit counts as having refused.
+        first: the accountant that is tried first.
+        others: those tried instead; one that exceeds its work limit counts as having refused.
     """
 
     evaluates: ClassVar[bool] = False
@@ -74,7 +75,7 @@ class InTurnAccountant(Accountant):
         return self._best(asked, lambda bounds: bounds.upper)[0]
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """A sigma that meets the budget; its `method` is the one that carried it."""
+        """A sigma that meets the budget; its `method` is the one that produced it."""
 
         def asked(accountant: Accountant) -> Solution:
             return accountant.calibrate(eps, delta, rtol=rtol, progress=progress)
@@ -85,7 +86,7 @@ class InTurnAccountant(Accountant):
         return solution if method is None else dataclasses.replace(solution, method=method)
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
-        """Of the first accountant in turn that gives one."""
+        """The profile of the first accountant that provides one."""
         try:
             return self.first.profile(sigma, adjacency, rel_error=rel_error)
         except ArithmeticError as error:
@@ -105,14 +106,14 @@ class InTurnAccountant(Accountant):
         progress: Progress = lambda _: None,
         enough: Callable[[Answer], bool] = lambda _: True,
     ) -> tuple[Answer, Method | None]:
-        """What the first accountant answers, or the smallest answer of all, with the method of another."""
+        """The first accountant's answer, or the smallest answer with the method that gave it."""
         answers: list[tuple[Answer, Method | None]] = []
         refusal: ArithmeticError | None = None
         try:
             answers.append((asked(self.first), None))
         except UnattainableBudgetError:
             raise
-        except ArithmeticError as error:  # NumericalError, or what leaves the range of float64
+        except ArithmeticError as error:  # NumericalError, or overflow of float64
             refusal = error
             progress(f"{refusal}; bounds without samples take over")
         if answers and enough(answers[0][0]):
@@ -127,7 +128,7 @@ class InTurnAccountant(Accountant):
     def _others(
         self, asked: Callable[[Accountant], Answer], progress: Progress, *, far: bool
     ) -> Iterator[tuple[Answer, Method]]:
-        """Their answers, and their methods, but for those that refuse or would work too long."""
+        """Answers and methods of the others, except those that refuse or exceed their work limit."""
         answered = False
         for turn in self.others:
             if (turn.spare and answered) or (turn.again and not far):

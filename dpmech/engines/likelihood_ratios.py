@@ -1,4 +1,4 @@
-"""Log-likelihood ratios of what a mechanism releases along one example's direction, there or not."""
+"""Log-likelihood ratios of a mechanism's outputs along one example's direction, present against absent."""
 
 import abc
 import dataclasses
@@ -13,12 +13,12 @@ from dpmech.mechanism import Adjacency, Mechanism, Strategy
 from dpmech.numerics import FloatArray
 
 _DENSE = 1024
-_MOST_ENTRIES = 40_000_000  # of the gradients of all starts that are compared
+_MOST_ENTRIES = 40_000_000  # total size of the gradient sequences of all starts that are compared
 _STEPS_AT_ONCE = 512
 
 
 class Algebra:
-    """C and C^-1 applied to the rows of a matrix; through dense C where that is small, which is faster."""
+    """C and C^-1 applied to the rows of a matrix; through dense C if it is small, which is faster."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.n = strategy.n
@@ -26,22 +26,22 @@ class Algebra:
         self.dense = strategy.to_dense() if strategy.n <= _DENSE else None
 
     def matmul(self, rows: FloatArray) -> FloatArray:
-        """C row, for every row; shape (m, n)."""
+        """C applied to every row; shape (m, n)."""
         return self.strategy.matmul(rows.T).T if self.dense is None else rows @ self.dense.T
 
     def solve(self, rows: FloatArray) -> FloatArray:
-        """C^-1 row, for every row; shape (m, n)."""
+        """C^-1 applied to every row; shape (m, n)."""
         if self.dense is None:
             return self.strategy.solve(rows.T).T
         return np.asarray(scipy.linalg.solve_triangular(self.dense, rows.T, lower=True).T)
 
 
 class Canary(abc.ABC):
-    """One example (or user) whose gradients are at the clip norm, all in one direction, or absent."""
+    """One example (or user) with gradients at the clip norm, all in one direction; present or absent."""
 
     @abc.abstractmethod
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
-        """Gradients of that many runs along the direction, shape (runs, n)."""
+        """Sample gradients along the direction, shape (runs, n)."""
 
     @abc.abstractmethod
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
@@ -50,12 +50,12 @@ class Canary(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Mixture(Canary):
-    """One of several gradient sequences, each as likely: a fixed example is a mixture of one.
+    """A uniform mixture of gradient sequences; a fixed example is a mixture of one.
 
     Args:
         gradients: shape (b, n).
-        images: C applied to each, shape (b, n).
-        replaced: whether the other world has the opposite gradients, and not none.
+        images: C applied to each sequence, shape (b, n).
+        replaced: whether the alternative has the opposite gradients instead of none.
     """
 
     gradients: FloatArray
@@ -63,7 +63,7 @@ class Mixture(Canary):
     replaced: bool
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
-        """Gradients of that many runs, shape (runs, n)."""
+        """Sample gradients, shape (runs, n)."""
         if present:
             return self.gradients[generator.integers(len(self.gradients), size=runs)]
         return np.repeat(-self.gradients[:1] if self.replaced else 0.0 * self.gradients[:1], runs, axis=0)
@@ -79,13 +79,13 @@ class Mixture(Canary):
 
 @dataclasses.dataclass(frozen=True)
 class SeveralExamples(Canary):
-    """A user whose examples, all with one gradient, join steps independently; their columns are orthogonal.
+    """A user whose examples share one gradient and join steps independently, with orthogonal columns of C.
 
     Args:
-        steps: which, shape (s,).
-        sampling_prob: q in (0, 1), of each example.
+        steps: indices of the steps, shape (s,).
+        sampling_prob: q in (0, 1), for each example.
         examples: m >= 1.
-        columns: of C, for these steps, shape (s, n).
+        columns: columns of C for these steps, shape (s, n).
     """
 
     steps: npt.NDArray[np.intp]
@@ -94,7 +94,7 @@ class SeveralExamples(Canary):
     columns: FloatArray
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
-        """Gradients of that many runs, shape (runs, n)."""
+        """Sample gradients, shape (runs, n)."""
         gradients = np.zeros((runs, self.columns.shape[1]))
         if present:
             shape = (runs, len(self.steps))
@@ -102,7 +102,7 @@ class SeveralExamples(Canary):
         return gradients
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
-        """As for a mixture."""
+        """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n)."""
         inner, energies = outputs @ self.columns.T, np.sum(self.columns**2, axis=1)
         total = np.full(inner.shape, -np.inf)
         for count in range(self.examples + 1):
@@ -113,10 +113,10 @@ class SeveralExamples(Canary):
 
 @dataclasses.dataclass(frozen=True)
 class Independent(Canary):
-    """Steps joined independently with one probability, whose columns of C are orthogonal.
+    """Steps that are joined independently with one probability, with orthogonal columns of C.
 
     Args:
-        steps: which, shape (s,).
+        steps: indices of the steps, shape (s,).
         sampling_prob: q in (0, 1].
         columns: their columns of C, shape (s, n).
     """
@@ -126,7 +126,7 @@ class Independent(Canary):
     columns: FloatArray
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
-        """Gradients of that many runs, shape (runs, n)."""
+        """Sample gradients, shape (runs, n)."""
         gradients = np.zeros((runs, self.columns.shape[1]))
         if present:
             joined = generator.random((runs, len(self.steps))) < self.sampling_prob
@@ -134,7 +134,7 @@ class Independent(Canary):
         return gradients
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
-        """As for a mixture."""
+        """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n)."""
         losses = (outputs @ self.columns.T - np.sum(self.columns**2, axis=1) / 2.0) / sigma**2
         q = self.sampling_prob
         if q == 1.0:
@@ -144,12 +144,12 @@ class Independent(Canary):
 
 @dataclasses.dataclass(frozen=True)
 class Epochs(Canary):
-    """One step of every epoch, each as likely and drawn anew, with noise that is independent at every step.
+    """One uniformly random step per epoch, sampled anew, with independent noise at every step.
 
     Args:
-        bins: steps of an epoch.
-        gradients: of an example in each step that it joins, shape (n,); the last epoch may be cut short.
-        norms: of the columns of C, which is diagonal, shape (n,).
+        bins: number of steps of an epoch.
+        gradients: of an example in each step that it joins, shape (n,); the last epoch may be incomplete.
+        norms: column norms of C, which is diagonal, shape (n,).
     """
 
     bins: int
@@ -158,10 +158,10 @@ class Epochs(Canary):
 
     @classmethod
     def of(cls, strategy: Strategy, bins: int, gradients: FloatArray) -> "Epochs":
-        """For a strategy that correlates no noise.
+        """The canary for a strategy with independent noise.
 
         Raises:
-            UnsupportedCombinationError: for another one: no theorem covers it.
+            UnsupportedCombinationError: for correlated noise, which no theorem covers.
         """
         if strategy.bands != 1:
             raise UnsupportedCombinationError(
@@ -171,7 +171,7 @@ class Epochs(Canary):
         return cls(bins, gradients, strategy.column_norms())
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
-        """Gradients of that many runs, shape (runs, n)."""
+        """Sample gradients, shape (runs, n)."""
         steps = np.arange(self.gradients.size)
         epochs = -(-steps.size // self.bins)
         joined = (
@@ -180,10 +180,10 @@ class Epochs(Canary):
         return np.asarray(joined * self.gradients * float(present))
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
-        """As for a mixture."""
+        """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n)."""
         images = self.norms * self.gradients
         losses = (outputs * images - 0.5 * images**2) / sigma**2
-        # Who joins in a step that was not executed released nothing: the ratio is 1.
+        # Steps that were not executed released nothing: a canary that joins one of them has ratio 1.
         cut = -losses.shape[1] % self.bins
         padded = np.pad(losses, ((0, 0), (0, cut))).reshape(len(losses), -1, self.bins)
         each = scipy.special.logsumexp(padded, axis=2) - math.log(self.bins)
@@ -191,18 +191,19 @@ class Epochs(Canary):
 
 
 def of_pattern(mechanism: Mechanism, *, all_starts: bool) -> Mixture:
-    """A canary that takes part as often and as close together as its pattern allows.
+    """A canary that participates as often and as close together as its participation pattern allows.
 
     Args:
-        mechanism: what runs.
-        all_starts: every start of the pattern, each as likely; else the one with the largest sum.
+        mechanism: the mechanism under test.
+        all_starts: whether to mix uniformly over all starts of the pattern; if not, it uses the one with the
+            largest sum.
     """
     strategy, pattern, n = mechanism.strategy, mechanism.pattern, mechanism.steps
     starts = pattern.min_sep
     if not pattern.evenly_spaced:
         starts = n - (pattern.max_participations - 1) * pattern.min_sep
     if not all_starts:
-        # Any start is a valid test, and the first one is mostly the worst.
+        # Any start gives a valid test, and the first one is usually the worst.
         starts = min(starts, max(1, _MOST_ENTRIES // n))
     gradients = np.zeros((starts, n))
     for start, row in enumerate(gradients):
@@ -219,16 +220,16 @@ def of_pattern(mechanism: Mechanism, *, all_starts: bool) -> Mixture:
 def group_score(
     strategy: Strategy, outputs: FloatArray, sigma: float, prob: float, cycle: int, weights: FloatArray
 ) -> FloatArray:
-    """Log-likelihood ratios where every step of a group is joined with one probability.
+    """Log-likelihood ratios if every step of a group is joined with one probability.
 
-    The group is not known: it is as likely as any other.
+    The group is unknown and uniformly distributed.
 
     Args:
         strategy: C of the steps that were executed.
         outputs: C applied to what was released along the canary, shape (m, n).
         sigma: > 0.
-        prob: of joining a step, in (0, 1].
-        cycle: how many groups take turns; 1 where every step may be joined.
+        prob: probability of joining a step, in (0, 1].
+        cycle: number of groups that alternate; 1 if every step may be joined.
         weights: of the canary's gradient in each step, shape (n,).
 
     Raises:
@@ -250,7 +251,7 @@ def group_score(
             gradients[part, np.arange(part.size)] = weights[part]
             law = Independent(part, prob, strategy.matmul(gradients).T)
             ratios[group] += law.log_ratio(outputs, sigma)
-    # Groups whose turn never came released nothing: their ratio is 1.
+    # Groups without an executed step released nothing: their ratio is 1.
     logs = scipy.special.logsumexp(ratios, axis=0)
     if cycle > n:
         logs = np.logaddexp(logs, math.log(cycle - n))

@@ -1,6 +1,6 @@
-"""Releases that one unit may join, each by itself: which accountant covers them, and canaries among them.
+"""Releases that one unit may join, accounted separately: which accountant covers them, and their canaries.
 
-Mechanisms without sampling are here too, which sampling with probability 1 leads to.
+Mechanisms without sampling are covered too, because sampling with probability 1 reduces to them.
 """
 
 import dataclasses
@@ -23,13 +23,13 @@ from dpmech.mechanism import Mechanism, Participation, Unit
 from dpmech.methods import Exact, Method, Pld, Prv, Rdp
 from dpmech.numerics import Bounds, product_down, quotient_down, quotient_up, spend
 
-# Column norms this close, relative, count as equal. No guarantee rests on it: upper ends take the largest
-# norm, lower ends the smallest.
+# Column norms this close, relative, count as equal. It enters no guarantee: upper bounds use the largest
+# norm, lower bounds the smallest.
 CLOSE = 1e-14
 
 
 def unsampled(bounds: Bounds, method: Method | None) -> Accountant:
-    """The Gaussian mechanism, by its formula or its divergences.
+    """The Gaussian mechanism, by its formula or its Renyi divergences.
 
     Raises:
         UnsupportedCombinationError: for any other method.
@@ -45,13 +45,13 @@ def unsampled(bounds: Bounds, method: Method | None) -> Accountant:
 
 
 def least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
-    """The smallest column norm, as a part of the largest of all, of the group that comes closest to it.
+    """The smallest column norm relative to the largest of all, in the group for which it is largest.
 
-    It is 0 where no group has as many releases as one may: none costs what they may. Columns a multiple of
-    `cycle` apart are orthogonal, so that the releases of one group compose.
+    It is 0 if no group has as many releases as one unit may join: then no unit incurs the full cost. Columns
+    whose distance is a multiple of `cycle` are orthogonal, so that the releases of one group compose.
 
     Raises:
-        UnsupportedCombinationError: if releases of one group share noise.
+        UnsupportedCombinationError: if releases of one group have correlated noise.
     """
     strategy = mechanism.strategy
     bands = strategy.n if strategy.bands is None else strategy.bands
@@ -70,10 +70,10 @@ def least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
 
 
 def least_of_equals(mechanism: Mechanism) -> float:
-    """The smallest column norm, as a part of the largest, of a strategy whose noise is independent and equal.
+    """The smallest column norm relative to the largest, for independent noise of equal scale.
 
     Raises:
-        UnsupportedCombinationError: if it is not.
+        UnsupportedCombinationError: if the noise is not independent and of equal scale.
     """
     strategy = mechanism.strategy
     norms = strategy.column_norms()
@@ -89,19 +89,19 @@ def least_of_equals(mechanism: Mechanism) -> float:
 def accountant_of_examples(
     mechanism: Mechanism, method: Method | None, prob: float, least: float
 ) -> Accountant:
-    """Releases that every example joins independently with one probability.
+    """The accountant of releases that every example joins independently with one probability.
 
     Args:
-        mechanism: what runs.
+        mechanism: the mechanism.
         method: None, Pld, Prv or Rdp.
         prob: q in (0, 1].
-        least: the smallest column norm of the releases one example may join, as a part of the largest.
+        least: the smallest column norm of the releases one example may join, relative to the largest.
 
     Raises:
-        UnsupportedCombinationError: for another method.
+        UnsupportedCombinationError: for any other method.
     """
     steps = mechanism.participation.releases(mechanism.steps)
-    # Above, every release counts with the largest norm; below, with the smallest one of a group.
+    # Upper bounds use the largest norm for every release; lower bounds use the smallest one of a group.
     bounds, tight = mechanism.sensitivity, least >= 1.0 - CLOSE
     if tight:
         bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
@@ -109,7 +109,7 @@ def accountant_of_examples(
     if isinstance(method, Rdp):
         return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps)
     if mechanism.certain:
-        # Not sampled at all: T Gaussian releases are one with sensitivity sqrt(T).
+        # Without sampling, T Gaussian releases equal one with sensitivity sqrt(T).
         bounds = release.sensitivity.times_root(release.steps)
         if not release.tight:
             bounds = Bounds.bracket(release.sensitivity.lower, bounds.upper, bounds.by)
@@ -145,11 +145,11 @@ def canary_of_group(participation: Participation, mechanism: Mechanism, cycle: i
 
     Args:
         participation: one with a `sampling_prob`.
-        mechanism: what runs.
-        cycle: how many groups take turns; 1 where every step may be joined.
+        mechanism: the mechanism.
+        cycle: number of groups that alternate; 1 if every step may be joined.
 
     Raises:
-        UnsupportedCombinationError: for users, if steps of one group share noise.
+        UnsupportedCombinationError: for users, if steps of one group have correlated noise.
     """
     strategy, n, prob = mechanism.strategy, mechanism.steps, participation.sampling_prob  # type: ignore[attr-defined]  # as documented
     users = participation.unit is Unit.USER

@@ -2,29 +2,29 @@ r"""Renyi accounting: divergences rounded up, their composition, and upper bound
 
 With D(a) the divergence of order a in the worse direction, a mechanism meets (eps, delta) if
 (a - 1) (D(a) - eps) - log a + (a - 1) log(1 - 1/a) <= log delta (Canonne, Kamath and Steinke 2020,
-Proposition 12; Asoodeh et al. 2020): the best that follows from one order by E (r - e^eps)_+ <=
-E r^a sup_r (r - e^eps) r^-a.
+Proposition 12; Asoodeh et al. 2020). This is the best bound that follows from a single order by E (r -
+e^eps)_+ <= E r^a sup_r (r - e^eps) r^-a.
 
-For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov,
-Talwar and Zhang 2019, Theorem 5). That of order a is log E_Q r^a / (a - 1), r the density of the mixture
-over that of the noise: a moment of `losses.transform`, with a proved error. Every order gives a bound; the
-best one is searched for among all real ones above 1.
+For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov, Talwar
+and Zhang 2019, Theorem 5). At order a it is log E_Q r^a / (a - 1), where r is the density of the mixture over
+that of the noise: a moment computed by `losses.transform`, with a proved error. Every order gives a bound;
+the best one is searched for among all real orders above 1.
 
 **A sample of B of n examples without replacement, one of which is replaced.** With q = B / n and E(j) = j /
-(2 s^2) the divergence of the Gaussian mechanism at the distance of what replaces each other, D(a) at an
-integer order a >= 2 is at most
+(2 s^2) the divergence of the Gaussian mechanism at the distance between the two replacing examples, D(a) at
+an integer order a >= 2 is at most
 
 log(1 + q^2 C(a, 2) min(4 (e^E(2) - 1), 2 e^E(2)) + sum_{j >= 3} q^j C(a, j) min(2 e^((j-1) E(j)), 4 m(j)))
 
-over a - 1. There m(j) for even j is the j-th moment of r - 1 under N(0, s^2), r the density of N(1, s^2) over
-it, and for odd j the geometric mean of its neighbours. And D(a) is never more than E(a), as the divergence is
-quasi-convex in pairs of laws. Between two integers (a - 1) D(a) lies below the chord of its bounds there,
-being convex and 0 at a = 1.
+divided by a - 1. Here m(j) for even j is the j-th moment of r - 1 under N(0, s^2), r the density of N(1, s^2)
+over it, and for odd j the geometric mean of its neighbours. Also, D(a) is at most E(a), as the divergence is
+quasi-convex in pairs of laws. Between two integers (a - 1) D(a) is below the chord of its bounds there,
+because it is convex and 0 at a = 1.
 
 References:
     Wang, Balle and Kasiviswanathan 2019 (arXiv:1808.00087), Theorems 9 and 27, for mechanisms without a
     divergence of infinite order; van Erven and Harremoes 2014 (arXiv:1206.2459), Theorem 13, for the cap.
-    Shown in docs/fixed_size_batches.md.
+    Proved in docs/fixed_size_batches.md.
 """
 
 import decimal
@@ -63,7 +63,7 @@ register_words(
 )
 
 _ULP = 2.0**-52
-# Integers: the divergence of a sampled release is then a finite sum of positive terms.
+# Integer orders: the divergence of a sampled release is then a finite sum of positive terms.
 ORDERS = (*range(2, 65), *(round(64.0 * 1.05**step) for step in range(1, 105)))
 
 
@@ -74,20 +74,20 @@ def budget_at(order: float, eps: float, delta: float) -> float:
 
 
 def epsilon_at(order: float, divergence: float, delta: float) -> float:
-    """The eps >= 0 at delta that follows from one order, rounded up."""
+    """The eps >= 0 at delta implied by one order, rounded up."""
     needed, slack = _needed(order, delta)
     return max(0.0, (divergence + needed) + (slack + 4.0 * _ULP * divergence))
 
 
 def _needed(order: float, delta: float) -> tuple[float, float]:
-    """By how much eps lies above the divergence at most, and what rounding may do to sums with it."""
+    """The largest excess of eps over the divergence, and a bound on the rounding error of sums with it."""
     tail, log_delta = log_tail_factor(order, 0.0), math.log(delta)
     slack = 16.0 * _ULP * (abs(log_delta) + abs(tail) + 1.0) / (order - 1.0)
     return (tail - log_delta) / (order - 1.0), slack
 
 
 def delta_at(order: float, divergence: float, eps: float) -> float:
-    """The delta at eps >= 0 that follows from one order, rounded up, at most 1."""
+    """The delta at eps >= 0 implied by one order, rounded up, at most 1."""
     exponent = (order - 1.0) * divergence + log_tail_factor(order, eps)
     slack = 16.0 * _ULP * ((order - 1.0) * (divergence + eps) + abs(log_tail_factor(order, 0.0)) + 1.0)
     value = math.exp(min(0.0, exponent + slack)) * (1.0 + 4.0 * _ULP)
@@ -95,37 +95,37 @@ def delta_at(order: float, divergence: float, eps: float) -> float:
 
 
 def best_order(eps: float, delta: float) -> int | None:
-    """The order at which (eps, delta) leaves room for the most Gaussian releases; None if there is none."""
+    """The order at which (eps, delta) allows the most Gaussian releases; None if there is none."""
     room = {order: budget_at(order, eps, delta) / order for order in ORDERS}
     found = max(room, key=lambda order: room[order])
     return found if room[found] > 0.0 else None
 
 
-# A Renyi divergence at an order > 1, rounded up; infinite where float64 has none.
+# A Renyi divergence at an order > 1, rounded up; infinite if it exceeds float64.
 Divergence = Callable[[float], float]
 
-# Orders less one between which the best is looked for, and how closely, in log.
+# Range of order - 1 in which the best order is searched for, and the number of coarse points, in log.
 _LEAST, _MOST, _COARSE = 0.02, 1e6, 14
 _RESOLUTION = 0.02
 
 
 class RenyiComposition:
-    """Upper bounds on what independent releases add up to, from the best order.
+    """Upper bounds for the composition of independent releases, at the best order.
 
     Args:
-        divergences: of each release, in the worse direction; at least one.
+        divergences: one for each release, in the worse direction; at least one.
     """
 
     def __init__(self, divergences: Sequence[Divergence]) -> None:
         self.divergences = tuple(divergences)
 
     def divergence(self, order: float) -> float:
-        """Of all releases together, rounded up."""
+        """The divergence of all releases together, rounded up."""
         values = [one(order) for one in self.divergences]
         return sum_up(values) if all(map(math.isfinite, values)) else math.inf
 
     def delta(self, eps: float) -> float:
-        """An upper bound on delta at eps >= 0; 1 where no order has a finite divergence."""
+        """An upper bound on delta at eps >= 0; 1 if no order has a finite divergence."""
 
         def log_delta(order: float) -> float:
             return (order - 1.0) * self.divergence(order) + log_tail_factor(order, eps)
@@ -137,7 +137,7 @@ class RenyiComposition:
         """An upper bound on eps at delta.
 
         Raises:
-            NumericalError: where no order has a finite divergence.
+            NumericalError: if no order has a finite divergence.
         """
 
         def eps(order: float) -> float:
@@ -150,7 +150,7 @@ class RenyiComposition:
 
 
 def _best(value: Callable[[float], float]) -> float | None:
-    """The order where a function of it is least; None where it is nowhere finite."""
+    """The order that minimises a function; None if the function is finite nowhere."""
 
     def at(log_excess: float) -> float:
         found = value(1.0 + math.exp(log_excess))
@@ -169,12 +169,12 @@ def _best(value: Callable[[float], float]) -> float | None:
     return 1.0 + math.exp(best)
 
 
-# Beyond this order the sum is not formed: there the cap answers.
+# Beyond this order the sum is not computed and the cap is used.
 _MOST_TERMS = 20_000
-# Moments are taken up to this order, and while their differences need no more digits than that.
+# Largest order of moments; their differences must also not need more digits than this.
 _MOMENTS, _DIGITS = 128, 600
-# What rounding moves an exponent by, of the sizes of its parts: 16 u for a logarithm of the gamma function,
-# twice that for what else enters, and sums.
+# Rounding error of an exponent relative to the sizes of its parts: 16 u for a log-gamma, twice that for the
+# other terms, and sums.
 _ROUNDING = 64.0 * UNIT
 
 
@@ -182,8 +182,8 @@ def replaced_divergence(sampling_prob: float, sigma_over_sensitivity: float) -> 
     """An upper bound on the Renyi divergence of one step, rounded up, as a function of the order > 1.
 
     Args:
-        sampling_prob: B / n, not below it, in (0, 1).
-        sigma_over_sensitivity: s > 0, the noise over the distance of two examples that replace each other.
+        sampling_prob: B / n or an upper bound on it, in (0, 1).
+        sigma_over_sensitivity: s > 0, sigma over the distance of two examples that replace each other.
     """
     known: dict[int, float] = {1: 0.0}
     moments = functools.cache(lambda: log_even_moments(sigma_over_sensitivity))
@@ -194,7 +194,7 @@ def replaced_divergence(sampling_prob: float, sigma_over_sensitivity: float) -> 
         return known[order]
 
     def divergence(order: float) -> float:
-        # Rounded up before it is divided; the cap by three operations.
+        # Rounded up before division; the cap takes three operations.
         whole = next_up(order / sigma_over_sensitivity * (0.5 / sigma_over_sensitivity) * (1.0 + 8.0 * UNIT))
         below = math.floor(order)
         if below + 1 > _MOST_TERMS:
@@ -202,7 +202,7 @@ def replaced_divergence(sampling_prob: float, sigma_over_sensitivity: float) -> 
         part = order - below
         least, most = log_moment(below), log_moment(below + 1)
         value = ((1.0 - part) * least + part * most) / (order - 1.0)
-        # A chord that starts at a = 1 is a line through 0; 1 - part and order - 1 are exact to a rounding.
+        # A chord that starts at a = 1 is a line through 0; 1 - part and order - 1 are rounded once.
         return min(whole, next_up(value * (1.0 + 16.0 * UNIT)))
 
     return divergence
@@ -211,12 +211,12 @@ def replaced_divergence(sampling_prob: float, sigma_over_sensitivity: float) -> 
 def log_even_moments(sigma_over_sensitivity: float) -> FloatArray:
     """Logarithms, rounded up, of E (r - 1)^l for l = 2, 4, ..., under N(0, s^2): its l-th differences at 0.
 
-    E r^i is e^(i (i - 1) / (2 s^2)). Differences cancel, so that they are taken in as many decimal digits as
-    it takes: E (r - 1)^l >= (E (r - 1)^2)^(l / 2) >= s^-l, terms are at most e^(l (l - 1) / (2 s^2)) of which
-    2^l are added up, and 30 more are kept.
+    E r^i is e^(i (i - 1) / (2 s^2)). Differences cancel, so they are computed with enough decimal digits:
+    E (r - 1)^l >= (E (r - 1)^2)^(l / 2) >= s^-l, terms are at most e^(l (l - 1) / (2 s^2)) with weights that
+    add up to 2^l, and 30 digits are added.
 
     Returns:
-        Shape (m,), m <= 64; fewer where the digits are too many.
+        Shape (m,), m <= 64; fewer if more digits than the limit are needed.
     """
     square = sigma_over_sensitivity * sigma_over_sensitivity
 
@@ -252,7 +252,7 @@ def _log_moment(q: float, s: float, order: int, moments: FloatArray) -> float:
     chosen = gammas[0] - gammas[1] - gammas[2] + j * math.log(q)
     sizes = gammas[0] + gammas[1] + gammas[2] + j * abs(math.log(q))
     factors = math.log(2.0) + gain
-    # For j = 2 the even moment is e^E(2) - 1 itself. Those of 3 and 4 need that of 4, and so on.
+    # For j = 2 the even moment is e^E(2) - 1. Orders 3 and 4 need the moment of order 4, and so on.
     held = max(0, min(2 * moments.size, order) - 1)
     below, above = ((np.arange(2, held + 2) + up) // 2 - 1 for up in (0, 1))
     by_moments = math.log(4.0) + 0.5 * (moments[below] + moments[above])
@@ -265,14 +265,14 @@ def _log_moment(q: float, s: float, order: int, moments: FloatArray) -> float:
     return next_up(float(np.logaddexp(0.0, total)) * (1.0 + 16.0 * UNIT))
 
 
-# What a moment may lack, of itself.
+# Largest relative error of a moment.
 _SHARE = 1e-14
 
 
 class RenyiAccountant(Accountant):
     """RDP of `steps` Gaussian releases, each Poisson-sampled with `sampling_prob` (1: not sampled).
 
-    With a `draw`, each is of a batch of one size without replacement, and the sensitivity is that to a
+    With `draw`, each batch is a sample of fixed size without replacement, and the sensitivity is that to a
     replaced example.
     """
 
@@ -297,7 +297,7 @@ class RenyiAccountant(Accountant):
 
     @property
     def joined(self) -> Bounds:
-        """That of all releases together."""
+        """Sensitivity of all releases together."""
         return self.sensitivity.times_root(self.steps)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -317,13 +317,13 @@ class RenyiAccountant(Accountant):
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that RDP certifies, within rtol."""
-        # As many releases as there are, by the central limit theorem.
+        # Central limit theorem for this number of releases.
         mu = 1.0 / gaussian_sigma(eps, delta)
         start = self.sensitivity.upper / math.sqrt(math.log1p((mu / self.sampling_prob) ** 2 / self.steps))
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=0.1, progress=progress)
 
     def divergence(self, sigma: float) -> Divergence:
-        """Renyi divergence of all releases at an order > 1, rounded up; infinite where float64 has none."""
+        """Renyi divergence of all releases at an order > 1, rounded up; infinite if it exceeds float64."""
         multiplier = quotient_down(sigma, self.sensitivity.upper)
         spend(2.0 if self.sampling_prob < 1.0 else 0.1, 1e8, what="Renyi divergences at all orders")
         replaced = None if self.draw is None else replaced_divergence(self.sampling_prob, multiplier)

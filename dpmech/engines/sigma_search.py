@@ -1,4 +1,4 @@
-"""The smallest sigma that meets a budget, from an accountant that brackets delta."""
+"""The smallest sigma that meets a budget, for an accountant that bounds delta on both sides."""
 
 import math
 
@@ -11,9 +11,9 @@ from dpmech.numerics import safe_root, signed, up
 def gaussian_scale(eps: float, delta: float) -> float:
     """Log of sigma / sensitivity of the plain Gaussian mechanism with this delta at eps.
 
-    Delta falls over hundreds of orders of magnitude; this is close to linear in log sigma for every
-    accountant, so that a secant needs few probes. It steers that search, where the comparison of delta itself
-    decides on which side a probe is; the ends at which delta is cut off enter no guarantee.
+    Delta falls over hundreds of orders of magnitude; this scale is close to linear in log sigma for every
+    accountant, so that a secant method needs few probes. It only steers the search: the side of a probe is
+    decided by comparing delta itself, and the values at which delta is clipped enter no guarantee.
     """
     return gaussian_log_sigma(eps, min(max(delta, 1e-290), 1.0 - 1e-12))
 
@@ -28,16 +28,16 @@ def smallest_sigma(
     step: float,
     progress: Progress,
 ) -> Solution:
-    """Safeguarded secant in log sigma on the upper bound; ends on the safe side, and proves tightness.
+    """Safeguarded secant search in log sigma on the upper bound; its result is safe, with proved tightness.
 
     Args:
-        accountant: what brackets delta.
+        accountant: bounds delta on both sides.
         eps: > 0.
         delta: in (0, 1).
         rtol: sigma is at most a factor 1 + rtol above the smallest valid one.
         start: first guess at sigma.
-        step: how far off the guess is expected to be, in log sigma.
-        progress: told about every probe.
+        step: expected error of the guess, in log sigma.
+        progress: called for every probe.
 
     Raises:
         NumericalError: if the bounds are too far apart to show that sigma is within rtol.
@@ -67,7 +67,7 @@ def _certified(accountant: Accountant, sigma: float, eps: float, delta: float, r
         achieved = accountant.epsilon(sigma, delta, tolerance=tolerance)
     safe = accountant.delta(sigma, eps, tolerance=tolerance).upper <= delta and achieved.upper <= eps
     below = accountant.bounded_delta(sigma / (1.0 + rtol), eps, tolerance=tolerance)
-    # Without a lower bound, sigma is the smallest one that this accountant certifies.
+    # Without a lower bound, compare with the smallest sigma that this accountant certifies.
     tight = (below.lower if below.lower > 0.0 else below.upper) > delta
     if not (safe and tight):
         raise NumericalError(
