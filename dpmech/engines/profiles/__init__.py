@@ -1,4 +1,4 @@
-"""Privacy profiles: the whole curve delta(eps) in both directions, bounded, composed, read in other terms."""
+"""Privacy profiles: the whole curve delta(eps) in both directions, its composition, and derived measures."""
 
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.curves import (

@@ -1,4 +1,4 @@
-r"""Privacy losses on finitely many values, above and below a curve that is bounded at nodes.
+r"""Privacy losses on finitely many values, above or below a curve that is bounded at nodes.
 
 **From above.** The curve of a pair, h(a) = H_a(P || Q) = sup_E P(E) - a Q(E), is convex and non-increasing in
 a >= 0, and h(0) = 1. **Theorem.** Let U be the lower convex hull of (0, 1) and of points (a_i, u_i) with u_i
@@ -6,27 +6,27 @@ a >= 0, and h(0) = 1. **Theorem.** Let U be the lower convex hull of (0, 1) and 
 many points.
 
 *Proof.* A point of the hull is a mixture of points that lie above the convex curve h. U is convex and
-non-increasing; U >= (1 - a)_+ as h is, so that its slope at 0 is >= -1. With slopes s_0 <= s_1 <= ... < 0
+non-increasing, and U >= (1 - a)_+ because h is, so its slope at 0 is >= -1. With slopes s_0 <= s_1 <= ... < 0
 after the vertices a_0 = 0 < a_1 < ... < a_m let Q' have mass s_i - s_(i - 1) at a_i (s_(-1) = -1, s_m = 0),
-and P' have a_i times that and the rest, U(a_m), where Q' has none. Then E_Q'(r - a)_+ + U(a_m) = U(a). []
+and P' have a_i times that mass, and U(a_m) where Q' has none. Then E_Q'(r - a)_+ + U(a_m) = U(a). []
 
 A pair whose curve is nowhere below that of every pair of neighbouring datasets dominates the mechanism, and
 products of dominating pairs dominate adaptive compositions.
 
 **From below.** Where h(a_i) is known to lie in [l_i, u_i], the curve h, convex and non-increasing, is above
 l_(i+1) between two nodes, and above the lines through (a_(i-1), u_(i-1)) and (a_i, l_i), and through
-(a_(i+2), u_(i+2)) and (a_(i+1), l_(i+1)). The largest of these is g <= h, linear between nodes and at most
+(a_(i+2), u_(i+2)) and (a_(i+1), l_(i+1)). The largest of these is g <= h, linear between nodes with at most
 one corner in between. **Theorem.** The lower convex hull G of g and (1 - a)_+ is the curve of a pair (P', Q')
 of laws on finitely many points, and every product of such pairs has a curve below that of the product of the
 mechanisms' own pairs.
 
-*Proof.* G <= g <= h, G is convex, non-increasing, 1 at 0 with a slope >= -1, and 0 in the end: as in the
-proof for upper hulls it is the curve of a pair. Of two pairs with G <= h the first is a post-processing of
-the second (Blackwell), coordinate by coordinate so is the product of the first ones of that of the second
-ones, and no post-processing raises a curve. []
+*Proof.* G <= g <= h; G is convex and non-increasing, is 1 at 0 with a slope >= -1, and is 0 in the end. As in
+the proof for upper hulls, it is the curve of a pair. If two pairs satisfy G <= h, the first is a
+post-processing of the second (Blackwell). Coordinate by coordinate, the product of the first pairs is a
+post-processing of the product of the second ones, and no post-processing raises a curve. []
 
-Mass that rounding takes off counts as loss -infinity, and losses are rounded down: the sum over all outputs
-of P'-mass times (1 - a e^-loss)_+ only falls.
+Mass that rounding removes counts as loss -infinity, and losses are rounded down: the sum over all outputs
+of P'-mass times (1 - a e^-loss)_+ only decreases.
 
 References:
     Zhu, Dong and Wang 2022, Proposition 8 and Theorem 10; Dong, Roth and Su 2022, Theorem 2.
@@ -42,22 +42,22 @@ from dpmech.engines.losses import LatticeLoss
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
 
-# Slopes are off by 4 u, masses by 3 u more.
+# Slopes have error 4 u, masses 3 u more.
 _SLOPES, _MASSES = 8.0 * UNIT, 8.0 * UNIT
 _MOST_CELLS = 20_000_000
-# An e^eps beyond this counts as infinite.
+# Values of eps beyond this count as infinite.
 _LARGEST = 700.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LossAtoms:
-    """A privacy loss of one direction on finitely many values, under P; what it says bounds from above.
+    """A dominating privacy loss of one direction on finitely many values, under P; it bounds from above.
 
     Args:
         losses: the values, shape (m,), increasing.
-        masses: their probabilities under P, shape (m,), >= 0; with `infinite` at least 1 in all, where mass
-            at -infinity is not left out.
-        infinite: the probability under P of outputs that Q never gives.
+        masses: their probabilities under P, shape (m,), >= 0; the total including `infinite` is at least 1,
+            unless mass at -infinity is left out.
+        infinite: the probability under P of outputs that are impossible under Q.
     """
 
     losses: FloatArray
@@ -73,17 +73,17 @@ class LossAtoms:
         at = eps[:, None]
         masses = np.where(self.losses > at, self.masses, 0.0)
         terms = masses * -np.expm1(-np.maximum(self.losses - at, 0.0))
-        # The difference is off by u of the larger number, which moves a term by that times its mass; the
-        # exponential by 8 u.
+        # The difference has error u of the larger number, which changes a term by that times its mass; the
+        # exponential adds 8 u.
         off = UNIT * (np.abs(self.losses) + np.abs(at)) * masses
         found = terms.sum(axis=1) + off.sum(axis=1)
         found *= 1.0 + ELEMENTARY + (self.losses.size + 8.0) * UNIT
         return np.asarray(np.minimum(1.0, np.nextafter(found + self.infinite, math.inf)))
 
     def lattice(self, step: float) -> LatticeLoss:
-        """The loss on multiples of a step, each mass split so that its P- and its Q-mass stay.
+        """The loss on multiples of a step; splitting each mass preserves its P-mass and its Q-mass.
 
-        The curve becomes its own interpolation in e^eps, which lies above it.
+        The curve becomes its own interpolation in e^eps, which is above it.
 
         Raises:
             NumericalError: if that takes more than 2e7 points.
@@ -97,7 +97,7 @@ class LossAtoms:
         spend(1e-8 * count, 24.0 * count, what=f"a lattice of {count} points")
         cells = np.clip(np.floor(self.losses / step).astype(np.int64) - first, 0, count - 2)
         edges = (first + cells.astype(np.float64)) * step
-        # A loss that is taken for larger by its own rounding bounds from above.
+        # Increasing a loss by its own rounding error gives an upper bound.
         inside = np.clip(self.losses - edges + 4.0 * UNIT * (step + np.abs(self.losses)), 0.0, step)
         high = self.masses * (np.expm1(-inside) / np.expm1(-step))
         low = self.masses * (math.exp(-step) * np.expm1(step - inside) / -np.expm1(-step))
@@ -122,17 +122,17 @@ def atoms_above(eps: FloatArray, deltas: FloatArray) -> LossAtoms:
         deltas: upper bounds on H at e^eps, shape (m,).
 
     Raises:
-        NumericalError: if a bound is not a number, or below 1 - e^eps, where no curve is.
+        NumericalError: if a bound is NaN or below 1 - e^eps, which no curve is.
     """
     order = np.argsort(eps, kind="stable")
     eps, deltas = eps[order], np.minimum(deltas[order], 1.0)
-    # Where e^eps is 0 every curve is 1.
+    # Where e^eps underflows to 0 every curve is 1.
     kept = (eps < _LARGEST) & (np.exp(np.minimum(eps, 0.0)) > 0.0)
     eps, deltas = eps[kept], deltas[kept]
     least = np.maximum(0.0, -np.expm1(eps)) * (1.0 - 4.0 * ELEMENTARY)
     if not np.all(deltas >= least):
         raise NumericalError("an upper bound on delta is below what every mechanism has, or not a number")
-    # Curves do not rise: what bounds at one a bounds at every larger one.
+    # Curves are non-increasing: a bound at one a holds at every larger one.
     deltas = np.minimum.accumulate(deltas)
     ratios = np.exp(eps)
     # Moved to the right, where the curve is no higher.
@@ -164,24 +164,24 @@ def lower_hull(x: FloatArray, y: FloatArray) -> list[int]:
     return kept
 
 
-# Relative, far above what products and quotients of these numbers are off by.
+# Relative slack, far above the rounding error of products and quotients of these numbers.
 _SLACK = 1e-11
 # Nodes this close, relative, count as one.
 _CLOSE = 1e-9
-# What a node is moved to the left by, relative: more than e^eps is off.
+# How far nodes are moved to the left, relative: more than the error of e^eps.
 _MOVED = 4.0 * ELEMENTARY
-# A corner is no closer to a node than this part of the distance between two, so that slopes are known.
+# Minimum distance of a corner from a node, relative to that of two nodes, for accurate slopes.
 _INSIDE = 0.02
 # An e^eps beyond this counts as infinite.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LowerAtoms:
-    """A privacy loss of one direction on finitely many values, under P; what it says bounds from below.
+    """A dominated privacy loss of one direction on finitely many values, under P; it bounds from below.
 
     Args:
         losses: the values, shape (m,), increasing.
-        masses: their probabilities under P, shape (m,), > 0; what lacks to 1 is at -infinity.
+        masses: their probabilities under P, shape (m,), > 0; the remaining mass is at -infinity.
     """
 
     losses: FloatArray
@@ -189,11 +189,11 @@ class LowerAtoms:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether no loss is above 0, so that it is that of doing nothing."""
+        """Whether no loss is above 0, so that the bound is trivial."""
         return not bool(np.any(self.losses > 0.0))
 
     def lattice(self, step: float) -> LatticeLoss:
-        """The loss on multiples of a step, every value moved down to one.
+        """The loss on multiples of a step, with every value moved down to a multiple.
 
         Raises:
             NumericalError: if that takes more than 2e7 points.
@@ -208,7 +208,7 @@ class LowerAtoms:
         nodes: FloatArray = np.bincount((cells - first).astype(np.int64), self.masses, count).astype(
             np.float64
         )
-        # A sum of k terms, one after another, is off by k u.
+        # A sequential sum of k terms has error k u.
         return LatticeLoss(step, first, nodes * (1.0 - (self.losses.size + 8.0) * UNIT), 0.0)
 
     @functools.cached_property
@@ -218,7 +218,7 @@ class LowerAtoms:
 
 
 def atoms_below(eps: FloatArray, lower: FloatArray, upper: FloatArray) -> LowerAtoms:
-    """The loss whose curve is the lower convex hull of what brackets at nodes leave from below.
+    """The loss whose curve is the lower convex hull of the lower bound implied by brackets at nodes.
 
     Args:
         eps: any real numbers, shape (m,).
@@ -235,13 +235,13 @@ def atoms_below(eps: FloatArray, lower: FloatArray, upper: FloatArray) -> LowerA
     a, low, high = a[distinct], np.maximum(low[distinct], 1.0 - a[distinct]), high[distinct]
     if a.size == 1:
         return LowerAtoms(np.zeros(0), np.zeros(0))
-    # It rises by no more than the line from the node before does.
+    # Moving a node to the left raises it by at most as much as the line from the previous node.
     high[1:] += 2.0 * _MOVED * a[1:] * np.maximum(high[:-1] - low[1:], 0.0) / np.diff(a)
     x, y = _with_corners(a, low, high)
     vertices = lower_hull(x, y)
     x, y = x[vertices], y[vertices]
     slopes = np.append(-np.diff(y) / np.diff(x), 0.0)
-    # A slope near -1 hides what the heights, near 1, are rounded by.
+    # Where the slope is near -1 the heights are near 1, and their rounding dominates.
     doubt = np.append(8.0 * UNIT * (y[:-1] + y[1:]) / np.diff(x), 0.0) + _SLACK * slopes
     drops = slopes[:-1] - slopes[1:] - doubt[:-1] - doubt[1:]
     masses = x[1:] * drops * (1.0 - _SLACK)
@@ -254,13 +254,13 @@ def atoms_below(eps: FloatArray, lower: FloatArray, upper: FloatArray) -> LowerA
 def _with_corners(a: FloatArray, low: FloatArray, high: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The nodes with their lower bounds, and a point between neighbours where the lines from both sides meet.
 
-    A point anywhere between them at the height of the lower line will do: what it leaves to the left is below
-    one line, and to the right below the other one.
+    A point anywhere between them at the height of the lower line is valid: the curve left of it stays below
+    one line, and right of it below the other one.
     """
     width = np.diff(a)
-    # Of the line that comes down to a node, and of the one that leaves the next node behind it.
+    # Slopes of the line that descends to a node, and (`right`) of the line from the next node on.
     left = np.clip(np.append(-1.0, (low[1:-1] - high[:-2]) / width[:-1]), -1.0, 0.0)
-    # How far that line is above 0; a node from which it gets nowhere counts as one at 0.
+    # Distance at which that line reaches 0; a node where it is negligible counts as one at 0.
     far = low[:-1] / np.maximum(-left, 1e-300)
     low = np.append(np.where(far > _CLOSE * a[:-1], low[:-1], 0.0), low[-1])
     low[0] = 1.0
@@ -272,13 +272,13 @@ def _with_corners(a: FloatArray, low: FloatArray, high: FloatArray) -> tuple[Flo
     at = np.clip(at[meet], _INSIDE * width[meet], (1.0 - _INSIDE) * width[meet])
     at = np.minimum(at, (1.0 - _INSIDE) * far[meet])
     height = np.minimum(low[:-1][meet] + left[meet] * at, low[1:][meet] - right[meet] * (width[meet] - at))
-    # Beyond the last node the line that comes down to it, until 0.
+    # Beyond the last node, extend the line that descends to it until 0.
     fall = max((high[-2] - low[-1]) / width[-1], 1e-300)
     reach = min(low[-1] / fall, a[-1]) if low[-1] > 0.0 else a[-1]
     x = np.concatenate([a, a[:-1][meet] + at, [a[-1] + (1.0 - _INSIDE) * reach]])
     y = np.concatenate([low, np.maximum(height, 0.0), [0.0]])
     if reach <= _CLOSE * a[-1]:
-        # Then the last node is at height 0.
+        # In this case the last node is at height 0.
         x, y = x[:-1], y[:-1]
         y[a.size - 1] = 0.0
     order = np.argsort(x)

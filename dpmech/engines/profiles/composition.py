@@ -1,11 +1,11 @@
-r"""Independent mechanisms of several kinds on the same people, composed: bounds on both directions.
+r"""Composition of independent mechanisms of several kinds on the same people: bounds on both directions.
 
-Gaussian releases are one Gaussian release, in closed form. Poisson-sampled ones of a single kind are more
-steps of one run, whose transform is inverted. Everything else goes onto one lattice: each loss by what bounds
-it from above, the batch composed by FFT under a tilt; the Gaussian one joins afterwards, exactly, as
-H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). So the lattice only has to resolve
-what has no closed form. From below, curves at nodes enter by a loss that theirs dominates, or are left out,
-which post-processing allows.
+Gaussian releases combine to one Gaussian release, in closed form. Poisson-sampled releases of a single kind
+are steps of one run, whose transform is inverted. All other losses go onto one lattice: each is replaced by a
+dominating loss, and they are composed together by FFT under a tilt. The Gaussian loss is added afterwards,
+exactly, by H_a(P x P' || Q x Q') = E_P H_(a e^-L)(P' || Q') for the loss L of (P, Q). The lattice thus only
+has to resolve losses without a closed form. For lower bounds, curves known at nodes are replaced by a
+dominated loss or omitted, which post-processing allows.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ from dpmech.numerics import (
 # A bound on delta at any eps.
 Bound = Callable[[float], float]
 
-# How closely an eps is searched for, and with how many looks.
+# Resolution of a search for eps, and its maximum number of probes.
 _RESOLUTION, _PROBES = 3e-6, 60
 _LARGEST_EPS = 1e6
 _NOTHING = 1e-300
@@ -52,7 +52,7 @@ _NOTHING = 1e-300
 def crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
     """Where a bound passes delta: on the far side if `safe`, else on the near one; infinite if nowhere.
 
-    Every eps > 0 that is returned was looked at. A bound may say little far from where it was laid out.
+    Every returned eps > 0 was evaluated. A bound may be weak far from the eps for which it was built.
     """
     if safe and bound(0.0) <= delta:
         return 0.0
@@ -74,9 +74,9 @@ def crossing(bound: Bound, delta: float, near: float, *, safe: bool) -> float:
 
 
 def _narrowed(excess: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    """Two points around a root of a falling function, > 0 at the first one and <= 0 at the second.
+    """Two points around a root of a decreasing function, > 0 at the first one and <= 0 at the second.
 
-    Secants, aimed a little to either side by turns; every third probe halves the bracket.
+    Secant steps that aim slightly to either side in turn; every third probe halves the bracket.
     """
     above, below = excess(low), excess(high)
     for probe in range(_PROBES):
@@ -96,37 +96,37 @@ def _narrowed(excess: Callable[[float], float], low: float, high: float) -> tupl
     return low, high
 
 
-# How much of the tolerance, in log delta, the first lattice should use up.
+# Share of the tolerance, in log delta, that the first lattice should use.
 _OF_DELTA = 0.5
-# Steps on one ladder, and the length of a lattice that only a first step may pass.
+# Number of steps on one ladder, and the lattice length that only a first step may exceed.
 _RUNGS = 4
 _USUAL_LENGTH = 1 << 22
-# So many kinds of sampled releases may have lattices of the largest size.
+# Up to this number of kinds of sampled releases, each may have a lattice of the largest size.
 _KINDS = 4
-# Outputs of a sampled release that are this rare, in log, beside delta count as tails.
+# Outputs of a sampled release with probability below this, in log, relative to delta, count as tails.
 _TAIL = -21.0
 _FARTHEST = 38.0
-# Below this delta, in log, Chernoff's bound says enough.
+# Below this delta, in log, Chernoff's bound suffices.
 _LOG_TINY = -460.0
-# How much less, in log, than the infinite loss finite ones may matter; a tilt that needs no look at that; the
-# least standard deviation of a sum that a lattice is laid out for.
+# Finite losses below e^-8 of the infinite one are negligible; the tilt at which reductions of a tilt stop;
+# the smallest standard deviation of a sum for which a lattice is built.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
 _LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
-# How often a lattice is laid out anew around an eps that is searched for, and how close is near.
+# How often a lattice is rebuilt around an eps in a search, and which distance counts as near.
 _LOOKS = 3
 _NEAR = 0.05
-# How much less, in log, than delta rounding may matter: so much of a tilt is left out.
+# A tilt may be reduced until Chernoff's bound is above delta by this, in log; rounding stays negligible.
 _UNTILTED = 7.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Composition:
-    """What is composed.
+    """The mechanisms that are composed.
 
     Args:
-        gaussian: (sensitivity / sigma)^2 summed over unsampled releases, lower and upper value.
-        sampled: Poisson-sampled releases, no two of one kind.
-        curves: curves that are known at nodes, with how often each is composed.
+        gaussian: (sensitivity / sigma)^2 summed over unsampled releases, lower and upper bound.
+        sampled: Poisson-sampled releases, each kind at most once.
+        curves: curves that are known at nodes, each with its multiplicity.
     """
 
     gaussian: tuple[float, float] = (0.0, 0.0)
@@ -135,7 +135,7 @@ class Composition:
 
     @classmethod
     def joined(cls, every: Sequence["Composition"]) -> "Composition":
-        """Several in one; a curve that is the same object in two of them is composed more often."""
+        """Several compositions in one; multiplicities of a curve that is the same object are added."""
         curves: dict[int, tuple[Curve, int]] = {}
         for one in every:
             for curve, times in one.curves:
@@ -148,31 +148,31 @@ class Composition:
 
     @property
     def releases(self) -> int:
-        """How many losses are added up; those of all Gaussian releases are one."""
+        """Number of losses that are added; all Gaussian releases together count as one."""
         steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.curves)
         return steps + (self.gaussian[1] > 0.0)
 
     def tilt(self, eps: float, *, add: bool) -> float:
-        """About how fast log delta falls with eps >= 0 in one direction: the theta of Chernoff's bound."""
+        """Approximate rate at which log delta falls with eps >= 0 in one direction: Chernoff's theta."""
         return _Side(self, add=add).tilt(eps)
 
     def never(self, *, add: bool) -> float:
-        """What the upper bounds on one direction stay above however large eps is, rounded to nearest."""
+        """The limit of the upper bounds on one direction for large eps, rounded to nearest."""
         masses = [(curve.atoms(add=add).infinite, times) for curve, times in self.curves]
         if any(mass >= 1.0 for mass, _ in masses):
             return 1.0
         return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
 
     def delta(self, eps: float, *, add: bool, tolerance: float) -> tuple[float, float]:
-        """Lower and upper value of one direction at any real eps.
+        """Lower and upper bound on one direction at any real eps.
 
         Args:
             eps: any real number.
             add: H(Q || P); else H(P || Q).
-            tolerance: how far, in log delta, a lattice may move either end, about.
+            tolerance: approximate change of either bound by a lattice, in log delta.
 
         Raises:
-            NumericalError: where no lattice that can be afforded bounds it.
+            NumericalError: if no affordable lattice bounds it.
         """
         if eps < 0.0:
             # H_{e^eps}(P || Q) = 1 - e^eps + e^eps H_{e^-eps}(Q || P)
@@ -184,10 +184,10 @@ class Composition:
         return min(side.lower(eps, tolerance)(eps), upper), upper
 
     def epsilon(self, delta: float, *, add: bool, tolerance: float) -> tuple[float, float]:
-        """Lower and upper value of the smallest eps >= 0 at which one direction is at most `delta`.
+        """Lower and upper bound on the smallest eps >= 0 at which one direction is at most `delta`.
 
         Raises:
-            UnattainableBudgetError: if it is larger at every eps that was looked at.
+            UnattainableBudgetError: if the direction exceeds `delta` at every eps that was evaluated.
             NumericalError: as for `delta`.
         """
         if not (self.sampled or self.curves):
@@ -225,15 +225,15 @@ class _Side:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether the bounds of some curve are 1 everywhere, so that no loss of it is known to be finite."""
+        """Whether the bounds of some curve are 1 everywhere, so that its loss may be infinite."""
         return any(one.losses.size == 0 for one, _ in self.atoms)
 
     def rough_epsilon(self, delta: float) -> float:
-        """About the eps at delta, not far below it."""
+        """An approximate eps at delta, not far below the true one."""
         return self._rough.chernoff_eps(math.log(delta))
 
     def tilt(self, eps: float) -> float:
-        """The theta of Chernoff's bound at eps, about."""
+        """Approximate theta of Chernoff's bound at eps."""
         return self._rough.tilt_for_eps(eps)
 
     @property
@@ -242,7 +242,7 @@ class _Side:
         return self._moments(losses, [part.steps for part in self.whole.sampled], self.whole.gaussian[1])
 
     def upper(self, near: float, tolerance: float) -> Bound:
-        """An upper bound at every eps >= 0, laid out for one of them."""
+        """An upper bound at every eps >= 0, built for one of them."""
         whole = self.whole
         if self.says_nothing:
             return _known(upper=True)
@@ -257,12 +257,12 @@ class _Side:
         return self._on_lattices(near, tolerance, upper=True)
 
     def lower(self, near: float, tolerance: float) -> Bound:
-        """A lower bound at every eps >= 0, laid out for one of them."""
+        """A lower bound at every eps >= 0, built for one of them."""
         known, curves = self._known_below(near, tolerance), self.whole.curves
         return lambda eps: max([known(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
 
     def _known_below(self, near: float, tolerance: float) -> Bound:
-        """A lower bound from all that is known from below."""
+        """A lower bound from all available lower bounds."""
         square = self.whole.gaussian[0]
         tight = tuple(part for part in self.whole.sampled if part.tight)
         below = tuple(
@@ -291,7 +291,7 @@ class _Side:
         return lower if part.tight else 0.0, upper
 
     def _on_lattices(self, near: float, tolerance: float, *, upper: bool) -> Bound:
-        """A bound by lattices that are refined until it stands still at one eps."""
+        """A bound by lattices that are refined until it converges at one eps."""
         square = self.whole.gaussian[1] if upper else self.whole.gaussian[0]
         losses = [self._loss(part, upper=upper) for part in self.whole.sampled]
         steps = [part.steps for part in self.whole.sampled]
@@ -301,8 +301,9 @@ class _Side:
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
         losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
-        # Where finite losses add next to nothing to the infinite one, a smaller tilt shows as much of them;
-        # and where delta is large beside rounding, one that shows more of the curve than its end.
+        # Where finite losses are negligible compared with the infinite one, a smaller tilt resolves them as
+        # well; and where delta is large compared with rounding, a smaller tilt resolves more of the curve
+        # than its end.
         steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
         least = max(math.log(max(infinite, _NOTHING)) - _BESIDE, min(log_delta + _UNTILTED, 0.0))
         while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
@@ -352,13 +353,13 @@ class _Side:
         *,
         floored: bool,
     ) -> Ladder:
-        """Steps that move log delta by about the goal, and finer ones, as long as they can be afforded.
+        """Steps that change log delta by about the goal, and finer ones, as long as they are affordable.
 
-        A mass that is split over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 in the mean: log
-        delta rises by theta (theta + 1) / 2 times that, a loss. Where losses at nodes are moved down, by h /
-        2 in the mean, it falls by theta times that.
+        Splitting a mass over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 on average: log delta
+        rises by theta (theta + 1) / 2 times that for each loss. Where losses at nodes are moved down, by h /
+        2 on average, it falls by theta times that.
         """
-        # Losses on few values may ask for any tilt; what a lattice can gain there is little.
+        # Losses on few values may call for any tilt, where a lattice gains little.
         count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
         spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
@@ -368,7 +369,7 @@ class _Side:
             wanted = min(wanted, 2.0 * _OF_DELTA * tolerance / (max(theta, 0.1) * repeated))
         low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
         spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
-        # All lattices are in memory at once: of many kinds each gets less of it.
+        # All lattices are in memory at once: with many kinds, each gets a smaller part of it.
         share = max(1.0, len(losses) / _KINDS)
         least = max(
             [
@@ -383,5 +384,5 @@ class _Side:
 
 
 def _known(*, upper: bool) -> Bound:
-    """What bounds without a lattice."""
+    """The bounds that hold without a lattice."""
     return (lambda _: 1.0) if upper else (lambda _: 0.0)

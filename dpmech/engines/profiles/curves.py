@@ -1,4 +1,4 @@
-"""What privacy profiles are composed of: sampled Gaussian releases, and curves bounded at nodes."""
+"""Components of privacy profiles: sampled Gaussian releases, and curves bounded at nodes."""
 
 import dataclasses
 import math
@@ -23,10 +23,10 @@ from dpmech.numerics import (
 
 register_words({"sensitivity.of_multiplier": "1 / (sigma / sensitivity)"})
 
-# Rounding of lower bounds between nodes, far above what it is where a line is through nodes whose e^eps are
-# further apart than this, relative.
+# Bound on the rounding of lower bounds between nodes, valid for lines through nodes whose e^eps differ by
+# more than `_APART`, relative.
 _SLACK, _APART = 1e-9, 1e-5
-# Beyond it e^eps nears the end of float64; lower bounds there are 0.
+# Beyond this eps, e^eps is close to overflow; lower bounds there are 0.
 _LARGEST_EPS = 700.0
 
 
@@ -37,9 +37,9 @@ class SampledPart:
     Args:
         sampling_prob: q in (0, 1).
         sigma_over_sensitivity: > 0.
-        steps: how many, >= 1.
-        tight: whether every one of them reaches this multiplier.
-        gap: by how much, relative, the multiplier may be smaller than that of some of them.
+        steps: number of releases, >= 1.
+        tight: whether each release attains this multiplier.
+        gap: largest relative amount by which the multiplier may be below that of a release.
     """
 
     sampling_prob: float
@@ -49,19 +49,19 @@ class SampledPart:
     gap: float = 0.0
 
     def and_more(self, other: "SampledPart") -> "SampledPart":
-        """The steps of two parts that agree in all else."""
+        """The steps of two parts that agree in everything else, combined."""
         return dataclasses.replace(self, steps=self.steps + other.steps, gap=max(self.gap, other.gap))
 
     @property
     def kind(self) -> tuple[float, float, bool]:
-        """Parts of one kind are more steps of one run."""
+        """Parts of the same kind count as steps of one run."""
         return self.sampling_prob, self.sigma_over_sensitivity, self.tight
 
     @property
     def release(self) -> PoissonRelease:
-        """The same at sigma 1."""
-        # The multiplier is rounded down: what it is rounded from is at most the float above. The gap, too, is
-        # off by a float, and so is 1 less the gap.
+        """The release at sigma 1."""
+        # The multiplier is rounded down, so the exact value is at most the next float. The gap, too, is
+        # rounded by at most one float, and so is 1 - gap.
         bounds = Bounds.bracket(
             product_down(
                 quotient_down(1.0, next_up(self.sigma_over_sensitivity)), next_down(1.0 - next_up(self.gap))
@@ -74,15 +74,15 @@ class SampledPart:
 
 @dataclasses.dataclass(frozen=True)
 class Nodes:
-    """Bounds on one direction of a hockey-stick curve, at values of eps.
+    """Bounds on one direction of a hockey-stick curve at given values of eps.
 
     Args:
         eps: >= 0, increasing.
         lower: lower bounds on H at e^eps, non-increasing.
-        upper: upper bounds, each at least its lower one.
+        upper: upper bounds, each at least the corresponding lower one.
 
     Raises:
-        InvalidParameterError: if they are not that.
+        InvalidParameterError: if the arrays do not satisfy these conditions.
     """
 
     eps: tuple[float, ...]
@@ -103,7 +103,7 @@ class Nodes:
 
     @classmethod
     def of(cls, eps: FloatArray, lower: FloatArray, upper: FloatArray) -> "Nodes":
-        """From arrays of shape (m,), in any order; bounds are made monotone, which keeps them."""
+        """Nodes from arrays of shape (m,), in any order; bounds are made monotone, which keeps them valid."""
         order = np.argsort(eps)
         eps, lower, upper = eps[order], lower[order], upper[order]
         upper = np.minimum(np.minimum.accumulate(upper), 1.0)
@@ -116,9 +116,9 @@ class Nodes:
     def lowest(self, eps: float) -> float:
         """A lower bound at any eps >= 0, rounded down.
 
-        The curve does not rise, so that the next node bounds it; and it is convex in a = e^eps, so that it is
-        above the line through two nodes on one side, from an upper bound at the further one and a lower bound
-        at the nearer one.
+        The curve is non-increasing, so the next node bounds it. It is convex in a = e^eps, so it is above the
+        line through two nodes on one side, from an upper bound at the farther one to a lower bound at the
+        nearer one.
         """
         if eps >= _LARGEST_EPS:
             return 0.0
@@ -139,18 +139,18 @@ class Nodes:
         if place + 1 < a.size and a[place + 1] - a[place] > _APART * a[place + 1]:
             fall = (lower[place] - upper[place + 1]) / (a[place + 1] - a[place])
             found.append(lower[place] + max(fall, 0.0) * (a[place] - at))
-        # Differences of neighbours are off by less than that of what they are taken of.
+        # The rounding error of a difference is below that of the larger of its terms.
         return max(0.0, float(max(found)) * (1.0 - _SLACK) - _SLACK * float(lower[max(place - 1, 0)]))
 
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A mechanism of which both directions of its hockey-stick curve are known at nodes.
+    """A mechanism for which both directions of the hockey-stick curve are known at nodes.
 
     Args:
         remove: H(P || Q): the dataset with the person against the one without.
         add: H(Q || P).
-        larger: the larger of both, where only that is known from below.
+        larger: the larger of both, if lower bounds are known for it only.
     """
 
     remove: Nodes
@@ -159,7 +159,7 @@ class Curve:
 
     @classmethod
     def of_claim(cls, eps: float, delta: float) -> "Curve":
-        """What (eps, delta) alone says, in both directions.
+        """The curve implied by (eps, delta) only, in both directions.
 
         References:
             Kairouz, Oh and Viswanath 2015.
@@ -169,12 +169,12 @@ class Curve:
 
     @classmethod
     def of_larger(cls, nodes: Nodes) -> "Curve":
-        """From bounds on the larger direction: upper ones hold for both, lower ones for one of them."""
+        """From bounds on the larger direction: upper bounds hold for both, lower bounds for one of them."""
         both = dataclasses.replace(nodes, lower=(0.0,) * len(nodes.eps))
         return cls(both, both, nodes)
 
     def atoms(self, *, add: bool) -> LossAtoms:
-        """A dominating loss of one direction; the nodes of the other one say what it is below 0.
+        """A dominating loss of one direction; nodes of the other direction give its values below 0.
 
         H_{e^-eps}(P || Q) = 1 - e^-eps + e^-eps H_{e^eps}(Q || P).
         """
@@ -184,7 +184,7 @@ class Curve:
         return atoms_above(np.concatenate([-eps, own.eps]), np.concatenate([mirrored, own.upper]))
 
     def atoms_below(self, *, add: bool) -> LowerAtoms:
-        """A loss of one direction that the mechanism's own dominates, from both directions as `atoms`."""
+        """A loss of one direction that the mechanism's loss dominates; uses both directions, as `atoms`."""
         own, other = (self.add, self.remove) if add else (self.remove, self.add)
         eps = np.array(other.eps)
         lower, upper = (
@@ -207,7 +207,7 @@ class Curve:
 
 
 def grouped(parts: Iterable[SampledPart]) -> tuple[SampledPart, ...]:
-    """Parts of one kind put together, in the order in which kinds come first."""
+    """Combine parts of the same kind, in order of first occurrence."""
     kinds: dict[tuple[float, float, bool], SampledPart] = {}
     for part in parts:
         known = kinds.get(part.kind)
@@ -215,26 +215,26 @@ def grouped(parts: Iterable[SampledPart]) -> tuple[SampledPart, ...]:
     return tuple(kinds.values())
 
 
-# Below this delta a curve need not be followed.
+# Curves are not followed below this delta.
 LEAST_DELTA = 1e-12
-# Where nodes are looked for first.
+# Of the first search for nodes: the number of points is at most 40 times this; the range of eps.
 _COARSE = 24
 _SMALLEST_NODE, _LARGEST_NODE = 1e-4, 1e4
 
 
 def placed_nodes(eps: FloatArray, logs: FloatArray, hull: float, steepest: float = math.inf) -> FloatArray:
-    """Nodes between which the line in e^eps is at most a factor 1 + hull above a curve, about.
+    """Nodes between which the line in e^eps is at most a factor of about 1 + hull above a curve.
 
-    Over a step h of eps it is above by h^2 / 8 (l'^2 + l'' - l'), l the log of the curve; l'' < 0 is left
-    out.
+    Over a step h of eps the line is above by h^2 / 8 (l'^2 + l'' - l'), l the log of the curve; l'' < 0 is
+    neglected.
 
     Args:
-        eps: where the curve was looked at, shape (m,), increasing.
-        logs: its logs there, about.
+        eps: where the curve was evaluated, shape (m,), increasing.
+        logs: approximate logs of the curve there.
         hull: > 0.
-        steepest: a slope l' beyond which none counts: in a composition under a tilt theta a loss that is
-            split over h weighs h^2 / 8 (theta (theta + 1)) times its own share, however steep its curve is
-            there.
+        steepest: upper limit on the slope l' that is considered: in a composition under a tilt theta, a loss
+            split over h contributes h^2 / 8 (theta (theta + 1)) times its own share, however steep its curve
+            is there.
     """
     if eps.size < 2:
         return eps
@@ -248,12 +248,12 @@ def placed_nodes(eps: FloatArray, logs: FloatArray, hull: float, steepest: float
 def curve_of_bounds(
     bounds: Callable[[float], Bounds], hull: float, ceiling: Callable[[float], float]
 ) -> Curve:
-    """The curve of a mechanism whose accountant gives the larger direction alone: it bounds both from above.
+    """The curve of a mechanism whose accountant bounds only the larger direction: both have its upper bound.
 
     Args:
-        bounds: on delta at eps >= 0.
-        hull: by how much, relative, the hull may be above the curve, about.
-        ceiling: a cheap upper bound on delta, for where the curve ends and beyond.
+        bounds: bounds on delta at eps >= 0.
+        hull: approximate largest relative excess of the hull over the curve.
+        ceiling: an upper bound on delta that is cheap to compute, for where the curve ends and beyond.
     """
 
     def log_delta(eps: float) -> float:

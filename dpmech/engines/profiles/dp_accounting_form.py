@@ -1,4 +1,4 @@
-"""Privacy profiles as loss distributions of the package dp_accounting, and back; upper bounds only."""
+"""Conversion of privacy profiles to and from dp_accounting's loss distributions; upper bounds only."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Self
@@ -13,30 +13,30 @@ from dpmech.guards import check_real
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import BOUND, FloatArray, Guarantee, Provenance, quotient_down, register_words, root_up
 
-if TYPE_CHECKING:  # the package takes half a second to import, and few need it
+if TYPE_CHECKING:  # the package takes half a second to import and is rarely needed
     from dp_accounting.pld.pld_pmf import PLDPmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
 register_words({"profile.dp_accounting": "a pessimistic privacy loss distribution of dp-accounting"})
 
 
-# Outputs of a sampled release that are this many standard deviations off count as tails, of mass 1e-32.
+# Outputs of a sampled release beyond this many standard deviations, mass 1e-32, count as tails.
 _REACH = 12.0
-# Where the curve of a distribution is read, and down to which delta.
+# Number of nodes at which the curve of a distribution is read, and the smallest delta.
 _NODES, _LEAST_DELTA = 2000, 1e-15
-# What a sum of many floats may lack, of itself.
+# Bound on the relative rounding error of a sum of many floats.
 _RELATIVE = 1e-9
 
 
 def distribution_of(parts: Composition, step: float) -> "PrivacyLossDistribution":
-    """All parts on lattices of dp_accounting, each from above, composed by it.
+    """Upper bounds of all parts on lattices of dp_accounting, composed by that package.
 
     Args:
         parts: of a profile.
-        step: of the lattices, > 0.
+        step: lattice step, > 0.
 
     Raises:
-        NumericalError: if a curve takes more lattice points than can be afforded.
+        NumericalError: if a curve needs more lattice points than is affordable.
     """
     from dp_accounting.pld import privacy_loss_distribution as pld
 
@@ -45,7 +45,7 @@ def distribution_of(parts: Composition, step: float) -> "PrivacyLossDistribution
         multiplier = quotient_down(1.0, root_up(parts.gaussian[1]))
         whole = whole.compose(pld.from_gaussian_mechanism(multiplier, value_discretization_interval=step))
     for part in parts.sampled:
-        # The multiplier is rounded down already.
+        # The multiplier is already rounded down.
         losses = (
             Loss(part.sampling_prob, part.sigma_over_sensitivity, remove=remove, reach=_REACH)
             for remove in (True, False)
@@ -66,15 +66,15 @@ def _pmf(loss: LatticeLoss) -> "PLDPmf":
 
 
 def curve_of_distribution(distribution: object, slack: float) -> Curve:
-    """Upper bounds on both directions at nodes, as a pessimistic distribution has them.
+    """Upper bounds on both directions at nodes, from a pessimistic distribution.
 
     Args:
         distribution: a PrivacyLossDistribution of dp_accounting.
-        slack: what its arithmetic may hide in delta; added everywhere.
+        slack: allowance for its rounding errors; added to every delta.
 
     Raises:
-        InvalidParameterError: if it is none.
-        UnsupportedCombinationError: if it is an optimistic one, whose deltas are no upper bounds.
+        InvalidParameterError: if `distribution` is not a PrivacyLossDistribution.
+        UnsupportedCombinationError: if it is optimistic: its deltas are not upper bounds.
     """
     from dp_accounting.pld import pld_pmf
     from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
@@ -106,14 +106,14 @@ def curve_of_distribution(distribution: object, slack: float) -> Curve:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Exchanged:
-    """The part of a profile that speaks to dp_accounting; `PrivacyProfile` is the whole.
+    """Conversions between a profile and dp_accounting; `PrivacyProfile` is the complete class.
 
     Args:
         parts: what is composed.
-        guarantee: how sure the parts are.
-        by: how they were found.
-        adjacency: between which datasets.
-        unit: whose presence it hides.
+        guarantee: the guarantee of the parts.
+        by: the provenance of the parts.
+        adjacency: the neighbouring relation.
+        unit: the unit of privacy.
     """
 
     parts: Composition
@@ -126,7 +126,7 @@ class Exchanged:
         """A pessimistic PrivacyLossDistribution of the package dp_accounting, composed by it.
 
         Args:
-            step: of its lattices, > 0; its arithmetic is not rounded outward.
+            step: lattice step, > 0. The package's arithmetic does not round outward.
         """
         return distribution_of(self.parts, check_real("step", step, minimum=0.0, open_minimum=True))
 
@@ -139,23 +139,23 @@ class Exchanged:
         unit: Unit = Unit.EXAMPLE,
         slack: float = 1e-12,
     ) -> Self:
-        """The profile that a pessimistic PrivacyLossDistribution bounds from above; as right as that is.
+        """The profile bounded above by a pessimistic PrivacyLossDistribution; valid if that distribution is.
 
         Args:
             distribution: of the package dp_accounting.
-            adjacency: the neighboring relation for which the distribution was built. A distribution does not
-                record it, and neither relation implies the other, so that a wrong value here makes every
-                number of the composed profile wrong: ADD_REMOVE for dp_accounting's
+            adjacency: the neighbouring relation for which the distribution was built. A distribution does not
+                record it, and neither relation implies the other, so a wrong value here makes every number of
+                the composed profile wrong: ADD_REMOVE for dp_accounting's
                 `NeighboringRelation.ADD_OR_REMOVE_ONE`, ZERO_OUT for `REPLACE_SPECIAL`, REPLACE_ONE for
                 `REPLACE_ONE`.
-            unit: whose presence the distribution hides, which it does not record either: `Unit.USER` where
-                its neighbors differ in all examples of one user.
-            slack: in (0, 1), added to every delta: what its arithmetic may hide.
+            unit: the unit of privacy, which the distribution does not record either: `Unit.USER` if its
+                neighbours differ in all examples of one user.
+            slack: in (0, 1), added to every delta as an allowance for rounding errors.
 
         Raises:
-            InvalidParameterError: if `distribution` is no such distribution, `adjacency` no Adjacency, or
-                `unit` no Unit.
-            UnsupportedCombinationError: if it is an optimistic one.
+            InvalidParameterError: if `distribution` is not a PrivacyLossDistribution, `adjacency` not an
+                Adjacency, or `unit` not a Unit.
+            UnsupportedCombinationError: if it is optimistic.
         """
         relation, hidden = Adjacency.check(adjacency), Unit.check(unit)
         off = check_real("slack", slack, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)

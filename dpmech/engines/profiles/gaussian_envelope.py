@@ -1,10 +1,10 @@
-r"""Gaussian privacy losses: bounds on their curve, and the one above a privacy profile but for a small tail.
+r"""Gaussian differential privacy: a Gaussian curve that bounds a privacy profile up to a small tail.
 
-Wanted is h(a) <= G_mu(a) + tail for all a >= 0, h either direction of the profile. For a < 1 that follows
-from the other direction at 1 / a: h(a) = 1 - a + a r(1 / a), the same for G, and a tail <= tail. So both
-directions at eps >= 0 decide. Between two nodes h is below its chord, G above each of its tangents: where a
-tangent plus the tail is above the chord at both ends, it is above h between them. Where h <= tail nothing is
-left to show.
+The goal is h(a) <= G_mu(a) + tail for all a >= 0 and both directions h of the profile. For a < 1 it follows
+from the other direction r at 1 / a: h(a) = 1 - a + a r(1 / a), the same for G, and a tail <= tail. So both
+directions at eps >= 0 suffice. Between two nodes h is below its chord and G above each of its tangents: if a
+tangent plus the tail is above the chord at both ends, it is above h between them. Where h <= tail nothing
+remains to be shown.
 
 References:
     Dong, Roth and Su 2022 (Gaussian differential privacy); Gomez, Kulynych, Kaissis, Hayes, Balle and
@@ -37,21 +37,21 @@ from dpmech.numerics import (
 
 _LARGEST_EPS = 600.0
 _SMALLEST_STEP = 1e-6
-# How much log h should fall from node to node.
+# Target decrease of log h from node to node.
 _FALL = 0.5
-# How far mu may be above that of the nodes; how often nodes are put between; what mu may grow by then.
+# Allowed relative excess of mu over that of the nodes; number of refinement rounds; allowed growth of mu.
 _RTOL, _ROUNDS, _GROWTH = 2e-4, 5, 1.0
 _MOST_NODES = 2000
 _LEAST_MU, _LARGEST_MU = 1e-9, 1e3
 
 
 def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
-    """Lower and upper value of H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2."""
+    """Lower and upper bound on H at e^eps, eps >= 0, for a Gaussian loss of mean square / 2."""
     if square == 0.0:
         return 0.0, 0.0
     logs, errors = gaussian_curve(math.sqrt(square), np.array([eps]))
     log_delta, error = float(logs[0]), float(errors[0])
-    # The root is off by u, and log h moves by at most (1 + |eps| / mu^2 + mu^2) times that, relative.
+    # The root has error u, and log h changes by at most (1 + |eps| / mu^2 + mu^2) times that, relative.
     own = ELEMENTARY + UNIT * (4.0 * abs(log_delta) + 4.0 * (1.0 + abs(eps) / square + square))
     value = math.exp(log_delta)
     if math.isinf(error):
@@ -63,21 +63,21 @@ def gaussian_ends(square: float, eps: float) -> tuple[float, float]:
 
 
 def gaussian_epsilon_ends(squares: tuple[float, float], delta: float) -> tuple[float, float]:
-    """Lower and upper value of eps at delta of a Gaussian loss between these two."""
+    """Lower and upper bound on eps at delta for a Gaussian loss with mu^2 between the two squares."""
     least, most = root_down(squares[0]), root_up(squares[1])
     lower = gaussian_epsilon(quotient_up(1.0, least), delta, safe=False) if least > 0.0 else 0.0
     return lower, gaussian_epsilon(quotient_down(1.0, most), delta, safe=True) if most > 0.0 else 0.0
 
 
 def envelope_mu(sticks: Sequence[Stick], tail: float) -> tuple[float, float]:
-    """Lower and upper value of the smallest mu with h <= G_mu + tail everywhere.
+    """Lower and upper bound on the smallest mu with h <= G_mu + tail everywhere.
 
     Args:
-        sticks: both directions of the profile, or one where they are the same.
+        sticks: both directions of the profile, or one if they are equal.
         tail: in (0, 1).
 
     Raises:
-        NumericalError: if a curve is above the tail up to eps 600, or mu could not be shown between nodes.
+        NumericalError: if a curve is above the tail up to eps 600, or mu is not proved between nodes.
     """
     curves = [_Followed(stick, tail) for stick in sticks]
     for _ in range(_ROUNDS):
@@ -94,13 +94,13 @@ def envelope_mu(sticks: Sequence[Stick], tail: float) -> tuple[float, float]:
 
 
 def gaussian_release_mu(square: tuple[float, float], stick: Stick, tail: float) -> tuple[float, float]:
-    """Lower and upper value of the smallest mu for a Gaussian release.
+    """Lower and upper bound on the smallest mu for a Gaussian release.
 
-    Its own mu is one, which a tail can only make smaller; where that is too large for its curve to be
-    followed, a point of it says how much smaller.
+    Its own mu is valid, and a tail can only lower it. Where that mu is too large to follow the curve, one
+    point of the curve gives the lower bound.
 
     Args:
-        square: mu^2 of the release, lower and upper value.
+        square: mu^2 of the release, lower and upper bound.
         stick: its curve.
         tail: in (0, 1).
     """
@@ -115,7 +115,7 @@ def gaussian_release_mu(square: tuple[float, float], stick: Stick, tail: float) 
 
 
 class _Followed:
-    """One direction at nodes, from eps 0 to where it is below the tail."""
+    """One direction at nodes, from eps 0 to where it falls below the tail."""
 
     def __init__(self, stick: Stick, tail: float) -> None:
         self.stick, self.tail = stick, tail
@@ -142,7 +142,7 @@ class _Followed:
 
     @property
     def least_mu(self) -> float:
-        """At least this much the nodes need, upper bounds taken for the curve."""
+        """The mu required at the nodes when upper bounds are taken as the curve."""
         mu = _LEAST_MU
         for eps, value in zip(self.eps, self.upper, strict=True):
             mu = _raised(mu, eps, value - self.tail, safe=True)
@@ -150,18 +150,18 @@ class _Followed:
 
     @property
     def lower_mu(self) -> float:
-        """A lower bound on mu: at each node the lower bound on the curve needs it."""
+        """A lower bound on mu, required by the lower bounds on the curve at the nodes."""
         mu = 0.0
         for eps, value in zip(self.eps, self.lower, strict=True):
             mu = _raised(mu, eps, next_down(value - self.tail), safe=False)
         return mu
 
     def below(self, mu: float) -> bool:
-        """Whether that is shown everywhere."""
+        """Whether h <= G_mu + tail is proved everywhere."""
         return not self._open(mu)
 
     def refined(self, mu: float) -> bool:
-        """Put nodes where it is not shown at this mu; whether there was such a place."""
+        """Add nodes where the bound is not proved at this mu; returns whether there was such a place."""
         places = self._open(mu)
         for place in reversed(places):
             eps = 0.5 * (self.eps[place] + self.eps[place + 1])
@@ -187,15 +187,15 @@ class _Followed:
 
 
 def _tangent(mu: float, at: float, low: float, high: float) -> tuple[float, float]:
-    """The tangent of G_mu at e^at, at e^low and e^high, low <= at <= high, rounded down."""
+    """The tangent of G_mu at e^at, evaluated at e^low and e^high, low <= at <= high, rounded down."""
     value = gaussian_ends(product_down(mu, mu), at)[0]
     where = -(at / mu + 0.5 * mu)
-    # G' = -Phi(where): `where` is off by 3 u, which moves log Phi by at most that times 1 + where^2; Phi
-    # itself by no more than 16 u times that.
+    # G' = -Phi(where): `where` has error 3 u, which changes log Phi by at most that times 1 + where^2; the
+    # error of Phi itself is at most 16 u times that.
     slope, error = float(scipy.special.ndtr(where)), 32.0 * UNIT * (1.0 + where**2)
     before = math.exp(low) * math.expm1(at - low) if at > low else 0.0
     after = math.exp(at) * math.expm1(high - at) if high > at else 0.0
-    # Differences of nodes are rounded once, their ends twice; at and high are taken as they are.
+    # Differences of nodes are rounded once, their ends twice; `at` and `high` count as exact.
     off = 1.0 - error - 64.0 * UNIT
     return (
         next_down(value + next_down(slope * before * off)) if before else value,
@@ -204,7 +204,7 @@ def _tangent(mu: float, at: float, low: float, high: float) -> tuple[float, floa
 
 
 def _raised(mu: float, eps: float, value: float, *, safe: bool) -> float:
-    """The smallest mu' >= mu with G_mu'(e^eps) >= value; from below if not `safe`.
+    """The smallest mu' >= mu with G_mu'(e^eps) >= value, approached from below if not `safe`.
 
     Raises:
         NumericalError: if it is above 1e3.

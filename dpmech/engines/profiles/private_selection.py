@@ -1,25 +1,26 @@
-r"""Private selection: the best of a secret, random number of runs; laws of that number, and the price.
+r"""Private selection: the best of a secret, random number of runs; laws of that number; the privacy cost.
 
-The laws are drawn exactly. What a law does to privacy is in its generating function f(z) = E z^K: in the mean
-number of runs f'(1), and in the weight f'(1 - s) / f'(1) of a run that is beaten by another one with
+The number is sampled exactly from its law. It affects privacy through its generating function f(z) = E z^K:
+the mean number of runs f'(1), and the weight f'(1 - s) / f'(1) of a run that is beaten by another one with
 probability s.
 
-One run gives a result and its score. K is drawn, K runs are made, the best is released. Write P and Q for
+One run gives a result and its score. K is sampled, K runs are made, the best is released. Write P and Q for
 the laws of one run on neighbouring datasets, h for the curve of (P, Q), f(z) = E z^K, w(s) = f'(1 - s) /
 f'(1), and T(s) for the largest Q(E) of an E with P(E) <= s. **Theorem.** For every a >= 1 the curve of the
 released result is at most
 
     E K * E_P max_s [w(s) - a w(T(s)) Q/P]_+ .
 
-*Proof.* Coins that are independent of the data break ties, so that the runs have one best. A run gives y, and
-every other one is beaten by it, with density p(y) sum_k k P(K = k) (1 - S_P(y))^(k - 1) = p(y) f'(1 -
-S_P(y)), S_P(y) the probability of what is better than y. So is it under Q, and no released result is as
-likely under both. f' does not fall, and S_Q(y) <= T(S_P(y)), for "better than y" is a test. So the positive
-part of the difference of densities is at most p E K [w(s) - a w(T(s)) q / p]_+ at s = S_P(y). []
+*Proof.* Ties are broken by randomness independent of the data, so that the runs have a unique best. A run
+gives y and beats all other runs with density p(y) sum_k k P(K = k) (1 - S_P(y))^(k - 1) = p(y) f'(1 -
+S_P(y)), S_P(y) the probability of a better result than y. The same holds under Q; releasing no result has
+the same probability under both. f' is non-decreasing, and S_Q(y) <= T(S_P(y)), because "better than y" is a
+test. So the positive part of the difference of densities is at most p E K [w(s) - a w(T(s)) q / p]_+ at
+s = S_P(y). []
 
-The maximum, as a function of z = a q / p, is convex, falls from 1 to 0, and no faster than 1 - z: the curve
-of a pair of its own, that of the rank. So the bound is E K times the curve of a run and that rank, composed;
-a rank of finite range, so that far in the tail the price is a factor E K and a shift of eps.
+The maximum, as a function of z = a q / p, is convex and falls from 1 to 0 no faster than 1 - z: it is the
+curve of a separate pair, that of the rank. So the bound is E K times the curve of the composition of a run
+and that rank. The rank has finite range: far in the tail the cost is a factor E K and a shift of eps.
 
 References:
     Papernot and Steinke 2022; Koskela, Redberg and Wang 2024.
@@ -45,10 +46,10 @@ from dpmech.numerics import FloatArray, next_up, total
 
 _LARGEST_MEAN = 1e5
 _LARGEST_SHAPE = 1e3
-# Below it 1 / gamma and gamma^shape near the end of float64.
+# Below this gamma, 1 / gamma and gamma^shape are close to overflow.
 _LEAST_GAMMA = 1e-300
-# Bits of the number that decides, and digits of the probabilities that it is compared with: what is drawn
-# differs from the law by less than 1e-60 in total variation.
+# Random bytes, and decimal digits of the probabilities they are compared with: the sampled number is within
+# 1e-60 of the law in total variation.
 _BYTES, _DIGITS = 32, 90
 
 
@@ -58,15 +59,15 @@ class RunCount(abc.ABC):
     @property
     @abc.abstractmethod
     def mean(self) -> float:
-        """The mean number of runs; off by less than 1e-12 of itself."""
+        """The mean number of runs, with relative error below 1e-12."""
 
     @abc.abstractmethod
     def log_weight(self, beaten: FloatArray) -> FloatArray:
-        """Log f'(1 - s) / f'(1) at s in [0, 1]; 0 at 0, non-increasing, off by less than 1e-12 of itself."""
+        """Log f'(1 - s) / f'(1) at s in [0, 1]; 0 at 0, non-increasing, with relative error below 1e-12."""
 
     @abc.abstractmethod
     def settings(self) -> dict[str, float | str]:
-        """Plain data, with the name of the law."""
+        """The settings as plain data, with the name of the law."""
 
     @abc.abstractmethod
     def _first(self) -> tuple[int, decimal.Decimal]:
@@ -77,17 +78,17 @@ class RunCount(abc.ABC):
         """The probability of `count` + 1 from that of `count`."""
 
     def draw(self, rng: np.random.Generator | None = None) -> int:
-        """A number of runs. Whoever knows it has no protection from the selection: keep it secret.
+        """Sample a number of runs. Keep it secret: the selection is not private to anyone who knows it.
 
         Args:
-            rng: None draws from the operating system. Whoever knows another generator knows the number.
+            rng: None uses the operating system; another generator's state reveals the number.
         """
         bits = secrets.token_bytes(_BYTES) if rng is None else rng.bytes(_BYTES)
         with decimal.localcontext(prec=_DIGITS):
             level = decimal.Decimal(int.from_bytes(bits, "big")) / (1 << (8 * _BYTES))
             count, probability = self._first()
             reached = probability
-            # What is left beyond is less than what rounding moves.
+            # The remaining probability is below rounding.
             while reached <= level and (count < self.mean or probability > decimal.Decimal("1e-75")):
                 probability = self._next(count, probability)
                 count += 1
@@ -97,13 +98,13 @@ class RunCount(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class PoissonRuns(RunCount):
-    """A Poisson number of runs. With probability e^-mean there is none, and nothing is released.
+    """A Poisson number of runs. With probability e^-mean no run is made and nothing is released.
 
     Args:
         mean_runs: in (0, 1e5].
 
     Raises:
-        InvalidParameterError: on another number.
+        InvalidParameterError: if `mean_runs` is outside this range.
 
     Examples:
         >>> import dpmech as dm
@@ -131,7 +132,7 @@ class PoissonRuns(RunCount):
         return -self.mean_runs * beaten
 
     def settings(self) -> dict[str, float | str]:
-        """Plain data."""
+        """The settings as plain data."""
         return {"law": self.law, "mean_runs": self.mean_runs}
 
     def _first(self) -> tuple[int, decimal.Decimal]:
@@ -149,12 +150,12 @@ class NegativeBinomialRuns(RunCount):
     geometric law, shape 0 the logarithmic one.
 
     Args:
-        shape: in (-1, 1e3]. The smaller it is the less a selection costs at one mean, and the more the number
-            of runs varies.
-        gamma: in [1e-300, 1); the smaller, the more runs. `of_mean` finds the one of a mean.
+        shape: in (-1, 1e3]. At a fixed mean, a smaller shape lowers the cost of a selection and increases the
+            variance of the number of runs.
+        gamma: in [1e-300, 1); a smaller gamma gives more runs. `of_mean` finds the gamma for a given mean.
 
     Raises:
-        InvalidParameterError: on another number, or if the mean is above 1e5.
+        InvalidParameterError: if an argument is outside its range, or if the mean is above 1e5.
 
     Examples:
         >>> import dpmech as dm
@@ -181,10 +182,10 @@ class NegativeBinomialRuns(RunCount):
 
     @classmethod
     def of_mean(cls, mean: float, *, shape: float = 0.0) -> "NegativeBinomialRuns":
-        """The law with this mean number of runs, in (1, 1e5], as closely as floats allow.
+        """The law with this mean number of runs, in (1, 1e5], as closely as float64 allows.
 
         Raises:
-            InvalidParameterError: on another number, or a mean that no gamma has at a shape near -1.
+            InvalidParameterError: on an invalid argument, or if no gamma attains the mean (shape near -1).
         """
         wanted = check_real("mean", mean, minimum=1.0, maximum=_LARGEST_MEAN, open_minimum=True)
         checked = check_real("shape", shape, minimum=-1.0, maximum=_LARGEST_SHAPE, open_minimum=True)
@@ -211,7 +212,7 @@ class NegativeBinomialRuns(RunCount):
         return -(1.0 + self.shape) * np.log1p(beaten * ((1.0 - self.gamma) / self.gamma))
 
     def settings(self) -> dict[str, float | str]:
-        """Plain data."""
+        """The settings as plain data."""
         return {"law": self.law, "shape": self.shape, "gamma": self.gamma}
 
     def _first(self) -> tuple[int, decimal.Decimal]:
@@ -231,38 +232,38 @@ class NegativeBinomialRuns(RunCount):
 
 
 def run_count_from(settings: dict[str, float | str]) -> RunCount:
-    """The law of `RunCount.settings`.
+    """The law described by `RunCount.settings`.
 
     Raises:
-        InvalidParameterError: if it is none of those here.
+        InvalidParameterError: if the settings describe no known law.
     """
     given = {name: value for name, value in settings.items() if name != "law"}
     for kind, names in ((PoissonRuns, {"mean_runs"}), (NegativeBinomialRuns, {"shape", "gamma"})):
         if settings.get("law") == kind.law and set(given) == names:
-            return kind(**given)  # type: ignore[arg-type]  # each is checked there
+            return kind(**given)  # type: ignore[arg-type]  # the constructor checks each value
     raise InvalidParameterError(
         "runs", settings, "a law of dm.ledgers.PoissonRuns or dm.ledgers.NegativeBinomialRuns"
     )
 
 
 def _mean(shape: float, gamma: float) -> float:
-    """Shape (1 - gamma) / (gamma (1 - gamma^shape)); at shape 0 its limit."""
+    """Shape (1 - gamma) / (gamma (1 - gamma^shape)), or its limit at shape 0."""
     log_gamma = math.log(gamma)
     exponent = shape * log_gamma
     share = -log_gamma if abs(exponent) < 1e-300 else -math.expm1(exponent) / shape
     return (1.0 - gamma) / gamma / share
 
 
-# How far a lattice may move log delta of a run.
+# Allowed change of log delta of a run by a lattice.
 _TOLERANCE = 1e-3
-# How many values of s a maximum is taken over, and at how many z; how many values in one block.
+# Number of values of s over which a maximum is taken, number of z, and number of values per block.
 _RANKS, _PLACES, _BLOCK = 40_000, 400, 200_000
-# Weights and means are off by far less, relative.
+# Bound on the relative errors of weights and means.
 _ROUNDING = 1e-11
-# The first step along a curve, how many there may be, and where it ends.
+# The first step along a curve, the maximum number of steps, and the largest eps.
 _FIRST, _MOST, _LARGEST_EPS = 1e-3, 2000, 690.0
 _LARGEST_RATIO = 1e290
-# A weight below it adds less than 1e-20 to a delta, for any mean.
+# A weight below this adds less than 1e-20 to delta, for any mean.
 _HARDLY = 1e-25
 
 
@@ -270,9 +271,9 @@ def selected_curve(base: Composition, law: RunCount, rel_error: float) -> Curve:
     """The curve of the best of a secret number of independent runs.
 
     Args:
-        base: of one run.
-        law: of their number.
-        rel_error: by how much, relative, hulls may be above curves, about.
+        base: one run.
+        law: the law of the number of runs.
+        rel_error: approximate largest relative excess of hulls over curves.
 
     Raises:
         NumericalError: if the curve of one run cannot be followed.
@@ -291,15 +292,15 @@ def rank_atoms(other: LossAtoms, law: RunCount) -> LossAtoms:
     """The loss of the rank: its curve is above max_s [w(s) - e^eps w(T(s))]_+ at every eps.
 
     Args:
-        other: of one run, in the other direction; it bounds T.
-        law: of the number of runs.
+        other: the loss of one run in the other direction; it bounds T.
+        law: the law of the number of runs.
     """
     beaten, powers = _tests(other, law)
-    # From one s to the next w is at most what it is at the first, and w(T) at least what it is at the second.
+    # Between two s, w is at most its value at the first, and w(T) at least its value at the second.
     own = np.exp(law.log_weight(beaten[:-1])) * (1.0 + _ROUNDING)
     rival = np.exp(law.log_weight(powers[1:])) * (1.0 - _ROUNDING)
     own[0] = 1.0
-    # An s that hardly any run has asks for nothing of z; it counts as infinite.
+    # An s of negligible weight imposes no condition on z; its rank counts as infinite.
     with np.errstate(divide="ignore", over="ignore"):
         ratio = np.divide(own, rival, out=np.zeros_like(own), where=own > _HARDLY)
     last = min(float(ratio.max()) * (1.0 + _ROUNDING), _LARGEST_RATIO)
@@ -310,18 +311,18 @@ def rank_atoms(other: LossAtoms, law: RunCount) -> LossAtoms:
     values = np.clip(values * (1.0 + _ROUNDING) + 1e-15, 0.0, 1.0)
     if last < _LARGEST_RATIO:
         values[-1] = _HARDLY
-    # e^eps as read by whoever takes the exponential is off by less than this, and 1 - e^eps a lower bound.
+    # The shift exceeds the error of e^eps where it is evaluated later; 1 - e^eps is below every curve.
     eps = np.log(places) + _ROUNDING
     return atoms_above(eps, np.maximum(values, -np.expm1(np.minimum(eps, 0.0)) * (1.0 + 1e-14)))
 
 
 def followed(stick: Stick, least: float, hull: float) -> tuple[FloatArray, FloatArray]:
-    """Nodes of one direction from eps 0 to where it is below `least`, and upper bounds there.
+    """Nodes of one direction from eps 0 to where it falls below `least`, and upper bounds there.
 
     Raises:
-        NumericalError: if the curve does not get there.
+        NumericalError: if the curve does not fall below `least`.
     """
-    # The line in e^eps is above a curve whose log falls evenly by that square over 8.
+    # For a curve whose log falls evenly, the relative excess of the line in e^eps is that square over 8.
     eps, upper, step, wanted = [0.0], [stick(0.0)[1]], _FIRST, math.sqrt(8.0 * hull)
     while upper[-1] > least and eps[-1] < _LARGEST_EPS:
         eps.append(min(eps[-1] + step, _LARGEST_EPS))
@@ -334,7 +335,7 @@ def followed(stick: Stick, least: float, hull: float) -> tuple[FloatArray, Float
 
 
 def _curve(base: Composition, least: float, hull: float) -> Curve:
-    """One run, at nodes down to a delta."""
+    """The curve of one run, at nodes down to a delta."""
     if not base.sampled and base.gaussian[1] == 0.0 and base.releases == 1:
         return base.curves[0][0]
 
@@ -346,18 +347,18 @@ def _curve(base: Composition, least: float, hull: float) -> Curve:
 
 
 def _tests(other: LossAtoms, law: RunCount) -> tuple[FloatArray, FloatArray]:
-    """Increasing s from 0 to 1, and upper bounds on T there: so close that both weights change little."""
-    # T(s) <= h(b) + b s for every b: the curve at its own kinks.
+    """Increasing s from 0 to 1 with upper bounds on T; dense enough that both weights change little."""
+    # T(s) <= h(b) + b s for every b; the b used are the kinks of the curve.
     ratios = np.append(0.0, np.exp(other.losses))
     heights = np.append(1.0, other.deltas(other.losses))
-    # Of the tangents the best changes where two neighbours meet.
+    # The best tangent changes where two neighbouring ones intersect.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         meet = -np.diff(heights) / np.diff(ratios)
     corners = np.clip(np.nan_to_num(meet, nan=0.0), 0.0, 1.0)
     fine = np.concatenate([[0.0], np.geomspace(1e-14, 1.0, _RANKS // 2), corners])
     fine = np.unique(fine)
     powers = _powers(fine, ratios, heights)
-    # As many steps in the weights as in s.
+    # The spacing follows the weights as much as s.
     moved = np.abs(np.diff(law.log_weight(fine))) + np.abs(np.diff(law.log_weight(powers)))
     length = np.append(0.0, np.cumsum(moved))
     if length[-1] > 0.0:
@@ -367,7 +368,7 @@ def _tests(other: LossAtoms, law: RunCount) -> tuple[FloatArray, FloatArray]:
 
 
 def _powers(at: FloatArray, ratios: FloatArray, heights: FloatArray) -> FloatArray:
-    """The least of 1 and h_j + b_j s over all j, rounded up."""
+    """The minimum of 1 and h_j + b_j s over all j, rounded up."""
     found = np.ones(at.size)
     rows = max(1, _BLOCK // ratios.size)
     for start in range(0, at.size, rows):
@@ -377,13 +378,13 @@ def _powers(at: FloatArray, ratios: FloatArray, heights: FloatArray) -> FloatArr
 
 
 def _nodes(base: LossAtoms, rank: LossAtoms, mean: float, rel_error: float) -> Nodes:
-    """E K times the curve of a run and the rank, at nodes."""
+    """E K times the curve of the composition of a run and the rank, at nodes."""
 
     def bound(eps: float) -> tuple[float, float]:
         if base.losses.size == 0:
             return 0.0, 1.0
         curve = base.deltas(eps - rank.losses)
-        # A rank beyond the last z that was looked at counts as infinite: no run hides behind it.
+        # A rank beyond the last z that was evaluated counts as infinite: the run adds no further privacy.
         whole = total(rank.masses * curve) + rank.infinite
         return 0.0, min(1.0, next_up(mean * whole * (1.0 + 1e-12)))
 

@@ -1,4 +1,4 @@
-"""PrivacyProfile: the whole curve delta(eps) of a mechanism, with a proof, in both directions."""
+"""PrivacyProfile: the whole curve delta(eps) of a mechanism in both directions, with proved bounds."""
 
 import dataclasses
 import functools
@@ -49,35 +49,34 @@ register_words(
 )
 
 
-# How far a lattice may move log delta.
+# Allowed change of log delta by a lattice.
 _TOLERANCE = 1e-3
-# Of a picture: points, the least eps that it reaches to, and how far above what delta never falls below it
-# ends.
+# For plots: number of points, the smallest range of eps, and the smallest delta relative to its limit.
 _POINTS, _SHORTEST, _ABOVE_FLOOR = 40, 1e-6, 1.5
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answers(Exchanged):
-    """The part of a profile that is asked at a point; `PrivacyProfile` is the whole.
+    """Evaluation of a profile at single points; `PrivacyProfile` is the complete class.
 
     Args:
         parts: what is composed.
-        guarantee: how sure the parts are.
-        by: how they were found.
-        adjacency: between which datasets.
-        unit: whose presence it hides.
+        guarantee: the guarantee of the parts.
+        by: the provenance of the parts.
+        adjacency: the neighbouring relation.
+        unit: the unit of privacy.
     """
 
     def hockey_stick(self, eps: float, *, add: bool) -> Bounds:
         """Bounds on one direction: H at e^eps, at any real eps.
 
         Args:
-            eps: finite; below 0 as well.
+            eps: finite; may be negative.
             add: H(Q || P), else H(P || Q).
 
         Raises:
             InvalidParameterError: on a bad argument.
-            NumericalError: where no lattice that can be afforded bounds it.
+            NumericalError: if no affordable lattice bounds it.
         """
         at = check_real("eps", eps)
         if not isinstance(add, bool):
@@ -98,7 +97,7 @@ class Answers(Exchanged):
 
         Raises:
             InvalidParameterError: on a bad argument.
-            UnattainableBudgetError: where delta does not fall so low, however large eps is.
+            UnattainableBudgetError: if delta stays larger for every eps.
             NumericalError: as for `hockey_stick`.
         """
         at = check_delta(delta)
@@ -110,23 +109,23 @@ class Answers(Exchanged):
         return self._labelled(max(lower for lower, _ in ends), max(upper for _, upper in ends))
 
     def plot(self, least_delta: float = 1e-10) -> "Figure":
-        """Delta against eps, one line for each direction, with the interval where there are lower bounds.
+        """Delta against eps, one line for each direction, with the interval where lower bounds exist.
 
-        Every point takes a question to the profile: of several releases that is some seconds for all.
+        Every point evaluates the profile: for several releases the figure takes some seconds.
 
         Args:
-            least_delta: in (0, 1); the figure ends where delta has fallen to it, or to what it never falls
-                below.
+            least_delta: in (0, 1); the figure ends where delta reaches it, or reaches its limit for large
+                eps.
 
         Returns:
-            A matplotlib Figure that no window holds; `figure.savefig("profile.png")`.
+            A matplotlib Figure that is not attached to a window; `figure.savefig("profile.png")`.
 
         Raises:
             InvalidParameterError: on a bad argument.
             MissingDependencyError: without matplotlib.
             NumericalError: as for `hockey_stick`.
         """
-        from dpmech.plots import privacy_profile  # above the engines
+        from dpmech.plots import privacy_profile  # a layer above the engines
 
         least = check_real(
             "least_delta", least_delta, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
@@ -144,7 +143,7 @@ class Answers(Exchanged):
         return {}
 
     def _ends(self, eps: float, *, add: bool) -> tuple[float, float]:
-        """Lower and upper value of one direction; kept, for several questions ask at the same eps."""
+        """Lower and upper bound on one direction; cached, as several measures evaluate the same eps."""
         known = self._asked.get((eps, add))
         if known is None:
             known = self._asked[eps, add] = self.parts.delta(eps, add=add, tolerance=_TOLERANCE)
@@ -155,7 +154,7 @@ class Answers(Exchanged):
 
     @property
     def _directions(self) -> tuple[bool, ...]:
-        """Which have to be looked at: a Gaussian loss is the same in both."""
+        """The directions to evaluate: a Gaussian loss is the same in both."""
         return (False, True) if self.parts.sampled or self.parts.curves else (False,)
 
     def _labelled(self, lower: float, upper: float) -> Bounds:
@@ -167,27 +166,27 @@ class Answers(Exchanged):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PrivacyProfile(Answers):
-    """Bounds on delta at every eps, for a mechanism or several that run independently on the same people.
+    """Bounds on delta at every eps, for one mechanism or several that run independently on the same people.
 
-    A claim (eps, delta) is one point of it. Profiles compose: `compose` and `self_compose` are for mechanisms
-    whose batches, bins and noise are drawn independently of each other, with every query chosen as one likes
-    from what came before. Two releases from one sampled batch are one mechanism, and no product of two:
-    `dm.ledgers.SharedBatch` joins them.
+    A claim (eps, delta) is one point of a profile. `compose` and `self_compose` are for mechanisms whose
+    batches, bins and noise are drawn independently of each other; queries may be chosen adaptively. Two
+    releases from one sampled batch are one mechanism, not a product of two: use `dm.ledgers.SharedBatch` for
+    them.
 
-    Both directions are kept apart until the end: REMOVE, H(P || Q), is the dataset with the person against
-    the one without, ADD the other way round; delta is the larger one.
+    Both directions are kept separate: REMOVE, H(P || Q), is the dataset with the person against the one
+    without; ADD is the reverse; delta is the larger one.
 
-    **Guarantee:** `guarantee` says how sure it is, at all eps at once. An error of a sample is *outside*
-    delta: with that probability some number of the profile is wrong.
+    **Guarantee:** `guarantee` holds at all eps at once. A sampling error is *outside* delta: with that
+    probability some number of the profile is wrong.
 
     Args:
         parts: what is composed.
-        guarantee: how sure the parts are.
-        by: how they were found.
-        adjacency: between which datasets.
-        unit: whose presence it hides.
-        of: the mechanism and the noise scale whose profile it is; None of several, or where it was put
-            together by hand.
+        guarantee: the guarantee of the parts.
+        by: the provenance of the parts.
+        adjacency: the neighbouring relation.
+        unit: the unit of privacy.
+        of: the mechanism and noise scale of the profile; None for several mechanisms or a profile built by
+            hand.
 
     Examples:
         >>> import dpmech as dm
@@ -202,15 +201,15 @@ class PrivacyProfile(Answers):
     of: "tuple[Mechanism, float] | None" = None
 
     def compose(self, *others: "PrivacyProfile") -> "PrivacyProfile":
-        """The profile of this and other mechanisms, whose randomness is independent, on the same people.
+        """The profile of this and other mechanisms, with independent randomness, on the same people.
 
-        A profile does not know which batches it came from, so nothing here can notice that two releases read
-        the same sampled batches. Their sampling is then one event and not two, and the composed number is
-        *too small*, possibly by far. Use `dm.ledgers.SharedBatch` for all releases of one run, and a
-        `dm.Ledger`, which charges the batches of a run once, wherever releases of several runs are added up.
+        A profile does not record its batches, so that this method cannot detect that two releases use the
+        same sampled batches. Their sampling is then one event instead of two, and the composed number is *too
+        small*, possibly by far. Use `dm.ledgers.SharedBatch` for all releases of one run, and a `dm.Ledger`,
+        which charges the batches of a run once, to compose releases of several runs.
 
         Raises:
-            InvalidParameterError: if one is no PrivacyProfile.
+            InvalidParameterError: if an argument is not a PrivacyProfile.
             UnsupportedCombinationError: if adjacency or unit differ.
         """
         for other in others:
@@ -237,12 +236,12 @@ class PrivacyProfile(Answers):
         )
 
     def self_compose(self, times: int) -> "PrivacyProfile":
-        """The profile of so many independent runs of this mechanism.
+        """The profile of `times` independent runs of this mechanism.
 
-        What may be wrong with a sample is wrong for all of them at once: its error counts once.
+        A sampling error affects all runs at once: its probability counts once.
 
         Raises:
-            InvalidParameterError: if `times` is no integer >= 1.
+            InvalidParameterError: if `times` is not an integer >= 1.
         """
         count = check_integer("times", times, minimum=1)
         if count == 1:
@@ -258,19 +257,19 @@ class PrivacyProfile(Answers):
         return dataclasses.replace(self, parts=parts, by=by, of=None)
 
     def private_selection(self, runs: RunCount, *, rel_error: float = 0.01) -> "PrivacyProfile":
-        """The profile of the best of a random number of independent runs of this mechanism, and of it alone.
+        """The profile of releasing only the best of a random number of independent runs of this mechanism.
 
-        It holds where the number of runs is drawn from `runs` and stays secret (`dm.ledgers.PrivateSelection`
-        draws it), and where this profile covers the scores by which the best is chosen, or they come from
-        public data. Runs may draw their settings at random, all from the same law, if this profile covers
-        each.
+        It holds if the number of runs is sampled from `runs` and stays secret (`dm.ledgers.PrivateSelection`
+        samples it), and if this profile covers the scores that determine the best run, or the scores come
+        from public data. Runs may sample their settings at random, all from the same law, if this profile
+        covers each setting.
 
         Args:
             runs: the law of the number of runs, dm.ledgers.PoissonRuns or dm.ledgers.NegativeBinomialRuns.
-            rel_error: by how much, relative, hulls may be above curves, in [1e-3, 0.5].
+            rel_error: largest relative excess of hulls over curves, in [1e-3, 0.5].
 
         Returns:
-            A PrivacyProfile, known from above only. A sample's error stays as it is, once for all runs.
+            A PrivacyProfile with upper bounds only. A sampling error counts once for all runs.
 
         Raises:
             InvalidParameterError: on a bad argument.
@@ -278,7 +277,7 @@ class PrivacyProfile(Answers):
 
         References:
             Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
-            documentation, for the bound.
+                documentation, for the bound.
         """
         if not isinstance(runs, RunCount):
             raise InvalidParameterError(
@@ -297,10 +296,9 @@ class PrivacyProfile(Answers):
     def tradeoff(self, alpha: float) -> Bounds:
         """Bounds on the smallest false-negative rate at a false-positive rate: the trade-off curve.
 
-        Whoever tests which of two neighbouring datasets was used (with a person or without; under
-        REPLACE_ONE, with one record of a person or with another), and says "the second" in at most a share
-        `alpha` of the cases where it was the first, says "the first" in at least `lower` of those where it
-        was the second; whichever of the two is called the first.
+        Consider any test of which of two neighbouring datasets was used (with or without a person; under
+        REPLACE_ONE, with one record of a person or another). If its false-positive rate is at most `alpha`,
+        its false-negative rate is at least `lower`, for either choice of the null hypothesis.
 
         Args:
             alpha: in [0, 1].
@@ -325,12 +323,12 @@ class PrivacyProfile(Answers):
         """Bounds on the true-positive rate of the best attack at a false-positive rate, 1 - `tradeoff(fpr)`.
 
         Args:
-            fpr: in [0, 1]; how often the attack names the wrong one of two neighbouring datasets where it was
-                the first: the share of outsiders that it takes for members, or of members that it takes for
-                outsiders, or under REPLACE_ONE of one record that it takes for another. The worse counts.
+            fpr: false-positive rate in [0, 1]: the share of non-members classified as members, or of members
+                classified as non-members, or under REPLACE_ONE of one record mistaken for another. The worst
+                case counts.
 
         Returns:
-            Bounds; the upper one is what no attack exceeds. Errors as for `tradeoff`.
+            Bounds; no attack exceeds the upper one. Errors as for `tradeoff`.
 
         Examples:
             >>> import dpmech as dm
@@ -343,7 +341,7 @@ class PrivacyProfile(Answers):
 
     @property
     def advantage(self) -> Bounds:
-        """Bounds on the largest true-positive less false-positive rate: the total variation, delta(0).
+        """Bounds on the largest difference of true- and false-positive rate: the total variation, delta(0).
 
         Examples:
             >>> import dpmech as dm
@@ -356,14 +354,14 @@ class PrivacyProfile(Answers):
     def gaussian_mu(self, tail: float = 1e-12) -> Bounds:
         """Bounds on the smallest mu with H_a <= G_mu(a) + tail for all a >= 0, in both directions.
 
-        G_mu is the curve of N(mu, 1) against N(0, 1): but for the tail, the mechanism hides as much as one
-        Gaussian release of sensitivity mu and noise 1. `upper` is shown at every a, between nodes too.
+        G_mu is the curve of N(mu, 1) against N(0, 1): up to the tail, the mechanism is at least as private as
+        one Gaussian release of sensitivity mu and noise 1. `upper` is proved at every a, also between nodes.
 
         Args:
-            tail: in (0, 1); to be printed beside mu. Without one, most mechanisms have no mu.
+            tail: in (0, 1); report it together with mu. Without a tail, most mechanisms have no finite mu.
 
         Raises:
-            InvalidParameterError: on a bad argument, or if delta stays above the tail however large eps is.
+            InvalidParameterError: on a bad argument, or if delta stays above the tail for every eps.
             NumericalError: if a curve is above the tail up to eps 600, or as for `hockey_stick`.
 
         Examples:
@@ -388,11 +386,11 @@ class PrivacyProfile(Answers):
         """Bounds on the smallest rho of zero-concentrated DP: D_a <= rho a at every Renyi order a > 1.
 
         Half of (sensitivity / sigma)^2, summed over all releases. Poisson sampling does not lower it: with
-        probability q a step is the unsampled one, which costs D_a / a at most log(1 / q) / (a - 1), and that
-        goes to 0 with a. So rho is no measure of what sampling gains; delta(eps) is.
+        probability q a step is the unsampled one, which changes D_a / a by at most log(1 / q) / (a - 1), and
+        this tends to 0 for large a. Thus rho does not measure amplification by sampling; delta(eps) does.
 
         Raises:
-            UnsupportedCombinationError: where only nodes of the curve are known, of which no rho follows.
+            UnsupportedCombinationError: if only nodes of the curve are known, which imply no rho.
 
         Examples:
             >>> import dpmech as dm
@@ -416,14 +414,14 @@ class PrivacyProfile(Answers):
         return self._labelled(rounded_down(lower / 2), rounded_up(upper / 2))
 
     def bayes_success(self, prior: float) -> Bounds:
-        """Bounds on how often the best guess is right which of two neighbouring datasets was used.
+        """Bounds on the probability of guessing correctly which of two neighbouring datasets was used.
 
         That is, whether a person took part; under REPLACE_ONE, which of two records was that person's.
 
         It is (1 - prior) + prior H_a at a = (1 - prior) / prior, in the worse direction.
 
         Args:
-            prior: how likely the one dataset was before anything was released, in [0, 1].
+            prior: the prior probability of the one dataset, in [0, 1].
 
         Returns:
             Bounds, at least max(prior, 1 - prior). Errors as for `tradeoff`.
@@ -438,17 +436,17 @@ class PrivacyProfile(Answers):
         return self._labelled(*larger(bayes_ends(self._stick(add=add), at) for add in self._directions))
 
     def reconstruction(self, baseline: float) -> Bounds:
-        """Bounds on how often a record is reconstructed, by whoever succeeds without the release so often.
+        """Bounds on the success rate of reconstructing a record, given the baseline without the release.
 
-        Success is any criterion that was fixed beforehand, for a record drawn from any law; it is
+        Success is any criterion that is fixed in advance, for a record from any law; the bound is
         `tpr(baseline)`.
 
         Args:
-            baseline: the success rate of the best guess that sees nothing of the release, in [0, 1].
+            baseline: the success rate of the best guess without access to the release, in [0, 1].
 
         Returns:
-            Bounds. The lower one is that of a test for membership, not of a reconstruction that is known.
-            Errors as for `tradeoff`.
+            Bounds. The lower bound is that of a membership test; no reconstruction that attains it is known.
+                Errors as for `tradeoff`.
 
         References:
             Hayes, Mahloujifar and Balle 2023, Theorem 2; Kaissis, Hayes, Ziller and Rueckert 2023.
