@@ -142,7 +142,8 @@ class Deterministic(Method):
     """Balls-in-Bins by convex-order dynamic program: an upper bound without confidence level, at any delta.
 
     Args:
-        rel_error: target relative excess of delta for the cyclic dominating pair, in (0, 10].
+        rel_error: target relative excess of delta, in (0, 10], for the cyclic dominating pair, whose
+            covariance depends only on the cyclic distance of bins.
 
     Example:
         >>> import dpmech as dm

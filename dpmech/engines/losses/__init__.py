@@ -1,4 +1,4 @@
-"""Compositions of one-dimensional privacy losses: by their transforms, on lattices, or by prv-accountant."""
+"""Composition of one-dimensional privacy losses: by their transforms, on lattices, or by prv-accountant."""
 
 from dpmech.engines.losses.accountants import (
     FixedAccountant,

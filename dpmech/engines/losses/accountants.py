@@ -1,4 +1,4 @@
-"""Accountants of T sampled releases: Poisson, of users, truncated, and of one size."""
+"""Accountants of T sampled releases: Poisson sampling, users, truncated batches, and batches of one size."""
 
 import abc
 import contextlib
@@ -39,9 +39,9 @@ from dpmech.numerics import (
 
 _ULP = 2.0**-52
 
-# Below this delta there are subnormal numbers, which are not accurate.
+# Below this delta, subnormal numbers lose accuracy.
 _NOTHING = 1e-300
-# Where a search for eps starts at least.
+# Smallest start of a search for eps.
 _SMALLEST_EPS = 1e-9
 
 
@@ -53,15 +53,14 @@ def one_step_delta(q: float, multipliers: tuple[float, float], eps: float) -> tu
 
     Args:
         q: the sampling probability, in (0, 1).
-        multipliers: sigma / sensitivity, rounded up for the lower end and down for the upper one.
+        multipliers: sigma / sensitivity, rounded up for the lower bound and down for the upper one.
         eps: >= 0.
     """
     growth = math.expm1(min(eps, 700.0)) / q
     small = eps < 700.0 and growth < math.inf
     a = math.log1p(growth) if small else eps - math.log(q)
-    # An elementary function of the C library is off by 4 u (2 units in the last place), all else by u;
-    # log1p passes relative errors on at most as they are: 9 u of a. The rest of the sum is below e^-700
-    # beyond.
+    # Elementary functions of the C library have error 4 u (2 units in the last place), all else u; log1p does
+    # not increase relative errors: 9 u of a. Beyond this range the remaining terms are below e^-700.
     off = 12.0 * UNIT * (a if small else a + abs(math.log(q)))
     # c = q - (e^eps - 1) (1 - q) cancels where the two are close: 7 u of the product, and u of c.
     possible = eps < 1.0 - math.log1p(-q)
@@ -71,7 +70,7 @@ def one_step_delta(q: float, multipliers: tuple[float, float], eps: float) -> tu
     for end, multiplier in enumerate(multipliers):
         side = -1.0 if end == 0 else 1.0
         value = q * gaussian_delta(multiplier, max(0.0, a - side * off))[end]
-        # ADD grows with c, at a fixed q e^eps.
+        # ADD increases with c at fixed q e^eps.
         part = share + side * share_off
         if part > 0.0:
             exponent = math.log(q) + eps - math.log(part)
@@ -85,7 +84,7 @@ def one_step_epsilon(q: float, multipliers: tuple[float, float], delta: float) -
     """Lower and upper eps >= 0 of a single step at delta; arguments as for `one_step_delta`.
 
     Raises:
-        NumericalError: if no eps in float64 has so small a delta.
+        NumericalError: if delta is too small for every eps in float64.
     """
 
     def ends(eps: float) -> tuple[float, float]:
@@ -93,7 +92,7 @@ def one_step_epsilon(q: float, multipliers: tuple[float, float], delta: float) -
 
     if ends(0.0)[1] <= delta:
         return 0.0, 0.0
-    # Sampling only lowers it, up to rounding.
+    # Sampling can only lower eps, up to rounding.
     high = max(gaussian_epsilon(multipliers[1], delta, safe=True), _SMALLEST_EPS)
     while ends(high)[1] > delta:
         high *= 2.0
@@ -107,8 +106,8 @@ def one_step_epsilon(q: float, multipliers: tuple[float, float], delta: float) -
 def sampled_divergence(sampling_prob: float, sigma_over_sensitivity: float, order: int) -> float:
     r"""Renyi divergence of one Poisson-sampled Gaussian release, the larger of both directions, rounded up.
 
-    log(1 + sum_{k >= 2} C(a, k) q^k (1-q)^(a-k) (e^(k(k-1) / (2 s^2)) - 1)) / (a - 1): no term cancels, so
-    that the error stays relative however small the divergence is.
+    log(1 + sum_{k >= 2} C(a, k) q^k (1-q)^(a-k) (e^(k(k-1) / (2 s^2)) - 1)) / (a - 1): no terms cancel, so
+    the error stays relative even if the divergence is tiny.
 
     Args:
         sampling_prob: q in (0, 1).
@@ -125,7 +124,7 @@ def sampled_divergence(sampling_prob: float, sigma_over_sensitivity: float, orde
     log_q, log_rest = math.log(sampling_prob), math.log1p(-sampling_prob)
     precision = 0.5 / sigma_over_sensitivity / sigma_over_sensitivity
     terms, sizes = [], []
-    order = check_integer("order", order, minimum=2)  # a Python int, as coefficients are of any size
+    order = check_integer("order", order, minimum=2)  # a Python int: coefficients are unbounded
     coefficient = order
     for k in range(2, order + 1):
         coefficient = coefficient * (order - k + 1) // k
@@ -140,8 +139,8 @@ def sampled_divergence(sampling_prob: float, sigma_over_sensitivity: float, orde
     top = max(terms)
     total = top + math.log(math.fsum(math.exp(term - top) for term in terms))
     log_moment = max(total, 0.0) + math.log1p(math.exp(-abs(total)))
-    # An absolute error in `total` is at most that relative error in log(1 + e^total); every logarithm is off
-    # by an ulp of itself, and the argument of the inner one by two.
+    # An absolute error in `total` is at most that relative error in log(1 + e^total); each logarithm has an
+    # error of one ulp, and the argument of the inner one of two.
     error = 8.0 * _ULP * (max(sizes) + abs(total) + 8.0)
     value = log_moment / (order - 1) * (1.0 + error)
     if not (math.isfinite(value) and value > 0.0 and error < 1e-6):
@@ -160,9 +159,9 @@ if TYPE_CHECKING:
 register_words({"pld.poisson": "PLD, Poisson q={q}, {steps} steps, both directions"})
 
 
-# Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
+# Bounds wider than this (relative in eps, as a change of sigma in delta) raise an error.
 _WIDEST = 0.01
-# How wide brackets around the first guess may be, in units of the root of rtol; how often it is corrected.
+# Width of brackets around the first guess, in units of sqrt(rtol), and the maximum number of corrections.
 _COARSE, _MOST_CORRECTIONS = 0.15, 8
 
 
@@ -176,7 +175,7 @@ def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> flo
             f"every sigma > 0 meets it, as an example takes part with probability {taken_part:g} only",
         )
     sides = [True]
-    if eps < -release.steps * math.log1p(-release.sampling_prob):  # where the loss of ADD ends
+    if eps < -release.steps * math.log1p(-release.sampling_prob):  # the largest loss in direction ADD
         sides.append(False)
 
     def excess(log_sigma: float) -> float:
@@ -190,14 +189,14 @@ def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> flo
 def _as_in_the_limit(
     release: PoissonRelease | UserRelease, sensitivity: Bounds, eps: float, delta: float
 ) -> float:
-    """Log of the sigma that the central limit theorem says."""
+    """Log of the sigma given by the central limit theorem."""
     mu = 1.0 / gaussian_sigma(eps, delta)
     exponent = math.log1p((mu / release.sampling_prob) ** 2 / release.steps)
     return math.log(sensitivity.upper / math.sqrt(exponent))
 
 
 def _near_root(excess: Callable[[float], float], guess: float, step: float) -> float:
-    """The sigma at which a falling function of its log passes 0, to about 1e-3."""
+    """The root, as a sigma, of a decreasing function of log sigma, to about 1e-3."""
     low = high = guess
     while excess(low) < 0.0:
         high, low, step = low, low - step, 2.0 * step
@@ -209,8 +208,8 @@ def _near_root(excess: Callable[[float], float], guess: float, step: float) -> f
 class PoissonAccountant(Accountant):
     """Both directions by the transform of the privacy loss distribution, along a line in the complex plane.
 
-    The upper end is a rigorous bound, rounding included; so is the lower end. The smoothing that makes the
-    integral finite is narrowed until they are as close as asked.
+    Upper and lower bound are rigorous, rounding included. The smoothing that makes the integral finite is
+    narrowed until they are as close as requested.
     """
 
     immediate: ClassVar[bool] = True
@@ -220,7 +219,7 @@ class PoissonAccountant(Accountant):
         self.sensitivity = release.sensitivity
         self.by = Provenance("pld.poisson", {"q": release.sampling_prob, "steps": release.steps})
         self.guarantee = BOUND
-        # The last bracket: a search ends where it has just looked, and its end is checked there.
+        # Cache of the last bracket: a search ends at its last probe, and its result is checked there.
         self._asked = (math.nan, math.nan, math.nan), (0.0, 1.0, 1.0)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -232,18 +231,18 @@ class PoissonAccountant(Accountant):
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
     def start_for_mu(self, mu: float) -> float:
-        """As the central limit theorem has it."""
+        """The sigma given by the central limit theorem."""
         spread = self.release.sampling_prob * math.sqrt(self.release.steps) / mu
         return self.sensitivity.upper / math.sqrt(math.log1p(spread**-2))
 
     def renyi(self, sigma: float, order: int) -> float:
-        """That of one release, times their number."""
+        """The divergence of one release times the number of releases."""
         multiplier = quotient_down(sigma, self.sensitivity.upper)
         one = sampled_divergence(self.release.sampling_prob, multiplier, order)
         return rounded_up(Fraction(one) * self.release.steps)
 
     def dp_event(self, sigma: float) -> "dp_accounting.DpEvent":
-        """So many sampled releases, their noise rounded down."""
+        """A composition of sampled releases, with their noise rounded down."""
         import dp_accounting
 
         noise = dp_accounting.GaussianDpEvent(quotient_down(sigma, self.sensitivity.upper))
@@ -251,7 +250,7 @@ class PoissonAccountant(Accountant):
         return dp_accounting.SelfComposedDpEvent(sampled, self.release.steps)
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
-        """Known everywhere, whatever rel_error."""
+        """Known without evaluation, independent of rel_error."""
         from dpmech.engines.profiles import Composition, PrivacyProfile, SampledPart
 
         del rel_error
@@ -262,11 +261,11 @@ class PoissonAccountant(Accountant):
         return PrivacyProfile(Composition(sampled=(part,)), self.guarantee, self.by, adjacency)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end, however far the lower one may be."""
+        """The upper bound, without requirements on the lower one."""
         return self._bracket(sigma, eps, tolerance)[1]
 
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
-        """Lower and upper delta, and how fast log delta changes with log sigma at least."""
+        """Lower and upper delta, and a lower bound on how fast log delta changes with log sigma."""
         asked = sigma, eps, tolerance
         if asked != self._asked[0]:
             self._asked = asked, self._found(*asked)
@@ -289,7 +288,7 @@ class PoissonAccountant(Accountant):
         return lower, max(lower, min(upper, math.exp(most_of_all))), slope
 
     def _multipliers(self, sigma: float) -> tuple[float, float]:
-        """Sigma over the sensitivity, not below it for lower ends and not above it for upper ones."""
+        """Sigma over the sensitivity: rounded up for lower bounds, rounded down for upper ones."""
         return quotient_up(sigma, self.sensitivity.lower), quotient_down(sigma, self.sensitivity.upper)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
@@ -299,11 +298,11 @@ class PoissonAccountant(Accountant):
             return Bounds(*ends, self.guarantee, self.by)
         remove, add = self._directions(sigma)
         lower, upper = remove.epsilon(delta, tolerance)
-        # Where ADD has no more than delta at the lower end, its own eps is not above that.
+        # If ADD has at most delta at the lower bound, its own eps is not above that bound.
         if add.log_ceiling(lower) > math.log(delta) and add.delta(lower, tolerance)[1] > delta:
             other = add.epsilon(delta, tolerance)
             lower, upper = max(lower, other[0]), max(upper, other[1])
-        # Both ends hold: this decides only whether they are close enough to be of use.
+        # Both bounds are valid: this only decides whether they are close enough to be useful.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
@@ -313,15 +312,15 @@ class PoissonAccountant(Accountant):
         start = saddle_point_sigma(self.release, eps, delta)
         step = 0.01
         if self.release.steps > 1:
-            # Where the upper end is on the safe side, and a step from there where it is not.
+            # Start where the upper bound is safe, with a step to where it is not.
             start, step = self._closer(start, eps, delta, rtol) * (1.0 + 0.25 * rtol), 0.35 * rtol
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=step, progress=progress)
 
     def _closer(self, start: float, eps: float, delta: float, rtol: float) -> float:
-        """A sigma that is close to where delta is met, from the middle of coarse brackets.
+        """A sigma close to where delta is met, from the middle of coarse brackets.
 
-        The middle is off by the square of what the ends are, so that brackets as wide as the root of rtol
-        will do. `gaussian_scale` is close to linear in log sigma; its slope is at first taken for 1.
+        The error of the middle is quadratic in that of the ends, so that brackets of width sqrt(rtol)
+        suffice. `gaussian_scale` is close to linear in log sigma; its slope is initially taken as 1.
         """
         target, tolerance = gaussian_scale(eps, delta), _COARSE * math.sqrt(rtol)
         here, slope, last = math.log(start), 1.0, (math.nan, math.nan)
@@ -341,14 +340,14 @@ class PoissonAccountant(Accountant):
 
 
 class _LatticeAccountant(Accountant):
-    """Bounds by the losses of `LatticeRoute`, above and below, unless a better end is known.
+    """Upper and lower bounds by the losses of `LatticeRoute`, unless a better bound is known.
 
     Args:
-        release: what is accounted for.
+        release: the releases to account for.
         sensitivity: of one release.
     """
 
-    # How far off the first guess is expected to be, in log sigma.
+    # Expected error of the first guess, in log sigma.
     step: ClassVar[float] = 0.01
 
     def __init__(self, release: UserRelease | TruncatedRelease | FixedRelease, sensitivity: Bounds) -> None:
@@ -360,7 +359,7 @@ class _LatticeAccountant(Accountant):
 
     @property
     def joined(self) -> Bounds:
-        """The sensitivity is that of one release: all of them cost no less."""
+        """The sensitivity of one release: all releases together have at least this sensitivity."""
         return self.sensitivity.times_root(self.steps)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
@@ -373,15 +372,15 @@ class _LatticeAccountant(Accountant):
         """A first guess at sigma: saddle-point delta at the target."""
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end, however far the lower one may be."""
+        """The upper bound, without requirements on the lower one."""
         return self.route.bracket(sigma, eps, tolerance)[1]
 
 
 class UserAccountant(_LatticeAccountant):
-    """Both directions by privacy loss distributions on lattices, from above and below.
+    """Both directions by privacy loss distributions on lattices, with upper and lower bounds.
 
     Args:
-        release: what is accounted for.
+        release: the releases to account for.
         sensitivity: of one release to a user, m times that to one example.
     """
 
@@ -409,7 +408,7 @@ class UserAccountant(_LatticeAccountant):
                 f"every sigma > 0 meets it: a user takes part with probability {-math.expm1(never):g} only",
             )
         sides = [True]
-        if eps < -never:  # where the loss of ADD ends
+        if eps < -never:  # the largest loss in direction ADD
             sides.append(False)
 
         def excess(log_sigma: float) -> float:
@@ -421,13 +420,13 @@ class UserAccountant(_LatticeAccountant):
         return _near_root(excess, _as_in_the_limit(own, self.sensitivity, eps, delta), 0.1)
 
 
-# Where a truncation anywhere in the run is so rare against delta, it counts as a failure.
+# If the probability of any truncation in the run is below this part of delta, it counts as a failure.
 _RARE = 1e-4
 
 
 @contextlib.contextmanager
 def _advised() -> Iterator[None]:
-    """Say what to do where lattices end in an error."""
+    """Add advice to errors of lattices."""
     try:
         yield
     except NumericalError as error:
@@ -438,22 +437,22 @@ def _advised() -> Iterator[None]:
 
 
 class TruncatedAccountant(_LatticeAccountant):
-    """Both directions from above by the law that dominates; from below by a run that is one of those allowed.
+    """Upper bounds in both directions by a dominating law; lower bounds by one admissible run.
 
-    From above, a step whose batch could be truncated counts as such with what it loses at most, on lattices;
-    or, where a truncation in the whole run is less likely than a ten-thousandth of delta, its probability is
-    added to the delta of Poisson sampling. From below, the others have gradients of zero: that is Poisson
-    sampling with the probability of being in the batch.
+    Upper bounds treat every step whose batch may be truncated by its largest loss, on lattices. If the
+    probability of any truncation in the run is below a ten-thousandth of delta, it is added to the delta of
+    Poisson sampling instead. For lower bounds, all other gradients are zero: that is Poisson sampling with
+    the probability of being in the batch.
 
     Args:
-        release: what is accounted for.
+        release: the releases to account for.
     """
 
     def __init__(self, release: TruncatedRelease) -> None:
         super().__init__(release, release.sensitivity)
         self.release = release
         odds, steps = release.truncation, release.steps
-        # That any batch of the run is truncated: a bound, not below T tau.
+        # Upper bound on the probability that any batch of the run is truncated, at least T tau.
         self._ever = product_up(odds.truncated[1], steps)
         self._alone = PoissonAccountant(
             PoissonRelease(odds.joined[0], steps, release.sensitivity, release.tight)
@@ -471,7 +470,7 @@ class TruncatedAccountant(_LatticeAccountant):
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """Of the law that dominates; where truncation is a rare failure, of Poisson sampling below."""
+        """Bounds for the dominating law; if truncation is rare, the lower one is that of Poisson sampling."""
         upper = self._rarely_truncated(sigma, eps, tolerance)
         if upper is None or self._whole is None:
             with _advised():
@@ -480,7 +479,7 @@ class TruncatedAccountant(_LatticeAccountant):
         return Bounds(plain.lower, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end, however far the lower one may be."""
+        """The upper bound, without requirements on the lower one."""
         upper = self._rarely_truncated(sigma, eps, tolerance)
         if upper is not None:
             return upper
@@ -488,7 +487,7 @@ class TruncatedAccountant(_LatticeAccountant):
             return super().upper_delta(sigma, eps, tolerance=tolerance)
 
     def _rarely_truncated(self, sigma: float, eps: float, tolerance: float) -> float | None:
-        """Upper delta where truncation is a rare failure; None where it is not."""
+        """Upper bound on delta if truncation is a rare failure; otherwise None."""
         if self._whole is None:
             return None
         upper = self._whole.upper_delta(sigma, eps, tolerance=tolerance)
@@ -505,19 +504,19 @@ class TruncatedAccountant(_LatticeAccountant):
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def guess(self, eps: float, delta: float) -> float:
-        """That of the run from below."""
+        """The guess for the run of the lower bound."""
         return saddle_point_sigma(self._alone.release, eps, delta)
 
 
 class FixedAccountant(_LatticeAccountant):
-    """From above by the law that dominates every step, on lattices; from below by one run that is possible.
+    """Upper bounds by a law that dominates every step, on lattices; lower bounds by one admissible run.
 
-    From below, the gradients of all others, and the one that is replaced, are against the one that
-    replaces it: that is Poisson sampling with q = B / n of an example of twice the norm. A single step has
-    the curve of that pair, so that both ends meet.
+    For lower bounds, the gradients of all other examples and of the replaced one are opposite to that of the
+    replacement: that is Poisson sampling with q = B / n of an example of twice the norm. A single step has
+    the curve of that pair, so that both bounds agree.
 
     Args:
-        release: what is accounted for.
+        release: the releases to account for.
     """
 
     step = 0.05
@@ -539,13 +538,13 @@ class FixedAccountant(_LatticeAccountant):
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end, however far the lower one may be."""
+        """The upper bound, without requirements on the lower one."""
         if self._one_step is not None:
             return self._one_step.upper_delta(sigma, eps, tolerance=tolerance)
         return super().upper_delta(sigma, eps, tolerance=tolerance)
 
     def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """Of the law that dominates."""
+        """Bounds for the dominating law."""
         if self._one_step is not None:
             return self.delta(sigma, eps, tolerance=tolerance)
         return self.route.delta(sigma, eps, tolerance=tolerance)
@@ -560,5 +559,5 @@ class FixedAccountant(_LatticeAccountant):
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def guess(self, eps: float, delta: float) -> float:
-        """That of the run from below."""
+        """The guess for the run of the lower bound."""
         return saddle_point_sigma(self._attained.release, eps, delta)

@@ -1,20 +1,20 @@
-r"""Delta of T composed losses by a contour integral, where its line runs, and what losses far away add.
+r"""Delta of T composed losses by a contour integral: the choice of its line, and the part of far losses.
 
-**The line.** What the integral costs depends on where its line runs, no bound does. All is read off a sketch
-of the law of one loss, on a few thousand points. The line crosses the real axis where the integrand is least
-there, between the pole at 0 and where the moment grows. Losses that are far from eps are cut off where this
-shortens the line, as far down as their overlap with eps, `FarLosses`, allows.
+**The line.** The position of the line affects the cost of the integral, but not the validity of any bound. It
+is chosen from a sketch of the law of one loss, on a few thousand points. The line crosses the real axis where
+the integrand is smallest there, between the pole at 0 and the growth of the moment. Losses far from eps are
+cut off where this shortens the line, as far down as their overlap with eps, `FarLosses`, allows.
 
-**Far losses.** What the few steps with a far larger loss than eps add to delta takes no integral over their
-sum. Call a loss far if it is at least l > eps, and let H be the event that one of T is. On H the sum S is
-below eps only if the others make up for it, so that with w(x) = (1 - e^-x)_+
+**Far losses.** The contribution to delta of the few steps whose loss is far above eps needs no integral over
+their sum. Call a loss far if it is at least l > eps, and let H be the event that one of T is. On H the sum S
+is below eps only if the others compensate for it, so that with w(x) = (1 - e^-x)_+
 
   E[w(S - eps); H] = P^T(H) - e^eps Q^T(H) + E[(e^{eps - S} - 1)_+; H],
 
 where P^T(H) = 1 - (1 - p)^T with p the probability of a far loss of one step, Q^T(H) likewise, and the last
-term lies between 0 and T p e^{-v (l - eps)} M(-v)^{T-1} for every v >= 1, as (e^y - 1)_+ <= e^{v y}. What is
-left is a law without its far tail, whose transform turns slowly: a tail that reaches 1000 times eps, which
-little sampling and little noise give, would cost as many nodes, and would keep the line near the pole at 0.
+term lies between 0 and T p e^{-v (l - eps)} M(-v)^{T-1} for every v >= 1, as (e^y - 1)_+ <= e^{v y}. The
+remainder is a law without its far tail, whose transform oscillates slowly. A tail up to 1000 times eps, as
+little sampling and little noise give, would need as many nodes and keep the line near 0.
 
 **The integral.** With S the sum of T losses, delta(eps) = E w(S - eps), w(x) = (1 - e^-x)_+. For eta from
 N(tau^2/2, tau^2), E e^-eta = 1; w is convex in e^-x, so that E w(S + eta - eps) is nowhere below delta: it is
@@ -26,14 +26,14 @@ g(z) = e^{tau^2 z (z+1) / 2},
 
 and with g alone as the kernel the integral is the density f_tau of S + eta at eps.
 
-How far it is above: E w(x + eta) grows with tau^2 = v by half the density of N(v/2, v) at -x, and up to
-v = tau^2 these densities are at most tau / sqrt(v) e^{tau^2/8} times the last one; so delta_tau - delta is at
-most tau^2 e^{tau^2/8} f_tau. The lower end is the difference. Both ends are the closer the smaller tau is.
+Bound on the excess of delta_tau: E w(x + eta) grows with tau^2 = v by half the density of N(v/2, v) at -x,
+and up to v = tau^2 these densities are at most tau / sqrt(v) e^{tau^2/8} times the last one; so delta_tau -
+delta is at most tau^2 e^{tau^2/8} f_tau. The lower bound is the difference; the gap falls with tau.
 
 The integral becomes a sum with spacing h. By Poisson's summation formula the sum is that of the values at
-S + k lambda, lambda = 2 pi / h, each times e^{-theta k lambda}: all of them positive, so that the upper end
-needs nothing more. They come off the lower end, by Chernoff's bound: since E w(x + eta) is at most
-e^{u x + tau^2 u (u+1) / 2} for u >= 0, those for k < 0 sum to at most
+S + k lambda, lambda = 2 pi / h, each times e^{-theta k lambda}: all of them positive, so that the upper bound
+needs no correction. They are subtracted from the lower bound, by Chernoff's bound: since E w(x + eta) is at
+most e^{u x + tau^2 u (u+1) / 2} for u >= 0, those for k < 0 sum to at most
 M(u)^T e^{-u eps + tau^2 u (u+1) / 2} / (e^{(u - theta) lambda} - 1), u > theta, and those for k > 0 likewise
 with theta - u, 0 <= u < theta. Beyond the last node the kernel is integrated in closed form, with |M(z)| at
 most M(theta).
@@ -54,30 +54,30 @@ from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_up
 
 _POINTS = (4001, 10_001)
 _REACH = 38.0
-# What comes off the lower end is below e^-this of the answer.
+# Corrections of the lower bound are below e^-this of the answer.
 _NEGLIGIBLE = 16.0
 _CUTS = 24
-# A saddle point may be off by so much in log delta.
+# Allowed error of a saddle-point approximation, in log delta.
 _DOUBT = 12.0
-# The first width of the smoothing, in units of what one over theta is.
+# The first width of the smoothing, in units of 1 / sqrt(theta (theta + 1)).
 _WIDTH = 0.125
 _SMALLEST = 1e-280
 
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line in the complex plane, and what is known of the answer there.
+    """A line in the complex plane, with approximate values of the answer there.
 
     Attributes:
         theta: where it crosses the real axis, > 0.
-        spacing: between its points, > 0.
-        left: in [0, theta), where Chernoff's bound is taken for what lies below eps.
-        right: above theta, for what lies above it.
-        cut: losses from here on are taken apart; infinite if none are.
-        opposed: the v >= 1 of the bound on what those lack.
-        log_delta: roughly the log of the answer.
-        above_answer: how far the log of the integrand at theta exceeds it.
-        width: a first width of the smoothing, coarse.
+        spacing: distance of its points, > 0.
+        left: in [0, theta), the u of Chernoff's bound for terms below eps.
+        right: above theta, the u of Chernoff's bound for terms above eps.
+        cut: losses from here on are treated separately; infinite if there are none.
+        opposed: the v >= 1 of the bound on the overlap of these losses.
+        log_delta: approximate log of the answer.
+        above_answer: excess of the log of the integrand at theta over `log_delta`.
+        width: a first, coarse width of the smoothing.
     """
 
     theta: float
@@ -102,7 +102,7 @@ class _Crossing:
 
 
 class Sketch:
-    """The law of one loss on a few thousand points, the losses rising."""
+    """The law of one loss on a few thousand points, with increasing losses."""
 
     def __init__(self, loss: Loss, steps: int) -> None:
         self.steps = steps
@@ -114,7 +114,7 @@ class Sketch:
         ratio = loss.log_ratio(x)
         self.losses = ratio if loss.remove else -ratio
         self.log_masses = loss.log_density(x) + math.log(abs(float(x[1] - x[0])))
-        # Beyond this order a moment below 0 of REMOVE has its mass where no output is looked at.
+        # Beyond this order, the mass of a negative moment of REMOVE is outside the sketched outputs.
         share = math.exp(
             math.log(loss.sampling_prob)
             + (-2.0 * _REACH * s - 0.5) / s**2
@@ -127,12 +127,12 @@ class Sketch:
     def _far(self) -> tuple[FloatArray, FloatArray]:
         """The mass at and above each point, under P and under Q."""
         masses = np.exp(self.log_masses)
-        return tuple(  # type: ignore[return-value] # two of them
+        return tuple(  # type: ignore[return-value] # a pair
             np.cumsum(part[::-1])[::-1] for part in (masses, masses * np.exp(-self.losses))
         )
 
     def line(self, eps: float, known: float | None = None) -> Line:
-        """A line for delta at eps, whose log is known to be about so much, or not known."""
+        """A line for delta at eps; `known` is the approximate log of delta, if available."""
         found, moments, cut, opposed = self._crossing(self.whole, eps), self.whole, math.inf, 1.0
         apart = 0.0
         orders = np.geomspace(1.0, max(min(1e3 / max(eps, self._usual), self._most_opposed), 1.0), 40)
@@ -141,7 +141,7 @@ class Sketch:
             place = int(np.searchsorted(self.losses, least_level))
             if place >= self.losses.size - 1:
                 break
-            # A point of the sketch, so that the moments of what is below are those of the interval.
+            # A point of the sketch, so that the moments below it are those of the interval.
             level = float(self.losses[place])
             p, q = (float(part[place]) for part in self._far)
             if p < _SMALLEST:
@@ -167,7 +167,7 @@ class Sketch:
 
     @functools.cached_property
     def _usual(self) -> float:
-        """How large a sum of losses usually is: from the deciles of one."""
+        """The typical size of a sum of losses, from the deciles of one."""
         share = np.cumsum(np.exp(self.log_masses))
         low, high = (
             float(self.losses[min(int(np.searchsorted(share, at)), share.size - 1)]) for at in (0.1, 0.9)
@@ -175,13 +175,13 @@ class Sketch:
         return max((high - low) * math.sqrt(self.steps), 1e-200)
 
     def _levels(self, eps: float) -> FloatArray:
-        """From where losses might be far."""
+        """Candidate levels from which losses count as far."""
         top = float(self.losses[-1])
         least = max(1.2 * eps, 0.1 * self._usual)
         return np.geomspace(least, top, _CUTS) if least < top else np.zeros(0)
 
     def _crossing(self, moments: LossMoments, eps: float) -> _Crossing:
-        """Where T log M(theta) - theta eps - log theta (theta + 1) is least."""
+        """Where T log M(theta) - theta eps - log theta (theta + 1) is smallest."""
         steps = self.steps
 
         def slope(log_theta: float) -> float:
@@ -206,7 +206,7 @@ class Sketch:
     def _line(
         self, at: _Crossing, moments: LossMoments, eps: float, cut: float, opposed: float, answer: float
     ) -> Line:
-        """As dense as Chernoff's bound on both sides asks for."""
+        """A line with the spacing that Chernoff's bound on both sides requires."""
         goal = answer - _NEGLIGIBLE
 
         def wave(u: float) -> float:
@@ -235,19 +235,19 @@ _MARGIN = 0.01
 
 
 class FarLosses:
-    """The outcomes of T steps of which one or more has a far loss.
+    """The outcomes of T steps in which at least one step has a far loss.
 
     Args:
         loss: of one step.
         steps: T >= 1.
-        line: says from where a loss is far.
+        line: its `cut` defines which losses are far.
     """
 
     def __init__(self, loss: Loss, steps: int, line: Line) -> None:
         self.loss = loss
         self.steps = steps
         sign = 1.0 if loss.remove else -1.0
-        # Any output may divide the two: what is near it on the other side is not far.
+        # Any output may separate the two: nearby outputs on the other side count as not far.
         edge = np.array([float(loss.output_at(np.array([sign * line.cut]))[0])])
         self.edge = float(edge[0])
         self.level = sign * float(loss.log_ratio(edge)[0]) - float(loss.rounding(edge)[0][0])
@@ -260,7 +260,7 @@ class FarLosses:
 
     @functools.cached_property
     def _once(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Lower and upper end of the probability of a far loss, under P and under Q."""
+        """Lower and upper bound on the probability of a far loss, under P and under Q."""
         interval = (self.edge, math.inf) if self.loss.remove else (-math.inf, self.edge)
         found = []
         for theta in (0.0, -1.0):
@@ -274,7 +274,7 @@ class FarLosses:
 
     @functools.cached_property
     def _log_overlap(self) -> float:
-        """Log of the bound on the last term at eps = 0, without its e^{v eps}."""
+        """Log of the bound on the last term, without its factor e^{v eps}."""
         share = min(1e-6, 1e-3 / self.steps)
         kappa = exponent_of(self.loss, -self._opposed)
         whole = transform(self.loss, kappa, (-math.inf, math.inf), frequency=0.0, share=share)
@@ -288,7 +288,7 @@ class FarLosses:
         )
 
     def ends(self, eps: float) -> tuple[float, float]:
-        """Lower and upper end of their part of delta at eps."""
+        """Lower and upper bound on their part of delta at eps."""
         (p_low, p_high), (q_low, q_high) = self._once
         growth = math.exp(min(eps, 700.0))
         slack = 4.0 * ELEMENTARY
@@ -302,11 +302,11 @@ class FarLosses:
         return -math.expm1(self.steps * math.log1p(-min(chance, 1.0 - 1e-16)))
 
 
-# What a quadrature may miss of one step's moment, and of T of them.
+# Quadrature error of one step's moment, and of T steps together.
 _SHARE, _COMPOSED_SHARE = 1e-12, 1e-9
-# The kernel is integrated until it is below e^-cut of what the line is worth.
+# The kernel is integrated until it is below e^-cut of the answer.
 _CUT = 18.0
-# More nodes times points than this would take a minute.
+# Limits on points, and on nodes times points: beyond them a sum takes about a minute.
 _MOST_POINTS, _MOST_WORK = 1 << 21, 2e10
 
 
@@ -316,7 +316,7 @@ class Contour:
     Args:
         loss: of one step.
         steps: T >= 1.
-        line: where the line runs, how long and how dense it is.
+        line: the position and spacing of the line.
     """
 
     def __init__(self, loss: Loss, steps: int, line: Line) -> None:
@@ -362,14 +362,14 @@ class Contour:
         exponents = 0.5 * tau**2 * z * (z + 1.0)
         kernel = np.exp(exponents) * (line.spacing / math.pi)
         kernel[0] *= 0.5
-        # A value is off by what its moment is, T times; beside that a power is off by T times what the
-        # logarithm of its base is (2 and 9 pi u, and 4 of what underflows beyond 745), the kernel by 8 of
-        # its exponent, and products by 16.
+        # The error of a value is that of its moment, T times; in addition a power has T times the error of
+        # the logarithm of its base (2 and 9 pi u, and 4 for underflow beyond 745), the kernel 8 of its
+        # exponent, and products 16.
         error = one.error(frequency)
         raised = np.exp((self.steps - 1) * np.log(np.minimum(modulus + error, 1.0 + error)))
         relative = UNIT * (32.0 * self.steps + 3000.0 + 8.0 * np.abs(exponents) + 16.0)
         off = np.abs(kernel) * raised * (self.steps * error + (modulus + error) * relative)
-        # With the exponents at eps = 0; u^2 tau^2 / 2 is that of the kernel on the real line.
+        # The exponents at eps = 0; u^2 tau^2 / 2 is that of the kernel on the real line.
         log_scale = self.steps * one.log_moment
         growth = math.exp(0.5 * tau**2 * line.theta * (line.theta + 1.0))
         end = float(frequency[-1])
@@ -387,7 +387,7 @@ class Contour:
         )
 
     def aliases(self, eps: float, tau: float) -> float:
-        """What the sums have too much at eps, at most."""
+        """Upper bound on the aliasing error of the sums at eps."""
         line, total = self.line, 0.0
         wave = 2.0 * math.pi / line.spacing
         for u, log_moment in self._sides:
@@ -410,18 +410,18 @@ class Contour:
         return found
 
     def far_ends(self, eps: float) -> tuple[float, float]:
-        """Lower and upper end of what outcomes with a far loss add to delta at eps."""
+        """Lower and upper bound on the contribution of outcomes with a far loss to delta at eps."""
         return (0.0, 0.0) if self._far is None else self._far.ends(eps)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Sum:
-    """The terms of a sum at eps = 0, and what it may be off by.
+    """The terms of a sum at eps = 0, with bounds on its error.
 
     Args:
         terms: shape (m,).
-        off: what it is off by at any eps.
-        turning: what is added for each unit of eps.
+        off: bound on the error at any eps.
+        turning: additional error per unit of eps.
     """
 
     terms: ComplexArray
@@ -430,7 +430,7 @@ class _Sum:
 
     @classmethod
     def of(cls, terms: ComplexArray, off: FloatArray, frequency: FloatArray, rest: float) -> "_Sum":
-        """With the errors of the terms, and what lies beyond the last; sums in pairs add less than 100 u."""
+        """A sum with the errors of its terms and its remainder; pairwise summation adds less than 100 u."""
         sizes = np.abs(terms)
         return cls(
             terms,
@@ -439,7 +439,7 @@ class _Sum:
         )
 
     def ends(self, turned: ComplexArray, eps: float) -> tuple[float, float]:
-        """Lower and upper end at eps; `turned` is e^{-i t eps}."""
+        """Lower and upper bound at eps; `turned` is e^{-i t eps}."""
         value = float(np.sum((self.terms * turned).real))
         off = self.off + self.turning * eps
         return value - off, value + off
@@ -447,7 +447,7 @@ class _Sum:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Smoothed:
-    """Ends of delta at one width of the smoothing."""
+    """Bounds on delta at one width of the smoothing."""
 
     contour: Contour
     tau: float
@@ -458,7 +458,7 @@ class Smoothed:
     scale_error: float
 
     def ends(self, eps: float) -> tuple[float, float]:
-        """Lower and upper end of delta at eps >= 0; far from the eps of the line they are far apart."""
+        """Lower and upper bound on delta at eps >= 0; the gap grows with the distance from the line's eps."""
         turned = np.exp(-1j * (self.frequency * eps))
         theta = self.contour.line.theta
         exponent = self.log_scale - theta * eps

@@ -2,12 +2,11 @@ r"""T-fold composition of a lattice loss by FFT, tilted towards the eps of inter
 
 Plain FFT composition leaves an absolute error near T times machine epsilon in delta: too much for
 delta = 1e-12 over 100,000 steps. With p_theta(l) = p(l) e^{theta l} / M(theta),
-delta(eps) = M^T sum_{l > eps} (1 - e^{eps - l}) e^{-theta l} p_theta^{*T}(l), and the theta of Chernoff's
-bound puts the bulk of p_theta^{*T} at eps, so that the same absolute error is relative to delta.
+delta(eps) = M^T sum_{l > eps} (1 - e^{eps - l}) e^{-theta l} p_theta^{*T}(l). The theta of Chernoff's bound
+puts the bulk of p_theta^{*T} at eps, so that the same absolute error is relative to delta.
 
-A composition is an upper or a lower one: every tilted mass is taken for larger, or for smaller, by what it
-may be off by, so that the exact composition of these masses, to which the error of the FFT is added, is on
-that side.
+A composition is an upper or a lower bound: every tilted mass is increased, or decreased, by its rounding
+error, and the error of the FFT is added to the exact composition of these masses.
 """
 
 import dataclasses
@@ -23,12 +22,13 @@ from dpmech.engines.losses.lattice import LatticeLoss
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_product, next_up, spend
 
-# The tilted mass that may lie beyond either end of the window; it is added to the upper end, and taken off
-# the lower one, twice over: rounding of T log M moves Chernoff's bound on it by far less than log 2.
+# The tilted mass that may be beyond either end of the window. It is added to the upper bound and subtracted
+# from the lower one, with a factor 2: rounding of T log M changes Chernoff's bound on it by far less than log
+# 2.
 LOG_WRAP = math.log(1e-15)
 MAX_LENGTH = 1 << 25
 _MAX_TILT = 1e9
-# For the few roundings of a bound itself.
+# Covers the few roundings of a bound itself.
 _SLIGHTLY_MORE = 1.0 + 2.0**-20
 
 
@@ -51,7 +51,7 @@ class LossMoments:
         """Log M(theta), and mean and variance of one step under the tilted law."""
         exponent = self.log_masses + theta * self.losses
         top = float(exponent.max())
-        # Below e^-600 relative nothing changes but the speed: subnormal numbers are slow.
+        # Terms below e^-600 relative do not affect the result, but subnormal numbers are slow.
         near = exponent - top > -600.0
         weights, losses = np.exp(exponent[near] - top), self.losses[near]
         total = float(weights.sum())
@@ -82,7 +82,7 @@ class LossMoments:
         return min(0.0, self.times * self.cumulants(theta)[0] - theta * eps)
 
     def saddle_log_delta(self, eps: float) -> float:
-        """Log of the saddle-point approximation of delta(eps): an estimate, for starting points only."""
+        """Log of the saddle-point approximation of delta(eps): an estimate, used for starting points only."""
         theta = self.tilt_for_eps(eps)
         log_m, _, variance = self.cumulants(theta)
         spread = math.sqrt(0.5 * self.times * variance)
@@ -91,12 +91,12 @@ class LossMoments:
 
     def chernoff_eps(self, log_delta: float) -> float:
         """An upper bound on the eps >= 0 at delta."""
-        # The bound holds for every theta > 0; this one only keeps off 0.
+        # The bound holds for every theta > 0; the maximum only avoids 0.
         theta = max(self.tilt_for_delta(log_delta), 1e-9)
         return max(0.0, (self.times * self.cumulants(theta)[0] - log_delta) / theta)
 
     def window(self, theta: float, log_tail: float) -> tuple[float, float]:
-        """Ends outside of which the composed tilted loss has mass at most e^log_tail each (Chernoff)."""
+        """An interval: the composed tilted loss has mass at most e^log_tail on each side (Chernoff)."""
         return JointMoments((self,)).window(theta, log_tail)
 
 
@@ -106,7 +106,7 @@ class JointMoments:
 
     Args:
         parts: the moments of each kind.
-        square: of a Gaussian loss that joins them, mu^2: log M(theta) = theta (theta + 1) mu^2 / 2.
+        square: mu^2 of an additional Gaussian loss: log M(theta) = theta (theta + 1) mu^2 / 2.
     """
 
     parts: tuple[LossMoments, ...]
@@ -142,10 +142,10 @@ class JointMoments:
         return max(0.0, (self.cumulants(theta)[0] - log_delta) / theta)
 
     def window(self, theta: float, log_tail: float) -> tuple[float, float]:
-        """Ends outside of which the tilted sum has mass at most e^log_tail each (Chernoff)."""
+        """An interval: the tilted sum has mass at most e^log_tail on each side (Chernoff)."""
         log_m, mean, variance = self.cumulants(theta)
         scale = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
-        # Losses may fall from output to output.
+        # Losses may decrease with the output.
         ends = [sorted((float(part.losses[0]), float(part.losses[-1]))) for part in self.parts]
         low = sum(part.times * least for part, (least, _) in zip(self.parts, ends, strict=True))
         high = sum(part.times * most for part, (_, most) in zip(self.parts, ends, strict=True))
@@ -161,7 +161,7 @@ class JointMoments:
 
 
 def _root_upwards(gap: Callable[[float], float]) -> float:
-    """A root of an increasing function on [0, 1e9]; 0 or 1e9 where it has none there."""
+    """A root of an increasing function on [0, 1e9]; 0 or 1e9 if there is none."""
     if gap(0.0) >= 0.0:
         return 0.0
     high = 1e-2
@@ -169,7 +169,7 @@ def _root_upwards(gap: Callable[[float], float]) -> float:
         high *= 8.0
         if high > _MAX_TILT:
             return _MAX_TILT
-    # No guarantee rests on the tilt: every theta gives a bound.
+    # The accuracy of the tilt enters no guarantee: every theta gives a bound.
     return float(scipy.optimize.brentq(gap, 0.0, high, rtol=1e-4, xtol=1e-12))
 
 
@@ -180,13 +180,13 @@ class ComposedLoss:
     Args:
         losses: lattice points of the window, shape (m,), increasing.
         masses: tilted masses there, shape (m,); rounding errors may make some of them negative.
-        log_scale: T log M(theta), of several kinds their sum.
-        log_size: |T log M(theta)|, of several kinds their sum: rounding of `log_scale` is relative to it.
+        log_scale: T log M(theta), summed over the kinds.
+        log_size: |T log M(theta)|, summed over the kinds: rounding of `log_scale` is relative to it.
         theta: the tilt.
         error: bound on the rounding error of a single tilted mass.
         wrapped: bound on the tilted mass outside the window, which wraps into it.
         infinite_mass: mass at loss +infinity after composition.
-        upper: whether it bounds delta above (and eps), or below.
+        upper: whether it is an upper bound on delta (and eps), or a lower one.
     """
 
     losses: FloatArray
@@ -206,14 +206,13 @@ class ComposedLoss:
     def delta(self, eps: float) -> float:
         """The bound on delta at eps; rounding, wrapping and infinite mass are included."""
         above = int(np.searchsorted(self.losses, eps, side="right"))
-        # Weights below e^-600 are nothing but slow subnormal numbers.
+        # Weights below e^-600 do not affect the result; they would only be slow subnormal numbers.
         last = int(np.searchsorted(self.losses, eps + 600.0 / max(self.theta, 1e-300), side="right"))
         excess = self.losses[above:last] - eps
         weights = -np.expm1(-excess) * np.exp(-self.theta * excess)
-        # Losses are off by 3 u of themselves, as eps is from what they are compared with: that moves a
-        # weight, which falls like e^(-theta excess), by 1 + theta times as much, and excess e^(-theta excess)
-        # is at most 1 / (e theta). Otherwise a weight is off by 18 u and what its exponent is, and their sum
-        # by 64 u.
+        # Losses have error 3 u, as has eps in the comparison: that changes a weight, which falls like
+        # e^(-theta excess), by 1 + theta times as much, and excess e^(-theta excess) is at most 1 / (e
+        # theta). In addition a weight has error 18 u and that of its exponent, and their sum 64 u.
         furthest = min(float(excess[-1]), 0.37 / max(self.theta, 1e-300)) if excess.size else 0.0
         moved = 3.0 * (1.0 + self.theta) * (2.0 * abs(eps) + furthest) + 97.0 * float(
             weights.max(initial=0.0)
@@ -221,7 +220,7 @@ class ComposedLoss:
         return self._summed(eps, self.masses[above:last], weights, UNIT * moved, 0.0)
 
     def delta_beside(self, eps: float, square: float) -> float:
-        """The bound on delta at eps of this loss and an independent Gaussian one.
+        """The bound on delta at eps of the sum of this loss and an independent Gaussian one.
 
         H_a of a product is the mean over one loss l of H_(a e^-l) of the other, which has a closed form.
 
@@ -240,9 +239,8 @@ class ComposedLoss:
             weights *= 1.0 + np.where(known, errors, 0.0)
         else:
             weights *= np.where(known, np.maximum(1.0 - errors, 0.0), 0.0)
-        # A weight falls at most 1 + theta times as fast as losses rise, which are off by 3 u of themselves;
-        # its exponent is off by 4 u of its parts, its exponential by 8 u, and mu by u, which the second term
-        # has.
+        # A weight falls at most 1 + theta times as fast as losses rise, which have error 3 u; its exponent
+        # has error 4 u of its parts, its exponential 8 u, and mu u, which is included in the second term.
         parts = np.abs(logs) + self.theta * np.abs(self.losses - eps) + log_m
         moved = weights * (4.0 * parts + 2.0 * (self.theta + 1.0) ** 2 * square + 40.0)
         moved += 3.0 * (1.0 + self.theta) * (np.abs(self.losses) + abs(eps))
@@ -252,14 +250,14 @@ class ComposedLoss:
     def _summed(
         self, eps: float, masses: FloatArray, weights: FloatArray, moved: float, log_beside: float
     ) -> float:
-        """Masses times weights, with what rounding, wrapping and infinite mass do to that.
+        """Masses times weights, with the effects of rounding, wrapping and infinite mass.
 
         Args:
             eps: of the bound.
             masses: tilted.
             weights: at most 1.
-            moved: what weights are off by, for a mass of 1.
-            log_beside: log of what undoes the tilt of a loss beside this one, at eps 0, >= 0.
+            moved: error of the weights, for a mass of 1.
+            log_beside: log of the factor that undoes the tilt of an additional loss, at eps 0, >= 0.
         """
         value = float(np.sum(masses * weights))
         slack = self.error * float(weights.sum()) * _SLIGHTLY_MORE + self.wrapped
@@ -336,9 +334,8 @@ def _tilted(loss: LatticeLoss, moments: LossMoments, theta: float, *, upper: boo
     log_m, losses = moments.cumulants(theta)[0], loss.losses()
     with np.errstate(divide="ignore"):
         log_masses = np.log(loss.masses)
-    # The logarithm is off by 8 u of itself, the loss by 2 u, products and sums by u each of what is in them,
-    # the exponential by 8 u. Masses of 0, and those that underflow, which the error of the FFT covers, have
-    # none.
+    # The logarithm has error 8 u, the loss 2 u, products and sums u of each of their terms, the exponential 8
+    # u. Masses of 0 have no error, and underflow is covered by the error of the FFT.
     moved = 11.0 * np.abs(log_masses) + 6.0 * theta * np.abs(losses) + 3.0 * abs(log_m) + 12.0
     moved = UNIT * np.where(np.isfinite(log_masses), moved, 0.0)
     masses = np.exp(log_masses + theta * losses - log_m) * (1.0 + (moved if upper else -moved))

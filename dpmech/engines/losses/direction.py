@@ -1,4 +1,4 @@
-"""One direction of T Poisson-sampled steps at one sigma: brackets of delta and of eps."""
+"""One direction of T Poisson-sampled steps at one sigma: lower and upper bounds on delta and eps."""
 
 import dataclasses
 import functools
@@ -19,18 +19,18 @@ from dpmech.numerics import (
     relative_gap,
 )
 
-# How much of the tolerance the width of the smoothing may use up; the rest is for the search around it.
+# Share of the tolerance for the width of the smoothing; the remainder is for the search around it.
 _OF_DELTA, _OF_EPS = 1.0, 0.5
-# How often the first width is halved at most.
+# Maximum number of halvings of the first width.
 _HALVINGS = 16
-# Where a search for eps starts at least, and how closely it ends.
+# Smallest start of a search for eps, the delta and log delta that count as 0, and the search's resolution.
 _SMALLEST_EPS = 1e-9
 _NOTHING = 1e-280
 _FAR_BELOW = -800.0
 _RESOLUTION = 1e-10
-# How much of a slope that was read off coarse ends is counted on.
+# Safety factor for a slope computed from coarse bounds.
 _CAUTION = 0.7
-# A line serves an eps that differs from its own by so much, and slopes are taken over that.
+# Largest relative distance of eps from a line's own; slopes are taken over the same distance.
 _NEAR = 0.02
 _MOST_LINES = 40
 
@@ -38,10 +38,10 @@ Interval = Callable[[float], tuple[float, float]]
 
 
 class Direction:
-    """T losses of one direction, composed.
+    """The composition of T losses in one direction.
 
     Args:
-        release: what is accounted for.
+        release: the releases to account for.
         sigma: > 0.
         remove: REMOVE (mixture against noise), or ADD.
     """
@@ -58,11 +58,11 @@ class Direction:
 
     @functools.cached_property
     def sketch(self) -> Sketch:
-        """The law of one loss, roughly."""
+        """An approximate law of one loss."""
         return Sketch(self.loss, self.steps)
 
     def beyond_all_losses(self, eps: float) -> bool:
-        """Whether T losses never exceed eps: in ADD each is below -log(1 - q)."""
+        """Whether the sum of T losses never exceeds eps: in ADD each is below -log(1 - q)."""
         most = -self.steps * math.log1p(-self.loss.sampling_prob)
         return not self.loss.remove and eps > most * (1.0 + 1e-12)
 
@@ -73,7 +73,7 @@ class Direction:
         theta = self.sketch.whole.tilt_for_eps(eps)
         if theta == 0.0:
             return 0.0
-        # Every theta bounds; a large one, far in the tail, is not needed where delta is below all numbers.
+        # Every theta gives a bound; a large one, far in the tail, is not needed if delta is below float64.
         moments = self.sketch.whole
         while self.steps * moments.cumulants(0.5 * theta)[0] - 0.5 * theta * eps < _FAR_BELOW:
             theta *= 0.5
@@ -90,12 +90,12 @@ class Direction:
         return min(0.0, self.steps * one.log_ends[1] - theta * eps + 1e-9 * (1.0 + theta * eps))
 
     def delta(self, eps: float, tolerance: float) -> tuple[float, float, float]:
-        """Lower and upper delta, as close as `tolerance`, a change of sigma, asks for; and their slope.
+        """Lower and upper delta, as close as `tolerance`, a change of sigma, requires; and their slope.
 
         Returns:
-            Both ends, and how fast log delta falls with log sigma: about as fast as with log eps at least, as
-            losses are at least in proportion to 1 / sigma, and never slower than log 1 / sigma. It only
-            decides how close the ends have to be.
+            Both bounds, and how fast log delta falls with log sigma: about as fast as with log eps at least,
+            as losses are at least in proportion to 1 / sigma, and never slower than log 1 / sigma. The slope
+            only decides how close the bounds have to be.
         """
         if self.beyond_all_losses(eps):
             return 0.0, 0.0, 1.0
@@ -118,7 +118,7 @@ class Direction:
         return *self._settled(line, interval, log_gap, _OF_DELTA * tolerance * slope), slope
 
     def epsilon(self, delta: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper eps, as close as `tolerance`, relative, asks for."""
+        """Lower and upper eps, as close as the relative `tolerance` requires."""
         guess = self._guess(delta)
         if guess == 0.0:
             return 0.0, 0.0
@@ -134,7 +134,7 @@ class Direction:
         return self._settled(line, interval, relative_gap, _OF_EPS * tolerance)
 
     def _guess(self, delta: float) -> float:
-        """An eps with a delta close to the one asked for, from coarse brackets; 0 if that at 0 is smaller."""
+        """An eps with approximately this delta, from coarse brackets; 0 if delta at 0 is smaller."""
         guess = self.sketch.whole.chernoff_eps(math.log(delta))
         most = -self.steps * math.log1p(-self.loss.sampling_prob)
         if not self.loss.remove:
@@ -152,11 +152,11 @@ class Direction:
         return guess
 
     def _none_or(self, delta: float, guess: float) -> float:
-        """0 where delta at 0 is at most that; else the guess."""
+        """0 if delta at eps 0 is at most `delta`; otherwise the guess."""
         return 0.0 if self.delta(0.0, 1e-4)[1] <= delta else max(guess, 1e-3 * _SMALLEST_EPS)
 
     def _on(self, line: Line) -> Callable[[float], tuple[Smoothed, Smoothed]]:
-        """The composed losses for lower and upper ends at a width of the smoothing."""
+        """The composed losses for lower and upper bounds, as a function of the width of the smoothing."""
         upper = Contour(self.loss, self.steps, line)
         same = self.private == self.loss
         lower = upper if same else Contour(self.private, self.steps, line)
@@ -171,7 +171,7 @@ class Direction:
     def _settled(
         line: Line, interval: Interval, gap: Callable[[float, float], float], goal: float
     ) -> tuple[float, float]:
-        """Ends on the first width that is narrow enough, or on the narrowest that can be afforded."""
+        """Bounds at the first width that is narrow enough, or at the narrowest affordable one."""
         ladder = Ladder.down(line.width, line.width * 0.5**_HALVINGS)
         found = ladder.leap(interval, gap, goal=goal, order=2.0)
         return found.lower, found.upper
@@ -184,8 +184,8 @@ def _upper_end(found: Smoothed) -> Callable[[float], float]:
 def _least_eps(bound: Callable[[float], float], delta: float, guess: float, *, safe: bool = True) -> float:
     """Where a bound on delta(eps) passes `delta`: on the far side of it if `safe`, else on the near one.
 
-    Walks away from `guess` by growing steps; far from it a bound says less and less. 0 where it is at most
-    `delta` there already.
+    Searches from `guess` in growing steps; bounds are weaker far from it. 0 if the bound at 0 is at most
+    `delta`.
     """
     step = 1e-3
     if bound(guess) > delta:

@@ -1,18 +1,18 @@
 r"""Privacy-loss distributions of the Poisson-subsampled Gaussian mechanism on a lattice.
 
-REMOVE: P = (1-q) N(0, s^2) + q N(1, s^2) against Q = N(0, s^2). ADD: the same pair exchanged. The loss
-L = log dP/dQ is monotone in the output x, so that the mass of every loss interval is an integral over an
-interval of x, done by Gauss-Legendre quadrature: all quantities below are sums of positive terms, and
-keep their relative accuracy however small they are.
+REMOVE: P = (1-q) N(0, s^2) + q N(1, s^2) against Q = N(0, s^2). ADD: the same pair exchanged. The loss L =
+log dP/dQ is monotone in the output x, so that the mass of every loss interval is an integral over an interval
+of x, computed by Gauss-Legendre quadrature. All quantities below are sums of positive terms and keep their
+relative accuracy even if they are tiny.
 
-Upper: the mass of a cell [l, l + h] is split between its two ends so that both its P-mass and its Q-mass
-stay (connect the dots, Doroshenko et al. 2022, Algorithm 1): the hockey-stick curve becomes its
-piecewise-linear interpolation in e^eps, which lies above it. Lower: the outcomes of a cell
-[l - h/2, l + h/2) are merged, a post-processing, after which their common loss is l up to O(h^2); a small
-part of a neighbouring cell is merged in to make it at least l.
+Upper: the mass of a cell [l, l + h] is split between its two ends so that both its P-mass and its Q-mass are
+preserved (connect the dots, Doroshenko et al. 2022, Algorithm 1): the hockey-stick curve becomes its
+piecewise-linear interpolation in e^eps, which is above it. Lower: the outcomes of a cell [l - h/2, l + h/2)
+are merged, a post-processing, after which their common loss is l up to O(h^2); a small part of a neighbouring
+cell is merged in to make it at least l.
 
-Rounding is carried node by node: `Loss.rounding` bounds what a node's loss and mass are off by, and the upper
-lattice takes every loss and mass as much larger, the lower one as much smaller.
+Rounding errors are bounded node by node: `Loss.rounding` bounds the errors of a node's loss and mass. The
+upper lattice increases every loss and mass by these bounds, the lower one decreases them.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ _ALIGNMENTS = 6
 class LatticeLoss:
     """A loss supported on offset + (first + i) step, i >= 0, with probabilities under P.
 
-    Mass that sums to less than one is at loss -infinity (it never contributes to delta).
+    Mass missing from a total of one is at loss -infinity (it never contributes to delta).
 
     Args:
         step: h > 0.
@@ -83,19 +83,19 @@ class Loss(StepLoss):
         return near if q <= 0.5 else np.where(growth > -0.5, near, np.log((1.0 - q) + q * np.exp(z)))
 
     def rounding(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Bounds on the absolute error of `log_ratio`, and on the relative one of the mass of a node.
+        """Bounds on the absolute error of `log_ratio` and on the relative error of the mass of a node.
 
-        Both hold for nodes between two points x that are at most half a unit of z apart, by the larger one.
+        Both hold for nodes between two points x that are at most half a unit of z apart; the larger one
+        applies.
 
-        In units of u = 2^-53, with 8 for an elementary function. The argument z carries 3 |z|, and x itself
-        2 |x|, which move the ratio by its slope q e^z / (1 - q + q e^z) <= 1 times that; between two points
-        that is less than e^(1/2) times what it is at the one with the larger |z|. What follows z, functions
-        of relative slope <= 1, adds at most 26 times the ratio, or 30 log q where log q is split off; the
-        edges of cells, which are products and sums, add 4 times themselves.
-        With E = x^2 / (2 s^2) the exponent of the pure density is off by 4 E from x, 3 E from its own
-        operations and 2 E from sums, its constant by 8 log s + 8; exponential, weights (half a difference
-        of neighbours times a tabulated one, 7) and quadrature (4) add less than 32, and the split of a cell
-        28.
+        In units of u = 2^-53, with 8 for an elementary function: the argument z has error 3 |z|, and x itself
+        2 |x|, which change the ratio by its slope q e^z / (1 - q + q e^z) <= 1 times that; between two points
+        that is less than e^(1/2) times its value at the point with the larger |z|. Later operations,
+        functions of relative slope <= 1, add at most 26 times the ratio, or 30 log q where log q is split
+        off; the edges of cells, which are products and sums, add 4 times themselves. With E = x^2 / (2 s^2)
+        the exponent of the pure density has error 4 E from x, 3 E from its own operations and 2 E from sums,
+        its constant 8 log s + 8; exponential, weights (half a difference of neighbours times a tabulated one,
+        7) and quadrature (4) add less than 32, and the split of a cell 28.
 
         Args:
             x: computed outputs, shape (m,).
@@ -128,7 +128,7 @@ class Loss(StepLoss):
 
     @property
     def panel_width(self) -> float:
-        """Half a unit of z at most."""
+        """At most half a unit of z."""
         s = self.sigma_over_sensitivity
         return min(0.25 * s, 2.5 * s / self.reach, 0.5 * s * s)
 
@@ -142,21 +142,21 @@ def upper_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
     high = masses * (np.expm1(-inside) / np.expm1(-step))
     low = masses * (math.exp(-step) * np.expm1(step - inside) / -np.expm1(-step))
     nodes = np.zeros(count + 1)
-    # A sum of k masses one after another is off by k u, and two of them by one more.
+    # A sequential sum of k masses has error k u, and the sum of two such sums one more.
     raised = 1.0 + (_by_cell(cells, None, count) + 4.0) * UNIT
     nodes[:-1] += _by_cell(cells, low, count) * raised
     nodes[1:] += _by_cell(cells, high, count) * raised
-    # By what losses exceed their cells, where the cuts between these are found by iteration, all are raised.
+    # If cuts between cells are found by iteration, all losses are raised by the largest excess over a cell.
     above = 0.0 if loss.exact_cuts else max(0.0, float((losses - edges[cells]).max()) - step)
-    # Lower tails move up to the first node; both are counted at infinity as well, which only adds.
+    # Lower tails move up to the first node; both tails also count at infinity, which is conservative.
     return LatticeLoss(step, first, nodes, loss.tail_mass(), 2.0 * above)
 
 
 def lower_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
     """A lattice loss whose hockey-stick curve, also composed, is nowhere above the true one.
 
-    The lattice is shifted so that the heaviest cell's merged loss is a node: under a small sampling
-    probability almost all mass sits in one cell, which no neighbour is heavy enough to correct.
+    The lattice is shifted so that the heaviest cell's merged loss is a node: with a small sampling
+    probability almost all mass is in one cell, which no neighbour is heavy enough to correct.
     """
     first, count = _cells(loss, step)
     first -= 2
@@ -168,8 +168,8 @@ def lower_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
         centres = offset + (first + np.arange(count, dtype=np.float64)) * step
         # surplus = P-mass - e^l Q-mass: >= 0 where the merged loss is at least the node's l.
         excess = -masses * np.expm1(centres[cells] - losses + 4.0 * UNIT * step)
-        # A sum of k terms is off by k u of their sizes, here with what each of them is off by, and with what
-        # the total is rounded down by; the merger below adds less than 64 u of both on steps up to 1 / 2.
+        # A sum of k terms has error k u of their sizes, here plus the error of each term and the downward
+        # rounding of the total; the merger below adds less than 64 u of both on steps up to 1 / 2.
         terms = _by_cell(cells, None, count)
         total = _by_cell(cells, masses, count) * (1.0 - (terms + 4.0) * UNIT)
         sizes = _by_cell(cells, np.abs(excess), count)
@@ -178,13 +178,13 @@ def lower_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
         shift = -math.log1p(-float(surplus[heaviest] / total[heaviest]))
         if abs(shift) <= 0.02 * step or remaining == 0:
             break
-        # Whole steps only rename the nodes, and would carry the lattice off the interval.
+        # Whole steps only renumber the nodes, and would move the lattice off the interval.
         offset = math.remainder(offset + shift, step)
-    # The nodes move by the last shift, the cells stay.
+    # The nodes move by the last shift; the cells do not.
     surplus = -total * math.expm1(shift) + math.exp(shift) * surplus
 
     def moved(mass: FloatArray, excess: FloatArray, nodes: int) -> FloatArray:
-        """The surplus of the same mass when it is counted some nodes higher."""
+        """The surplus of the same mass when it is counted at a node that many positions higher."""
         return -mass * math.expm1(nodes * step) + math.exp(nodes * step) * excess
 
     return LatticeLoss(step, first, merge_cells(total, surplus, moved), 0.0, offset + shift)

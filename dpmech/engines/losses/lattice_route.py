@@ -1,4 +1,4 @@
-"""Delta under Poisson sampling by lattices and convolution: another way to what the transform gives."""
+"""Delta under random batches by lattices and convolution, an alternative to the transform."""
 
 import math
 from collections.abc import Callable
@@ -15,34 +15,34 @@ from dpmech.numerics import BOUND, Bounds, Ladder, bisect_boundary, log_gap, quo
 
 # The first and the finest step, in standard deviations of one tilted loss.
 _FIRST, _FINEST = 0.04, 1e-6
-# How much of the tolerance a lattice may use up; the rest is for the search around it.
+# Share of the tolerance for a lattice; the remainder is for the search around it.
 _OF_DELTA = _OF_EPS = 0.5
-# Bounds on eps wider than this, relative, are refused, not returned.
+# Relative bounds on eps wider than this raise an error.
 _WIDEST = 0.01
-# Below this delta no lattice is needed: Chernoff's bound says enough.
+# Below this delta Chernoff's bound suffices.
 _NOTHING = 1e-300
-# Beyond this step e^step nears the end of float64.
+# Beyond this step e^step is close to overflow.
 _COARSEST = 500.0
-# How much of a goal tails may use up, and how often more outputs are taken out of them.
+# Share of a goal for tails, and the maximum number of extensions of the outputs.
 _OF_TAILS, _REACHES = 0.1, 4
-# Steps that do not divide the losses alike may leave the ends as far apart as those before.
+# Number of consecutive steps without progress that are tolerated: steps may divide the losses differently.
 _PATIENCE = 3
-# The moments behind Chernoff's bound come from quadrature. It stands in for a direction only where it says
-# half of what the other direction has: T log M would have to be off by log 2 for the bound to fail.
+# The moments in Chernoff's bound come from quadrature. It replaces a direction only if it is at most half of
+# the other direction's bound: T log M would need an error of log 2 to invalidate it.
 _CHERNOFF_SLACK = math.log(2.0)
-# Where a search for eps starts at least, and how closely it ends.
+# Smallest start of a search for eps, and its resolution.
 _SMALLEST_EPS, _RESOLUTION = 1e-9, 1e-10
 
 AnyRelease = PoissonRelease | UserRelease | TruncatedRelease | FixedRelease
 
 
 class LatticeRoute:
-    """Privacy loss distributions of both directions on a lattice tied to the loss at hand.
+    """Privacy loss distributions of both directions on a lattice fitted to the loss.
 
-    Both ends are rigorous, rounding included; the lattice is refined until they are as close as asked.
+    Both bounds are rigorous, rounding included; the lattice is refined until they are as close as requested.
 
     Args:
-        release: what is accounted for.
+        release: the releases to account for.
     """
 
     def __init__(self, release: AnyRelease) -> None:
@@ -50,10 +50,10 @@ class LatticeRoute:
         self.by = release.by_lattice
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """Bounds on delta at eps >= 0, no further apart than a change of sigma by `tolerance` makes.
+        """Bounds on delta at eps >= 0 that differ by at most the effect of changing sigma by `tolerance`.
 
         Raises:
-            NumericalError: where no lattice is fine enough for that.
+            NumericalError: if no lattice is fine enough.
         """
         lower, upper, steepness = self.bracket(sigma, eps, tolerance)
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= tolerance * steepness):
@@ -61,7 +61,7 @@ class LatticeRoute:
         return Bounds(lower if self.release.tight else 0.0, upper, BOUND, self.by)
 
     def bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
-        """Lower and upper delta as close as could be had, and how fast log delta falls with log sigma."""
+        """The closest lower and upper delta that were found, and how fast log delta falls with log sigma."""
         first, *others = sorted(self.sides(sigma), key=lambda side: -side.moments.chernoff_log_delta(eps))
         if math.exp(first.moments.chernoff_log_delta(eps) + _CHERNOFF_SLACK) <= _NOTHING:
             return 0.0, _NOTHING, 1.0
@@ -75,10 +75,10 @@ class LatticeRoute:
         return lower, upper, first.steepness(eps)
 
     def epsilon(self, sigma: float, delta: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper eps of the law at hand.
+        """Lower and upper eps of the dominating law.
 
         Raises:
-            NumericalError: where no lattice is fine enough for `tolerance`, relative, or a hundredth.
+            NumericalError: if no lattice is fine enough for the larger of `tolerance` and 0.01, relative.
         """
         lower = upper = 0.0
         for side in self.sides(sigma):
@@ -89,7 +89,7 @@ class LatticeRoute:
         return lower, upper
 
     def sides(self, sigma: float) -> "tuple[Side, ...]":
-        """REMOVE and ADD at one sigma; one of them where they are alike."""
+        """REMOVE and ADD at one sigma; only one of them if they are equal."""
         ways = (True,) if self.release.symmetric else (True, False)
         return tuple(Side(self.release, sigma, remove=remove) for remove in ways)
 
@@ -109,12 +109,12 @@ class Side:
         return max(1.0, self.moments.tilt_for_eps(eps) * eps)
 
     def delta(self, eps: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
-        """Lower and upper delta, on lattices as fine as `tolerance`, a change of sigma, asks for.
+        """Lower and upper delta, on lattices as fine as `tolerance`, a change of sigma, requires.
 
         Args:
             eps: >= 0.
-            tolerance: as for the route.
-            settled: what the larger direction has at least: below it nothing is looked for.
+            tolerance: as in `LatticeRoute.delta`.
+            settled: lower bound for the larger direction; smaller values need no resolution.
         """
         theta = self.moments.tilt_for_eps(eps)
         goal = _OF_DELTA * tolerance * self.steepness(eps)
@@ -128,23 +128,23 @@ class Side:
                 return max(min(least, most), min(settled, most)), most
 
             found = ladder.leap(interval, log_gap, goal=goal, order=2.0, patience=_PATIENCE)
-            # Where losses are rare and large Chernoff's bound is far above delta: too much counts as tail.
+            # For rare, large losses Chernoff's bound is far above delta, and too much mass counts as tail.
             if found.met or self.steps * loss.tail_mass() <= _OF_TAILS * goal * found.upper:
                 break
             log_delta = min(log_delta, math.log(max(found.upper, _NOTHING)))
         return found.lower, found.upper
 
     def epsilon(self, delta: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:
-        """Lower and upper eps >= 0 at delta, on lattices as fine as `tolerance`, relative, asks for.
+        """Lower and upper eps >= 0 at delta, on lattices as fine as the relative `tolerance` requires.
 
         Args:
             delta: in (0, 1).
             tolerance: relative, of eps.
-            settled: what the larger direction has at least: below it nothing is looked for.
+            settled: lower bound for the larger direction; smaller values need no resolution.
         """
         theta = self.moments.tilt_for_delta(math.log(delta))
         guess = max(self.moments.chernoff_eps(math.log(delta)), _SMALLEST_EPS)
-        # Chernoff's bound may be far above; what the coarsest lattice has is close.
+        # Chernoff's bound may be far above; the bound of the coarsest lattice is close.
         loss, ladder = self._lattices(theta, math.log(delta))
         coarse = compose(upper_lattice(loss, ladder.rungs[0]), self.steps, theta, upper=True)
         guess = max(_least_eps(coarse.delta, delta, guess, safe=True), _SMALLEST_EPS)
@@ -161,17 +161,17 @@ class Side:
         return found.lower, found.upper
 
     def _lattices(self, theta: float, log_delta: float) -> tuple[AnyLoss, Ladder]:
-        """The loss without tails that do not matter, and the steps of its lattices.
+        """The loss without negligible tails, and the steps of its lattices.
 
-        The gap between the ends falls like the square of the step once the step resolves the loss, and in
-        proportion to it before.
+        The gap between the bounds falls like the square of the step once the step resolves the loss, and
+        linearly before.
         """
         # Outputs so rare that they change delta by less than one part in 1e9 count as tails.
         tail = max(min(log_delta, -1.0) - 21.0 - math.log(self.steps), -725.0)
         reach = min(38.0, -float(scipy.special.ndtri_exp(tail)))
         loss = self.loss.within(reach)
         spread = math.sqrt(self.moments.cumulants(theta)[2])
-        # Of what is left: far tails, which are at infinity now, would ask for a wide window.
+        # Window of the truncated loss: far tails, now at infinity, would require a wide one.
         least, most = LossMoments(*loss.sampled(), self.steps).window(theta, LOG_WRAP)
         finest = max(loss.finest_step(), _FINEST * spread, (most - least) / (0.9 * MAX_LENGTH))
         if finest > _COARSEST:
@@ -188,7 +188,7 @@ class Side:
 
 
 def _gap_in_eps(lower: float, upper: float) -> float:
-    """Relative, but for eps next to 0."""
+    """The relative gap, except for eps close to 0."""
     return (upper - lower) / max(upper, _SMALLEST_EPS)
 
 
@@ -196,7 +196,7 @@ def _least_eps(bound: Callable[[float], float], delta: float, guess: float, *, s
     """Where a bound on delta(eps) passes `delta`: on the far side of it if `safe`, else on the near one.
 
     Raises:
-        NumericalError: if it does not fall so low.
+        NumericalError: if the bound does not fall to `delta`.
     """
     if bound(0.0) <= delta:
         return 0.0

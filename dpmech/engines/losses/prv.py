@@ -2,7 +2,7 @@ r"""Poisson sampling by the prv-accountant package, in both directions, with a b
 
 The package models REMOVE only, and sizes its domain from RDP orders. Here the ADD direction has its own
 privacy random variable, and the domain comes from Chernoff bounds on both tails, as the error theorem
-asks (Gopi, Lee and Wutschitz 2021, Theorem 5.5): with total tail mass at most delta_error / 4, single
+requires (Gopi, Lee and Wutschitz 2021, Theorem 5.5): with total tail mass at most delta_error / 4, single
 tails at most delta_error / (8 T) and mesh eps_error / sqrt(T/2 log(12 / delta_error)),
 delta(eps + eps_error) - delta_error <= estimate(eps) <= delta(eps - eps_error) + delta_error.
 """
@@ -36,7 +36,7 @@ _ULP = 2.0**-52
 class PrvAccountant(Accountant):
     """PRV accountant of T Poisson-subsampled releases: bounds within eps_error and delta_error.
 
-    It returns what 2^20 lattice points allow, which may be wider than the tolerance asked for.
+    It returns the bounds from 2^20 lattice points, which may be wider than the requested tolerance.
     """
 
     def __init__(self, release: PoissonRelease) -> None:
@@ -90,7 +90,7 @@ class PrvAccountant(Accountant):
 
 
 class _PrivacyLoss:
-    """One direction as the package's discretiser wants it: interval masses and the mean, truncated."""
+    """One direction in the form that the package's discretiser requires: truncated masses and mean."""
 
     pm_inf = 0.0
 
@@ -103,10 +103,10 @@ class _PrivacyLoss:
     def composed(
         self, eps_error: float, delta: float
     ) -> "tuple[DiscretePrivacyRandomVariable, float, float]":
-        """The composed variable, with the delta and the eps by which it may be off.
+        """The composed variable, with bounds on its errors in delta and in eps.
 
         Raises:
-            NumericalError: where float64 masses are too coarse for this delta.
+            NumericalError: if float64 masses are too coarse for this delta.
         """
         spend(5.0, 1e9, what=f"composing {self.steps} steps by PRV")
         noise = 4.0 * _ULP * self.steps
@@ -124,7 +124,7 @@ class _PrivacyLoss:
         reach = 1.01 * max(abs(end) for end in ends) + eps_error
         steepness = math.sqrt(0.5 * self.steps * math.log(12.0 / delta_error))
         eps_error = max(eps_error, 2.0 * reach * steepness / _MAX_POINTS)
-        # The package takes a second to import, and few need it.
+        # The package takes a second to import and is rarely needed.
         from prv_accountant.composers import Fourier
         from prv_accountant.discretisers import CellCentred
         from prv_accountant.domain import Domain
@@ -138,14 +138,14 @@ class _PrivacyLoss:
         return Fourier([discrete]).compute_composition([self.steps]), delta_error + noise, eps_error
 
     def probability(self, a: FloatArray, b: FloatArray) -> FloatArray:
-        """Mass of (a, b] given the domain."""
+        """Mass of (a, b], conditioned on the domain."""
         low, high = np.array([self.low]), np.array([self.high])
         total = self._cdf(high)[0] - self._cdf(low)[0]
         inside = self._cdf(np.clip(b, low, high)) - self._cdf(np.clip(a, low, high))
         return np.asarray(inside / total, dtype=np.float64)
 
     def mean(self) -> float:
-        """Mean given the domain; the package's own quadrature is off by up to 1e-8, times T."""
+        """Mean, conditioned on the domain; the package's own quadrature has error up to 1e-8, times T."""
         losses, log_masses = self.loss.sampled()
         inside = (losses > self.low) & (losses <= self.high)
         masses = np.exp(log_masses[inside])

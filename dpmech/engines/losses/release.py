@@ -1,17 +1,18 @@
-r"""What is accounted for under sampling: T releases, each of a random batch, and the loss of one of them.
+r"""Releases with sampling: T releases, each of a random batch, and the loss of one of them.
 
-**A uniform set of B of n examples, one of them replaced.** With q = B / n, s the noise over the distance of
-what replaces each other, and A_1 = (1 - q) N(0, s^2) + q N(1, s^2) against A_0 = N(0, s^2): no gradients have
-a hockey-stick curve above that of A_1 against A_0 at eps >= 0, nor above that of A_0 against A_1 at eps < 0,
-in either direction. The law with this curve has the positive losses of the one pair, the negative ones of the
-other, and what is left at 0. That it dominates is shown in docs/fixed_size_batches.md.
+**A uniform set of B of n examples, one of them replaced.** With q = B / n, s the noise over the distance
+between the two replacing examples, and A_1 = (1 - q) N(0, s^2) + q N(1, s^2) against A_0 = N(0, s^2): the
+hockey-stick curve is, for all gradients and in either direction, at most that of A_1 against A_0 at eps >= 0,
+and at most that of A_0 against A_1 at eps < 0. Its law has the positive losses of the first pair, the
+negative ones of the second, and the remaining mass at 0. docs/fixed_size_batches.md proves that it dominates.
 
-**A Poisson sample that is cut down to B examples where more were drawn.** With q the probability of every
-coin, tau that B or more of the others were drawn, and p that the example is kept if so: with probability 1 -
-tau the pair is that of plain Poisson sampling. With probability tau it is the pair whose hockey-stick curve
-is, of P against Q (A_u as in `step_losses`), that of A_2 against A_1 at eps >= 0, and that of A_0 against A_1
-at eps < 0: the largest curve of all that gradients allow. Its law has the positive losses of the one, the
-negative ones of the other, and what is left at 0. That it dominates is shown in docs/truncated_batches.md.
+**A Poisson sample that is truncated to B examples if more were sampled.** Let q be the sampling probability
+of every example, tau the probability that B or more of the others were sampled, and p the probability that
+the example is then in the batch. With probability 1 - tau the pair is that of plain Poisson sampling. With
+probability tau it is the pair whose hockey-stick curve of P against Q (A_u as in `step_losses`) is that of
+A_2 against A_1 at eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve over all gradients. Its
+law has the positive losses of the first, the negative ones of the second, and the remaining mass at 0.
+docs/truncated_batches.md proves that it dominates.
 """
 
 import dataclasses
@@ -54,16 +55,16 @@ Ends = tuple[float, float]
 
 @dataclasses.dataclass(frozen=True)
 class Truncation:
-    """How a batch that is too large treats one example; all probabilities between two floats.
+    """The effect of truncating batches on one example; all probabilities are lower and upper bounds.
 
     Args:
-        sampling_prob: q in (0, 1], of each coin.
+        sampling_prob: q in (0, 1], of each example.
         truncated_batch_size: B, in [1, n - 1].
         dataset_size: n.
-        untruncated: that fewer than B of the others were drawn, so that the example stays if drawn.
-        truncated: that B or more of the others were drawn.
-        kept: that the example was drawn and kept, given that.
-        joined: that the example is in the batch, whatever happened.
+        untruncated: probability that fewer than B others were sampled: the example stays if sampled.
+        truncated: probability that B or more of the others were sampled.
+        kept: probability that the example was sampled and kept, given that.
+        joined: probability that the example is in the batch, unconditionally.
     """
 
     sampling_prob: float
@@ -76,17 +77,17 @@ class Truncation:
 
     @classmethod
     def of(cls, q: float, most: int, size: int) -> "Truncation":
-        """For q, B and n, rounded outward.
+        """Probabilities for q, B and n, rounded outward.
 
-        With N binomial of n coins: p = (B / n) P(N > B) / tau, and the example is in the batch with
-        probability q (1 - tau) + (B / n) P(N > B), as it is in a batch of m + 1 drawn ones with probability B
-        / (m + 1).
+        With N the binomial number of n sampled examples: p = (B / n) P(N > B) / tau, and the example is in
+        the batch with probability q (1 - tau) + (B / n) P(N > B), as it is in a batch of m + 1 sampled
+        examples with probability B / (m + 1).
         """
         untruncated, truncated = at_most(size - 1, q, most - 1), at_least(size - 1, q, most)
         full = at_least(size, q, most + 1)
         low = quotient_down(product_down(most, full[0]), size)
         high = quotient_up(product_up(most, full[1]), size)
-        # CheckpointMatch among B + 1 or more, each as likely.
+        # The examples kept are uniform among B + 1 or more.
         ceiling = quotient_up(product_up(q, most), most + 1)
         kept = (
             min(ceiling, quotient_down(low, truncated[1])) if truncated[1] > 0.0 else 0.0,
@@ -106,7 +107,7 @@ class Truncation:
 
 @dataclasses.dataclass(frozen=True)
 class FixedDraw:
-    """Batches of one size, drawn without replacement, independently at every step.
+    """Batches of fixed size, sampled without replacement, independently at every step.
 
     Args:
         dataset_size: n.
@@ -118,7 +119,7 @@ class FixedDraw:
 
     @property
     def joined(self) -> tuple[float, float]:
-        """B / n, the probability that the example is in a batch, between two floats."""
+        """Lower and upper bound on B / n, the probability that the example is in a batch."""
         return quotient_down(self.batch_size, self.dataset_size), min(
             1.0, quotient_up(self.batch_size, self.dataset_size)
         )
@@ -129,7 +130,7 @@ class FixedLoss(PartedLoss):
     """The law of the loss of one step, the same in both directions.
 
     Args:
-        joined: lower and upper end of q, in (0, 1).
+        joined: lower and upper bound on q, in (0, 1).
         sigma_over_sensitivity: s > 0.
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
     """
@@ -139,12 +140,12 @@ class FixedLoss(PartedLoss):
     reach: float = 38.0
 
     def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
-        """Of both signs: the negative losses mirror the positive ones, each under its own first law."""
+        """Losses of both signs: the negative ones mirror the positive ones, each under its own first law."""
         q, s = self.joined[end], self.sigma_over_sensitivity
         return [(1.0, OneSidedLoss(q, 1, s, remove=sign, reach=self.reach)) for sign in (True, False)]
 
     def _at_zero(self, end: int) -> float:
-        """What is left at 0: (1 - q) P(|N(0, 1)| < 1 / (2 s)); its ends are 8 u further."""
+        """The remaining mass at 0: (1 - q) P(|N(0, 1)| < 1 / (2 s)); bounds include 8 u of rounding."""
         near = 1.0 - 2.0 * float(scipy.special.ndtr(-0.5 / self.sigma_over_sensitivity))
         return max(0.0, (1.0 - self.joined[1 - end]) * near + (-8.0, 8.0)[end] * UNIT)
 
@@ -155,9 +156,9 @@ class TruncatedLoss(PartedLoss):
 
     Args:
         sampling_prob: q in (0, 1].
-        untruncated: lower and upper end of 1 - tau.
-        truncated: of tau.
-        kept: of p, in (0, 1).
+        untruncated: lower and upper bound on 1 - tau.
+        truncated: on tau.
+        kept: on p, in (0, 1).
         sigma_over_sensitivity: s > 0.
         remove: the direction: P is with the example (True) or without (False).
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
@@ -172,7 +173,7 @@ class TruncatedLoss(PartedLoss):
     reach: float = 38.0
 
     def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
-        """Of Poisson sampling where the batch was not full, and of both signs where it was."""
+        """Poisson sampling if the batch was not full, and losses of both signs if it was."""
         s, kept, weight = self.sigma_over_sensitivity, self.kept[end], self.truncated[end]
         above, below = (2, 1) if self.remove else (1, 2)
         parts: list[tuple[float, StepLoss]] = []
@@ -183,7 +184,7 @@ class TruncatedLoss(PartedLoss):
         return parts
 
     def _at_zero(self, end: int) -> float:
-        """What is left at 0: (1 - p) P(|N(0, 1)| < 1 / (2 s) or so), tau times; its ends are 8 u further."""
+        """The remaining mass at 0, tau (1 - p) P(|N(0, 1)| < 1 / (2 s) or so), with 8 u of rounding."""
         near, far = (float(scipy.special.ndtr(-k / self.sigma_over_sensitivity)) for k in (0.5, 1.5))
         aside = (-8.0, 8.0)[end] * UNIT
         return self.truncated[end] * max(0.0, (1.0 - self.kept[1 - end]) * (1.0 - near - far) + aside)
@@ -197,7 +198,7 @@ class PoissonRelease:
         sampling_prob: q in (0, 1).
         steps: T >= 1.
         sensitivity: of one release.
-        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+        tight: whether all T releases attain that sensitivity; if not, there is no lower bound.
     """
 
     sampling_prob: float
@@ -208,7 +209,7 @@ class PoissonRelease:
 
     @property
     def by_lattice(self) -> Provenance:
-        """How it is accounted on lattices."""
+        """Provenance of bounds on lattices."""
         return Provenance("lattice.poisson", {"q": self.sampling_prob, "steps": self.steps})
 
     def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> Loss:
@@ -218,14 +219,14 @@ class PoissonRelease:
 
 @dataclasses.dataclass(frozen=True)
 class UserRelease:
-    """T releases, each of a batch in which a user has a binomial number of m examples.
+    """T releases, each of a batch in which a user has a binomial number of their m examples.
 
     Args:
         sampling_prob: q in (0, 1), of each example.
         examples: m >= 1.
         steps: T >= 1.
         sensitivity: of one release, to one example.
-        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+        tight: whether all T releases attain that sensitivity; if not, there is no lower bound.
     """
 
     sampling_prob: float
@@ -237,7 +238,7 @@ class UserRelease:
 
     @property
     def by_lattice(self) -> Provenance:
-        """How it is accounted on lattices."""
+        """Provenance of bounds on lattices."""
         facts = {"q": self.sampling_prob, "examples": self.examples, "steps": self.steps}
         return Provenance("lattice.users", facts)
 
@@ -251,10 +252,10 @@ class TruncatedRelease:
     """T releases, each of a batch of at most B of n examples.
 
     Args:
-        truncation: what truncation does to one example, with q, B and n.
+        truncation: the effect of truncation on one example, with q, B and n.
         steps: T >= 1.
         sensitivity: of one release.
-        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+        tight: whether all T releases attain that sensitivity; if not, there is no lower bound.
     """
 
     truncation: Truncation
@@ -265,7 +266,7 @@ class TruncatedRelease:
 
     @property
     def by_lattice(self) -> Provenance:
-        """How it is accounted on lattices."""
+        """Provenance of bounds on lattices."""
         own = self.truncation
         facts = {"q": own.sampling_prob, "most": own.truncated_batch_size, "size": own.dataset_size}
         return Provenance("lattice.truncated", facts | {"steps": self.steps})
@@ -286,7 +287,7 @@ class FixedRelease:
         draw: B and n.
         steps: T >= 1.
         sensitivity: of one release, to the replacement.
-        tight: whether all T releases reach that sensitivity; if not, there is no lower bound.
+        tight: whether all T releases attain that sensitivity; if not, there is no lower bound.
     """
 
     draw: FixedDraw
@@ -297,7 +298,7 @@ class FixedRelease:
 
     @property
     def by_lattice(self) -> Provenance:
-        """How it is accounted on lattices."""
+        """Provenance of bounds on lattices."""
         facts = {"batch": self.draw.batch_size, "size": self.draw.dataset_size, "steps": self.steps}
         return Provenance("lattice.fixed", facts)
 

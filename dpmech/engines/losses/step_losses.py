@@ -1,20 +1,20 @@
-r"""Privacy losses of one step, by quadrature: monotone ones, mixtures, one-sided ones, and laws put together.
+r"""Privacy losses of one step, by quadrature: monotone losses, mixtures, one-sided losses, and combined laws.
 
 **A user with a binomial number of examples.** REMOVE: P = sum_k w_k N(k, s^2) with w the binomial law of k
 out of m with probability q, against Q = N(0, s^2). ADD: the same pair exchanged. The ratio r(x) = sum_k w_k
 e^{k x / s^2 - k^2 / (2 s^2)} rises with x, and log r is convex: its derivative is the mean of k over s^2
 under the weights of the sum at x, the posterior law of k given the output.
 
-That this pair dominates a step whatever the gradients are, of users with m examples or fewer, is shown in
-docs/users.md.
+docs/users.md proves that this pair dominates a step for all gradients, and for users with m examples or
+fewer.
 
 **Losses of one sign, of a step that was full without the example.** With p the probability that the example
-is kept all the same, A_u = (1 - p) N(0, s^2) + p N(u, s^2), and u = 1 or 2: the log ratio of A_u over A_{u-1}
-(A_0 is the noise alone) is positive exactly where the output is above u - 1/2, and rises there: its
+is kept nevertheless, A_u = (1 - p) N(0, s^2) + p N(u, s^2), and u = 1 or 2: the log ratio of A_u over A_{u-1}
+(A_0 is the noise alone) is positive exactly where the output is above u - 1/2, and increases there: its
 derivative is (u w_u - (u - 1) w_{u-1}) / s^2, w the posterior probability of having been kept, and from there
 on w_u >= w_{u-1}. The inverse is the root of a quadratic equation in e^(x / s^2).
 
-Why these two, see docs/truncated_batches.md.
+docs/truncated_batches.md explains why these two pairs are used.
 """
 
 import abc
@@ -29,19 +29,19 @@ import scipy
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import UNIT, FloatArray, IntArray, gauss_legendre, spend
 
-# Gauss-Legendre rules for intervals that are wide and narrow against the scales of the densities.
+# Gauss-Legendre rules for intervals that are wide or narrow compared with the scales of the densities.
 _WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
 _MAX_CELLS = 5_000_000
 _POINTS = 20_001
 
 
 class AnyLoss(abc.ABC):
-    """The law of log dP/dQ of one step in one direction, as lattices need it. Subclasses are frozen records.
+    """The law of log dP/dQ of one step in one direction, for lattices. Subclasses are frozen dataclasses.
 
     Attributes:
         sigma_over_sensitivity: s > 0.
         reach: outputs beyond this many standard deviations count as tails, in (0, 38].
-        exact_cuts: whether a panel of the quadrature leaves its cell by rounding alone.
+        exact_cuts: whether panels of the quadrature exceed their cells by rounding only.
     """
 
     exact_cuts: ClassVar[bool] = True
@@ -50,7 +50,7 @@ class AnyLoss(abc.ABC):
 
     @abc.abstractmethod
     def interval(self) -> tuple[float, float]:
-        """The least and the largest loss that is not counted as tail."""
+        """The smallest and the largest loss that is not counted as tail."""
 
     @abc.abstractmethod
     def tail_mass(self) -> float:
@@ -66,31 +66,31 @@ class AnyLoss(abc.ABC):
 
         Args:
             edges: shape (m + 1,).
-            upwards: whether losses and masses are taken for larger, not smaller, by what they may be off by.
+            upwards: whether losses and masses are rounded up by their error bounds, or down.
 
         Returns:
             Losses, P-masses and cell indices (cell i lies between edges i and i + 1) of all nodes.
         """
 
     def within(self, reach: float) -> Self:
-        """The same with another reach."""
+        """The same loss with another reach."""
         return dataclasses.replace(self, reach=reach)  # type: ignore[type-var]  # all are dataclasses
 
     def under(self, sigma_over_sensitivity: float) -> Self:
-        """The same with another sigma / sensitivity."""
+        """The same loss with another sigma / sensitivity."""
         return dataclasses.replace(self, sigma_over_sensitivity=sigma_over_sensitivity)  # type: ignore[type-var]  # as above
 
     def finest_step(self) -> float:
-        """The smallest lattice step that is affordable over the interval of losses."""
+        """The smallest affordable lattice step for the interval of losses."""
         low, high = self.interval()
         return (high - low) / _MAX_CELLS
 
 
 class StepLoss(AnyLoss):
-    """Log dP/dQ of one step in one direction, where P or Q is N(0, s^2) and the other one a mixture.
+    """Log dP/dQ of one step in one direction, where one of P, Q is N(0, s^2) and the other one a mixture.
 
-    The mixture is one of N(k, s^2) for shifts k >= 0, so that its density over the pure one rises with the
-    output. Final subclasses are frozen records.
+    The mixture is one of N(k, s^2) for shifts k >= 0, so that its density over the pure one increases with
+    the output. Concrete subclasses are frozen dataclasses.
 
     Attributes:
         remove: the direction: P is the mixture (True) or the pure noise (False).
@@ -104,7 +104,7 @@ class StepLoss(AnyLoss):
 
     @abc.abstractmethod
     def rounding(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Bounds on the absolute error of `log_ratio`, and on the relative one of the mass of a node."""
+        """Bounds on the absolute error of `log_ratio` and on the relative error of the mass of a node."""
 
     @abc.abstractmethod
     def output_at(self, log_ratio: FloatArray) -> FloatArray:
@@ -117,7 +117,7 @@ class StepLoss(AnyLoss):
 
     @property
     def terms(self) -> int:
-        """How many exponentials the ratio takes at a point, for what work is charged."""
+        """Number of exponentials per evaluation of the ratio, for the work budget."""
         return 1
 
     @property
@@ -128,7 +128,7 @@ class StepLoss(AnyLoss):
     @property
     @abc.abstractmethod
     def panel_width(self) -> float:
-        """Of the panels of the quadrature."""
+        """Width of the panels of the quadrature."""
 
     @property
     def whole(self) -> float:
@@ -137,7 +137,7 @@ class StepLoss(AnyLoss):
 
     @property
     def points(self) -> int:
-        """How many points `sampled` takes."""
+        """Number of points of `sampled`."""
         return _POINTS
 
     def log_density(self, x: FloatArray) -> FloatArray:
@@ -150,7 +150,7 @@ class StepLoss(AnyLoss):
         return pure + ratio if self.remove else pure
 
     def outputs(self) -> tuple[float, float]:
-        """The interval of outputs that is not counted as tail."""
+        """The interval of outputs that do not count as tail."""
         spread = self.reach * self.sigma_over_sensitivity
         return -spread, spread + self.furthest
 
@@ -159,7 +159,7 @@ class StepLoss(AnyLoss):
         return 2.0 * float(scipy.special.ndtr(-self.reach))
 
     def interval(self) -> tuple[float, float]:
-        """The least and the largest loss on `outputs`."""
+        """The smallest and the largest loss on `outputs`."""
         ends = self.log_ratio(np.array(self.outputs()))
         return (float(ends[0]), float(ends[1])) if self.remove else (-float(ends[1]), -float(ends[0]))
 
@@ -173,12 +173,12 @@ class StepLoss(AnyLoss):
         """Nodes that resolve the loss cells between the given edges (increasing losses).
 
         On panels of `panel_width`, of at most 2.5 / reach and 1 / 4 standard deviations, a normal density
-        grows by a factor e^2.75 at most, and the rule with 8 nodes is exact to 1.2 u, that with 3 on those
-        below 0.004 of it to 0.3 u.
+        grows by a factor e^2.75 at most. The rule with 8 nodes is exact to 1.2 u; the rule with 3 nodes, on
+        panels below 0.004 of that width, to 0.3 u.
 
         Args:
             edges: shape (m + 1,).
-            upwards: whether losses and masses are taken for larger, not smaller, by what they may be off by.
+            upwards: whether losses and masses are rounded up by their error bounds, or down.
 
         Returns:
             Losses, P-masses and cell indices (cell i lies between edges i and i + 1) of all nodes.
@@ -212,17 +212,17 @@ class StepLoss(AnyLoss):
             owners = np.broadcast_to(cells[chosen, None], losses.shape)
             pieces.append((losses.ravel(), masses.ravel(), owners.ravel()))
         losses, masses, owners = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
-        # Sums of so many terms, in pairs, are off by less than 64 u of themselves.
+        # Pairwise sums of this many terms have relative error below 64 u.
         if abs(total - self.whole) > doubt + 64.0 * UNIT + self.tail_mass():
             raise NumericalError(f"quadrature of {self!r} lost mass: {total!r}")
         return losses, masses, owners
 
 
-# Values of a block of outputs times shifts.
+# Size of a block: outputs times shifts.
 _BLOCK = 1 << 19
 _MOST_POINTS = 1 << 20
-# Newton steps from a chord over a panel, on which k z moves by half a unit at most: a chord is off by a 16th
-# of the panel, and each step squares that and more.
+# Newton steps from a chord over a panel, on which k z changes by at most half a unit: a chord has an error of
+# a 16th of the panel, and each step squares that at least.
 _NEWTON = 3
 
 
@@ -251,7 +251,7 @@ class MixtureLoss(StepLoss):
 
     @functools.cached_property
     def _log_parts(self) -> tuple[FloatArray, FloatArray]:
-        """Log w_k - k^2 / (2 s^2), and 14 or 6 times the sizes of what it is the sum of."""
+        """Log w_k - k^2 / (2 s^2), and 14 or 6 times the sizes of its terms."""
         m, k = self.examples, self._shifts
         chosen = np.array([math.log(math.comb(m, count)) for count in range(m + 1)])
         joined, absent = k * math.log(self.sampling_prob), (m - k) * math.log1p(-self.sampling_prob)
@@ -280,17 +280,17 @@ class MixtureLoss(StepLoss):
         return self._ratio_and_means(x.reshape(-1))[0].reshape(x.shape)
 
     def rounding(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Bounds on the absolute error of `log_ratio`, and on the relative one of the mass of a node.
+        """Bounds on the absolute error of `log_ratio` and on the relative error of the mass of a node.
 
-        Both hold for nodes between two points x at most a panel apart, by the larger one: there k z moves by
-        half a unit at most, and posterior weights by a factor e^(1/2) < 2.
+        Both hold for nodes between two points x at most a panel apart, by the larger one: there k z changes
+        by at most half a unit, and posterior weights by a factor e^(1/2) < 2.
 
-        In units of u = 2^-53, with 8 for an elementary function. The logarithm of a binomial weight is off by
-        14 of its parts at most: 8, 2 for the product, 2 for sums. Its energy is off by 3 of itself and 2 for
-        sums, z by 3 and x by 2 of itself, which k z passes on, with 2 for sums. These errors of the exponents
-        enter log r by their posterior mean. The difference from the largest exponent is off by itself, of
-        which the mean is at most m / e, exponentials by 8, their sum of m + 1 terms by m, its logarithm by 8
-        log (m + 1), and the last sum by log r. The mass of a node is what `Loss.rounding` says of it.
+        In units of u = 2^-53, with 8 for an elementary function: the logarithm of a binomial weight has error
+        at most 14 of its parts: 8, 2 for the product, 2 for sums. Its energy has error 3 of itself and 2 for
+        sums, z 3 and x 2 of itself, which k z passes on, with 2 for sums. These errors of the exponents enter
+        log r by their posterior mean. The difference from the largest exponent has an error of itself, of
+        which the mean is at most m / e, exponentials 8, their sum of m + 1 terms m, its logarithm 8 log (m +
+        1), and the last sum log r. The error of the mass of a node is as in `Loss.rounding`.
 
         Args:
             x: computed outputs, shape (m,).
@@ -321,31 +321,31 @@ class MixtureLoss(StepLoss):
 
     @property
     def furthest(self) -> int:
-        """All m examples."""
+        """The number of examples m."""
         return self.examples
 
     @property
     def terms(self) -> int:
-        """One for each number of examples; cuts take a few times as many."""
+        """One for each number of examples; cuts need a few times as many."""
         return self.examples + 1
 
     @property
     def least_ratio(self) -> float:
-        """That nobody of m is there."""
+        """Log of the probability that none of the m examples joins."""
         return self.examples * math.log1p(-self.sampling_prob)
 
     @property
     def panel_width(self) -> float:
-        """Half a unit of m z at most; the farthest component is m / s further away than the tail."""
+        """At most half a unit of m z; the farthest component is m / s further away than the tail."""
         s, m = self.sigma_over_sensitivity, self.examples
         return min(0.25 * s, 2.5 * s / (self.reach + m / s), 0.5 * s * s / m)
 
     @property
     def points(self) -> int:
-        """A tenth of the scale on which the ratio changes apart.
+        """Points whose distance is a tenth of the scale on which the ratio changes.
 
         Raises:
-            NumericalError: if so little noise asks for more than a million.
+            NumericalError: if little noise requires more than a million points.
         """
         low, high = self.outputs()
         s = self.sigma_over_sensitivity
@@ -394,16 +394,16 @@ class OneSidedLoss(StepLoss):
         return -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi)) + self._log_mixture(shift, x)
 
     def rounding(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Bounds on the absolute error of `log_ratio`, and on the relative one of the mass of a node.
+        """Bounds on the absolute error of `log_ratio` and on the relative error of the mass of a node.
 
         Both hold for nodes between two points x at most a panel apart, by the larger one.
 
-        In units of u = 2^-53, with 8 for an elementary function. The exponent y (x - y / 2) / s^2 of a
-        mixture is off by 6 of the sizes |y x| + y^2 / 2 over s^2 of its terms, log p and log (1 - p) by 8 of
-        themselves, their sum by itself; all enter log A by a weight of at most 1. The logarithm of the sum
-        adds 10 times itself and of log (1 - p). That is doubled for the step within a panel, where exponents
-        move by half a unit at most, and taken for both mixtures. The mass of a node is what `Loss.rounding`
-        says of it, with log A in place of the ratio.
+        In units of u = 2^-53, with 8 for an elementary function: the exponent y (x - y / 2) / s^2 of a
+        mixture has error 6 of the sizes |y x| + y^2 / 2 over s^2 of its terms, log p and log (1 - p) 8 of
+        themselves, their sum u; all enter log A with a weight of at most 1. The logarithm of the sum adds 10
+        times itself and log (1 - p). That is doubled for the step within a panel, where exponents change by
+        at most half a unit, and counted for both mixtures. The error of the mass of a node is as in
+        `Loss.rounding`, with log A in place of the ratio.
         """
         s, u, p = self.sigma_over_sensitivity, self.shift, self.kept_prob
         top, below = self._log_mixture(u, x), self._log_mixture(u - 1, x)
@@ -433,11 +433,11 @@ class OneSidedLoss(StepLoss):
 
     @property
     def start(self) -> float:
-        """The output above which it lies: u - 1/2."""
+        """The output above which this part of the loss is supported: u - 1/2."""
         return self.shift - 0.5
 
     def outputs(self) -> tuple[float, float]:
-        """From where the ratio is 1 up."""
+        """Outputs from where the ratio is 1."""
         return self.start, self.shift + self.reach * self.sigma_over_sensitivity
 
     @property
@@ -448,7 +448,7 @@ class OneSidedLoss(StepLoss):
         return (1.0 - self.kept_prob) * pure + self.kept_prob * moved
 
     def sampled(self) -> tuple[FloatArray, FloatArray]:
-        """Losses and log masses of a rule of Gauss and Legendre, as it starts where it is not smooth."""
+        """Losses and log masses of a Gauss-Legendre rule, because the law is not smooth at its start."""
         low, high = self.outputs()
         count = max(64, math.ceil((high - low) / self.panel_width))
         edges = np.linspace(low, high, count + 1)
@@ -460,17 +460,17 @@ class OneSidedLoss(StepLoss):
 
     @property
     def terms(self) -> int:
-        """Two mixtures."""
+        """Two for each of the two mixtures."""
         return 4
 
     @property
     def least_ratio(self) -> float:
-        """0, where it starts."""
+        """0, the log ratio at the start."""
         return 0.0
 
     @property
     def panel_width(self) -> float:
-        """Half a unit of u z at most, as for a user with u examples."""
+        """At most half a unit of u z, as for a user with u examples."""
         s, u = self.sigma_over_sensitivity, self.shift
         return min(0.25 * s, 2.5 * s / (self.reach + u / s), 0.5 * s * s / u)
 
@@ -479,17 +479,17 @@ _BEYOND = 1.0 + 1e-9
 
 
 class PartedLoss(AnyLoss):
-    """A law that is the sum of weighted laws and of what lies at 0. Subclasses are frozen records.
+    """A law that is the sum of weighted laws and a mass at 0. Subclasses are frozen dataclasses.
 
-    A subclass says of what, by the lower (0) or the upper end (1) of all numbers that are only known between
-    two floats: its curve has to rise with each of these.
+    A subclass defines the parts for the lower (0) or the upper bound (1) of all numbers that are known only
+    within bounds: its curve has to increase with each of these.
     """
 
     exact_cuts: ClassVar[bool] = False
 
     @abc.abstractmethod
     def _parts(self, end: int) -> list[tuple[float, StepLoss]]:
-        """Weighted laws, without what lies at 0."""
+        """Weighted laws, without the mass at 0."""
 
     @abc.abstractmethod
     def _at_zero(self, end: int) -> float:
@@ -499,19 +499,19 @@ class PartedLoss(AnyLoss):
         return [(weight, part) for weight, part in self._parts(end) if weight > 0.0]
 
     def interval(self) -> tuple[float, float]:
-        """Over all parts; 0 lies inside."""
+        """The interval of all parts; it includes 0."""
         ends = [part.interval() for _, part in self._weighted(1)]
         low, high = min(0.0, *(low for low, _ in ends)), max(0.0, *(high for _, high in ends))
         # Where both ends are multiples of a step, rounding must not leave a sliver outside the last cell.
         return low * _BEYOND, high * _BEYOND
 
     def tail_mass(self) -> float:
-        """Of all parts, each with its weight."""
+        """Upper bound on the weighted tail mass of all parts."""
         weight = sum(weight for weight, _ in self._weighted(1))
         return 2.0 * weight * float(scipy.special.ndtr(-self.reach))
 
     def sampled(self) -> tuple[FloatArray, FloatArray]:
-        """Of all parts, by increasing losses."""
+        """Losses and log masses of all parts, by increasing losses."""
         pieces = [(part.sampled(), weight) for weight, part in self._weighted(1)]
         at_zero = np.array([max(self._at_zero(1), 1e-300)])
         losses = np.concatenate([np.zeros(1), *(values for (values, _), _ in pieces)])
@@ -520,7 +520,7 @@ class PartedLoss(AnyLoss):
         return losses[order], masses[order]
 
     def quadrature(self, edges: FloatArray, *, upwards: bool) -> tuple[FloatArray, FloatArray, IntArray]:
-        """Nodes of all parts, and one for what lies at 0; see the base class."""
+        """Nodes of all parts, and one for the mass at 0; see the base class."""
         end, aside = (1, 1.0) if upwards else (0, -1.0)
         losses, masses = [np.zeros(1)], [np.array([self._at_zero(end)])]
         cells = [np.searchsorted(edges, np.zeros(1), side="right") - 1]

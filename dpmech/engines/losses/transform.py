@@ -5,16 +5,16 @@ an integral of f(x) = N(0, s^2)(x) r(x)^kappa e^{i t log r(x)} over an interval:
 function M(z) of the loss at z = theta + i t has kappa = 1 + theta in the direction REMOVE, where the loss is
 log r under the mixture, and kappa = -theta in ADD, where it is -log r under N(0, s^2).
 
-f is analytic where r has no zero. Gauss-Legendre rules on panels are off by at most
+f is analytic where r has no zero. Gauss-Legendre rules on panels have an error of at most
 64/15 sup |f| rho^(2 - 2n) / (1 - rho^-2) times half the panel's width, with the supremum over the Bernstein
 ellipse rho of the panel (Trefethen, Approximation Theory and Approximation Practice, Theorem 19.3, for n
-nodes). Panels are halved until these bounds sum to as little as asked, however fast e^{i t log r} turns.
+nodes). Panels are halved until these bounds sum to the target, however fast e^{i t log r} oscillates.
 
 On the ellipse, at x + i y with phi = |y| / s^2, |r| is at most r(x) and at least r(x) cos(phi / 2), and its
-argument is that of 1 - q + q e^{(x - 1/2) / s^2 + i phi}, which grows with x and with phi < pi. Where
+argument is that of 1 - q + q e^{(x - 1/2) / s^2 + i phi}, which increases with x and with phi < pi. Where
 zeta = q e^{(x - 1/2) / s^2} / (1-q) is below 1, the argument is at most asin(zeta), and |r| at least
 (1-q) (1 - zeta), at any phi. The derivative of log r is the share q e^{...} / r of the shifted component over
-s^2, which grows with x: it bounds how much f changes over a panel.
+s^2, which increases with x: it bounds how much f changes over a panel.
 """
 
 import dataclasses
@@ -33,15 +33,15 @@ ComplexArray = npt.NDArray[np.complex128]
 
 _NODES, _WEIGHTS = gauss_legendre(20)
 _RHOS = (1.6, 2.2, 3.0, 4.5, 7.0)
-# Panels are halved at most so often.
+# Maximum number of halvings of panels.
 _MAX_HALVINGS = 60
-# Panels of one rule; more would take minutes.
+# Maximum number of panels of one rule; more would take minutes.
 _MOST_PANELS = 1 << 18
-# Nodes are summed in blocks: large ones of those that together weigh no more than this, then small ones.
+# Nodes are summed in blocks: large ones up to this total weight (nodes by increasing mass), then small ones.
 _LIGHT, _LARGE_BLOCK = 1e-3, 512
-# Half a standard normal's mass beyond is below e^-760.
+# Half of a standard normal's mass beyond this is below e^-760.
 _FAR = 39.0
-# An interval of so many standard deviations is looked at closely.
+# Intervals of up to this many standard deviations are sampled densely.
 _CLOSELY = 400.0
 # Bounds on logarithms of sizes are raised by this: far above their own rounding.
 _MARGIN = 0.01
@@ -58,11 +58,11 @@ class Transform:
 
     Args:
         losses: at the nodes, shape (m,).
-        masses: of the nodes, tilted and divided by their sum, shape (m,), rising.
-        blocks: where blocks of nodes begin and end that are summed each for itself.
+        masses: of the nodes, tilted and divided by their sum, shape (m,), increasing.
+        blocks: boundaries of the blocks of nodes that are summed separately.
         log_moment: log of that sum, the moment on the real line.
         offset: bound on the absolute error of a value, relative to the real moment, at any frequency.
-        slope: the same for what grows with the frequency, per unit of it.
+        slope: bound on the additional error per unit of frequency.
         log_error: bound on the rounding of `log_moment` as the logarithm of the sum.
     """
 
@@ -75,7 +75,7 @@ class Transform:
     log_error: float
 
     def along(self, spacing: float, count: int) -> ComplexArray:
-        """Values at theta + i k h for k = 0, ..., count - 1, over the real one, shape (count,)."""
+        """Values at theta + i k h for k = 0, ..., count - 1, relative to the real moment, shape (count,)."""
         inner = math.isqrt(max(count - 1, 0)) + 1
         outer = -(-count // inner)
         spend(
@@ -91,7 +91,7 @@ class Transform:
         return total.reshape(-1)[:count]
 
     def error(self, frequency: FloatArray) -> FloatArray:
-        """Bounds on the errors of `along` at frequencies t >= 0, shape as given."""
+        """Bounds on the errors of `along` at frequencies t >= 0, of the same shape."""
         return self.offset + self.slope * frequency
 
     @functools.cached_property
@@ -107,17 +107,17 @@ class Transform:
 def transform(
     loss: Loss, kappa: float, interval: tuple[float, float], *, frequency: float, share: float
 ) -> Transform:
-    """The integral of f over outputs in an interval, for all frequencies up to one.
+    """The integral of f over outputs in an interval, for all frequencies up to a maximum.
 
     Args:
-        loss: the step.
+        loss: of the step.
         kappa: the real exponent of r.
-        interval: outputs; the ends may be infinite.
+        interval: of outputs; the ends may be infinite.
         frequency: the largest t >= 0.
-        share: of the real moment, which the rule may miss; it is counted, and rounding besides.
+        share: allowed error relative to the real moment; it is included in the bounds, as is rounding.
 
     Raises:
-        NumericalError: if the interval holds nothing that float64 can tell from 0, or panels get too many.
+        NumericalError: if float64 cannot distinguish the integral from 0, or there are too many panels.
     """
     shape = _Shape(loss, kappa)
     low, high, log_size, missed = shape.extent(interval, math.log(share))
@@ -146,7 +146,7 @@ def transform(
 
 
 def _grid(low: float, high: float, s: float) -> FloatArray:
-    """Outputs to look at: closely where they are few, else at both ends, where the peaks are."""
+    """Outputs to sample: densely if the interval is short, otherwise densely at both ends, near the peaks."""
     width = 0.5 * _CLOSELY * s
     if high - low <= 2.0 * width:
         return np.linspace(low, high, max(1001, math.ceil(12.0 * (high - low) / s)))
@@ -173,14 +173,14 @@ class _Shape:
         return -0.5 * (x / s) ** 2 - math.log(s * math.sqrt(2.0 * math.pi)) + self.kappa * log_ratio
 
     def extent(self, interval: tuple[float, float], log_share: float) -> tuple[float, float, float, float]:
-        """Ends between which all of the moment lies but for about a share, its log, and what is beyond.
+        """An interval with all of the moment except about a share, the log of the moment, and the remainder.
 
         Outwards log |f| falls at least like x^2 / (2 s^2), less the growth of kappa log r. To the right its
         slope is at most kappa / s^2, for kappa > 0, and to the left |kappa| / s^2 times the share of the
         shifted component at the end, for kappa < 0; otherwise r^kappa falls as well.
 
         Returns:
-            Both ends, the log, and a bound on the moment beyond them as a part of its exponential.
+            Both ends, the log, and a bound on the moment beyond them relative to its exponential.
         """
         s, kappa = self.loss.sigma_over_sensitivity, self.kappa
         low = max(interval[0], -_FAR * s + min(0.0, max(kappa, -_FAR * s)))
@@ -225,7 +225,7 @@ class _Shape:
         return error + _MARGIN, size + self._growth(centre, half) + np.log(2.0 * half) + _MARGIN
 
     def _growth(self, centre: FloatArray, reach: FloatArray) -> FloatArray:
-        """By how much log |f| exceeds that at the centre at most, on the real line within reach."""
+        """Bound on the excess of log |f| over its value at the centre, on the real line within reach."""
         low, high = centre - reach, centre + reach
         shares = [self.kappa * self.share_of_shifted(x, self.loss.log_ratio(x)) for x in (low, high)]
         rise, fall = np.maximum(*shares) - low, np.minimum(*shares) - high
@@ -234,7 +234,7 @@ class _Shape:
     def _off_line(
         self, centre: FloatArray, along: FloatArray, across: FloatArray, frequency: float
     ) -> FloatArray:
-        """By how much log |f| within `across` of the real line exceeds its largest value on it."""
+        """Bound on the excess of log |f| within `across` of the real line over its maximum on the line."""
         q, s = self.loss.sampling_prob, self.loss.sigma_over_sensitivity
         end = centre + along
         z, phi = (end - 0.5) / s**2, across / s**2
@@ -253,15 +253,15 @@ class _Shape:
         return np.where(near | few, found, np.inf)
 
     def nodes(self, a: FloatArray, b: FloatArray, log_size: float, missed: float) -> Transform:
-        """The rule on panels, with what its parts are off by.
+        """The rule on panels, with bounds on the errors of its parts.
 
-        In units of u = 2^-53, X the farther end of a panel from 0: a computed node is off by 7 X, from
-        middle, width and the tabulated node, which moves log f by (X + |kappa| share) / s^2 times that, and
+        In units of u = 2^-53, X the farther end of a panel from 0: a computed node has error 7 X, from
+        middle, width and the tabulated node, which changes log f by (X + |kappa| share) / s^2 times that, and
         the loss by share / s^2 times that. `Loss.rounding` bounds the error of log r, and of a density times
-        a weight; kappa times log r adds that error kappa times, and sums and products of what the exponent is
-        made of 3 times these. A phase is off by 4 t |L| beside what L is, a sine by 8, so that products of
-        two exponentials and a mass add 24. A block of n terms, with real and imaginary parts, is off by
-        2 (2 n + 2) of its mass, and adding it by twice the mass so far: nodes are taken by rising mass.
+        a weight; kappa times log r adds that error kappa times, and sums and products in the exponent add 3
+        times their terms. A phase has error 4 t |L| in addition to that of L, a sine 8, so that products of
+        two exponentials and a mass add 24. A block of n terms, with real and imaginary parts, has error
+        2 (2 n + 2) of its mass, and adding it twice the mass so far: nodes are summed by increasing mass.
         """
         s, kappa = self.loss.sigma_over_sensitivity, self.kappa
         middle, half = 0.5 * (a + b), 0.5 * (b - a)
