@@ -108,8 +108,7 @@ class Accountant(abc.ABC):
     def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on the quantity that the upper end of `delta` bounds: all that this accountant certifies.
 
-        That is the mechanism's delta or that of a dominating law, where the mechanism's own lower bound may
-        be far below.
+        That is the mechanism's delta, or a dominating law's if the mechanism's lower bound may be far off.
         """
         return self.delta(sigma, eps, tolerance=tolerance)
 

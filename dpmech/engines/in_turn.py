@@ -28,8 +28,7 @@ class Turn(NamedTuple):
         make: creates the accountant.
         seconds: limit on its work, as counted by `spend`; infinite if it needs no limit.
         spare: whether it is tried only if no accountant before it has answered.
-        again: whether it is tried only if the first one refused because its sigma would be too far above the
-            right one.
+        again: whether it is tried only if the first one refused to aim too far above the right sigma.
     """
 
     method: Method

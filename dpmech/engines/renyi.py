@@ -2,8 +2,8 @@ r"""Renyi accounting: divergences rounded up, their composition, and upper bound
 
 With D(a) the divergence of order a in the worse direction, a mechanism meets (eps, delta) if
 (a - 1) (D(a) - eps) - log a + (a - 1) log(1 - 1/a) <= log delta (Canonne, Kamath and Steinke 2020,
-Proposition 12; Asoodeh et al. 2020). This is the best bound that follows from a single order by E (r -
-e^eps)_+ <= E r^a sup_r (r - e^eps) r^-a.
+Proposition 12; Asoodeh et al. 2020). This is the best bound that follows from a single order by
+E (r - e^eps)_+ <= E r^a sup_r (r - e^eps) r^-a.
 
 For the Poisson-subsampled Gaussian the REMOVE divergence is the larger one at every order (Mironov, Talwar
 and Zhang 2019, Theorem 5). At order a it is log E_Q r^a / (a - 1), where r is the density of the mixture over

@@ -1,4 +1,4 @@
-"""Numbers on the safe side: bounds, roots, Toeplitz algebra. Nothing here knows of privacy."""
+"""Numerics with outward rounding: bounds, roots, Toeplitz algebra. Independent of privacy."""
 
 from dpmech.numerics.binomial import at_least, at_most
 from dpmech.numerics.bounds import (

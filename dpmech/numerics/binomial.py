@@ -1,8 +1,8 @@
-r"""Tails of the binomial law, between two floats that hold the true value.
+r"""Tails of the binomial law, as lower and upper bounds in float64.
 
-One probability comes from Stirling's series in decimal numbers of 60 digits: ln n! lies between two
-consecutive partial sums of it. The others follow by their ratios, away from the mode, where they fall: all
-terms are positive, so that rounding stays relative.
+One probability is computed from Stirling's series with 60 decimal digits: ln n! is between two consecutive
+partial sums. The others follow by their ratios, moving away from the mode, where they decrease: all terms are
+positive, so rounding stays relative.
 """
 
 import decimal
@@ -15,21 +15,21 @@ from dpmech.numerics.rounding import UNIT, next_down, next_up, outward
 
 _DIGITS = decimal.Context(prec=60, Emin=-(10**12), Emax=10**12)
 _LOG_TWO_PI = decimal.Decimal("1.83787706640934548356065947281123527972279494727556682563430308")
-# Up to here factorials are multiplied out; beyond, the series is off by less than 1 / (1260 n^5) < 1e-18.
+# Up to here factorials are multiplied out; beyond, the series has error below 1 / (1260 n^5) < 1e-18.
 _EXACT = 1000
-# Of three factorials, and of the two roundings that make a float of it.
+# Error of three factorials, and of the two roundings of the conversion to float.
 _OF_ONE = 1e-17 + 4.0 * UNIT
 _CHUNK = 1 << 14
-# What the terms that are left out may add, as a part of those that are not.
+# Bound on the omitted terms, relative to the sum of the others.
 _LEFT_OUT = 1e-18
 
 
 def at_least(trials: int, prob: float, count: int) -> tuple[float, float]:
-    """Lower and upper end of the probability that `count` or more of the trials succeed.
+    """Lower and upper bound on the probability that `count` or more of the trials succeed.
 
     Args:
         trials: in [0, 2^53].
-        prob: of each, in (0, 1].
+        prob: success probability of each trial, in (0, 1].
         count: any integer.
     """
     if count <= 0:
@@ -44,7 +44,7 @@ def at_least(trials: int, prob: float, count: int) -> tuple[float, float]:
 
 
 def at_most(trials: int, prob: float, count: int) -> tuple[float, float]:
-    """Lower and upper end of the probability that `count` or fewer of the trials succeed; as `at_least`."""
+    """Lower and upper bound on the probability that `count` or fewer trials succeed; as `at_least`."""
     if count < 0:
         return 0.0, 0.0
     if count >= trials:
@@ -61,7 +61,7 @@ def _rest(ends: tuple[float, float]) -> tuple[float, float]:
 
 
 def _fallen(trials: int, prob: float, count: int, *, upwards: bool) -> tuple[float, float]:
-    """The sum of the probabilities from `count` on, in the direction in which they fall."""
+    """The sum of the probabilities from `count` on, in the direction in which they decrease."""
     left = trials - count if upwards else count
     total, last, done = 1.0, 1.0, 0
     while done < left:
@@ -75,10 +75,10 @@ def _fallen(trials: int, prob: float, count: int, *, upwards: bool) -> tuple[flo
         terms = last * np.cumprod(ratios)
         total += float(terms.sum())
         last, done, ratio = float(terms[-1]), done + size, float(ratios[-1])
-        # Ratios fall, so that the rest is less than a geometric series.
+        # Ratios decrease, so the remainder is below a geometric series.
         if ratio < 0.99 and last * ratio / (1.0 - ratio) <= 0.5 * _LEFT_OUT * total:
             break
-    # A ratio is off by 5 u, a product of k of them by 6 k u, the sum of k terms by k u at most.
+    # A ratio has error 5 u, a product of k of them 6 k u, the sum of k terms at most k u.
     off = _OF_ONE + _LEFT_OUT + 8.0 * (done + 1) * UNIT
     first = _probability(trials, prob, count)
     lower, upper = outward(first, first, off)
@@ -88,7 +88,7 @@ def _fallen(trials: int, prob: float, count: int, *, upwards: bool) -> tuple[flo
 
 
 def _probability(trials: int, prob: float, count: int) -> float:
-    """The probability of exactly `count`, to `_OF_ONE` relative and the smallest float."""
+    """The probability of exactly `count`, with relative error `_OF_ONE` or up to the smallest float."""
     with decimal.localcontext(_DIGITS):
         q = decimal.Decimal(prob)
         log = _log_factorial(trials) - _log_factorial(count) - _log_factorial(trials - count)
@@ -97,7 +97,7 @@ def _probability(trials: int, prob: float, count: int) -> float:
 
 
 def _log_factorial(n: int) -> decimal.Decimal:
-    """Ln n!; within the context of the caller."""
+    """Ln n!, in the decimal context of the caller."""
     if n <= _EXACT:
         return decimal.Decimal(math.factorial(n)).ln()
     number = decimal.Decimal(n)

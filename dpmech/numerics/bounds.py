@@ -1,4 +1,4 @@
-"""Bounds: the only way in which a number enters a guarantee, with its Guarantee and Provenance."""
+"""Bounds: the type of all numbers that enter a guarantee, with their Guarantee and Provenance."""
 
 import dataclasses
 import enum
@@ -15,11 +15,11 @@ from dpmech.numerics.rounding import outward, product_down, product_up, rounded_
 
 
 class Kind(enum.IntEnum):
-    """What stands behind a number; ordered, the surest first.
+    """The kind of a guarantee, ordered from the strongest to the weakest.
 
-    `EXACT`: a theorem gives the value itself, and the interval holds rounding alone. `BOUND`: a theorem
-    bounds it. `PROBABLE`: a proved bound that fails with a stated probability, over dpmech's own random
-    numbers. `ESTIMATE`: the end of a confidence interval that is not proved for the sample at hand.
+    `EXACT`: a theorem gives the value itself; the interval covers rounding only. `BOUND`: a theorem bounds
+    it. `PROBABLE`: a proved bound that fails with a stated probability, over dpmech's own random numbers.
+    `ESTIMATE`: the end of a confidence interval that is not proved for the given sample.
 
     Example:
         >>> import dpmech as dm
@@ -43,28 +43,28 @@ _KIND_WORDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
-    """How sure a number is.
+    """The strength of the guarantee of a number.
 
-    The probability of failure is kept, not one minus it: 1 - 1e-17 is 1 in float64.
+    It stores the probability of failure, not one minus it: 1 - 1e-17 is 1 in float64.
 
-    An error *outside* delta says how often the number is wrong. One *inside* delta is counted already: the
-    numbers that dpmech drew are a part of the mechanism "draw, calibrate, train", the noise scale was
-    certified for delta less the error, and the claim about the whole holds without any "with probability"
-    (docs/guarantees.md has the theorem and what it asks for).
+    An error *outside* delta is the probability that the number is wrong. An error *inside* delta is already
+    counted: the random numbers that dpmech drew are part of the mechanism "draw, calibrate, train", the noise
+    scale was certified for delta less the error, and the claim about the whole holds without any "with
+    probability" (docs/guarantees.md has the theorem and its conditions).
 
-    `one & other` is what holds where both must hold: the less sure kind, and the errors outside delta added
-    up. An error inside delta is not added again: beside others it vanishes, and among its like the largest is
-    kept, as what any of those claims spends of its own delta. What several such claims spend together, and
-    how often one draw counts, is for the composition to say (`Ledger`).
+    `one & other` is the guarantee if both must hold: the weaker kind, and the sum of the errors outside
+    delta. An error inside delta is not added again: next to other errors it vanishes, and among errors inside
+    delta the largest is kept, as the part of its own delta that any of those claims uses. `Ledger` determines
+    what several such claims use together, and how often one set of random numbers counts.
 
     Args:
-        kind: what stands behind the number.
-        error: the probability that it fails, over dpmech's own random numbers: in (0, 1] for PROBABLE and
-            ESTIMATE (of an estimate the nominal one), 0 for the others.
-        inside_delta: whether the delta of the claim holds this error already; of PROBABLE only.
+        kind: how the number is established.
+        error: the probability of failure, over dpmech's own random numbers: in (0, 1] for PROBABLE and
+            ESTIMATE (nominal for an estimate), 0 for the others.
+        inside_delta: whether the delta of the claim already includes this error; for PROBABLE only.
 
     Raises:
-        InvalidParameterError: if `error` or `inside_delta` does not go with `kind`.
+        InvalidParameterError: if `error` or `inside_delta` is inconsistent with `kind`.
 
     Examples:
         >>> from dpmech import Guarantee, Kind
@@ -94,16 +94,16 @@ class Guarantee:
 
     @property
     def rigorous(self) -> bool:
-        """Whether it is proved, be it with a probability of failure."""
+        """Whether it is proved, possibly with a probability of failure."""
         return self.kind is not Kind.ESTIMATE
 
     @property
     def outside_error(self) -> float:
-        """The probability that the claim fails: the error, or 0 where it is inside delta."""
+        """The probability that the claim fails: the error, or 0 if it is inside delta."""
         return 0.0 if self.inside_delta else self.error
 
     def mechanism_delta(self, delta: float) -> float:
-        """The delta that is left to the mechanism itself: less the error where that is inside, rounded down.
+        """The delta available to the mechanism itself: minus the error if it is inside, rounded down.
 
         Args:
             delta: of the claim.
@@ -129,12 +129,12 @@ class Guarantee:
         words = _KIND_WORDS[self.kind]
         if not self.inside_delta:
             return words
-        # What somebody typed is told as it was typed; of the rest six digits, rounded up, suffice.
+        # User input is printed as it was typed; otherwise six digits, rounded up, suffice.
         beta = min(typed(self.error), up(self.error), key=len)
         return f"{words}, beta {beta}, inside delta"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data: the name of the kind, the error, and where it is inside delta, that."""
+        """Plain data: the name of the kind, the error, and `inside_delta` if it is true."""
         data: dict[str, Any] = {"kind": self.kind.name, "error": self.error}
         return data | {"inside_delta": True} if self.inside_delta else data
 
@@ -143,7 +143,7 @@ class Guarantee:
         """Rebuild from `to_dict`.
 
         Raises:
-            InvalidParameterError: if it is not made of such data.
+            InvalidParameterError: if `data` has another form.
         """
         if set(data) - {"inside_delta"} != {"kind", "error"} or data["kind"] not in Kind.__members__:
             raise InvalidParameterError(
@@ -157,7 +157,7 @@ BOUND = Guarantee(Kind.BOUND)
 
 
 def joined(guarantees: Iterable[Guarantee]) -> Guarantee:
-    """What holds where all of them must: the least sure kind, and the sum of the errors, rounded up.
+    """The guarantee if all of them must hold: the weakest kind, and the sum of the errors, rounded up.
 
     Errors inside delta are not added again; see `Guarantee`.
     """
@@ -171,7 +171,7 @@ def joined(guarantees: Iterable[Guarantee]) -> Guarantee:
 
 
 def error_of_level(level: float) -> float:
-    """1 - level for a confidence level in [0, 1], never below it: exact from 1/2 on, else rounded up."""
+    """1 - level for a confidence level in [0, 1], rounded up; exact for levels from 1/2 on."""
     return 1.0 - level if level >= 0.5 else min(1.0, math.nextafter(1.0 - level, math.inf))
 
 
@@ -180,12 +180,12 @@ Fact: TypeAlias = float | int | str
 
 @dataclasses.dataclass(frozen=True)
 class Provenance:
-    """Which theorem or accountant, with the figures that it was used with.
+    """The theorem or accountant of a number, with its parameters.
 
     Args:
-        route: a name with dots that stays the same over versions: "gaussian.analytic", "cgd.thm1".
-        facts: the figures by name.
-        rests_on: where the numbers that it took came from.
+        route: a dotted name that is stable across versions: "gaussian.analytic", "cgd.thm1".
+        facts: the parameters by name.
+        rests_on: the provenance of its inputs.
 
     Examples:
         >>> import dpmech as dm
@@ -209,7 +209,7 @@ class Provenance:
             if words is not None:
                 return words.format_map({name: _value(value) for name, value in self.facts.items()})
         except (ArithmeticError, LookupError, TypeError, ValueError):
-            # Files are read before they are believed: these are not the facts of that route.
+            # The facts may come from an unverified file and not match the route.
             pass
         return ", ".join([self.route, *(f"{name} {value!r}" for name, value in self.facts.items())])
 
@@ -226,7 +226,7 @@ class Provenance:
         """Rebuild from `to_dict`.
 
         Raises:
-            InvalidParameterError: if it is not made of such data.
+            InvalidParameterError: if `data` has another form.
         """
         plain = set(data) == {"route", "facts", "rests_on"} and isinstance(data["route"], str)
         if not (plain and isinstance(data["facts"], Mapping) and isinstance(data["rests_on"], list)):
@@ -253,7 +253,7 @@ def _one_run(facts: Mapping[str, Fact]) -> str:
 
 Words: TypeAlias = str | Callable[[Mapping[str, Fact]], str]
 
-# What a route is called by people; one without an entry is told by its name and its facts.
+# Description of routes in words; a route without an entry is described by its name and facts.
 _WORDS: dict[str, Words] = {
     "sensitivity.largest_column": "largest column norm",
     "sensitivity.all_columns": "all columns, C >= 0",
@@ -278,35 +278,35 @@ _WORDS: dict[str, Words] = {
     "audit.shuffled": "{batches} shuffled batches an epoch, {epochs} epochs, {order} order",
     "audit.many_runs": "likelihood-ratio test, {runs} runs in each world, {direction}, Clopper-Pearson",
 }
-# What stands before the words of what a route rests on.
+# Prefix of the description of a route's inputs.
 _UNDER = {"gaussian.analytic": "sensitivity: "}
 
 
 def register_words(words: Mapping[str, Words]) -> None:
-    """Say what routes are called by people, where they are made.
+    """Register descriptions of routes; called by the modules that define the routes.
 
     Args:
-        words: by route, with the facts in braces, or made of the facts by a function.
+        words: by route, a format string with the facts in braces, or a function of the facts.
     """
     _WORDS.update(words)
 
 
-# Ends of a bracket that agree to this, relative, give the value itself.
+# Bounds that agree to this, relative, count as the exact value.
 EXACT_RTOL = 1e-9
-# What rounding may make of such a value further on.
+# Largest relative gap of an exact value after further rounding.
 _EXACT_GAP = 1e-6
 
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """An interval that holds a true value, how sure that is, and how it was found.
+    """An interval that contains a true value, with its guarantee and its provenance.
 
-    Only `upper` may flow into a noise scale. Every operation rounds outward.
+    Only `upper` may be used for a noise scale. Every operation rounds outward.
 
     Args:
         lower: not above the true value.
         upper: not below the true value; may be infinite.
-        guarantee: how sure that is.
+        guarantee: the guarantee of both.
         by: the theorem or the accountant, as data.
 
     Raises:
@@ -349,18 +349,18 @@ class Bounds:
 
     @classmethod
     def bracket(cls, lower: float, upper: float, by: Provenance) -> "Bounds":
-        """Two proved ends: exact where they agree to 1e-9, relative, else a bound."""
+        """Two proved bounds: exact where they agree to 1e-9, relative; otherwise a bound."""
         return cls(lower, upper, EXACT if _agree(lower, upper, EXACT_RTOL) else BOUND, by)
 
     @classmethod
     def derived(cls, lower: float, upper: float, guarantee: Guarantee, by: Provenance) -> "Bounds":
-        """Ends found from numbers with that guarantee: no longer exact where they are 1e-6 or more apart."""
+        """Bounds derived from numbers with that guarantee; no longer exact if they are 1e-6 or more apart."""
         known = _agree(lower, upper, _EXACT_GAP)
         return cls(lower, upper, guarantee if known else guarantee & BOUND, by)
 
     @classmethod
     def rounded(cls, value: float, relative: float, by: Provenance) -> "Bounds":
-        """The value >= 0 of a formula with the bound on its relative rounding error that the formula has."""
+        """The value >= 0 of a formula, with a bound on its relative rounding error."""
         return cls.bracket(*outward(value, value, relative), by)
 
     @property
@@ -374,13 +374,13 @@ class Bounds:
         return 0.0 if self.upper == 0.0 else (self.upper - self.lower) / self.upper
 
     def scaled(self, factor: float) -> "Bounds":
-        """Both ends, which are >= 0, times a positive factor, rounded outward."""
+        """Both bounds, which are >= 0, times a positive factor, rounded outward."""
         return dataclasses.replace(
             self, lower=product_down(self.lower, factor), upper=product_up(self.upper, factor)
         )
 
     def times_root(self, count: int) -> "Bounds":
-        """Both ends, which are >= 0, times the square root of an integer >= 1, rounded outward."""
+        """Both bounds, which are >= 0, times the square root of an integer >= 1, rounded outward."""
         return dataclasses.replace(
             self,
             lower=_root_product(self.lower, count, 0.0),
@@ -388,21 +388,21 @@ class Bounds:
         )
 
     def widened(self, relative: float) -> "Bounds":
-        """Ends >= 0 moved apart by a relative error; an exact value stays one while they agree to 1e-9."""
+        """Bounds >= 0 moved apart by a relative error; an exact value stays exact if they agree to 1e-9."""
         lower, upper = outward(self.lower, self.upper, relative)
         if self.exact:
             return Bounds.bracket(lower, upper, self.by)
         return dataclasses.replace(self, lower=lower, upper=upper)
 
     def meet(self, other: "Bounds", by: Provenance | None = None) -> "Bounds":
-        """What holds where both do: the intersection, from the one with the lower upper end.
+        """The intersection with other bounds, with the guarantee of the one that has the lower upper bound.
 
         Args:
             other: bounds on the same value.
-            by: how it was found; None takes that of the lower upper end.
+            by: the provenance; None takes that of the lower upper bound.
 
         Raises:
-            NumericalError: if they have no number in common, rounding allowed for.
+            NumericalError: if the intersection is empty, beyond rounding.
         """
         if max(self.lower, other.lower) * (1.0 - EXACT_RTOL) > min(self.upper, other.upper):
             raise NumericalError(f"{self!r} and {other!r} contradict each other")
@@ -428,7 +428,7 @@ class Bounds:
         """Rebuild from `to_dict`.
 
         Raises:
-            InvalidParameterError: if it is not made of such data.
+            InvalidParameterError: if `data` has another form.
         """
         if set(data) != {"lower", "upper", "guarantee", "by"}:
             raise InvalidParameterError("bounds", dict(data), "lower, upper, guarantee and by")

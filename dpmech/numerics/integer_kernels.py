@@ -15,7 +15,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 if TYPE_CHECKING:
 
     def njit(**_options: object) -> Callable[[_Function], _Function]:
-        """Stands for numba.njit, which has no types."""
+        """A typed replacement for numba.njit, which has no types."""
 
 else:
     from numba import njit
@@ -37,10 +37,10 @@ def _power(base: int, exponent: int, prime: int) -> int:
 
 @njit(nogil=True, cache=True)
 def residues(mantissas: Integers, exponents: Integers, prime: int, out: Integers) -> None:
-    """Fill in mantissa 2^exponent modulo a prime, for |mantissa| < 2^53; negative exponents cut towards 0.
+    """Write mantissa 2^exponent modulo a prime to `out`; negative exponents truncate towards 0.
 
     Args:
-        mantissas: shape (m,).
+        mantissas: shape (m,), moduli below 2^53.
         exponents: shape (m,), below 128.
         prime: below 2^31.
         out: shape (size,) with size >= m; filled with zeros beyond m.
@@ -120,7 +120,7 @@ def convolve_modulo(a: Integers, b: Integers, prime: int, generator: int) -> Non
         a: shape (size,), size a power of two that divides prime - 1.
         b: the same; destroyed.
         prime: below 2^31.
-        generator: of the multiplicative group modulo the prime.
+        generator: a generator of the multiplicative group modulo the prime.
     """
     size = a.size
     table, quotients = np.ones(size, np.int64), np.ones(size, np.int64)
@@ -141,8 +141,8 @@ def convolve_modulo(a: Integers, b: Integers, prime: int, generator: int) -> Non
 def balanced_digits(values: Integers, primes: Integers) -> None:
     """Mixed-radix digits of integers given by their residues, in place: Garner's algorithm.
 
-    The integer is d_0 + d_1 p_0 + d_2 p_0 p_1 + ... with |d_i| <= p_i / 2; it is the only one of modulus
-    below half the product of the primes with these residues.
+    The integer is d_0 + d_1 p_0 + d_2 p_0 p_1 + ... with |d_i| <= p_i / 2; it is the unique integer with
+    these residues whose modulus is below half the product of the primes.
 
     Args:
         values: residues in, digits out, shape (len(primes), m).

@@ -1,7 +1,7 @@
-"""A budget of work: what a computation is about to cost is counted first, and refused beyond the budget.
+"""A work budget: the cost of a computation is counted before it starts, and refused if it exceeds the budget.
 
-Times are those of one core, with a margin; they steer what is started, and prove nothing. Nothing looks at a
-clock, so that the same file is accepted or refused on every machine.
+Times are those of one core, with a margin. They decide what is started, and enter no proof. No clock is used,
+so that the same file is accepted or refused on every machine.
 """
 
 import contextlib
@@ -15,26 +15,26 @@ from dpmech.exceptions import WorkLimitError
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a computation costs.
+    """The cost of a computation.
 
     Args:
-        seconds: of one core, >= 0; infinite where it would not end.
-        memory: bytes at the peak, >= 0.
+        seconds: on one core, >= 0; infinite if it would not end.
+        memory: peak memory in bytes, >= 0.
     """
 
     seconds: float
     memory: float = 0.0
 
     def __add__(self, other: "Work") -> "Work":
-        """One after the other: times add up, of the peaks the higher one counts."""
+        """Sequential work: times are added, and the larger of the peaks counts."""
         return Work(self.seconds + other.seconds, max(self.memory, other.memory))
 
     def __mul__(self, times: float) -> "Work":
-        """The same work several times."""
+        """The same work, several times."""
         return Work(self.seconds * times, self.memory)
 
     def within(self, seconds: float, memory: float) -> bool:
-        """Whether it fits; what is not a number does not."""
+        """Whether it is within the limits; NaN is not."""
         return self.seconds <= seconds and self.memory <= memory
 
 
@@ -59,9 +59,9 @@ _METER: contextvars.ContextVar[_Meter | None] = contextvars.ContextVar("dpmech w
 
 @contextlib.contextmanager
 def metered(seconds: float, memory: float) -> Iterator[None]:
-    """Inside, `spend` refuses what goes beyond so many seconds altogether, or so many bytes at once.
+    """A context in which `spend` refuses work beyond a total of `seconds`, or beyond `memory` bytes at once.
 
-    A block inside another one draws on both budgets.
+    A nested block also counts towards the budget of the enclosing one.
     """
     token = _METER.set(_Meter(seconds, memory, _METER.get()))
     try:
@@ -71,15 +71,15 @@ def metered(seconds: float, memory: float) -> Iterator[None]:
 
 
 def spend(seconds: float, memory: float = 0.0, *, what: str) -> None:
-    """Announce work before it is begun; nothing happens where no budget was set.
+    """Announce work before it starts; without a budget this has no effect.
 
     Args:
         seconds: an estimate on the high side.
-        memory: bytes, at its peak.
-        what: in words, for the message.
+        memory: peak memory in bytes.
+        what: description for the message.
 
     Raises:
-        WorkLimitError: if it does not fit into what is left.
+        WorkLimitError: if it exceeds the remaining budget.
     """
     meter = _METER.get()
     if meter is not None:

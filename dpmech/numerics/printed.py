@@ -1,9 +1,9 @@
-"""Numbers as people read and copy them: rounded to the safe side, never to nearest.
+"""Numbers in a form to read and copy: rounded to the safe side, never to nearest.
 
-What must not come out too small (a noise scale that is needed, a sensitivity, an upper bound on eps or delta,
-an error) goes `up`; what must not come out too large (a lower bound, the noise that there is, a gain) goes
-`down`. What somebody typed is echoed as `typed`. Comparisons are exact: with the decimal that is printed, not
-with the float that is nearest to it.
+Values that must not be too small (a required noise scale, a sensitivity, an upper bound on eps or delta, an
+error) are rounded `up`; values that must not be too large (a lower bound, the available noise, a gain) are
+rounded `down`. User input is printed by `typed`. Comparisons are exact: with the printed decimal, not with
+the float nearest to it.
 """
 
 import math
@@ -13,24 +13,24 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer
 
 DIGITS = 6
-# Room for every exponent that a quotient of floats has; without it, rounding would stop at the edge.
+# Enough for every exponent of a quotient of floats; a smaller limit would stop rounding at the edge.
 _EXPONENT = 9999
-# More than the shortest decimal of a float has.
+# More digits than the shortest decimal of a float has.
 _PLACES = 17
 
 
 def up(value: float, digits: int = DIGITS) -> str:
-    """The smallest decimal of `digits` significant digits that is not below `value`.
+    """The smallest decimal with `digits` significant digits that is not below `value`.
 
-    **Guarantee:** exact; the decimal printed is at least `value`, and so is the float that it reads back as.
+    **Guarantee:** exact; the printed decimal is at least `value`, and so is the float it parses to.
 
     Args:
-        value: any number but NaN; infinities come out as "inf" and "-inf".
+        value: any number but NaN; infinities are printed as "inf" and "-inf".
         digits: >= 1.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        NumericalError: on NaN, which is no number to print.
+        NumericalError: on NaN.
 
     Examples:
         >>> from dpmech.numerics.printed import down, up
@@ -41,12 +41,12 @@ def up(value: float, digits: int = DIGITS) -> str:
 
 
 def down(value: float, digits: int = DIGITS) -> str:
-    """The largest decimal of `digits` significant digits that is not above `value`; else as `up`."""
+    """The largest decimal with `digits` significant digits that is not above `value`; otherwise as `up`."""
     return _rounded(value, digits, ROUND_FLOOR)
 
 
 def typed(value: float) -> str:
-    """The shortest text that reads back as exactly this float: what was typed, up to notation.
+    """The shortest text that parses to exactly this float: the user's input, up to notation.
 
     Raises:
         NumericalError: on NaN.
@@ -60,7 +60,7 @@ def typed(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """As typed where that is short, else `up`; errors as for `typed`.
+    """The result of `typed` if it is short, otherwise of `up`; errors as for `typed`.
 
     Examples:
         >>> from dpmech.numerics.printed import short
@@ -71,7 +71,7 @@ def short(value: float) -> str:
 
 
 def percent(value: float) -> str:
-    """A share as typed, in per cent: 0.999999999 is 99.9999999, never 100.
+    """A share in per cent, without rounding: 0.999999999 is 99.9999999, never 100.
 
     Raises:
         NumericalError: on NaN and infinities.
@@ -83,17 +83,17 @@ def percent(value: float) -> str:
     """
     if math.isinf(_number(value)):
         raise NumericalError(f"{value!r} is no share to print")
-    # Of the shortest decimal, whose last place it only moves.
+    # Uses the shortest decimal: the scaling only moves its decimal point.
     return _text(Decimal(typed(value)).scaleb(2), _PLACES)
 
 
 def between(lower: float, upper: float, digits: int = DIGITS) -> str:
-    """An interval that holds [lower, upper]: "[down, up]"."""
+    """An interval that contains [lower, upper]: "[down, up]"."""
     return f"[{down(lower, digits)}, {up(upper, digits)}]"
 
 
 def times(more: float, less: float, digits: int = 2) -> str:
-    """`more` over `less`, rounded down: how many times smaller `less` is, at the least.
+    """`more` over `less`, rounded down: `less` is at least this many times smaller.
 
     Args:
         more: finite, >= 0.
@@ -137,7 +137,7 @@ def _context(digits: int, rounding: str) -> Context:
 
 
 def _text(number: Decimal, digits: int) -> str:
-    """As `format(float, "g")` writes: no trailing zeros, exponents of two digits or more."""
+    """The format of `format(float, "g")`: no trailing zeros, exponents of two digits or more."""
     if number.is_zero():
         return "0"
     sign = "-" if number.is_signed() else ""

@@ -1,8 +1,8 @@
 """Integrals as finite sums: Gauss-Legendre rules, and masses on a lattice with their convolutions.
 
-Nodes and weights of the rules are those of the real numbers, rounded once.
-`numpy.polynomial.legendre.leggauss` finds the nodes to an ulp; its weights are off by 70 units in the last
-place for 8 nodes and by 600 for 20, which a bound on rounding errors would have to carry.
+Nodes and weights of the rules are correctly rounded. `numpy.polynomial.legendre.leggauss` finds the nodes to
+an ulp, but its weights have errors of 70 units in the last place for 8 nodes and of 600 for 20, which a bound
+on rounding errors would have to include.
 """
 
 import decimal
@@ -37,7 +37,7 @@ def gauss_legendre(count: int) -> tuple[FloatArray, FloatArray]:
 
 
 def _refined(x: decimal.Decimal, count: int) -> tuple[decimal.Decimal, decimal.Decimal]:
-    """A node after two steps of Newton's method, each of which doubles its digits, and its weight."""
+    """A node after two Newton steps, each of which doubles its digits, and its weight."""
     for _ in range(2):
         value, slope = _legendre(x, count)
         x -= value / slope
@@ -53,7 +53,7 @@ def _legendre(x: decimal.Decimal, count: int) -> tuple[decimal.Decimal, decimal.
     return value, count * (x * value - before) / (x * x - 1)
 
 
-# What one output of an FFT is off by, over the number of its levels and the sum of moduli of its inputs.
+# Error of an FFT output, divided by the number of levels and the sum of moduli of its inputs.
 _FFT = 16.0 * UNIT
 
 
@@ -63,10 +63,10 @@ def lattice_product(
     """The many-fold convolution of masses on the integers, wrapped into a window.
 
     Args:
-        factors: masses, shape (m,), >= 0, with a sum of about 1; the index of the first of them; and how many
-            of them are convolved, >= 1. At least one factor.
+        factors: masses, shape (m,), >= 0, with a sum of about 1; the index of the first of them; and the
+            multiplicity in the convolution, >= 1. At least one factor.
         start: first index of the window.
-        length: of the window, a product of small primes; what lies outside is added modulo it.
+        length: of the window, a product of small primes; masses outside are wrapped modulo the length.
 
     Returns:
         The masses at start, start + 1, ..., shape (length,), and a bound on the rounding error of each.
@@ -83,9 +83,9 @@ def lattice_product(
         shift, total = shift + times * first, total + times
     power = np.exp(logs + 1j * angles)
     convolved = np.roll(scipy.fft.irfft(power, length), -((start - shift) % length))
-    # Every FFT output is off by at most u c log2(m) times the sum of its inputs' moduli. An angle is off by
-    # 8 u of itself, at most pi, its multiple by one more, and a power by T times what its logarithm is. What
-    # one factor is off by is multiplied by the moduli of all others.
+    # The error of an FFT output is at most u c log2(m) times the sum of its inputs' moduli. An angle has
+    # error 8 u of itself, at most pi, its multiple one more, and a power T times the error of its logarithm.
+    # The error of one factor is multiplied by the moduli of all others.
     growth = _FFT * (math.log2(length) + 4.0)
     weights = np.full(length // 2 + 1, 2.0)
     weights[0] = 1.0
@@ -104,18 +104,18 @@ def merge_cells(
     share: float = 0.4,
     rounds: int = 30,
 ) -> FloatArray:
-    """Node masses after neighbours gave a part of theirs, so that every merged value is its node's.
+    """Node masses after transfers between neighbours, so that every merged value equals its node's.
 
-    A cell with a positive surplus takes from below, which costs it value; one with a deficit takes from
-    above. What remains short after the fixed point has settled moves one node down.
+    A cell with a positive surplus takes mass from below, which lowers its value; one with a deficit takes
+    mass from above. Any deficit left at the fixed point moves the cell's mass one node down.
 
     Args:
         total: masses of the cells, shape (m,).
-        surplus: how far the merged value of each is above its node, times the mass, shape (m,).
+        surplus: excess of the merged value of each over its node, times the mass, shape (m,).
         moved: the surplus of (mass, surplus) when it is counted that many nodes higher.
-        share: what part of its mass a cell gives to one neighbour at most, in (0, 1); half of that if both
-            ask and it is above 0.4.
-        rounds: after how many steps the fixed point is given up.
+        share: largest part of its mass that a cell gives to one neighbour, in (0, 1); half of that if both
+            take and it is above 0.4.
+        rounds: maximum number of fixed-point iterations.
     """
     at_next, at_previous = moved(total, surplus, 1), moved(total, surplus, -1)
     takes_below = surplus > 0.0
@@ -127,7 +127,7 @@ def merge_cells(
     given_up, given_down = np.zeros_like(total), np.zeros_like(total)
     most = np.full(total.size, share)
     most[1:-1][(ratio_below[2:] > 0.0) & (ratio_above[:-2] > 0.0)] = min(share, max(0.4, 0.5 * share))
-    # Only cells whose neighbours have changed are looked at again.
+    # Only cells whose neighbours changed are updated.
     first, last = 0, total.size - 1
     for _ in range(rounds):
         kept = 1.0 - given_up[first : last + 1] - given_down[first : last + 1]
@@ -146,7 +146,7 @@ def merge_cells(
     balance[1:] += (at_next * given_up)[:-1]
     balance[:-1] += (at_previous * given_down)[1:]
     short = balance < -4.0 * np.finfo(float).eps * merged
-    # One node down the merged loss is at least the node's, or the mass is not counted at all.
+    # One node down, the merged loss is at least the node's; otherwise the mass is not counted at all.
     fits = moved(merged, balance, -1) >= 0.0
     fits[0] = False
     lowered = np.where(short & fits, merged, 0.0)

@@ -1,7 +1,7 @@
-"""Refinement on fixed ladders of resolutions: what is found depends on the rung that was reached alone.
+"""Refinement on fixed ladders of resolutions: results depend only on the rung that was reached.
 
-A tolerance decides how far down a ladder is climbed, never where its rungs stand. So a tighter one gives the
-same numbers wherever the same rung suffices, and otherwise an interval inside the earlier one.
+A tolerance decides how many rungs are used, never their positions. So a tighter tolerance gives the same
+numbers if the same rung suffices, and otherwise an interval inside the earlier one.
 """
 
 import dataclasses
@@ -13,13 +13,13 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 
 @dataclasses.dataclass(frozen=True)
 class Reached:
-    """The intersection of the intervals of all rungs down to one.
+    """The intersection of the intervals of all rungs up to the last one.
 
     Attributes:
-        lower: the largest lower end.
-        upper: the smallest upper end.
-        resolution: the rung.
-        met: whether the gap is as small as asked; if not, the ladder ended.
+        lower: the largest lower bound.
+        upper: the smallest upper bound.
+        resolution: the last rung.
+        met: whether the gap met the goal; if not, the ladder ended.
     """
 
     lower: float
@@ -30,13 +30,13 @@ class Reached:
 
 @dataclasses.dataclass(frozen=True)
 class Settled:
-    """Where upper bounds stopped to gain.
+    """The rung at which upper bounds stopped improving.
 
     Attributes:
-        upper: the smallest one.
+        upper: the smallest bound.
         resolution: the last rung.
-        before: the rung before it; the same where only one was tried.
-        gain: by how much, in log, the last rung lowered the bound; infinite where only one was tried.
+        before: the rung before it; the same if only one was tried.
+        gain: by how much, in log, the last rung lowered the bound; infinite if only one was tried.
     """
 
     upper: float
@@ -50,10 +50,10 @@ class Ladder:
     """A fixed sequence of resolutions, the coarsest first.
 
     Args:
-        rungs: strictly monotone, positive and finite: steps that fall, or numbers of nodes that grow.
+        rungs: strictly monotone, positive and finite: decreasing steps, or increasing numbers of nodes.
 
     Raises:
-        InvalidParameterError: if they are not.
+        InvalidParameterError: if the rungs do not satisfy this.
 
     Examples:
         >>> Ladder.down(1.0, 0.2)
@@ -73,7 +73,7 @@ class Ladder:
 
     @classmethod
     def down(cls, first: float, last: float) -> "Ladder":
-        """First, half of it, and so on; last ends it, and is the only rung where it is not below first."""
+        """`first`, half of it, and so on, down to `last`; `last` alone if it is not below `first`."""
         rungs = []
         rung = first
         while rung > last:
@@ -83,14 +83,14 @@ class Ladder:
 
     @classmethod
     def up(cls, first: float, last: float) -> "Ladder":
-        """First, twice it, and so on, as long as it is at most last; first at least."""
+        """`first`, twice it, and so on, up to at most `last`; contains at least `first`."""
         rungs = [first]
         while 2.0 * rungs[-1] <= last:
             rungs.append(2.0 * rungs[-1])
         return cls(tuple(rungs))
 
     def within(self, goal: float) -> float:
-        """The first rung that is at most the goal; the smallest where none is.
+        """The first rung that is at most the goal; the smallest rung if there is none.
 
         Examples:
             >>> Ladder((0.5, 0.2, 0.1)).within(0.3)
@@ -105,15 +105,15 @@ class Ladder:
         *,
         goal: float,
     ) -> Reached:
-        """Take rung after rung until the gap between the ends is at most the goal, or the ladder ends.
+        """Evaluate rung after rung until the gap between the bounds is at most the goal, or the ladder ends.
 
         Args:
-            interval: ends around the value sought, at a resolution.
-            gap: how far they are apart, by the measure of the goal.
+            interval: bounds on the value, at a resolution.
+            gap: distance of the bounds, in the measure of the goal.
             goal: >= 0.
 
         Raises:
-            NumericalError: if intervals do not meet, or an end is NaN.
+            NumericalError: if intervals are disjoint, or an end is NaN.
         """
         lower, upper = -math.inf, math.inf
         for rung in self.rungs:
@@ -136,21 +136,21 @@ class Ladder:
         order: float,
         patience: int = 1,
     ) -> Reached:
-        """As `climb`, but past rungs that cannot do, with the ends of one rung alone.
+        """Like `climb`, but skips rungs that cannot meet the goal, and returns the bounds of a single rung.
 
-        Where the gap falls like the resolution to the power `order`, that of one rung says which of the next
-        may be enough. A rung that raises NumericalError ends the ladder, the first one excepted, and so do
-        rungs one after another that bring the ends no closer.
+        Where the gap falls like the resolution to the power `order`, the gap of one rung predicts which rung
+        may suffice. The ladder ends at a rung that raises NumericalError, except for the first, and after
+        `patience` consecutive rungs that bring the bounds no closer.
 
         Args:
-            interval: ends around the value sought, at a resolution.
-            gap: how far they are apart, by the measure of the goal.
+            interval: bounds on the value, at a resolution.
+            gap: distance of the bounds, in the measure of the goal.
             goal: >= 0.
             order: > 0.
-            patience: how many rungs without a gain of a fifth end the ladder, >= 1.
+            patience: number of rungs without a gain of a fifth that end the ladder, >= 1.
 
         Raises:
-            NumericalError: if an end is NaN, ends are the wrong way round, or the first rung has none.
+            NumericalError: if an end is NaN, lower > upper, or the first rung fails.
 
         Examples:
             >>> asked = []
@@ -188,7 +188,7 @@ class Ladder:
             if found.met or place == last or stalled == patience:
                 return found
             reached = place
-            # A rung that is half a rung short of what is needed is left to be seen.
+            # A rung that is up to half a rung coarser than predicted is still tried.
             wanted = rung * (goal / left) ** (1.0 / order) if goal > 0.0 and left < math.inf else rung
             place += 1
             while not stalled and place < last and self.rungs[place] > 1.5 * wanted and left < 0.9:
@@ -201,12 +201,12 @@ class Ladder:
         goal: float,
         stop: Callable[[float], bool] = lambda _: False,
     ) -> Settled:
-        """Take rung after rung until one lowers an upper bound by no more than the goal, in log.
+        """Evaluate rung after rung until one lowers an upper bound by no more than the goal, in log.
 
         Args:
             upper: an upper bound at a resolution, >= 0.
             goal: >= 0.
-            stop: told the smallest bound before each further rung; ends the climb.
+            stop: called with the smallest bound before each further rung; True ends the search.
 
         Raises:
             NumericalError: if a bound is NaN.
@@ -245,6 +245,6 @@ def log_gap(lower: float, upper: float) -> float:
 
 
 def rung_below(goal: float, anchor: float) -> float:
-    """The largest anchor 2^k that is at most `goal`, both > 0; goals below 1e-250 count as that."""
+    """The largest anchor 2^k that is at most `goal`, both > 0; goals below 1e-250 are raised to that."""
     (part, power), (own, start) = math.frexp(max(goal, 1e-250)), math.frexp(anchor)
     return math.ldexp(anchor, power - start - (part < own))

@@ -1,6 +1,6 @@
-"""Roots that end on the safe side: one bracket, narrowed by probes that each say on which side they are.
+"""Roots on the safe side: a bracket is narrowed by probes, and its safe end is returned.
 
-Searches that enter a guarantee end here. (scipy.optimize.brentq, elsewhere, finds points to start from.)
+All searches that enter a guarantee use this module. (scipy.optimize.brentq is used for starting points.)
 """
 
 import dataclasses
@@ -16,19 +16,20 @@ _LARGEST = math.log(1e15)
 
 
 def signed(value: float, *, safe: bool) -> float:
-    """The value with the sign that the comparison of delta itself decided."""
+    """The value with the sign that the comparison of delta itself determined."""
     return max(value, 0.0) if safe else min(value, -1e-15)
 
 
 def safe_root(excess: Callable[[float], float], start: float, *, step: float, resolution: float) -> float:
     """A point where `excess` is >= 0, at most `resolution` above one where it is negative.
 
-    A safeguarded secant: it aims half the resolution above the root, and never ends on an unsafe point.
+    A safeguarded secant method: it aims half the resolution above the root, and never returns an unsafe
+    point.
 
     Args:
         excess: increasing; >= 0 where safe.
         start: first guess.
-        step: how far off the guess is expected to be; doubled until the root is bracketed.
+        step: expected error of the guess; doubled until the root is bracketed.
         resolution: > 0.
 
     Raises:
@@ -42,7 +43,7 @@ def safe_root(excess: Callable[[float], float], start: float, *, step: float, re
         slope = narrow.slope
         narrow.probe(resolution, by_secant=probe % 4 != 3)
         if narrow.width > resolution and 0.0 <= narrow.newest < resolution * max(slope, 0.1):
-            # Close from above: a probe just below closes the bracket.
+            # Close from above: a probe just below ends the search.
             narrow.at(narrow.high - 0.9 * resolution)
     raise NumericalError(f"no root found within {_MAX_PROBES} probes: the bound is not monotone enough")
 
@@ -52,8 +53,8 @@ def bisect_boundary(
 ) -> float:
     """The point where `above` turns from True (at low) to False (at high), within rtol.
 
-    It ends where `above` is False if `safe`, else where it is True. Of a comparison only the sign is known:
-    the secant has no slope, and every probe halves the bracket.
+    `above` is False at the result if `safe`, otherwise True. A comparison has a sign only: there is no slope
+    for a secant, and every probe halves the bracket.
     """
 
     def excess(point: float) -> float:
@@ -91,7 +92,7 @@ class _Bracket:
         return (self.high_value - self.low_value) / self.width
 
     def probe(self, resolution: float, *, by_secant: bool) -> None:
-        """Look at the middle, or half the resolution above where the secant has its root, not near an end."""
+        """Probe the middle, or half the resolution above the root of the secant, away from both ends."""
         point = self.middle
         if by_secant and 0.0 < self.slope < math.inf:
             point = self.low - self.low_value / self.slope + 0.5 * resolution
@@ -99,7 +100,7 @@ class _Bracket:
         self.at(min(max(point, self.low + margin), self.high - margin))
 
     def at(self, point: float) -> None:
-        """Look at one point inside, which becomes an end."""
+        """Probe an inner point, which becomes an end."""
         self.newest = _number(self.excess(point), point)
         if self.newest < 0.0:
             self.low, self.low_value = point, self.newest
@@ -124,7 +125,7 @@ def _bracket(
 
 
 def _number(value: float, point: float) -> float:
-    """The value; NaN says nothing about the side it is on, and must not end as a safe one."""
+    """The value; raises on NaN, which gives no side and must not count as safe."""
     if math.isnan(value):
         raise NumericalError(f"the bound at {point!r} is not a number")
     return value

@@ -1,7 +1,7 @@
-"""Rounding in a chosen direction, what this platform's floats can do, and what leaves their range.
+"""Directed rounding, properties of the platform's floats, and overflow of their range.
 
-One operation of float64 rounds to nearest, so that the float next to its result, in the wanted direction,
-is on the safe side of the true one.
+A single float64 operation rounds to nearest, so the next float in the required direction is on the safe side
+of the true result.
 """
 
 import contextlib
@@ -14,38 +14,38 @@ import numpy as np
 
 from dpmech.exceptions import DpmechError, NumericalError
 
-# Half the distance of 1 to the next float: the relative error of one rounded operation.
+# Half the distance from 1 to the next float: the relative error of one rounded operation.
 UNIT = sys.float_info.epsilon / 2.0
-# The relative error of exp, log, expm1, log1p here: numpy states at most 4 units in the last place for its
-# vector loops, and C libraries 1 or 2.
+# Bound on the relative error of exp, log, expm1, log1p: numpy states at most 4 units in the last place for
+# its vector loops, and C libraries 1 or 2.
 ELEMENTARY = 8.0 * UNIT
-# The significand of C's long double here: 64 bits, 113, or 53 where it is float64; and its unit.
+# The significand of C's long double: 64 bits, 113, or 53 where it is float64; and its unit.
 LONGDOUBLE_BITS = int(np.finfo(np.longdouble).nmant) + 1
 LONGDOUBLE_UNIT = float(np.finfo(np.longdouble).eps) / 2.0
 
 
 def next_up(value: float) -> float:
-    """The float above: not below what one rounded operation, which gave `value`, should have given."""
+    """The next float above: not below the exact result of the rounded operation that gave `value`."""
     return math.nextafter(value, math.inf)
 
 
 def next_down(value: float) -> float:
-    """The float below."""
+    """The next float below: not above the exact result."""
     return math.nextafter(value, -math.inf)
 
 
 def sum_up(values: Iterable[float]) -> float:
-    """Not below the sum, and at most one float above it; 0 for none, exact for one."""
+    """An upper bound on the sum, at most one float above it; 0 for no values, exact for one."""
     return _summed(values, math.inf)
 
 
 def sum_down(values: Iterable[float]) -> float:
-    """Not above the sum, and at most one float below it."""
+    """A lower bound on the sum, at most one float below it."""
     return _summed(values, -math.inf)
 
 
 def product_up(one: float, other: float) -> float:
-    """The smallest float that is not below the product; infinite beyond the largest."""
+    """The smallest float that is not below the product; infinite on overflow."""
     product = one * other
     if math.isinf(product) or math.isnan(product):
         return product
@@ -53,7 +53,7 @@ def product_up(one: float, other: float) -> float:
 
 
 def product_down(one: float, other: float) -> float:
-    """The largest float that is not above the product; for finite ones the largest of all at most."""
+    """The largest float that is not above the product; at most the largest float for finite factors."""
     product = one * other
     if math.isnan(product) or (math.isinf(product) and (math.isinf(one) or math.isinf(other))):
         return product
@@ -65,7 +65,7 @@ def product_down(one: float, other: float) -> float:
 
 
 def quotient_up(one: float, other: float) -> float:
-    """The smallest float that is not below one / other, of finite numbers > 0; infinite beyond the largest.
+    """The smallest float that is not below one / other, for finite numbers > 0; infinite on overflow.
 
     Raises:
         ZeroDivisionError: if `other` is 0.
@@ -77,7 +77,7 @@ def quotient_up(one: float, other: float) -> float:
 
 
 def quotient_down(one: float, other: float) -> float:
-    """The largest float that is not above one / other; else as `quotient_up`."""
+    """The largest float that is not above one / other; otherwise as `quotient_up`."""
     quotient = one / other
     if math.isinf(quotient):
         return sys.float_info.max
@@ -97,7 +97,7 @@ def root_down(value: float) -> float:
 
 
 def outward(lower: float, upper: float, relative: float) -> tuple[float, float]:
-    """Ends >= 0 moved apart by a relative error, rounding included; where it is 0, as they are.
+    """Bounds >= 0 moved apart by a relative error, rounding included; unchanged if the error is 0.
 
     Args:
         lower: >= 0.
@@ -116,7 +116,7 @@ def rounded_up(value: Fraction) -> float:
     """The smallest float that is not below `value`.
 
     Raises:
-        NumericalError: beyond the range of float64.
+        NumericalError: if `value` is beyond the range of float64.
     """
     try:
         nearest = float(value)
@@ -144,16 +144,16 @@ def _summed(values: Iterable[float], direction: float) -> float:
 
 @contextlib.contextmanager
 def within_float64(what: str = "the arguments") -> Iterator[None]:
-    """An overflow, a division by an underflow, or an array of a size that comes of one is said as what it is.
+    """Report overflow, division by an underflowed number, or an array too large because of one as such.
 
     Args:
-        what: is computed with, in words.
+        what: description of the inputs.
 
     Raises:
-        NumericalError: in place of what Python and numpy raise then.
+        NumericalError: in place of the errors of Python and numpy.
     """
     try:
-        # An overflow is infinite, which bounds from above; what comes of two of them is no number.
+        # Overflow gives infinity, which is an upper bound; operations on two infinities give NaN.
         with np.errstate(over="ignore", invalid="raise", divide="raise"):
             yield
     except DpmechError:

@@ -1,14 +1,14 @@
-r"""The inverse of a power series, with a bound on how far each column of its Toeplitz matrix is off.
+r"""The inverse of a power series, with a bound on the error of each column of its Toeplitz matrix.
 
-An approximation g of 1 / f, however found, has a residual r = f g - 1, and the truth is g / (1 + r). The
-residual is computed so that its own error is bounded, and so is the correction d of one more Newton step:
-with f (g + d) - 1 = s, sum_t |s_t| <= rho < 1, the true first column is (g + d) / (1 + s), and every column
-of the true matrix is within rho / (1 - rho) of that of g + d, relative to its norm. Growing series are
-weighted by w^t on the way.
+An approximation g of 1 / f, from any algorithm, has a residual r = f g - 1, and the exact inverse is
+g / (1 + r). The residual is computed with a bound on its own error, and so is the correction d of one more
+Newton step: with f (g + d) - 1 = s, sum_t |s_t| <= rho < 1, the true first column is (g + d) / (1 + s), and
+every column of the true matrix is within rho / (1 - rho) of that of g + d, relative to its norm. Growing
+series are weighted by w^t in this argument.
 
-Products of short series are split into two floats. Long series are put on a grid of fixed step and multiplied
-as integers, modulo six primes, by number-theoretic transforms: no rounding, and no bound to trust. What the
-grid leaves out of f is bounded.
+Products of short series split numbers into two floats. Long series are put on a grid of fixed step and
+multiplied as integers, modulo six primes, by number-theoretic transforms: without rounding, so no error bound
+is needed. The part of f that the grid omits is bounded.
 """
 
 import math
@@ -41,7 +41,7 @@ _PRIMES = (
     (2013265921, 31),
     (2113929217, 5),
 )
-# Products of two series of this length fit the transforms.
+# The transforms support products of two series of this length.
 LONGEST = 2**24
 _GRID_BITS = 52
 
@@ -55,19 +55,19 @@ def exact_residual(f: FloatArray, g: FloatArray) -> tuple[FloatArray, FloatArray
 
     Returns:
         (g rounded to multiples of 2^-52 of its largest entry, f g - 1 for this g to 1e-15 relative entry by
-        entry, shape (n,), and a bound on the sum of moduli of what else it may be off by).
+        entry, shape (n,), and a bound on the sum of moduli of any remaining error).
 
     Raises:
         NumericalError: if the series grow too much for the range of the integers.
     """
-    from dpmech.numerics import integer_kernels as kernels  # numba starts slowly: only when it is needed
+    from dpmech.numerics import integer_kernels as kernels  # numba imports slowly: only if needed
 
     n = g.size
     b = _GRID_BITS - math.frexp(float(np.abs(g).max()))[1]
     integers = np.rint(np.ldexp(g, b)).astype(np.int64)
     rounded = np.ldexp(integers.astype(np.float64), -b)
     range_bits = sum(math.log2(prime) for prime, _ in _PRIMES) - 2.0
-    # The modulus of every coefficient of the product is at most ||f|| ||g||, and so is 1.
+    # The modulus of every coefficient of the product is at most ||f|| ||g||, and 1 is at most that as well.
     product_bits = math.log2(norm(f) * norm(rounded) * 1.001 + 1.0)
     # As ||f|| ||g|| is at least the product of their largest entries, no entry of f is shifted by 127 bits.
     a = math.floor(range_bits - product_bits) - b
@@ -91,7 +91,7 @@ def exact_residual(f: FloatArray, g: FloatArray) -> tuple[FloatArray, FloatArray
         one[0] = (one[0] - pow(2, a + b, prime)) % prime
         values[row] = one[:n]
     kernels.balanced_digits(values, primes)
-    # From the smallest digit up: a higher one that is not 0 outweighs all below it.
+    # From the smallest digit up: a nonzero higher digit exceeds all lower ones together.
     residual = np.zeros(n)
     radix = 1
     for digits, prime in zip(values, primes, strict=True):
@@ -101,18 +101,18 @@ def exact_residual(f: FloatArray, g: FloatArray) -> tuple[FloatArray, FloatArray
     return rounded, residual, left_out
 
 
-# Relative, of a column norm; an inverse that cannot be had to this is refused.
+# Largest error relative to a column norm; an inverse that is less accurate is refused.
 _MOST_LOST = 1e-10
 _REFINEMENTS = 12
-# As many are inside the estimates of `form_work`; each one more is counted, in seconds a product.
+# Number of refinements included in the estimates of `form_work`; seconds per product for each further one.
 _FORESEEN, _REFINING = 3, 1e-8
-# The residual is summed term by term up to this many terms, or up to so many a coefficient; above, exactly.
+# The residual is summed term by term up to this many terms, or this many per coefficient; above, exactly.
 _TERMS_WORK = 100_000_000
 _TERMS = 64
 _BLOCK = 8192
 _HEAD = 1024
 _SPLITTER = 2.0**27 + 1.0
-# What products may lose where they leave the normal range: far above the number of products times 2^-1074.
+# Bound on the underflow of products: far above the number of products times 2^-1074.
 _TINY = 2.0**-1000
 
 _Weighted = Callable[[FloatArray], float]
@@ -128,8 +128,8 @@ def bounded_inverse(coefs: FloatArray, n: int, relative: float = 0.0) -> tuple[F
 
     Args:
         coefs: c, shape (p,), c_0 > 0.
-        n: how many coefficients of 1 / c, >= 1.
-        relative: how far each coefficient may be off, relative.
+        n: number of coefficients of 1 / c, >= 1.
+        relative: bound on the relative error of each given coefficient.
 
     Returns:
         (g, error): g of shape (n,); for every m, the first m coefficients of the true inverse are within
@@ -139,7 +139,7 @@ def bounded_inverse(coefs: FloatArray, n: int, relative: float = 0.0) -> tuple[F
         NumericalError: if the coefficients overflow, or if no error below 1e-10 can be proved.
     """
     short = trimmed(coefs[:n])
-    # A power of two that makes f_0 about 1 changes no digit.
+    # Scaling by a power of two, which makes f_0 about 1, is exact.
     shift = int(np.frexp(short[0])[1]) - 1
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
         f = checked_finite(np.ldexp(short, -shift), "the strategy over its first coefficient")
@@ -211,9 +211,9 @@ def _recursion(f: FloatArray, x: FloatArray) -> FloatArray:
 
 
 def newton_inverse(f: FloatArray, n: int) -> FloatArray:
-    """Newton's doubling g <- g (2 - f g), exact modulo x^(2 m) once it is exact modulo x^m; by FFT.
+    """Newton's doubling g <- g (2 - f g) by FFT; exact modulo x^(2 m) once it is exact modulo x^m.
 
-    An approximation: nothing bounds its error here.
+    An approximation, without a bound on its error.
     """
     inverse = np.array([1.0 / f[0]])
     length = 1
@@ -228,7 +228,7 @@ def newton_inverse(f: FloatArray, n: int) -> FloatArray:
 def _summed_residual(f: FloatArray, g: FloatArray) -> FloatArray:
     """The series f g - 1 by compensated sums of split products (Ogita, Rump and Oishi 2005, algorithm Dot2).
 
-    Off by at most one rounding of itself and gamma^2 |f| |g|, gamma = m 2^-53 / (1 - m 2^-53) with m terms.
+    The error is at most one rounding of itself and gamma^2 |f| |g|, gamma = m 2^-53 / (1 - m 2^-53), m terms.
     """
     n = g.size
     high = _upper_half(g)
@@ -284,9 +284,9 @@ def _unaccounted(
     relative: float,
     left: float,
 ) -> _Weighted:
-    """What f (g + d) - 1 may be, as a function of the weights: a bound on sum_t |.|_t w^t.
+    """Bound on the moduli of f (g + d) - 1, as a function of the weights: sum_t |.|_t w^t.
 
-    It is r + f d and what r is off by. By recursion, f d + r is at most gamma |f| |d| (Higham 2002, Theorem
+    It is r + f d and the error of r. By recursion, f d + r is at most gamma |f| |d| (Higham 2002, Theorem
     8.5); by FFT d is -g r + e and r + f d is -r^2 + f e.
     """
     n, terms = g.size, int(np.count_nonzero(f))
@@ -330,7 +330,7 @@ def _column_error(g: FloatArray, bound: _Weighted) -> float:
 
 
 def error_of_terms(terms: FloatArray, majorant: FloatArray, relative: float) -> float:
-    """The error, in the sense of `bounded_inverse`, of entries off by at most `relative` times a majorant.
+    """The error, as in `bounded_inverse`, if entries have errors up to `relative` times a majorant.
 
     Args:
         terms: a first column, shape (n,), terms[0] not 0.

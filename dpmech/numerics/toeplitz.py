@@ -1,11 +1,11 @@
-"""Algebra of lower-triangular Toeplitz and banded matrices; best sums over b-separated index sets.
+"""Algebra of lower-triangular Toeplitz and banded matrices; maximum sums over b-separated index sets.
 
-A lower-triangular Toeplitz matrix is its first column, and is never formed; products of such matrices are
-products of power series. Short recursions run in O(n p) (a linear filter), long ones by FFT in O(n log n).
+A lower-triangular Toeplitz matrix is represented by its first column and never formed; products of such
+matrices are products of power series. Short recursions take O(n p) (a filter), long ones O(n log n) by FFT.
 
-Sums that enter a guarantee run in a tree, so that float64 suffices and every processor gives the same
-numbers: a sum of n terms passes at most 2 log2 n roundings. `sum_rounding` and `convolution_rounding` are
-the bounds; nothing here or above uses a longer format, which not every processor has.
+Sums that enter a guarantee are computed by a tree, so that float64 suffices and every processor gives the
+same numbers: a sum of n terms involves at most 2 log2 n roundings per term. `sum_rounding` and
+`convolution_rounding` give the bounds; no longer format is used, because not every processor has one.
 """
 
 import math
@@ -23,24 +23,24 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
 
-# Below this many multiplications a recursion wins over an FFT, and is the more accurate one.
+# Below this many multiplications a recursion is faster than an FFT, and more accurate.
 DIRECT_WORK = 400_000_000
 _SHORT_FILTER = 64
 _SEQUENTIAL = 8
-# Column norms whose squares, and sums of a million of them, stay in the normal range of float64.
+# Range of column norms whose squares, and sums of a million of them, stay normal in float64.
 _SMALLEST_NORM, _LARGEST_NORM = 1e-140, 1e140
 
 
 def cumulative_sum(x: FloatArray, axis: int = 0) -> FloatArray:
-    """Running sums by a tree; each is off by at most `sum_rounding(n)` times the sum of its moduli."""
+    """Cumulative sums by a tree; each has error at most `sum_rounding(n)` times the sum of its moduli."""
     return np.moveaxis(_scan(np.moveaxis(x, axis, 0)), 0, axis)
 
 
 def sum_rounding(n: int) -> float:
     """Bound on the relative rounding error of `cumulative_sum` of n terms >= 0, `total` and `norm`.
 
-    No term passes more than 2 ceil(log2 n) additions, or 7 where n is at most 8. A square, a root and two
-    more operations are inside: 2 ceil(log2 n) + 12 roundings, and 1 % for their product.
+    No term takes part in more than 2 ceil(log2 n) additions, or 7 for n at most 8. A square, a root and two
+    more operations are included: 2 ceil(log2 n) + 12 roundings, and 1 % for their product.
     """
     return 1.01 * (2 * math.ceil(math.log2(max(n, 2))) + 12) * UNIT
 
@@ -55,12 +55,12 @@ def total(x: FloatArray) -> float:
 
 
 def norm(x: FloatArray) -> float:
-    """Euclidean norm of a vector, to `sum_rounding(n)` relative where its square is normal in float64."""
+    """Euclidean norm of a vector, to `sum_rounding(n)` relative if its square is normal in float64."""
     return math.sqrt(total(x * x))
 
 
 def _scan(x: FloatArray) -> FloatArray:
-    """Running sums along the first axis, from those of the sums of pairs of neighbours."""
+    """Cumulative sums along the first axis, from those of sums of neighbouring pairs."""
     n = x.shape[0]
     if n <= _SEQUENTIAL:
         return np.asarray(np.add.accumulate(x, axis=0), dtype=np.float64)
@@ -110,7 +110,7 @@ def checked_finite(x: FloatArray, what: str) -> FloatArray:
 
 
 def checked_norms(norms: FloatArray) -> FloatArray:
-    """Return column norms, or raise NumericalError where their squares leave float64."""
+    """Return column norms, or raise NumericalError if their squares exceed the range of float64."""
     low, high = float(np.min(norms)), float(np.max(norms))
     if not (low >= _SMALLEST_NORM and high <= _LARGEST_NORM):
         raise NumericalError(
@@ -145,7 +145,7 @@ def convolution_rounding(a: FloatArray, b: FloatArray) -> float:
 
 
 def _fft_size(least: int) -> int:
-    """A power of two: the bound is for those."""
+    """A power of two, which the rounding bound requires."""
     return max(2, 1 << (least - 1).bit_length())
 
 
@@ -158,7 +158,7 @@ def _columnwise(apply: Callable[[FloatArray], FloatArray], x: FloatArray) -> Flo
 def best_separated_sum(weights: FloatArray, min_sep: int, count: int) -> float:
     """Largest sum of at most `count` weights whose indices are pairwise at least `min_sep` apart.
 
-    By dynamic programming: O(n) where `count` does not bind, else O(n count). Exact, up to a relative
+    By dynamic programming: O(n) if `count` is not binding, otherwise O(n count). Exact up to a relative
     rounding error of `count` times 2^-53, or `sum_rounding(n)` if that is more.
 
     Args:
@@ -182,7 +182,7 @@ def best_separated_sum(weights: FloatArray, min_sep: int, count: int) -> float:
 
 
 def _uncapped(weights: FloatArray, min_sep: int) -> float:
-    """The same without a limit on the number: best[i] = max(best[i-1], weights[i] + best[i-b])."""
+    """As `best_separated_sum`, without the count limit: best[i] = max(best[i-1], weights[i] + best[i-b])."""
     blocks = -(-weights.size // min_sep)
     padded = np.pad(weights, (0, blocks * min_sep - weights.size)).reshape(blocks, min_sep)
     best = np.zeros(min_sep)
@@ -192,9 +192,9 @@ def _uncapped(weights: FloatArray, min_sep: int) -> float:
 
 
 def windowed_sums(values: FloatArray, stride: int, count: int) -> FloatArray:
-    """sum_{j < count} values[s + j stride] for every s, entries past the end counting as 0.
+    """sum_{j < count} values[s + j stride] for every s, where entries past the end count as 0.
 
-    From windows of 1, 2, 4, ... terms, without a difference: each sum is off by at most `sum_rounding(n)`
+    From windows of 1, 2, 4, ... terms, without subtraction: each sum has error at most `sum_rounding(n)`
     times the sum of the moduli in it.
 
     Args:
@@ -209,7 +209,7 @@ def windowed_sums(values: FloatArray, stride: int, count: int) -> FloatArray:
     left = min(count, -(-n // stride))
     window = np.array(values, dtype=np.float64)
     sums = np.zeros(n)
-    width, start = 1, 0  # how many terms `window` has, and at which one the rest of `sums` begins
+    width, start = 1, 0  # number of terms in `window`, and the term at which the remainder of `sums` begins
     while left:
         if left & 1:
             _add_shifted(sums, window, start * stride)

@@ -1,7 +1,7 @@
-"""Executors for blocks of samples and for scans: processes of this machine, and those of a dask cluster.
+"""Executors for blocks of samples and for scans: local processes, or the workers of a dask cluster.
 
-What is sent to them is deterministic: a function of its arguments alone, which hold the seeds. So work that
-was lost with its process can be done again by another, and nothing but the time tells.
+Tasks are deterministic functions of their arguments, which contain the seeds. If a process dies, another one
+can repeat its work with the same result.
 """
 
 import concurrent.futures
@@ -26,37 +26,37 @@ _CURRENT: contextvars.ContextVar[concurrent.futures.Executor | None] = contextva
 )
 
 MOST_WORKERS = 1024
-# A task whose process died so often, with no other task done in between, is what kills them.
+# A task whose process dies this often, with no other task completed in between, counts as the cause.
 _TRIES = 5
 _GIVEN_UP = (
     f'{_TRIES} processes died over one task; a script starts workers under `if __name__ == "__main__":` only'
 )
-# Seconds in which the scheduler of a cluster has to answer.
+# Timeout for the answer of a cluster's scheduler, in seconds.
 _ANSWER = 10.0
 
 
 @dataclasses.dataclass
 class _Task:
-    """Work that is done once, however often it is started."""
+    """Work with one result, even if it is started several times."""
 
     work: Callable[[], Any]
     outer: concurrent.futures.Future[Any]
     tries: int = 0
-    # How many tasks had been done when it was tried last.
+    # Number of completed tasks at the last attempt.
     done_before: int = 0
 
 
 class Workers(concurrent.futures.Executor):
-    """Processes of this machine; what a process leaves behind that dies is done again by others.
+    """Local processes; if one dies, its tasks are repeated by others.
 
-    They start at the first task. A script that uses them does its work under
+    The processes start with the first task. A script that uses them must do its work under
     `if __name__ == "__main__":`, as for any module of the standard library that starts processes.
 
     Args:
-        count: how many processes, in [1, 1024].
+        count: number of processes, in [1, 1024].
 
     Raises:
-        InvalidParameterError: on another count.
+        InvalidParameterError: on an invalid count.
 
     Examples:
         >>> import dpmech as dm
@@ -71,7 +71,7 @@ class Workers(concurrent.futures.Executor):
         self._given_up = False
         self._under_way = 0
         self._done = 0
-        # Held to look at or change the five above; told when a task has ended.
+        # Guards the five attributes above; notified when a task ends.
         self._changed = threading.Condition()
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class Workers(concurrent.futures.Executor):
     def submit(
         self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
     ) -> concurrent.futures.Future[_Result]:
-        """Start `fn(*args, **kwargs)` in one of the processes; all of it must be picklable.
+        """Start `fn(*args, **kwargs)` in one of the processes; function and arguments must be picklable.
 
         Raises:
             RuntimeError: after `shutdown`, as for any executor.
@@ -96,11 +96,11 @@ class Workers(concurrent.futures.Executor):
         return task.outer
 
     def __exit__(self, kind: type[BaseException] | None, *told: object) -> None:
-        """End; what still waits is given up where the block was left by an error, such as Ctrl-C."""
+        """Shut down; waiting tasks are cancelled if the block was left by an error, such as Ctrl-C."""
         self.shutdown(cancel_futures=kind is not None)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of Executor
-        """Take no more tasks and end the processes; see `concurrent.futures.Executor.shutdown`."""
+        """Accept no more tasks and end the processes; see `concurrent.futures.Executor.shutdown`."""
         with self._changed:
             self._open = False
             self._given_up = self._given_up or cancel_futures
@@ -113,11 +113,11 @@ class Workers(concurrent.futures.Executor):
         with self._changed:
             pool, self._pool = self._pool, None
         if pool is not None:
-            # Again, as this call counts: without waiting, the pool may not have come to the first.
+            # Repeated with this call's `wait`: the pool may not have acted on the first shutdown yet.
             pool.shutdown(wait=wait, cancel_futures=cancel_futures)
 
     def _start(self, task: _Task) -> None:
-        """Hand a task to the pool, a new one where there is none; whatever fails is told to the task."""
+        """Submit a task to the pool, creating one if there is none; any failure is reported to the task."""
         try:
             while True:
                 pool = self._ready()
@@ -128,7 +128,7 @@ class Workers(concurrent.futures.Executor):
                     continue
                 inner.add_done_callback(functools.partial(self._ended, task, pool))
                 return
-        except BaseException as error:  # noqa: BLE001 - a task that is waited for must end, whatever happened
+        except BaseException as error:  # noqa: BLE001 - a task with waiters must end in any case
             self._finish(task, error=error)
 
     def _ended(
@@ -143,20 +143,20 @@ class Workers(concurrent.futures.Executor):
                 self._done += 1
             self._finish(task, error=error, result=None if error is not None else inner.result())
             return
-        # Since Python 3.12 a broken pool tells so with its lock held, which whoever touches it needs: this
-        # thread must go back to it.
+        # Since Python 3.12 a broken pool calls back with its lock held, which every use of the pool needs:
+        # this thread must return first.
         again = threading.Thread(target=self._again, args=(task, pool))
         try:
             again.start()
-        except RuntimeError as failure:  # as the interpreter ends
+        except RuntimeError as failure:  # at interpreter shutdown
             self._finish(task, error=failure)
 
     def _again(self, task: _Task, pool: concurrent.futures.ProcessPoolExecutor) -> None:
-        """Start a task once more whose process died, or give it up."""
+        """Restart a task whose process died, or give it up."""
         self._drop(pool)
         with self._changed:
             given_up = self._given_up
-            # All that waits for a pool is lost with it, whichever task its process died over.
+            # All tasks of a pool are lost with it, whichever task caused the death.
             task.tries = task.tries + 1 if task.done_before == self._done else 1
             task.done_before = self._done
         if given_up:
@@ -178,7 +178,7 @@ class Workers(concurrent.futures.Executor):
     def _ready(self) -> concurrent.futures.ProcessPoolExecutor:
         with self._changed:
             if self._pool is None:
-                # Not by fork: a process with threads cannot be copied safely.
+                # Not fork: a process with threads cannot be forked safely.
                 self._pool = concurrent.futures.ProcessPoolExecutor(
                     self.count, mp_context=multiprocessing.get_context("spawn")
                 )
@@ -192,17 +192,17 @@ class Workers(concurrent.futures.Executor):
 
 
 class Cluster(concurrent.futures.Executor):
-    """The workers of a running dask cluster, which does lost work again itself.
+    """The workers of a running dask cluster, which repeats lost work itself.
 
     Args:
         address: of its scheduler, such as "tcp://10.0.0.1:8786".
 
     Raises:
-        MissingDependencyError: without dask's `distributed`.
-        InvalidParameterError: if no scheduler answers there.
+        MissingDependencyError: if dask's `distributed` is not installed.
+        InvalidParameterError: if no scheduler answers at the address.
 
     Example:
-        A scheduler has to run there.
+        A scheduler has to run at the address.
 
         >>> import dpmech as dm
         >>> with dm.Cluster("tcp://10.0.0.1:8786") as cluster:  # doctest: +SKIP
@@ -216,7 +216,7 @@ class Cluster(concurrent.futures.Executor):
         except ImportError as error:
             raise MissingDependencyError("distributed", "dask") from error
         self.address = address
-        connect: Any = distributed.Client  # without types, as all of it
+        connect: Any = distributed.Client  # `distributed` is untyped
         try:
             self._client: Any = connect(address, timeout=_ANSWER, set_as_default=False)
         except (OSError, ValueError, TypeError) as error:
@@ -231,7 +231,7 @@ class Cluster(concurrent.futures.Executor):
     def submit(
         self, fn: Callable[_Given, _Result], /, *args: _Given.args, **kwargs: _Given.kwargs
     ) -> concurrent.futures.Future[_Result]:
-        """Start `fn(*args, **kwargs)` on the cluster; the future ends in WorkerError where it goes away."""
+        """Start `fn(*args, **kwargs)` on the cluster; losing the cluster raises WorkerError in the future."""
         outer: concurrent.futures.Future[_Result] = concurrent.futures.Future()
         outer.set_running_or_notify_cancel()
         inner = self._executor.submit(fn, *args, **kwargs)
@@ -239,9 +239,9 @@ class Cluster(concurrent.futures.Executor):
         return outer
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - of Executor
-        """Leave the cluster, which runs on."""
+        """Disconnect from the cluster, which keeps running."""
         if cancel_futures or not wait:
-            # Dask forgets what nobody waits for any more.
+            # Dask drops tasks that no client waits for.
             self._client.close()
             return
         self._executor.shutdown(wait=True)
@@ -260,16 +260,16 @@ class Cluster(concurrent.futures.Executor):
 
 
 def _of_cluster(error: BaseException) -> bool:
-    """Whether an error is the cluster's and not that of the function."""
+    """Whether an error comes from the cluster and not from the function."""
     return type(error).__module__.partition(".")[0] == "distributed"
 
 
 @contextlib.contextmanager
 def running_on(executor: concurrent.futures.Executor | None) -> Iterator[None]:
-    """Send the blocks of samples that are drawn inside to an executor; None changes nothing.
+    """Send the blocks of samples that are drawn in this context to an executor; None has no effect.
 
     Raises:
-        InvalidParameterError: if it is not one.
+        InvalidParameterError: if `executor` is not an executor.
     """
     if check_executor(executor) is None:
         yield
@@ -282,7 +282,7 @@ def running_on(executor: concurrent.futures.Executor | None) -> Iterator[None]:
 
 
 def current_executor() -> concurrent.futures.Executor | None:
-    """That of the innermost `running_on`, or None."""
+    """The executor of the innermost `running_on`, or None."""
     return _CURRENT.get()
 
 

@@ -211,8 +211,8 @@ class ComposedLoss:
         excess = self.losses[above:last] - eps
         weights = -np.expm1(-excess) * np.exp(-self.theta * excess)
         # Losses have error 3 u, as has eps in the comparison: that changes a weight, which falls like
-        # e^(-theta excess), by 1 + theta times as much, and excess e^(-theta excess) is at most 1 / (e
-        # theta). In addition a weight has error 18 u and that of its exponent, and their sum 64 u.
+        # e^(-theta excess), by 1 + theta times as much, and excess e^(-theta excess) is at most
+        # 1 / (e theta). In addition a weight has error 18 u and that of its exponent, and their sum 64 u.
         furthest = min(float(excess[-1]), 0.37 / max(self.theta, 1e-300)) if excess.size else 0.0
         moved = 3.0 * (1.0 + self.theta) * (2.0 * abs(eps) + furthest) + 97.0 * float(
             weights.max(initial=0.0)

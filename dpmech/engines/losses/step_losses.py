@@ -289,8 +289,8 @@ class MixtureLoss(StepLoss):
         at most 14 of its parts: 8, 2 for the product, 2 for sums. Its energy has error 3 of itself and 2 for
         sums, z 3 and x 2 of itself, which k z passes on, with 2 for sums. These errors of the exponents enter
         log r by their posterior mean. The difference from the largest exponent has an error of itself, of
-        which the mean is at most m / e, exponentials 8, their sum of m + 1 terms m, its logarithm 8 log (m +
-        1), and the last sum log r. The error of the mass of a node is as in `Loss.rounding`.
+        which the mean is at most m / e, exponentials 8, their sum of m + 1 terms m, its logarithm 8
+        log (m + 1), and the last sum log r. The error of the mass of a node is as in `Loss.rounding`.
 
         Args:
             x: computed outputs, shape (m,).

@@ -302,8 +302,7 @@ class _Side:
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
         losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
         # Where finite losses are negligible compared with the infinite one, a smaller tilt resolves them as
-        # well; and where delta is large compared with rounding, a smaller tilt resolves more of the curve
-        # than its end.
+        # well; where delta is large compared with rounding, it resolves more of the curve than its end.
         steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
         least = max(math.log(max(infinite, _NOTHING)) - _BESIDE, min(log_delta + _UNTILTED, 0.0))
         while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
@@ -356,8 +355,8 @@ class _Side:
         """Steps that change log delta by about the goal, and finer ones, as long as they are affordable.
 
         Splitting a mass over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 on average: log delta
-        rises by theta (theta + 1) / 2 times that for each loss. Where losses at nodes are moved down, by h /
-        2 on average, it falls by theta times that.
+        rises by theta (theta + 1) / 2 times that for each loss. Where losses at nodes are moved down, by
+        h / 2 on average, it falls by theta times that.
         """
         # Losses on few values may call for any tilt, where a lattice gains little.
         count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
