@@ -39,7 +39,7 @@ _LEAST_SIGMA, _LARGEST_SIGMA = 0.2, 1e5
 _LARGEST_RATIO = 100.0
 _LARGEST_EPS = 1e5
 _RTOL = 1e-9
-# The sum of all noise has a lattice point for every integer; a useful window spans at least this many sd's.
+# The sum of all noise has a lattice point for every integer; a useful window has at least this many sigmas.
 _MOST_POINTS, _LEAST_WINDOW = 2**25, 12
 
 

@@ -60,7 +60,7 @@ def one_step_delta(q: float, multipliers: tuple[float, float], eps: float) -> tu
     small = eps < 700.0 and growth < math.inf
     a = math.log1p(growth) if small else eps - math.log(q)
     # Elementary functions of the C library have error 4 u (2 units in the last place), all else u; log1p does
-    # not increase relative errors: 9 u of a. Beyond this range the remaining terms are below e^-700.
+    # not increase relative errors: 9 u of a. If not `small`, the remaining terms are below e^-700.
     off = 12.0 * UNIT * (a if small else a + abs(math.log(q)))
     # c = q - (e^eps - 1) (1 - q) cancels where the two are close: 7 u of the product, and u of c.
     possible = eps < 1.0 - math.log1p(-q)

@@ -23,8 +23,8 @@ from dpmech.exceptions import NumericalError
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, lattice_product, next_up, spend
 
 # The tilted mass that may be beyond either end of the window. It is added to the upper bound and subtracted
-# from the lower one, with a factor 2: rounding of T log M changes Chernoff's bound on it by far less than log
-# 2.
+# from the lower one, with a factor 2: rounding of T log M changes Chernoff's bound on it by far less than
+# log 2.
 LOG_WRAP = math.log(1e-15)
 MAX_LENGTH = 1 << 25
 _MAX_TILT = 1e9
@@ -334,8 +334,8 @@ def _tilted(loss: LatticeLoss, moments: LossMoments, theta: float, *, upper: boo
     log_m, losses = moments.cumulants(theta)[0], loss.losses()
     with np.errstate(divide="ignore"):
         log_masses = np.log(loss.masses)
-    # The logarithm has error 8 u, the loss 2 u, products and sums u of each of their terms, the exponential 8
-    # u. Masses of 0 have no error, and underflow is covered by the error of the FFT.
+    # The logarithm has error 8 u, the loss 2 u, products and sums u of each of their terms, the exponential
+    # 8 u. Masses of 0 have no error; underflow is covered by the error of the FFT.
     moved = 11.0 * np.abs(log_masses) + 6.0 * theta * np.abs(losses) + 3.0 * abs(log_m) + 12.0
     moved = UNIT * np.where(np.isfinite(log_masses), moved, 0.0)
     masses = np.exp(log_masses + theta * losses - log_m) * (1.0 + (moved if upper else -moved))

@@ -93,9 +93,9 @@ class Direction:
         """Lower and upper delta, as close as `tolerance`, a change of sigma, requires; and their slope.
 
         Returns:
-            Both bounds, and how fast log delta falls with log sigma: about as fast as with log eps at least,
-            as losses are at least in proportion to 1 / sigma, and never slower than log 1 / sigma. The slope
-            only decides how close the bounds have to be.
+            Both bounds, and an approximate lower bound on how fast log delta falls with log sigma: at least
+            1, and about as fast as with log eps, because losses grow at least like 1 / sigma. It only decides
+            how close the bounds have to be.
         """
         if self.beyond_all_losses(eps):
             return 0.0, 0.0, 1.0

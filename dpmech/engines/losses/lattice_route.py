@@ -105,7 +105,7 @@ class Side:
         self.moments = LossMoments(*self.loss.sampled(), self.steps)
 
     def steepness(self, eps: float) -> float:
-        """How fast log delta falls with log sigma: like theta eps at least, not slower than 1 / sigma."""
+        """A lower bound on how fast log delta falls with log sigma: the larger of theta eps and 1."""
         return max(1.0, self.moments.tilt_for_eps(eps) * eps)
 
     def delta(self, eps: float, tolerance: float, *, settled: float = 0.0) -> tuple[float, float]:

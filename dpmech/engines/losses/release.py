@@ -3,16 +3,16 @@ r"""Releases with sampling: T releases, each of a random batch, and the loss of 
 **A uniform set of B of n examples, one of them replaced.** With q = B / n, s the noise over the distance
 between the two replacing examples, and A_1 = (1 - q) N(0, s^2) + q N(1, s^2) against A_0 = N(0, s^2): the
 hockey-stick curve is, for all gradients and in either direction, at most that of A_1 against A_0 at eps >= 0,
-and at most that of A_0 against A_1 at eps < 0. Its law has the positive losses of the first pair, the
-negative ones of the second, and the remaining mass at 0. docs/fixed_size_batches.md proves that it dominates.
+and at most that of A_0 against A_1 at eps < 0. The dominating law has the positive losses of the first pair,
+the negative ones of the second, and the remaining mass at 0; see docs/fixed_size_batches.md for the proof.
 
 **A Poisson sample that is truncated to B examples if more were sampled.** Let q be the sampling probability
 of every example, tau the probability that B or more of the others were sampled, and p the probability that
 the example is then in the batch. With probability 1 - tau the pair is that of plain Poisson sampling. With
 probability tau it is the pair whose hockey-stick curve of P against Q (A_u as in `step_losses`) is that of
-A_2 against A_1 at eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve over all gradients. Its
-law has the positive losses of the first, the negative ones of the second, and the remaining mass at 0.
-docs/truncated_batches.md proves that it dominates.
+A_2 against A_1 at eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve over all gradients. The
+dominating law has the positive losses of the first, the negative ones of the second, and the remaining mass
+at 0; see docs/truncated_batches.md for the proof.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class Truncation:
         dataset_size: n.
         untruncated: probability that fewer than B others were sampled: the example stays if sampled.
         truncated: probability that B or more of the others were sampled.
-        kept: probability that the example was sampled and kept, given that.
+        kept: conditional probability, given truncation, that the example was sampled and kept.
         joined: probability that the example is in the batch, unconditionally.
     """
 

@@ -109,7 +109,7 @@ class Exchanged:
     """Conversions between a profile and dp_accounting; `PrivacyProfile` is the complete class.
 
     Args:
-        parts: what is composed.
+        parts: the components of the profile.
         guarantee: the guarantee of the parts.
         by: the provenance of the parts.
         adjacency: the neighbouring relation.

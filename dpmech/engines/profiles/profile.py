@@ -60,7 +60,7 @@ class Answers(Exchanged):
     """Evaluation of a profile at single points; `PrivacyProfile` is the complete class.
 
     Args:
-        parts: what is composed.
+        parts: the components of the profile.
         guarantee: the guarantee of the parts.
         by: the provenance of the parts.
         adjacency: the neighbouring relation.
@@ -180,7 +180,7 @@ class PrivacyProfile(Answers):
     probability some number of the profile is wrong.
 
     Args:
-        parts: what is composed.
+        parts: the components of the profile.
         guarantee: the guarantee of the parts.
         by: the provenance of the parts.
         adjacency: the neighbouring relation.
@@ -277,7 +277,7 @@ class PrivacyProfile(Answers):
 
         References:
             Papernot and Steinke 2022; Koskela, Redberg and Wang 2024; "The price of tuning" in the
-                documentation, for the bound.
+            documentation, for the bound.
         """
         if not isinstance(runs, RunCount):
             raise InvalidParameterError(
@@ -446,7 +446,7 @@ class PrivacyProfile(Answers):
 
         Returns:
             Bounds. The lower bound is that of a membership test; no reconstruction that attains it is known.
-                Errors as for `tradeoff`.
+            Errors as for `tradeoff`.
 
         References:
             Hayes, Mahloujifar and Balle 2023, Theorem 2; Kaissis, Hayes, Ziller and Rueckert 2023.
