@@ -1,4 +1,4 @@
-"""Scheme: all that the library knows of one sampling scheme, as one object; and how schemes are found."""
+"""Scheme: everything the library knows about one sampling scheme, in one object; and the registry of them."""
 
 import abc
 import dataclasses
@@ -30,16 +30,16 @@ from dpmech.numerics import FloatArray
 
 @dataclasses.dataclass(frozen=True)
 class BatchRule:
-    """What a tracker checks of every batch. That batches have the right law cannot be seen in them.
+    """What a tracker checks in every batch. The distribution of the batches cannot be checked from one run.
 
     Args:
-        pattern: how often and how far apart one example takes part; None where every step is sampled anew.
-        cycle: how many groups take turns, each example in one of them; None without groups.
-        epoch: how many steps an epoch has in each of which everyone takes part once, in an order of its own;
-            None without that.
-        dataset_size: the number of examples that the claim is about; None where any will do.
-        largest: the most examples of one batch; None without a limit.
-        exactly: how many examples every batch has; None where that is left to chance or to the dataset.
+        pattern: how often and how far apart one example takes part; None if every step is sampled anew.
+        cycle: number of groups that take turns, each example being in one of them; None without groups.
+        epoch: number of steps of an epoch if every example takes part exactly once in each epoch, in a new
+            order; None otherwise.
+        dataset_size: the number of examples that the claim is about; None if any number is allowed.
+        largest: the maximum number of examples in a batch; None without a limit.
+        exactly: the number of examples of every batch; None if it depends on chance or on the dataset.
     """
 
     pattern: Pattern | None
@@ -52,17 +52,17 @@ class BatchRule:
 
 @dataclasses.dataclass(frozen=True)
 class Structure:
-    """How the releases hang together that one unit may join.
+    """How the releases that one unit may join depend on each other.
 
-    With neither bins nor cycle it is the sensitivity over the pattern that decides about noise.
+    Without bins and without a cycle, the sensitivity over the pattern determines the noise.
 
     Args:
-        bins: the mixture of Gaussians over that many bins decides; None where it does not.
-        cycle: the releases a unit may join are so many steps apart, and compose, if the strategy has at most
-            as many bands; 1 where noise has to be independent. None where
-            releases are not sampled one by one.
-        not_fitted: why no strategy is fitted under it, and what to do instead; None where one is.
-        judged: whether a strategy can be judged by a number that needs no samples.
+        bins: the mixture of Gaussians over that many bins determines the noise; None otherwise.
+        cycle: the releases that a unit may join are this many steps apart, and compose, if the strategy has
+            at most this many bands; 1 if noise has to be independent. None if releases are not sampled
+            separately.
+        not_fitted: why no strategy is fitted, and what to do instead; None if one is fitted.
+        judged: whether a strategy can be evaluated by a number that needs no samples.
     """
 
     bins: int | None = None
@@ -72,7 +72,7 @@ class Structure:
 
 
 def independent_noise_only(participation: object) -> UnsupportedCombinationError:
-    """Nothing is fitted where noise has to be independent and of one size."""
+    """The error if a fit is requested for a scheme that requires independent noise of one size."""
     return UnsupportedCombinationError(
         f"nothing is fitted under {participation!r}, which takes independent noise of one size",
         supported="Identity there; other participations here",
@@ -80,7 +80,7 @@ def independent_noise_only(participation: object) -> UnsupportedCombinationError
 
 
 def as_of_one_example(participation: object, alike: str) -> UnsupportedCombinationError:
-    """Nothing is fitted for users with several examples where a fit for one example is best for them too."""
+    """The error if a fit is requested for users whose optimal strategy is that for one example."""
     return UnsupportedCombinationError(
         f"nothing is fitted under {participation!r}",
         supported=f"a fit under {alike} with the same numbers: sigma is a multiple of that of one "
@@ -89,26 +89,26 @@ def as_of_one_example(participation: object, alike: str) -> UnsupportedCombinati
 
 
 def not_built(participation: object) -> UnsupportedCombinationError:
-    """No fit is built."""
+    """The error if no fit is implemented."""
     return UnsupportedCombinationError(f"nothing is fitted under {participation!r}", supported=offered("fit"))
 
 
-_GROUP = "dpmech.schemes"  # of entry points: each names a Scheme object
+_GROUP = "dpmech.schemes"  # entry points; each names a Scheme object
 
 
 P = TypeVar("P", bound=Participation)
 
 
 class Scheme(abc.ABC, Generic[P]):
-    """One sampling scheme: its participations, which accountant covers them, and the sampler.
+    """One sampling scheme: its participations, the accountant that covers them, and the sampler.
 
-    The rest of the library asks a scheme, and never which one it is. A folder `dpmech/schemes/<name>` with a
-    module `scheme` that binds `SCHEME`, or an entry point of the group `dpmech.schemes`, adds one.
+    The rest of the library calls these methods and never depends on a particular scheme. A scheme is added by
+    a folder `dpmech/schemes/<name>` with a module `scheme` that binds `SCHEME`, or by an entry point of the
+    group `dpmech.schemes`.
 
     Attributes:
-        offers: what not every scheme has (`canary`, `event`, `fit`, `nodes`, `risk`), each with the words in
-            which errors name it.
-        samplers: the kinds of participation, each with what makes its sampler, as `new_sampler` calls it.
+        offers: optional features (`canary`, `event`, `fit`, `nodes`, `risk`), each with its name in errors.
+        samplers: the kinds of participation, each with the callable that makes its sampler for `new_sampler`.
     """
 
     offers: ClassVar[Mapping[str, str]] = {}
@@ -116,10 +116,10 @@ class Scheme(abc.ABC, Generic[P]):
 
     @abc.abstractmethod
     def default(self, participation: P) -> Method:
-        """The method that None stands for."""
+        """The method that None selects."""
 
     def unsampled(self, participation: P) -> Method | None:
-        """A method whose result is a bound and that draws nothing, where the default one draws."""
+        """A method whose result is a bound and that uses no samples, if the default method uses samples."""
         del participation
         return None
 
@@ -134,10 +134,10 @@ class Scheme(abc.ABC, Generic[P]):
         """The accountant of a mechanism.
 
         Args:
-            participation: that of the mechanism.
-            mechanism: what runs.
-            method: None for the default one.
-            rng: random numbers of sampled accountants; None for their own.
+            participation: the participation of the mechanism.
+            mechanism: the mechanism.
+            method: the accounting method; None for the default.
+            rng: random numbers of sampled accountants; None for their default source.
 
         Raises:
             UnsupportedCombinationError: if no theorem covers the mechanism by this method.
@@ -159,7 +159,7 @@ class Scheme(abc.ABC, Generic[P]):
         """The sampler that realises a participation over n steps; arguments as for `sampler_for`.
 
         Raises:
-            InvalidParameterError: on a bad argument, or one that this scheme does not take.
+            InvalidParameterError: on a bad argument, or one that this scheme does not accept.
         """
         del declared_size, hides_size
         for name, value, neutral in (("batch_size", batch_size, None), ("drop_last", drop_last, False)):
@@ -171,14 +171,14 @@ class Scheme(abc.ABC, Generic[P]):
         return self.new_sampler(participation, dataset_size, n, **whose, rng=rng)
 
     def new_sampler(self, participation: P, dataset_size: int, n: int, **options: Any) -> Sampler:  # noqa: ANN401 - `rng` is anything
-        """What `sampler` makes, once its arguments are checked: the entry of `samplers` is called.
+        """Call the entry of `samplers` for a participation, after `sampler` has checked the arguments.
 
         Args:
-            participation: who takes part when. Fields without a default are given in order after the size of
-                the dataset, others by keyword where they are not at their default.
+            participation: who takes part when. Fields without a default are passed in order after the size of
+                the dataset, other fields by keyword if they differ from their default.
             dataset_size: number of examples.
-            n: number of steps, given after the fields.
-            **options: `rng`, and `user_ids` where the participation keeps the examples of a user together.
+            n: number of steps, passed after the fields.
+            **options: `rng`, and `user_ids` if the participation keeps the examples of a user together.
         """
         fields = dataclasses.fields(participation)  # type: ignore[arg-type]  # all are dataclasses
         others = participation.given()
@@ -186,18 +186,18 @@ class Scheme(abc.ABC, Generic[P]):
         return self.samplers[type(participation)](dataset_size, *needed, n, **others, **options)
 
     def batch_rule(self, participation: P, n: int) -> BatchRule:
-        """What can be seen in the batches of a run, for a tracker.
+        """What a tracker can check in the batches of a run.
 
-        Unless overridden it is the pattern; nothing where every release is accounted for by itself, as the
-        pattern is then that of one release.
+        The default is the pattern, or nothing if every release is accounted for separately, as the pattern is
+        then that of one release.
         """
         return BatchRule(None if participation.per_release else participation.pattern(n))
 
     def canary(self, participation: P, mechanism: Mechanism) -> Canary:
-        """The worst example (or user) of a mechanism, for tests of many runs.
+        """The worst-case example (or user) of a mechanism, for tests over many runs.
 
         Raises:
-            UnsupportedCombinationError: unless overridden, and where there is no test.
+            UnsupportedCombinationError: by default, and if there is no test.
         """
         del mechanism
         raise UnsupportedCombinationError(
@@ -208,57 +208,57 @@ class Scheme(abc.ABC, Generic[P]):
     def canary_score(
         self, participation: P, executed: Strategy, outputs: FloatArray, sigma: float, weights: FloatArray
     ) -> FloatArray | None:
-        """Log-likelihood ratios of canaries in one run, of which nobody knows when they took part.
+        """Log-likelihood ratios of canaries in one run, when their participations are not known.
 
         Args:
             participation: who takes part when.
-            executed: C of the steps that were executed.
-            outputs: C applied to what was released along each canary, shape (m, n).
+            executed: C of the executed steps.
+            outputs: C applied to the values released along each canary, shape (m, n).
             sigma: > 0.
-            weights: of a canary's gradient in each step, shape (n,).
+            weights: weight of a canary's gradient in each step, shape (n,).
 
         Returns:
-            Shape (m,); None unless overridden: when they took part must then be known.
+            Shape (m,); None by default: the participations of the canaries must then be known.
         """
         del participation, executed, outputs, sigma, weights
         return None
 
     def dataset_size_of(self, participation: P, batch_size: float) -> tuple[float, bool] | None:
-        """How many examples an expected batch size stands for, and whether that number must be an integer.
+        """The dataset size that an expected batch size implies, and whether it must be an integer.
 
-        None unless overridden: the batch size does not tell.
+        None by default: the batch size does not determine it.
         """
         del participation, batch_size
         return None
 
     def batch_size_of(self, participation: P, planned: float) -> float:
-        """The expected batch size where a plan asks for `planned` examples: that, unless overridden."""
+        """The expected batch size if a plan requests `planned` examples; `planned` by default."""
         del participation
         return planned
 
     def structure(self, participation: P) -> Structure:
-        """What a search over strategies or risks has to know; the pattern decides, unless overridden."""
+        """What a search over strategies or risks needs to know; the pattern determines it by default."""
         del participation
         return Structure()
 
     def renewed(self, participation: P) -> Participation | None:
-        """The same with a new allocation every epoch; None unless overridden: nothing is allocated."""
+        """The same participation with a new allocation in every epoch; None by default."""
         del participation
         return None
 
     def nodes_refusal(self, participation: P) -> str:
-        """Why no certificate keeps nodes of a profile under it; empty where it does."""
+        """Why certificates store no nodes of a privacy profile under it; empty if they do."""
         if participation.random and not participation.certain:
             return "which nothing checks"
         return "whose profile is known everywhere at once"
 
 
 def add_scheme(scheme: Scheme[Any]) -> Scheme[Any]:
-    """Make a scheme and its participations known, to files and plans too; once is enough, twice does no harm.
+    """Register a scheme and its participations, also for files and plans. Registering twice has no effect.
 
     Raises:
-        InvalidParameterError: if it is no Scheme, or one of its participations is no frozen record, or has a
-            name that is taken; nothing of it is known then.
+        InvalidParameterError: if it is not a Scheme, or one of its participations is not a frozen dataclass
+            or has a name that is taken; nothing is registered then.
     """
     if not isinstance(scheme, Scheme):
         raise InvalidParameterError("scheme", scheme, "a Scheme object")
@@ -276,23 +276,23 @@ def add_scheme(scheme: Scheme[Any]) -> Scheme[Any]:
 
 
 def remove_scheme(scheme: Scheme[Any]) -> None:
-    """Undo `add_scheme`; for what added one for a while.
+    """Undo `add_scheme`, for code that adds a scheme temporarily.
 
     Raises:
-        InvalidParameterError: if it is not there.
+        InvalidParameterError: if the scheme is not registered.
     """
     for kind in scheme.samplers:
         forget(kind)
 
 
 def schemes() -> tuple[Scheme[Any], ...]:
-    """Every scheme, each once, in the order in which they were added; those of entry points too."""
+    """Every scheme once, in the order of registration, including those of entry points."""
     found = dict.fromkeys(scheme_with(kind) for kind in kinds())
     return tuple(scheme for scheme in found if isinstance(scheme, Scheme))
 
 
 def offered(what: str) -> str:
-    """Which schemes offer something, in the words of an error."""
+    """The schemes that offer a feature, as worded in errors."""
     return ", ".join(one.offers[what] for one in schemes() if what in one.offers)
 
 
@@ -300,10 +300,10 @@ def scheme_of(participation: Participation) -> Scheme[Any]:
     """The scheme of a participation.
 
     Raises:
-        UnsupportedCombinationError: if none has it.
+        UnsupportedCombinationError: if no scheme has it.
     """
     scheme = scheme_with(type(participation))
-    if scheme is None and type(participation) in kinds():  # of an entry point, which `kinds` loads
+    if scheme is None and type(participation) in kinds():  # from an entry point, which `kinds` loads
         scheme = scheme_with(type(participation))
     if not isinstance(scheme, Scheme):
         raise UnsupportedCombinationError(
@@ -314,7 +314,7 @@ def scheme_of(participation: Participation) -> Scheme[Any]:
 
 
 def find_folders(package: str, path: Sequence[str]) -> None:
-    """Add the schemes of all folders of a package, by name; those of entry points follow when asked for.
+    """Add the schemes of all folders of a package, by name; entry points are loaded on first use.
 
     Args:
         package: its dotted name.
@@ -334,32 +334,32 @@ def _find_entry_points() -> None:
 def accountant_for(
     mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None = None
 ) -> Accountant:
-    """The accountant of a mechanism; `rng` serves randomised ones.
+    """The accountant of a mechanism; `rng` is used by randomised accountants.
 
     Raises:
-        UnsupportedCombinationError: if no theorem covers it.
+        UnsupportedCombinationError: if no theorem covers the mechanism.
     """
     own = mechanism.participation
     return scheme_of(own).accountant(own, mechanism, method, rng)
 
 
 def effective_method(participation: Participation, method: Method | None) -> Method:
-    """What `accountant_for` acts on: the default in place of None, and Exact where nothing is random."""
+    """The method that `accountant_for` uses: the default in place of None, and Exact if nothing is random."""
     if participation.certain:
         return method if isinstance(method, Rdp) else Exact()
     return scheme_of(participation).default(participation) if method is None else method
 
 
 def unsampled_method(participation: Participation) -> Method | None:
-    """The method whose result leaves nothing to chance; None where that of the default one does not."""
+    """A method whose result is not random; None if the result of the default method is not random."""
     return scheme_of(participation).unsampled(participation)
 
 
 def method_among(participation: Participation, method: Method | None, calls: int) -> Method | None:
-    """The method for one of several calls of which one will be picked.
+    """The method for one of several calls of which one will be selected.
 
-    Picking by what came out is one more way to fail: a certified sample gets a share of its beta. Of an
-    estimate nothing is proved that could be kept.
+    Selecting by the results adds failure probability, so a certified sample gets a share of its beta.
+    Estimates prove nothing and are not adjusted.
     """
     used = effective_method(participation, method)
     return used.among(calls) if calls > 1 and isinstance(used, Certified) else method

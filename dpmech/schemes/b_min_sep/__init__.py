@@ -1,4 +1,4 @@
-"""b-min-sep sampling: after it took part an example waits b - 1 steps."""
+"""b-min-sep sampling: after taking part an example waits b - 1 steps."""
 
 from dpmech.schemes.b_min_sep.participation import BMinSep
 from dpmech.schemes.b_min_sep.sampler import BMinSepSampler

@@ -1,4 +1,4 @@
-"""b-min-sep sampling: an example that took part waits b - 1 steps, then joins by a coin at every step."""
+"""b-min-sep sampling: after taking part an example waits b - 1 steps, then joins with probability p."""
 
 import dataclasses
 from typing import ClassVar, Self
@@ -14,15 +14,15 @@ from dpmech.mechanism import (
 
 @dataclasses.dataclass(frozen=True)
 class BMinSep(Participation):
-    """b-min-sep sampling: an example that took part rests for b - 1 steps, then joins by a coin each step.
+    """After taking part, an example waits b - 1 steps, then joins each step with a fixed probability.
 
-    At step 0 the rest counter has its stationary law, so that batches have the same expected size at all
-    steps: the dataset times p / (1 + p (b - 1)). Examples are independent of each other.
+    At step 0 the cooldown has its stationary distribution, so that the expected batch size is the same at all
+    steps: the dataset size times p / (1 + p (b - 1)). Examples are independent of each other.
 
     Args:
-        min_sep: b, an integer in [1, n], at least the number of bands of the strategy. With b = 1 it is
-            Poisson(sampling_prob), whose own accountant is exact.
-        sampling_prob: p in (0, 1], at a step at which the example does not rest.
+        min_sep: b, an integer in [1, n], at least the number of bands of the strategy. With b = 1 it equals
+            Poisson(sampling_prob), whose accountant is exact.
+        sampling_prob: p in (0, 1], at a step at which the example is not waiting.
 
     Example:
         >>> import dpmech as dm
@@ -47,7 +47,7 @@ class BMinSep(Participation):
 
     @property
     def certain(self) -> bool:
-        """Whether everyone joins every step."""
+        """Whether every example joins every step."""
         return self.min_sep == 1 and self.sampling_prob == 1.0
 
     @property
@@ -68,7 +68,7 @@ class BMinSep(Participation):
         return Pattern(self.min_sep, -(-n // self.min_sep))
 
     def requirement(self, n: int) -> str:
-        """A coin for everyone who does not rest."""
+        """An independent decision for every example that is not waiting."""
         del n
         return (
             f"An example that took part rests for the next {self.min_sep - 1} steps. At every other step it "
@@ -80,7 +80,7 @@ class BMinSep(Participation):
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
-        """The p whose rate is the sampling probability of the plan, so that the expected batch size stays."""
+        """The p whose rate is the sampling probability of the plan, which keeps the expected batch size."""
         del epochs, steps_per_epoch
         min_sep = settings["separation"]
         if min_sep is None:
@@ -95,6 +95,6 @@ class BMinSep(Participation):
         return cls(least, min(1.0, sampling_prob / (1.0 - sampling_prob * (least - 1))))
 
     def prefix(self, n: int, steps: int) -> tuple["BMinSep", int]:
-        """The same over `steps`, or over b where that is less."""
+        """The same over `steps`, with b reduced to `steps` if that is smaller."""
         self.pattern(n)
         return self, max(check_integer("steps", steps, minimum=1, maximum=n), self.min_sep)

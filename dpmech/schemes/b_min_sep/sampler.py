@@ -1,4 +1,4 @@
-"""BMinSepSampler: every example rests after it took part, and tosses a coin of its own when it does not."""
+"""BMinSepSampler: an example that took part has a cooldown; otherwise it joins independently."""
 
 import numpy as np
 
@@ -9,20 +9,20 @@ from dpmech.schemes.b_min_sep.participation import BMinSep
 
 
 class BMinSepSampler(Sampler):
-    """An example that took part rests for b - 1 steps; then it joins every step with probability p.
+    """After taking part an example waits b - 1 steps (cooldown); then it joins every step with probability p.
 
-    The rest counters at step 0 have their stationary law, so that batches have one expected size; each of the
-    coins behind it and of those of the steps has the probability of `PoissonSampler`. Four bytes an example
-    are held. Batches are found in the order of the steps: one that is asked for out of order costs as much as
-    all before it.
+    The cooldowns at step 0 have their stationary distribution, so that all batches have the same expected
+    size. All random decisions, also those at step 0, use probabilities rounded as in `PoissonSampler`. Memory
+    is four bytes per example. Batches are generated in the order of the steps: requesting one out of order
+    costs as much as all before it.
 
     Args:
         dataset_size: number of examples, >= 1.
         min_sep: b, in [1, n].
         sampling_prob: p in (0, 1].
         n: number of steps, >= 1.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
+        rng: None for entropy from the operating system, which private training requires; or a numpy Generator
+            or a seed for a reproducible run.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -50,11 +50,11 @@ class BMinSepSampler(Sampler):
         )
 
     def _prepare(self) -> None:
-        # The step from which on each example is free to join, and the first step that is not drawn yet.
+        # The first step that each example may join, and the first step that is not generated yet.
         self._free = np.zeros(self.dataset_size, dtype=np.int32)
         self._drawn = 0
         if self._law.min_sep > 1:
-            # Past the last step there are coins that no step tosses.
+            # Position n of the random words is past the last step, so no step uses it.
             cooling_down = coins(self._key, self.n, self._law.waiting, self.dataset_size)
             rests = groups(self._key, self._law.min_sep - 1, self.dataset_size)
             self._free[cooling_down] = rests[cooling_down] + 1

@@ -26,7 +26,7 @@ from dpmech.schemes.scheme import Scheme, Structure, not_built
 
 
 class ChainCertifiedAccountant(CertifiedAccountant):
-    """Bounds that hold with probability 1 - beta; where draws cannot prove one, what else there is."""
+    """Bounds that hold with probability 1 - beta; if samples prove none, the error names alternatives."""
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps, which share beta."""
@@ -36,7 +36,7 @@ class ChainCertifiedAccountant(CertifiedAccountant):
             raise _refusal(error) from error
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """Size on independent samples, then certify a little above."""
+        """Choose sigma on independent samples, then certify slightly above it."""
         try:
             return super().calibrate(eps, delta, rtol=rtol, progress=progress)
         except NumericalError as error:
@@ -51,7 +51,7 @@ def _refusal(error: NumericalError) -> NumericalError:
 
 
 class BMinSepScheme(Scheme[BMinSep]):
-    """After an example took part it waits b - 1 steps, then joins by a coin at every step."""
+    """After taking part, an example waits b - 1 steps, then joins each step with probability p."""
 
     samplers = {BMinSep: BMinSepSampler}  # noqa: RUF012 - a constant
 
@@ -67,10 +67,10 @@ class BMinSepScheme(Scheme[BMinSep]):
         method: Method | None,
         rng: np.random.Generator | None,
     ) -> Accountant:
-        """Certified samples, or an estimate where it is asked for.
+        """Certified samples, or an estimate if one is requested.
 
         Raises:
-            UnsupportedCombinationError: also for a signed strategy, or one of more bands than b.
+            UnsupportedCombinationError: also for a strategy with negative entries or more than b bands.
         """
         own, strategy, bounds = participation, mechanism.strategy, mechanism.sensitivity
         gram = chain_gram(strategy, own.min_sep, own.sampling_prob)
@@ -93,7 +93,7 @@ class BMinSepScheme(Scheme[BMinSep]):
         return batch_size / participation.rate, False
 
     def structure(self, participation: BMinSep) -> Structure:
-        """Samples alone tell."""
+        """Strategies can be evaluated only by samples."""
         return Structure(not_fitted=not_built(participation), judged=False)
 
 

@@ -1,4 +1,4 @@
-"""Which accountant covers Balls-in-Bins, of examples and of users, and with a new allocation every epoch."""
+"""The accountants of Balls-in-Bins, for examples and for users, and with a new allocation in every epoch."""
 
 import math
 
@@ -39,7 +39,7 @@ from dpmech.schemes.balls_in_bins.participation import BallsInBins
 _COARSE = Deterministic(rel_error=0.4)
 _FINE = Deterministic(rel_error=0.1)
 _QUICK, _LAST_RESORT = 200.0, 600.0
-# A proof by sampling that would aim so far above the right sigma, in log, is left to others if they can.
+# A proof by sampling that would aim this far above the true sigma, in log, is replaced by other accountants.
 _WIDE = 0.05
 
 
@@ -52,15 +52,15 @@ def accountant_in_turn(
     *,
     independent: bool,
 ) -> InTurnAccountant:
-    """Where the first refuses, as a proof by sampling would aim too high, the best of the others answers.
+    """Try the proof by samples first; if it would aim too high, use the best of the other accountants.
 
     Args:
         strategy: C >= 0.
         bins: b.
         bounds: the sensitivity.
         sampled: the method of the proof by samples.
-        rng: its random numbers; None for its own.
-        independent: whether bins share no noise: the law of their sum then answers first.
+        rng: its random numbers; None for the default source.
+        independent: whether bins share no noise: the distribution of their sum is then used first.
     """
     turns = [
         Turn(_FINE, lambda: deterministic_accountant(strategy, bins, bounds, _FINE), _QUICK),
@@ -115,23 +115,23 @@ def deterministic_accountant(
 def of_examples(
     participation: BallsInBins, mechanism: Mechanism, method: Method | None, rng: np.random.Generator | None
 ) -> Accountant:
-    """Which accountant covers one allocation of examples for the whole run.
+    """The accountant of examples that are allocated once for the whole run.
 
     Raises:
-        UnsupportedCombinationError: for a signed strategy, or a method that does not apply.
+        UnsupportedCombinationError: for a strategy with negative entries, or a method that does not apply.
     """
     strategy, bounds, bins = mechanism.strategy, mechanism.sensitivity, participation.bins
     if participation.certain:
-        # Everyone is in the same bin: nothing is random, and the unsampled formula is exact.
+        # Every example is in the same bin: nothing is random; the formula without sampling is exact.
         return unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
     independent = strategy.bands == 1 and bin_gram(strategy, bins).independent
     if isinstance(method, Exact) and independent:
         return IndependentAccountant(bins, bounds)
-    # One of several calls of which one will be picked comes here as the default with its share of beta.
+    # A call that is one of several candidates arrives here with the default method and its share of beta.
     unasked = Certified(calls=method.calls) if isinstance(method, Certified) and method.calls > 1 else None
     if method is None or method == unasked:
-        # Where the first refuses, as a proof by sampling would take too long, the best of the others answers.
+        # If a proof by sampling would take too long and is refused, the best of the others is used.
         sampled = method or Certified()
         return accountant_in_turn(strategy, bins, bounds, sampled, rng, independent=independent)
     if isinstance(method, Certified):
@@ -151,11 +151,11 @@ def of_examples(
 
 
 def of_fresh_bins(participation: BallsInBins, mechanism: Mechanism, method: Method | None) -> Accountant:
-    """The accountant of a new allocation every epoch: independent noise alone.
+    """The accountant of new allocations in every epoch, for independent noise only.
 
     Raises:
-        UnsupportedCombinationError: for correlated noise, noise that is not equal within an epoch, or a
-            method that does not apply.
+        UnsupportedCombinationError: for correlated noise, noise that varies within an epoch, or a method that
+            does not apply.
     """
     strategy, bounds, bins = mechanism.strategy, mechanism.sensitivity, participation.bins
     if participation.certain:
@@ -197,21 +197,21 @@ def of_users(
     method: Method | None,
     rng: np.random.Generator | None,
 ) -> Accountant:
-    """The accountant of a mechanism whose users have several examples, each in a bin of its own.
+    """The accountant of a mechanism whose users have several examples, each in an independent bin.
 
     Raises:
-        UnsupportedCombinationError: for a signed strategy, too many tuples of bins, or a method that does
-            not apply.
+        UnsupportedCombinationError: for a strategy with negative entries, too many tuples of bins, or a
+            method that does not apply.
     """
     strategy, bounds = mechanism.strategy, mechanism.sensitivity
     bins, examples = participation.bins, participation.examples
     if participation.certain:
-        # All examples of everyone are in the same bin: one of norm m.
+        # All examples are in the same bin: a user is one example of norm m.
         return unsampled(bounds, method if isinstance(method, Rdp) else None)
     check_nonnegative(strategy)
     gram = tuple_gram(strategy, bins, examples)
     moments = AllocationRenyiAccountant(gram, bounds)
-    # One of several calls of which one will be picked comes here as the default with its share of beta.
+    # A call that is one of several candidates arrives here with the default method and its share of beta.
     unasked = Certified(calls=method.calls) if isinstance(method, Certified) and method.calls > 1 else None
     if method is None or isinstance(method, Certified):
         below = lower_tuple_gram(strategy, bins, examples)

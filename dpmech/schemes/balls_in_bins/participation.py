@@ -1,4 +1,4 @@
-"""Balls-in-Bins: every example is put into one of so many bins; bin i is step i of every epoch."""
+"""Balls-in-Bins: every example is assigned to one random bin; bin i is step i of every epoch."""
 
 import dataclasses
 from typing import ClassVar, Self
@@ -12,16 +12,16 @@ from dpmech.mechanism import Participation, Pattern, Settings, Unit, check_examp
 class BallsInBins(Participation):
     """Every example is put into one of `bins` bins once, uniformly; bin i is step i of every epoch.
 
-    With `fresh` every epoch has a new allocation; those of all epochs and examples are independent.
+    With `fresh` every epoch has a new allocation; the allocations of all epochs and examples are independent.
 
     With `max_examples_per_user` the claim is about users: two datasets are neighbours if one has all examples
-    of one user more. These may be in one bin, or in several.
+    of one additional user. These examples may be in one bin, or in several.
 
     Args:
         bins: b, an integer in [1, n]; n must be a multiple of it.
-        fresh: True for a new allocation every epoch.
+        fresh: True for a new allocation in every epoch.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each, in
-            bins of their own; accounted for where b^m is at most 10,000. None for a claim about examples.
+            independent bins; supported if b^m is at most 10,000. None for a claim about examples.
             Refused with `fresh`.
 
     Raises:
@@ -60,28 +60,28 @@ class BallsInBins(Participation):
 
     @property
     def certain(self) -> bool:
-        """Whether there is one bin only."""
+        """Whether there is only one bin."""
         return self.bins == 1
 
     @property
     def renewed(self) -> bool:
-        """Whether chance decides anew every epoch: there is more than one bin."""
+        """Whether every epoch has a new random allocation: `fresh`, and more than one bin."""
         return self.fresh and not self.certain
 
     @property
     def examples(self) -> int:
-        """All m of a user may be in one batch."""
+        """All m examples of a user may be in one batch."""
         return 1 if self.max_examples_per_user is None else self.max_examples_per_user
 
     @property
     def unit(self) -> Unit | None:
-        """Users, where they have several examples."""
+        """USER if users have several examples."""
         return None if self.max_examples_per_user is None else Unit.USER
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support of one example: that of FixedEpochs(n / b).
 
-        With a new allocation every epoch: once in each, last in one and first in the next one at the closest.
+        With new allocations: one step in each epoch, which may be the last of one and the first of the next.
         """
         if self.fresh:
             check_bins(self.bins, n)
@@ -89,11 +89,11 @@ class BallsInBins(Participation):
         return one_bin(self.bins, n)
 
     def attained_pattern(self, n: int) -> Pattern:
-        """The same bin in every epoch; of new allocations `pattern` allows two steps of one epoch too."""
+        """The same bin in every epoch; with new allocations `pattern` also allows two steps of one epoch."""
         return one_bin(self.bins, n)
 
     def requirement(self, n: int) -> str:
-        """One allocation, drawn once, for all epochs; or a new one for each."""
+        """One allocation, sampled once, for all epochs; or a new one for each."""
         if self.fresh:
             return (
                 f"In each of {n // self.bins} epochs put every example, uniformly and independently of the "
@@ -127,7 +127,7 @@ class BallsInBins(Participation):
 
 
 def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinationError:
-    """Why users with several examples are not put into bins anew every epoch, and what there is instead."""
+    """Why users with several examples do not get new bins in every epoch, and the alternatives."""
     return UnsupportedCombinationError(
         f"no theorem here covers users with {examples} examples, each put into one of {bins} bins by itself "
         "anew every epoch: they may meet in one bin, or share noise in several",
@@ -138,7 +138,7 @@ def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinatio
 
 
 def check_bins(bins: int, n: int) -> None:
-    """Refuse a number of bins that is no divisor of n."""
+    """Refuse a number of bins that does not divide n."""
     if bins > n or n % bins:
         raise InvalidParameterError("bins", bins, f"a divisor of n={n}")
 

@@ -1,4 +1,4 @@
-"""BallsInBinsSampler: a random allocation of examples to bins, for the run or anew for every epoch."""
+"""BallsInBinsSampler: a random allocation of examples to bins, for the run or new in every epoch."""
 
 from dpmech.drawing import Allocation, Sampler, check_steps
 from dpmech.guards import check_integer
@@ -7,22 +7,22 @@ from dpmech.schemes.balls_in_bins.participation import BallsInBins
 
 
 class BallsInBinsSampler(Sampler):
-    """Step t trains on bin t mod bins; every example is in one bin, drawn once, uniformly, for the whole run.
+    """Step t trains on bin t mod bins; every example is assigned to one bin, uniformly, for the whole run.
 
-    With `fresh` every epoch puts every example into one bin, anew, by random words of its own, so that all
-    allocations are independent. Batches differ in size, which must stay secret with who is in them: normalise
-    by `expected_batch_size`. Four bytes an example are held.
+    With `fresh` every epoch assigns every example to a new bin, from separate random words, so that all
+    allocations are independent. Batch sizes vary and must stay secret, as the batches must: normalise by
+    `expected_batch_size`. Memory is four bytes per example.
 
     Args:
-        dataset_size: number of examples, >= 1; of users those that were kept.
-        bins: b, steps of an epoch.
+        dataset_size: number of examples, >= 1; for users after contributions are bounded.
+        bins: b, steps per epoch.
         n: number of steps, a multiple of b.
-        fresh: True for a new allocation every epoch.
-        max_examples_per_user: m of a claim about users, which says nothing about the batches: every example
-            has a bin of its own. That nobody has more than so many is up to the dataset, as
-            `dpmech.optim.UserExamples`.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
+        fresh: True for a new allocation in every epoch.
+        max_examples_per_user: m of a claim about users. It does not affect the batches: every example is
+            assigned independently. The dataset has to bound the examples per user, as
+            `dpmech.optim.UserExamples` does.
+        rng: None for entropy from the operating system, which private training requires; or a numpy Generator
+            or a seed for a reproducible run.
 
     Raises:
         InvalidParameterError: on a bad argument.

@@ -24,7 +24,7 @@ from dpmech.schemes.scheme import BatchRule, Scheme, Structure, not_built
 
 
 class BallsInBinsScheme(Scheme[BallsInBins]):
-    """Every example is put into one of b bins, uniformly; bin i is step i of every epoch."""
+    """Every example is assigned to one of b bins, uniformly; bin i is step i of every epoch."""
 
     offers = {  # noqa: RUF012 - a constant
         "canary": "BallsInBins",
@@ -35,11 +35,11 @@ class BallsInBinsScheme(Scheme[BallsInBins]):
     samplers = {BallsInBins: BallsInBinsSampler}  # noqa: RUF012 - a constant
 
     def default(self, participation: BallsInBins) -> Method:
-        """Certified samples; where every epoch has a new allocation, the law of a sum."""
+        """Certified samples; with a new allocation in every epoch, the distribution of a sum."""
         return Exact() if participation.fresh else Certified()
 
     def unsampled(self, participation: BallsInBins) -> Method:
-        """The dynamic program; moments for users, who have tuples of bins."""
+        """The dynamic program; for users, who have tuples of bins, moments."""
         if participation.fresh:
             return Exact()
         return Rdp() if participation.unit is not None else Deterministic()
@@ -51,7 +51,7 @@ class BallsInBinsScheme(Scheme[BallsInBins]):
         method: Method | None,
         rng: np.random.Generator | None,
     ) -> Accountant:
-        """By samples, by a dominating ring, by moments, or by the law of a sum."""
+        """By samples, a cyclic dominating pair (circulant Gram matrix), moments, or a sum's distribution."""
         if participation.unit is not None:
             return of_users(participation, mechanism, method, rng)
         if participation.fresh:
@@ -59,12 +59,12 @@ class BallsInBinsScheme(Scheme[BallsInBins]):
         return of_examples(participation, mechanism, method, rng)
 
     def batch_rule(self, participation: BallsInBins, n: int) -> BatchRule:
-        """Every epoch has the batches of the first; with a new allocation, everyone of it once."""
+        """Every epoch has the batches of the first; with new allocations, every example once per epoch."""
         epoch = participation.bins if participation.fresh else None
         return BatchRule(participation.pattern(n), epoch=epoch)
 
     def canary(self, participation: BallsInBins, mechanism: Mechanism) -> Canary:
-        """In any bin, each as likely; in one of every epoch where allocations are new."""
+        """A canary in a uniform bin; with new allocations, in a new one in every epoch."""
         if participation.renewed:
             return Epochs.of(mechanism.strategy, participation.bins, np.ones(mechanism.steps))
         if participation.unit is not None:
@@ -79,7 +79,7 @@ class BallsInBinsScheme(Scheme[BallsInBins]):
         sigma: float,
         weights: FloatArray,
     ) -> FloatArray | None:
-        """Of an example, in a bin that nobody knows."""
+        """For an example whose bin is not known."""
         bins = participation.bins
         if participation.unit is not None:
             return None
@@ -90,19 +90,19 @@ class BallsInBinsScheme(Scheme[BallsInBins]):
         return Mixture(gradients, images, replaced=False).log_ratio(outputs, sigma)
 
     def dataset_size_of(self, participation: BallsInBins, batch_size: float) -> tuple[float, bool] | None:
-        """Every example is in one bin of an allocation for the whole run."""
+        """Every example is in exactly one bin, if the allocation is made once for the whole run."""
         if participation.fresh:
             return None
         return batch_size * participation.bins, True
 
     def nodes_refusal(self, participation: BallsInBins) -> str:
-        """Of examples certificates keep them, unless there is one bin only."""
+        """For examples certificates store nodes, unless there is only one bin."""
         if participation.unit is not None or participation.certain:
             return super().nodes_refusal(participation)
         return ""
 
     def structure(self, participation: BallsInBins) -> Structure:
-        """The mixture over the bins; with a new allocation every epoch noise has to be independent."""
+        """The mixture over the bins; with a new allocation in every epoch noise has to be independent."""
         if participation.unit is not None:
             return Structure(not_fitted=not_built(participation), judged=False)
         if participation.certain:
@@ -112,7 +112,7 @@ class BallsInBinsScheme(Scheme[BallsInBins]):
         return Structure(bins=participation.bins)
 
     def renewed(self, participation: BallsInBins) -> Participation | None:
-        """For examples."""
+        """Only for examples."""
         if participation.unit is not None:
             return None
         return BallsInBins(participation.bins, fresh=True)

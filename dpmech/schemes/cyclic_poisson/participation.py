@@ -1,4 +1,4 @@
-"""Cyclic Poisson sampling: fixed groups take turns, and the group whose turn it is is Poisson-sampled."""
+"""Cyclic Poisson sampling: fixed groups take turns, and the active group is Poisson-sampled."""
 
 import dataclasses
 from typing import ClassVar, Self
@@ -20,13 +20,13 @@ from dpmech.mechanism import (
 class CyclicPoisson(Participation):
     """The data are split into `cycle` fixed groups; step t samples group t mod cycle with `sampling_prob`.
 
-    With `max_examples_per_user` users are split into groups, with all of their examples, each of which joins
-    independently when it is their turn. The claim is about users, as for `Poisson`; between two steps that
-    one user may join lie `cycle` steps, so that noise may be correlated over so many.
+    With `max_examples_per_user` users are split into groups together with all of their examples, each of
+    which joins independently when the group is active. The claim is about users, as for `Poisson`; two steps
+    that one user may join are at least `cycle` steps apart, so noise may be correlated over `cycle` steps.
 
     Args:
-        sampling_prob: q in (0, 1], of each example of the group whose turn it is; with
-            `max_examples_per_user` below 1.
+        sampling_prob: q in (0, 1], of each example of the active group; below 1 with
+            `max_examples_per_user`.
         cycle: number of groups, at least the number of bands of the strategy.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each, all
             of them in one group; None for a claim about examples.
@@ -59,17 +59,17 @@ class CyclicPoisson(Participation):
 
     @property
     def certain(self) -> bool:
-        """Whether everyone joins every step of the own group."""
+        """Whether every example joins every step of its group."""
         return self.sampling_prob == 1.0
 
     @property
     def examples(self) -> int:
-        """All m of a user may be in one batch."""
+        """All m examples of a user may be in one batch."""
         return 1 if self.max_examples_per_user is None else self.max_examples_per_user
 
     @property
     def unit(self) -> Unit | None:
-        """Users, where they have several examples."""
+        """USER if users have several examples."""
         return None if self.max_examples_per_user is None else Unit.USER
 
     @property
@@ -78,7 +78,7 @@ class CyclicPoisson(Participation):
         return self.max_examples_per_user is not None
 
     def pattern(self, n: int) -> Pattern:
-        """One release; the accountant composes."""
+        """One release; the accountant composes them."""
         return Pattern(n, 1)
 
     def releases(self, n: int) -> int:
@@ -86,7 +86,7 @@ class CyclicPoisson(Participation):
         return -(-n // self.cycle)
 
     def requirement(self, n: int) -> str:
-        """Fixed groups that take turns, and a coin for each example of the one whose turn it is."""
+        """Fixed groups that take turns, and an independent decision for each example of the active group."""
         del n
         if self.max_examples_per_user is not None:
             return (
@@ -105,11 +105,11 @@ class CyclicPoisson(Participation):
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
-        """`cycle` times the sampling probability of the plan, so that the expected batch size stays.
+        """`cycle` times the sampling probability of the plan, which keeps the expected batch size.
 
         Raises:
-            InvalidParameterError: for users also where that is 1 or more: groups that all take part are not
-                sampled.
+            InvalidParameterError: also, for users, if that is 1 or more: groups that take part as a whole are
+                not sampled.
         """
         del epochs, steps_per_epoch
         cycle, users = needed_setting(cls, settings, "cycle"), settings["max_examples_per_user"]

@@ -1,4 +1,4 @@
-"""CyclicPoissonSampler: groups take turns, and the one whose turn it is is Poisson-sampled."""
+"""CyclicPoissonSampler: groups take turns, and the active group is Poisson-sampled."""
 
 import hashlib
 from collections.abc import Hashable, Sequence
@@ -17,20 +17,20 @@ from dpmech.schemes.cyclic_poisson.participation import CyclicPoisson
 class CyclicPoissonSampler(Sampler):
     """Step t samples group t mod cycle, each of its examples independently with probability `sampling_prob`.
 
-    Every example is put into its group once, uniformly and independently, so that the groups do not depend
-    on the other examples. Of users, who are put into groups with all of their examples, this holds likewise;
-    how many examples a group has is then left to chance.
+    Every example is assigned to its group once, uniformly and independently, so that the groups do not depend
+    on the other examples. Users are assigned in the same way, together with all of their examples; the number
+    of examples in a group is then random.
 
     Args:
-        dataset_size: number of examples, >= 1; of users those that were kept.
+        dataset_size: number of examples, >= 1; for users after contributions are bounded.
         sampling_prob: q in (0, 1].
         cycle: number of groups, >= 1.
         n: number of steps, >= 1.
-        max_examples_per_user: m of a claim about users; None for one about examples.
-        user_ids: with `max_examples_per_user` alone: whose each example is, as for `Contributions.bounded`,
-            shape (dataset_size,). Nobody may have more than m examples.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
+        max_examples_per_user: m of a claim about users; None for a claim about examples.
+        user_ids: only with `max_examples_per_user`: the user of each example, as for `Contributions.bounded`,
+            shape (dataset_size,). No user may have more than m examples.
+        rng: None for entropy from the operating system, which private training requires; or a numpy Generator
+            or a seed for a reproducible run.
 
     Raises:
         InvalidParameterError: on a bad argument, or a user with more examples.
@@ -80,7 +80,7 @@ class CyclicPoissonSampler(Sampler):
         own = super()._configuration()
         if self._owners is None:
             return own
-        # Whose examples are whose decides the batches, as the key does.
+        # The assignment of examples to users determines the batches, as the key does.
         return own | {"users": hashlib.sha256(np.asarray(self._owners, dtype="<i8").tobytes()).hexdigest()}
 
 
@@ -89,7 +89,7 @@ def _owners(
     size: int,
     user_ids: Sequence[Hashable] | npt.NDArray[np.generic] | None,
 ) -> IntArray | None:
-    """The number of each example's user; None of a claim about examples."""
+    """The index of each example's user; None for a claim about examples."""
     if not participation.users_together:
         if user_ids is not None:
             raise InvalidParameterError(

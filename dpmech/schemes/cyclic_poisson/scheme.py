@@ -21,7 +21,7 @@ from dpmech.schemes.scheme import BatchRule, Scheme, Structure, as_of_one_exampl
 
 
 class CyclicPoissonScheme(Scheme[CyclicPoisson]):
-    """Fixed groups take turns; the group whose turn it is is Poisson-sampled."""
+    """Fixed groups take turns; the active group is Poisson-sampled."""
 
     offers = {  # noqa: RUF012 - a constant
         "canary": "CyclicPoisson",
@@ -32,7 +32,7 @@ class CyclicPoissonScheme(Scheme[CyclicPoisson]):
     samplers = {CyclicPoisson: CyclicPoissonSampler}  # noqa: RUF012 - a constant
 
     def default(self, participation: CyclicPoisson) -> Method:
-        """The composition of the losses of all releases."""
+        """The composition of the privacy losses of all releases."""
         del participation
         return Pld()
 
@@ -43,7 +43,7 @@ class CyclicPoissonScheme(Scheme[CyclicPoisson]):
         method: Method | None,
         rng: np.random.Generator | None,
     ) -> Accountant:
-        """The turns of one group are Poisson-sampled releases; the columns of theirs are orthogonal."""
+        """The turns of one group are Poisson-sampled releases, whose columns of C are orthogonal."""
         del rng
         least, prob = least_of_a_group(mechanism, participation.cycle), participation.sampling_prob
         if participation.unit is not None:
@@ -51,11 +51,11 @@ class CyclicPoissonScheme(Scheme[CyclicPoisson]):
         return accountant_of_examples(mechanism, method, prob, least)
 
     def batch_rule(self, participation: CyclicPoisson, n: int) -> BatchRule:
-        """Everyone stays in one group."""
+        """Every example stays in one group."""
         return BatchRule(participation.pattern(n), cycle=participation.cycle)
 
     def canary(self, participation: CyclicPoisson, mechanism: Mechanism) -> Canary:
-        """In the group with the largest sum of squares."""
+        """A canary in the group with the largest sum of squares."""
         return canary_of_group(participation, mechanism, participation.cycle)
 
     def canary_score(
@@ -66,26 +66,26 @@ class CyclicPoissonScheme(Scheme[CyclicPoisson]):
         sigma: float,
         weights: FloatArray,
     ) -> FloatArray | None:
-        """Of an example, in a group that nobody knows."""
+        """For an example whose group is not known."""
         if participation.unit is not None:
             return None
         prob, cycle = participation.sampling_prob, participation.cycle
         return group_score(executed, outputs, sigma, prob, cycle, weights)
 
     def dataset_size_of(self, participation: CyclicPoisson, batch_size: float) -> tuple[float, bool] | None:
-        """Of examples: a group joins with one probability, which may have been rounded."""
+        """For examples: the group is sampled with one probability, which may have been rounded."""
         if participation.unit is not None:
             return None
         return batch_size * participation.cycle / participation.sampling_prob, False
 
     def nodes_refusal(self, participation: CyclicPoisson) -> str:
-        """Of examples the whole curve is known."""
+        """For examples the whole profile is known."""
         if participation.unit is not None:
             return super().nodes_refusal(participation)
         return "whose profile is known everywhere at once"
 
     def structure(self, participation: CyclicPoisson) -> Structure:
-        """The turns of a group; of users what is best for one example is best for them."""
+        """The turns of a group; a strategy that is optimal for one example is also optimal for users."""
         if participation.unit is not None:
             refusal = as_of_one_example(participation, "CyclicPoisson")
             return Structure(cycle=participation.cycle, not_fitted=refusal)

@@ -1,4 +1,4 @@
-"""Participation without sampling: patterns that the order of the batches keeps."""
+"""Participation without sampling: patterns that a fixed order of the batches enforces."""
 
 from dpmech.schemes.fixed_order.participation import FixedEpochs, MinSep, SingleParticipation
 from dpmech.schemes.fixed_order.sampler import SequentialSampler

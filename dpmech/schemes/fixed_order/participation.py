@@ -1,4 +1,4 @@
-"""Participation that holds whatever chance does: patterns that the order of the batches keeps."""
+"""Participation without randomness: patterns that a fixed order of the batches enforces."""
 
 import dataclasses
 from typing import ClassVar, Self
@@ -27,7 +27,7 @@ class SingleParticipation(Participation):
     plan_name: ClassVar[str] = "single"
 
     def pattern(self, n: int) -> Pattern:
-        """One step of n."""
+        """One of n steps."""
         return Pattern(n, 1)
 
     def requirement(self, n: int) -> str:
@@ -44,14 +44,14 @@ class SingleParticipation(Participation):
 
 @dataclasses.dataclass(frozen=True)
 class MinSep(Participation):
-    """Participations of one example are at least `min_sep` steps apart, at most `max_participations`.
+    """Participations of one example are at least `min_sep` steps apart, at most `max_participations` of them.
 
-    With `max_examples_per_user` the claim is about users, whose examples are placed anyhow. The sensitivity
-    is then m times that of one example, which all m reach if they are in the same batches.
+    With `max_examples_per_user` the claim is about users, whose examples may be in any batches. The
+    sensitivity is then m times that of one example, which is attained when all m are in the same batches.
 
     Args:
         min_sep: b, an integer in [1, n].
-        max_participations: k >= 1, of one example, or None for as many as fit, ceil(n / b).
+        max_participations: k >= 1, of one example, or None for the largest possible number, ceil(n / b).
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each; None
             for a claim about examples.
 
@@ -80,16 +80,16 @@ class MinSep(Participation):
 
     @property
     def examples(self) -> int:
-        """All m of a user may be in one batch."""
+        """All m examples of a user may be in one batch."""
         return 1 if self.max_examples_per_user is None else self.max_examples_per_user
 
     @property
     def unit(self) -> Unit | None:
-        """Users, where they have several examples."""
+        """USER if users have several examples."""
         return None if self.max_examples_per_user is None else Unit.USER
 
     def pattern(self, n: int) -> Pattern:
-        """Of one example: b-separated sets of at most min(k, ceil(n / b)) steps."""
+        """Pattern of one example: b-separated sets of at most min(k, ceil(n / b)) steps."""
         if self.min_sep > n:
             raise InvalidParameterError("min_sep", self.min_sep, f"an integer in [1, n={n}]")
         fitting = -(-n // self.min_sep)
@@ -97,7 +97,7 @@ class MinSep(Participation):
         return Pattern(self.min_sep, k)
 
     def requirement(self, n: int) -> str:
-        """Separation and number of participations, as n steps allow them; at most so many examples a user."""
+        """Separation and number of participations within n steps, and maximum number of examples per user."""
         pattern = self.pattern(n)
         apart = (
             f"Participations of one example are at least {pattern.min_sep} steps apart, and at most "
@@ -113,7 +113,7 @@ class MinSep(Participation):
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
-        """One epoch apart and once an epoch, unless the plan says otherwise."""
+        """Once per epoch, one epoch apart, unless the plan says otherwise."""
         del sampling_prob
         min_sep, most, users = (settings[name] for name in cls.plan_settings)
         if min_sep is None:
@@ -121,7 +121,7 @@ class MinSep(Participation):
         return cls(min_sep, most, max_examples_per_user=users)
 
     def prefix(self, n: int, steps: int) -> tuple["MinSep", int]:
-        """The same separation, or `steps` where that is less."""
+        """The same separation, or `steps` if that is smaller."""
         self.pattern(n)
         count = check_integer("steps", steps, minimum=1, maximum=n)
         return dataclasses.replace(self, min_sep=min(self.min_sep, count)), count
@@ -129,7 +129,7 @@ class MinSep(Participation):
 
 @dataclasses.dataclass(frozen=True)
 class FixedEpochs(Participation):
-    """Every example takes part once an epoch, exactly every n / epochs steps.
+    """Every example takes part once per epoch, exactly every n / epochs steps.
 
     Args:
         epochs: k >= 1; n must be a multiple of it.
@@ -166,7 +166,7 @@ class FixedEpochs(Participation):
         return cls(epochs)
 
     def prefix(self, n: int, steps: int) -> tuple["FixedEpochs", int]:
-        """The epochs begun."""
+        """The number of epochs begun."""
         stride = self.pattern(n).min_sep
         begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // stride)
         return FixedEpochs(begun), begun * stride

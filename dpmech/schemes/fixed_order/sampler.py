@@ -12,28 +12,28 @@ from dpmech.numerics import IntArray
 
 
 class SequentialSampler(Sampler):
-    """Example i is in number i mod b of every epoch of b batches; sizes differ by at most one.
+    """Example i is in batch i mod b of every epoch of b batches; batch sizes differ by at most one.
 
-    b is `min_sep`, n / epochs, n (SingleParticipation), or dataset_size / batch_size rounded up, with
-    `drop_last` down (EveryStep). Nothing is drawn. Batches go by the position of an example, not by its
+    b is `min_sep`, n / epochs, n (SingleParticipation), or dataset_size / batch_size, rounded up, or down
+    with `drop_last` (EveryStep). Nothing is sampled. Batches depend on the position of an example, not on its
     content; shuffle the data once, beforehand, if their order matters for learning. Neighbouring datasets
-    have the example or a gap at the same position: closing the gap would move all others.
+    have the example or a gap at the same position: closing the gap would move all other examples.
 
-    How many batches an epoch has must not follow from a number of examples that is private, as one example
-    less would move all others: under ADD_REMOVE, EveryStep and `drop_last` need a `declared_size`.
+    The number of batches of an epoch must not depend on a private number of examples, because removing one
+    example would move all others: under ADD_REMOVE, EveryStep and `drop_last` need a `declared_size`.
 
     Args:
         dataset_size: number of examples, >= 1.
         participation: MinSep, FixedEpochs, SingleParticipation or EveryStep.
         n: number of steps; under MinSep with max_participations k at most b k.
-        batch_size: needed for EveryStep; elsewhere None, or the size that the pattern implies, as a check.
-        drop_last: every number has `batch_size` examples (EveryStep) or floor(dataset_size / b), and the rest
-            never takes part.
-        reshuffle: a new random order every epoch; for EveryStep only.
-        declared_size: a public number of examples, from which b, the sizes of batches that are checked, and
-            what `drop_last` leaves out follow; None takes dataset_size, which is then public. Every number
-            takes what the dataset has of it.
-        rng: with `reshuffle`, as for `sampler_for`.
+        batch_size: required for EveryStep; otherwise None, or the size that the pattern implies, as a check.
+        drop_last: every batch has `batch_size` examples (EveryStep) or floor(dataset_size / b) examples, and
+            the remaining examples never take part.
+        reshuffle: use a new random order in every epoch; for EveryStep only.
+        declared_size: a public number of examples, which determines b, the batch sizes that are checked, and
+            the examples that `drop_last` omits; None uses dataset_size, which is then public. Every batch
+            contains those of its examples that the dataset has.
+        rng: random source for `reshuffle`, as for `sampler_for`.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -96,12 +96,12 @@ class SequentialSampler(Sampler):
             steps,
             steps_per_epoch=batches,
             expected_batch_size=self._used / batches,
-            rng=rng if reshuffle else PHILOX,  # nothing is drawn: no need of a cipher
+            rng=rng if reshuffle else PHILOX,  # nothing is sampled, so no cipher is needed
         )
 
     @property
     def reshuffled(self) -> bool:
-        """Whether every epoch has an order of its own."""
+        """Whether every epoch has a new order."""
         return self._reshuffle
 
     def _prepare(self) -> None:
@@ -115,8 +115,8 @@ class SequentialSampler(Sampler):
         if kept is None or kept[0] != epoch:
             kept = self._epoch = (epoch, order(self._key, epoch, self._places)[: self._used_places])
         places = kept[1][number :: self.steps_per_epoch]
-        # Of a public number of places each has the examples whose position is its own modulo that number: the
-        # order of the others is the same without one of them.
+        # Batches follow from positions modulo a public number of batches, so removing one example does not
+        # change the order of the others.
         batch = np.add.outer(np.arange(0, self.dataset_size, self._places), places).ravel()
         return np.sort(batch[batch < self.dataset_size])
 
@@ -170,5 +170,5 @@ def _check_batch_size(batch_size: int | None, participation: Participation, used
 
 
 def _unrestricted(participation: Participation, n: int) -> bool:
-    """Whether it assumes nothing, and its pattern says so too."""
+    """Whether the participation and its pattern assume nothing."""
     return participation.unrestricted and participation.pattern(n) == Pattern(1, n)

@@ -1,4 +1,4 @@
-"""Participation without sampling as a scheme: one Gaussian release over the pattern."""
+"""Participation without sampling as a scheme: the whole run is one Gaussian release over the pattern."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
@@ -20,10 +20,10 @@ _DECLARED = (
 
 
 class FixedOrderScheme(Scheme[Participation]):
-    """Nothing is sampled; sequential batches realise any pattern that is not random.
+    """Nothing is sampled; a sequential sampler realises every pattern that is not random.
 
     Args:
-        kinds: participations that are not random.
+        kinds: participations without randomness.
     """
 
     offers = {  # noqa: RUF012 - a constant
@@ -81,12 +81,12 @@ class FixedOrderScheme(Scheme[Participation]):
         )
 
     def canary(self, participation: Participation, mechanism: Mechanism) -> Canary:
-        """At the start of the pattern with the largest sum."""
+        """A canary at the start of the pattern with the largest sum."""
         del participation
         return of_pattern(mechanism, all_starts=False)
 
     def structure(self, participation: Participation) -> Structure:
-        """The pattern; of users what is best for one example is best for them."""
+        """The pattern; a strategy that is optimal for one example is also optimal for users."""
         if participation.unit is None:
             return Structure()
         return Structure(not_fitted=as_of_one_example(participation, "MinSep"))

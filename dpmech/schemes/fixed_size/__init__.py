@@ -1,4 +1,4 @@
-"""Batches of exactly so many examples, without replacement."""
+"""Batches of a fixed size, sampled without replacement."""
 
 from dpmech.schemes.fixed_size.participation import FixedSizeBatches
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler

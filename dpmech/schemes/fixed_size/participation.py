@@ -1,4 +1,4 @@
-"""Batches of one size: at every step a uniform set of exactly so many examples, without replacement."""
+"""Batches of a fixed size: at every step a uniform set of examples, without replacement."""
 
 import dataclasses
 from typing import ClassVar, Self
@@ -15,11 +15,11 @@ _LARGEST_DATASET = 1 << 53
 class FixedSizeBatches(Participation):
     """At every step a uniformly random set of exactly B of n examples, independently of all other steps.
 
-    Under `Adjacency.REPLACE_ONE` alone: two neighbours have n examples each and differ in one of them.
+    Only for `Adjacency.REPLACE_ONE`: two neighbours have n examples each and differ in one of them.
 
     Args:
         dataset_size: n, the number of examples, in [1, 2^53]; a public number.
-        batch_size: B, in [1, dataset_size]. With B = n everyone joins every step.
+        batch_size: B, in [1, dataset_size]. With B = n every example joins every step.
 
     Example:
         >>> import dpmech as dm
@@ -54,7 +54,7 @@ class FixedSizeBatches(Participation):
 
     @property
     def add_remove_refused(self) -> str:
-        """Another probability."""
+        """Removing an example would change the sampling probability."""
         return (
             "with one example less the others fill its place, and the sampling probability B / n is another "
             "one"
@@ -62,7 +62,7 @@ class FixedSizeBatches(Participation):
 
     @property
     def zero_out_refused(self) -> str:
-        """Truncated batches."""
+        """Truncated batches of Poisson sampling cover it instead."""
         return (
             "for an example whose gradient is zero in one of two neighbours it is Poisson(1.0, "
             "truncated_batch_size=B, dataset_size=n), which has a bound of its own"
@@ -70,11 +70,11 @@ class FixedSizeBatches(Participation):
 
     @property
     def fixed_draw(self) -> FixedDraw:
-        """Itself, in numbers."""
+        """Its dataset size and batch size."""
         return FixedDraw(self.dataset_size, self.batch_size)
 
     def pattern(self, n: int) -> Pattern:
-        """One release; the accountant composes."""
+        """One release; the accountant composes them."""
         return Pattern(n, 1)
 
     def releases(self, n: int) -> int:
@@ -93,7 +93,7 @@ class FixedSizeBatches(Participation):
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
-        """The dataset and the batch of the plan."""
+        """The dataset size and the batch size of the plan."""
         del epochs, steps_per_epoch, sampling_prob
         size, batch = settings["dataset_size"], settings["batch_size"]
         if size is None or batch is None:

@@ -1,4 +1,4 @@
-"""FixedSizeSampler: at every step a uniform set of exactly so many examples."""
+"""FixedSizeSampler: at every step a uniform set of a fixed number of examples."""
 
 import numpy as np
 
@@ -12,19 +12,19 @@ from dpmech.schemes.fixed_size.participation import FixedSizeBatches
 class FixedSizeSampler(Sampler):
     """At every step a uniform set of exactly `batch_size` examples, independently of all other steps.
 
-    Every example draws a word of 64 bits at every step, and the smallest words win; equal ones at the edge
-    are regenerated, so that every set is exactly as likely.
+    Every example gets a random word of 64 bits at every step, and the smallest words win; ties at the
+    boundary are regenerated, so that every set has exactly the same probability.
 
     Args:
-        dataset_size: number of examples, which has to be the n of the participation.
-        stated_size: n, as the participation says it.
+        dataset_size: number of examples, which must equal the n of the participation.
+        stated_size: n of the participation.
         batch_size: B, in [1, n].
         n: number of steps, >= 1.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
+        rng: None for entropy from the operating system, which private training requires; or a numpy Generator
+            or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a dataset of another size than the claim's.
+        InvalidParameterError: on a bad argument, or a dataset whose size differs from the claim's.
 
     Examples:
         >>> sampler = FixedSizeSampler(100, 100, 3, 4, rng=1)

@@ -1,4 +1,4 @@
-"""Batches of one size as a scheme."""
+"""Batches of a fixed size as a scheme."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ class FixedSizeScheme(Scheme[FixedSizeBatches]):
     samplers = {FixedSizeBatches: FixedSizeSampler}  # noqa: RUF012 - a constant
 
     def default(self, participation: FixedSizeBatches) -> Method:
-        """The composition of the losses of all releases."""
+        """The composition of the privacy losses of all releases."""
         del participation
         return Pld()
 
@@ -40,7 +40,7 @@ class FixedSizeScheme(Scheme[FixedSizeBatches]):
         method: Method | None,
         rng: np.random.Generator | None,
     ) -> Accountant:
-        """T of the largest losses that one step allows, composed."""
+        """T copies of the largest privacy loss of one step, composed."""
         del rng
         least, bounds = least_of_equals(mechanism), mechanism.sensitivity
         bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
@@ -56,7 +56,7 @@ class FixedSizeScheme(Scheme[FixedSizeBatches]):
         )
 
     def batch_rule(self, participation: FixedSizeBatches, n: int) -> BatchRule:
-        """All batches have one size."""
+        """All batches have the same size."""
         del n
         return BatchRule(None, dataset_size=participation.dataset_size, exactly=participation.batch_size)
 

@@ -1,4 +1,4 @@
-"""Poisson sampling: every example joins every step independently; of examples, of users, or truncated."""
+"""Poisson sampling: every example joins every step independently; for examples or users, or truncated."""
 
 from dpmech.schemes.poisson.participation import Poisson
 from dpmech.schemes.poisson.sampler import PoissonSampler

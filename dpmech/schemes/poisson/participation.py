@@ -1,4 +1,4 @@
-"""Poisson sampling: every example joins every step independently; of examples, of users, or truncated."""
+"""Poisson sampling: every example joins every step independently; for examples or users, or truncated."""
 
 import dataclasses
 import functools
@@ -25,26 +25,25 @@ class Poisson(Participation):
     """Every example joins every step independently with probability `sampling_prob`.
 
     With `max_examples_per_user` the claim is about users: two datasets are neighbours if one has all examples
-    of one user more. How many of them are in a batch is binomial.
+    of one additional user. The number of these examples in a batch is binomial.
 
     With `truncated_batch_size` and `dataset_size` sampling is truncated: of a batch of more than B examples,
     B are kept, uniformly. This is for `Adjacency.ZERO_OUT`: an example whose gradient is zero in one of two
-    neighbours keeps its coin, and its place in a batch.
+    neighbours keeps its random decision and its place in a batch.
 
     Args:
-        sampling_prob: q in (0, 1], of each coin. With `max_examples_per_user` below 1: with q = 1 nothing is
-            sampled, and m examples are one of norm m. With q = 1 truncated batches are of one size, B,
-            without replacement.
+        sampling_prob: q in (0, 1], of each example and step. Below 1 with `max_examples_per_user`: with q = 1
+            nothing is sampled, and m examples are equivalent to one of norm m. With q = 1 truncated batches
+            all have size B, without replacement.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each; None
             for a claim about examples.
-        truncated_batch_size: B, in [1, dataset_size - 1], for batches of at most so many examples; None
-            without a limit.
-        dataset_size: n, the number of examples, in [2, 2^53], a public number; with `truncated_batch_size`
-            alone.
+        truncated_batch_size: B, in [1, dataset_size - 1], the maximum batch size; None without a limit.
+        dataset_size: n, the number of examples, in [2, 2^53], a public number; only with
+            `truncated_batch_size`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or half of the settings of truncated batches.
-        UnsupportedCombinationError: for truncated batches and users with several examples.
+        InvalidParameterError: on a bad argument, or if only one setting of truncated batches is given.
+        UnsupportedCombinationError: for truncated batches of users with several examples.
 
     Examples:
         >>> import dpmech as dm
@@ -103,27 +102,27 @@ class Poisson(Participation):
 
     @property
     def certain(self) -> bool:
-        """Whether everyone joins every step."""
+        """Whether every example joins every step."""
         return self.sampling_prob == 1.0 and self.truncated_batch_size is None
 
     @property
     def examples(self) -> int:
-        """All m of a user may be in one batch."""
+        """All m examples of a user may be in one batch."""
         return 1 if self.max_examples_per_user is None else self.max_examples_per_user
 
     @property
     def unit(self) -> Unit | None:
-        """Users, where they have several examples."""
+        """USER if users have several examples."""
         return None if self.max_examples_per_user is None else Unit.USER
 
     @property
     def every_step_alike(self) -> bool:
-        """Of examples, unless batches are truncated."""
+        """True for examples, unless batches are truncated."""
         return self.max_examples_per_user is None and self.truncated_batch_size is None
 
     @property
     def add_remove_refused(self) -> str | None:
-        """Truncation is for ZERO_OUT alone."""
+        """Truncation is only for ZERO_OUT."""
         if self.truncated_batch_size is None:
             return None
         return (
@@ -133,13 +132,13 @@ class Poisson(Participation):
 
     @functools.cached_property
     def truncation(self) -> Truncation | None:
-        """What truncation does to one example; None where batches are not truncated."""
+        """The effect of truncation on one example; None if batches are not truncated."""
         if self.truncated_batch_size is None or self.dataset_size is None:
             return None
         return Truncation.of(self.sampling_prob, self.truncated_batch_size, self.dataset_size)
 
     def pattern(self, n: int) -> Pattern:
-        """One release; the accountant composes."""
+        """One release; the accountant composes them."""
         return Pattern(n, 1)
 
     def releases(self, n: int) -> int:
@@ -147,7 +146,7 @@ class Poisson(Participation):
         return n
 
     def requirement(self, n: int) -> str:
-        """An independent coin for each example and step; who is kept of a user, and of a batch."""
+        """An independent decision for each example and step, and the bounds per user and per batch."""
         del n
         if self.max_examples_per_user is not None:
             return (
@@ -172,7 +171,7 @@ class Poisson(Participation):
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
-        """The sampling probability of the plan, and its dataset where batches are truncated."""
+        """The sampling probability of the plan, and its dataset size if batches are truncated."""
         del epochs, steps_per_epoch
         most = settings["truncated_batch_size"]
         return cls(
@@ -184,7 +183,7 @@ class Poisson(Participation):
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> Self:
-        """The size of the dataset is a field of truncated batches alone."""
+        """The size of the dataset is a field of truncated batches only."""
         if entries.get("truncated_batch_size") is None:
             entries = {name: value for name, value in entries.items() if name != "dataset_size"}
         return super().of_entries(entries)

@@ -9,18 +9,18 @@ from dpmech.schemes.poisson.participation import Poisson
 class PoissonSampler(Sampler):
     """Every example joins every step independently with probability `sampling_prob`.
 
-    Each example compares 80 random bits of its own with the probability; two bytes an example and step are
-    drawn, about a millisecond for a million examples. Drawing the size of the batch first would be faster,
-    but a binomial number from floating-point arithmetic has the right law only nearly.
+    Each example compares 80 independent random bits with the probability; two bytes per example and step are
+    generated, about a millisecond for a million examples. Sampling the size of the batch first would be
+    faster, but a binomial number from floating-point arithmetic only approximates the right distribution.
 
     Args:
-        dataset_size: number of examples, >= 1; of users those that were kept.
+        dataset_size: number of examples, >= 1; for users after contributions are bounded.
         sampling_prob: q in (0, 1].
         n: number of steps, >= 1.
-        max_examples_per_user: m of a claim about users, which says nothing about the batches: who holds which
-            example is not known here. Bound the contributions before, with `Contributions`.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
+        max_examples_per_user: m of a claim about users. It does not affect the batches, as the sampler does
+            not know the user of an example. Bound the contributions beforehand, with `Contributions`.
+        rng: None for entropy from the operating system, which private training requires; or a numpy Generator
+            or a seed for a reproducible run.
 
     Raises:
         InvalidParameterError: on a bad argument.

@@ -39,7 +39,7 @@ class PoissonScheme(Scheme[Poisson]):
     samplers = {Poisson: PoissonSampler}  # noqa: RUF012 - a constant
 
     def default(self, participation: Poisson) -> Method:
-        """The composition of the losses of all releases."""
+        """The composition of the privacy losses of all releases."""
         del participation
         return Pld()
 
@@ -60,7 +60,7 @@ class PoissonScheme(Scheme[Poisson]):
         return accountant_of_examples(mechanism, method, prob, least)
 
     def _truncated(self, participation: Poisson, mechanism: Mechanism, method: Method | None) -> Accountant:
-        """T mixtures of what full batches and others lose, composed."""
+        """T mixtures of the privacy losses of full and of other batches, composed."""
         if participation.truncation is None or not (method is None or isinstance(method, Pld)):
             raise UnsupportedCombinationError(
                 f"{method!r} does not apply to {participation!r}", supported="method=None or Pld()"
@@ -71,21 +71,21 @@ class PoissonScheme(Scheme[Poisson]):
         return TruncatedAccountant(TruncatedRelease(participation.truncation, steps, bounds))
 
     def new_sampler(self, participation: Poisson, dataset_size: int, n: int, **options: Any) -> Sampler:  # noqa: ANN401 - as of the base
-        """With batches that are truncated another one."""
+        """Truncated batches use another sampler."""
         most, size = participation.truncated_batch_size, participation.dataset_size
         if most is None or size is None:
             return super().new_sampler(participation, dataset_size, n, **options)
         return TruncatedPoissonSampler(dataset_size, participation.sampling_prob, most, size, n, **options)
 
     def batch_rule(self, participation: Poisson, n: int) -> BatchRule:
-        """No batch is too large; else nothing, as every step is sampled anew."""
+        """Truncated batches have a maximum size; otherwise nothing, as every step is sampled anew."""
         del n
         return BatchRule(
             None, dataset_size=participation.dataset_size, largest=participation.truncated_batch_size
         )
 
     def canary(self, participation: Poisson, mechanism: Mechanism) -> Canary:
-        """It may join every step; no test of truncated batches is known."""
+        """A canary that may join every step; there is no test for truncated batches."""
         if participation.truncation is not None:
             return super().canary(participation, mechanism)
         return canary_of_group(participation, mechanism, 1)
@@ -98,30 +98,30 @@ class PoissonScheme(Scheme[Poisson]):
         sigma: float,
         weights: FloatArray,
     ) -> FloatArray | None:
-        """Of an example: it may have joined every step."""
+        """For an example that may have joined every step."""
         if not participation.every_step_alike:
             return None
         return group_score(executed, outputs, sigma, participation.sampling_prob, 1, weights)
 
     def dataset_size_of(self, participation: Poisson, batch_size: float) -> tuple[float, bool] | None:
-        """Of examples: every one joins with one probability, which may have been rounded."""
+        """For examples: each joins with one probability, which may have been rounded."""
         if not participation.every_step_alike:
             return None
         return batch_size / participation.sampling_prob, False
 
     def batch_size_of(self, participation: Poisson, planned: float) -> float:
-        """The mean size of a batch, where it is truncated."""
+        """The mean size of a truncated batch."""
         truncation = participation.truncation
         return planned if truncation is None else truncation.expected_batch_size
 
     def nodes_refusal(self, participation: Poisson) -> str:
-        """Of examples the whole curve is known."""
+        """For examples the whole profile is known."""
         if not participation.every_step_alike:
             return super().nodes_refusal(participation)
         return "whose profile is known everywhere at once"
 
     def structure(self, participation: Poisson) -> Structure:
-        """Independent noise; every step may be joined."""
+        """Independent noise; an example may join every step."""
         if not participation.every_step_alike:
             return Structure(not_fitted=independent_noise_only(participation))
         return Structure(cycle=1)

@@ -1,4 +1,4 @@
-"""TruncatedPoissonSampler: batches of at most so many examples, and the same in arrays of one shape."""
+"""TruncatedPoissonSampler: batches of at most B examples, also as padded arrays of one shape."""
 
 from fractions import Fraction
 
@@ -15,20 +15,20 @@ from dpmech.schemes.poisson.participation import Poisson
 class TruncatedPoissonSampler(Sampler):
     """Every example joins every step independently; of more than B examples B are kept, uniformly.
 
-    The coins are those of `PoissonSampler`. An example that is left out, or has a gradient of zero, keeps its
-    number, its coin and its place in a batch.
+    The random decisions are those of `PoissonSampler`. An example that is left out, or has a gradient of
+    zero, keeps its index, its random decision and its place in a batch.
 
     Args:
-        dataset_size: number of examples, which has to be the n of the participation.
+        dataset_size: number of examples, which must equal the n of the participation.
         sampling_prob: q in (0, 1].
         truncated_batch_size: B, in [1, n - 1].
-        stated_size: n, as the participation says it.
+        stated_size: n of the participation.
         n: number of steps, >= 1.
-        rng: None for entropy of the operating system, as private training must; or a numpy Generator or a
-            seed for a run that must repeat.
+        rng: None for entropy from the operating system, which private training requires; or a numpy Generator
+            or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a dataset of another size than the claim's.
+        InvalidParameterError: on a bad argument, or a dataset whose size differs from the claim's.
 
     Examples:
         >>> sampler = TruncatedPoissonSampler(100, 0.05, 6, 100, 4, rng=1)
@@ -65,7 +65,7 @@ class TruncatedPoissonSampler(Sampler):
             size,
             participation,
             check_steps(n),
-            # A mean that is just short of a whole part of n counts as that part.
+            # A mean just below an integer fraction of n counts as that fraction.
             steps_per_epoch=int(size / Fraction(expected) * (1 + Fraction(1, 10**12))),
             expected_batch_size=expected,
             rng=rng,
@@ -73,16 +73,16 @@ class TruncatedPoissonSampler(Sampler):
         self._prob, self._most = participation.sampling_prob, most
 
     def padded(self, step: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-        """The batch of a step in the shape (B,), for hardware that wants one shape.
+        """The batch of a step in the shape (B,), for hardware that requires a fixed shape.
 
-        Where the mask is False nobody stands: the index there is 0, and what is computed from it must be
-        multiplied by zero before gradients are added.
+        Where the mask is False there is no example: the index there is 0, and values computed from it must be
+        multiplied by zero before gradients are summed.
 
         Args:
             step: t in [0, n - 1].
 
         Returns:
-            Indices, int64, and the mask of those that are in the batch, both of shape (B,).
+            Indices, int64, and the mask of those in the batch, both of shape (B,).
 
         Raises:
             HorizonError: past the last step.
