@@ -1,4 +1,4 @@
-"""Drawing of batches and of integer noise: the base of all samplers, random and secure words."""
+"""Sampling of batches and of integer noise: the base of all samplers, random and secure words."""
 
 from dpmech.drawing.base import Allocation, Sampler, whole_epoch
 from dpmech.drawing.contributions import Contributions, numbered_users

@@ -1,4 +1,4 @@
-"""Sampler: what every sampler is to the loop that iterates it and to the record of the run."""
+"""Sampler: the interface of every sampler to the training loop and to the record of the run."""
 
 import abc
 import hashlib
@@ -17,8 +17,8 @@ from dpmech.guards import check_integer
 from dpmech.mechanism import Participation
 from dpmech.numerics import IntArray
 
-_FORMAT = 1  # of the drawing rules: a state is refused by a version that would draw other batches
-# What of a configuration follows from the data: it stands in states, which are secret, and nowhere else.
+_FORMAT = 1  # of the sampling rules: a version that would generate other batches refuses a state
+# Entries of a configuration that follow from the data: they are stored only in states, which are secret.
 _OF_DATA = {"dataset_size", "users"}
 _STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
 
@@ -26,27 +26,27 @@ _STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
 class Sampler(abc.ABC):
     """The batches of a run: a deterministic function of a key and the step.
 
-    Iterating yields the batches of the steps that are left, each once; `indices` gives the batch of any step
-    and counts nothing. What a sampler draws is as secret as the training data: amplification by sampling
-    holds only while nobody learns who took part. Without `rng` the key comes from the operating system, and a
-    cipher (AES) makes the batches of it. With a seed or a numpy Generator Philox does, as with "philox",
-    which takes a key from the operating system too. "secure" is the default by name, and refuses states of
-    Philox.
+    Iterating yields the batches of the remaining steps, each once; `indices` gives the batch of any step
+    without advancing. The batches are as secret as the training data: amplification by sampling holds only
+    while nobody learns who took part. Without `rng` the key comes from the operating system, and a cipher
+    (AES) generates the batches. With a seed or a numpy Generator the generator is Philox, as with "philox",
+    which also takes its key from the operating system. "secure" requests the default explicitly, and refuses
+    states of Philox.
 
-    **Guarantee:** the realised participations are those of `participation`, with its exact law.
+    **Guarantee:** the realised participations are those of `participation`, with its exact distribution.
 
-    The number of examples is private under ADD_REMOVE, so that it is neither printed nor in `fingerprint`.
+    The number of examples is private under ADD_REMOVE, so it is neither printed nor in `fingerprint`.
 
     Attributes:
-        dataset_size: number of examples; they are the integers below it. Private under ADD_REMOVE.
+        dataset_size: number of examples, which are the integers below it. Private under ADD_REMOVE.
         n: number of steps.
         participation: the pattern that is realised.
         steps_per_epoch: steps in which every example takes part once; for Poisson and CyclicPoisson once in
             expectation, rounded down.
-        mean_batch_size: mean number of examples of a batch, as private as `dataset_size`.
-        expected_batch_size: a public number to divide sums by. Of a sampler that was made for a claim under
-            ADD_REMOVE (`sampler_for`) that of the claim, None where it states none; else `mean_batch_size`.
-        steps_taken: batches handed out by iteration so far.
+        mean_batch_size: mean number of examples in a batch, as private as `dataset_size`.
+        expected_batch_size: a public denominator for sums. For a sampler made for a claim under ADD_REMOVE
+            (`sampler_for`) that of the claim, None if the claim states none; else `mean_batch_size`.
+        steps_taken: number of batches returned by iteration.
         seeded: whether the caller supplied the random numbers; the batches are then only as secret as those.
     """
 
@@ -74,16 +74,16 @@ class Sampler(abc.ABC):
 
     @property
     def generator(self) -> str:
-        """What the random words come from: "aes-128-ctr"; "philox" of a seed, or where nothing is drawn."""
+        """Source of random words: "aes-128-ctr"; or "philox", with a seed or if nothing is sampled."""
         return CIPHER if isinstance(self._key, SecureKey) else PHILOX
 
     @property
     def reshuffled(self) -> bool:
-        """Whether every epoch has an order of its own; only SequentialSampler offers it."""
+        """Whether every epoch has a new order; only SequentialSampler supports it."""
         return False
 
     def indices(self, step: int) -> IntArray:
-        """The whole batch of a step, int64, increasing, without repetition; possibly empty.
+        """The whole batch of a step, int64, increasing, without repetition; may be empty.
 
         Args:
             step: t in [0, n - 1].
@@ -107,8 +107,8 @@ class Sampler(abc.ABC):
         return self.n - self.steps_taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Configuration, key and steps taken as plain data. Secret: it tells who took part in every step."""
-        # States of Philox are those of versions that had nothing else.
+        """Configuration, key and steps taken as plain data. Secret: reveals who took part in every step."""
+        # States without a generator name are from versions that had only Philox.
         generator = {} if self.generator == PHILOX else {"generator": self.generator}
         return {
             "type": type(self).__name__,
@@ -120,14 +120,14 @@ class Sampler(abc.ABC):
         } | generator
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with the same batches; only before the first batch.
+        """Continue where `state_dict` was taken, with the same batches; only before the first batch.
 
-        The generator is that of the state, whatever this sampler was made with, but for "secure".
+        The generator of the state replaces that of this sampler, unless the latter is "secure".
 
         Raises:
-            CertificateError: if the state belongs to another sampler, configuration or generator: one that
-                is not known here, or Philox where "secure" was asked for.
-            InvalidParameterError: if it is no state of a sampler, or batches were handed out already.
+            CertificateError: if the state belongs to another sampler, configuration or generator: an unknown
+                one, or Philox although "secure" was requested.
+            InvalidParameterError: if it is not a state of a sampler, or batches were already returned.
         """
         if self.steps_taken:
             raise InvalidParameterError(
@@ -159,10 +159,10 @@ class Sampler(abc.ABC):
         self._prepare()
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of key and configuration: names the randomness of the run without giving it away.
+        """SHA-256 (hex) of key and configuration: identifies the randomness of the run without revealing it.
 
-        A key from the operating system cannot be guessed from it. One from a seed can (`seeded`). The number
-        of examples is not in it, nor anything else that follows from the data.
+        A key from the operating system cannot be guessed from it. A key from a seed can (`seeded`). It
+        contains neither the number of examples nor anything else that follows from the data.
         """
         named = {"type", "format", "configuration", "key", "generator"}
         content = {name: _publishable(value) for name, value in self.state_dict().items() if name in named}
@@ -180,11 +180,11 @@ class Sampler(abc.ABC):
     def _batch(self, step: int) -> IntArray:
         """The batch of a step in [0, n - 1], a new array."""
 
-    def _prepare(self) -> None:  # noqa: B027 - most samplers draw nothing in advance
-        """Draw what stays fixed for the run; called whenever the key is set."""
+    def _prepare(self) -> None:  # noqa: B027 - most samplers generate nothing in advance
+        """Generate what is fixed for the run; called whenever the key is set."""
 
     def _configuration(self) -> dict[str, Any]:
-        """What two samplers must share for the same key to give the same batches."""
+        """The settings that two samplers must share for the same key to give the same batches."""
         return {
             "dataset_size": self.dataset_size,
             "n": self.n,
@@ -193,14 +193,14 @@ class Sampler(abc.ABC):
 
 
 def _publishable(value: Any) -> Any:  # noqa: ANN401 - an entry of a state
-    """A configuration without what follows from the data; anything else as it is."""
+    """A configuration without entries that follow from the data; any other value unchanged."""
     if not isinstance(value, dict):
         return value
     return {name: one for name, one in value.items() if name not in _OF_DATA}
 
 
 def _parsed_key(text: object) -> int:
-    # What was given is not shown: it may be most of a key.
+    # The value is not shown: it may be most of a key.
     digits = KEY_BITS // 4
     if not isinstance(text, str) or len(text) != digits or not set(text) <= set("0123456789abcdef"):
         raise InvalidParameterError("state['key']", type(text).__name__, f"{digits} hexadecimal digits")
@@ -209,22 +209,22 @@ def _parsed_key(text: object) -> int:
 
 def whole_epoch(cycle: int, prob: float) -> int:
     """Steps of an epoch: cycle / prob, rounded down."""
-    # 1 / q may fall just short of the integer that q was made from. Fractions do not overflow.
+    # 1 / q may be just below the integer that q was computed from. Fractions do not overflow.
     return int(cycle / Fraction(prob) * (1 + Fraction(1, 10**12)))
 
 
 class Allocation:
-    """Examples put into groups uniformly and independently, sorted by group.
+    """Examples assigned to groups uniformly and independently, sorted by group.
 
-    A split into equal parts would not do: if one example leaves the data, others change their part.
+    Equal parts would not be valid: removing one example would move others to another part.
 
     Args:
         key: the key of the run.
         count: number of groups.
         size: number of examples.
-        epoch: whose allocation it is, >= 0; 0 for one that serves the whole run.
-        owners: None; or for every example the number of its user, shape (size,), below `size`: the examples
-            of a user are then in one group, drawn for the user.
+        epoch: epoch of the allocation, >= 0; 0 for one that is used for the whole run.
+        owners: None; or for every example the index of its user, shape (size,), below `size`: the examples
+            of a user are then in one group, which is sampled for the user.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Contributions: which examples of every user are kept, so that nobody has more than so many."""
+"""Contributions: bounds the number of examples per user by keeping some examples of every user."""
 
 import dataclasses
 import enum
@@ -16,18 +16,18 @@ from dpmech.numerics import IntArray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contributions:
-    """The examples that are kept, and whose they are; made by `Contributions.bounded`.
+    """The examples that are kept, and their users; made by `Contributions.bounded`.
 
-    What is kept of a user depends on that user's examples and on chance alone, never on the data of others,
-    as claims about users ask.
+    The examples kept of a user depend only on that user's examples and on chance, never on the data of
+    others, as claims about users require.
 
     Attributes:
-        indices: of the examples that are kept, increasing, shape (k,).
-        owners: for each of them the number of its user in [0, users), shape (k,). Secret.
-        users: how many users there are.
-        max_examples_per_user: m, the most that may be kept of one.
-        dropped: how many examples were left out.
-        keyed: whether chance chose, or the first m of every user were kept.
+        indices: of the kept examples, increasing, shape (k,).
+        owners: for each kept example the index of its user in [0, users), shape (k,). Secret.
+        users: number of users.
+        max_examples_per_user: m, the maximum number of examples kept per user.
+        dropped: number of examples left out.
+        keyed: whether the examples were chosen at random; otherwise the first m of every user were kept.
     """
 
     indices: IntArray
@@ -46,16 +46,16 @@ class Contributions:
         keyed: bool = False,
         rng: object = None,
     ) -> Self:
-        """At most m examples of every user.
+        """Keep at most m examples of every user.
 
         Args:
-            user_ids: whose each example is: one hashable id for each, shape (examples,); a list, an array, a
-                tensor, a column. Ids are compared by value. An example of several people belongs to none of
-                them alone, and this bounds nothing for it; `SharedContributions` does.
+            user_ids: the user of each example: one hashable id each, shape (examples,); a list, an array, a
+                tensor, a column. Ids are compared by value. For an example that belongs to several people
+                this bounds nothing; use `SharedContributions`.
             max_examples_per_user: m >= 1.
-            keyed: whether chance chooses among the examples of a user, all choices equally likely; else the
-                first m are kept.
-            rng: of that choice, as for `sampler_for`.
+            keyed: whether to choose among the examples of a user at random, uniformly; otherwise the first m
+                are kept.
+            rng: random source of that choice, as for `sampler_for`.
 
         Raises:
             InvalidParameterError: on a bad argument.
@@ -76,7 +76,7 @@ class Contributions:
         count = owners.size
         order = np.arange(count)
         if keyed:
-            # Ties of 64 random bits are broken by position: 2^-64 a pair.
+            # Ties of 64 random bits are broken by position: probability 2^-64 per pair.
             order = np.argsort(words(fresh_key(rng), Use.ORDER, 0).random_raw(count), kind="stable")
         sorted_by_owner = order[np.argsort(owners[order], kind="stable")]
         counts = np.bincount(owners, minlength=users)
@@ -96,15 +96,15 @@ class Contributions:
 def numbered_users(
     user_ids: Sequence[Hashable] | npt.NDArray[np.generic], name: str = "user_ids"
 ) -> tuple[IntArray, int]:
-    """A number for each user, by first appearance, and how many there are; `name` is of the argument."""
+    """An index for each user, by first appearance, and the number of users; `name` names the argument."""
     accepted = "one hashable id for every example, at least one, without NaN, equal to that of the same user"
-    # Of a mapping the keys would be taken, and what is unordered belongs to no example.
+    # Iterating a mapping would yield its keys, and unordered collections do not match the examples.
     wrong = isinstance(user_ids, str | bytes | Mapping | Set) or not hasattr(user_ids, "__len__")
     if wrong:
         raise InvalidParameterError(name, type(user_ids).__name__, accepted)
     known: dict[Hashable, int] = {}
     try:
-        # Of arrays, tensors and columns `tolist` gives what is compared by value.
+        # `tolist` of arrays, tensors and columns gives values that are compared by value.
         listed = user_ids.tolist() if hasattr(user_ids, "tolist") else user_ids
         values = [_by_value(value) for value in listed]
         _check_text(values)
@@ -118,12 +118,12 @@ def numbered_users(
 
 
 def _check_text(values: list[Hashable]) -> None:
-    """Refuse ids that are text in some examples and something else in others, as 1 and "1" are.
+    """Refuse ids that are text for some examples and another type for others, such as 1 and "1".
 
-    Tables that are read in pieces hold one user's id as either, who would then be two users.
+    Tables that are read in parts may hold one user's id as either, who would then count as two users.
 
     Raises:
-        TypeError: if there are such ids, or such parts at one place of ids of several parts.
+        TypeError: if there are such ids, or such components at one position of composite ids.
     """
     kinds = {
         str if isinstance(value, str) else bytes if isinstance(value, bytes) else None for value in values
@@ -139,13 +139,13 @@ def _check_text(values: list[Hashable]) -> None:
 
 
 def _by_value(value: Hashable) -> Hashable:
-    """The id as something that equals the id of the same user elsewhere.
+    """The id in a form that equals the id of the same user elsewhere.
 
-    A tensor is hashed by its identity, as objects without `__eq__` are: every example would be a user.
+    A tensor is hashed by identity, like objects without `__eq__`: every example would be a separate user.
 
     Raises:
-        TypeError: if it is no id, or if equal ids cannot be told.
-        RuntimeError: for a tensor with several elements, as a ValueError is raised for an array.
+        TypeError: if it is not an id, or if equality of ids cannot be determined.
+        RuntimeError: for a tensor with several elements, where an array raises a ValueError.
     """
     if isinstance(value, list | set):
         raise TypeError("a list of owners: SharedContributions.bounded bounds what each of several owns")
@@ -155,7 +155,7 @@ def _by_value(value: Hashable) -> Hashable:
         return frozenset(_by_value(part) for part in value)
     if not isinstance(value, np.generic) and hasattr(value, "item"):
         value = value.item()
-    # NaN differs from itself, and would make every such example a user of its own; None is nobody.
+    # NaN differs from itself, and would make every such example a separate user; None identifies no user.
     if value is None or value != value:  # noqa: PLR0124
         raise TypeError(f"{value!r} is nobody")
     if type(value).__eq__ is object.__eq__ and not isinstance(value, enum.Enum):

@@ -1,4 +1,4 @@
-"""Exact draws from the discrete Gaussian: integers and fractions only, no number is ever rounded."""
+"""Exact samples from the discrete Gaussian: integers and fractions only, no number is rounded."""
 
 import math
 import secrets
@@ -18,15 +18,15 @@ _Below: TypeAlias = Callable[[int], int]
 def discrete_gaussian(sigma: float | Fraction, size: int = 1, *, rng: object = None) -> IntArray:
     """Independent integers y with probabilities proportional to e^{-y^2 / (2 sigma^2)}.
 
-    **Guarantee:** the law is exact if the random integers are uniform: `sigma` is taken for the fraction that
-    it is, and every decision compares integers. How long a draw takes depends on its value: keep the time
-    from whoever must not learn the noise.
+    **Guarantee:** the distribution is exact if the random integers are uniform: `sigma` is converted to a
+    fraction without rounding, and every decision compares integers. The running time depends on the sampled
+    value: keep it from anyone who must not learn the noise.
 
     Args:
         sigma: in [0.2, 1e5], a float, an integer or a Fraction.
-        size: how many, >= 0.
-        rng: None for random integers of the operating system, as private releases must; otherwise a numpy
-            Generator or a seed.
+        size: number of samples, >= 0.
+        rng: None for random integers from the operating system, which private releases require; otherwise a
+            numpy Generator or a seed.
 
     Returns:
         int64, shape (size,).
@@ -63,7 +63,7 @@ def _integers(generator: np.random.Generator) -> _Below:
 
 
 def _draw(variance: Fraction, below: _Below) -> int:
-    """Algorithm 3: a discrete Laplace number, kept with the odds of the two laws."""
+    """Algorithm 3: a discrete Laplace number, accepted with the ratio of the two distributions."""
     scale = _floor_root(variance) + 1
     while True:
         found = _laplace(scale, below)
@@ -88,7 +88,7 @@ def _laplace(scale: int, below: _Below) -> int:
         size = start + scale * times
         negative = below(2) == 1
         if negative and size == 0:
-            continue  # zero once, not twice
+            continue  # zero is counted once, not twice
         return -size if negative else size
 
 
@@ -99,7 +99,7 @@ def _coin_exp(exponent: Fraction, below: _Below) -> bool:
             return False
         exponent -= 1
     count = 1
-    # Tosses with odds exponent / 1, exponent / 2, ... up to the first tail: as many are odd with e^-exponent.
+    # Trials of probability exponent / 1, exponent / 2, ... up to a failure: P[odd number] = e^-exponent.
     while below(exponent.denominator * count) < exponent.numerator:
         count += 1
     return count % 2 == 1

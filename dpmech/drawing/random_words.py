@@ -1,8 +1,8 @@
-"""Random choices as pure functions of a key and a position, from raw bits alone.
+"""Random choices as pure functions of a key and a position, from raw bits only.
 
 The words are those of AES-128, or of numpy's Philox: both are the same in every version, unlike numpy's
-distributions, so a run that is resumed years later sees the same batches. No choice goes through
-floating-point numbers, so the laws below are exact if the words are uniform and independent.
+distributions, so a run that is resumed years later gets the same batches. No choice uses floating-point
+numbers, so the distributions below are exact if the words are uniform and independent.
 """
 
 import enum
@@ -22,13 +22,13 @@ PHILOX = "philox"
 SECURE = "secure"
 _ACCEPTED = f'None, "{SECURE}", "{PHILOX}", a numpy.random.Generator or an integer >= 0'
 _WORD = 1 << 64
-_FIRST = 1 << 16  # values of the first part of a coin
+_FIRST = 1 << 16  # values of the first part of a Bernoulli trial
 _LARGEST_N = (1 << 31) - 1
-_CHUNK = 1 << 20  # words held at once while groups are drawn
+_CHUNK = 1 << 20  # words held at once while groups are generated
 
 
 class Use(enum.IntEnum):
-    """What a stretch of the counter is for: its highest word. The next one is the step or the epoch."""
+    """The use of a range of the counter: its highest word. The next word is the step or the epoch."""
 
     GROUPS = 0
     COINS = 1
@@ -41,8 +41,8 @@ def fresh_key(rng: object) -> int:
     """128 bits from the operating system, or from a generator or seed.
 
     Args:
-        rng: None or "secure", for a key of AES; "philox", for one of Philox; or a numpy Generator (which
-            moves on) or an integer seed, of which a key of Philox is made.
+        rng: None or "secure", for a key of AES; "philox", for a key of Philox; or a numpy Generator (which
+            advances) or an integer seed, from which a key of Philox is derived.
 
     Raises:
         InvalidParameterError: for any other rng.
@@ -78,8 +78,8 @@ def words(key: int, use: Use, position: int) -> np.random.Philox | SecureWords:
 def groups(key: int, count: int, size: int, epoch: int = 0) -> npt.NDArray[np.int32 | np.int64]:
     """A group for each of `size` examples, uniform in [0, count) and independent.
 
-    A word w becomes w mod count; words past the last multiple of count are regenerated, so that no group is
-    favoured. Every epoch has words of its own; what is drawn once for the run has those of epoch 0.
+    A word w becomes w mod count; words past the last multiple of count are regenerated, so that all groups
+    are equally likely. Every epoch has separate words; sampling once for the run uses those of epoch 0.
     """
     chosen: npt.NDArray[np.int32 | np.int64] = np.empty(
         size, dtype=np.int32 if count <= 1 << 31 else np.int64
@@ -98,11 +98,11 @@ def groups(key: int, count: int, size: int, epoch: int = 0) -> npt.NDArray[np.in
 
 
 def coins(key: int, step: int, prob: float, count: int) -> IntArray:
-    """The examples, in increasing order, of `count` independent coins that show heads.
+    """The examples, in increasing order, for which `count` independent Bernoulli trials succeed.
 
-    Coin i is 80 bits, read as a number in [0, 1) and compared with prob. Sixteen of them decide all but one
-    coin in 65,536; the other 64 are drawn for those alone. The probability is floor(2^80 prob) / 2^80: prob
-    itself where prob >= 2^-27, and otherwise less by under 2^-80, which only protects more.
+    Trial i reads 80 bits as a number in [0, 1) and compares it with prob. Sixteen bits decide all but one
+    trial in 65,536; the other 64 are generated only if needed. The probability is floor(2^80 prob) / 2^80:
+    prob itself if prob >= 2^-27, and otherwise less by under 2^-80, which is conservative.
     """
     first, second = divmod(int(math.ldexp(prob, 80)), _WORD)
     if first == _FIRST:  # prob = 1
@@ -117,10 +117,10 @@ def coins(key: int, step: int, prob: float, count: int) -> IntArray:
 
 
 def chosen(key: int, step: int, most: int, count: int) -> IntArray:
-    """`most` of `count` numbers, in increasing order, every set of them as likely.
+    """`most` of `count` numbers, in increasing order; every set has the same probability.
 
-    Each number draws a word, and the smallest words win. Where the last winner and the first loser have the
-    same word, all draw again: that favours nobody, so that the law is exact.
+    Each number gets a random word, and the smallest words win. If the last winner and the first loser have
+    the same word, all words are regenerated: this is symmetric, so the distribution is exact.
     """
     stream = words(key, Use.KEEP, step)
     while True:
@@ -131,5 +131,5 @@ def chosen(key: int, step: int, most: int, count: int) -> IntArray:
 
 
 def order(key: int, epoch: int, size: int) -> IntArray:
-    """A permutation of `size` examples: by random words."""
+    """A permutation of `size` examples, from random words."""
     return np.argsort(words(key, Use.ORDER, epoch).random_raw(size), kind="stable")

@@ -1,7 +1,7 @@
-"""Random words of AES-128 in counter mode: as `random_words` has them from Philox, of a cipher.
+"""Random words of AES-128 in counter mode, with the interface of the Philox words of `random_words`.
 
-Whoever cannot tell AES from a random permutation cannot tell these words from random ones, up to n^2 / 2^129
-for n blocks of 16 bytes: they do not give away others of the same key.
+If AES is indistinguishable from a random permutation, these words are indistinguishable from random ones up
+to n^2 / 2^129 for n blocks of 16 bytes: words do not reveal other words of the same key.
 """
 
 import secrets
@@ -21,7 +21,7 @@ _BYTES = 16
 
 
 class SecureKey(int):
-    """128 bits that words are made of by AES; a plain integer is a key of Philox."""
+    """128 bits for words from AES; a plain integer is a key of Philox."""
 
     __slots__ = ()
 
@@ -52,11 +52,11 @@ class SecureWords:
 
 
 def keystream(key: bytes, start: bytes) -> "CipherContext":
-    """What turns zeros into the ciphertexts of `start`, `start` + 1, ..., under AES-128.
+    """A cipher context that turns zeros into the ciphertexts of `start`, `start` + 1, ..., under AES-128.
 
     Args:
         key: 16 bytes.
-        start: the first counter, 16 bytes, highest first.
+        start: the first counter, 16 bytes, big-endian.
 
     Raises:
         MissingDependencyError: without the package `cryptography`.
@@ -72,7 +72,7 @@ def fresh_secure_key() -> SecureKey:
     """A key from the operating system.
 
     Raises:
-        MissingDependencyError: without the package `cryptography`, and not at the first batch.
+        MissingDependencyError: without the package `cryptography`, here rather than at the first batch.
     """
     key = SecureKey(secrets.randbits(8 * _BYTES))
     SecureWords(key, 0, 0)
