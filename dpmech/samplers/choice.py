@@ -1,4 +1,4 @@
-"""The sampler that realises what a claim assumes, and what may be done with a batch without changing that."""
+"""The sampler that realises a participation, and operations on a batch that preserve the claim."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -28,29 +28,29 @@ def sampler_for(
     declared_size: int | None = None,
     rng: object = None,
 ) -> Sampler:
-    """The sampler whose batches are what the participation says.
+    """The sampler whose batches follow the participation.
 
     For a claim or a mechanism under ADD_REMOVE the number of examples is private: `expected_batch_size` of
-    the sampler is then what the claim states, or None.
+    the sampler is then that of the claim, or None.
 
     Args:
         claim_or_participation: a Calibration or a Certificate, a Mechanism, or a participation.
         dataset_size: number of examples, >= 1; private under ADD_REMOVE.
-        n: number of steps; needed with a participation, and otherwise None or the claim's or mechanism's.
+        n: number of steps; required with a participation, otherwise None or that of the claim or mechanism.
         batch_size: as for SequentialSampler; None for a random participation, which fixes it.
         drop_last: as for SequentialSampler; False for a random participation.
-        user_ids: whose each example is, for a participation that keeps those of a user together
+        user_ids: the user of each example, for a participation that keeps those of a user together
             (CyclicPoisson with `max_examples_per_user`); None for all others.
         declared_size: as for SequentialSampler, a public number; None takes that of the claim. Under
-            ADD_REMOVE it is needed for EveryStep and for `drop_last`.
-        rng: None for batches from a cipher with a key from the operating system, as private training must;
-            "secure" for the same, by name; "philox" for the statistical generator with such a key; or a numpy
-            Generator or a seed, for Philox too. Unused where nothing is drawn.
+            ADD_REMOVE it is required for EveryStep and for `drop_last`.
+        rng: None for batches from a cipher with a key from the operating system, which private training
+            requires; "secure" for the same, explicitly; "philox" for the statistical generator with such a
+            key; or a numpy Generator or a seed, also for Philox. Unused if nothing is sampled.
 
     Raises:
         CertificateError: if n is not the claim's.
         MissingDependencyError: for a cipher without the package `cryptography`.
-        InvalidParameterError: on a bad argument, or one that the participation does not take.
+        InvalidParameterError: on a bad argument, or one that the participation does not accept.
 
     Examples:
         >>> import dpmech as dm
@@ -112,9 +112,9 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
 
 
 def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401 - any sequence of integers
-    """The part of a batch that one of several processes works on; the parts are a partition of it.
+    """The part of a batch that one of several processes works on; the parts form a partition of it.
 
-    Sizes differ by at most one. All processes must draw the same batch, so they need the same key: load the
+    Sizes differ by at most one. All processes must sample the same batch, so they need the same key: load the
     state of one into the others.
 
     Args:
@@ -131,10 +131,10 @@ def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401
 
 
 def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:  # noqa: ANN401 - any sequence of integers
-    """A batch filled up to the next multiple with example 0, and which entries are real.
+    """A batch padded to the next multiple with example 0, and a mask of the real entries.
 
-    For microbatches of a fixed size. Padding must get weight 0 before gradients are summed; then nothing
-    changes. Cutting a batch to size is another mechanism: `TruncatedPoissonSampler`. An empty batch
+    For microbatches of a fixed size. Padding must get weight 0 before gradients are summed; it then has no
+    effect. Truncating a batch to a size is another mechanism: `TruncatedPoissonSampler`. An empty batch
     stays empty.
 
     Args:
@@ -154,13 +154,13 @@ def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]
     return np.concatenate((batch, np.zeros(missing, dtype=np.int64))), mask
 
 
-def check_indices(value: Any) -> IntArray:  # noqa: ANN401 - the guard is what gives it a type
+def check_indices(value: Any) -> IntArray:  # noqa: ANN401 - this check establishes the type
     """Return a one-dimensional int64 array; floats, bools and other shapes are refused."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
         raise InvalidParameterError("indices", type(value).__name__, _INTEGERS) from None
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        # The indices themselves are not shown: they say who took part.
+        # The indices themselves are not shown: they reveal who took part.
         raise InvalidParameterError("indices", f"{array.dtype} of shape {array.shape}", _INTEGERS)
     return array.astype(np.int64)

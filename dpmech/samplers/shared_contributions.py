@@ -1,4 +1,4 @@
-"""SharedContributions: which records are kept where one record may belong to several people."""
+"""SharedContributions: bounds the records per person if a record may have several owners."""
 
 import dataclasses
 from collections.abc import Hashable, Sequence
@@ -16,18 +16,18 @@ _ACCEPTED = "for every record a list, tuple, set or array of the ids of its owne
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedContributions:
-    """The records that are kept so that nobody owns more than m of them; made by `bounded`.
+    """The kept records, such that nobody owns more than m of them; made by `bounded`.
 
-    **Guarantee:** for claims under `Adjacency.ZERO_OUT` alone. What is kept depends on who owns what, and so
-    on other people: without the records of one person others would be kept. Datasets are neighbours if they
-    have the same records with the same owners, and the gradients of all records of one person are zero in
-    one of them.
+    **Guarantee:** only for claims under `Adjacency.ZERO_OUT`. Which records are kept depends on all owners,
+    and so on other people: without the records of one person others would be kept. Datasets are neighbours
+    if they have the same records with the same owners, and the gradients of all records of one person are
+    zero in one of them.
 
     Attributes:
-        indices: of the records that are kept, increasing, shape (k,).
-        users: how many owners there are.
-        max_examples_per_user: m, the most records that are kept of one.
-        dropped: how many records were left out.
+        indices: of the kept records, increasing, shape (k,).
+        users: number of owners.
+        max_examples_per_user: m, the maximum number of records kept per owner.
+        dropped: number of records left out.
     """
 
     indices: IntArray
@@ -41,13 +41,13 @@ class SharedContributions:
         owner_ids: Sequence[Any],
         max_examples_per_user: int,
     ) -> Self:
-        """At most m records of everyone, greedily: a record is kept if each of its owners still has room.
+        """At most m records per owner, greedily: a record is kept if each of its owners has fewer than m.
 
-        Records are gone through in their order, and nothing is drawn. None that was left out could be added.
+        Records are processed in order, without randomness. No omitted record could be added afterwards.
 
         Args:
-            owner_ids: whose each record is: the ids of its owners, at least one, shape (records,) of
-                collections. An owner who is named twice is one. Ids are compared by value.
+            owner_ids: the owners of each record: a collection of at least one id, shape (records,) of
+                collections. Repeated ids count once. Ids are compared by value.
             max_examples_per_user: m >= 1.
 
         Raises:
@@ -82,7 +82,7 @@ class SharedContributions:
 def _listed(owner_ids: object) -> list[list[Hashable]]:
     """The ids of each record's owners.
 
-    Of text the letters would be taken, and of a mapping the keys. Who has no owner is protected by nothing.
+    Text would be read as letters, a mapping as its keys. A record without an owner would be unprotected.
     """
     records = owner_ids.tolist() if hasattr(owner_ids, "tolist") else owner_ids
     if not isinstance(records, list | tuple) or not records:

@@ -1,4 +1,4 @@
-"""ParticipationTracker: watches realised batches and refuses the first that leaves the certified pattern."""
+"""ParticipationTracker: checks realised batches and refuses the first that violates the certified pattern."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any
@@ -15,34 +15,34 @@ from dpmech.samplers.choice import check_indices
 from dpmech.schemes import scheme_of
 
 _STATE = {"configuration", "steps", "last", "counts"}
-_BEFORE = {"smallest_separation"}  # in states of before, where nothing needs it
+_BEFORE = {"smallest_separation"}  # entry of older states, no longer used
 
 
 class ParticipationTracker:
-    """What every example did so far, and the refusal of a batch that the pattern forbids.
+    """Records the participations of every example, and refuses a batch that the pattern forbids.
 
-    It checks what can be seen in the batches: repetition, range, order of the steps, separation, number of
+    It checks what is visible in the batches: repetition, range, order of the steps, separation, number of
     participations, and for FixedEpochs and BallsInBins that every epoch has the batches of the first. With a
-    new allocation every epoch, everyone of the first epoch must come once in each. For CyclicPoisson an
-    example must stay in its group, and a batch with a largest size, or with one size, must keep to it. Under
-    claims about users who have several examples, `user_ids` say whose they are: nobody may have more than is
-    certified, and for CyclicPoisson all examples of a user must stay in one group. That a random
-    participation was drawn with the right law cannot be seen from its batches.
+    new allocation every epoch, every example of the first epoch must occur once in each. For CyclicPoisson an
+    example must stay in its group. A maximum or fixed batch size must hold. For claims about users who have
+    several examples, `user_ids` gives the user of each: nobody may have more than the certified number, and
+    for CyclicPoisson all examples of a user must stay in one group. Batches cannot show whether a random
+    participation was sampled with the right distribution.
 
     **Guarantee:** if every batch of a run was recorded and none refused, the participations of the run are
-    those of the pattern; for users only with `user_ids`. Eight bytes an example are held, none for Poisson,
-    and eight an example and four a user for groups of users. They are as secret as the batches.
+    those of the pattern; for users only with `user_ids`. Memory is eight bytes per example, none for Poisson,
+    and eight per example and four per user for groups of users. The records are as secret as the batches.
 
     Args:
         participation: the certified pattern.
         n: the certified number of steps.
         dataset_size: number of examples, >= 1; as private as the data under ADD_REMOVE.
-        user_ids: whose each example is, as for `Contributions.bounded`, shape (dataset_size,), under a
+        user_ids: the user of each example, as for `Contributions.bounded`, shape (dataset_size,), under a
             participation with `max_examples_per_user`; None checks nothing about users.
 
     Raises:
         InvalidParameterError: on a bad argument, or if the pattern does not fit n steps.
-        CertificateError: if a user has more examples than the pattern says.
+        CertificateError: if a user has more examples than the pattern allows.
 
     Examples:
         >>> import dpmech as dm
@@ -74,31 +74,31 @@ class ParticipationTracker:
         held = 0 if rule.pattern is None else self._size
         self._last = np.full(held, -1, dtype=np.int32)
         self._counts = np.zeros(held, dtype=np.int32)
-        # Sizes of the batches of the last epoch, by place: an equal batch has equal size and equal members.
+        # Sizes of the batches of the last epoch: a batch with equal size and contained members is equal.
         self._sizes: IntArray = np.zeros(
             self._pattern.min_sep if self._pattern.evenly_spaced else 0, dtype=np.int64
         )
         owners = None if user_ids is None else self._checked_owners(user_ids)
-        self._owners = owners if self._participation.users_together else None  # elsewhere counted once
+        self._owners = owners if self._participation.users_together else None  # otherwise only counted once
         self._groups = np.full(0 if self._owners is None else int(self._owners.max()) + 1, -1, dtype=np.int32)
 
     @property
     def steps(self) -> int:
-        """Batches recorded so far."""
+        """Number of batches recorded."""
         return self._steps
 
     def record(self, step: int, indices: Any) -> None:  # noqa: ANN401 - any sequence of integers
-        """Take note of the whole batch of a step, all processes and microbatches together.
+        """Record the whole batch of a step, of all processes and microbatches together.
 
         Args:
             step: must be `steps`: every batch is recorded once and in order.
             indices: the batch, shape (m,), in any order.
 
         Raises:
-            CertificateError: if the batch leaves the pattern. It names the step and the rule, never the
+            CertificateError: if the batch violates the pattern. It names the step and the rule, never the
                 example, and nothing is recorded.
             HorizonError: past the last step.
-            InvalidParameterError: if the arguments are no integers.
+            InvalidParameterError: if the arguments are not integers.
         """
         index = check_integer("step", step, minimum=0)
         batch = check_indices(indices)
@@ -129,11 +129,11 @@ class ParticipationTracker:
         self._steps += 1
 
     def summary(self) -> dict[str, int | None]:
-        """What may be published: steps, smallest separation (None if no example came twice), most times.
+        """Publishable numbers: steps, smallest separation (None if no example repeats), most participations.
 
-        For Poisson and CyclicPoisson only the steps: how often examples came is what sampling keeps secret.
-        For all others bounds that the checked rule implies for an example of the first batch: the realised
-        values follow from the data, and could tell that one example is there, or which bins are empty.
+        For Poisson and CyclicPoisson only the steps: sampling keeps the number of participations secret. For
+        all others, bounds that the checked rule implies for an example of the first batch: the realised
+        values follow from the data, and could reveal that one example is present, or which bins are empty.
         """
         if self._participation.per_release:
             return {"steps": self._steps}
@@ -155,13 +155,13 @@ class ParticipationTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken; only before the first batch.
+        """Continue where `state_dict` was taken; only before the first batch.
 
         Raises:
             CertificateError: if the state belongs to another pattern, n or dataset size.
-            InvalidParameterError: if it is no state of a tracker, or batches were recorded already.
+            InvalidParameterError: if it is not a state of a tracker, or batches were already recorded.
 
-        States hold nothing of users: what these did follows from their examples.
+        States contain nothing about users: their participations follow from those of their examples.
         """
         if self._steps:
             raise InvalidParameterError(
@@ -170,7 +170,7 @@ class ParticipationTracker:
         if not isinstance(state, dict) or set(state) - _BEFORE != _STATE:
             raise InvalidParameterError("state", type(state).__name__, f"a mapping with {sorted(_STATE)}")
         if state["configuration"] != self._configuration():
-            # How many examples there are is not told.
+            # The error does not reveal the number of examples.
             raise CertificateError(
                 f"the state has another configuration than this tracker, which has {self._participation!r}, "
                 f"n={self._n} and the examples of its dataset",
@@ -189,7 +189,7 @@ class ParticipationTracker:
         self._last, self._counts = last.astype(np.int32), counts.astype(np.int32)
         period = self._sizes.size
         if period:
-            # Whoever took part at all did so in the last epoch, as the rules ask.
+            # Every example that took part at all also did so in the last epoch, as the rules require.
             self._sizes = np.bincount(last[last >= 0] % period, minlength=period)
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ class ParticipationTracker:
     # ---- the rules
 
     def _check_pattern(self, step: int, batch: IntArray) -> None:
-        """Refuse a batch that breaks the pattern; otherwise note its size."""
+        """Refuse a batch that violates the pattern; otherwise store its size."""
         last = self._last[batch].astype(np.int64)
         before = last[last >= 0]
         if self._rule.cycle is not None:
@@ -235,7 +235,7 @@ class ParticipationTracker:
         self._sizes[step % period] = size
 
     def _check_allocation(self, step: int, size: int, last: IntArray, bins: int) -> None:
-        """Everyone once an epoch: nobody twice, nobody new after the first one, nobody missing at its end."""
+        """Once per epoch for each example: none twice, none new after the first, none missing at its end."""
         begun = step - step % bins
         if np.any(last >= begun):
             raise _refusal(
@@ -257,7 +257,7 @@ class ParticipationTracker:
             raise _refusal(step, rule, self._participation)
 
     def _checked_owners(self, user_ids: Sequence[Hashable] | npt.NDArray[np.generic]) -> IntArray:
-        """The number of each example's user; nobody has more examples than certified."""
+        """The index of each example's user, after checking that no user has too many examples."""
         own = self._participation
         if own.unit is not Unit.USER:
             raise InvalidParameterError(
@@ -276,7 +276,7 @@ class ParticipationTracker:
         return owners
 
     def _groups_after(self, last: IntArray, owners: IntArray, cycle: int) -> npt.NDArray[np.int32]:
-        """The group of every user, -1 for who has not taken part, from the last step of each example."""
+        """The group of every user, -1 without participation, from the last step of each example."""
         came = last >= 0
         groups = np.full(self._groups.size, -1, dtype=np.int32)
         groups[owners[came]] = last[came] % cycle
