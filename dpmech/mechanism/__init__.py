@@ -1,4 +1,4 @@
-"""What runs: a strategy, who takes part when, between which datasets; its sensitivity and its errors."""
+"""Mechanisms: a strategy, a participation and an adjacency; their sensitivity and their errors."""
 
 from dpmech.mechanism import workloads
 from dpmech.mechanism.budget import UNSTATED, Adjacency, PrivacyBudget, Unit, Unstated

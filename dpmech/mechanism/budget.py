@@ -1,4 +1,4 @@
-"""What is promised: a budget (eps, delta), and between which datasets."""
+"""The guarantee: a budget (eps, delta), and the neighbouring datasets it refers to."""
 
 import dataclasses
 import enum
@@ -37,8 +37,8 @@ class Adjacency(enum.Enum):
 class Unit(enum.Enum):
     """Whose presence a claim hides.
 
-    `EXAMPLE`: that of one example. Who holds several of them is protected less. `USER`: that of all examples
-    of one person; a dataset without the user lacks all of them.
+    `EXAMPLE`: that of one example. The guarantee is weaker for people with several examples. `USER`: that of
+    all examples of one person; a neighbouring dataset lacks all of them.
 
     Example:
         >>> import dpmech as dm
@@ -60,7 +60,7 @@ class Unit(enum.Enum):
 
 
 class Unstated(enum.Enum):
-    """The adjacency where nobody stated one: ADD_REMOVE, or that of a mechanism. It shows as its default."""
+    """The adjacency if none is stated: ADD_REMOVE, or that of a mechanism. Its repr is the default's."""
 
     UNSTATED = enum.auto()
 
@@ -70,7 +70,7 @@ class Unstated(enum.Enum):
 
 UNSTATED = Unstated.UNSTATED
 
-# Above all rounding of `attack_rate`.
+# Larger than all rounding of `attack_rate`.
 _ROUNDING = 2.0**-48
 
 
@@ -99,10 +99,10 @@ class PrivacyBudget:
         object.__setattr__(self, "delta", check_delta(self.delta))
 
     def attack_rate(self, fpr: float) -> float:
-        """The largest true-positive rate of an attack that this pair leaves, whatever the mechanism.
+        """The largest true-positive rate of an attack under this pair, for every mechanism.
 
         min(e^eps fpr + delta, 1 - e^-eps (1 - delta - fpr)), at most 1. The whole curve of a mechanism
-        (`dm.profile`) leaves less.
+        (`dm.profile`) gives a lower rate.
 
         **Guarantee:** upper bound, rounded up, for a budget that holds in both directions.
 
@@ -118,7 +118,7 @@ class PrivacyBudget:
             0.0272
         """
         rate = check_real("fpr", fpr, minimum=0.0, maximum=1.0)
-        if self.eps > 700.0:  # e^eps is out of the range of floats, or nearly
+        if self.eps > 700.0:  # e^eps is near or above the range of floats
             return 1.0 if rate > 0.0 else self.delta
         linear = math.exp(self.eps) * rate + self.delta
         steep = 1.0 - math.exp(-self.eps) * (1.0 - self.delta - rate)

@@ -1,4 +1,4 @@
-"""Mechanism: what runs, as one object; and its sensitivity."""
+"""Mechanism: strategy, participation, adjacency and unit as one object; and its sensitivity."""
 
 import dataclasses
 import functools
@@ -16,27 +16,27 @@ from dpmech.mechanism.strategies import Strategy, check_strategy
 from dpmech.numerics import Bounds, Guarantee, Kind
 
 _FIELDS = {"strategy", "participation", "adjacency"}
-_SAME = 1e-12  # of lower ends that differ by rounding only, relative
+_SAME = 1e-12  # relative tolerance of lower ends that differ by rounding only
 
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """What runs: C G + sigma Z over a strategy, who takes part when, and between which datasets.
+    """The mechanism C G + sigma Z: a strategy, who takes part when, and which datasets are neighbours.
 
-    It is accepted wherever a strategy is, and then says participation and adjacency as well.
+    It is accepted wherever a strategy is, and then also sets participation and adjacency.
 
     Args:
         strategy: C.
-        participation: who takes part when; EveryStep only over-protects.
-        adjacency: between which datasets.
-        unit: whose presence is hidden. Under `Unit.USER` it is users who take part as the participation says,
-            each with one contribution of norm at most the clip norm. A participation that says how examples
-            of a user take part (with `max_examples_per_user`) makes it `Unit.USER`.
+        participation: who takes part when; EveryStep is conservative.
+        adjacency: which datasets are neighbours.
+        unit: whose presence is hidden. Under `Unit.USER` the participation applies to users, each with one
+            contribution of norm at most the clip norm. A participation that describes how the examples of a
+            user take part (with `max_examples_per_user`) implies `Unit.USER`.
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
         UnsupportedCombinationError: for REPLACE_ONE under a random participation other than FixedSizeBatches,
-            and for ADD_REMOVE and ZERO_OUT where they are not covered.
+            and for ADD_REMOVE and ZERO_OUT if they are not covered.
 
     Examples:
         >>> import dpmech as dm
@@ -67,7 +67,7 @@ class Mechanism:
 
     @property
     def certain(self) -> bool:
-        """Whether chance decides nothing about who takes part: one Gaussian release of `sensitivity`."""
+        """Whether participation is not random: the run is one Gaussian release of `sensitivity`."""
         return self.participation.certain
 
     @property
@@ -77,9 +77,9 @@ class Mechanism:
 
     @property
     def hides_size(self) -> bool:
-        """Whether neighbouring datasets differ in their number of examples, so that it is private.
+        """Whether neighbouring datasets differ in their number of examples, which is then private.
 
-        Under ZERO_OUT it is the same in both; under REPLACE_ONE too, unless a user with several examples is
+        Under ZERO_OUT the number is the same; also under REPLACE_ONE, unless a user with several examples is
         replaced by one with fewer.
         """
         if self.adjacency is Adjacency.REPLACE_ONE:
@@ -88,14 +88,14 @@ class Mechanism:
 
     @functools.cached_property
     def sensitivity(self) -> Bounds:
-        """L2 sensitivity of C G at clip norm 1, as `dpmech.sensitivity`; worked out once."""
+        """L2 sensitivity of C G at clip norm 1, as `dpmech.sensitivity`; computed once."""
         return _sensitivity(self.strategy, self.participation, self.adjacency)
 
     def prefix(self, steps: int) -> "Mechanism":
-        """What a run is that stops after that many steps.
+        """The mechanism of a run that stops after that many steps.
 
-        Where the participation repeats every epoch, the epoch under way counts as a whole, so that the
-        result may have more steps.
+        If the participation repeats every epoch, the current epoch counts as a whole, so the result may have
+        more steps.
 
         Args:
             steps: in [1, n].
@@ -107,7 +107,7 @@ class Mechanism:
         return Mechanism(self.strategy.prefix(covered), participation, self.adjacency, self.unit)
 
     def to_dict(self) -> dict[str, Any]:
-        """The mechanism as plain data; the unit stands there where it is no example."""
+        """The mechanism as plain data, with its unit if that is not EXAMPLE."""
         own = {
             "strategy": self.strategy.to_dict(),
             "participation": self.participation.to_dict(),
@@ -186,15 +186,15 @@ def mechanism_of(
     participation: Participation | None,
     adjacency: Adjacency | Unstated = UNSTATED,
 ) -> Mechanism:
-    """The mechanism of the arguments that public functions take.
+    """The mechanism described by the arguments of public functions.
 
     Args:
-        strategy: C, or the mechanism itself.
+        strategy: C, or a mechanism.
         participation: None is EveryStep, or that of the mechanism.
-        adjacency: unstated it is ADD_REMOVE, or that of the mechanism.
+        adjacency: if not stated, ADD_REMOVE, or that of the mechanism.
 
     Raises:
-        InvalidParameterError: on a bad argument, or one that says something else than the mechanism.
+        InvalidParameterError: on a bad argument, or one that contradicts the mechanism.
         UnsupportedCombinationError: as for `Mechanism`.
     """
     if isinstance(strategy, Mechanism):
@@ -215,23 +215,23 @@ def sensitivity(
     """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
 
     For Poisson, CyclicPoisson and FixedSizeBatches it is that of one release, the largest column norm; for
-    BallsInBins it is that of its worst-case support, FixedEpochs(n / bins), and with fresh bins at most that
-    of one participation for each epoch, at any steps. With `max_examples_per_user=m` it is that of m examples
-    which are all in the same batches.
+    BallsInBins it is that of the worst-case support, FixedEpochs(n / bins), and with fresh bins at most that
+    of one participation per epoch, at any steps. With `max_examples_per_user=m` it is that of m examples in
+    the same batches.
 
     Args:
-        strategy: C; or a Mechanism, which says the other two as well.
-        participation: who takes part when; None is EveryStep, which only over-protects.
+        strategy: C; or a Mechanism, which also sets the other two.
+        participation: who takes part when; None is EveryStep, which is conservative.
         adjacency: REPLACE_ONE doubles the value (one example's gradients change by at most twice the
             clip norm in the same steps, and may do so).
 
     Returns:
-        Bounds with lower <= true value <= upper, rounding included; `by` names the theorem used. Their
-        guarantee is exact where the ends meet, else a bound.
+        Bounds with lower <= true value <= upper, including rounding; `by` names the theorem used. Their
+        guarantee is exact if the ends are equal, else a bound.
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n.
-        UnsupportedCombinationError: where no bound is known at this size.
+        UnsupportedCombinationError: if no bound is known at this size.
 
     References:
         lambda_cgd eq. 2, Theorem 1, Lemma 8; noise_share eq. 26 (kappa).
@@ -243,7 +243,7 @@ def sensitivity(
     """
     if isinstance(strategy, Mechanism):
         return mechanism_of(strategy, participation, adjacency).sensitivity
-    # Not by way of a Mechanism: under sampling the doubled value means something, though no theorem uses it.
+    # No Mechanism is made: under sampling the doubled value is well defined, though no theorem uses it.
     check_strategy(strategy)
     schema = EveryStep() if participation is None else check_participation(participation)
     return _sensitivity(strategy, schema, Adjacency.check(_stated(adjacency)))

@@ -1,4 +1,4 @@
-"""What the noise of a strategy costs a training step, in vectors of the model's size."""
+"""The cost of a strategy's noise per training step, in vectors of the model's size."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ class NoiseCost:
 
     Attributes:
         buffers: vectors of the model's size that are kept between steps, in float64.
-        regenerated: vectors of noise that are regenerated at every step, besides the new one.
+        regenerated: vectors of noise that are regenerated at every step, in addition to the new one.
     """
 
     buffers: int
@@ -19,16 +19,16 @@ class NoiseCost:
 
     @property
     def bytes_per_parameter(self) -> int:
-        """Bytes kept between steps for every parameter of the model, whatever its dtype."""
+        """Bytes kept between steps per parameter of the model, whatever its dtype."""
         return 8 * self.buffers
 
 
 def noise_cost(strategy: Strategy) -> NoiseCost:
-    """The vectors kept and regenerated a step.
+    """Number of vectors kept and regenerated per step.
 
-    Where C^-1 has p bands, p - 1 are regenerated; else one is kept for every further band of C or exponential
-    of a BLT; where there is no structure, every earlier one is regenerated at the last step. What is kept is
-    float64: a recursion whose state were rounded to float32 would solve with another C than certified.
+    If C^-1 has p bands, p - 1 are regenerated; else one is kept for every additional band of C or exponential
+    of a BLT; without structure, the last step regenerates every earlier one. Kept vectors are float64: a
+    recursion whose state is rounded to float32 would solve with another C than the certified one.
 
     References:
         lambda_cgd Algorithm 1, Table 5 (a BLT of p buffers keeps p vectors).

@@ -19,7 +19,7 @@ def per_step_error(strategy: Strategy | Mechanism, *, workload: Workload | None 
     """Row norms of B = A C^-1: the standard deviation of each output at sigma 1, before sensitivity.
 
     Args:
-        strategy: C; or a Mechanism, whose strategy it is.
+        strategy: C; or a Mechanism, whose strategy is used.
         workload: A; None is the prefix sum.
 
     Returns:
@@ -49,12 +49,12 @@ def rmse(
     """Root mean squared error ||B||_F sens / sqrt(n) at sigma / sensitivity 1.
 
     Args:
-        strategy: C; or a Mechanism, which says participation and adjacency as well.
+        strategy: C; or a Mechanism, which also sets participation and adjacency.
         participation: who takes part when; None is EveryStep.
         workload: A; None is the prefix sum.
 
     Returns:
-        The error in units of the clip norm; an upper bound where the sensitivity is a bracket.
+        The error in units of the clip norm; an upper bound if the sensitivity is only known between bounds.
 
     Raises:
         InvalidParameterError: on a bad argument.

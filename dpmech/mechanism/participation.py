@@ -1,7 +1,7 @@
-"""Who takes part when: what every participation says of itself.
+"""Who takes part when: the interface of every participation.
 
-Whatever the rest of dpmech wants to know about a participation is a question that it answers here, so that
-nothing outside asks which class it has.
+The rest of dpmech uses only this interface, so nothing outside depends on the class of a
+participation.
 """
 
 import abc
@@ -31,24 +31,24 @@ class Pattern:
     evenly_spaced: bool = False
 
 
-Settings = Mapping[str, int | bool | None]  # what a plan says about a participation
+Settings = Mapping[str, int | bool | None]  # settings of a participation in a plan
 
 
 class Participation(abc.ABC):
-    """A participation schema. Final subclasses are frozen records; `random` ones amplify privacy.
+    """A participation schema. Final subclasses are frozen dataclasses; `random` ones amplify privacy.
 
-    Where `per_release` is set, sensitivity is that of one release and the accountant composes them.
+    If `per_release` is set, sensitivity is that of one release and the accountant composes the releases.
 
     Attributes:
-        random: whether it says how chance decides who takes part.
-        per_release: whether every release is accounted for by itself.
+        random: whether participation is random.
+        per_release: whether every release is accounted for separately.
         unrestricted: whether it assumes nothing, so that batches may come in any order.
-        plan_name: what the command line and TOML files call it.
-        plan_settings: what a plan may say about it beside its sizes; a setting of several participations
-            has the same meaning in all of them.
-        plan_due: which of these a plan has to say.
-        plan_sizes: which sizes of a plan it is made from, beside what all are made from.
-        replace_one_proved: whether a theorem covers REPLACE_ONE though chance decides who takes part.
+        plan_name: its name on the command line and in TOML files.
+        plan_settings: settings of a plan in addition to its sizes; a setting of several participations has
+            the same meaning in all of them.
+        plan_due: which of these a plan has to give.
+        plan_sizes: which sizes of a plan it uses, in addition to those that all use.
+        replace_one_proved: whether a theorem covers REPLACE_ONE although participation is random.
 
     Example:
         >>> import dpmech as dm
@@ -76,7 +76,7 @@ class Participation(abc.ABC):
         """
 
     def attained_pattern(self, n: int) -> Pattern:
-        """A pattern all of whose sets can occur: that of `pattern`, unless it allows sets that cannot.
+        """A pattern whose sets can all occur: that of `pattern`, unless it allows sets that cannot occur.
 
         Args:
             n: steps.
@@ -88,7 +88,7 @@ class Participation(abc.ABC):
 
     @abc.abstractmethod
     def requirement(self, n: int) -> str:
-        """What the sampler of a run of n steps has to do, in the words of a certificate."""
+        """The requirements on the sampler of a run of n steps, as worded in a certificate."""
 
     @classmethod
     @abc.abstractmethod
@@ -99,22 +99,22 @@ class Participation(abc.ABC):
         sampling_prob: float,
         settings: Settings,
     ) -> Self:
-        """The schema in the sizes of a training plan.
+        """The schema for the sizes of a training plan.
 
         Args:
             epochs: >= 1.
             steps_per_epoch: >= 1.
             sampling_prob: batch size over dataset size, in (0, 1].
-            settings: one entry for each of `plan_settings`, None where the plan says nothing; and one for
+            settings: one entry for each of `plan_settings`, None if the plan gives no value; and one for
                 each of `plan_sizes`.
 
         Raises:
-            InvalidParameterError: on a setting that is bad, or needed and None.
+            InvalidParameterError: on a setting that is bad, or required and None.
         """
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> Self:
-        """The schema from a table that has its fields, and sizes of a plan, among other entries.
+        """The schema from a table that contains its fields, and sizes of a plan, among other entries.
 
         Raises:
             InvalidParameterError: on a bad field.
@@ -124,25 +124,25 @@ class Participation(abc.ABC):
 
     @property
     def certain(self) -> bool:
-        """Whether chance decides nothing: true without sampling, and where sampling leaves no choice."""
+        """Whether nothing is random: True without sampling, and if sampling leaves no choice."""
         return not self.random
 
     @property
     def examples(self) -> int:
-        """How many examples of one unit, each with a gradient of its own, one step may hold at most."""
+        """Maximum number of examples of one unit, with separate gradients, in one step."""
         return 1
 
     @property
     def unit(self) -> Unit | None:
-        """Whose participation it says by its own definition.
+        """The unit that its definition refers to.
 
-        None where that is whoever is sampled: an example, unless a mechanism says that users are.
+        None if it refers to whatever is sampled: an example, unless a mechanism declares users.
         """
         return None
 
     @property
     def users_together(self) -> bool:
-        """Whether all examples of a user are in one group, so that a sampler needs to know whose each is."""
+        """Whether all examples of a user are in one group, so that a sampler needs the user of each."""
         return False
 
     @property
@@ -152,19 +152,19 @@ class Participation(abc.ABC):
 
     @property
     def add_remove_refused(self) -> str | None:
-        """Why no theorem here covers ADD_REMOVE; None where one does."""
+        """Why no theorem here covers ADD_REMOVE; None if one does."""
         return None
 
     @property
     def zero_out_refused(self) -> str | None:
-        """Why no theorem here covers ZERO_OUT; None where one does."""
+        """Why no theorem here covers ZERO_OUT; None if one does."""
         return None
 
     def releases(self, n: int) -> int:
-        """How many releases an example may join whose losses compose: 1 where all are accounted as one.
+        """Number of releases with composing losses that an example may join: 1 if all are accounted as one.
 
         Raises:
-            UnsupportedCombinationError: from a schema accounted release by release that does not say it.
+            UnsupportedCombinationError: from a schema with `per_release` that does not define it.
         """
         if self.per_release:
             raise UnsupportedCombinationError(
@@ -174,10 +174,10 @@ class Participation(abc.ABC):
         return 1
 
     def prefix(self, n: int, steps: int) -> tuple["Participation", int]:
-        """What the first `steps` of n steps realise, and over how many steps to account for it.
+        """The participation of the first `steps` of n steps, and the number of steps to account for.
 
-        Where a pattern repeats every epoch, the epoch under way counts as a whole: more releases only
-        cost more.
+        If a pattern repeats every epoch, the current epoch counts as a whole: additional releases are
+        conservative.
 
         Args:
             n: of the schema.
@@ -188,8 +188,8 @@ class Participation(abc.ABC):
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "__repr__" not in vars(cls):  # a dataclass would write one that names all fields
-            cls.__repr__ = Participation.__repr__  # type: ignore[method-assign]  # its own, in place of that one
+        if "__repr__" not in vars(cls):  # a dataclass would generate one that names all fields
+            cls.__repr__ = Participation.__repr__  # type: ignore[method-assign]  # replaces the generated one
 
     def __repr__(self) -> str:
         """The fields that are not at their default."""
@@ -246,14 +246,14 @@ _LATER: list[Callable[[], None]] = []
 
 
 def register(kind: _Kind, scheme: object = None) -> _Kind:
-    """Make a participation known by its name, to files and to plans.
+    """Register a participation by name, for files and plans.
 
     Args:
         kind: its class.
-        scheme: whose participation it is; None where no sampling scheme has it.
+        scheme: the scheme of the participation; None if no sampling scheme has it.
 
     Raises:
-        InvalidParameterError: if it is no frozen record, or a name of it is taken.
+        InvalidParameterError: if it is not a frozen dataclass, or one of its names is taken.
     """
     frozen = dataclasses.is_dataclass(kind) and vars(kind)["__dataclass_params__"].frozen
     if not frozen or not issubclass(kind, Participation):
@@ -269,7 +269,7 @@ def register(kind: _Kind, scheme: object = None) -> _Kind:
 
 
 def forget(kind: type[Participation]) -> None:
-    """Undo `register`; for what registered a participation for a while.
+    """Undo `register`, for code that registers a participation temporarily.
 
     Raises:
         InvalidParameterError: if it is not registered.
@@ -280,19 +280,19 @@ def forget(kind: type[Participation]) -> None:
 
 
 def register_later(find: Callable[[], None]) -> None:
-    """Have `find` called, once, before anyone asks which participations there are: it may register more."""
+    """Call `find` once, before the registered participations are first requested: it may register more."""
     _LATER.append(find)
 
 
 def kinds() -> tuple[type[Participation], ...]:
-    """Every registered participation, in the order in which they were registered."""
+    """Every registered participation, in the order of registration."""
     while _LATER:
         _LATER.pop()()
     return tuple(_KINDS)
 
 
 def scheme_with(kind: type[Participation]) -> object:
-    """The scheme with which a participation was registered; None if there is none, or not yet."""
+    """The scheme with which a participation was registered; None if there is none (yet)."""
     return _KINDS.get(kind)
 
 
@@ -305,7 +305,7 @@ def check_participation(value: object) -> Participation:
 
 @dataclasses.dataclass(frozen=True)
 class EveryStep(Participation):
-    """Every example may take part in every step: no assumption, so it can only over-protect.
+    """Every example may take part in every step: no assumption, and therefore conservative.
 
     Example:
         >>> import dpmech as dm
@@ -321,7 +321,7 @@ class EveryStep(Participation):
         return Pattern(1, n)
 
     def requirement(self, n: int) -> str:
-        """Any batches will do."""
+        """Any batches are allowed."""
         del n
         return "Any batches: every example may take part in every step."
 
@@ -333,7 +333,7 @@ class EveryStep(Participation):
 
 
 def needed_setting(kind: type[Participation], settings: Settings, name: str) -> int:
-    """A setting of a plan that a kind of participation cannot do without.
+    """A setting of a plan that a kind of participation requires.
 
     Raises:
         InvalidParameterError: if the plan does not give it.

@@ -3,8 +3,8 @@ r"""L2 sensitivity of C G for clip norm 1, over all participation sets of one ex
 For a set pi of steps, the worst gradients give sum_{i,j in pi} <C_i, C_j><u_i, u_j> with unit vectors
 u_i, which is at most sum_{i,j in pi} |<C_i, C_j>|, with equality where these inner products are >= 0.
 Each function below covers one case, checks its hypotheses, and names itself in the result. It bounds the
-sensitivity of the matrix of float64 numbers, rounding of its own sums included; `_widened` adds what these
-numbers may be off.
+sensitivity of the matrix of float64 numbers, including the rounding of its own sums; `_widened` adds the
+possible error of these numbers.
 """
 
 import functools
@@ -30,10 +30,9 @@ from dpmech.numerics import (
     windowed_sums,
 )
 
-# Column norms that differ by less, relative, are taken for equal; the upper end allows for what they differ
-# by.
+# Column norms that differ by less, relative, are treated as equal; the upper end allows for the difference.
 _EQUAL_NORMS = 1e-14
-# A sensitivity that is not known to this, relative, is refused.
+# A sensitivity whose relative error is larger is refused.
 _MOST_MOVED = 1e-3
 # Up to this many elementary operations the bracket is computed; above, only the cheap bound.
 _BRACKET_WORK = 60_000_000_000
@@ -46,7 +45,7 @@ def pattern_sensitivity(strategy: Strategy, pattern: Pattern) -> Bounds:
 
 
 def _widened(bounds: Bounds, strategy: Strategy, k: int) -> Bounds:
-    """The bounds for the strategy itself, whose columns are within `error` of those in float64.
+    """The bounds for the exact strategy, whose columns are within `error` of those in float64.
 
     Random signs give a set of columns a sum of at least the root of their squared norms, so that an error
     e ||C_j|| in each of k columns moves a sensitivity by at most e sqrt(k), relative.
@@ -61,7 +60,7 @@ def _widened(bounds: Bounds, strategy: Strategy, k: int) -> Bounds:
 
 def _over_pattern(strategy: Strategy, pattern: Pattern) -> Bounds:
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
-    norms = strategy.column_norms()  # also refuses those whose squares leave float64
+    norms = strategy.column_norms()  # also refuses norms whose squares leave float64
     if k == 1:
         return _exact(float(norms.max()), strategy.gram_rounding, "sensitivity.largest_column")
     if strategy.bands is not None and strategy.bands <= b:
@@ -83,7 +82,7 @@ def _over_pattern(strategy: Strategy, pattern: Pattern) -> Bounds:
 
 
 def _orthogonal_columns(strategy: Strategy, pattern: Pattern) -> Bounds:
-    """Columns b or more apart share no row, so that squared norms add, whatever the signs."""
+    """Columns b or more apart share no row, so their squared norms add, for any signs."""
     weights = strategy.column_norms() ** 2
     if pattern.evenly_spaced:
         total = float(windowed_sums(weights, pattern.min_sep, pattern.max_participations).max())
@@ -97,16 +96,16 @@ def _leftmost(strategy: Strategy, b: int, k: int) -> Bounds | None:
     """The columns 0, b, 2 b, ... together, and a monotone Toeplitz matrix above |C|.
 
     lambda_cgd Theorem 1: they are the worst set for non-increasing coefficients >= 0, also among evenly
-    spaced sets. For other Toeplitz C, |<C_i, C_j>| is at most the inner product for the least
-    non-increasing sequence above |c|: an upper bound, which meets the lower one where the hypotheses
-    hold. Column-normalised lambda-CGD is exact by Lemma 8.
+    spaced sets. For other Toeplitz C, |<C_i, C_j>| is at most the inner product for the smallest
+    non-increasing sequence above |c|: an upper bound, which equals the lower one if the hypotheses hold.
+    Column-normalised lambda-CGD is exact by Lemma 8.
     """
     factors = strategy.factored
     if factors is None:
         return None
     lower, off = _together(strategy, b, k)
     if factors.scale is not None and _normalised_geometric(strategy):
-        # The columns are within d of those of equal norm; for these, entries >= 0, the set at hand is the
+        # The columns are within d of those of equal norm; for these, with entries >= 0, this set is the
         # worst, and both it and the worst set move by a factor in [1 - d, 1 + d] at most. (1 + d) / (1 - d) <
         # 1 + 2.02 d.
         norms = strategy.column_norms()
@@ -122,7 +121,7 @@ def _leftmost(strategy: Strategy, b: int, k: int) -> Bounds | None:
 
 
 def _together(strategy: Strategy, b: int, k: int) -> tuple[float, float]:
-    """|| C_0 + C_b + ... + C_((k-1) b) ||, and a bound on the rounding error of it."""
+    """|| C_0 + C_b + ... + C_((k-1) b) ||, and a bound on its rounding error."""
     n, factors = strategy.n, strategy.factored
     chosen = np.zeros(n)
     chosen[: k * b : b] = 1.0
@@ -130,7 +129,7 @@ def _together(strategy: Strategy, b: int, k: int) -> tuple[float, float]:
     if factors is None:
         value = norm(strategy.matmul(chosen))
         norms = strategy.column_norms()[chosen > 0.0]
-        # Of one row at most gamma sum_j |C_ij|, and the norms of columns add.
+        # For one row at most gamma sum_j |C_ij|, and the norms of columns add.
         size = value if strategy.nonnegative else float(norms.sum())
         return value, relative * value + strategy.gram_rounding * (value + size)
     if factors.scale is None:
@@ -171,7 +170,7 @@ def _evenly_spaced(strategy: Strategy, pattern: Pattern) -> Bounds | None:
 
 
 def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
-    """Upper: per row of |C^T C| the best b-separated k-set that holds it, then the best set of rows."""
+    """Upper: per row of |C^T C| the best b-separated k-set that contains it, then the best set of rows."""
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
     capped = b > 1 and k < -(-n // b)
     if n * n * (k if capped else 2) > _BRACKET_WORK:
@@ -198,7 +197,7 @@ def _spend_on_windows(n: int, k: int) -> None:
 
 
 def _window_quadratics(strategy: Strategy, b: int, k: int) -> tuple[FloatArray, FloatArray]:
-    """For every start s and the set {s, s + b, ...} of k columns: ceiling and best simple sign floor.
+    """For every start s and the set {s, s + b, ...} of k columns: upper and best simple-sign lower bound.
 
     Returns:
         sum |G| over the set, and the larger of the sums with equal and with alternating signs; both
@@ -234,10 +233,10 @@ def _best_signs(strategy: Strategy, pattern: Pattern, start: int) -> float:
 
 
 def _of_squares(strategy: Strategy, pattern: Pattern, lower: float, upper: float, route: str) -> Bounds:
-    """Bounds from sums of at most k^2 entries of C^T C, each off by `gram_rounding`.
+    """Bounds from sums of at most k^2 entries of C^T C, each with the error `gram_rounding`.
 
-    Relative to the norms of two columns: over the columns of a set these errors add up to at most k times
-    the sum of squared norms, and that is at most the upper end. For C >= 0 they are relative to the sum.
+    Relative to the norms of two columns: over the columns of a set these errors sum to at most k times
+    the sum of squared norms, which is at most the upper end. For C >= 0 they are relative to the sum.
     """
     k = pattern.max_participations
     entries = strategy.gram_rounding * (1.0 if strategy.nonnegative else k)
@@ -250,7 +249,7 @@ def _of_squares(strategy: Strategy, pattern: Pattern, lower: float, upper: float
 
 
 def _chain(k: int) -> float:
-    """Relative rounding of a sum of k terms >= 0, added one after another."""
+    """Relative rounding of a sequential sum of k terms >= 0."""
     return 1.01 * k * UNIT
 
 

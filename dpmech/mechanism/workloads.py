@@ -1,4 +1,4 @@
-"""Workloads: which sums of noisy gradients the error is measured on."""
+"""Workloads: the sums of noisy gradients on which the error is measured."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from dpmech.numerics import FloatArray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Workload:
-    """A[t, j] = sum_{s=j}^{t} rates[s] beta^(s - j): what momentum SGD adds up over n steps.
+    """A[t, j] = sum_{s=j}^{t} rates[s] beta^(s - j): the cumulative sums of momentum SGD over n steps.
 
     With `rates` None (ones) and beta 0 it is the prefix sum.
 

@@ -120,5 +120,5 @@ class BandedInverse(FactoredStrategy):
 
 
 def _only_one(inverse_bands: int | None) -> int | None:
-    """C is diagonal exactly where C^-1 has one band; otherwise it is full."""
+    """C is diagonal if and only if C^-1 has one band; otherwise it is full."""
     return 1 if inverse_bands == 1 else None

@@ -1,4 +1,4 @@
-"""The Strategy interface: everything that sensitivities, objectives and noise streams may ask of C."""
+"""The Strategy interface: everything that sensitivities, objectives and noise streams need from C."""
 
 import abc
 import dataclasses
@@ -20,11 +20,11 @@ from dpmech.numerics import UNIT, FloatArray, sum_rounding
 class Strategy(abc.ABC):
     r"""A lower-triangular, invertible strategy matrix C of shape (n, n).
 
-    What is privatised is C G + sigma Z; the noise that step t adds is row t of sigma C^-1 Z. Strategies
-    are immutable, and equal if their fingerprints are.
+    The mechanism privatises C G + sigma Z; step t adds row t of sigma C^-1 Z as noise. Strategies are
+    immutable, and equal if their fingerprints are equal.
 
-    Everything a caller may need follows from the members below, so no code outside this package asks
-    which class a strategy has.
+    Everything a caller may need follows from the members below, so no code outside this package depends on
+    the class of a strategy.
 
     Example:
         >>> import dpmech as dm
@@ -44,7 +44,7 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     def to_dense(self) -> FloatArray:
-        """C as a matrix of shape (n, n). The only member that forms one (but for Dense)."""
+        """C as a matrix of shape (n, n). The only member that forms one (except for Dense)."""
 
     @abc.abstractmethod
     def matmul(self, x: FloatArray) -> FloatArray:
@@ -68,11 +68,11 @@ class Strategy(abc.ABC):
 
     @abc.abstractmethod
     def gram_rows(self) -> Iterator[tuple[int, FloatArray]]:
-        """Every row (i, (C^T C)[i, :]) once, in any order, in O(n) memory (but for Dense)."""
+        """Every row (i, (C^T C)[i, :]) once, in any order, in O(n) memory (except for Dense)."""
 
     @abc.abstractmethod
     def prefix(self, steps: int) -> "Strategy":
-        """The leading block of C, shape (steps, steps): what a run is that stops after that many steps.
+        """The leading block of C, shape (steps, steps): the strategy of a run that stops after `steps`.
 
         Args:
             steps: in [1, n].
@@ -83,7 +83,7 @@ class Strategy(abc.ABC):
     @property
     @abc.abstractmethod
     def factored(self) -> ScaledToeplitz | None:
-        """C as a Toeplitz matrix times a diagonal one, or None where it has no such form."""
+        """C as a Toeplitz matrix times a diagonal one, or None if it has no such form."""
 
     @property
     @abc.abstractmethod
@@ -98,26 +98,26 @@ class Strategy(abc.ABC):
     @property
     @abc.abstractmethod
     def inverse_bands(self) -> int | None:
-        """The same for C^-1."""
+        """Number of bands of C^-1, defined likewise."""
 
     @property
     def shape(self) -> Shape:
-        """Sizes that tell what its vectors cost; those of a matrix without structure, if not overridden."""
+        """Sizes that determine the cost of its vectors; those of an unstructured matrix unless overridden."""
         return Shape(self.n, dense=True)
 
     @property
     def error(self) -> float:
-        """How far each column in float64 may be off the strategy's own, relative to its norm.
+        """Bound on the error of each column in float64 against the exact strategy, relative to its norm.
 
-        0 where the entries are given; a bound where they follow from other numbers.
+        0 if the entries are given; a bound if they are derived from other numbers.
         """
         return 0.0 if self.factored is None else self.factored.error
 
     @property
     def gram_rounding(self) -> float:
-        """How far an entry of C^T C may be off by rounding, relative to the norms of its two columns.
+        """Bound on the rounding error of an entry of C^T C, relative to the norms of its two columns.
 
-        For C >= 0 it is relative to the entry itself. `column_norms` are known to it too.
+        For C >= 0 it is relative to the entry itself. It also bounds the error of `column_norms`.
         """
         return sum_rounding(self.n) + 4.0 * UNIT
 
@@ -168,7 +168,7 @@ class Strategy(abc.ABC):
             raise InvalidParameterError(
                 "strategy", data, f"a {data['type']} with exactly the fields {fields}"
             )
-        # In field order: constructors take their arguments in it, under names of their own.
+        # In field order: constructors take their arguments in this order, under different names.
         values = (data[name] for name in fields)
         return kind(*(Strategy.from_dict(value) if isinstance(value, dict) else value for value in values))
 

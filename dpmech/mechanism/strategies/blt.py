@@ -19,7 +19,7 @@ from dpmech.numerics import UNIT, FloatArray, error_of_terms, sum_rounding
 class BLT(FactoredStrategy):
     """Buffered linear Toeplitz: c_0 = 1, c_t = sum_j scales[j] decays[j]^(t - 1).
 
-    Noise needs one buffer a decay. With scales >= 0 and sum(scales) <= 1 the coefficients are
+    Noise needs one buffer per decay. With scales >= 0 and sum(scales) <= 1 the coefficients are
     non-increasing, so that sensitivities have a closed form.
 
     Args:
@@ -65,7 +65,7 @@ class BLT(FactoredStrategy):
         coefs, majorant = np.zeros(self.n), np.zeros(self.n)
         coefs[0] = 1.0
         for decay, scale in zip(self.decays, self.scales, strict=True):
-            # Powers below 1e-300 are left out: they are nothing but slow subnormal numbers.
+            # Powers below 1e-300 are omitted, because subnormal numbers are slow.
             count = self.n - 1 if decay == 0.0 else min(self.n - 1, 1 + int(-691.0 / math.log(decay)))
             if count > 0:
                 terms = scale * powers(decay, count)
@@ -73,7 +73,7 @@ class BLT(FactoredStrategy):
                 majorant[1 : count + 1] += np.abs(terms)
         # With state x_(t+1) = diag(decays) x_t + u_t and output u_t + scales . x_t, the inverse feeds the
         # output back: c^-1_t = -scales . M^(t-1) 1, M = diag(decays) - 1 scales^T. Powers of M keep the
-        # accuracy that the polynomials with these roots lose where decays lie close together.
+        # accuracy that polynomials with these roots lose when decays are close together.
         inverse = np.zeros(self.n)
         inverse[0] = 1.0
         power = np.diag(self.decays) - self.scales
@@ -83,7 +83,7 @@ class BLT(FactoredStrategy):
                 states = np.concatenate([states, power @ states], axis=1)
                 power = power @ power
             inverse[1:] = -self.scales @ states[:, : self.n - 1]
-        # Powers, products with the scales, and their sums.
+        # Rounding of the powers, their products with the scales, and their sums.
         rounding = sum_rounding(self.n) + 1.01 * (self.decays.size + 1) * UNIT
         majorant += 1e-280 * float(np.abs(self.scales).sum())
         diagonal = self.n == 1 or not np.any(self.scales)

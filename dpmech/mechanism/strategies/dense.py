@@ -43,7 +43,7 @@ class Dense(Strategy):
         object.__setattr__(self, "matrix", matrix)
 
     @property
-    def n(self) -> int:  # type: ignore[override]  # the number of steps is that of the matrix
+    def n(self) -> int:  # type: ignore[override]  # the number of steps is the size of the matrix
         """Number of steps."""
         return len(self.matrix)
 
@@ -102,7 +102,7 @@ class Dense(Strategy):
 
     @property
     def gram_rounding(self) -> float:
-        """Sums of n products in an order that is the library's own."""
+        """Bound for sums of n products in the order chosen by the linear algebra library."""
         return 1.01 * (self.n + 8) * UNIT
 
     @property
@@ -117,12 +117,12 @@ class Dense(Strategy):
 
     @property
     def bands(self) -> int | None:
-        """Number of bands of C, read off its zeros; None if it has all n."""
+        """Number of bands of C, from its zeros; None if it has all n."""
         return _bands(self.matrix)
 
     @property
     def inverse_bands(self) -> int | None:
-        """Number of bands of C^-1, read off its exact zeros; None if it has all n."""
+        """Number of bands of C^-1, from its exact zeros; None if it has all n."""
         return _bands(self._inverse)
 
 

@@ -38,7 +38,7 @@ class Identity(FactoredStrategy):
 
     @property
     def gram_rounding(self) -> float:
-        """0: columns are single ones."""
+        """0: every column has a single entry 1."""
         return 0.0
 
     @property
@@ -84,7 +84,7 @@ class Diagonal(FactoredStrategy):
         object.__setattr__(self, "entries", entries)
 
     @property
-    def n(self) -> int:  # type: ignore[override]  # the number of steps is that of the entries
+    def n(self) -> int:  # type: ignore[override]  # the number of steps is the number of entries
         """Number of steps."""
         return self.entries.size
 

@@ -13,7 +13,7 @@ from dpmech.numerics import FloatArray
 
 
 class FactoredStrategy(Strategy):
-    """A strategy of the form T diag(scale); a final subclass states its factors and nothing else."""
+    """A strategy of the form T diag(scale); a final subclass only defines its factors."""
 
     @abc.abstractmethod
     def _factors(self) -> ScaledToeplitz:

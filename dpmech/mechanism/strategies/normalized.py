@@ -18,8 +18,8 @@ from dpmech.numerics import UNIT, FloatArray
 class ColumnNormalized(Strategy):
     """C D^-1 with D the diagonal of the column norms of C, so that every column has norm 1.
 
-    The noise is that of C with row t scaled by D[t, t] (lambda_cgd Proposition 7). n must be the real
-    number of steps: the norms depend on it.
+    The noise is that of C with row t scaled by D[t, t] (lambda_cgd Proposition 7). n must be the actual
+    number of steps, because the norms depend on it.
 
     Args:
         strategy: C, any strategy.
@@ -39,7 +39,7 @@ class ColumnNormalized(Strategy):
         check_strategy(self.strategy)
 
     @property
-    def n(self) -> int:  # type: ignore[override]  # that of the strategy
+    def n(self) -> int:  # type: ignore[override]  # n of the strategy
         """Number of steps."""
         return self.strategy.n
 
@@ -54,26 +54,26 @@ class ColumnNormalized(Strategy):
 
     @property
     def shape(self) -> Shape:
-        """That of C, scaled once more; leading blocks have no such form."""
+        """The shape of C, scaled once more; leading blocks have no such form."""
         inner = self.strategy.shape
         return dataclasses.replace(inner, scaled=inner.scaled + 1, dense_prefix=True)
 
     def prefix(self, steps: int) -> Strategy:
         """The strategy itself for all n steps; else the leading block as a Dense matrix.
 
-        It is no ColumnNormalized strategy: its columns were scaled by their norms over n steps.
+        The block is not a ColumnNormalized strategy: its columns were scaled by their norms over n steps.
         """
         count = check_steps(steps, self.n)
         return self if count == self.n else Dense(self.to_dense()[:count, :count])
 
     @property
     def error(self) -> float:
-        """That of C, and the rounding of the scales."""
+        """The error of C, and the rounding of the scales."""
         return self.strategy.error + 4.0 * UNIT
 
     @property
     def gram_rounding(self) -> float:
-        """That of C twice: once in the norms, which are taken for 1."""
+        """Twice that of C, because the norms, which are taken as 1, have it too."""
         return 2.0 * self.strategy.gram_rounding + 4.0 * UNIT
 
     @property
@@ -110,7 +110,7 @@ class ColumnNormalized(Strategy):
 
     def column_norms(self) -> FloatArray:
         """Ones."""
-        return np.ones_like(self._norms)  # which are refused where their squares leave float64
+        return np.ones_like(self._norms)  # `_norms` refuses norms whose squares leave float64
 
     def noising_row_norms(self) -> FloatArray:
         """D times the row norms of C^-1."""

@@ -19,7 +19,7 @@ from dpmech.numerics import (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ScaledToeplitz:
-    """The matrix T diag(scale) and its inverse, as their defining vectors.
+    """The matrix T diag(scale) and its inverse, represented by their defining vectors.
 
     Args:
         coefs: first column of T, shape (n,).
@@ -28,9 +28,9 @@ class ScaledToeplitz:
         bands: p if coefs[p:] is zero by construction, else None.
         inverse_bands: the same for inverse_coefs.
         exponentials: (decays, weights) if coefs[0] = 1 and coefs[t] = sum_j weights[j] decays[j]^(t - 1),
-            so that one buffer a decay carries the past; else None.
-        error: each column of this matrix is within error times its norm of that of the strategy that it
-            stands for; 0 where its entries are given. `scale` is what noise is scaled with, and exact.
+            so that one buffer per decay carries the past; else None.
+        error: each column of this matrix is within error times its norm of that of the exact strategy; 0 if
+            its entries are given. `scale` is the factor by which noise is scaled, and is exact.
     """
 
     coefs: FloatArray
@@ -53,12 +53,12 @@ class ScaledToeplitz:
         return self.coefs.size
 
     def scales(self) -> FloatArray:
-        """The diagonal, shape (n,), ones where `scale` is None."""
+        """The diagonal, shape (n,), ones if `scale` is None."""
         return np.ones(self.n) if self.scale is None else self.scale
 
     def rescaled(self, factors: FloatArray) -> "ScaledToeplitz":
         """The matrix times diag(factors) from the right."""
-        # The factors are rounded once, the product once, and noise is divided by it.
+        # The factors and the product are each rounded once, and noise is divided by the result.
         return dataclasses.replace(self, scale=self.scales() * factors, error=self.error + 4.0 * UNIT)
 
     def matmul(self, x: FloatArray) -> FloatArray:
@@ -77,7 +77,7 @@ class ScaledToeplitz:
         return solution if self.scale is None else (solution.T / self.scale).T
 
     def to_dense(self) -> FloatArray:
-        """The matrix itself, shape (n, n)."""
+        """The matrix, shape (n, n)."""
         steps = np.arange(self.n)
         lags = steps[:, None] - steps[None, :]
         return np.where(lags >= 0, self.coefs[np.maximum(lags, 0)], 0.0) * self.scales()
@@ -110,7 +110,7 @@ class ScaledToeplitz:
         n = self.n
         reversed_coefs = self.coefs[::-1]
         scales = self.scales()
-        # Up to n sums in a row: what each of them rounds off is kept beside it (Knuth's two-sum).
+        # Up to n consecutive sums: the rounding error of each is kept next to it (Knuth's two-sum).
         row, rest = np.zeros(n), np.zeros(n)
         for i in range(n - 1, -1, -1):
             row[:-1], rest[:-1] = row[1:].copy(), rest[1:].copy()

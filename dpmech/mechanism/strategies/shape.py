@@ -1,6 +1,6 @@
-"""What a strategy is made of, and what its vectors cost to form: read off its fields alone.
+"""The structure of a strategy, and the cost of forming its vectors, derived from its fields only.
 
-Nothing of length n is formed to find out. Costs are on the high side: measured times of one core, times about
+Nothing of length n is formed. Costs are overestimates: measured times on one core, times about
 three.
 """
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from dpmech.mechanism.strategies.base import Strategy
 
 _NUMBER = 8.0
-# Beyond this many multiplications a series is inverted by FFT; beyond so many bands errors are summed column
-# by column.
+# Above this number of multiplications a series is inverted by FFT; above this number of bands errors are
+# summed column by column.
 _DIRECT, _SHORT = 400_000_000, 512
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """Sizes that are read off the fields of a strategy: nothing of length n is formed to find them.
+    """Sizes derived from the fields of a strategy; nothing of length n is formed.
 
     Args:
         n: number of steps.
-        bands: coefficients that one of C and C^-1 is given by; 0 where both have a closed form.
-        buffers: exponentials.
-        inverse_bands: of C^-1, None where it is full.
-        scaled: how often its columns are scaled.
-        dense: whether it is a matrix without structure.
-        dense_prefix: whether its leading blocks are, though it is not.
+        bands: number of coefficients that define C or C^-1; 0 if both have a closed form.
+        buffers: number of exponentials.
+        inverse_bands: number of bands of C^-1, None if it is full.
+        scaled: number of times its columns are scaled.
+        dense: whether it is an unstructured matrix.
+        dense_prefix: whether its leading blocks are unstructured although it is not.
     """
 
     n: int
@@ -43,7 +43,7 @@ class Shape:
 
 
 def form_work(strategy: "Strategy") -> Work:
-    """Of the first columns of C and C^-1, or of a matrix."""
+    """Work to form the first columns of C and C^-1, or the matrix."""
     own = strategy.shape
     n = float(own.n)
     if own.dense:
@@ -59,7 +59,7 @@ def form_work(strategy: "Strategy") -> Work:
 
 
 def decoder_work(strategy: "Strategy") -> Work:
-    """Of the errors that a certificate states (RMSE and MaxSE), the vectors of the strategy included."""
+    """Work to form the errors of a certificate (RMSE and MaxSE), including the strategy's vectors."""
     own, formed = strategy.shape, form_work(strategy)
     n = float(own.n)
     if own.dense:

@@ -15,7 +15,7 @@ from dpmech.numerics import UNIT, FloatArray, bounded_inverse, sum_rounding, tri
 
 # From here on Stirling's series is exact in float64.
 _STIRLING = 32
-# Relative, of the coefficients of (1 - x)^(-1/2) and (1 - x)^(1/2): at most ten operations and the remainder.
+# Relative error of the coefficients of (1 - x)^(+-1/2): at most ten operations and the remainder.
 SQUARE_ROOT_ROUNDING = 12.0 * UNIT
 
 
@@ -88,7 +88,7 @@ class SquareRoot(FactoredStrategy):
     """
 
     n: int
-    bands: int | None = None  # the default hides the inherited property, of the same meaning
+    bands: int | None = None  # the default hides the inherited property, which has the same meaning
 
     def __post_init__(self) -> None:
         n = check_integer("n", self.n, minimum=1, maximum=MOST_STEPS)
@@ -182,7 +182,7 @@ def powers(base: float, n: int) -> FloatArray:
     """
     out = np.ones(n)
     length = 1
-    # base^length as mantissa 2^exponent; 128 bits lose nothing that 53 would show.
+    # base^length as mantissa 2^exponent; 128 bits are enough for the 53 of float64.
     fraction, exponent = math.frexp(base)
     mantissa, exponent = int(math.ldexp(fraction, 53)), exponent - 53
     with np.errstate(under="ignore"):
@@ -200,7 +200,7 @@ def square_root_coefs(n: int) -> FloatArray:
     """First n coefficients of (1 - x)^(-1/2): 1, 1/2, 3/8, ..., to `SQUARE_ROOT_ROUNDING` relative.
 
     c_t = binom(2 t, t) / 4^t is exp(-1/(8 t) + 1/(192 t^3) - 1/(640 t^5) + 17/(14336 t^7)) / sqrt(pi t), by
-    Stirling's series: its remainder is at most the first terms left out, together below 2e-3 / t^9.
+    Stirling's series: its remainder is at most the first omitted terms, together below 2e-3 / t^9.
     """
     first = np.array([math.comb(2 * t, t) / 4**t for t in range(min(n, _STIRLING))])
     if n <= _STIRLING:
@@ -208,7 +208,7 @@ def square_root_coefs(n: int) -> FloatArray:
     t = np.arange(_STIRLING, n, dtype=np.float64)
     u = 1.0 / (t * t)
     s = (-1.0 / 8.0 + u * (1.0 / 192.0 + u * (-1.0 / 640.0 + u * (17.0 / 14336.0)))) / t
-    # exp(s) for -1/256 <= s <= 0; what is left out is below 5e-18.
+    # exp(s) for -1/256 <= s <= 0; the omitted terms are below 5e-18.
     exponential = 1.0 + s * (1.0 + s * (1.0 / 2.0 + s * (1.0 / 6.0 + s * (1.0 / 24.0 + s / 120.0))))
     return np.concatenate([first, exponential / np.sqrt(math.pi * t)])
 
