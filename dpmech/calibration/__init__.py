@@ -1,4 +1,4 @@
-"""Calibration: the noise scale that a budget or a risk needs, and the privacy that a noise scale gives."""
+"""Calibration: the noise scale that a budget or a risk requires, and the privacy that a noise scale gives."""
 
 from dpmech.calibration.calibrate import Calibration, calibrate_sigma, certify_sigma
 from dpmech.calibration.evaluate import delta, epsilon, plain_scale, profile

@@ -1,4 +1,4 @@
-"""The main job: the noise scale that a budget needs, and the budget that a noise scale meets."""
+"""Calibration: the noise scale that a budget requires, and the budget that a noise scale meets."""
 
 import concurrent.futures
 import dataclasses
@@ -37,18 +37,18 @@ from dpmech.mechanism import (
 from dpmech.numerics import Bounds, between, running_on, typed, up, within_float64
 from dpmech.schemes import accountant_for, effective_method
 
-# That of a calibration at the default rtol, so that delta at its sigma is what the calibration saw.
+# The tolerance of a calibration at the default rtol, so that delta at its sigma agrees with the calibration.
 _EVALUATION_TOLERANCE = 4e-4
-# Of eps, where the claim of a given sigma has to be stated again; and how far above the smallest sigma for
-# that eps the given one may then be.
+# Tolerance of eps, if the claim of a given sigma has to be stated again; and how far the given sigma may then
+# be above the smallest one for that eps.
 _EVALUATION_STEP, _GIVEN = 1e-6, 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibration(Claim):
-    """A noise scale, and everything its guarantee rests on; what `calibrate_sigma` returns.
+    """A noise scale, and the assumptions of its guarantee; returned by `calibrate_sigma`.
 
-    Printed, every number is rounded to the safe side: at the sigma that is shown the budget is met.
+    Printed numbers are rounded conservatively: the budget is met at the sigma that is shown.
 
     Examples:
         >>> import dpmech as dm
@@ -86,22 +86,22 @@ class Calibration(Claim):
         dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> Certificate:
-        """The calibration as a certificate: to save, to verify, to hand to an optimizer.
+        """The calibration as a certificate: to save, to verify, to pass to an optimizer.
 
         Args:
             clip_norm: the clip norm that the trainer must use, > 0; or an AdaptiveClip, by which it changes;
                 None leaves it open.
-            expected_batch_size: the public denominator that the trainer must use, > 0: a number that was
-                planned, not computed from the data; None takes that of the calibration, or leaves it open.
-            dataset_size: a public number of examples, >= 1; under ADD_REMOVE the certificate says that the
+            expected_batch_size: the public denominator that the trainer must use, > 0: a planned number, not
+                computed from the data; None takes that of the calibration, or leaves it open.
+            dataset_size: a public number of examples, >= 1; under ADD_REMOVE the certificate states that the
                 guarantee does not hide it. None takes that of the calibration, or leaves it open.
-            profile: what `profile()` gave, to keep its nodes as further evidence: `verify` checks them, and a
-                `Ledger` composes them in place of the budget. One that costs nothing to compute is left out.
+            profile: a result of `profile()` whose nodes are stored as further evidence: `verify` checks them,
+                a `Ledger` composes them in place of the budget. A profile that is free to compute is omitted.
 
         Raises:
-            InvalidParameterError: on a bad argument, such as a profile of something else.
+            InvalidParameterError: on a bad argument, such as a profile of another mechanism.
             UnsupportedCombinationError: on nodes of a profile that is known in closed form.
-            CertificateError: if this calibration is not as `calibrate_sigma` returned it.
+            CertificateError: if this calibration was changed after `calibrate_sigma` returned it.
 
         Examples:
             >>> import dpmech as dm
@@ -131,8 +131,8 @@ class Calibration(Claim):
     ) -> PrivacyProfile:
         """The whole curve delta(eps) at this noise scale; arguments as for `dpmech.profile`.
 
-        The budget of the calibration is one point of it. Under Balls-in-Bins the curve has draws of its own,
-        so that it does not prove that point again to the last digit: `budget` stands beside it.
+        The budget of the calibration is one point of it. Under Balls-in-Bins the curve has separate samples,
+        so it does not reproduce that point to the last digit; `budget` remains valid in addition to it.
         """
         return profile(
             self.mechanism, self.sigma, rel_error=rel_error, method=method, rng=rng, executor=executor
@@ -157,34 +157,34 @@ def calibrate_sigma(
     """The smallest noise scale whose mechanism is (eps, delta)-differentially private.
 
     Args:
-        strategy: C, over as many steps as will be run; or a Mechanism, which says participation and
-            adjacency as well.
+        strategy: C, over the number of steps of the run; or a Mechanism, which also sets participation and
+            adjacency.
         eps: > 0.
         delta: in (0, 1).
-        participation: who takes part when; None is EveryStep, which only over-protects.
-        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE (under sampling for FixedSizeBatches alone).
-        rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Analytic cases
-            ignore it. Where only a bound on the sensitivity is known, or method is Rdp, that is the
-            smallest one which the bound certifies.
+        participation: who takes part when; None is EveryStep, which is conservative.
+        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE (under sampling only for FixedSizeBatches).
+        rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Ignored in analytic
+            cases. If only a bound on the sensitivity is known, or method is Rdp, the smallest valid sigma is
+            the smallest that the bound certifies.
         method: None for the best valid accountant, which never gives an estimate; or a method object.
         rng: for randomised methods only; None takes entropy from the operating system, and only then the
             error of a certified sample is inside delta.
         progress: called with one line of text for every probe.
-        executor: where randomised methods draw their samples, such as `dm.Workers(4)`; None draws them here.
-            The result is the same, bit for bit.
-        expected_batch_size: the public denominator that the trainer must use, > 0, which changes nothing
-            here: a number that was planned, such as 128, not computed from the data.
-        dataset_size: a public number of examples, as for `Calibration.certificate`; it changes nothing here.
+        executor: where randomised methods generate their samples, such as `dm.Workers(4)`; None for this
+            process. The result is the same, bit for bit.
+        expected_batch_size: the public denominator that the trainer must use, > 0: a planned number, such as
+            128, not computed from the data. It does not affect sigma.
+        dataset_size: a public number of examples, as for `Calibration.certificate`; it does not affect sigma.
 
     Returns:
-        A Calibration, on the safe side: `achieved.upper <= eps` and the upper bound on delta at eps is
-        at most `delta`, both re-checked at the returned sigma. Its `guarantee` says how sure that is.
+        A Calibration, rounded conservatively: `achieved.upper <= eps` and the upper bound on delta at eps is
+        at most `delta`, both re-checked at the returned sigma. Its `guarantee` gives the guarantee strength.
 
     Raises:
         InvalidParameterError: on a bad argument.
         UnsupportedCombinationError: if no theorem covers the combination.
         UnattainableBudgetError: if no finite sigma meets the budget.
-        NumericalError: if a tolerance is missed; never a number instead.
+        NumericalError: if a tolerance is missed; no number is returned then.
 
     Examples:
         >>> import dpmech as dm
@@ -236,7 +236,7 @@ def certify_sigma(
     adjacency: Adjacency | Unstated = UNSTATED,
     method: Method | None = None,
 ) -> Calibration:
-    """The claim that a given noise scale makes, for a certificate of a run that has its sigma already.
+    """The claim that a given noise scale supports, for a certificate of a run whose sigma is fixed.
 
     Args:
         strategy: C, or a Mechanism.
@@ -245,8 +245,8 @@ def certify_sigma(
         delta: in (0, 1); the claim is then eps at this delta. One of the two is given.
         participation: as for `calibrate_sigma`.
         adjacency: as for `calibrate_sigma`.
-        method: as for `calibrate_sigma`, but for methods that draw samples: their random numbers belong to a
-            search, and here is none.
+        method: as for `calibrate_sigma`, except for methods that use samples: their random numbers belong to
+            a search, and there is no search here.
 
     Returns:
         A Calibration with this sigma, whose budget is (eps, the upper bound on delta), or (the upper bound on
@@ -254,8 +254,8 @@ def certify_sigma(
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: if no theorem covers the combination, or the method draws samples.
-        UnattainableBudgetError: if nothing is lost, or nothing is proved: there is no budget to state.
+        UnsupportedCombinationError: if no theorem covers the combination, or the method uses samples.
+        UnattainableBudgetError: if the privacy loss is zero, or nothing can be proved.
         NumericalError: if a tolerance is missed.
 
     Examples:
@@ -288,7 +288,7 @@ def certify_sigma(
             raise UnattainableBudgetError(upper, at, f"sigma={checked!r} gives no eps > 0 there")
         step = _EVALUATION_STEP
         while accountant.delta(checked, upper, tolerance=_EVALUATION_TOLERANCE).upper > at:
-            # Both are upper bounds, and each has a tolerance of its own.
+            # Both are upper bounds with separate tolerances.
             upper, step = upper * (1.0 + step), 2.0 * step
             if math.isinf(upper):
                 raise NumericalError(f"no eps at which delta is at most {at!r} at sigma={checked!r}")

@@ -1,4 +1,4 @@
-"""What a given noise scale is worth: eps at a delta, delta at an eps, and the whole curve."""
+"""The privacy of a given noise scale: eps at a delta, delta at an eps, and the whole curve."""
 
 import concurrent.futures
 import contextlib
@@ -22,30 +22,30 @@ from dpmech.mechanism import (
 from dpmech.numerics import Bounds, running_on, short, typed, within_float64
 from dpmech.schemes import accountant_for, unsampled_method
 
-# That of a calibration at the default rtol, so that delta at its sigma is what the calibration saw.
+# The tolerance of a calibration at the default rtol, so that delta at its sigma agrees with the calibration.
 _EVALUATION_TOLERANCE = 4e-4
-# Noise over sensitivity: outside, accountants of sampled runs may fail; far out they are not asked.
+# Noise over sensitivity: outside, accountants of sampled runs may fail; far outside they are not called.
 _LITTLE, _MUCH = 0.05, 1e6
 _LEAST, _MOST = 1e-100, 1e100
 
 
 @contextlib.contextmanager
 def plain_scale(mechanism: Mechanism, sigma: float, beside: str) -> Iterator[None]:
-    """What fails because a noise scale is absurd is said as that.
+    """Replace failures that an extreme noise scale causes by an error that says so.
 
     Args:
-        mechanism: of which.
+        mechanism: the mechanism.
         sigma: > 0.
-        beside: what is computed with besides, in words.
+        beside: the other quantity of the computation, in words.
 
     Raises:
-        NumericalError: on entry, where nothing could be computed under sampling; inside, in place of what the
-            scale led to.
+        NumericalError: on entry, if nothing could be computed under sampling; inside, in place of the error
+            that the scale causes.
     """
     what = f"sigma {typed(sigma)} and {beside}"
     with within_float64(what):
         ratio = sigma / mechanism.sensitivity.upper
-    # Without sampling eps is a formula, which goes as far as floats do.
+    # Without sampling eps is a formula, which is valid for all floats.
     if mechanism.participation.random and not _LEAST <= ratio <= _MOST:
         raise NumericalError(_absurd(mechanism, sigma, ratio))
     fair = _LITTLE <= ratio <= _MUCH
@@ -144,19 +144,19 @@ def profile(
     rng: np.random.Generator | int | None = None,
     executor: concurrent.futures.Executor | None = None,
 ) -> PrivacyProfile:
-    """The whole curve delta(eps) of C G + sigma Z, in both directions, with a proof; to compose and to read.
+    """The whole curve delta(eps) of C G + sigma Z, in both directions, with a proof; for composition.
 
     Without sampling and under Poisson sampling the curve is known everywhere. Under Balls-in-Bins it is
-    bounded at some hundred nodes, down to delta = 1e-12, and their convex hull bounds it between them; the
-    default draws samples, whose error counts for all nodes at once and is *outside* delta.
+    bounded at about a hundred nodes, down to delta = 1e-12, and their convex hull bounds it between them; the
+    default uses samples, whose error holds for all nodes at once and is *outside* delta.
 
     Args:
         strategy: C, or a Mechanism.
         sigma: standard deviation of Z at clip norm 1, > 0.
         participation: as for `calibrate_sigma`.
         adjacency: as for `calibrate_sigma`.
-        rel_error: by how much, relative, the hull may be above the curve between nodes, in [1e-3, 0.5];
-            bounds by samples are aimed at five times that.
+        rel_error: how far, relative, the hull may be above the curve between nodes, in [1e-3, 0.5]; bounds
+            by samples aim at five times that.
         method: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`.
         executor: as for `calibrate_sigma`.

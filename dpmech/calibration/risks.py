@@ -1,15 +1,15 @@
-"""The noise scale for a limit on a risk: by a whole profile, by one point, or by a few profiles.
+"""The noise scale for a limit on a risk: from a whole profile, from one point, or from a few profiles.
 
-Where the curve is known without samples, a search over sigma evaluates the risk on the whole profile.
+If the curve is known without samples, a search over sigma evaluates the risk on the whole profile.
 
-**By one point**, where the curve takes a sample at every noise scale and the risk is an attack: a pair
+**From one point**, if the curve takes samples at every noise scale and the risk is an attack: a pair
 (eps, delta) in both directions is a pair of lines above the trade-off curve. Rough estimates find the line
-that asks for the least noise, and that point alone is certified.
+that requires the least noise, and only that point is certified.
 
-**By a few profiles**, where the curve takes samples and the risk is a mu: a mu bounds the curve at every eps,
-so that no single (eps, delta) proves it. Rough estimates at a few eps say where to look. Then profiles are
-certified, one after another, each with a fixed share of beta: whichever of them is kept, all of them hold
-together with probability 1 - beta, those that failed counted.
+**From a few profiles**, if the curve takes samples and the risk is a mu: a mu bounds the curve at every eps,
+so no single (eps, delta) proves it. Rough estimates at a few eps choose where to look. Then profiles are
+certified, one after another, each with a fixed share of beta: all of them, including those that failed, hold
+together with probability 1 - beta, whichever one is returned.
 """
 
 import concurrent.futures
@@ -73,31 +73,31 @@ from dpmech.schemes import (
     unsampled_method,
 )
 
-# No smaller eps can be sampled.
+# Sampling supports no smaller eps.
 _SMALLEST_EPS = 1e-4
-# How well the best slope is looked for, of the range; sigma is flat there. No slope nearer to its ends.
+# Accuracy of the best slope, relative to the range; sigma is flat there. No slope is closer to its ends.
 _CLOSE, _PROBES, _EDGE = 0.04, 10, 0.02
-# A delta is lowered so often, by so much at first, until the limit is proved: all of that is rounding.
+# Number of reductions of delta, and size of the first, until the limit is proved; they only correct rounding.
 _LOWERED, _LOWER_BY = 40, 2.0**-48
-# A part of the limit that the smallest eps may cost.
+# The share of the limit that the smallest eps may use.
 _MOST_LOST = 0.1
 
 
 def proving_budget(
     mechanism: Mechanism, target: RiskTarget, executor: concurrent.futures.Executor | None = None
 ) -> PrivacyBudget:
-    """The pair (eps, delta) from which the target follows and that asks for the least noise, about.
+    """The pair (eps, delta) that implies the target and requires approximately the least noise.
 
-    The same one every time: estimates have fixed random numbers, so that what certifies the pair is drawn
-    for a point that nothing but the arguments has chosen.
+    The result is reproducible: estimates have fixed random numbers, so the certifying samples are used for a
+    point that depends only on the arguments.
 
     Args:
-        mechanism: under an allocation to bins.
-        target: that one pair can prove.
-        executor: that draws samples.
+        mechanism: a mechanism with an allocation to bins.
+        target: a target that one pair can prove.
+        executor: generates the samples.
 
     Raises:
-        InvalidParameterError: if the limit is so low that no pair which can be sampled proves it.
+        InvalidParameterError: if the limit is too low for any pair that sampling supports.
         NumericalError: if the estimates fail everywhere.
     """
     bins = scheme_of(mechanism.participation).structure(mechanism.participation).bins
@@ -121,14 +121,14 @@ def proving_budget(
 
 
 def _claim_profile(mechanism: Mechanism, eps: float, delta: float, guarantee: Guarantee) -> PrivacyProfile:
-    """What (eps, delta) alone says of a mechanism, as a profile."""
+    """The profile that (eps, delta) alone implies for a mechanism."""
     parts = Composition(curves=((Curve.of_claim(eps, delta), 1),))
     by = Provenance("profile.claim")
     return PrivacyProfile(parts, guarantee & BOUND, by, mechanism.adjacency, mechanism.unit)
 
 
 def proved_profile(cal: Calibration) -> PrivacyProfile:
-    """What the budget of a calibration alone says, as sure as the calibration is."""
+    """The profile that the budget of a calibration implies, with the guarantee of the calibration."""
     return _claim_profile(cal.mechanism, cal.budget.eps, cal.budget.delta, cal.guarantee)
 
 
@@ -139,7 +139,7 @@ def _best_slope(
     ends: tuple[float, float],
     executor: concurrent.futures.Executor | None,
 ) -> float:
-    """About the log of the slope at which sigma is smallest; no guarantee rests on it."""
+    """Approximately the log of the slope at which sigma is smallest; no guarantee depends on it."""
     sample = RoughSample(draw_entropy(np.random.default_rng(0)), pilots=2, executor=executor)
     gram = sampling_gram(mechanism.strategy, bins)
     sensitivity = mechanism.sensitivity.upper
@@ -168,19 +168,19 @@ def _best_slope(
     return min(known, key=lambda slope: known[slope])
 
 
-# So many profiles are certified at most; their shares of beta are fixed by that before the first is drawn.
+# Maximum number of certified profiles; it fixes their shares of beta before the first is sampled.
 PROFILES = 5
-# No smaller eps can be sampled.
-# At so many deltas, from that at eps 0 to the tail, sigma is estimated; bounds by draws are about that much
-# above delta.
+# Sampling supports no smaller eps.
+# Number of deltas, from that at eps 0 to the tail, at which sigma is estimated; bounds by samples are about
+# this much above delta.
 _LEVELS, _EXCESS = 6, 1.06
-# By how much mu is moved to see how sigma follows it; by what power mu falls in sigma where that is not
-# known, at least and at most.
+# Change of mu to measure how sigma responds; and minimum and maximum power by which mu falls in sigma if it
+# is not known.
 _MOVED, _FALL, _LEAST_FALL, _MOST_FALL = 0.1, 1.0, 0.5, 50.0
-# How far below its limit, in log, mu is aimed at, again that much for every profile that was above; and how
-# close in log sigma is close enough: another profile costs more than that is worth.
+# The target of mu below its limit, in log, lowered again for every profile that was above; and the tolerance
+# in log sigma below which another profile costs more than it gains.
 _AIM, _CLOSE_IN_LOG = 0.003, 0.005
-# No further in one step, in log sigma; no higher, relative to the sigma that needs no sampling.
+# Maximum change per step, in log sigma; and maximum relative to the sigma that needs no sampling.
 _LARGEST_STEP, _HIGHEST = 0.5, 1.01
 
 
@@ -199,10 +199,10 @@ class CertifiedMu(NamedTuple):
 
 
 class _Probe(NamedTuple):
-    """A certified profile, as the search sees it.
+    """A certified profile in the search.
 
     Attributes:
-        log_sigma: where.
+        log_sigma: log of its noise scale.
         excess: log of mu over its limit.
         proved: whether mu was shown to be at most the limit.
     """
@@ -221,19 +221,19 @@ def by_few_profiles(
     progress: Progress | None = None,
     executor: concurrent.futures.Executor | None = None,
 ) -> CertifiedMu:
-    """The smallest noise scale among at most `PROFILES` certified ones that keeps mu below its limit.
+    """The smallest noise scale, among at most `PROFILES` certified ones, that keeps mu below its limit.
 
-    **Guarantee:** with probability 1 - beta over the draws, beta outside delta, every profile that was drawn
-    holds, and so the one that is returned. Each has beta / `PROFILES`, rounded down, by whatever rule its
-    sigma was chosen: its draws are made after that choice. A call must not be repeated until it passes.
+    **Guarantee:** with probability 1 - beta over the samples, beta outside delta, every sampled profile
+    holds, and so does the returned one. Each has beta / `PROFILES`, rounded down, however its sigma was
+    chosen: its samples are generated after that choice. A call must not be repeated until it passes.
 
     Args:
-        mechanism: under an allocation to bins.
+        mechanism: a mechanism with an allocation to bins.
         target: the mu, and its tail.
-        rtol: the search ends where sigma would move by less, or by half a percent.
-        rng: seeds the draws that certify, one profile after another; None takes operating system entropy.
-        progress: told about every profile.
-        executor: that draws samples.
+        rtol: the search ends if sigma would change by less, or by less than half a percent.
+        rng: seeds the certifying samples, one profile after another; None takes operating system entropy.
+        progress: called for every profile.
+        executor: generates the samples.
 
     Raises:
         InvalidParameterError: if there are no bins.
@@ -245,7 +245,7 @@ def by_few_profiles(
     method = method_among(mechanism.participation, None, PROFILES)
     probes: list[_Probe] = []
     best: CertifiedMu | None = None
-    # Above this sigma nothing but the Gaussian release without sampling is left to prove, and to pay for.
+    # Above this sigma the Gaussian release without sampling already proves the target.
     highest = math.log(_HIGHEST * mechanism.sensitivity.upper / target.mu)
     point = min(math.log(start), highest)
     for number in range(PROFILES):
@@ -269,7 +269,7 @@ def by_few_profiles(
 
 
 def _next_point(probes: list[_Probe], fall: float) -> float:
-    """Where to certify next, in log sigma; next to or above the smallest that is proved, there is no need."""
+    """Where to certify next, in log sigma; next to or above the smallest proved sigma none is needed."""
     short = max((one for one in probes if not one.proved), default=None)
     enough = min((one for one in probes if one.proved), default=None)
     aim = _AIM * (1 + sum(not one.proved for one in probes))
@@ -290,9 +290,9 @@ def _next_point(probes: list[_Probe], fall: float) -> float:
 def _rough(
     mechanism: Mechanism, target: GaussianTarget, executor: concurrent.futures.Executor | None
 ) -> tuple[float, float]:
-    """About the sigma at which a certified profile has this mu, and the power by which mu falls in it there.
+    """Approximate sigma at which a certified profile has this mu, and the power by which mu falls there.
 
-    The same every time: estimates have fixed random numbers, and no guarantee rests on them.
+    Reproducible: estimates have fixed random numbers, and no guarantee depends on them.
     """
     bins = scheme_of(mechanism.participation).structure(mechanism.participation).bins
     if bins is None:
@@ -309,7 +309,7 @@ def _rough(
         try:
             known[eps] = sigma(target.mu, eps, max(known.values(), default=None))
         except ArithmeticError:
-            continue  # elsewhere an estimate may do; what is certified decides
+            continue  # another estimate may succeed; only certified profiles decide
     if not known:
         return bound / target.mu, _FALL
     decides = max(known, key=lambda eps: known[eps])
@@ -323,7 +323,7 @@ def _rough(
 
 
 def _places(target: GaussianTarget) -> list[float]:
-    """Eps from almost 0 to where the Gaussian curve is as low as the tail, evenly in the log of its delta."""
+    """Eps from almost 0 to where the Gaussian curve reaches the tail, evenly in the log of its delta."""
     multiplier = 1.0 / target.mu
     most = 0.5 * gaussian_delta(multiplier, 0.0)[1]
     if most <= target.tail:
@@ -337,31 +337,31 @@ def _silent(line: str) -> None:
     del line
 
 
-# How far the first guess at log sigma is expected to be off; how often an eps is raised until delta fits, and
-# by how much at first.
+# Expected error of the first guess at log sigma; number of increases of eps until delta fits, and size of the
+# first.
 _STEP = 0.2
 _RAISES, _RAISE = 14, 1e-6
-# A mu that steers the search is no smaller.
+# Lower limit of a mu that steers the search.
 _LEAST_MU = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RiskCalibration:
-    """A noise scale that keeps a risk below a limit; what `calibrate_sigma_to` returns.
+    """A noise scale that keeps a risk below a limit; returned by `calibrate_sigma_to`.
 
     A certificate states a budget (eps, delta). `calibration(delta)` has the eps of this noise scale, and a
     certificate; `dm.profile` of its mechanism and sigma has the risk again.
 
     Attributes:
-        mechanism: what runs.
-        target: what was asked for.
+        mechanism: the mechanism.
+        target: the requested target.
         sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1.
         sensitivity: of the mechanism, as for a Calibration.
-        profile: of the mechanism at this sigma; under one allocation to bins with correlated noise the one
-            that was certified, or for an attack or an advantage what the budget of `proof` says alone.
-        risk: what was asked for, at this sigma; `risk.upper` is at most `target.limit`.
-        rtol: how far the search was allowed to end above the smallest sigma.
-        proof: the certified (eps, delta) that the risk follows from where the curve takes samples, else None.
+        profile: of the mechanism at this sigma; under one allocation to bins with correlated noise the
+            certified one, or for an attack or an advantage the profile that the budget of `proof` implies.
+        risk: the requested risk at this sigma; `risk.upper` is at most `target.limit`.
+        rtol: relative tolerance of the search above the smallest sigma.
+        proof: the certified (eps, delta) that implies the risk if the curve takes samples, else None.
 
     Example:
         >>> import dpmech as dm
@@ -386,23 +386,23 @@ class RiskCalibration:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """As of a Claim: sigma where noise is i.i.d. and examples are clipped one by one, else None."""
+        """As for a Claim: sigma if noise is i.i.d. and examples are clipped individually, else None."""
         return noise_multiplier(self.mechanism, self.sigma)
 
     def calibration(self, delta: float | None = None) -> Calibration:
-        """The same noise scale with the budget that it meets at a delta: to certify, and to train with.
+        """The same noise scale with the budget that it meets at a delta, for certificates and training.
 
-        The budget says less than the profile does; the noise scale stays that of the target. Where the
-        profile was drawn, the budget rests on no draws, as that of `certify_sigma`.
+        The budget is weaker than the profile; the noise scale remains that of the target. If the profile was
+        sampled, the budget does not depend on samples, as for `certify_sigma`.
 
         Args:
-            delta: in (0, 1); None for that of `proof`, where there is one.
+            delta: in (0, 1); None for that of `proof`, if there is one.
 
         Raises:
-            UnsupportedCombinationError: on another delta where there is a proof: samples certify the point
-                that they were drawn for.
-            InvalidParameterError: on a bad argument, or if this sigma has no more than `delta` at eps 0.
-            NumericalError: if no eps near the one at `delta` could be shown.
+            UnsupportedCombinationError: on another delta if there is a proof: samples certify only the point
+                that they were generated for.
+            InvalidParameterError: on a bad argument, or if delta at eps 0 is at most `delta` at this sigma.
+            NumericalError: if no eps near the one at `delta` could be proved.
 
         Examples:
             >>> import dpmech as dm
@@ -451,7 +451,7 @@ class RiskCalibration:
 
     @property
     def _method(self) -> Method:
-        """What gives the eps of this noise scale."""
+        """The method for the eps of this noise scale."""
         return effective_method(self.mechanism.participation, _exact(self.mechanism))
 
     def __str__(self) -> str:
@@ -493,28 +493,28 @@ def calibrate_sigma_to(
     """The smallest noise scale whose mechanism keeps a risk below a limit.
 
     Args:
-        strategy: C; or a Mechanism, which says participation and adjacency as well.
+        strategy: C; or a Mechanism, which also sets participation and adjacency.
         target: an AttackTarget, an AdvantageTarget or a GaussianTarget.
         participation: who takes part when, without sampling, Poisson-sampled, or in bins (every probe then
-            takes seconds, or with correlated noise more); None is EveryStep.
+            takes seconds, or more with correlated noise); None is EveryStep.
         adjacency: as for `calibrate_sigma`.
-        rtol: sigma is at most (1 + rtol) times the smallest one whose risk is shown to be so low, in [1e-3,
-            0.5]. Where `risk.lower` is, says how much of that the proof costs. Where samples prove one
-            (eps, delta), as `proof` says, they decide instead, as for `calibrate_sigma`; so they do for the
-            mu of correlated noise in bins, where the search ends once it would move sigma by half a percent.
+        rtol: sigma is at most (1 + rtol) times the smallest one whose risk is proved to meet the limit, in
+            [1e-3, 0.5]; `risk.lower` shows how much the proof costs. If samples prove one (eps, delta), given
+            as `proof`, the tolerance applies to it, as for `calibrate_sigma`; for the mu of correlated noise
+            in bins the search ends when it would change sigma by half a percent.
         rng: for correlated noise in bins: None takes entropy from the operating system, and only then the
-            error of the certified sample is inside the delta of `proof`. Of a mu it is outside, as that of
-            every profile: at most five are drawn, and one beta holds for all of them together.
+            error of the certified sample is inside the delta of `proof`. For a mu it is outside, as for
+            every profile: at most five are sampled, and one beta holds for all of them together.
         progress: called with one line of text for every probe.
-        executor: where samples are drawn, as for `calibrate_sigma`.
+        executor: where samples are generated, as for `calibrate_sigma`.
 
     Returns:
-        A RiskCalibration, on the safe side: `risk.upper <= target.limit`.
+        A RiskCalibration, rounded conservatively: `risk.upper <= target.limit`.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: if no theorem covers the combination, or no search is built for it.
-        NumericalError: if the search finds no such sigma below 1e15, or the target is out of reach of proof.
+        UnsupportedCombinationError: if no theorem covers the combination, or no search is implemented for it.
+        NumericalError: if the search finds no such sigma below 1e15, or the target cannot be proved.
 
     Examples:
         >>> import dpmech as dm
@@ -574,7 +574,7 @@ def _by_one_point(
     progress: Progress | None,
     executor: concurrent.futures.Executor | None,
 ) -> RiskCalibration:
-    """By one (eps, delta) that proves the risk, certified once."""
+    """Certify once one (eps, delta) that proves the risk."""
     if progress is not None:
         progress("rough estimates of which (eps, delta) asks for the least noise")
     budget = proving_budget(mechanism, target, executor)
@@ -589,13 +589,13 @@ def _by_one_point(
 
 
 def _exact(mechanism: Mechanism) -> Method | None:
-    """For independent noise under one allocation to bins what needs no draws; else the default."""
+    """A method without samples for independent noise under one allocation to bins; else the default."""
     allocated = _bins(mechanism) is not None
     return Exact() if allocated and mechanism.strategy.bands == 1 else None
 
 
 def _drawn(mechanism: Mechanism) -> bool:
-    """Whether profiles of this mechanism are drawn in a search for sigma."""
+    """Whether a search for sigma samples profiles of this mechanism."""
     return accountant_for(mechanism, _exact(mechanism)).start_for_mu(1.0) is None
 
 
@@ -608,5 +608,5 @@ def _delta_at(mechanism: Mechanism, sigma: float, eps: float) -> float:
 
 
 def _bins(mechanism: Mechanism) -> int | None:
-    """How many bins the mixture has whose curve is drawn; None where nothing is drawn."""
+    """The number of bins of the mixture whose curve is sampled; None if nothing is sampled."""
     return scheme_of(mechanism.participation).structure(mechanism.participation).bins

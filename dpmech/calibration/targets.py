@@ -1,4 +1,4 @@
-"""What may be asked of a risk: how often an attack succeeds, an advantage, or a Gaussian mu."""
+"""Targets for a risk: the true-positive rate of an attack, an advantage, or a Gaussian mu."""
 
 import abc
 import dataclasses
@@ -11,17 +11,17 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_real
 from dpmech.numerics import Bounds
 
-# No larger mu is asked for.
+# Upper limit of mu.
 LARGEST_MU = 1e3
 
 
 class RiskTarget(abc.ABC):
-    """A risk, and how large it may be."""
+    """A risk and its upper limit."""
 
     @property
     @abc.abstractmethod
     def limit(self) -> float:
-        """What the risk may be at most."""
+        """The maximum value of the risk."""
 
     @abc.abstractmethod
     def risk(self, known: PrivacyProfile) -> Bounds:
@@ -30,11 +30,11 @@ class RiskTarget(abc.ABC):
     @property
     @abc.abstractmethod
     def slopes(self) -> tuple[float, float] | None:
-        """Between which logs of slopes one (eps, delta) can prove it; None where it takes a whole curve."""
+        """The range of log slopes in which one (eps, delta) can prove it; None if it takes a whole curve."""
 
     @abc.abstractmethod
     def proving_delta(self, log_slope: float) -> float:
-        """The delta at eps = abs(log_slope), in both directions, from which the limit follows; to nearest.
+        """The delta at eps = abs(log_slope), in both directions, that implies the limit; rounded to nearest.
 
         Args:
             log_slope: inside `slopes`.
@@ -42,19 +42,19 @@ class RiskTarget(abc.ABC):
 
     @abc.abstractmethod
     def mu_at(self, value: float) -> float:
-        """The mu of the Gaussian release that has this risk, about: it steers a search."""
+        """Approximate mu of the Gaussian release that has this risk, used to steer a search."""
 
 
 @dataclasses.dataclass(frozen=True)
 class AttackTarget(RiskTarget):
-    """No attack finds more than a share `tpr` of members at a false-positive rate `fpr`.
+    """No attack has a true-positive rate above `tpr` at a false-positive rate `fpr`.
 
     Args:
         fpr: in (0, 1).
-        tpr: in (fpr, 1): who flags people at random finds a share `fpr` already.
+        tpr: in (fpr, 1): flagging people at random already has the true-positive rate `fpr`.
 
     Raises:
-        InvalidParameterError: on other numbers.
+        InvalidParameterError: on values out of range.
 
     Example:
         >>> import dpmech as dm
@@ -82,7 +82,7 @@ class AttackTarget(RiskTarget):
 
     @property
     def slopes(self) -> tuple[float, float]:
-        """Of lines above the trade-off curve through (fpr, tpr): from one through (1, 1) to one through 0."""
+        """Of lines through (fpr, tpr) above the trade-off curve: from that to (1, 1) to that to (0, 0)."""
         return -math.log((1.0 - self.fpr) / (1.0 - self.tpr)), math.log(self.tpr / self.fpr)
 
     def proving_delta(self, log_slope: float) -> float:
@@ -96,19 +96,19 @@ class AttackTarget(RiskTarget):
         return (1.0 - self.fpr) - math.exp(-log_slope) * (1.0 - self.tpr)
 
     def mu_at(self, value: float) -> float:
-        """Of the Gaussian release with this true-positive rate."""
+        """Mu of the Gaussian release with this true-positive rate."""
         return _quantile(value) - _quantile(self.fpr)
 
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageTarget(RiskTarget):
-    """No attack's true-positive rate is further above its false-positive rate than `advantage`.
+    """No attack's true-positive rate exceeds its false-positive rate by more than `advantage`.
 
     Args:
         advantage: in (0, 1).
 
     Raises:
-        InvalidParameterError: on another number.
+        InvalidParameterError: on values out of range.
 
     Example:
         >>> import dpmech as dm
@@ -132,28 +132,28 @@ class AdvantageTarget(RiskTarget):
 
     @property
     def slopes(self) -> tuple[float, float]:
-        """Of the line with the same distance from the diagonal everywhere: 1."""
+        """The slope of the line at a constant distance from the diagonal: 1."""
         return 0.0, 0.0
 
     def proving_delta(self, log_slope: float) -> float:
-        """From (e^eps - 1 + 2 delta) / (e^eps + 1), the advantage that (eps, delta) leaves."""
+        """From (e^eps - 1 + 2 delta) / (e^eps + 1), the largest advantage under (eps, delta)."""
         return self.advantage - 0.5 * math.expm1(abs(log_slope)) * (1.0 - self.advantage)
 
     def mu_at(self, value: float) -> float:
-        """Of the Gaussian release with this advantage."""
+        """Mu of the Gaussian release with this advantage."""
         return 2.0 * _quantile(0.5 * (1.0 + value))
 
 
 @dataclasses.dataclass(frozen=True)
 class GaussianTarget(RiskTarget):
-    """But for a tail in delta, as private as one Gaussian release of sensitivity `mu` and noise 1.
+    """Except for a tail in delta, as private as one Gaussian release of sensitivity `mu` and noise 1.
 
     Args:
         mu: in (0, 1e3).
         tail: in (0, 1).
 
     Raises:
-        InvalidParameterError: on other numbers.
+        InvalidParameterError: on values out of range.
 
     Example:
         >>> import dpmech as dm
@@ -180,11 +180,11 @@ class GaussianTarget(RiskTarget):
 
     @property
     def slopes(self) -> None:
-        """It bounds the curve at every eps, down to the tail."""
+        """None: the target bounds the curve at every eps, down to the tail."""
         return
 
     def proving_delta(self, log_slope: float) -> float:
-        """None proves it.
+        """No single (eps, delta) proves it.
 
         Raises:
             UnsupportedCombinationError: always.
