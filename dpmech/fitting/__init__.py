@@ -1,4 +1,4 @@
-"""Best coefficients: the strategy with the least error for a workload, a participation and a budget."""
+"""Fitting: the strategy with the smallest error for a workload, a participation and a budget."""
 
 from dpmech.fitting.better_member import BetterMember, better_member
 from dpmech.fitting.optimizing import Fit, check_family, cyclic_choices, optimize

@@ -1,15 +1,15 @@
-r"""Fitting under Balls-in-Bins: the error at the sigma that amplification leaves, not at the sensitivity.
+r"""Fitting under Balls-in-Bins: the error at the amplified sigma instead of at the sensitivity.
 
-Amplification rewards strategies that are closer to the Identity than the unamplified optimum, the more so
-the smaller eps. Two moves take turns, both by the derivative of sigma by the Gram matrix (`gram_gradient`):
+Amplification favours strategies closer to the Identity than the unamplified optimum, more so for smaller
+eps. Two kinds of moves alternate, both by the derivative of sigma in the Gram matrix (`gram_gradient`):
 
 - along the damping of a strategy: coefficients c_t become c_t tau^t, those of the inverse d_t tau^t (C and
-  C^-1 conjugated by powers of tau), so that bands stay bands. For LambdaCGD the path is lambda itself;
+  C^-1 conjugated by powers of tau), which preserves bands. For LambdaCGD the path is lambda itself;
 - over all coefficients of a family (non-negative ones), with the quadratic form in place of the squared
   sensitivity.
 
-Every point met is judged by a rough sigma, with one set of random numbers for all of them; the calibrations
-that a fit ends with are made by the caller.
+Every visited point is evaluated by a rough sigma, with one set of random numbers for all of them; the final
+calibrations of a fit are made by the caller.
 """
 
 import dataclasses
@@ -42,7 +42,7 @@ from dpmech.mechanism import (
 from dpmech.numerics import FloatArray, up
 from dpmech.schemes.balls_in_bins import BallsInBins
 
-# From a strategy and V: the strategies on the way to a better one (at 1), and the predicted change of its log
+# From a strategy and V: the path of strategies to a better one (at 1), and the predicted change of its log
 # error.
 Move = Callable[[Strategy, FloatArray], tuple[Callable[[float], Strategy], float]]
 
@@ -51,11 +51,11 @@ _SAMPLE = RoughSample(ENTROPY, pilots=2)
 _NODES = 9
 _PATH_STEPS = 6
 _REACH = 1.5
-# Moves along a path shorter than this (in log(1 / (1 - tau))), and gains below this, are left.
+# Moves along a path shorter than this (in log(1 / (1 - tau))), and gains below this, are ignored.
 _SHORT = 0.03
 _GAIN = 1e-3
 _ROUNDS = 6
-# Where tau may go: log(1 / (1 - tau)) up to here.
+# Range of tau: log(1 / (1 - tau)) is at most this.
 _LONGEST = math.log(1e6)
 _HUGE = 700.0
 _STEP = 0.01
@@ -105,14 +105,14 @@ class Sized:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AmplifiedSearch:
-    """Searches for the least error at one budget under Balls-in-Bins.
+    """Searches for the smallest error at one budget under Balls-in-Bins.
 
     Args:
         bins: b, a divisor of n.
         budget: eps and delta.
         workload: A.
-        objective: which error.
-        report: told about every point.
+        objective: the error to minimise.
+        report: called for every point.
     """
 
     bins: int
@@ -122,7 +122,7 @@ class AmplifiedSearch:
     report: Callable[[str], None]
 
     def sized(self, strategy: Strategy, guess: float | None = None) -> Sized | None:
-        """A strategy with its rough error; None for one that cannot be sized, such as a signed one."""
+        """A strategy with its rough error; None if it cannot be sized, for example with negative entries."""
         try:
             gram = bin_gram(strategy, self.bins)
             rough = _SAMPLE.sigma(gram, self.budget.eps, self.budget.delta, guess=guess)
@@ -136,10 +136,10 @@ class AmplifiedSearch:
         return Sized(strategy, rough, found)
 
     def along(self, strategy: Strategy) -> Sized | None:
-        """The best point met on the damping path of a strategy; None where none can be sized.
+        """The best visited point on the damping path of a strategy; None if none can be sized.
 
-        It starts where the moment bound of sigma says, goes to where the derivative of sigma predicts the
-        least error, and on between points whose slopes differ in sign.
+        The start follows from the moment bound of sigma; next come the point where the derivative of sigma
+        predicts the smallest error, and points between those whose slopes differ in sign.
         """
         longest = min(_LONGEST, math.log(4.0 * strategy.n + 10.0))
 
@@ -164,10 +164,10 @@ class AmplifiedSearch:
         return min(trail, key=lambda node: node.sized.error).sized
 
     def over(self, move: Move, start: Sized) -> Sized:
-        """The best point met over all coefficients, from a member of the family, at worst that.
+        """The best visited point over all coefficients, from a member of the family, at worst that member.
 
-        Every round tries the full step, and the minimum of the parabola through it with the slope where it
-        began.
+        Every round tries the full step, and the minimum of the parabola through it with the slope at the
+        start.
         """
         best = start
         for _ in range(_ROUNDS):
@@ -221,19 +221,19 @@ class AmplifiedSearch:
         try:
             guess = self._guess(here, responsible, strategy)
         except (UnsupportedCombinationError, NumericalError):
-            # `sized` meets the same trouble, and says what it is.
+            # `sized` has the same failure, and reports it.
             guess = None
         return self.sized(strategy, guess)
 
     def _log_error(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> float:
-        """What the derivative at a point predicts for another strategy; huge where that has no sigma."""
+        """The log error predicted by the derivative at a point; very large for a strategy without a sigma."""
         try:
             return math.log(self._error(strategy, self._guess(here, responsible, strategy)))
         except (UnsupportedCombinationError, NumericalError):
             return _HUGE
 
     def _guess(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> float:
-        """The sigma that the derivative at a point predicts for another strategy."""
+        """The sigma of another strategy predicted by the derivative at a point."""
         new = form_value(responsible, bin_gram(strategy, self.bins))
         old = form_value(responsible, here.rough.gram) * here.rough.sigma**2
         return here.rough.sigma * math.sqrt(new / old)
@@ -241,7 +241,7 @@ class AmplifiedSearch:
     def _node(
         self, member: Callable[[float], Strategy], position: float, sized: Sized, longest: float
     ) -> "_Node":
-        """Slope of the log error and the position of the least error, by the derivative of sigma."""
+        """Slope of the log error and position of the smallest error, from the derivative of sigma."""
         responsible = responsibilities(sized.rough, self.budget.eps)
 
         def log_error(x: float) -> float:
@@ -257,14 +257,14 @@ class AmplifiedSearch:
                 log_error, bounds=(low, high), method="bounded", options={"xatol": _STEP}
             )
             target = float(found.x)
-            # The search never tries the ends themselves, one of which is the Identity.
+            # The search excludes both ends, one of which is the Identity.
             target = low if target - low < 2.0 * _STEP else target
         return _Node(position, sized, responsible, slope, target)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Node:
-    """A point of a path; `target` is where the derivative there predicts the least error."""
+    """A point of a path; `target` is where the derivative at this point predicts the smallest error."""
 
     position: float
     sized: Sized
@@ -274,7 +274,7 @@ class _Node:
 
 
 def _next_position(trail: list[_Node], best: _Node) -> float:
-    """Between the best point and its neighbour downhill; where there is none, the prediction."""
+    """Between the best point and its neighbour downhill; the prediction if there is none."""
     downhill = [node for node in trail if (node.position - best.position) * best.slope < 0.0]
     if not downhill:
         return best.target

@@ -1,14 +1,14 @@
-r"""Whether a strategy has a parameter with which its error would be much smaller: a rough answer, at once.
+r"""Whether another parameter of a strategy's family would have a much smaller error: a fast, rough answer.
 
-Along one path of every family (lambda; the number of bands; the damping of coefficients) the search goes
-downhill from where the strategy stands. Errors are compared like with like:
+The search descends along one path of every family (lambda; the number of bands; the damping of
+coefficients) from the given strategy. Errors are compared in the same units:
 
-- without amplification ||B||_F sens, for which the budget does not matter;
-- sampled release by release ||B||_F times the largest column norm: sigma / sensitivity is that of all;
-- under Balls-in-Bins ||B||_F times the sigma of the moment bound. It is looser than the accountants, by some
-  ten per cent from one member to another, so that only large factors mean something.
+- without amplification ||B||_F sens, independent of the budget;
+- with separately sampled releases ||B||_F times the largest column norm: sigma / sensitivity is the same;
+- under Balls-in-Bins ||B||_F times the sigma of the moment bound. It is looser than the accountants, and
+  varies by about ten per cent between members, so only large factors are meaningful.
 
-Nothing here enters a guarantee.
+No guarantee depends on this module.
 """
 
 import dataclasses
@@ -38,7 +38,7 @@ from dpmech.numerics import metered
 from dpmech.schemes import scheme_of
 
 _SAMPLE = RoughSample(ENTROPY, pilots=2)
-# What one member may cost by estimate, and the bins up to which its Gram matrix is formed at once.
+# Maximum estimated cost of one member, and number of bins up to which its Gram matrix is formed at once.
 _SECONDS, _MEMORY, _BINS = 0.5, 5e8, 512
 _NODES = 12
 _FREE = (BandedToeplitz, BandedInverse, BLT)
@@ -58,16 +58,16 @@ class BetterMember:
 
 
 def better_member(mechanism: Mechanism, budget: PrivacyBudget, *, factor: float = 1.5) -> BetterMember | None:
-    """The best member met on the path of a strategy, where it is better by a factor; else None.
+    """The best visited member on the path of a strategy if it is better by a factor; else None.
 
     Args:
         mechanism: strategy, participation and adjacency.
-        budget: eps and delta, which matter under Balls-in-Bins alone.
+        budget: eps and delta, which matter only under Balls-in-Bins.
         factor: how many times smaller the RMSE must be, > 1.
 
     Returns:
-        None too for a strategy without a parameter, and where a member cannot be judged at once: more than
-        512 bins, or an error that takes longer than half a second by estimate.
+        Also None for a strategy without a parameter, and if a member cannot be evaluated quickly: more than
+        512 bins, or an error that is estimated to take more than half a second.
 
     Examples:
         >>> import dpmech as dm
@@ -103,7 +103,7 @@ def better_member(mechanism: Mechanism, budget: PrivacyBudget, *, factor: float 
 
 @dataclasses.dataclass(frozen=True)
 class _Path:
-    """Members of a family in order, the one that was given among them."""
+    """Members of a family in order, including the given one."""
 
     members: Sequence[Callable[[], Strategy]]
     start: int
@@ -125,7 +125,7 @@ def _path(strategy: Strategy) -> _Path | None:
         sizes = [2**power for power in range(n.bit_length()) if 2**power < n] + [n]
         return _around(strategy, own, sizes, functools.partial(type(strategy), n))
     if isinstance(strategy, _FREE):
-        # Away from the Identity the path has no members that are sure to be valid.
+        # Moving away from the Identity, members are not guaranteed to be valid.
         return _around(
             strategy,
             1.0,
@@ -140,7 +140,7 @@ def _places(longest: float) -> list[float]:
 
 
 def _around(strategy: Strategy, own: float, values: Sequence[float], make: Callable[..., Strategy]) -> _Path:
-    """Members at some values of a parameter, and the strategy at its own."""
+    """Members at some values of a parameter, and the given strategy at its value."""
     below = [value for value in values if value < own]
     above = [value for value in values if value > own]
     members: list[Callable[[], Strategy]] = [functools.partial(make, value) for value in below]
@@ -154,7 +154,7 @@ def _normalized(member: Callable[[], Strategy]) -> Strategy:
 
 
 def _error(mechanism: Mechanism, budget: PrivacyBudget, strategy: Strategy) -> float | None:
-    """The RMSE in common units; None where the strategy cannot be judged, or not at once."""
+    """The RMSE in common units; None if the strategy cannot be evaluated, or not quickly."""
     participation = mechanism.participation
     structure = scheme_of(participation).structure(participation)
     if not (structure.judged and decoder_work(strategy).within(_SECONDS, _MEMORY)):
@@ -172,4 +172,4 @@ def _error(mechanism: Mechanism, budget: PrivacyBudget, strategy: Strategy) -> f
             scale = _SAMPLE.moment_sigma(bin_gram(strategy, bins), budget.eps, budget.delta)
         return decoder_norm(strategy) * scale
     except (DpmechError, OverflowError):
-        return None  # no theorem, or no number: no better one for this user
+        return None  # no theorem or no number, so no better member can be reported

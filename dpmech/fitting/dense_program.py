@@ -1,11 +1,11 @@
 r"""The best strategy without Toeplitz structure: the convex program in X = C^T C.
 
-For C with p <= b bands the columns of one participation set share no row, so that the squared sensitivity
+For C with p <= b bands the columns of one participation set share no row, so the squared sensitivity
 is the largest sum of diagonal entries of X over the sets, exactly. The error is tr(M X^-1) with M = A^T A,
 convex in X; entries p or more off the diagonal are 0. C is the lower-triangular factor with C^T C = X,
-which is the Cholesky factor of X with rows and columns reversed (of X itself it would have rows, not
-columns, of the norms asked for). Under Balls-in-Bins a linear form in X takes the place of the squared
-sensitivity, and with it the program is convex again.
+which is the Cholesky factor of X with rows and columns reversed (that of X itself would have rows, not
+columns, of the required norms). Under Balls-in-Bins a linear form in X replaces the squared sensitivity,
+and the program is again convex.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ def fit_dense(
 ) -> tuple[Strategy, float]:
     """The best C with at most `bands` bands, and its certified error.
 
-    First with unit columns, where the program is convex and any descent leads to its minimum; then with
-    free column norms, which pays where later columns may be larger than earlier ones.
+    First with unit columns, where the program is convex and any descent reaches its minimum; then with
+    free column norms, which helps if later columns may be larger than earlier ones.
 
     Args:
-        problem: what to fit for; column normalisation stops after the first stage.
-        bands: p <= b, or any where one step is all an example takes part in.
+        problem: the setting of the fit; column normalisation stops after the first stage.
+        bands: p <= b, or any number if every example takes part in one step only.
         start: a strategy with at most p bands.
-        progress: told about every stage.
+        progress: called for every stage.
     """
     dense = start.to_dense() / start.column_norms()
     gram = dense.T @ dense
@@ -62,12 +62,12 @@ def fit_dense(
 def fit_dense_form(
     problem: Problem, bands: int, responsible: FloatArray, start: Strategy
 ) -> tuple[Callable[[float], Strategy], float]:
-    """The best X where the squared sensitivity is <W, G>, W = V^T V, and G the Gram matrix of the bins.
+    """The best X if the squared sensitivity is <W, G>, W = V^T V, with G the Gram matrix of the bins.
 
-    Entries of C that come out negative are cut to 0.
+    Negative entries of the resulting C are set to 0.
 
     Args:
-        problem: what to fit for.
+        problem: the setting of the fit.
         bands: p.
         responsible: V, shape (m, b).
         start: a strategy with at most p bands.
@@ -97,7 +97,7 @@ def _factor(gram: FloatArray) -> FloatArray:
 
 @dataclasses.dataclass(eq=False)
 class _Program:
-    """log error^2 + log sensitivity^2 of X, and the gradient by its free entries."""
+    """log error^2 + log sensitivity^2 of X, and the gradient in its free entries."""
 
     problem: Problem
     bands: int
@@ -116,7 +116,7 @@ class _Program:
         """Value at a positive definite X.
 
         Raises:
-            NumericalError: where it is not.
+            NumericalError: if X is not positive definite.
         """
         found = self(gram)
         if found is None:
@@ -124,7 +124,7 @@ class _Program:
         return found[0]
 
     def __call__(self, gram: FloatArray) -> tuple[float, FloatArray] | None:
-        """Value and gradient, or None where X is not positive definite."""
+        """Value and gradient, or None if X is not positive definite."""
         try:
             factor = scipy.linalg.cho_factor(gram, lower=True)
         except scipy.linalg.LinAlgError:

@@ -1,4 +1,4 @@
-"""Least error of a Toeplitz family without amplification: the error of its decoder, and the descent."""
+"""Smallest error of a Toeplitz family without amplification: the error of its decoder, and the descent."""
 
 import dataclasses
 import enum
@@ -26,7 +26,7 @@ _BLOCK = 64
 
 
 class Objective(enum.Enum):
-    """What is made small: the RMSE over all steps, the worst step, or the last one."""
+    """The error to minimise: the RMSE over all steps, that of the worst step, or that of the last."""
 
     RMSE = "rmse"
     MAX_SE = "max_se"
@@ -34,7 +34,7 @@ class Objective(enum.Enum):
 
     @classmethod
     def check(cls, value: object) -> "Objective":
-        """Return the objective of this name, else raise InvalidParameterError."""
+        """Return the objective with this name, else raise InvalidParameterError."""
         try:
             return cls(value)
         except ValueError:
@@ -47,9 +47,9 @@ class DecoderSquare:
     """A squared error and its gradient.
 
     Attributes:
-        value: ||B||_F^2 / n, or the squared norm of the row that the objective names.
-        by_inverse: derivative by the first column of T^-1, shape (n,).
-        by_scale: derivative by `row_scale`, shape (n,); None where that is None.
+        value: ||B||_F^2 / n, or the squared norm of the row selected by the objective.
+        by_inverse: derivative with respect to the first column of T^-1, shape (n,).
+        by_scale: derivative with respect to `row_scale`, shape (n,); None if that is None.
     """
 
     value: float
@@ -62,7 +62,7 @@ def decoder_square(
 ) -> DecoderSquare:
     """The squared error of B = A diag(row_scale) LTT(inverse) and its gradient, by analytic adjoints.
 
-    O(n log n) where B is Toeplitz, else O(n p) for p non-zero entries of `inverse` and the prefix sum with
+    O(n log n) if B is Toeplitz, else O(n p) for p non-zero entries of `inverse` and the prefix sum with
     any rates, and O(n^2) otherwise.
 
     Args:
@@ -83,7 +83,7 @@ def decoder_square(
 
 
 def _toeplitz(inverse: FloatArray, workload: Workload, objective: Objective) -> DecoderSquare:
-    """B is Toeplitz with first column A d; every row's squares are a prefix of the last one's."""
+    """B is Toeplitz with first column A d; the squares of each row are a prefix of the last one's."""
     n = inverse.size
     column = workload.matmul(inverse)
     weights = (n - np.arange(n)) / n if objective is Objective.RMSE else np.ones(n)
@@ -120,7 +120,7 @@ def _row_squares(inverse: FloatArray, scale: FloatArray, workload: Workload) -> 
 def _general_gradient(
     inverse: FloatArray, scale: FloatArray, workload: Workload, weights: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Gradient of sum_i weights_i ||B_i||^2 by the inverse and by the scales, in blocks of columns of B."""
+    """Gradient of sum_i weights_i ||B_i||^2 in the inverse and in the scales, in blocks of columns of B."""
     n = inverse.size
     by_inverse, by_scale = np.zeros(n), np.zeros(n)
     for start in range(0, n, _BLOCK):
@@ -143,19 +143,19 @@ _WORTH = 1e-4
 _STEPS = (4000, 400)
 _FORM_STEPS = 150
 _ATTEMPTS = 3
-# Work (row by row of C^T C) above which the bound from the monotone envelope is optimised in place of cuts.
+# Work (row by row of C^T C) above which the bound from the monotone envelope is optimised instead of cuts.
 _CUT_WORK = 2_000_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """What is to be fitted for.
+    """The setting of a fit.
 
     Args:
-        participation: who takes part when, not random.
+        participation: who takes part when; not random.
         n: number of steps.
         workload: A.
-        objective: which error.
+        objective: the error to minimise.
         column_normalized: whether the columns are scaled to norm 1.
     """
 
@@ -171,18 +171,18 @@ class Problem:
         return self.participation.pattern(self.n)
 
     def finished(self, strategy: Strategy) -> Strategy:
-        """The strategy, column-normalised where that is asked for."""
+        """The strategy, column-normalised if requested."""
         return ColumnNormalized(strategy) if self.column_normalized else strategy
 
 
 def certified_error(problem: Problem, strategy: Strategy) -> float:
-    """The error that the public functions give, with the upper end of the sensitivity."""
+    """The error that the public functions return, with the upper end of the sensitivity."""
     measure = {Objective.RMSE: rmse, Objective.MAX_SE: max_se, Objective.LAST: last_iterate_error}
     return measure[problem.objective](strategy, problem.participation, workload=problem.workload)
 
 
 class _Mode(enum.Enum):
-    """How the squared sensitivity is bounded; each is a theorem or bound of `mechanism.sensitivities`."""
+    """How the squared sensitivity is bounded; each way is a theorem or bound of `mechanism.sensitivities`."""
 
     COLUMNS = "squared column norms add"
     ALL = "all columns of |C|"
@@ -205,7 +205,7 @@ def _mode(problem: Problem, family: Family, bands: int | None) -> _Mode:
 
 @dataclasses.dataclass(eq=False)
 class _Loss:
-    """Half the logarithm of the squared error, and its gradient by the parameters."""
+    """Half the logarithm of the squared error, and its gradient in the parameters."""
 
     problem: Problem
     family: Family
@@ -213,7 +213,7 @@ class _Loss:
     cuts: list[Cut | BinForm] = dataclasses.field(default_factory=list)
 
     def __call__(self, x: FloatArray) -> tuple[float, FloatArray]:
-        """Value and gradient; a huge value where a series overflows."""
+        """Value and gradient; a very large value if a series overflows."""
         try:
             point = self.family.point(x)
         except NumericalError:
@@ -244,7 +244,7 @@ class _Loss:
     def sensitivity(
         self, coefs: FloatArray, scale: FloatArray | None
     ) -> tuple[float, FloatArray, FloatArray]:
-        """Squared bound, and its gradient by the coefficients and the scales."""
+        """Squared bound, and its gradient in the coefficients and the scales."""
         n, pattern = coefs.size, self.problem.pattern
         b, k = pattern.min_sep, pattern.max_participations
         none = np.zeros(n)
@@ -274,7 +274,7 @@ class _Loss:
 def _envelope(
     coefs: FloatArray, scale: FloatArray | None, pattern: Pattern
 ) -> tuple[float, FloatArray, FloatArray]:
-    """The leftmost columns of the least non-increasing sequence above |c|, times the largest scale."""
+    """The leftmost columns of the smallest non-increasing sequence above |c|, times the largest scale."""
     n = coefs.size
     sizes = np.abs(coefs)[::-1]
     running = np.maximum.accumulate(sizes)
@@ -301,16 +301,16 @@ def _correlated(y: FloatArray, x: FloatArray) -> FloatArray:
 def fit_family(
     problem: Problem, family: Family, bands: int | None, progress: Callable[[str], None]
 ) -> tuple[Strategy, float]:
-    """The member with the least certified error that was met, and that error.
+    """The visited member with the smallest certified error, and that error.
 
-    From every start: minimise the bound; where it is a maximum over cuts, add the cut that the certified
-    bound rests on and go on, until the two agree. Every candidate is judged by `certified_error` alone.
+    From every start: minimise the bound; if it is a maximum over cuts, add the cut that attains the certified
+    bound and repeat until both agree. Candidates are compared by `certified_error` only.
 
     Args:
-        problem: what to fit for.
+        problem: the setting of the fit.
         family: the parametrisation.
-        bands: bands of C where it is banded, else None.
-        progress: told about every candidate.
+        bands: bands of C if it is banded, else None.
+        progress: called for every candidate.
     """
     mode = _mode(problem, family, bands)
     best: tuple[Strategy, float] | None = None
@@ -335,13 +335,13 @@ def fit_family(
 
 
 def fit_form(problem: Problem, family: Family, form: BinForm, start: FloatArray) -> tuple[FloatArray, float]:
-    """Parameters of the least error where the squared sensitivity is a quadratic form.
+    """Parameters of the smallest error if the squared sensitivity is a quadratic form.
 
     Args:
-        problem: what to fit for, without column scales.
+        problem: the setting of the fit, without column scales.
         family: the parametrisation.
         form: the quadratic form.
-        start: where to begin.
+        start: the starting point.
 
     Returns:
         The parameters, and the change of the log error, at most 0.
@@ -352,7 +352,7 @@ def fit_form(problem: Problem, family: Family, form: BinForm, start: FloatArray)
 
 
 def _descended(loss: _Loss, start: FloatArray, steps: int) -> FloatArray:
-    """Parameters of a local minimum: L-BFGS-B in scaled variables, restarted where a line search failed."""
+    """Parameters of a local minimum: L-BFGS-B in scaled variables, restarted if a line search fails."""
     family = loss.family
     best, scale = start, family.scale
     bounds = [(family.lower, family.upper)] * start.size

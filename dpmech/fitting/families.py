@@ -1,4 +1,4 @@
-"""Families of Toeplitz strategies: parameters, the strategy they give, the pull-back of gradients."""
+"""Families of Toeplitz strategies: parameters, the strategy they define, the pull-back of gradients."""
 
 import abc
 import dataclasses
@@ -32,7 +32,7 @@ class Point:
 
 
 class Family(abc.ABC):
-    """Parameters x of shape (m,) to a Toeplitz matrix T; x is free, or bounded below."""
+    """Maps parameters x of shape (m,) to a Toeplitz matrix T; x is unconstrained or has bounds."""
 
     n: int
 
@@ -48,24 +48,24 @@ class Family(abc.ABC):
 
     @property
     def scale(self) -> float:
-        """How much smaller than 1 a sensible change of a parameter is."""
+        """The inverse of a typical change of a parameter."""
         return 100.0
 
     @abc.abstractmethod
     def starts(self) -> list[FloatArray]:
-        """Starting points, good ones first; the last one is the Identity or close to it."""
+        """Starting points, the most promising first; the last is the Identity or close to it."""
 
     @abc.abstractmethod
     def point(self, x: FloatArray) -> Point:
         """The two series at x.
 
         Raises:
-            NumericalError: where a series overflows.
+            NumericalError: if a series overflows.
         """
 
     @abc.abstractmethod
     def pull(self, x: FloatArray, point: Point, by_coefs: FloatArray, by_inverse: FloatArray) -> FloatArray:
-        """The gradient by x, from those by the two series."""
+        """The gradient in x, from those in the two series."""
 
     @abc.abstractmethod
     def strategy(self, x: FloatArray) -> Strategy:
@@ -73,12 +73,12 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def parameters(self, strategy: Strategy) -> FloatArray:
-        """The x of a strategy of this class, moved inside the bounds."""
+        """The x of a strategy of this class, clipped to the bounds."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BandedFamily(Family):
-    """T with p bands. Where `monotone`, the parameters are the decrements of the coefficients, >= 0.
+    """T with p bands. If `monotone`, the parameters are the decrements of the coefficients, >= 0.
 
     Args:
         n: number of steps.
@@ -96,7 +96,7 @@ class BandedFamily(Family):
         return 0.0 if self.monotone else None
 
     def starts(self) -> list[FloatArray]:
-        """The banded square root, and something near the Identity."""
+        """The banded square root, and a point near the Identity."""
         root = square_root_coefs(self.bands)
         near = np.asarray(0.3 ** np.arange(self.bands), dtype=np.float64)
         if self.monotone:
@@ -115,7 +115,7 @@ class BandedFamily(Family):
         return Point(np.pad(coefs, (0, self.n - self.bands)), series_inverse(coefs, self.n))
 
     def pull(self, x: FloatArray, point: Point, by_coefs: FloatArray, by_inverse: FloatArray) -> FloatArray:
-        """Through d = 1 / c: the gradient by c gains -T(d)^T T(d)^T of the one by d."""
+        """Through d = 1 / c: add -T(d)^T T(d)^T times the gradient in d to the gradient in c."""
         short = point.coefs[: self.bands]
         total = by_coefs[: self.bands] - _twice_solved(short, by_inverse)[: self.bands]
         return np.cumsum(total) if self.monotone else total[1:]
@@ -126,7 +126,7 @@ class BandedFamily(Family):
         return BandedToeplitz(self.n, coefs / coefs[0])
 
     def parameters(self, strategy: Strategy) -> FloatArray:
-        """Where `monotone`, coefficients are cut to those before them, and to 0."""
+        """If `monotone`, coefficients are clipped to those before them, and to 0."""
         coefs = _first(strategy.toeplitz_coefs, self.bands)
         if not self.monotone:
             return np.asarray(coefs[1:], dtype=np.float64)
@@ -137,7 +137,7 @@ class BandedFamily(Family):
 
 @dataclasses.dataclass(frozen=True)
 class InverseFamily(Family):
-    """T^-1 with p bands, 1 first; the others are the parameters.
+    """T^-1 with p bands and first coefficient 1; the other coefficients are the parameters.
 
     Args:
         n: number of steps.
@@ -151,11 +151,11 @@ class InverseFamily(Family):
 
     @property
     def upper(self) -> float | None:
-        """0 where T is to be >= 0."""
+        """0 if T has to be >= 0."""
         return 0.0 if self.nonpositive else None
 
     def starts(self) -> list[FloatArray]:
-        """The banded inverse square root, one strong lag, and something near the Identity."""
+        """The banded inverse square root, one strong lag, and a point near the Identity."""
         strong, near = np.zeros((2, self.bands - 1))
         strong[0], near[0] = -0.9, -0.2
         return [inverse_square_root_coefs(self.bands)[1:], strong, near]
@@ -175,17 +175,17 @@ class InverseFamily(Family):
         return BandedInverse(self.n, np.concatenate([[1.0], x]))
 
     def parameters(self, strategy: Strategy) -> FloatArray:
-        """Where `nonpositive`, coefficients are cut to 0 from above."""
+        """If `nonpositive`, positive coefficients are clipped to 0."""
         coefs = _first(strategy.inverse_coefs, self.bands)[1:]
         return np.minimum(coefs, 0.0) if self.nonpositive else coefs
 
 
 @dataclasses.dataclass(frozen=True)
 class BufferedFamily(Family):
-    """Sums of d exponentials with weights >= 0 that add up to less than 1, so non-increasing.
+    """Sums of d exponentials with weights >= 0 whose sum is below 1, hence non-increasing.
 
     The parameters are log(1 / (1 - decay) - 1) for each decay, then the logarithms of the weights relative
-    to what is missing from 1.
+    to 1 minus their sum.
 
     Args:
         n: number of steps.
@@ -197,11 +197,11 @@ class BufferedFamily(Family):
 
     @property
     def scale(self) -> float:
-        """Logarithms change by much."""
+        """1: the parameters are logarithms, which change by large amounts."""
         return 1.0
 
     def starts(self) -> list[FloatArray]:
-        """Time constants spread from 1 to n; weights near those of the square root, and tiny ones."""
+        """Time constants spread from 1 to n; weights near those of the square root, and very small ones."""
         lengths = np.geomspace(2.0, max(self.n / 8.0, 3.0), self.buffers + 1)[1:]
         decays = np.log(lengths)
         return [
@@ -214,7 +214,7 @@ class BufferedFamily(Family):
         return np.minimum(decays, 1.0 - 1e-12), odds / (1.0 + odds.sum())
 
     def point(self, x: FloatArray) -> Point:
-        """Through the strategy itself."""
+        """The series of the strategy."""
         factors = BLT(self.n, *self._parts(x)).factored
         return Point(factors.coefs, factors.inverse_coefs)
 
@@ -237,7 +237,7 @@ class BufferedFamily(Family):
         return BLT(self.n, *self._parts(x))
 
     def parameters(self, strategy: Strategy) -> FloatArray:
-        """Decays and weights are moved away from 0 and 1."""
+        """Decays and weights are clipped away from 0 and 1."""
         if not isinstance(strategy, BLT):
             raise InvalidParameterError("strategy", strategy, "a BLT")
         decays = np.clip(strategy.decays, 1e-9, 1.0 - 1e-12)
@@ -247,7 +247,7 @@ class BufferedFamily(Family):
 
 
 def _first(coefs: FloatArray | None, count: int) -> FloatArray:
-    """The first `count` coefficients, scaled to 1 in front."""
+    """The first `count` coefficients, scaled to start with 1."""
     if coefs is None:
         raise InvalidParameterError("strategy", coefs, "a Toeplitz strategy")
     short: FloatArray = coefs[:count] / coefs[0]

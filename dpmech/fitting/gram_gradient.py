@@ -2,20 +2,20 @@ r"""Forms that are smooth in the coefficients: sensitivity by cuts, sigma by the
 
 **Sensitivity.** The squared sensitivity is a maximum over cuts, each smooth in the coefficients. A cut is a
 set of columns with weights W >= 0; its value at C is `sum_uv W_uv |<C_u, C_v>|`. The squared sensitivity of
-a participation set pi is the cut with W = 1 on pi x pi, where the inner products are >= 0, and at most that
-otherwise. The row-wise bound of `dpmech.mechanism.sensitivities` is the maximum over cuts too: one for
+a participation set pi is the cut with W = 1 on pi x pi, if the inner products are >= 0, and at most that
+otherwise. The row-wise bound of `dpmech.mechanism.sensitivities` is also a maximum over cuts: one for
 every choice of a best set for each row of a best set.
 
-**Sigma.** Its derivative by the Gram matrix of the bins is a quadratic form in the coefficients. Let r =
+**Sigma.** Its derivative in the Gram matrix of the bins is a quadratic form in the coefficients. Let r =
 (1/b) sum_l exp(y_l - K_ll / 2), y ~ N(0, K), K = G / sigma^2. For smooth F the derivative of E F(r) along a
-change of K is `(1/2) sum_ij dK_ij E[F''(r) g_i g_j]`, `g_i = exp(y_i - K_ii / 2) / b`, the same formula
-that Gram monotonicity rests on. For REMOVE F'' is a point mass at r = e^eps, for ADD at r = e^-eps, so that
-with the responsibilities w_i = g_i / r and `W = E[w w^T | r at that point]` delta stays where it is if
+change of K is `(1/2) sum_ij dK_ij E[F''(r) g_i g_j]`, `g_i = exp(y_i - K_ii / 2) / b`, the formula from which
+Gram monotonicity follows. For REMOVE F'' is a point mass at r = e^eps, for ADD at r = e^-eps, so that
+with the responsibilities w_i = g_i / r and `W = E[w w^T | r at that point]` delta is unchanged if
 
     d log sigma = (1/2) <W, dG> / <W, G>.
 
-At fixed W the squared sigma is thus proportional to <W, G>, to the first order and along scalings exactly: a
-quadratic form in C that takes the place of the squared sensitivity.
+At fixed W the squared sigma is therefore proportional to <W, G>, to first order, and exactly along scalings:
+a quadratic form in C that replaces the squared sensitivity.
 """
 
 import dataclasses
@@ -51,9 +51,9 @@ class CutValue:
     """The value of a cut and its gradient.
 
     Attributes:
-        value: an upper bound on the squared norm that the cut stands for.
-        by_coefs: derivative by the first column of T, shape (n,).
-        by_scale: derivative by the column scales, shape (n,); None where there are none.
+        value: an upper bound on the squared norm that the cut represents.
+        by_coefs: derivative with respect to the first column of T, shape (n,).
+        by_scale: derivative with respect to the column scales, shape (n,); None without scales.
     """
 
     value: float
@@ -111,9 +111,9 @@ def column_squares(coefs: FloatArray) -> FloatArray:
 
 
 def worst_cut(strategy: Strategy, pattern: Pattern) -> Cut:
-    """The cut that gives the certified row-wise bound of `sensitivity`, or the worst evenly spaced set.
+    """The cut that attains the certified row-wise bound of `sensitivity`, or the worst evenly spaced set.
 
-    O(n^2) for a pattern that is not evenly spaced, as the bound itself.
+    O(n^2) for a pattern that is not evenly spaced, like the bound.
     """
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
     if pattern.evenly_spaced:
@@ -146,7 +146,7 @@ def _others(row: FloatArray, i: int, b: int) -> FloatArray:
 
 
 def best_separated_set(weights: FloatArray, min_sep: int, count: int) -> list[int]:
-    """The steps behind `best_separated_sum`, those of weight 0 left out.
+    """The steps that attain `best_separated_sum`, without those of weight 0.
 
     Args:
         weights: non-negative, shape (n,).
@@ -177,25 +177,25 @@ def best_separated_set(weights: FloatArray, min_sep: int, count: int) -> list[in
     return chosen[::-1]
 
 
-# The same random numbers for every strategy that is compared.
+# The same random numbers for all strategies that are compared.
 ENTROPY = draw_entropy(np.random.default_rng(20260101))
 _SIZE = 4
-# Samples next to the boundary that stand for it, as a share of all.
+# Share of the samples, those next to the boundary, that represent it.
 _NEAR = 0.1
 
 
 def responsibilities(rough: RoughSigma, eps: float) -> FloatArray:
-    """V >= 0 of shape (m, b) with W = V^T V for the deciding direction; an estimate.
+    """V >= 0 of shape (m, b) with W = V^T V for the dominant direction; an estimate.
 
-    The sample is a balanced mixture of the Gaussian and collective proposals of the estimator, weighted back
-    to Q; those next to the boundary stand for it.
+    Samples come from a balanced mixture of the Gaussian and collective proposals of the estimator, weighted
+    to Q; those next to the boundary represent it.
 
     Args:
         rough: the Gram matrix at its sigma.
         eps: > 0.
 
     Raises:
-        NumericalError: if no sample comes near the boundary.
+        NumericalError: if no sample is near the boundary.
     """
     gram, level = rough.gram, -eps if rough.add else eps
     half = 0.5 * gram.diagonal
@@ -209,7 +209,7 @@ def responsibilities(rough: RoughSigma, eps: float) -> FloatArray:
     logs = -scipy.special.logsumexp([part.log_density(values, losses) for part in parts], axis=0)
     if not np.all(np.isfinite(logs)):
         raise NumericalError("no sample came near the boundary of the privacy loss")
-    # Within the window the law of the loss falls steeply: each side of the boundary counts as much.
+    # Within the window the density of the loss falls steeply: both sides of the boundary get equal weight.
     for side in (losses > level, losses <= level):
         if np.any(side):
             logs[side] -= scipy.special.logsumexp(logs[side])
@@ -225,7 +225,7 @@ def form_value(responsible: FloatArray, gram: BinGram) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A proposal: it moves draws of Q, and has a log density against Q at y with privacy loss L."""
+    """A proposal: it transforms samples of Q, and has a log density against Q at y with privacy loss L."""
 
     draw: Callable[[FloatArray, np.random.Generator], FloatArray]
     log_density: Callable[[FloatArray, FloatArray], FloatArray]
@@ -281,11 +281,11 @@ def _together(collective: CollectiveParts | None) -> list[_Part]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BinForm:
-    """<W, G> of a Toeplitz C as a quadratic form in its coefficients; takes the place of a cut.
+    """<W, G> of a Toeplitz C as a quadratic form in its coefficients; used in place of a cut.
 
     With f the coefficients folded over the epochs it is f^T Omega f, where Omega is Toeplitz, with the sums
-    of the diagonals of W, but for its last b - 1 rows and columns: bins near the end of the last epoch have
-    lost rows. O(n log n + b^2).
+    of the diagonals of W, except for its last b - 1 rows and columns: bins near the end of the last epoch
+    have fewer rows. O(n log n + b^2).
 
     Args:
         responsible: V, shape (m, b), with W = V^T V.
@@ -328,7 +328,7 @@ class BinForm:
 
     @functools.cached_property
     def _correction(self) -> FloatArray:
-        """What Omega lacks in its last b rows and columns, these counted from the end, shape (b, b)."""
+        """The deviation of Omega from Toeplitz in its last b rows and columns, from the end, shape (b, b)."""
         partial = self.weights.copy()
         for p in range(1, partial.shape[0]):
             partial[p, 1:] += partial[p - 1, :-1]

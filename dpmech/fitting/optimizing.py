@@ -46,23 +46,23 @@ from dpmech.schemes.cyclic_poisson import CyclicPoisson
 from dpmech.schemes.fixed_order import FixedEpochs, SingleParticipation
 
 _FORMAT = 1
-# Bytes: of a dense matrix of 3000 steps.
+# Bytes of a dense matrix of 3000 steps.
 _LARGEST = 200_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """The best strategy found, and what it was chosen from.
+    """The best strategy found, and the candidates it was selected from.
 
     Attributes:
-        strategy: the winner.
-        participation: that of the winner; where several were given, the best.
+        strategy: the best strategy.
+        participation: its participation; the best one if several were given.
         objective: "rmse", "max_se" or "last".
         error: the certified error in units of the clip norm: at sigma / sensitivity 1 without a budget, at
             the calibrated sigma with one.
-        identity_error: that of independent noise, under the first participation.
-        candidates: (description, error) of everything that was judged in the end, the winner included.
-        calibration: that of the winner; None without a budget.
+        identity_error: the error of independent noise, under the first participation.
+        candidates: (description, error) of everything in the final comparison, including the best strategy.
+        calibration: that of the best strategy; None without a budget.
 
     Example:
         >>> import dpmech as dm
@@ -87,11 +87,11 @@ class Fit:
 
 
 class FitCache:
-    """Fitted coefficients on disk, one file a request.
+    """Fitted coefficients on disk, one file per request.
 
-    A file is written whole under a temporary name and then renamed, so that any number of processes may
-    share the folder; what they write for one request is the same kind of thing, and the last one stays.
-    Coefficients are stored, never the recipe; errors are computed anew on reading.
+    A file is written under a temporary name and then renamed, so that any number of processes may
+    share the folder; results of several processes for one request are equivalent, and the last one is kept.
+    Only coefficients are stored; errors are recomputed on reading.
 
     Args:
         folder: created if absent.
@@ -106,10 +106,10 @@ class FitCache:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def load(self, key: str) -> tuple[Strategy, Participation] | None:
-        """What is stored under a key; None where there is nothing.
+        """The entry of a key; None if there is none.
 
         Raises:
-            InvalidParameterError: if the file is not one of ours, or of another request.
+            InvalidParameterError: if the file is not a cache file, or belongs to another request.
         """
         path = self.folder / f"{key}.json"
         if not path.exists():
@@ -144,10 +144,10 @@ _DEFAULT_INVERSE_BANDS = 4
 _SCAN = 25
 _TIE = 1e-9
 
-# Rough errors are within a per cent: a start that is worse than this cannot win by sampling. Other methods
-# rank strategies by their own looseness, so that with them a start is always calibrated.
+# Rough errors are accurate to one per cent: a start that is worse than this cannot win by sampling. Other
+# methods rank strategies by their own looseness, so a start is always calibrated with them.
 _CLEARLY_WORSE = 1.05
-# Above this many bins a Gram matrix is no longer at hand.
+# Above this many bins no Gram matrix is formed.
 _LARGEST_BINS = 6000
 
 _SAMPLED = (Certified, Importance)
@@ -161,8 +161,8 @@ class Candidate:
 
     Attributes:
         mechanism: the fitted C, and the participation that it was fitted under.
-        error: certified without a budget; rough under Balls-in-Bins; NaN where only calibration will tell.
-        start: whether the fit under Balls-in-Bins began there.
+        error: certified without a budget; rough under Balls-in-Bins; NaN if only a calibration gives it.
+        start: whether it was a starting point of the fit under Balls-in-Bins.
     """
 
     mechanism: Mechanism
@@ -170,13 +170,13 @@ class Candidate:
     start: bool = False
 
 
-# What was judged, its real error, and the calibration where there is a budget.
+# A candidate, its actual error, and the calibration if there is a budget.
 _Judged: TypeAlias = tuple[Mechanism, float, Calibration | None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Request:
-    """One call of `optimize`, checked; see there for the fields."""
+    """One call of `optimize` with checked arguments; see there for the fields."""
 
     family: type[Strategy]
     n: int
@@ -191,7 +191,7 @@ class Request:
     report: Report
 
     def plain(self, schemas: Sequence[Participation]) -> dict[str, Any]:
-        """What the result depends on, as plain data."""
+        """The inputs that determine the result, as plain data."""
         rates, method = self.workload.rates, self.calibration["method"]
         return {
             "family": self.family.__name__,
@@ -205,7 +205,7 @@ class Request:
             "budget": None if self.budget is None else [self.budget.eps, self.budget.delta],
             "adjacency": self.adjacency.value,
             "participation": [schema.to_dict() for schema in schemas],
-            # Strategies are ranked by the method's own looseness.
+            # Strategies are ranked by the looseness of the method.
             "method": None if method is None else type(method).__name__,
             "settings": [] if method is None else [repr(getattr(method, name)) for name in _settings(method)],
         }
@@ -222,12 +222,12 @@ class Request:
         return members[self.family]()
 
     def candidates(self, schema: Participation) -> list[Candidate]:
-        """Fitted strategies under one participation, the Identity apart."""
+        """Fitted strategies under one participation, without the Identity."""
         structure = scheme_of(schema).structure(schema)
         if structure.bins is not None:
             return self._amplified(schema, structure.bins)
         if structure.cycle is not None:
-            # Where only independent noise is covered it is the Identity, which is there anyway.
+            # If only independent noise is covered, the result is the Identity, which is always a candidate.
             if self.family not in {BandedToeplitz, Dense} or structure.cycle == 1:
                 return []
             return [self.candidate(self._fitted(SingleParticipation(), structure.cycle)[0], schema)]
@@ -245,7 +245,7 @@ class Request:
     def _fitted(self, schema: Participation, most: int | None) -> tuple[Strategy, float]:
         """The best member without amplification, with at most `most` bands."""
         problem = self._problem(schema)
-        # Columns of one example's steps share no row: with one step there is nothing to share.
+        # Columns of one example's steps share no row; with a single step there is no restriction.
         apart = self.n if problem.pattern.max_participations == 1 else min(problem.pattern.min_sep, self.n)
         room = apart if most is None else min(most, self.n)
         if self.n == 1:
@@ -302,7 +302,7 @@ class Request:
         else:
             fitted = [self._fitted(one, most)[0] for one in schemas]
             if self.column_normalized and self.family is Dense:
-                # Damping changes the norms: they are restored at every point.
+                # Damping changes the norms, so they are restored at every point.
                 fitted = [ColumnNormalized(one) for one in fitted]
             starts = paths = fitted[:1] if fitted[-1] == fitted[0] else fitted
         begun = [one for one in map(search.sized, starts) if one is not None]
@@ -314,7 +314,7 @@ class Request:
         ]
 
     def _over(self, search: AmplifiedSearch, found: list[Sized]) -> list[Sized]:
-        """The best over all coefficients; those of column-normalised strategies are fitted without it."""
+        """The best over all coefficients; ColumnNormalized ones are fitted without the scaling."""
         begin = min(found, key=lambda one: one.error, default=None)
         if begin is None or self.family is LambdaCGD:
             return []
@@ -342,7 +342,7 @@ class Request:
         return None
 
     def finished(self, found: list[Candidate], schemas: Sequence[Participation]) -> Fit:
-        """Judge the best candidate of every participation, and the Identity, by the real error."""
+        """Compare the best candidate of every participation, and the Identity, by the actual error."""
         judged: list[_Judged] = []
         trials = len(found) + len(schemas)
         independent = {schema: self.candidate(self.identity(), schema).mechanism for schema in schemas}
@@ -350,7 +350,7 @@ class Request:
             judged += self._best_of([one for one in found if one.mechanism.participation == schema], trials)
             judged.append(self._judged(independent[schema], trials))
         plain = self.identity()
-        # Correlation that gains nothing but rounding is not worth its buffers.
+        # Correlation whose gain is within rounding does not justify its buffers.
         best = min(judged, key=lambda one: one[1] * (1.0 - (_TIE if one[0].strategy == plain else 0.0)))
         return Fit(
             strategy=best[0].strategy,
@@ -365,7 +365,7 @@ class Request:
     def _best_of(self, own: list[Candidate], trials: int) -> list[_Judged]:
         """The best candidate that an accountant can size, and starting points that may be better."""
         ranked = sorted(own, key=lambda one: one.error)
-        # What these size is close to the rough sizes, by which the candidates are ranked.
+        # Sigmas by these methods are close to the rough sigmas, which rank the candidates.
         used = self.calibration["method"]
         rough = used is None or isinstance(used, _SAMPLED)
         judged: list[_Judged] = []
@@ -382,7 +382,7 @@ class Request:
         return judged
 
     def _judged(self, mechanism: Mechanism, trials: int) -> _Judged:
-        """The real error. One of several is picked and keeps its guarantee: each has a share of the error."""
+        """The actual error. Each of several calibrations gets a share of the failure probability."""
         strategy, schema = mechanism.strategy, mechanism.participation
         if self.budget is None:
             return mechanism, certified_error(self._problem(schema), strategy), None
@@ -403,16 +403,16 @@ class Request:
 
 
 def _shared(method: Method, trials: int) -> Importance | None:
-    """An estimate's method with its error divided by how often it is asked; else None."""
+    """The method of an estimate with its error divided by the number of calls; else None."""
     if not isinstance(method, Importance):
         return None
-    # Rounded up, as the shares of the error must not add up to more than it.
+    # Rounded up, because the shares of the error must not sum to more than the total.
     share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
     return method if trials == 1 else dataclasses.replace(method, confidence=share)
 
 
 def _as_asked(achieved: Bounds, asked: Method) -> Bounds:
-    """Bounds of one of several samples as what they are among all: they fail as often as was asked."""
+    """Bounds of one of several samples, with the failure probability of all of them together."""
     facts = {name: getattr(asked, name, value) for name, value in achieved.by.facts.items()}
     return dataclasses.replace(
         achieved,
@@ -470,50 +470,49 @@ def optimize(
     progress: Report | None = None,
     executor: concurrent.futures.Executor | None = None,
 ) -> Fit:
-    """The strategy of a family with the least certified error.
+    """The strategy of a family with the smallest certified error.
 
     Without amplification the error is `||B|| sens / sqrt(n)` (or its MaxSE or last-step form) with the upper
-    end of the same sensitivity that `dpmech.sensitivity` returns, minimised by L-BFGS with analytic
-    gradients. Under Balls-in-Bins it is the error at the calibrated sigma: a local search by the derivative
-    of sigma along dampings of the unamplified optima and then over all coefficients >= 0, on rough sigmas.
-    Under Poisson and CyclicPoisson sigma depends on the largest column norm alone, and at most one, or
-    `cycle`, bands are allowed. With a new allocation every epoch only independent noise is covered, and the
-    Identity is all that there is.
+    end of the sensitivity that `dpmech.sensitivity` returns, minimised by L-BFGS with analytic gradients.
+    Under Balls-in-Bins it is the error at the calibrated sigma: a local search, by the derivative of sigma,
+    along dampings of the unamplified optima and then over all coefficients >= 0, on rough sigmas. Under
+    Poisson and CyclicPoisson sigma depends only on the largest column norm, and at most one, or `cycle`,
+    bands are allowed. With a new allocation every epoch only independent noise is covered, and the result is
+    the Identity.
 
     Args:
         family: LambdaCGD, BandedToeplitz, BandedInverse, BLT or Dense (n <= 4096).
-        participation: who takes part when; None is EveryStep. Several alternatives are tried in turn and
-            the best is kept, such as those of `dpmech.fitting.cyclic_choices`. Balls-in-Bins: at most 6000
+        participation: who takes part when; None is EveryStep. If several alternatives are given, such as
+            those of `dpmech.fitting.cyclic_choices`, the best is returned. Balls-in-Bins: at most 6000
             bins.
         n: number of steps, >= 1.
-        bands: bands of C (BandedToeplitz, Dense) or C^-1 (BandedInverse). Default: as many as the
-            participation allows, at most 64, for BandedToeplitz; as many as it allows for Dense; 4 for
+        bands: bands of C (BandedToeplitz, Dense) or C^-1 (BandedInverse). Default: the most that the
+            participation allows, at most 64 for BandedToeplitz and without that limit for Dense; 4 for
             BandedInverse.
         buffers: exponentials of a BLT, 1 to 8. Default 3.
         column_normalized: scale the columns to norm 1 and fit for that.
         objective: "rmse", "max_se" or "last".
-        eps: the budget, with `delta`; required for random participations. The fit then holds a
+        eps: the budget, with `delta`; required for random participations. The fit then contains a
             calibration, and its error is at that sigma.
         delta: see `eps`.
         workload: A; None is the prefix sum.
         adjacency: as for `calibrate_sigma`.
-        method: as for `calibrate_sigma`, for the final calibrations: there are several, of which the best is
-            kept, and what they leave to chance they share.
+        method: as for `calibrate_sigma`, for the final calibrations: the best of several is returned, and
+            they share one failure probability.
         rtol: as for `calibrate_sigma`.
-        rng: as for `calibrate_sigma`, for the final calibration; the search has a fixed seed of its own.
-        cache: a folder; coefficients fitted for the same request before are read from it.
-        progress: called with a line of text now and then.
-        executor: where samples are drawn, as for `calibrate_sigma`.
+        rng: as for `calibrate_sigma`, for the final calibrations; the search has a fixed seed.
+        cache: a folder; coefficients already fitted for the same request are read from it.
+        progress: called with a line of text from time to time.
+        executor: where samples are generated, as for `calibrate_sigma`.
 
     Returns:
-        A Fit. Its error is that of the strategy that it holds, with the guarantee of its sensitivity or of
-        its calibration, and at most that of the Identity and of the unamplified optimum (where that can be
-        calibrated). That no better strategy exists is not claimed (only for Dense with unit columns is the
-        program convex).
+        A Fit. Its error is that of its strategy, with the guarantee of the sensitivity or of the calibration,
+        and at most that of the Identity and of the unamplified optimum (if that can be calibrated). It need
+        not be the best strategy of the family (the program is convex only for Dense with unit columns).
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: where no theorem covers the combination.
+        UnsupportedCombinationError: if no theorem covers the combination.
         NumericalError: if a calibration fails.
 
     References:
@@ -567,7 +566,7 @@ def optimize(
 def check_family(
     family: type[Strategy], *, n: int, bands: int | None, buffers: int | None
 ) -> tuple[int | None, int]:
-    """The sizes of a family as `optimize` takes them, before anything is fitted.
+    """Check the sizes of a family as `optimize` does, before anything is fitted.
 
     Args:
         family: as for `optimize`.
@@ -576,7 +575,7 @@ def check_family(
         buffers: as for `optimize`.
 
     Returns:
-        bands, or None where the default depends on the participation; and buffers.
+        bands, or None if the default depends on the participation; and buffers.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -595,7 +594,7 @@ def cyclic_choices(sampling_prob: float, cycles: Sequence[int]) -> list[Particip
 
     Args:
         sampling_prob: q of Poisson sampling from all the data, in (0, 1].
-        cycles: each at least 1 and at most 1 / q: a group is 1 / cycle of the data.
+        cycles: each at least 1 and at most 1 / q, because a group is 1 / cycle of the data.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -606,7 +605,7 @@ def cyclic_choices(sampling_prob: float, cycles: Sequence[int]) -> list[Particip
     """
     rate = check_real("sampling_prob", sampling_prob, minimum=0.0, maximum=1.0, open_minimum=True)
     checked = [check_integer("cycle", cycle, minimum=1) for cycle in cycles]
-    # A product may miss 1 by rounding.
+    # A product may exceed 1 by rounding.
     if not checked or rate * max(checked) > 1.0 + 1e-12:
         raise InvalidParameterError("cycles", cycles, f"at least one, none above 1 / {rate:g}")
     return [CyclicPoisson(min(rate * cycle, 1.0), cycle) for cycle in checked]
