@@ -1,8 +1,8 @@
-"""The formulas of the papers as pure functions of numpy arrays: for a researcher to use and to check.
+"""The formulas of the papers as pure functions of numpy arrays, for use and verification in research.
 
-Nothing here enters a privacy guarantee. Every function says whether it is exact, a bound or an estimate,
-and names the statement it computes; `python -m verification` holds each statement against an oracle.
-A folder a paper.
+No privacy guarantee depends on this package. Every function says whether it is exact, a bound or an estimate,
+and names the statement it computes; `python -m verification` checks each statement against an oracle.
+There is one folder per paper.
 """
 
 from dpmech.analysis import muon, noise_share, sde, spectral

@@ -37,7 +37,7 @@ def check_matrices(name: str, value: npt.ArrayLike, *, stacked: bool = False) ->
     """Return a float64 copy of a real matrix, shape (m, n), or with `stacked` of shape (..., m, n).
 
     Raises:
-        InvalidParameterError: if it has another shape, is empty, or holds a number that is not finite.
+        InvalidParameterError: if it has another shape, is empty, or contains a number that is not finite.
     """
     accepted = "a non-empty real matrix of finite numbers" + (", or a stack of them" if stacked else "")
     array = _numbers(name, value, accepted)
@@ -47,7 +47,7 @@ def check_matrices(name: str, value: npt.ArrayLike, *, stacked: bool = False) ->
 
 
 def check_result(result: FloatArray | np.floating[Any], what: str) -> FloatArray:
-    """The result as float64, a scalar where the arguments were scalars.
+    """The result as float64, a scalar if the arguments were scalars.
 
     Raises:
         NumericalError: if it overflowed or is not a number.

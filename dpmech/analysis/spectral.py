@@ -1,26 +1,26 @@
-"""Spectral denoising: which singular values rise above noise, and what better alignment gains.
+"""Spectral denoising: which singular values are detectable in noise, and the effect of better alignment.
 
 **A low-rank gradient under Gaussian noise.** A matrix of `rows` x `columns` = m x n with few large singular
 values is released as X + sigma Z, Z with i.i.d. standard normal entries. For large matrices a singular
-value above the detection threshold sigma (m n)^(1/4) is seen inflated to F(value), its singular vectors
-tilted by a known angle; one below it drowns in the noise, whose own largest singular value is the noise
-edge sigma (sqrt m + sqrt n). Knowing both, the singular values of the release can be shrunk to the ones
-that estimate X best: `denoise` does.
+value above the detection threshold sigma (m n)^(1/4) is observed inflated to F(value), its singular vectors
+rotated by a known angle; one below it is undetectable in the noise, whose largest singular value is the
+noise edge sigma (sqrt m + sqrt n). With both known, the singular values of the release can be shrunk to
+those that estimate X best, as `denoise` does.
 
-`sigma` is the standard deviation of one entry of the matrix that is looked at: for a private mean gradient
-that is sigma C / B with the public denominator B that was really used (spectral rmt.sigma_rel), the square
+`sigma` is the standard deviation of one entry of the given matrix: for a private mean gradient this is
+sigma C / B with the public denominator B that was actually used (spectral rmt.sigma_rel), the square
 root of `Calibration.noise_variance`. All formulas are limits for large m and n, hence estimates at finite
-size: a pure-noise matrix passes its edge about one time in seven (rmt.eq10_edge).
+size: a pure-noise matrix exceeds its edge with a probability of about one in seven (rmt.eq10_edge).
 
-**Denoising** shrinks singular values and keeps the norm. The result depends on the released matrix alone, so
-it costs no privacy. With the realised batch size in place of the public B the map would read private data
+**Denoising** shrinks singular values and keeps the norm. The result depends only on the released matrix, so
+it has no privacy cost. With the realised batch size in place of the public B it would use private data
 (rmt.eq2).
 
-**What better alignment gains.** Two statements hold. Blocks whose cosine with the target does not fall, at
-equal norm, make a whole whose cosine does not fall; without equal norms it can. And one preconditioned step
-on a quadratic makes at least the progress that `progress_bound` gives, which grows with the cosine. The
+**Effect of better alignment.** Two statements hold. If no block's cosine with the target decreases, at equal
+norm, the cosine of the whole does not decrease; without equal norms it can. And one preconditioned step
+on a quadratic makes at least the progress that `progress_bound` gives, which increases with the cosine. The
 bound with p_min times the cosine does not hold in general (spectral rmt.propI1_bound), and a larger cosine
-does not by itself mean more progress once coordinates are scaled differently (rmt.corI2).
+does not alone imply more progress if coordinates are scaled differently (rmt.corI2).
 """
 
 import dataclasses
@@ -35,12 +35,12 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.numerics import FloatArray
 
-# A value this close below the edge is the edge, up to rounding.
+# A value this close below the edge counts as the edge, up to rounding.
 _EDGE_RTOL = 1e-12
 
 
 def detection_threshold(sigma: float, rows: int, columns: int) -> float:
-    """The singular value sigma (m n)^(1/4) above which a signal shows in the noise.
+    """The singular value sigma (m n)^(1/4) above which a signal is detectable in the noise.
 
     Args:
         sigma: standard deviation of one entry's noise, >= 0.
@@ -66,7 +66,7 @@ def detection_threshold(sigma: float, rows: int, columns: int) -> float:
 
 
 def noise_edge(sigma: float, rows: int, columns: int) -> float:
-    """Where the singular values of pure noise end: sigma (sqrt m + sqrt n).
+    """The largest singular value of pure noise: sigma (sqrt m + sqrt n).
 
     Arguments and errors are those of `detection_threshold`. Exact in the limit only: at finite size the
     largest singular value of pure noise exceeds it with a probability of 13 to 17 % (rmt.eq10_edge).
@@ -81,10 +81,10 @@ def noise_edge(sigma: float, rows: int, columns: int) -> float:
 def inflated_singular_value(
     singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int
 ) -> FloatArray:
-    r"""F(x) = sqrt((x + sigma^2 n / x)(x + sigma^2 m / x)): what a singular value x > 0 is inflated to.
+    r"""F(x) = sqrt((x + sigma^2 n / x)(x + sigma^2 m / x)): the inflated value of a singular value x > 0.
 
-    F falls up to the detection threshold, where it meets the noise edge, and rises from there. Only the
-    rising branch is what one observes: see `observed_singular_value`.
+    F decreases up to the detection threshold, where it equals the noise edge, and increases from there. Only
+    the increasing branch is observable: see `observed_singular_value`.
 
     Args:
         singular_value: x > 0, a number or an array of any shape.
@@ -93,7 +93,7 @@ def inflated_singular_value(
         columns: n >= 1.
 
     Returns:
-        F, of the shape of `singular_value`, always above it where sigma > 0. It is the limit of the
+        F, of the shape of `singular_value`, always above it if sigma > 0. It is the limit of the
         observed value, not a lower bound of it (rmt.eq3_at_least).
 
     Raises:
@@ -113,7 +113,7 @@ def inflated_singular_value(
 def observed_singular_value(
     singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int
 ) -> FloatArray:
-    """The limit of the noisy singular value: F above the detection threshold, the noise edge below.
+    """The limit of the noisy singular value: F above the detection threshold, otherwise the noise edge.
 
     Arguments and errors are those of `inflated_singular_value`, but zero is accepted.
 
@@ -128,10 +128,10 @@ def observed_singular_value(
 
 
 def signal_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, columns: int) -> FloatArray:
-    """The inverse of F on its rising branch: the singular value behind an observed one.
+    """The inverse of F on its increasing branch: the signal's singular value for an observed one.
 
     With a = y^2 - sigma^2 (m + n) it is the larger root, x^2 = (a + sqrt(a^2 - 4 m n sigma^4)) / 2, that is
-    x = (sqrt(y^2 - sigma^2 (sqrt m - sqrt n)^2) + sqrt(y^2 - edge^2)) / 2, which loses no digits.
+    x = (sqrt(y^2 - sigma^2 (sqrt m - sqrt n)^2) + sqrt(y^2 - edge^2)) / 2, which has no cancellation.
 
     Args:
         observed: y, not below `noise_edge`; a number or an array of any shape.
@@ -192,8 +192,8 @@ def right_cosine_squared(singular_value: npt.ArrayLike, sigma: float, rows: int,
 def shrunk_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, columns: int) -> FloatArray:
     """The singular value that estimates the signal best in mean squared error, 0 up to the noise edge.
 
-    eta(y) = sqrt((y^2 - sigma^2 (m + n))^2 - 4 m n sigma^4) / y, which is identically the product of the
-    inverted value F^-1(y) and the two cosines at it.
+    eta(y) = sqrt((y^2 - sigma^2 (m + n))^2 - 4 m n sigma^4) / y, which equals the product of the inverse
+    F^-1(y) and the two cosines at it.
 
     Args:
         observed: y >= 0, singular values of the noisy matrix; a number or an array of any shape.
@@ -202,7 +202,7 @@ def shrunk_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, colu
         columns: n >= 1.
 
     Returns:
-        eta, in [0, y], of the shape of `observed`; equal to y where sigma is 0.
+        eta, in [0, y], of the shape of `observed`; equal to y if sigma is 0.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -244,21 +244,21 @@ def _cosine_squared(
 
 
 def optimal_estimate(matrix: npt.ArrayLike, sigma: float) -> FloatArray:
-    """The estimate of the signal: every singular value above the noise edge shrunk, the others dropped.
+    """The estimate of the signal: singular values above the noise edge are shrunk, the others dropped.
 
     Args:
         matrix: the noisy matrix, shape (m, n).
         sigma: standard deviation of one entry's noise, >= 0.
 
     Returns:
-        Shape (m, n); zero where nothing passes the edge. Of least mean squared error in the limit.
+        Shape (m, n); zero if nothing exceeds the edge. It has the smallest mean squared error in the limit.
 
     Raises:
         InvalidParameterError: on a bad argument.
 
     References:
-        spectral rmt.eq8_9. The sum runs over all values above the edge, not over the rank of the signal,
-        which nobody knows (rmt.eq8_rank).
+        spectral rmt.eq8_9. The sum is over all values above the edge, not over the rank of the signal,
+        which is unknown (rmt.eq8_rank).
     """
     noisy = check_matrices("matrix", matrix)
     left, values, right = np.linalg.svd(noisy, full_matrices=False)
@@ -269,13 +269,13 @@ def optimal_estimate(matrix: npt.ArrayLike, sigma: float) -> FloatArray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Denoised:
-    """What `denoise` did to a matrix.
+    """The result of `denoise`.
 
     Attributes:
         matrix: the result, of the shape and the Frobenius norm of the input.
-        applied: False where the input passed unchanged.
-        rank: how many singular values were kept; 0 where the input passed unchanged.
-        top_ratio: the largest singular value over the noise edge; infinite where sigma is 0.
+        applied: False if the input was returned unchanged.
+        rank: number of singular values kept; 0 if the input was returned unchanged.
+        top_ratio: the largest singular value over the noise edge; infinite if sigma is 0.
     """
 
     matrix: FloatArray
@@ -285,20 +285,20 @@ class Denoised:
 
 
 def denoise(matrix: npt.ArrayLike, sigma: float, *, threshold: float = 1.02) -> Denoised:
-    """The optimal estimate at the norm of the input, or the input where no signal stands out.
+    """The optimal estimate at the norm of the input, or the input if no signal is detected.
 
-    A matrix whose largest singular value is below `threshold` times the noise edge passes bit for bit.
-    Any other becomes its `optimal_estimate`, rescaled to the norm it had: blocks whose cosine rises at equal
-    norm raise the cosine of the whole gradient (rmt.thmE1).
+    A matrix whose largest singular value is below `threshold` times the noise edge is returned bit for bit.
+    Any other is replaced by its `optimal_estimate`, rescaled to the original norm: blocks whose cosine
+    increases at equal norm increase the cosine of the whole gradient (rmt.thmE1).
 
-    It sees the released matrix alone, so it costs no privacy. It helps where a signal stands clear of the
+    It uses only the released matrix, so it has no privacy cost. It helps if a signal is clearly above the
     edge and can hurt just above it: on 16 x 768 with four signal values near 1.1 times the detection
     threshold the mean change of the cosine is -0.017 (rmt.eq10_positive).
 
     Args:
         matrix: the noisy matrix, shape (m, n).
         sigma: standard deviation of one entry's noise, >= 0.
-        threshold: kappa >= 1. At 1.02 pure noise of 16 x 768 is denoised by false alarm 0.8 % of the time.
+        threshold: kappa >= 1. At 1.02 the false-positive rate on pure noise of 16 x 768 is 0.8 %.
 
     Returns:
         A `Denoised`.
@@ -324,7 +324,7 @@ def denoise(matrix: npt.ArrayLike, sigma: float, *, threshold: float = 1.02) -> 
     ratio = top / edge if edge > 0.0 else math.inf
     shrunk = shrunk_singular_value(values, sigma, *noisy.shape)
     size = float(np.linalg.norm(shrunk))
-    # At threshold 1 the top value can be the edge itself: nothing is kept, and there is nothing to rescale.
+    # At threshold 1 the largest value can be the edge: no value is kept, and nothing can be rescaled.
     if top < threshold * edge or size == 0.0 or edge == 0.0:
         return Denoised(noisy, applied=False, rank=0, top_ratio=ratio)
     scaled = shrunk * (float(np.linalg.norm(values)) / size)
@@ -335,10 +335,10 @@ def denoise(matrix: npt.ArrayLike, sigma: float, *, threshold: float = 1.02) -> 
 def predicted_alignment(
     singular_values: npt.ArrayLike, sigma: float, rows: int, columns: int
 ) -> tuple[float, float]:
-    """Cosine with the signal expected of the noisy matrix, and of its optimal estimate.
+    """Expected cosine with the signal, of the noisy matrix and of its optimal estimate.
 
-    The noisy one is ||X|| / sqrt(||X||^2 + sigma^2 m n). The estimate's is ||eta|| / ||X||, eta the shrunk
-    values of the observed ones, because shrinking multiplies each value by its two cosines.
+    For the noisy matrix it is ||X|| / sqrt(||X||^2 + sigma^2 m n). For the estimate it is ||eta|| / ||X||,
+    eta the shrunk observed values, because shrinking multiplies each value by its two cosines.
 
     Args:
         singular_values: those of the signal, shape (r,), r <= min(m, n), distinct, not all zero.
@@ -372,7 +372,7 @@ _NORM_RTOL = 1e-9
 
 
 def cosine(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
-    """Cosine of the angle between two arrays of one shape, read as vectors.
+    """Cosine of the angle between two arrays of the same shape, read as vectors.
 
     Args:
         x: any shape, not all zero.
@@ -396,7 +396,7 @@ def cosine(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
 
 
 def block_cosines(blocks: Sequence[npt.ArrayLike], target: Sequence[npt.ArrayLike]) -> FloatArray:
-    """Cosine block by block, shape (c,); NaN-free: a block that is zero on either side counts as 0.
+    """Cosine of each block, shape (c,); never NaN: a block that is zero in either argument counts as 0.
 
     Args:
         blocks: c arrays.
@@ -415,11 +415,11 @@ def block_cosines(blocks: Sequence[npt.ArrayLike], target: Sequence[npt.ArrayLik
 def raises_alignment(
     before: Sequence[npt.ArrayLike], after: Sequence[npt.ArrayLike], target: Sequence[npt.ArrayLike]
 ) -> bool:
-    """Whether the theorem applies that makes cos(after, target) >= cos(before, target).
+    """Whether the theorem applies that implies cos(after, target) >= cos(before, target).
 
-    Its hypotheses: no block's cosine with the target falls, and each block keeps its norm, up to one common
-    positive factor. Zero blocks of the target or of `before` are exempt from the first. The conclusion holds
-    for negative cosines too. False does not mean that the alignment falls, only that nothing is promised.
+    Its hypotheses: no block's cosine with the target decreases, and each block keeps its norm, up to a common
+    positive factor. Zero blocks of the target or of `before` are exempt from the first. The conclusion also
+    holds for negative cosines. False does not mean that the alignment decreases, only that nothing is proved.
 
     Args:
         before: c arrays.
@@ -427,7 +427,7 @@ def raises_alignment(
         target: c arrays of the same shapes.
 
     Returns:
-        True where the hypotheses hold: the first exactly, the norms to 1e-9 relative.
+        True if the hypotheses hold: the first exactly, the norms to 1e-9 relative.
 
     Raises:
         InvalidParameterError: if the blocks do not match, or one of the three is all zero.
@@ -456,7 +456,7 @@ def quadratic_progress(
     preconditioner: npt.ArrayLike,
     learning_rate: float,
 ) -> float:
-    """What a quadratic falls by in one step of -lr P s: lr g^T P s - (lr^2 / 2) s^T P H P s.
+    """The decrease of a quadratic in one step of -lr P s: lr g^T P s - (lr^2 / 2) s^T P H P s.
 
     Args:
         gradient: g at the start of the step, shape (d,).
@@ -500,7 +500,7 @@ def progress_bound(
     """A lower bound of `quadratic_progress` from the cosine alone, for any P between two scales.
 
     lr ||g|| ||s|| [(p_min + p_max) / 2 cos - (p_max - p_min) / 2] - (lr^2 / 2) lambda_max p_max^2 ||s||^2.
-    At p_min = p_max it is the textbook bound. In between it falls short of it, as it must.
+    At p_min = p_max it is the textbook bound, otherwise it is smaller, as is necessary.
 
     Args:
         alignment: cos(g, s), in [-1, 1].
@@ -512,8 +512,8 @@ def progress_bound(
         curvature_max: the largest eigenvalue of H, >= 0.
 
     Returns:
-        A lower bound, met where the entries of g and s have proportional sizes. It grows with the cosine at
-        the rate lr ||g|| ||s|| (p_min + p_max) / 2.
+        A lower bound, attained if the entries of g and s have proportional sizes. It increases with the
+        cosine at the rate lr ||g|| ||s|| (p_min + p_max) / 2.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -537,7 +537,7 @@ def _vector(name: str, value: npt.ArrayLike) -> FloatArray:
 
 
 def _unit(name: str, x: FloatArray) -> FloatArray:
-    # Dividing by the largest entry first keeps the square from overflowing or vanishing.
+    # Dividing by the largest entry first prevents overflow and underflow of the square.
     largest = np.max(np.abs(x))
     if largest == 0.0:
         raise InvalidParameterError(name, "zeros", "a vector that is not zero")

@@ -1,24 +1,24 @@
-r"""DP-Muon's map: Newton-Schulz orthogonalization, the bias that noise leaves, and its correction.
+r"""DP-Muon's map: Newton-Schulz orthogonalization, its bias under noise, and the correction.
 
 **The map.** p_k is the Taylor polynomial of x^(-1/2) at 1 of degree k. Iterating Y <- p_k(Y Y^T) Y drives
-every singular value in (0, 1] to 1, so the result tends to the polar factor U V^T of what it started from.
+every singular value in (0, 1] to 1, so the result tends to the polar factor U V^T of the start.
 The start is the matrix over max(1, Frobenius norm): a matrix of norm below 1 is *not* rescaled, so the map
-is not scale invariant (muon muon.scale). A small momentum then comes out far from orthogonal.
+is not scale invariant (muon muon.scale). The result for a small momentum is then far from orthogonal.
 
 Everything depends on the smallest non-zero singular value x of the start: after q steps the error in
 operator norm is at most eps_q = 1 - sqrt(1 - (1 - x^2)^((k + 1)^q)).
 
-The quintic that Muon implementations commonly use, with coefficients 3.4445, -4.7750 and 2.0315, is no p_k:
-its singular values pass 1, and nothing here covers it (muon.kappa_unstated).
+The quintic that Muon implementations commonly use, with coefficients 3.4445, -4.7750 and 2.0315, is not a
+p_k: its singular values exceed 1, and nothing here covers it (muon.kappa_unstated).
 
 **Bias and correction.** Write P_rho F(X) = E F(X + rho U), U standard normal, the heat operator. A map
 applied to a matrix with noise rho per entry returns P_rho F on average, that is F + (rho^2 / 2) Laplace F +
 ...: DP-Muon's direction is biased although its momentum is not. Applying F once more to the noisy matrix
 with fresh noise of the same size, and taking 2 F(M) - F(M + rho U), leaves 2 P_rho F - P_(sqrt 2 rho) F on
-average, that is F - (rho^4 / 4) Laplace^2 F + ... DP-MuonBC does so with antithetic probes.
+average, that is F - (rho^4 / 4) Laplace^2 F + ... DP-MuonBC uses this with antithetic probes.
 
-The statements are about a momentum whose clipped gradients are fixed beforehand. In training they depend on
-past noise, and the correction is then a heuristic. What it costs in privacy is nothing (muon muon.c8).
+The statements apply to a momentum whose clipped gradients are fixed beforehand. In training the gradients
+depend on past noise, and the correction is then a heuristic. It has no privacy cost (muon muon.c8).
 """
 
 import itertools
@@ -34,7 +34,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
 
-# Degrees and step counts past these change no digit of any result.
+# Larger degrees and step counts do not change any digit of a result.
 _MAX_DEGREE = 64
 _MAX_STEPS = 64
 
@@ -92,10 +92,10 @@ def newton_schulz(
     """Take q Newton-Schulz steps from the normalised matrix, in float64.
 
     Args:
-        matrix: shape (m, n), or a stack of shape (..., m, n); the work is done on the shorter side.
+        matrix: shape (m, n), or a stack of shape (..., m, n); the computation uses the shorter side.
         degree: k in [1, 64].
         steps: q in [0, 64].
-        scale_up: divide by the Frobenius norm also where it is below 1. False is the paper's algorithm;
+        scale_up: divide by the Frobenius norm even if it is below 1. False is the paper's algorithm;
             True makes the map scale invariant.
 
     Returns:
@@ -147,10 +147,10 @@ def polar_factor(matrix: npt.ArrayLike) -> FloatArray:
 
 
 def smallest_start_value(matrix: npt.ArrayLike, *, scale_up: bool = False) -> float:
-    """x: the smallest non-zero singular value of the matrix that Newton-Schulz starts from.
+    """x: the smallest non-zero singular value of the start of Newton-Schulz.
 
     delta_0 = 1 - x^2 is the distance of the start from its projector, always below 1 for a non-zero matrix
-    (muon muon.lem3_3), though it can be as close to 1 as you like (muon.lem3_3_deterministic).
+    (muon muon.lem3_3), though it can be arbitrarily close to 1 (muon.lem3_3_deterministic).
 
     Args:
         matrix: shape (m, n), not zero.
@@ -171,7 +171,7 @@ def smallest_start_value(matrix: npt.ArrayLike, *, scale_up: bool = False) -> fl
 
 
 def spectral_error(start_value: npt.ArrayLike, degree: int, steps: int) -> FloatArray:
-    """eps_q = 1 - sqrt(1 - (1 - x^2)^((k + 1)^q)): operator-norm distance to the polar factor, at most.
+    """eps_q = 1 - sqrt(1 - (1 - x^2)^((k + 1)^q)): bound on the operator-norm distance to the polar factor.
 
     Args:
         start_value: x in (0, 1], see `smallest_start_value`; a number or an array.
@@ -179,8 +179,8 @@ def spectral_error(start_value: npt.ArrayLike, degree: int, steps: int) -> Float
         steps: q in [0, 64].
 
     Returns:
-        In [0, 1), of the shape of `start_value`. An upper bound; exact at q = 0. It rounds to 1 where x is
-        so small that q steps do nothing.
+        In [0, 1), of the shape of `start_value`. An upper bound; exact at q = 0. It rounds to 1 if x is
+        so small that q steps have no effect.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -190,15 +190,15 @@ def spectral_error(start_value: npt.ArrayLike, degree: int, steps: int) -> Float
     """
     log_residual = _log_residual(start_value, degree, steps)
     residual = np.exp(log_residual)
-    # 1 - sqrt(1 - d) written without the difference, so that a small error keeps its digits.
+    # 1 - sqrt(1 - d) without the difference, so that a small error keeps its digits.
     return check_result(residual / (1.0 + np.sqrt(-np.expm1(log_residual))), "eps_q")
 
 
 def quality_factor(start_value: npt.ArrayLike, degree: int, steps: int) -> FloatArray:
-    """chi_q = 1 / (1 - eps_q), the factor that finitely many steps cost in the stationarity bound.
+    """chi_q = 1 / (1 - eps_q), the factor in the stationarity bound from finitely many steps.
 
-    It tends to 1 doubly exponentially in q for a fixed x, but square layers under noise start from x so
-    small that it is in the thousands at q = 5 (muon muon.lem3_3_practice).
+    It tends to 1 doubly exponentially in q for a fixed x, but for square layers under noise x is so small at
+    the start that it is in the thousands at q = 5 (muon muon.lem3_3_practice).
 
     Arguments and errors are those of `spectral_error`. Exact in the given x; returns at least 1.
 
@@ -219,7 +219,7 @@ def quality_factor(start_value: npt.ArrayLike, degree: int, steps: int) -> Float
 
 
 def nuclear_error(matrix: npt.ArrayLike, output: npt.ArrayLike) -> float:
-    """1 - <M, O> / ||M||_*: the error weighted by singular values, a far smaller eps_q for the same proof.
+    """1 - <M, O> / ||M||_*: the error weighted by singular values, a much smaller eps_q for the same proof.
 
     The proof of the stationarity bound uses the operator-norm error only through <M, O> >= (1 - eps) ||M||_*,
     which this satisfies with equality (muon muon.lemB4). On a square layer under noise it is about 0.27 where
@@ -267,7 +267,7 @@ def _log_residual(start_value: npt.ArrayLike, degree: int, steps: int) -> FloatA
     return log_start * float((degree + 1) ** steps)
 
 
-# Takes a stack of matrices of shape (..., m, n) to a stack of the same shape.
+# Maps a stack of matrices of shape (..., m, n) to a stack of the same shape.
 MatrixMap: TypeAlias = Callable[[FloatArray], FloatArray]
 
 _MAX_NODES = 4_000_000
@@ -322,7 +322,7 @@ def laplacian(function: MatrixMap, point: npt.ArrayLike, *, step: float = 1e-2, 
         function: F, of a stack of matrices.
         point: shape (m, n); F must be smooth within 3 power step of it.
         step: spacing of the differences, > 0.
-        power: how often the Laplacian is applied, 1 or 2.
+        power: number of applications of the Laplacian, 1 or 2.
 
     Returns:
         Shape (m, n). An estimate with error O(step^6) plus rounding of the order of
@@ -356,14 +356,14 @@ def heat_average(function: MatrixMap, point: npt.ArrayLike, scale: float, *, nod
         function: F, of a stack of matrices.
         point: X, shape (m, n).
         scale: rho >= 0.
-        nodes: points an entry, in [1, 64]; nodes^(m n) evaluations, at most 4e6.
+        nodes: points per entry, in [1, 64]; nodes^(m n) evaluations, at most 4e6.
 
     Returns:
-        Shape (m, n). Exact, up to rounding, for polynomials of degree at most 2 nodes - 1 in each entry; an
-        estimate otherwise, whose error a larger `nodes` shows.
+        Shape (m, n). Exact, up to rounding, for polynomials of degree at most 2 nodes - 1 in each entry;
+        otherwise an estimate, whose error can be seen by increasing `nodes`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where that many evaluations are too many.
+        InvalidParameterError: on a bad argument, or if the number of evaluations is too large.
         NumericalError: if F is not finite somewhere.
 
     References:
@@ -409,7 +409,7 @@ def corrected_direction(
         function: F, of a stack of matrices.
         noisy: M, the normalised private momentum, shape (m, n).
         scale: rho, the standard deviation of the noise in one entry of M, see `momentum_noise`, >= 0.
-        probes: U, shape (J, m, n), independent standard normal, drawn independently of everything else.
+        probes: U, shape (J, m, n), standard normal, independent of each other and of everything else.
 
     Returns:
         Shape (m, n). Exact, given the probes. Its operator norm can reach 3 where F's is at most 1.
@@ -437,7 +437,7 @@ def cubic_bias(matrix: npt.ArrayLike, scale: float) -> FloatArray:
     """Exact bias of one cubic Newton-Schulz step: -(rho^2 / 2) (m + n + 1) X.
 
     The map is F(X) = (3 X - X X^T X) / 2 without normalisation, for which Laplace (X X^T X) is
-    2 (m + n + 1) X and Laplace^2 is 0. The corrected direction has no bias at all.
+    2 (m + n + 1) X and Laplace^2 is 0. The corrected direction has no bias.
 
     Args:
         matrix: X, shape (m, n).

@@ -1,4 +1,4 @@
-r"""DP-Muon's stationarity bound, term by term, and the noise that reaches its momentum.
+r"""DP-Muon's stationarity bound, term by term, and the noise of its momentum.
 
 One matrix block W of shape m x n, r = min(m, n), d = m n. A step clips per-example gradients to C in
 Frobenius norm, averages a batch of B, adds noise of standard deviation sigma C / B to every entry, averages
@@ -6,8 +6,8 @@ with momentum beta, orthogonalises (`newton_schulz`) and moves by the learning r
 batches of exactly B independent samples; Poisson batches, whose size varies, are not covered, nor is
 DP-MuonBC, whose direction can have norm up to 3 (muon muon.thm3_4, muon.obc_norm).
 
-`sigma` is the multiplier of this block's own noise. What a whole step of K such blocks costs is one release
-at sigma / sqrt(K): they share one sampled batch (muon.joint_sigma).
+`sigma` is the noise multiplier of this block alone. A whole step of K such blocks costs as much as one
+release at sigma / sqrt(K), because they share one sampled batch (muon.joint_sigma).
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ def momentum_weight(momentum: float, updates: int | None = None) -> float:
 
     Args:
         momentum: beta in [0, 1).
-        updates: t >= 1, how many gradients are in the buffer; None is the limit of many.
+        updates: t >= 1, the number of gradients in the buffer; None is the limit of many.
 
     Returns:
-        In (0, 1]: what the standard deviation of independent noise is multiplied by. Exact. Its *square*,
+        In (0, 1]: the factor of the standard deviation of independent noise. Exact. Its *square*,
         (1 - beta) / (1 + beta) in the limit, is the factor of the variance (muon.lemC1_scale).
 
     Raises:
@@ -67,8 +67,8 @@ def momentum_noise(entry_noise: float, momentum: float, updates: int | None = No
         updates: t >= 1; None is the limit of many.
 
     Returns:
-        rho_t, in the unit of `entry_noise`. Exact for noise that is independent over steps;
-        noise of a correlated strategy has another variance, see `analysis.noise_share.moments`.
+        rho_t, in the unit of `entry_noise`. Exact for noise that is independent over steps; for correlated
+        noise the variance differs, see `analysis.noise_share.moments`.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -87,11 +87,11 @@ def average_momentum_weight(momentum: float, horizon: int) -> float:
         horizon: T >= 1.
 
     Returns:
-        In (0, 1]. Exact, up to rounding: one term an update until the weights have settled.
+        In (0, 1]. Exact, up to rounding: one term per update until the weights have converged.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where 2e8 terms do not settle the weights; use
-            `average_momentum_weight_bound` there.
+        InvalidParameterError: on a bad argument, or if the weights do not converge within 2e8 terms; then use
+            `average_momentum_weight_bound`.
 
     References:
         muon muon.lemB5.
@@ -111,9 +111,9 @@ def average_momentum_weight(momentum: float, horizon: int) -> float:
 def average_momentum_weight_bound(momentum: float, horizon: int) -> float:
     """An upper bound of Gamma_T in closed form: 1.02 / (T sqrt(1 - beta)) + sqrt(1 - beta).
 
-    The paper leaves both constants open. The second cannot be below 1 (beta = 0). With it at 1 the first
-    can be int_0^log 3 (sqrt(coth(x / 2) / 2) - 1) dx = 1.01826: comparing the sum with the integral of the
-    excess over sqrt(1 - beta), which turns negative at t (1 - beta) = log 3.
+    The paper leaves both constants open. The second cannot be below 1 (beta = 0). With it equal to 1 the
+    first can be int_0^log 3 (sqrt(coth(x / 2) / 2) - 1) dx = 1.01826, by comparing the sum with the integral
+    of the excess over sqrt(1 - beta), which becomes negative at t (1 - beta) = log 3.
 
     Arguments and errors are those of `average_momentum_weight`, without its limit on the terms.
 
@@ -153,7 +153,7 @@ def batch_noise(sigma: float, clip_norm: float, batch_size: float, *, rows: int,
 
 
 def light_tail_clipping_residual(tail_scale: float, clip_norm: float, rank: int) -> float:
-    """Bound of B_T(C) = sqrt r sup E(||G|| - C)_+ where E exp(||G||^2 / K^2) <= e.
+    """Bound of B_T(C) = sqrt r sup E(||G|| - C)_+ if E exp(||G||^2 / K^2) <= e.
 
     sqrt(r) e K^2 / (2 C) exp(-C^2 / K^2).
 
@@ -176,9 +176,9 @@ def light_tail_clipping_residual(tail_scale: float, clip_norm: float, rank: int)
 
 
 def second_moment_clipping_residual(root_mean_square: float, clip_norm: float, rank: int) -> float:
-    """Bound of B_T(C) = sqrt r sup E(||G|| - C)_+ where E ||G||^2 <= G_2^2: sqrt(r) G_2^2 / (4 C).
+    """Bound of B_T(C) = sqrt r sup E(||G|| - C)_+ if E ||G||^2 <= G_2^2: sqrt(r) G_2^2 / (4 C).
 
-    A quarter of what the paper has: (x - C)_+ <= x^2 / (4 C), met at x = 2 C.
+    A quarter of the paper's bound: (x - C)_+ <= x^2 / (4 C), with equality at x = 2 C.
 
     Args:
         root_mean_square: G_2 > 0.
@@ -200,17 +200,17 @@ def second_moment_clipping_residual(root_mean_square: float, clip_norm: float, r
 
 @dataclasses.dataclass(frozen=True)
 class StationarityBound:
-    """Bound of the mean nuclear norm of the gradient over a run, and what it is made of.
+    """Bound of the mean nuclear norm of the gradient over a run, and its terms.
 
-    `total` is quality x (start + curvature + clipping + noise + drift); the last three already hold their
+    `total` is quality x (start + curvature + clipping + noise + drift); the last three already include their
     factor 2 - eps.
 
     Attributes:
-        start: D_0 / (lr T), how far there is to go.
-        curvature: L lr / 2, of the step itself.
+        start: D_0 / (lr T), from the initial gap.
+        curvature: L lr / 2, from the step size.
         clipping: from the bias of clipping.
         noise: from sampling and privacy noise, after momentum.
-        drift: from gradients in the buffer that are stale.
+        drift: from stale gradients in the buffer.
         quality: chi = 1 / (1 - eps), from finitely many Newton-Schulz steps.
     """
 
@@ -245,7 +245,7 @@ def stationarity_bound(
     r"""DP-Muon's bound of (1 / T) sum_t E ||grad f(W_(t-1))||_*.
 
     chi [D_0 / (lr T) + L lr / 2 + (2 - eps) (B_T + sqrt r v_C Gamma_T + L lr beta / (1 - beta))].
-    At a fixed privacy budget sigma grows like sqrt T and the bound does *not* vanish with T, whatever the
+    At a fixed privacy budget sigma grows like sqrt T and the bound does *not* vanish with T, for any
     schedule; the vanishing rates hold at fixed sigma, that is at an unbounded budget (muon.rate_scope).
 
     Args:
@@ -254,7 +254,7 @@ def stationarity_bound(
         momentum: beta in [0, 1).
         sigma: noise multiplier of this block, >= 0.
         clip_norm: C > 0.
-        batch_size: B > 0, samples a batch.
+        batch_size: B > 0, samples per batch.
         rows: m >= 1.
         columns: n >= 1.
         initial_gap: D_0 = f(W_0) - inf f, >= 0.
@@ -263,11 +263,11 @@ def stationarity_bound(
         direction_error: eps in [0, 1) such that <M_t, O_t> >= (1 - eps) ||M_t||_* at every step: the largest
             `newton_schulz.nuclear_error` of the run, or its (much larger) `spectral_error`. No constant
             below 1 holds for every run under Gaussian noise (muon.lem3_3_deterministic): the bound is
-            conditional on the run having stayed below it.
+            conditional on the run remaining below it.
 
     Returns:
-        A `StationarityBound`: an upper bound under the assumptions, met by one step of one weight, and loose
-        by an order of magnitude or more on noisy quadratics.
+        A `StationarityBound`: an upper bound under the assumptions, attained by one step of one weight, and
+        loose by an order of magnitude or more on noisy quadratics.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -297,7 +297,7 @@ def _weight_norms(beta: float, updates: FloatArray) -> FloatArray:
     if beta == 0.0:
         return np.ones_like(updates)
     exponents = updates * math.log(beta)
-    # expm1 keeps 1 - beta^t accurate where beta^t is close to 1.
+    # expm1 keeps 1 - beta^t accurate if beta^t is close to 1.
     squared = (1.0 - beta) / (1.0 + beta) * (1.0 + np.exp(exponents)) / -np.expm1(exponents)
     norms: FloatArray = np.sqrt(squared)
     return norms

@@ -1,4 +1,4 @@
-"""The noise-share paper: what part of an optimizer's moments is noise, floors and ceilings."""
+"""The noise-share paper: the noise share of an optimizer's moments, floors and ceilings."""
 
 from dpmech.analysis.noise_share import convergence, moments, signal_ceiling
 

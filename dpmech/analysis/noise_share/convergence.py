@@ -1,10 +1,10 @@
-"""How close DP-SGD gets: contraction, the floor of noise and sampling, and the floor of a budget.
+"""Convergence of DP-SGD: contraction, the floor of noise and sampling, and the floor at a budget.
 
 x <- x - gamma g, g = (sum of clipped per-example gradients of a Poisson sample + noise) / B with B the
-expected batch size, F mu-strongly convex, clipping inactive. The distance to the optimum contracts by
-1 - gamma mu a step down to a floor of a subsampling part and a noise part d Phi. Bounds here keep the noise
-apart from the rest of the gradient (it is independent and has mean zero), which halves the paper's noise
-part. They are upper bounds: the floor itself can be four times smaller, and it shrinks with the step size.
+expected batch size, F mu-strongly convex, clipping inactive. The squared distance to the optimum contracts by
+1 - gamma mu per step down to a floor of a subsampling part and a noise part d Phi. Bounds here separate the
+noise from the rest of the gradient (it is independent and has mean zero), which halves the paper's noise
+part. They are upper bounds: the floor itself can be four times smaller, and it decreases with the step size.
 """
 
 import dataclasses
@@ -26,11 +26,11 @@ from dpmech.schemes.poisson import Poisson
 
 @dataclasses.dataclass(frozen=True)
 class Floor:
-    """An upper bound on the mean squared distance to the optimum that constant-step DP-SGD stays at.
+    """An upper bound on the limit of the mean squared distance to the optimum of constant-step DP-SGD.
 
     Attributes:
-        subsampling: the part of the sampling of examples, 2 gamma sigma_sub^2 / mu.
-        noise: the part of the privacy noise, gamma d Phi / mu.
+        subsampling: the part from the sampling of examples, 2 gamma sigma_sub^2 / mu.
+        noise: the part from the privacy noise, gamma d Phi / mu.
     """
 
     subsampling: float
@@ -38,7 +38,7 @@ class Floor:
 
     @property
     def total(self) -> float:
-        """Both parts."""
+        """The sum of both parts."""
         return self.subsampling + self.noise
 
 
@@ -284,7 +284,7 @@ def stationarity_bound(
     return bound
 
 
-def _check_sampling(batch_size: Any, dataset_size: Any) -> tuple[float, float]:  # noqa: ANN401 - what a guard takes
+def _check_sampling(batch_size: Any, dataset_size: Any) -> tuple[float, float]:  # noqa: ANN401 - checked here
     examples = check_integer("dataset_size", dataset_size, minimum=1)
     size = check_real("batch_size", batch_size, minimum=0.0, open_minimum=True, maximum=float(examples))
     return size, size / examples
@@ -327,17 +327,17 @@ def floor_at_budget(
     sampling_variance: float = 0.0,
     method: Method | None = None,
 ) -> BudgetedFloor:
-    """The floor that (eps, delta) leaves to Poisson-sampled DP-SGD, with the noise an accountant asks for.
+    """The floor of Poisson-sampled DP-SGD at (eps, delta), with the noise that an accountant requires.
 
-    The textbook scaling sigma = c q sqrt(T ln(1/delta)) / eps has no constant c: at real operating points it
-    runs from 1.2 to 16, so Phi falls between 1/B and 1/B^2 at fixed epochs, and like 1/eps^2 only where
-    sigma is large. Here sigma comes from `calibrate_sigma`.
+    The textbook scaling sigma = c q sqrt(T ln(1/delta)) / eps has no constant c: at practical operating
+    points c ranges from 1.2 to 16, so Phi decreases between 1/B and 1/B^2 at fixed epochs, and like 1/eps^2
+    only if sigma is large. Here sigma comes from `calibrate_sigma`.
 
     Args:
         eps: > 0.
         delta: in (0, 1).
         dataset_size: N.
-        batch_size: B, expected, in [1, N); also the divisor. Every example is sampled with B / N a step.
+        batch_size: B, expected, in [1, N); also the divisor. Every example is sampled with B / N per step.
         steps: T >= 1.
         clip_norm: C > 0; the floor assumes that it never clips.
         step_size: gamma in (0, 1 / (2 A)].
@@ -345,7 +345,7 @@ def floor_at_budget(
         expected_smoothness: A.
         dimension: d >= 1.
         sampling_variance: sigma_sub^2 >= 0.
-        method: of `calibrate_sigma`.
+        method: as for `calibrate_sigma`.
 
     Returns:
         A BudgetedFloor: an upper bound, at a sigma that is at most 0.1 % above the smallest one.
@@ -361,7 +361,7 @@ def floor_at_budget(
     size = check_integer("batch_size", batch_size, minimum=1, maximum=examples - 1)
     horizon = check_integer("steps", steps, minimum=1)
     clip = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
-    # Everything else is checked before the accountant works for seconds.
+    # Check everything else before the accountant, which takes seconds.
     sgd_floor(
         step_size,
         strong_convexity,

@@ -1,15 +1,15 @@
-r"""Adam's moments under privacy noise: the noise share of the second, its scatter, and the first.
+r"""Adam's moments under privacy noise: the noise share and the scatter of the second, and the first.
 
 **Noise share.** Every coordinate of a private mean gradient carries noise of variance Phi = (sigma C / B)^2,
 so Adam's bias-corrected second moment has mean v + Phi, with v that of the clipped gradients. The noise share
 is rho = Phi / (v + Phi). Correcting for the noise enlarges a step by (1 - rho)^(-1/2).
 
 **Scatter.** A moving average of squares of noise is not constant: over coordinates it scatters by
-sqrt(2 / n_eff), and its median lies below its mean. A measured noise share must be corrected for that. Near
-rho = 1 the scatter hides the signal, so that a corrected second moment is mostly its floor.
+sqrt(2 / n_eff), and its median is below its mean. A measured noise share must be corrected for that. Near
+rho = 1 the scatter hides the signal, so a corrected second moment is mostly its floor.
 
-**First moment.** m_t = beta m_(t-1) + (1 - beta) g_t from m_0 = 0, divided by 1 - beta^t. Where the second
-moment is all noise, what is learned is in m_t; its functions say how much noise it retains, independent or
+**First moment.** m_t = beta m_(t-1) + (1 - beta) g_t from m_0 = 0, divided by 1 - beta^t. If the second
+moment is only noise, the signal is in m_t; its functions give how much noise it retains, independent or
 correlated.
 
 Functions of (phi, second moment) take numbers or arrays and broadcast them.
@@ -32,13 +32,13 @@ from dpmech.schemes.fixed_order import SingleParticipation
 def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float) -> float:
     """Phi = (sigma C / B)^2: variance per coordinate of the noise in the averaged gradient.
 
-    For independent noise (`Identity`). `Calibration.noise_variance` has it for any strategy and step.
+    For independent noise (`Identity`). `Calibration.noise_variance` gives it for any strategy and step.
 
     Args:
         noise_multiplier: sigma at clip norm 1, >= 0.
         clip_norm: C > 0.
         batch_size: B > 0, the public denominator: expected batch size times accumulation steps times world
-            size where noise is added once.
+            size if noise is added once.
 
     Returns:
         Phi, in units of the gradient squared. Exact.
@@ -61,7 +61,7 @@ def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float)
 
 
 def noise_share(phi: npt.ArrayLike, second_moment: npt.ArrayLike) -> FloatArray:
-    """The noise share rho = Phi / (v + Phi), in (0, 1]; 1 where the gradients vanish.
+    """The noise share rho = Phi / (v + Phi), in (0, 1]; 1 if the gradients vanish.
 
     Args:
         phi: Phi > 0.
@@ -106,10 +106,10 @@ def noise_to_signal(rho: npt.ArrayLike) -> FloatArray:
 
 
 def step_correction(rho: npt.ArrayLike) -> FloatArray:
-    """kappa_BC = (1 - rho)^(-1/2): by what the correction multiplies a step.
+    """kappa_BC = (1 - rho)^(-1/2): the factor by which the correction multiplies a step.
 
-    A ratio of expected denominators: the expectation of the ratio itself does not exist without a clamp,
-    and with one it lies on either side.
+    A ratio of expected denominators: the expectation of the ratio does not exist without a clamp, and with a
+    clamp it can be larger or smaller.
 
     Args:
         rho: the noise share, in [0, 1).
@@ -138,7 +138,7 @@ def step_change(ratio: npt.ArrayLike) -> FloatArray:
         ratio: r >= 0.
 
     Returns:
-        Of the shape of ratio; no digits are lost at small r. Exact; it passes 1 at r = 3 (rho = 3/4).
+        Of the shape of ratio, accurate for small r. Exact; it exceeds 1 for r > 3 (rho > 3/4).
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -172,7 +172,7 @@ def materiality_bounds(ratio: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
 
 
 def noise_share_slope(rho: npt.ArrayLike) -> FloatArray:
-    """The slope d rho / d ln r = rho (1 - rho): largest, 1/4, where noise and signal are equal (rho = 1/2).
+    """The slope d rho / d ln r = rho (1 - rho): largest, 1/4, if noise and signal are equal (rho = 1/2).
 
     Args:
         rho: the noise share, in [0, 1].
@@ -198,9 +198,9 @@ def _check_share(rho: npt.ArrayLike) -> FloatArray:
 
 
 def effective_samples(beta2: float, step: int) -> float:
-    """How many independent squares the bias-corrected moving average is worth after `step` updates.
+    """Number of independent squares that the bias-corrected moving average is worth after `step` updates.
 
-    (1 + beta2) / (1 - beta2) * (1 - beta2^t) / (1 + beta2^t): about t at first, then (1 + beta2) /
+    (1 + beta2) / (1 - beta2) * (1 - beta2^t) / (1 + beta2^t): initially about t, finally (1 + beta2) /
     (1 - beta2).
 
     Args:
@@ -208,7 +208,7 @@ def effective_samples(beta2: float, step: int) -> float:
         step: updates so far, t >= 1.
 
     Returns:
-        n_eff >= 1. Exact for i.i.d. gradients: the variance of the average is that of one over n_eff.
+        n_eff >= 1. Exact for i.i.d. gradients: the variance of the average is that of one square over n_eff.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -225,7 +225,7 @@ def effective_samples(beta2: float, step: int) -> float:
     t = check_integer("step", step, minimum=1)
     if beta == 0.0:
         return 1.0
-    # 1 - beta^t over 1 + beta^t, without cancellation.
+    # (1 - beta^t) / (1 + beta^t), without cancellation.
     return (1.0 + beta) / (1.0 - beta) * float(np.tanh(-0.5 * t * np.log(beta)))
 
 
@@ -238,7 +238,7 @@ def second_moment_scatter(beta2: float, step: int) -> float:
 
     Returns:
         From sqrt 2 at the first step down to sqrt(2 (1 - beta2) / (1 + beta2)). Exact for Gaussian noise
-        and no signal: the second moment is not the same constant in every coordinate.
+        without signal: the second moment differs between coordinates.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -250,7 +250,7 @@ def second_moment_scatter(beta2: float, step: int) -> float:
 
 
 def median_factor(beta2: float, step: int) -> float:
-    """Median over mean of the second moment over coordinates: below 1, so Phi / median exceeds rho.
+    """Median over mean of the second moment across coordinates: below 1, so Phi / median exceeds rho.
 
     Args:
         beta2: decay, in [0, 1).
@@ -274,7 +274,7 @@ def median_factor(beta2: float, step: int) -> float:
 def debiased_noise_share(phi: npt.ArrayLike, median: npt.ArrayLike, *, beta2: float, step: int) -> FloatArray:
     """The noise share from a measured median of the second moment over coordinates.
 
-    The logged Phi / median is too large by the factor that a chi-square median falls short of its mean.
+    The logged Phi / median is too large by the ratio of a chi-square mean to its median.
 
     Args:
         phi: Phi > 0.
@@ -283,7 +283,7 @@ def debiased_noise_share(phi: npt.ArrayLike, median: npt.ArrayLike, *, beta2: fl
         step: updates so far, t >= 1.
 
     Returns:
-        The broadcast shape. An estimate; it can exceed 1 by sampling error where the signal is small.
+        The broadcast shape. An estimate; it can exceed 1 by sampling error if the signal is small.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -299,14 +299,14 @@ def debiased_noise_share(phi: npt.ArrayLike, median: npt.ArrayLike, *, beta2: fl
 def clamp_fraction(
     phi: npt.ArrayLike, second_moment: npt.ArrayLike, floor: npt.ArrayLike, *, beta2: float, step: int
 ) -> FloatArray:
-    """The share of coordinates where the corrected second moment falls below its floor.
+    """The share of coordinates whose corrected second moment is below its floor.
 
     P(chi-square_n / n (v + Phi) < Phi + floor), n = n_eff.
 
     Args:
         phi: Phi > 0.
         second_moment: v >= 0.
-        floor: what max(second moment - Phi, floor) clamps to, >= 0.
+        floor: lower limit in max(second moment - Phi, floor), >= 0.
         beta2: decay, in [0, 1).
         step: updates so far, t >= 1.
 
@@ -329,14 +329,14 @@ def clamp_fraction(
 
 @dataclasses.dataclass(frozen=True)
 class CorrectionOutlook:
-    """What correcting the second moment for its noise can do at one operating point.
+    """The possible effect of correcting the second moment for its noise at one operating point.
 
     Attributes:
         share: the debiased noise share rho.
-        change: relative change of a step, infinite where rho >= 1.
+        change: relative change of a step, infinite if rho >= 1.
         clamped: the share of coordinates whose corrected second moment is below the floor.
         material: whether the change reaches the smallest one that matters.
-        estimable: whether few enough coordinates are clamped for the correction to act as meant.
+        estimable: whether few enough coordinates are clamped for the correction to work as intended.
     """
 
     share: float
@@ -347,7 +347,7 @@ class CorrectionOutlook:
 
     @property
     def can_help(self) -> bool:
-        """Whether the correction is both material and estimable; where not, it is a change of step size."""
+        """Whether the correction is material and estimable; otherwise it only changes the step size."""
         return self.material and self.estimable
 
 
@@ -363,17 +363,17 @@ def correction_outlook(
 ) -> CorrectionOutlook:
     """Whether bias correction can help, from a measured median of the second moment.
 
-    It changes a step noticeably only if rho is not near 0, and reaches single coordinates only if v is not
-    lost in the scatter of the moving average: near rho = 1 most of what is left is clamped.
+    It changes a step noticeably only if rho is not near 0, and affects individual coordinates only if v is
+    not hidden by the scatter of the moving average: near rho = 1 most corrected values are clamped.
 
     Args:
         phi: Phi > 0.
         median: the median over coordinates of the bias-corrected second moment, > 0.
         beta2: decay, in [0, 1).
         step: updates so far, t >= 1.
-        floor: what the corrected second moment is clamped to, >= 0.
+        floor: lower limit of the corrected second moment, >= 0.
         min_change: the smallest relative change of a step that matters, > 0.
-        max_clamped: the largest share of clamped coordinates that is bearable, in [0, 1].
+        max_clamped: the largest acceptable share of clamped coordinates, in [0, 1].
 
     Returns:
         A CorrectionOutlook: an estimate. The two thresholds are a choice, not a theorem.
@@ -431,7 +431,7 @@ def average_variance(beta: float, step: int, phi: float = 1.0) -> float:
         phi: variance of the noise of one step, >= 0.
 
     Returns:
-        In the unit of phi. Exact for independent noise; falls from Phi to (1 - beta) / (1 + beta) Phi.
+        In the unit of phi. Exact for independent noise; decreases from Phi to (1 - beta) / (1 + beta) Phi.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -521,15 +521,15 @@ def matched_step_variances(
 ) -> FloatArray:
     """Variance of each step's noise relative to independent noise of the same privacy.
 
-    sens^2 ||C^-1[t, :]||^2: what a second moment sees. For LambdaCGD it tends to (1 + lam^2) / (1 - lam^2),
+    sens^2 ||C^-1[t, :]||^2: as in a second moment. For LambdaCGD it tends to (1 + lam^2) / (1 - lam^2),
     not to the squared sensitivity 1 / (1 - lam^2).
 
     Args:
-        strategy: C over n steps; or a Mechanism, which says participation and adjacency as well.
+        strategy: C over n steps; or a Mechanism, which also sets participation and adjacency.
         participation: who takes part when; None is SingleParticipation.
 
     Returns:
-        Shape (n,). Exact where the sensitivity is, else an upper bound.
+        Shape (n,). Exact if the sensitivity is exact, else an upper bound.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -550,12 +550,12 @@ def matched_step_variances(
 
 
 def effective_learning_rate(learning_rate: float, phi: float, adam_eps: float = 1e-8) -> float:
-    """Adam's step size lr / (sqrt(Phi) + adam_eps) where the second moment is all noise.
+    """Adam's step size lr / (sqrt(Phi) + adam_eps) if the second moment is only noise.
 
     Args:
         learning_rate: > 0.
         phi: variance of the noise of one step, >= 0.
-        adam_eps: what Adam adds to the denominator, > 0.
+        adam_eps: the constant that Adam adds to the denominator, > 0.
 
     Returns:
         In the unit of learning_rate over gradient. An estimate: the denominator scatters around it by
@@ -573,7 +573,7 @@ def effective_learning_rate(learning_rate: float, phi: float, adam_eps: float = 
 
 
 def preconditioner_deviation_bound(phi: float, second_moment: float, adam_eps: float = 1e-8) -> float:
-    """Bound on how far 1 / (sqrt(v + Phi) + eps) is from 1 / (sqrt(Phi) + eps).
+    """Bound on the deviation of 1 / (sqrt(v + Phi) + eps) from 1 / (sqrt(Phi) + eps).
 
     v / (2 sqrt(Phi) (sqrt(Phi) + eps)^2); the relative deviation is at most
     v / (2 Phi) = (1 - rho) / (2 rho).
@@ -581,10 +581,10 @@ def preconditioner_deviation_bound(phi: float, second_moment: float, adam_eps: f
     Args:
         phi: Phi > 0.
         second_moment: v >= 0.
-        adam_eps: what Adam adds to the denominator, > 0.
+        adam_eps: the constant that Adam adds to the denominator, > 0.
 
     Returns:
-        In units of one over gradient. An upper bound.
+        In the inverse unit of a gradient. An upper bound.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -599,7 +599,7 @@ def preconditioner_deviation_bound(phi: float, second_moment: float, adam_eps: f
 
 
 def preconditioner_spread(beta2: float, step: int, signal_to_noise: float) -> float:
-    """Relative error of taking Adam's denominator for sqrt(Phi): scatter and signal together.
+    """Relative error of replacing Adam's denominator by sqrt(Phi): scatter and signal together.
 
     sqrt(2 / n_eff) / 2 + v / (2 Phi), n_eff the effective number of squares in the average.
 
@@ -609,8 +609,8 @@ def preconditioner_spread(beta2: float, step: int, signal_to_noise: float) -> fl
         signal_to_noise: v / Phi >= 0.
 
     Returns:
-        To first order in both terms: an estimate. At the first step the denominator is the gradient's own
-        size, so the update is its sign and no constant step size.
+        To first order in both terms: an estimate. At the first step the denominator is the magnitude of the
+        gradient, so the update is its sign and not a constant step size.
 
     Raises:
         InvalidParameterError: on a bad argument.

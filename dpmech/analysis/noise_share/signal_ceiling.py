@@ -1,9 +1,9 @@
-r"""What correlated noise does to an averaged gradient, and what removing variance can still gain.
+r"""The effect of correlated noise on an averaged gradient, and the possible gain from removing variance.
 
 Anti-correlated noise n_t = z_t - lam z_(t-1), scaled to the same single-participation privacy, multiplies
 the noise variance of a weighted sum of gradients by a factor theta. Two conventions for z_0 exist, and the
-paper mixes them: z_0 = 0 (or public), and z_0 drawn and kept secret. Removing variance gains nothing where
-the error of the average is bias: the ceiling.
+paper mixes them: z_0 = 0 (or public), and z_0 random and secret. Removing variance has no effect on an error
+of the average that is bias: the ceiling.
 """
 
 import math
@@ -20,7 +20,7 @@ def column_norm(lam: float, steps: int | None = None) -> float:
 
     Args:
         lam: correlation, in [0, 1).
-        steps: T >= 1, fixed in advance; None for the limit, which is safe for every T.
+        steps: T >= 1, fixed in advance; None for the limit, which is valid for every T.
 
     Returns:
         The largest column norm of L^-1, L bidiagonal (1, -lam). Exact.
@@ -43,7 +43,7 @@ def column_norm(lam: float, steps: int | None = None) -> float:
 
 
 def secret_start_norm(lam: float, steps: int) -> float:
-    """The sensitivity when z_0 is drawn like the others and never published: below `column_norm`.
+    """The sensitivity if z_0 is sampled like the others and never published: below `column_norm`.
 
     max over t of (1 - lam^(2t)) (1 - lam^(2(T-t+1))) / ((1 - lam^2) (1 - lam^(2(T+1)))), under a root; the
     maximum is in the middle.
@@ -71,12 +71,12 @@ def secret_start_norm(lam: float, steps: int) -> float:
 def integrated_variance(lam: float, steps: int, *, secret_start: bool = False) -> float:
     """Variance of the sum of n_1, ..., n_T in units of the variance of one z.
 
-    1 + (1 - lam)^2 (T - 1), plus lam^2 where z_0 is drawn.
+    1 + (1 - lam)^2 (T - 1), plus lam^2 if z_0 is random.
 
     Args:
         lam: correlation, in [0, 1).
         steps: T >= 1.
-        secret_start: whether z_0 is drawn.
+        secret_start: whether z_0 is random.
 
     Returns:
         Exact.
@@ -101,9 +101,9 @@ def prefix_variance_ratio(
 
     Args:
         lam: correlation, in [0, 1).
-        steps: T >= 1, the horizon that the noise is calibrated for.
-        prefix: n in [1, T], how many gradients are summed; None is T.
-        secret_start: whether z_0 is drawn and kept secret (sensitivity `secret_start_norm`).
+        steps: T >= 1, the horizon for which the noise is calibrated.
+        prefix: n in [1, T], number of summed gradients; None is T.
+        secret_start: whether z_0 is random and secret (sensitivity `secret_start_norm`).
 
     Returns:
         Exact.
@@ -128,7 +128,7 @@ def prefix_variance_ratio(
 def weighted_variance_ratio(lam: float, weights: npt.ArrayLike) -> float:
     """The ratio theta for any weights: kappa_T^2 sum (w_s - lam w_(s+1))^2 / sum w_s^2.
 
-    With w_(T+1) = 0 and z_0 = 0. The ratio of a plain sum does not carry over to other averages.
+    With w_(T+1) = 0 and z_0 = 0. The ratio of a plain sum does not hold for other averages.
 
     Args:
         lam: correlation, in [0, 1).
@@ -154,7 +154,7 @@ def weighted_variance_ratio(lam: float, weights: npt.ArrayLike) -> float:
 
 
 def average_variance_ratio(lam: float, beta: float) -> float:
-    """The ratio theta of a steady exponential moving average: (1 - 2 beta lam + lam^2) / (1 - lam^2).
+    """The ratio theta of a stationary exponential moving average: (1 - 2 beta lam + lam^2) / (1 - lam^2).
 
     At beta = 0.9 it is 1.000 for lam = 0.9 and 1.974 for lam = 0.95: Adam's first moment is not denoised
     there, although a plain sum is.
@@ -178,7 +178,7 @@ def average_variance_ratio(lam: float, beta: float) -> float:
 
 
 def best_correlation(beta: float) -> tuple[float, float]:
-    """The lam that suits an exponential moving average best, and its ratio theta.
+    """The optimal lam for an exponential moving average, and its ratio theta.
 
     lam = (1 - sqrt(1 - beta^2)) / beta, theta = sqrt(1 - beta^2).
 
@@ -225,9 +225,9 @@ def loss_bound(slope: float, curvature: float, *, bias_squared: float, variance:
 def gain_bound(
     slope: float, curvature: float, *, bias_squared: float, variance: float, theta: float
 ) -> float:
-    """(1 - theta) V (kappa_U + L (b^2 + (1 + theta) V / 2)): what multiplying the variance by theta can gain.
+    """(1 - theta) V (kappa_U + L (b^2 + (1 + theta) V / 2)): largest gain from scaling the variance by theta.
 
-    Sharp: attained by kappa_U u + L u^2 / 2. The paper's 2 L beta^4 for the part of L serves up to
+    Sharp: attained by kappa_U u + L u^2 / 2. The paper's 2 L beta^4 for the part of L holds up to
     b^2 = 1.5 beta^2, for V <= beta^2.
 
     Args:
@@ -238,7 +238,7 @@ def gain_bound(
         theta: in [0, 1].
 
     Returns:
-        An upper bound on the fall of the loss.
+        An upper bound on the decrease of the loss.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -260,14 +260,14 @@ def relative_gain_bound(
     variance: float,
     theta: float,
 ) -> float:
-    """(1 - theta) (V / beta^2) (1 + (L / kappa_U) (b^2 + V)): the gain over the loss that bias alone costs.
+    """(1 - theta) (V / beta^2) (1 + (L / kappa_U) (b^2 + V)): the gain relative to the loss from bias alone.
 
-    It vanishes with V / beta^2: where the error is bias, no denoising helps.
+    It vanishes with V / beta^2: if the error is bias, denoising does not help.
 
     Args:
         slope: kappa_U > 0; at 0 no such bound exists.
         curvature: L >= 0.
-        bias_floor: beta^2 in (0, b^2], the part of the bias that no averaging removes.
+        bias_floor: beta^2 in (0, b^2], the part of the bias that averaging cannot remove.
         bias_squared: b^2.
         variance: V >= 0.
         theta: in [0, 1].
@@ -298,8 +298,8 @@ def descent_bound(step_size: float, smoothness: float, *, gradient_squared: floa
         error: E ||m - grad F(x)||^2 >= 0, bias and variance together.
 
     Returns:
-        An upper bound on E F(x - eta m) - F(x), for any law of m. A statement of one step: over several the
-        terms add.
+        An upper bound on E F(x - eta m) - F(x), for any distribution of m. It holds for one step; over
+        several steps the terms add.
 
     Raises:
         InvalidParameterError: on a bad argument.

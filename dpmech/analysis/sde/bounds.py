@@ -2,20 +2,20 @@ r"""Bounds on loss and gradient norm under the SDEs of DP training, and the lear
 
 **Bounds.** The loss f >= 0 (its minimum subtracted) is L-smooth. Ito's formula gives d E f <=
 -s E ||grad f||^2 dt + (lr L / 2) Tr S dt, with s the slope of the drift and S the covariance of a step over
-lr. With mu-PL, ||grad f||^2 >= 2 mu f, the loss falls at rate 2 mu s to a floor; without, the mean of
-||grad f||^2 over the run is bounded. The constants are those of this derivation; the paper's printed ones
-differ in places.
+lr. With mu-PL, ||grad f||^2 >= 2 mu f, the loss decays at rate 2 mu s to a floor; without it, the mean of
+||grad f||^2 over the run is bounded. The constants are those of this derivation; some of the paper's printed
+constants differ.
 
-Slopes fall as gradients grow: clipped gradients keep their length at most, and signs saturate. The bounds
-hold for the equation as long as gradients stay within the stated limits (0: the linear limit of small
-gradients, which is the paper's).
+Slopes decrease as gradients grow: clipping bounds the norm of gradients, and signs saturate. The bounds
+hold for the equation if gradients are within the stated limits (0: the linear limit of small gradients, as
+in the paper).
 
 **Tuning.** Two protocols compare DP-SGD with DP-SignSGD: A keeps the learning rate tuned for one noise
-multiplier while the noise changes, B tunes it anew for each.
+multiplier while the noise changes, B tunes it for each multiplier.
 
-The paper speaks of eps where it means the noise multiplier, by the rule sigma = q sqrt(T ln(1/delta)) / eps
-of `scaling_law_epsilon`. That rule is no privacy guarantee: take `dpmech.epsilon` for the eps of a
-multiplier. DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling.
+The paper uses eps for the noise multiplier, by the rule sigma = q sqrt(T ln(1/delta)) / eps of
+`scaling_law_epsilon`. This rule is not a privacy guarantee: use `dpmech.epsilon` for the eps of a
+multiplier. DP-SGD and DP-SignSGD are named as in the paper: independent noise, for any sampling.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class LossBound:
 
     Attributes:
         rate: of decay, per unit of t.
-        floor: the loss that is reached in the end, in the unit of f.
+        floor: the limit of the loss, in the unit of f.
     """
 
     rate: float
@@ -63,7 +63,7 @@ def sgd_loss_bound(
     clipped: bool = False,
     gradient_norm: float = 0.0,
 ) -> LossBound:
-    """DP-SGD's loss while no example is clipped, or while all are.
+    """Bound on DP-SGD's loss while no example is clipped, or while all are.
 
     Unclipped: rate 2 mu, floor lr d L V / (4 mu). Clipped: rate 2 mu a, floor
     lr L (C^2 / B + d Phi) / (4 mu a), a the gain of clipping.
@@ -74,11 +74,11 @@ def sgd_loss_bound(
         pl_constant: mu > 0, with ||grad f||^2 >= 2 mu f.
         smoothness: L >= mu.
         clipped: whether all examples are clipped, or none.
-        gradient_norm: the largest ||grad f|| on the path; used with `clipped` only.
+        gradient_norm: the largest ||grad f|| on the path; used only with `clipped`.
 
     Returns:
-        An upper bound for the equation, attained by f = h ||x||^2 / 2 where nothing is clipped. The iterates
-        themselves differ by a factor 1 + O(lr L): exactly 1 / (1 - lr h / 2) in that case.
+        An upper bound for the equation, attained by f = h ||x||^2 / 2 without clipping. The iterates differ
+        from it by a factor 1 + O(lr L): exactly 1 / (1 - lr h / 2) in that case.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -110,7 +110,7 @@ def sign_loss_bound(
     gradient_norm: float = 0.0,
     coordinate: float = 0.0,
 ) -> LossBound:
-    """DP-SignSGD's loss while no example is clipped, or while all are.
+    """Bound on DP-SignSGD's loss while no example is clipped, or while all are.
 
     Rate 2 mu s, floor lr d L / (4 mu s), s the slope `sign_gain`.
 
@@ -120,16 +120,16 @@ def sign_loss_bound(
         pl_constant: mu > 0, with ||grad f||^2 >= 2 mu f.
         smoothness: L >= mu.
         clipped: whether all examples are clipped, or none.
-        gradient_norm: the largest ||grad f|| on the path; used with `clipped` only.
+        gradient_norm: the largest ||grad f|| on the path; used only with `clipped`.
         coordinate: the largest abs(grad f)_i on the path. At 0 the bound is that of the linear drift, and
-            fails for a start far away: there a sign moves by lr a step and no faster.
+            fails for a distant start: there each step moves a coordinate by at most lr.
 
     Returns:
-        An upper bound for the equation where nothing is clipped, within the limits; an estimate for large d
-        or B otherwise, as `sign_gain` is.
+        An upper bound for the equation without clipping, within the limits; otherwise an estimate for large d
+        or B, like `sign_gain`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where there is no noise at all.
+        InvalidParameterError: on a bad argument, or if there is no noise at all.
 
     References:
         sde sde.thm4.3/B12.1, sde.thm4.3/B12.2.
@@ -149,12 +149,12 @@ def sgd_gradient_bound(
     mixed: bool = False,
     gradient_norm: float = 0.0,
 ) -> float:
-    """Mean of ||grad f||^2 over a run of DP-SGD whose steps are clipped, unclipped, or both.
+    """Bound on the mean of ||grad f||^2 over a run of DP-SGD whose steps are clipped, unclipped, or both.
 
     K1 (f_0 / (lr T) + lr d L / 2 (K2 + Phi)), K1 = max(1, 1/a), K2 = max(sigma_gamma^2, C^2 / d) / B. The
     paper's K2 has C^2 / d without the average over the batch. Batches that mix clipped and unclipped examples
-    add the variance between the two, at most (1 - a)^2 ||grad f||^2 / (4 B), which the paper leaves out; it
-    is taken off the slope: 1 / K1 - lr L (1 - a)^2 / (8 B).
+    add the variance between the two, at most (1 - a)^2 ||grad f||^2 / (4 B), which the paper omits; it is
+    subtracted from the slope: 1 / K1 - lr L (1 - a)^2 / (8 B).
 
     Args:
         noise: the noise of the gradient, with batch_noise > 0.
@@ -162,14 +162,14 @@ def sgd_gradient_bound(
         steps: T >= 1.
         smoothness: L > 0.
         initial_loss: f_0 >= 0.
-        mixed: whether one batch may hold clipped and unclipped examples.
+        mixed: whether one batch may contain clipped and unclipped examples.
         gradient_norm: the largest ||grad f|| on the path, for the gain of clipping.
 
     Returns:
         An upper bound for the equation; in the unit of the gradient squared.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where the variance between leaves no slope.
+        InvalidParameterError: on a bad argument, or if subtracting that variance leaves no positive slope.
 
     References:
         sde sde.thm4.2/B7, sde.thmB8.
@@ -195,11 +195,11 @@ def sign_gradient_bound(
     gradient_norm: float = 0.0,
     coordinate: float = 0.0,
 ) -> float:
-    """Mean of ||grad f||^2 over a run of DP-SignSGD whose steps are clipped or unclipped.
+    """Bound on the mean of ||grad f||^2 over a run of DP-SignSGD whose steps are clipped or unclipped.
 
     (f_0 / (lr T) + lr d L / 2) / s, s the smaller of the two slopes: the paper's K3 sqrt(T) / eps with the
-    slope of its clipped phase corrected. Its tighter K4 for mixed batches leaves out the batch noise, and its
-    bound fails where that is not small.
+    slope of its clipped phase corrected. Its tighter K4 for mixed batches omits the batch noise, and its
+    bound fails unless that noise is small.
 
     Args:
         noise: the noise of the gradient, with batch_noise > 0.
@@ -211,8 +211,8 @@ def sign_gradient_bound(
         coordinate: the largest abs(grad f)_i on the path.
 
     Returns:
-        An upper bound for the equation where nothing is clipped, an estimate for large d or B otherwise; in
-        the unit of the gradient squared.
+        An upper bound for the equation without clipping, otherwise an estimate for large d or B; in the unit
+        of the gradient squared.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -259,7 +259,7 @@ def scaling_law_epsilon(noise_multiplier: float, delta: float, *, sampling_prob:
     """The paper's label q sqrt(T ln(1/delta)) / sigma for a noise multiplier. NOT a privacy guarantee.
 
     The true eps of Poisson sampling is 6.4 times it at sigma = 0.5 on the paper's IMDB setting, and 859
-    times at sigma = 0.1 on StackOverflow. It serves to read the paper's plots.
+    times at sigma = 0.1 on StackOverflow. Use it only to read the paper's plots.
 
     Args:
         noise_multiplier: sigma > 0.
@@ -295,11 +295,11 @@ def critical_noise_multiplier(
     sgd_clip: float,
     sign_clip: float,
 ) -> float:
-    """The noise multiplier above which DP-SignSGD's loss floor is below DP-SGD's, nothing being clipped.
+    """The noise multiplier above which DP-SignSGD's loss floor is below DP-SGD's, without clipping.
 
     With V = sigma_gamma^2 / B + (sigma C / B)^2 of each optimizer the floors are in the ratio
-    lr_sgd V_sgd : lr_sign sqrt(pi/2) sqrt(V_sign). At equal rates and clip norms they meet at V = pi/2, not
-    at the paper's V = 1, which drops the constants; V is in units of the gradient squared, so the result
+    lr_sgd V_sgd : lr_sign sqrt(pi/2) sqrt(V_sign). At equal rates and clip norms they are equal at V = pi/2,
+    not at the paper's V = 1, which omits the constants; V is in units of the gradient squared, so the result
     changes with the unit of the loss.
 
     Args:
@@ -312,8 +312,8 @@ def critical_noise_multiplier(
 
     Returns:
         sigma*: DP-SignSGD's floor is the lower one for every sigma above it; 0 if for every sigma. Exact for
-        the floors of the two equations at small gradients. With different clip norms and much batch noise
-        DP-SignSGD can be ahead again for small sigma.
+        the floors of the two equations at small gradients. With different clip norms and large batch noise
+        DP-SignSGD's floor can also be lower for small sigma.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -347,7 +347,7 @@ def critical_noise_multiplier(
     if discriminant <= 0.0:
         return 0.0
     root = math.sqrt(discriminant)
-    # The form that subtracts nothing.
+    # This form has no subtraction, hence no cancellation.
     y = root - half_linear if half_linear <= 0.0 else -constant / (root + half_linear)
     return size * math.sqrt(y) / sgd_clip if y > 0.0 else 0.0
 
@@ -367,7 +367,7 @@ def critical_epsilon(
     """eps*: the paper's label of `critical_noise_multiplier`; DP-SignSGD's floor is the lower one below it.
 
     At equal rates and clip norms sqrt(C^2 T ln(1/delta) / (n^2 (pi/2 - sigma_gamma^2 / B))); the paper has
-    1 for pi/2.
+    1 in place of pi/2.
 
     Args:
         delta: in (0, 1).
@@ -381,8 +381,8 @@ def critical_epsilon(
         sign_clip: clip norm of DP-SignSGD, > 0.
 
     Returns:
-        The label, by `scaling_law_epsilon`; math.inf where DP-SignSGD is always ahead. Not a certified eps:
-        for that, give the multiplier to `dpmech.epsilon`.
+        The label, by `scaling_law_epsilon`; math.inf if DP-SignSGD's floor is always lower. Not a certified
+        eps: for that, pass the multiplier to `dpmech.epsilon`.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -433,7 +433,7 @@ def optimal_sgd_rate(noise: GradientNoise, *, steps: int, smoothness: float, ini
 
 
 def optimal_sign_rate(*, dimension: int, steps: int, smoothness: float, initial_loss: float) -> float:
-    """The learning rate that minimises `sign_gradient_bound`: sqrt(2 f_0 / (d L T)), whatever the noise.
+    """The learning rate that minimises `sign_gradient_bound`: sqrt(2 f_0 / (d L T)), for any noise.
 
     Args:
         dimension: d >= 1.
@@ -492,12 +492,12 @@ def tuned_bounds(
     """Gradient bounds of both optimizers over noise multipliers, under protocol A or B.
 
     Args:
-        noise: the noise of the gradient; under protocol A the rates are the best ones for it.
-        noise_multipliers: the multipliers to compare at, shape (m,), > 0.
+        noise: the noise of the gradient; under protocol A the rates are optimal for it.
+        noise_multipliers: the multipliers to compare, shape (m,), > 0.
         steps: T >= 1.
         smoothness: L > 0.
         initial_loss: f_0 > 0.
-        retuned: True is protocol B, the best rate for each multiplier; False is protocol A.
+        retuned: True is protocol B, the optimal rate for each multiplier; False is protocol A.
 
     Returns:
         Rates and bounds. The rates minimise the bounds exactly; the bounds are those of `bounds`.

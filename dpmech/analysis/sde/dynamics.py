@@ -7,9 +7,9 @@ of them is clipped to norm C (the paper's Phase 1 is share 1, Phase 2 is share 0
 deviation sigma C / B is added to the mean. The paper writes Phase 1 for one clipped vector, without the
 average over the batch. That is the case batch_size = 1 with noise multiplier sigma / B.
 
-**What clipping leaves of a gradient.** X is the gradient of one example, g plus noise of scale s in each of d
+**Effect of clipping on a gradient.** X is the gradient of one example, g plus noise of scale s in each of d
 coordinates: Gaussian, or multivariate Student t of nu degrees of freedom (one chi-square variable shared by
-all coordinates, so s is a scale and no standard deviation). Clipping takes X to C u, u = X / ||X||. By
+coordinates, so s is a scale and not a standard deviation). Clipping maps X to C u, u = X / ||X||. By
 rotation E[u] = c g and E[u u^T] = p I + r g g^T. With z = ||g||^2 / (2 s^2) and K the factor below,
 
     c = K(nu) K(d) / (s sqrt d) 2F1(1/2, (nu + 1)/2; d/2 + 1; -2 z / nu),
@@ -21,8 +21,8 @@ p = 1F1(1; d/2 + 1; -z) / d by averaging over the chi-square variable.
 **Signs.** A coordinate of the private mean gradient with mean m_i and variance S_ii, if it is Gaussian, has
 expected sign erf(m_i / sqrt(2 S_ii)), and a sign has variance one minus its squared mean.
 
-DP-SGD and DP-SignSGD are the paper's words: independent noise, whatever the sampling. In functions of a
-gradient, its last axis are the d coordinates and any axes before it are replicas.
+DP-SGD and DP-SignSGD are named as in the paper: independent noise, for any sampling. In functions of a
+gradient, the last axis is the d coordinates and any axes before it are replicas.
 """
 
 import dataclasses
@@ -40,7 +40,7 @@ from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
 
 _SERIES_FROM = 300.0
-# Trapezoid rule on the logit scale: it converges exponentially, and 0.25 is past the last digit.
+# Trapezoid rule on the logit scale: it converges exponentially, and 0.25 is accurate to rounding.
 _SPACING = 0.25
 _LOG_TAIL = 37.0
 _CHUNK = 512
@@ -50,7 +50,7 @@ class DirectionMoments(NamedTuple):
     """Moments of u = X / ||X||, each of the shape of the norms.
 
     Attributes:
-        gain: c, with E[u] = c g; decreases in ||g||. Unit: one over that of a gradient.
+        gain: c, with E[u] = c g; decreases in ||g||. Unit: the inverse of that of a gradient.
         spread: p, the second moment of u along any direction orthogonal to g.
         along: the second moment of u along g, in [p, 1].
     """
@@ -82,7 +82,7 @@ def direction_factor(degrees_of_freedom: float) -> float:
     """
     nu = check_degrees_of_freedom(degrees_of_freedom)
     if nu > _SERIES_FROM:
-        # log Gamma would lose digits here; the asymptotic series has none to lose.
+        # The difference of log Gamma values loses digits here; the asymptotic series does not.
         inverse = 1.0 / nu
         return 1.0 + inverse * (-0.25 + inverse * (1 / 32 + inverse * (5 / 128 - inverse * 21 / 2048)))
     return math.sqrt(2.0 / nu) * math.exp(math.lgamma(0.5 * (nu + 1.0)) - math.lgamma(0.5 * nu))
@@ -91,7 +91,7 @@ def direction_factor(degrees_of_freedom: float) -> float:
 def direction_moments(
     gradient_norm: npt.ArrayLike, scale: float, dimension: int, *, degrees_of_freedom: float = math.inf
 ) -> DirectionMoments:
-    """Mean and second moments of a noisy gradient divided by its length.
+    """Mean and second moments of a noisy gradient divided by its norm.
 
     Args:
         gradient_norm: ||g|| >= 0, any shape.
@@ -127,7 +127,7 @@ def direction_moments(
     if not math.isfinite(peak):
         raise NumericalError("1 / scale leaves the range of float64")
     gain = peak * _shrinkage(0.5, size, ratio, 0.5 * (nu + 1.0), nu)
-    # Rounding may leave p a hair off the range [0, 1/d] that it has.
+    # Rounding may move p slightly outside its range [0, 1/d].
     spread = np.clip(_shrinkage(1.0, size, ratio, 0.5 * nu, nu) / size, 0.0, 1.0 / size)
     along = np.maximum(1.0 - (size - 1) * spread, spread) if size > 1 else np.ones_like(spread)
     return DirectionMoments(gain[()], spread[()], along[()])
@@ -144,10 +144,10 @@ def check_degrees_of_freedom(value: float) -> float:
 
 
 def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float, nu: float) -> FloatArray:
-    """E[(1 + 2 z s / nu)^-exponent], or E[e^(-z s)] for nu infinite, over s of a beta law.
+    """E[(1 + 2 z s / nu)^-exponent], or E[e^(-z s)] for nu infinite, over s with a beta distribution.
 
-    Euler's integral of 2F1 and 1F1 at c = dimension/2 + 1. Library routines lose digits, or do not end, at
-    the large c and z of training.
+    Euler's integral of 2F1 and 1F1 at c = dimension/2 + 1. Library routines lose digits, or do not terminate,
+    at the large c and z of training.
     """
     rest = 0.5 * dimension + 1.0 - first
     flat = ratio.ravel()
@@ -155,7 +155,7 @@ def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float,
     for start in range(0, flat.size, _CHUNK):
         z = flat[start : start + _CHUNK]
         largest = float(z.max(initial=0.0))
-        # The factor is about e^(-z s) at first, so the mass lies near 1 / (rest + z) or above.
+        # The factor is initially about e^(-z s), so the mass is near 1 / (rest + z) or above.
         low = -math.log(rest + first + largest * (1.0 + (1.0 / nu))) - _LOG_TAIL / first
         high = math.log(math.expm1(_LOG_TAIL / rest))
         logit = np.arange(low, high + _SPACING, _SPACING)
@@ -173,7 +173,7 @@ def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientNoise:
-    """The noise of one private mean gradient: that of the batch, and the one added for privacy.
+    """The noise of a private mean gradient: that of the batch, and the noise added for privacy.
 
     Args:
         dimension: d >= 1, coordinates.
@@ -181,8 +181,8 @@ class GradientNoise:
         batch_size: B >= 1, examples in the mean.
         batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate.
         noise_multiplier: sigma >= 0, in units of the clip norm, on the sum over the batch.
-        degrees_of_freedom: of the Student t law of one example's noise where it is clipped; math.inf is
-            Gaussian. Where nothing is clipped the mean over the batch is taken as Gaussian.
+        degrees_of_freedom: of the Student t distribution of one example's noise if it is clipped; math.inf is
+            Gaussian. Without clipping the mean over the batch is taken as Gaussian.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -218,7 +218,7 @@ class GradientNoise:
 
     @property
     def total_variance(self) -> float:
-        """V = sigma_gamma^2 / B + Phi, per coordinate where nothing is clipped. Exact (sde sde.thmB5.2)."""
+        """V = sigma_gamma^2 / B + Phi, per coordinate without clipping. Exact (sde sde.thmB5.2)."""
         return self.batch_noise * self.batch_noise / self.batch_size + self.privacy_variance
 
 
@@ -227,12 +227,12 @@ def clipped_gain(noise: GradientNoise, *, gradient_norm: float = 0.0) -> float:
 
     Args:
         noise: the noise of the gradient, with batch_noise > 0.
-        gradient_norm: ||g|| >= 0. The gain decreases in it: taken at the largest one of a path it bounds the
-            gain from below.
+        gradient_norm: ||g|| >= 0. The gain decreases in it: the largest norm of a path gives a lower bound of
+            the gain.
 
     Returns:
         a > 0, about C K(nu) / (sigma_gamma sqrt d) for ||g||^2 much below sigma_gamma^2 d. Exact for this
-        noise where every example is clipped.
+        noise if every example is clipped.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -254,7 +254,7 @@ def clipped_gain(noise: GradientNoise, *, gradient_norm: float = 0.0) -> float:
 
 
 class PrivateGradient(NamedTuple):
-    """Moments of the private mean gradient, shape (..., 1): one value a replica.
+    """Moments of the private mean gradient, shape (..., 1): one value per replica.
 
     Attributes:
         gain: its mean is gain times g.
@@ -270,15 +270,15 @@ class PrivateGradient(NamedTuple):
 def private_gradient(
     noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: float = 0.0
 ) -> PrivateGradient:
-    """Mean and covariance of the private mean gradient, which is isotropic but for the direction of g.
+    """Mean and covariance of the private mean gradient, which is isotropic except in the direction of g.
 
     Args:
-        noise: the noise of the gradient; batch_noise > 0 where clipped_share > 0.
+        noise: the noise of the gradient; batch_noise > 0 if clipped_share > 0.
         gradient: g, shape (..., d).
-        clipped_share: p in [0, 1], the chance that an example is clipped, independently of the others.
+        clipped_share: p in [0, 1], the probability that an example is clipped, independently of the others.
 
     Returns:
-        The moments. Exact for p = 0 and p = 1; between, under the paper's assumption that clipped and
+        The moments. Exact for p = 0 and p = 1; in between, under the paper's assumption that clipped and
         unclipped examples both have expected gradient g.
 
     Raises:
@@ -297,7 +297,7 @@ def private_gradient(
     gain, spread, second = _directions(noise, norm)
     squared = noise.clip_norm**2
     unclipped = (1.0 - share) * noise.batch_noise**2
-    # Rounding may take a variance near 0 below it.
+    # Rounding may make a variance near 0 negative.
     clipped_along = np.maximum(squared * (second - (gain * norm) ** 2), 0.0)
     between = share * (1.0 - share) * ((1.0 - noise.clip_norm * gain) * norm) ** 2
     across = (share * squared * spread + unclipped) / noise.batch_size + noise.privacy_variance
@@ -313,10 +313,10 @@ def sgd_drift(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: f
     Args:
         noise: the noise of the gradient.
         gradient: g, shape (..., d).
-        clipped_share: p in [0, 1], the chance that an example is clipped.
+        clipped_share: p in [0, 1], the probability that an example is clipped.
 
     Returns:
-        Of the shape of the gradient. Exact for p = 0 and p = 1; between, under the paper's assumption that
+        Of the shape of the gradient. Exact for p = 0 and p = 1; in between, under the paper's assumption that
         clipped and unclipped examples both have expected gradient g.
 
     Raises:
@@ -335,12 +335,12 @@ def sgd_covariance(
     """S of DP-SGD: covariance of the private mean gradient.
 
     An example's covariance is the mixture of the clipped and the unclipped one, plus
-    p (1 - p) (1 - a)^2 g g^T between the two, which the paper leaves out; all of it over B, plus Phi I.
+    p (1 - p) (1 - a)^2 g g^T between the two, which the paper omits; all of it over B, plus Phi I.
 
     Args:
         noise: the noise of the gradient.
         gradient: g, shape (..., d).
-        clipped_share: p in [0, 1], the chance that an example is clipped, independently of the others.
+        clipped_share: p in [0, 1], the probability that an example is clipped, independently of the others.
 
     Returns:
         Shape (..., d, d). Exact under the assumptions of `sgd_drift`. The trace is at most C^2 / B + d Phi
@@ -429,12 +429,12 @@ def sign_drift(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: 
         clipped_share: p in [0, 1].
 
     Returns:
-        Of the shape of the gradient, in [-1, 1]. Exact where nothing is clipped (p = 0). An estimate
-        otherwise: a coordinate of the mean of clipped gradients is taken as Gaussian, which it is for large
-        d or B. It stays finite as the privacy noise vanishes, unlike the paper's linear form.
+        Of the shape of the gradient, in [-1, 1]. Exact without clipping (p = 0). Otherwise an estimate: a
+        coordinate of the mean of clipped gradients is taken as Gaussian, which holds for large d or B. It
+        remains finite as the privacy noise vanishes, unlike the paper's linear form.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where there is no noise at all.
+        InvalidParameterError: on a bad argument, or if there is no noise at all.
 
     References:
         sde sde.thmB10.1, sde.thmB10.2, sde.corB11.1.
@@ -452,10 +452,10 @@ def sign_variance(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_shar
 
     Returns:
         Of the shape of the gradient, in [0, 1]. The diagonal is as exact as `sign_drift`. The off-diagonal
-        entries are 0 where nothing is clipped, and of order 1/d, not 0, where something is.
+        entries are 0 without clipping, and of order 1/d, not 0, with clipping.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where there is no noise at all.
+        InvalidParameterError: on a bad argument, or if there is no noise at all.
 
     References:
         sde sde.thmB10.1, sde.thmB10.2.
@@ -478,7 +478,7 @@ def sign_diffusion(
         Of the shape of the gradient. As exact as `sign_variance`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where there is no noise at all.
+        InvalidParameterError: on a bad argument, or if there is no noise at all.
 
     References:
         sde sde.thmB10.1, sde.thmB10.2.
@@ -492,22 +492,22 @@ def sign_gain(
 ) -> float:
     """Slope of DP-SignSGD's drift: mean sign over gradient, in one coordinate.
 
-    sqrt(2/pi) / sqrt V at small gradients where nothing is clipped; sqrt(2/pi) a / sqrt(Phi + C^2 / (d B))
-    where everything is.
+    sqrt(2/pi) / sqrt V at small gradients without clipping; sqrt(2/pi) a / sqrt(Phi + C^2 / (d B)) if every
+    example is clipped.
 
     Args:
         noise: the noise of the gradient; it must not vanish.
         clipped: whether all examples are clipped, or none.
-        gradient_norm: ||g|| >= 0 at which the gain of clipping is taken; used with `clipped` only.
-        coordinate: abs(g_i) >= 0. The slope decreases in it, as erf saturates: taken at the largest
-            coordinate of a path it bounds the slope from below.
+        gradient_norm: ||g|| >= 0 at which the gain of clipping is evaluated; used only with `clipped`.
+        coordinate: abs(g_i) >= 0. The slope decreases in it, because erf saturates: the largest coordinate of
+            a path gives a lower bound of the slope.
 
     Returns:
-        Exact where nothing is clipped, an estimate for large d or B otherwise. Unit: one over that of a
+        Exact without clipping, otherwise an estimate for large d or B. Unit: the inverse of that of a
         gradient.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where there is no noise at all.
+        InvalidParameterError: on a bad argument, or if there is no noise at all.
 
     References:
         sde sde.corB11.1, sde.corB11.2.
@@ -553,25 +553,25 @@ def euler_maruyama(
 ) -> FloatArray:
     """Paths of dX = b(X) dt + sqrt(lr) s(X) dW over `steps` units of lr.
 
-    Each unit of lr is cut into `substeps` pieces of length h = lr / substeps, on which
-    X += h b(X) + sqrt(lr h) s(X) z. With one piece it has the mean and the covariance of one optimizer step.
+    Each unit of lr is divided into `substeps` intervals of length h = lr / substeps, on which
+    X += h b(X) + sqrt(lr h) s(X) z. With one interval it has mean and covariance of one optimizer step.
 
     Args:
         drift: b, from an array of states of shape (..., d) to one of the same shape.
         diffusion: (x, z) -> s(x) z for standard normal z, all of that shape.
-        start: the states at time 0, shape (..., d): one row a replica.
+        start: the states at time 0, shape (..., d): one row per replica.
         learning_rate: lr > 0.
         steps: T >= 1; the final time is lr T.
-        rng: where the normal numbers come from.
-        substeps: pieces of one step, >= 1.
-        observe: what to keep of the states after every step; None keeps the final states alone.
+        rng: the source of the normal numbers.
+        substeps: intervals per step, >= 1.
+        observe: function of the states whose result is stored after every step; None stores the final states.
 
     Returns:
-        The final states, or with `observe` what it returned at steps 0..T, stacked. Paths with an error of
+        The final states, or with `observe` its results at steps 0..T, stacked. The paths have an error of
         weak order 1 in h.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where drift or diffusion change the shape.
+        InvalidParameterError: on a bad argument, or if drift or diffusion changes the shape.
         NumericalError: if a path leaves the range of float64.
 
     References:
@@ -600,7 +600,7 @@ def euler_maruyama(
     kept = [] if observe is None else [np.array(observe(state), dtype=np.float64)]
     for step in range(total):
         for _ in range(pieces):
-            # Overflow ends in the check below, whatever the settings of numpy.
+            # Overflow is caught by the check below, whatever the settings of numpy.
             with np.errstate(over="ignore", invalid="ignore"):
                 pull = drift(state)
                 push = diffusion(state, rng.standard_normal(state.shape))

@@ -1,9 +1,9 @@
-r"""Mean and variance of DP-SGD's and DP-SignSGD's iterates on a quadratic, over time and in the end.
+r"""Mean and variance of the iterates of DP-SGD and DP-SignSGD on a quadratic, over time and in the limit.
 
-f(x) = sum_i h_i x_i^2 / 2, no example clipped, so that coordinates are independent. `time` is steps times
-learning rate. DP-SGD solves an Ornstein-Uhlenbeck equation. DP-SignSGD's linearised equation,
-dX = -K h X dt + sqrt(lr) sqrt(1 - K^2 h^2 X^2) dW with K = `sign_gain`, has closed moments too.
-Both names are the paper's: independent noise, whatever the sampling.
+f(x) = sum_i h_i x_i^2 / 2, without clipping, so that coordinates are independent. `time` is steps times
+learning rate. DP-SGD solves an Ornstein-Uhlenbeck equation. The linearised equation of DP-SignSGD,
+dX = -K h X dt + sqrt(lr) sqrt(1 - K^2 h^2 X^2) dW with K = `sign_gain`, also has closed-form moments.
+Both names are used as in the paper: independent noise, for any sampling.
 """
 
 from typing import NamedTuple
@@ -60,19 +60,19 @@ def sgd_moments(
 def sgd_stationary_variance(
     noise: GradientNoise, *, curvatures: npt.ArrayLike, learning_rate: float, discrete: bool = False
 ) -> FloatArray:
-    """Variance of DP-SGD in the end: lr V / (2 h), and lr V / (h (2 - lr h)) for the iterates themselves.
+    """Stationary variance of DP-SGD: lr V / (2 h), and lr V / (h (2 - lr h)) for the iterates.
 
     Args:
         noise: the noise of the gradient.
         curvatures: h, shape (d,), > 0.
         learning_rate: lr > 0; below 2 / h for the iterates.
-        discrete: whether of the iterates, or of the equation.
+        discrete: True for the iterates, False for the equation.
 
     Returns:
-        Shape (d,). Exact for what it says.
+        Shape (d,). Exact for the iterates or the equation, respectively.
 
     Raises:
-        InvalidParameterError: on a bad argument, or where the iterates diverge.
+        InvalidParameterError: on a bad argument, or if the iterates diverge.
         NumericalError: if a result leaves the range of float64.
 
     References:
@@ -112,7 +112,7 @@ def sign_moments(
     Args:
         noise: the noise of the gradient; it must not vanish.
         curvatures: h, shape (d,), > 0.
-        start: x_0, shape (d,), with K h abs(x_0) <= 1: beyond, the linearised diffusion has no root.
+        start: x_0, shape (d,), with K h abs(x_0) <= 1, else the linearised diffusion has no root.
         learning_rate: lr > 0.
         time: t >= 0.
 
@@ -139,7 +139,7 @@ def sign_moments(
 def sign_stationary_variance(
     noise: GradientNoise, *, curvatures: npt.ArrayLike, learning_rate: float
 ) -> FloatArray:
-    """Variance of DP-SignSGD's linearised equation in the end: lr / (2 K h + lr K^2 h^2).
+    """Stationary variance of DP-SignSGD's linearised equation: lr / (2 K h + lr K^2 h^2).
 
     Args:
         noise: the noise of the gradient; it must not vanish.
@@ -147,7 +147,7 @@ def sign_stationary_variance(
         learning_rate: lr > 0.
 
     Returns:
-        Shape (d,). Exact for the linearised equation. The iterates have a larger one, by about
+        Shape (d,). Exact for the linearised equation. The variance of the iterates is larger, by about
         lr K h (+0.8 % at lr K h = 0.008, +6.9 % at 0.08, +24 % at 0.24).
 
     Raises:
