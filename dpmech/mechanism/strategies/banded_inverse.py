@@ -45,7 +45,7 @@ class InverseSquareRoot(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, bands=self.inverse_bands or self.n, inverse_bands=self.inverse_bands)
 
     def prefix(self, steps: int) -> "InverseSquareRoot":
@@ -104,7 +104,7 @@ class BandedInverse(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, bands=self.coefs.size, inverse_bands=self.coefs.size)
 
     def prefix(self, steps: int) -> "BandedInverse":

@@ -54,7 +54,7 @@ class BLT(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, buffers=self.decays.size)
 
     def prefix(self, steps: int) -> "BLT":

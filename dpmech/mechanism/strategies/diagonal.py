@@ -43,7 +43,7 @@ class Identity(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, inverse_bands=1)
 
     def prefix(self, steps: int) -> "Identity":
@@ -90,7 +90,7 @@ class Diagonal(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, inverse_bands=1, scaled=1)
 
     def prefix(self, steps: int) -> "Diagonal":

@@ -83,17 +83,17 @@ class ColumnNormalized(Strategy):
 
     @property
     def nonnegative(self) -> bool:
-        """As for C."""
+        """The same as for C."""
         return self.strategy.nonnegative
 
     @property
     def bands(self) -> int | None:
-        """As for C."""
+        """The same as for C."""
         return self.strategy.bands
 
     @property
     def inverse_bands(self) -> int | None:
-        """As for C."""
+        """The same as for C."""
         return self.strategy.inverse_bands
 
     def to_dense(self) -> FloatArray:

@@ -49,7 +49,7 @@ class LambdaCGD(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, inverse_bands=2)
 
     def prefix(self, steps: int) -> "LambdaCGD":
@@ -98,7 +98,7 @@ class SquareRoot(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, bands=self.bands or 0, inverse_bands=1 if self.bands == 1 else None)
 
     def prefix(self, steps: int) -> "SquareRoot":
@@ -152,7 +152,7 @@ class BandedToeplitz(FactoredStrategy):
 
     @property
     def shape(self) -> Shape:
-        """Its sizes."""
+        """The sizes that determine the cost of its vectors."""
         return Shape(self.n, bands=self.coefs.size)
 
     def prefix(self, steps: int) -> "BandedToeplitz":

@@ -78,7 +78,7 @@ class FixedSizeBatches(Participation):
         return Pattern(n, 1)
 
     def releases(self, n: int) -> int:
-        """All n."""
+        """All n steps."""
         return n
 
     def requirement(self, n: int) -> str:

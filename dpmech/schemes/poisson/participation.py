@@ -142,7 +142,7 @@ class Poisson(Participation):
         return Pattern(n, 1)
 
     def releases(self, n: int) -> int:
-        """All n."""
+        """All n steps."""
         return n
 
     def requirement(self, n: int) -> str:
