@@ -225,7 +225,7 @@ def test_a_module_has_several_names():
     assert named("dpmech/mechanism/sensitivities.py") == ["mechanism.sensitivities"]
     with pytest.raises(
         _modules.UnknownModuleError,
-        match=r"engines\.accountant or engines\.convex_order\.accountant or .*poisson\.accountant",
+        match=r"engines\.accountant or engines\.convex_order\.accountant or .*balls_in_bins\.accountant",
     ):
         named("accountant")
 

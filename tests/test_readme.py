@@ -171,7 +171,7 @@ def plain_sigma(strategy):
         ),
         ("fitting.md", r"at sigma\(8, 1e-5\) = ([\d.]+):", lambda: gaussian_sigma(8.0, DELTA)),
         (
-            "batches.md",
+            "ledgers.md",
             r"Poisson\(0.01\)\)  # ([\d.]+), not",
             lambda: (
                 dm.epsilon(

@@ -170,11 +170,8 @@ def kinds_of(base):
     Args:
         base: "participation", "strategy" or "method".
     """
-    # The base of methods is not public: it is what a method is, below object.
-    root = {"participation": dm.Participation, "strategy": dm.Strategy, "method": dm.methods.Pld.__mro__[-2]}[
-        base
-    ]
-    public = [getattr(dm, name) for name in dm.__all__]
+    root = {"participation": dm.Participation, "strategy": dm.Strategy, "method": dm.methods.Method}[base]
+    public = [getattr(dm, name) for name in dm.__all__] + list(vars(dm.methods).values())
     return {one for one in public if isinstance(one, type) and issubclass(one, root)} - {root}
 
 
@@ -478,12 +475,12 @@ def _planned(plan):
     settings = {_SETTINGS.get(name, name): value for name, value in given.items()}
     made = sizes.participation(word, **settings, **fresh)
     numbers = {name: value for name, value in made.to_dict().items() if type(value) in {int, float}}
-    pattern = made.pattern(sizes.n)
+    pattern = made.pattern(sizes.steps)
     return {
         **numbers,
         "least distance": pattern.min_sep,
         "participations": pattern.max_participations,
-        "releases": made.releases(sizes.n),
+        "releases": made.releases(sizes.steps),
     }, None
 
 

@@ -131,9 +131,9 @@ def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinatio
     return UnsupportedCombinationError(
         f"no theorem here covers users with {examples} examples, each put into one of {bins} bins by itself "
         "anew every epoch: they may meet in one bin, or share noise in several",
-        supported=f"BallsInBins({bins}, max_examples_per_user={examples}), one allocation for all epochs; "
-        f"Mechanism(strategy, BallsInBins({bins}, fresh=True), unit=Unit.USER), where users are put into "
-        "bins as wholes (dpmech.optim.UserDataset); Poisson and CyclicPoisson with max_examples_per_user",
+        supported="one allocation for all epochs, without fresh; users put into bins as wholes: the unit user "
+        "without max_examples_per_user (dpmech.optim.UserDataset); Poisson and CyclicPoisson with "
+        "max_examples_per_user",
     )
 
 

@@ -371,7 +371,7 @@ def _(run):
 @feature(
     "users, MinSep",
     "participation: MinSep",
-    participation=dm.MinSep(2, max_examples_per_user=2),
+    participation=dm.MinSep(2, 3, max_examples_per_user=2),
     records=2,
     shrinks=2.0,  # two neighbouring records are never in one batch
 )

@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from dpmech.schemes.releases import least_of_a_group
 
 import dpmech as dm
+from dpmech.engines.releases import least_of_a_group
 from dpmech.methods import Exact, Method, Pld
 from dpmech.schemes import accountant_for, effective_method, method_among, unsampled_method
 

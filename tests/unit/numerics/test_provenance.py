@@ -65,11 +65,14 @@ def test_numbers_in_words_are_echoed_as_typed():
 
 def test_a_program_tells_its_ring_and_one_run_its_ways():
     facts = {"bins": 7, "decay": 0.81234, "excess": 0.01295}
-    assert provenance._program(facts) == (
+    assert str(dm.numerics.Provenance("bins.program", facts)) == (
         "Balls-in-Bins convex-order program, 7 bins, dominating ring of decay 0.8123 "
         "(entries over-stated by 1.3 % in the mean)"
     )
-    assert provenance._program({"bins": 7}) == "Balls-in-Bins convex-order program, 7 bins"
+    assert (
+        str(dm.numerics.Provenance("bins.program", {"bins": 7}))
+        == "Balls-in-Bins convex-order program, 7 bins"
+    )
     counts = {"canaries": 9, "right": 5, "high": 4, "low": 3}
     words = "one run, 9 canaries, 5 of 4 + 3 guesses right"
     assert provenance._one_run(counts | {"ways": 1}) == words

@@ -266,7 +266,12 @@ def exact_coefficients(strategy, n):
 def test_no_number_rests_on_a_format_that_some_processors_lack():
     """Only what asks the format for its own bits names it, and bounds that rest on them."""
     wide = {"longdouble", "clongdouble", "float128", "float96", "longfloat", "complex256"}
-    known = {"numerics/rounding.py", "certificates/claim.py", "certificates/certificate.py", "optim/noise/rows.py"}
+    known = {
+        "numerics/rounding.py",
+        "certificates/claim.py",
+        "certificates/certificate.py",
+        "optim/noise/rows.py",
+    }
     known |= {"engines/convex_order/exponentials.py", "engines/convex_order/traces.py"}
     for path in PACKAGE.rglob("*.py"):
         found = {

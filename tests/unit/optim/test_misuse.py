@@ -357,7 +357,7 @@ def test_extra_rows_of_noise_are_refused():
 def test_a_closure_without_backward_makes_no_step():
     _, optimizer, loader = made()
     next(iter(loader))
-    with pytest.raises(dm.UnsupportedCombinationError, match="noise alone"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="only noise"):
         optimizer.step(lambda: 0.0)
     assert optimizer.record.steps == 0
 

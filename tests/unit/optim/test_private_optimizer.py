@@ -789,7 +789,7 @@ def test_invalid_states_are_refused():
     opt.close()
     for batch in (None, {"sums": []}, {"sums": [None], "dropped": 0}, {"sums": [None] * 3, "dropped": -1}):
         opt = private(generator=2)
-        with pytest.raises(dm.InvalidParameterError, match=r"batch|dropped"):
+        with pytest.raises(dm.InvalidParameterError, match=r"sums|batch|dropped"):
             opt.load_state_dict(state | {"dpmech": state["dpmech"] | {"batch": batch}})
         opt.close()
     opt = private()

@@ -33,7 +33,7 @@ class Calls:
             )
 
 
-class CheckpointMatch(Tracker):
+class Kept(Tracker):
     def __init__(self):
         self.entries = []
 
@@ -48,7 +48,7 @@ def run(**options):
 
 def test_only_publishable_values_are_logged():
     parts = run()
-    kept = CheckpointMatch()
+    kept = Kept()
     follow(parts[1], kept)
     train(*parts)
     assert [step for step, _ in kept.entries] == list(range(1, N + 1))
@@ -67,7 +67,7 @@ def test_some_steps_and_physical_batches_and_an_end():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         parts = private_run(CAL, classifier(), data, generator=1, max_physical_batch_size=2)
-        often, seldom, ended = CheckpointMatch(), CheckpointMatch(), CheckpointMatch()
+        often, seldom, ended = Kept(), Kept(), Kept()
         follow(parts[1], often)
         follow(parts[1], seldom, every=5, delta=1e-4)
         end = follow(parts[1], ended)

@@ -145,5 +145,5 @@ def test_batches_of_users_examples_are_those_of_examples():
     assert [batch.tolist() for batch in sampler] == [batch.tolist() for batch in plain]
     assert (sampler.participation, sampler.expected_batch_size) == (users, 10.0)
     # A state of one is none of the other: users are part of what was certified.
-    with pytest.raises(dm.exceptions.CertificateError, match="another type"):
+    with pytest.raises(dm.exceptions.CertificateError, match="another configuration"):
         sampler_for(users, 50, n=6, rng=1).load_state_dict(plain.state_dict())

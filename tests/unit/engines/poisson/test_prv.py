@@ -78,7 +78,7 @@ def test_each_direction_by_itself_is_that_of_the_lattices(q, sigma, steps):
 
 @pytest.mark.parametrize(("call", "sigma", "level"), [(dm.delta, 5.0, 2.0), (dm.epsilon, 5.0, 1e-14)])
 def test_below_its_resolution_it_raises(call, sigma, level):
-    with pytest.raises(dm.NumericalError, match=r"use dm\.Pld\(\)"):
+    with pytest.raises(dm.NumericalError, match=r"use dm\.methods\.Pld\(\)"):
         call(dm.Identity(1000), sigma, level, participation=dm.Poisson(0.01), method=dm.methods.Prv())
 
 

@@ -191,7 +191,7 @@ def test_every_batch_needs_its_step():
     next(iterator)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"before optimizer\.step"):
         next(iterator)
-    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of microbatch 0"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="in the middle of batch 0"):
         loader.state_dict()
 
 
@@ -203,7 +203,10 @@ def test_an_unused_batch_is_returned_again():
     assert torch.equal(looked, again)
     assert loader.tracker.steps == 1
     loader.progress.count(len(again))
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"no step.*interrupt optimizer\.step\(\) once"):
+    with pytest.raises(
+        dm.UnsupportedCombinationError,
+        match=r"before the step of batch 0.*interrupt optimizer\.step\(\) once",
+    ):
         next(iter(loader))
     parts = private(max_physical_batch_size=1)
     first = iter(parts)
@@ -230,7 +233,7 @@ def test_every_batch_of_a_batch_must_be_used():
     loader = private(max_physical_batch_size=1)
     iterator = iter(loader)
     next(iterator)
-    with pytest.raises(dm.UnsupportedCombinationError, match="passed over"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="a part of batch 0 was skipped"):
         next(iterator)
 
 

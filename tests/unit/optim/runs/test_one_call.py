@@ -29,10 +29,10 @@ def made(loader=None, **options):
 
 def test_one_call_is_a_plan_a_calibration_and_make_private():
     model, optimizer, loader = made(clip_norm=0.5)
-    cal = dm.calibrate_sigma(dm.Identity(PLAN.n), 4.0, 1e-3, participation=PLAN.participation("poisson"))
+    cal = dm.calibrate_sigma(dm.Identity(PLAN.steps), 4.0, 1e-3, participation=PLAN.participation("poisson"))
     assert optimizer.claim == cal
     assert isinstance(optimizer.claim, dm.Calibration)
-    assert (optimizer.steps_left, len(loader)) == (PLAN.n, PLAN.steps_per_epoch)
+    assert (optimizer.steps_left, len(loader)) == (PLAN.steps, PLAN.steps_per_epoch)
     assert (optimizer.clip_norm, optimizer.expected_batch_size) == (0.5, BATCH)
     before = weights(model)
     spent = []
@@ -62,10 +62,10 @@ def test_epsilon_spent_before_the_first_step_and_at_another_delta():
 
 def test_strategies_from_their_number_of_steps():
     optimizer = made(strategy=lambda n: dm.LambdaCGD(n, 0.5), method=dm.methods.Rdp())[1]
-    assert optimizer.claim.strategy == dm.LambdaCGD(PLAN.n, 0.5)
+    assert optimizer.claim.strategy == dm.LambdaCGD(PLAN.steps, 0.5)
     assert optimizer.claim.participation == dm.BallsInBins(PLAN.bins)
     optimizer = made(
-        strategy=dm.LambdaCGD(PLAN.n, 0.5),
+        strategy=dm.LambdaCGD(PLAN.steps, 0.5),
         participation=PLAN.participation("min-sep"),
         adjacency=dm.Adjacency.ZERO_OUT,
     )[1]

@@ -47,5 +47,5 @@ def test_examples_of_users_have_to_be_bounded():
     with pytest.raises(dm.UnsupportedCombinationError, match="users with at most 2 examples"):
         make_private(model, optimizer, DataLoader(examples, batch_size=10), claim, loss=nn.CrossEntropyLoss())
     three = UserExamples(examples, [row // 3 for row in range(SIZE)], 3)
-    with pytest.raises(dm.exceptions.CertificateError, match="up to 3 examples, 2 are certified"):
+    with pytest.raises(dm.exceptions.CertificateError, match="up to 3 examples, but 2 are certified"):
         make_private(model, optimizer, DataLoader(three, batch_size=10), claim, loss=nn.CrossEntropyLoss())

@@ -262,7 +262,7 @@ def test_unsampled_examples_of_users_take_their_steps():
             UserDataset(examples(), IDS, 2),
             {"unit": "example"},
             dm.exceptions.CertificateError,
-            "hides one user",
+            "protects one user",
         ),
         (
             USERS,
@@ -279,7 +279,7 @@ def test_unsampled_examples_of_users_take_their_steps():
             dm.UnsupportedCombinationError,
             "are users, but the claim",
         ),
-        (EXAMPLES, examples(), {"unit": "user"}, dm.exceptions.CertificateError, "hides one example"),
+        (EXAMPLES, examples(), {"unit": "user"}, dm.exceptions.CertificateError, "protects one example"),
         (TOGETHER, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (SEVERAL, examples(), {}, dm.UnsupportedCombinationError, "nothing bounds those of a TensorDataset"),
         (
@@ -287,7 +287,7 @@ def test_unsampled_examples_of_users_take_their_steps():
             UserExamples(examples(), IDS, MOST + 1),
             {},
             dm.exceptions.CertificateError,
-            "up to 4 examples, 3 are",
+            "up to 4 examples, but 3 are",
         ),
     ],
 )
@@ -326,7 +326,7 @@ def test_records_of_several_owners_are_trained_on_under_zero_out():
             ZEROED,
             UserExamples(examples(), OWNERS, MOST + 1, several_owners=True),
             dm.exceptions.CertificateError,
-            "up to 4 examples, 3 are",
+            "up to 4 examples, but 3 are",
         ),
         (
             dm.calibrate_sigma(
@@ -362,7 +362,7 @@ def test_lists_of_owners_are_asked_for_by_name():
         with pytest.raises(dm.InvalidParameterError, match="SharedContributions"):
             kind(examples(), OWNERS, MOST)
     for options, words in (
-        ({"keyed": True}, "nothing is drawn"),
+        ({"keyed": True}, "samples nothing"),
         ({"rng": 1}, "nothing is drawn"),
         ({"several_owners": 1}, "several_owners must be True or False"),
     ):
