@@ -148,7 +148,7 @@ PLANS: dict[str, Plan] = {
         lambda: dm.Poisson(0.2, truncated_batch_size=8, dataset_size=30),
         adjacency=dm.Adjacency.ZERO_OUT,
     ),
-    "cut batches, rarely": _of(
+    "truncated batches, rarely": _of(
         lambda: dm.Identity(4),
         lambda: dm.Poisson(0.1, truncated_batch_size=24, dataset_size=60),
         adjacency=dm.Adjacency.ZERO_OUT,
@@ -190,7 +190,7 @@ PLANS: dict[str, Plan] = {
         lambda: dm.LambdaCGD(12, 0.5), lambda: dm.BallsInBins(4, max_examples_per_user=2), dm.methods.Rdp()
     ),
     "b-min-sep": _of(lambda: dm.SquareRoot(12, 4), lambda: dm.BMinSep(4, 0.1), delta=1e-3),
-    "rests, estimated": _of(
+    "b-min-sep, estimated": _of(
         lambda: dm.SquareRoot(12, 4), lambda: dm.BMinSep(4, 0.1), dm.methods.Importance(), delta=1e-3
     ),
 }  # fmt: skip
