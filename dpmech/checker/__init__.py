@@ -1,17 +1,17 @@
-"""A small program that decides certificates, and shares nothing with what it checks.
+"""A small, independent program that decides certificates: it shares no code with what it checks.
 
-It imports the standard library, numpy and python-flint. Read it in this order, with docs/checker.md, which
-has the theorems and their proofs:
+It imports the standard library, numpy and python-flint. Read it in this order, next to docs/checker.md, which
+contains the theorems and their proofs:
 
-1. `documents`: a file to plain data, or one sentence why not.
-2. `claims`: plain data to a claim.
-3. `strategies`, `sensitivity`: parameters to C, and C to a sensitivity.
+1. `documents`: parses a file into plain data, or refuses it with one sentence.
+2. `claims`: converts plain data into a claim.
+3. `strategies`, `sensitivity`: compute C from parameters, and a sensitivity from C.
 4. `losses`, `pairs`: closed forms, lattices and powers of polynomials, and sums on grids.
-5. `confidence`, `mixtures`, `chains`, `components`: random allocations; draws and sequential tests.
-6. `decide`: which of these covers a claim, and the verdict.
-7. `records`, `ledgers`: what else files hold. This file: from a file to a verdict. `__main__`: the command.
+5. `confidence`, `mixtures`, `chains`, `components`: random allocations, samples and sequential tests.
+6. `decide`: selects the theorem that covers a claim, and decides it.
+7. `records`, `ledgers`: other kinds of files. This module: from a file to a verdict. `__main__`: the command.
 
-Of every line ask: what wrong claim would this accept?
+To review a line, ask which wrong claim it would accept.
 """
 
 import os
@@ -34,7 +34,7 @@ def check_file(
     rng: np.random.Generator | None = None,
     total: tuple[float, float] | None = None,
 ) -> Verdict:
-    """The verdict on a file; the same as `check_text` of its content."""
+    """Return the verdict on a file; the same as `check_text` of its content."""
     return check_text(read_bytes(path), seconds=seconds, rng=rng, total=total)
 
 
@@ -45,18 +45,18 @@ def check_text(
     rng: np.random.Generator | None = None,
     total: tuple[float, float] | None = None,
 ) -> Verdict:
-    """The verdict on a certificate, a run record or a ledger.
+    """Return the verdict on a certificate, a run record or a ledger.
 
     Args:
-        content: of the file, of any size: whoever has it in memory has bounded it.
-        seconds: CPU time that draws may take, in each direction of each certificate, and that a total may.
-        rng: where draws come from; None is the operating system's entropy, and only then does `failure` hold.
-        total: (eps, delta) that the releases of a ledger are to have together; None for its budget, or for
-            an eps that is found.
+        content: content of the file, of any size; the caller is responsible for limiting it.
+        seconds: CPU time for sampling in each direction of each certificate, and for a total.
+        rng: random generator for sampling; None uses the operating system's entropy, as `failure` requires.
+        total: (eps, delta) to check for all releases of a ledger together; None checks its budget, or finds
+            an eps.
 
     Raises:
-        BadDocument: if it is none of these, contradicts itself, or is no ledger though `total` is given.
-        ValueError: on a total without eps in [0, 1e5] and delta in (0, 1).
+        BadDocument: if it is none of these, contradicts itself, or is no ledger although `total` is given.
+        ValueError: unless the total has eps in [0, 1e5] and delta in (0, 1).
     """
     if total is not None and not (0.0 <= total[0] <= 1e5 and 0.0 < total[1] < 1.0):
         raise ValueError(f"total has to be eps in [0, 1e5] and delta in (0, 1), got {total!r}")
@@ -80,7 +80,7 @@ def check_text(
 
 
 def _check_inner(holder: Any) -> None:  # noqa: ANN401 - JSON data
-    """The checksum of a certificate inside another document."""
+    """Check the checksum of a certificate inside another document."""
     inner = holder.get("certificate") if isinstance(holder, dict) else None
     if not isinstance(inner, dict):
         raise BadDocument(f"there is no certificate where one should be: {shown(inner)}")

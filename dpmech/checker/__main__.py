@@ -1,4 +1,4 @@
-"""`python -m dpmech.checker certificate.json ...`; `python -m checker ...` for a copy of the folder alone."""
+"""`python -m dpmech.checker certificate.json ...`; in a standalone copy, `python -m checker ...`."""
 
 import argparse
 import sys
@@ -11,9 +11,9 @@ _CODES = {Kind.PROVED: 0, Kind.REFUTED: 1, Kind.NOT_CHECKED: 3}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a verdict for every file; return the exit code.
+    """Print a verdict for every file and return the exit code.
 
-    0 if all are PROVED; 2 if a file could not be read; else 1 if one is REFUTED; else 3.
+    The code is 0 if all are PROVED, 2 if a file could not be read, else 1 if one is REFUTED, else 3.
     """
     parser = argparse.ArgumentParser(
         prog="checker",
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         except BadDocument as error:
             print(f"{shown(path)}: not a certificate: {error}", file=sys.stderr)
             codes.add(2)
-        except Exception as error:  # noqa: BLE001 - the exit code of a traceback is that of REFUTED
+        except Exception as error:  # noqa: BLE001 - a traceback would exit with the code of REFUTED
             print(f"{shown(path)}: NOT CHECKED: {type(error).__name__} in the checker", file=sys.stderr)
             codes.add(3)
         else:

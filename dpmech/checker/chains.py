@@ -1,9 +1,9 @@
-"""b-min-sep sampling, where the sets of steps are too many to list: the likelihood ratio is a recursion.
+"""b-min-sep sampling, where there are too many sets of steps to list: the likelihood ratio is a recursion.
 
-Who took part in a step waits for b - 1 steps. C has at most b bands, so that the columns c_t of the steps
-that one example joins have no row in common: log z of a set of steps is the sum of <c_t, x> - |c_t|^2 / 2
-over it, and r is the mean of its exponential over a Markov chain. Draws come from powers of r, whose law is a
-Markov chain too. `Chain` has what `mixtures` asks of a `Pair`; docs/checker.md, section 6.2, has the proofs.
+After an example takes part in a step, it waits b - 1 steps. C has at most b bands, so that the columns c_t of
+the steps of one example have no row in common: log z of a set of steps is the sum of <c_t, x> - |c_t|^2 / 2
+over it, and r is the mean of its exponential over a Markov chain. Samples come from powers of r, whose law is
+also a Markov chain. `Chain` is a `Pair` of `mixtures`; docs/checker.md, section 6.2, has the proofs.
 """
 
 import functools
@@ -21,13 +21,13 @@ _MOST_GROWTH = 60.0  # twice the largest exponent of one step
 
 
 class Chain(Pair):
-    """b-min-sep sampling.
+    """The pair of b-min-sep sampling.
 
     Attributes:
-        columns: of C over sigma, from the diagonal downwards, shape (n, bands).
+        columns: columns of C over sigma, from the diagonal downwards, shape (n, bands).
         apart: b, at least the number of bands.
-        prob: of joining a step after the wait.
-        log_starts: logs of the probabilities of the first step at which it is free: 1 : prob : ... : prob.
+        prob: probability of joining a step after the wait.
+        log_starts: logs of the probabilities of the first step that may be joined: 1 : prob : ... : prob.
     """
 
     def __init__(self, columns: np.ndarray, apart: int, prob: float) -> None:
@@ -36,15 +36,15 @@ class Chain(Pair):
         weights = np.full(apart, prob)
         weights[0] = 1.0
         self.log_starts = np.log(weights / weights.sum())
-        # Every step is joined with the same probability; and at most so many are.
+        # Every step is joined with the same probability, and at most n // apart + 1 of them are joined.
         rate, n, width = prob / weights.sum(), len(columns), sum(columns.shape)
         squares = rate * float(self._squares.sum()), float(self._squares.max()) * (n // apart + 1)
         mean = self.moved(np.full((n, 1), rate))[:, 0]
-        inexact = 1024.0 * width + 4.0 * _MOST_STATES / n  # steps, and the first state, one of so many
+        inexact = 1024.0 * width + 4.0 * _MOST_STATES / n  # all steps, and the choice of the first state
         super().__init__(mean, squares, steps=7 * width, inexact=inexact, cost=2 * width)
 
     def moved(self, joined: np.ndarray) -> np.ndarray:
-        """Sums of columns, as often as `joined` says, shape (n, draws): shape (width, draws)."""
+        """Sums of columns weighted by the counts `joined`, shape (n, draws): shape (width, draws)."""
         n, bands = self.columns.shape
         sums = np.zeros((n + bands, joined.shape[1]))
         for k in range(bands):
@@ -61,7 +61,7 @@ class Chain(Pair):
         return np.asarray(found.T)
 
     def log_r(self, terms: np.ndarray) -> np.ndarray:
-        """Log r from the terms: that of the steps from each one on, if free to join it, by recursion."""
+        """Log r from the terms, by recursion over that of the steps from t on, where t may be joined."""
         n, b, p = len(self.columns), self.apart, self.prob
         tails, gains = np.zeros((n + b, len(terms))), np.ascontiguousarray(terms.T)
         for t in range(n - 1, -1, -1):
@@ -70,7 +70,7 @@ class Chain(Pair):
         return log_sum(self.log_starts + tails[:b].T)
 
     def parts(self, eps: float) -> tuple[None, list[Part]]:
-        """Powers of r, of as many copies as states have room for, and exponents in float64."""
+        """Powers of r up to the limit on the number of states, with exponents in float64."""
         del eps
         return None, list(self._powers)
 
@@ -87,9 +87,9 @@ class Chain(Pair):
 class _Power:
     """The law r^m dQ / E r^m: m sets of steps at once, with probability over exp(products of their means).
 
-    Columns of different sets have rows in common if their steps are less than b apart. So a Markov chain over
-    the waits of all m copies sums that up: after a wait of w more steps, the copy joined b - w steps ago.
-    Copies are alike, so that a state is how many of them wait how long, and chance says how many join.
+    Columns of different sets have rows in common if their steps are less than b apart. A Markov chain over
+    the waits of all m copies computes this sum: a copy that waits w more steps joined b - w steps ago. Copies
+    are interchangeable, so that a state counts the copies at each wait, and the number that join is random.
     """
 
     bounds = True
@@ -101,16 +101,16 @@ class _Power:
         places = b ** np.arange(power)[::-1]
         self._counts = (waits[:, :, None] == np.arange(b)).sum(axis=1)
         free = self._counts[:, 0]
-        # Of `free` copies, which come first, so many join: how likely, and which state follows.
+        # Probability that a given number of the `free` copies (first in the state) join, and the next state.
         ways = np.array([[math.comb(count, k) for count in range(power + 1)] for k in range(power + 1)])
         self._chances = ways[:, free] * p**joining * (1.0 - p) ** np.maximum(free - joining, 0)
         codes, later = waits @ places, np.maximum(waits - 1, 0)
         self._ends = np.empty(self._chances.shape, dtype=np.int64)
-        for join, ends in enumerate(self._ends):  # one by one: of all at once, numbers fill a gigabyte
+        for join, ends in enumerate(self._ends):  # a loop, as all at once would take a gigabyte
             after = np.where(np.arange(power) < join, b - 1, later)
             ends[:] = np.searchsorted(codes, np.sort(after, axis=1) @ places)
         self._joining, self._pairs, total = joining, joining * (joining - 1) / 2.0, 0.0
-        self._values = np.ones((n + 1, len(waits)))  # means of the exponential from step t on, over a scale
+        self._values = np.ones((n + 1, len(waits)))  # scaled means of the exponential from step t on
         for t in range(n - 1, -1, -1):
             found = self._steps(t).sum(axis=0)
             self._values[t] = found / found.max()
@@ -120,13 +120,13 @@ class _Power:
         self.power, self.log_scale = float(power), -total - math.log(self._starts.sum())
 
     def _steps(self, t: int) -> np.ndarray:
-        """Chance times the exponential at step t times what follows: by how many join, and by state."""
+        """Probability times exponential at step t times the later mean, by number that join, and by state."""
         pull = self._counts[:, 1:] @ self._near[t, 1:]
         growth = np.exp(self._joining * pull + self._pairs * self._near[t, 0])
         return np.asarray(self._chances * growth * self._values[t + 1, self._ends])
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Draws of x."""
+        """Draw x."""
         sums = np.cumsum(self._starts)
         state = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
         joined = np.zeros((len(self._near), size))
@@ -137,13 +137,13 @@ class _Power:
         return np.asarray(rng.standard_normal((size, self._chain.width)) + self._chain.moved(joined).T)
 
     def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density over Q."""
+        """The density relative to Q."""
         del x, terms
         return np.asarray(self.power * log_r + self.log_scale)
 
 
 def _near_products(chain: Chain) -> np.ndarray:
-    """Products of column t with itself (at w = 0), and with that of step t - b + w, for waits w, (n, b)."""
+    """Products of column t with itself (w = 0), and with column t - b + w for waits w, shape (n, b)."""
     n, bands = chain.columns.shape
     found = np.zeros((n, chain.apart))
     found[:, 0] = np.square(chain.columns).sum(axis=1)

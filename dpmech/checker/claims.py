@@ -1,4 +1,4 @@
-"""What a certificate claims, and which mechanism that is: `claim` to a `Claim`, with every entry checked."""
+"""What a certificate claims, and for which mechanism: converts `claim` to a checked `Claim`."""
 
 import dataclasses
 import itertools
@@ -29,12 +29,12 @@ _LARGEST_EPS, _LEAST_DELTA = 1e5, 1e-300
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """(eps, delta) for a strategy, a participation and an adjacency at noise `sigma`, clip norm 1.
+    """(eps, delta) for a strategy, a participation and an adjacency at noise `sigma` and clip norm 1.
 
     Attributes:
-        sigma: a ball; with an adaptive clip norm the noise that its two noise scales leave together.
+        sigma: a ball; with an adaptive clip norm, the effective noise of its two noise scales.
         participation: the entries of `claim.participation`.
-        kind: the type of the strategy.
+        kind: type of the strategy.
     """
 
     eps: float
@@ -55,7 +55,7 @@ class Claim:
         )
 
     def integer(self, name: str, least: int, most: int = _LARGEST) -> int:
-        """An entry of the participation that is an integer in [least, most]."""
+        """Return an entry of the participation that is an integer in [least, most]."""
         value = self.participation.get(name)
         if type(value) is not int or not least <= value <= most:
             raise BadDocument(
@@ -64,35 +64,35 @@ class Claim:
         return value
 
     def probability(self, name: str) -> float:
-        """An entry of the participation that is a float in (0, 1]."""
+        """Return an entry of the participation that is a float in (0, 1]."""
         value = self.participation.get(name)
         if type(value) is not float or not 0.0 < value <= 1.0:
             raise BadDocument(f"{name} of the participation is {shown(value)}, not a float in (0, 1]")
         return value
 
     def optional(self, name: str, least: int, most: int = _LARGEST) -> int | None:
-        """An entry of the participation that is null, or an integer in [least, most]."""
+        """Return an entry of the participation that is null, or an integer in [least, most]."""
         return None if self.participation.get(name) is None else self.integer(name, least, most)
 
     def flag(self, name: str) -> bool:
-        """An entry of the participation that is true or false."""
+        """Return an entry of the participation that is true or false."""
         value = self.participation.get(name)
         if type(value) is not bool:
             raise BadDocument(f"{name} of the participation is {shown(value)}, not true or false")
         return value
 
     def examples(self) -> int | None:
-        """How many examples of a user take part; None of a participation that is not about users."""
+        """Number of examples of a user that take part; None if the participation is not about users."""
         return self.optional("max_examples_per_user", 1, 1000)
 
     def only(self, *names: str) -> None:
-        """Refuse a participation with other entries than its type and these."""
+        """Refuse a participation with entries other than its type and these."""
         if set(self.participation) != {"type", *names}:
             raise BadDocument(f"the participation has the entries {shown(sorted(self.participation))}")
 
 
 def claim_of(document: dict[str, Any]) -> Claim:
-    """The claim of a decoded certificate."""
+    """Return the claim of a decoded certificate."""
     what = "a certificate of schema version 1"
     version = entries(document, what, schema_version=int, claim=dict, **_REST)["schema_version"]
     if version != 1:
@@ -121,7 +121,7 @@ def claim_of(document: dict[str, Any]) -> Claim:
 
 
 def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN401 - what the file holds
-    """The first coefficients of C or C^-1, which readers without dpmech go by, may not say otherwise."""
+    """Check that the stated first coefficients of C or C^-1, for readers without dpmech, fit the strategy."""
     if not isinstance(stated, dict) or stated.get("of") not in COEFFICIENTS:
         return
     of, leading, total = stated["of"], stated.get("leading"), stated.get("total")
@@ -144,11 +144,11 @@ def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN40
 
 
 def _noise(clip: float | dict[str, Any] | None, sigma: float) -> arb:
-    """sigma, or what an adaptive clip norm leaves of it.
+    """Return sigma, or the effective noise of an adaptive clip norm.
 
-    The gradients of a step over its clip norm get noise of standard deviation g, the count of +1/2 and -1/2
-    gets c: one example adds a vector of norm at most (g^-2 + (2 c)^-2)^(1/2) in noise scales. Where its
-    gradient is zero it must add the zero vector, or under zero_out the count would move by 1.
+    The gradients of a step, divided by the clip norm, get noise of standard deviation g, the count of +1/2
+    and -1/2 gets c: in noise scales, one example adds a vector of norm at most (g^-2 + (2 c)^-2)^(1/2). Where
+    its gradient is zero it must add the zero vector, or under zero_out the count would change by 1.
     """
     if not isinstance(clip, dict):
         if clip is not None and not clip > 0.0:

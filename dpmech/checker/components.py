@@ -1,7 +1,7 @@
-"""The components of a random allocation: which sets of columns one unit may add up, and how likely each is.
+"""The components of a random allocation: which sets of columns one unit may add up, and their probabilities.
 
-Means are sums of columns of C >= 0. They are rounded up for a bound from above and down for one from below,
-entry by entry, so that K is nowhere smaller, or nowhere larger, than it is (docs/checker.md, section 6.4).
+Means are sums of columns of C >= 0. They are rounded entry by entry, up for a bound from above and down for
+one from below, so that no entry of K decreases (or increases): docs/checker.md, section 6.4.
 """
 
 import itertools
@@ -18,14 +18,14 @@ from .strategies import NotChecked, Strategy
 
 _MOST_NUMBERS = 20_000_000
 _MOST_COMPONENTS = 20_000
-_MOST_STEPS = 100_000  # whose columns are added up in time that grows with their square
-_ROUNDING = 1e-10  # above all rounding of sums of up to so many columns, relative
+_MOST_STEPS = 100_000  # adding their columns takes quadratic time
+_ROUNDING = 1e-10  # relative; above the rounding of sums of that many columns
 
 
 def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | int | None:
-    """The mixture with K rounded up, and down if it is small enough; None where chance leaves no choice.
+    """The mixture with K rounded up, and down if it is small enough; None if there is only one component.
 
-    For bins with orthogonal columns their number, if `grids`.
+    If `grids`, bins with orthogonal columns return the number of bins instead.
     """
     if claim.participation["type"] != "BMinSep":
         return _bins(claim, grids=grids)
@@ -57,7 +57,7 @@ def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int 
         raise NotChecked("columns that are not orthogonal in bins that are chosen anew")
     if math.comb(bins + examples - 1, examples) > _MOST_COMPONENTS:
         raise NotChecked(f"{examples} examples in {bins} bins: more than {_MOST_COMPONENTS} allocations")
-    # Which examples are where does not matter, only how many of them: multinomial weights.
+    # Only the number of examples in each bin matters, not which ones: multinomial weights.
     together = list(itertools.combinations_with_replacement(range(bins), examples))
     _check_size(len(together), n)
     counts = np.array([np.bincount(one, minlength=bins) for one in together], dtype=np.float64)
@@ -77,7 +77,7 @@ def _check_size(components: int, n: int) -> None:
 
 
 def _diagonals(claim: Claim, bands: int, *, upper: bool) -> np.ndarray:
-    """Columns of C over sigma from the diagonal downwards, shape (n, bands), rounded up or down."""
+    """Columns of C over sigma from the diagonal downwards, rounded up or down, shape (n, bands)."""
     coefs, n, matrix = claim.strategy.coefs, claim.strategy.n, np.array(claim.strategy.matrix)
     found, scale = np.zeros((n, bands)), _ends(claim.strategy.scale or [arb(1)] * n, upper=upper)
     for k in range(bands):
@@ -89,12 +89,12 @@ def _diagonals(claim: Claim, bands: int, *, upper: bool) -> np.ndarray:
 
 
 def _columns(strategy: Strategy, bins: int, *, upper: bool) -> np.ndarray:
-    """Row i: the sum of columns i, i + bins, ... of C, shape (bins, n), from the ends of the balls."""
+    """Row i: the sum of columns i, i + bins, ... of C, from the ends of the balls, shape (bins, n)."""
     n = strategy.n
     if strategy.coefs is None:
         return np.asarray(np.array(strategy.matrix).T.reshape(-1, bins, n).sum(axis=0))
     coefs, scale = (_ends(balls, upper=upper) for balls in (strategy.coefs, strategy.scale or [arb(1)] * n))
-    # Away from the ends of the range of float64, where numbers lose digits.
+    # Far from the ends of the float64 range, where precision is lost.
     if not (1e-100 < coefs.max() < 1e100 and 1e-100 < scale.min() <= scale.max() < 1e100):
         raise NotChecked("entries of C that are below 1e-100 or above 1e100")
     sums = np.zeros((bins, n))
@@ -108,15 +108,15 @@ def _ends(balls: list[arb], *, upper: bool) -> np.ndarray:
 
 
 def _over_noise(claim: Claim, sums: np.ndarray, *, upper: bool) -> np.ndarray:
-    """Sums of columns over sigma, up or down by more than all that was rounded."""
+    """Sums of columns over sigma, rounded up or down by more than all rounding errors."""
     rounding = 1.0 + _ROUNDING if upper else 1.0 - _ROUNDING
     return np.asarray(sums * rounding / _ends([claim.sigma], upper=not upper))
 
 
 def _narrowed(root: np.ndarray) -> np.ndarray:
-    """A root of fewer columns whose K is nowhere smaller: Cholesky's factor of K and a little more.
+    """A root with fewer columns whose K is nowhere smaller: the Cholesky factor of K plus a little.
 
-    The factor is taken only after its own product, less what float64 may hide, was found to be large enough.
+    The factor is used only if its own product, minus the largest rounding error, is found to be large enough.
     """
     count, width = root.shape
     if width <= 2 * count:

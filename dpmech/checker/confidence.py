@@ -1,15 +1,15 @@
-"""Questions, answers, and a sequential test that the mean of bounded draws is below a number, or above it.
+"""Budgets, answers, and a sequential test that the mean of bounded draws is below a level, or above it.
 
 Let w_1, w_2, ... be independent draws >= 0 with mean mu, and m a number. Start with capital 1 and multiply it
 by 1 + s (m - w_i) at every draw, 0 <= s <= 1 / (B - m) for draws that are at most B; s may depend on earlier
 draws.
 The capital is never negative, and if mu >= m, its expected factor is at most 1 given the past. By Ville's
-inequality it then ever reaches 1 / p with probability at most p. So whoever sees it reach 1 / p may conclude
-mu < m, and is wrong with probability at most p, whenever he stops. With 1 + s (w_i - m), 0 <= s <= 1 / m, the
-same proves mu > m, and needs no bound on the draws.
+inequality the probability that it ever reaches 1 / p is at most p. So concluding mu < m when it reaches 1 / p
+is wrong with probability at most p, at any stopping time. With 1 + s (w_i - m), 0 <= s <= 1 / m, the same
+proves mu > m, without a bound on the draws.
 
-How s is chosen decides how soon the capital grows, and nothing else: here for every batch from the mean and
-variance of the batches before it, so that the first batch is looked at only.
+The choice of s affects only how fast the capital grows: here it is set for every batch from the mean and
+variance of the batches before it, so that the first batch is only observed.
 """
 
 import dataclasses
@@ -22,12 +22,12 @@ DIRECTIONS = ("REMOVE", "ADD")
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What an answer may cost.
+    """Budget of an answer.
 
     Attributes:
-        failure: probability with which draws may mislead.
+        failure: probability that the samples mislead.
         seconds: CPU time.
-        rng: where draws come from.
+        rng: random generator for sampling.
     """
 
     failure: float
@@ -37,12 +37,12 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Whether delta is at most a number.
+    """Whether delta is at most a given number.
 
     Attributes:
-        verdict: True (it is), False (it is not), None (not decided).
+        verdict: True (it is), False (it is not), None (undecided).
         number: what was found, in words.
-        failure: probability, of the draws made here, that a verdict is wrong, or would have been.
+        failure: probability, over the draws made here, that a verdict is wrong, or would have been.
     """
 
     verdict: bool | None
@@ -51,17 +51,17 @@ class Answer:
 
 
 class SequentialTest:
-    """A sequential test of mean >= level (`upper`), or against mean <= level.
+    """A sequential test that the mean is below a level (`upper`), or above it.
 
     Args:
         level: m > 0.
-        bound: no draw is larger.
+        bound: upper bound on every draw.
         failure: p.
-        upper: whether mean < level is to be proved, else mean > level.
+        upper: whether to prove mean < level; else mean > level.
     """
 
     def __init__(self, level: float, bound: float, failure: float, *, upper: bool) -> None:
-        if not (level > 0.0 and bound >= 0.0):  # so that NaN bounds nothing
+        if not (level > 0.0 and bound >= 0.0):  # written so that NaN fails
             raise ArithmeticError(f"a test at {level!r} with draws of at most {bound!r}")
         self.level, self.goal = level, -math.log(failure)
         self._sign = 1.0 if upper else -1.0
@@ -76,32 +76,32 @@ class SequentialTest:
 
     @property
     def won(self) -> bool:
-        """Whether it is proved; without a test where the bound on all draws is below the level."""
+        """Whether it is proved; at once where the bound on all draws is below the level."""
         return self._always or self._capital >= self.goal
 
     @property
     def mean(self) -> float:
-        """Of all draws."""
+        """Mean of all draws."""
         return self._sum / max(self.draws, 1)
 
     @property
     def hopeless(self) -> bool:
-        """Whether the mean lies on the wrong side by three standard errors."""
+        """Whether the mean is on the wrong side by three standard errors."""
         return self._sign * (self.mean - self.level) > 3.0 * math.sqrt(self._variance() / max(self.draws, 1))
 
     @property
     def draws_needed(self) -> float:
-        """About how many draws would win it, as things look."""
+        """Estimated number of draws until the test succeeds."""
         gap = self._sign * (self.level - self.mean)
         return 2.0 * self.goal * self._variance() / gap**2 if gap > 0.0 else math.inf
 
     def add(self, draws: np.ndarray) -> None:
-        """Play a batch of draws, and look at them for the next one."""
+        """Update the capital with a batch of draws, then observe them for the next stake."""
         if not np.all(draws >= 0.0):
             raise ArithmeticError("a draw is negative or not a number")
         stake = self._stake()
         if stake > 0.0:
-            # Rounding of some thousand logarithms is far below 1e-6 of their sum's size.
+            # The rounding error of some thousand logarithms is far below 1e-6 of their total size.
             gain = np.log1p(stake * self._sign * (self.level - draws))
             self._capital += float(gain.sum()) - 1e-9 * float(np.abs(gain).sum())
         self.draws += draws.size
@@ -113,7 +113,7 @@ class SequentialTest:
         return max(self._squares / max(self.draws, 1) - self.mean**2, 0.0)
 
     def _stake(self) -> float:
-        """The stake that grows fastest for such mean and variance, at most half of what is allowed."""
+        """The stake with the fastest growth for this mean and variance, at most half of what is allowed."""
         gap = self._sign * (self.level - self.mean)
         if not self.draws or gap <= 0.0:
             return 0.0

@@ -1,7 +1,7 @@
-"""From a claim to a verdict: which theorem covers it, and what the numbers say.
+"""From a claim to a verdict: selects the theorem that covers it, and evaluates it.
 
-PROVED: delta at the claimed eps is at most the claimed one, between every pair of neighbours.
-REFUTED: there are neighbours and gradients for which it is larger.
+PROVED: delta at the claimed eps is at most the claimed delta, for every pair of neighbours.
+REFUTED: there are neighbours and gradients for which delta is larger.
 NOT CHECKED: neither was shown; the reason is given.
 """
 
@@ -39,15 +39,15 @@ from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
 FAILURE = 1e-9
-SECONDS = 60.0  # CPU time of one direction
+SECONDS = 60.0  # CPU time per direction
 _CELLS = (500, 1000, 2000, 4000)
-_COARSE = 4  # so many lattices are looked at from both sides, and those from which nothing follows above
-_ROUNDING = 1e-9, 1e-10  # of ratios, more than all rounding on a grid; besides, in every round
+_COARSE = 4  # this many lattices are evaluated from both sides, and later ones from below only
+_ROUNDING = 1e-9, 1e-10  # relative, above all rounding on a grid: a constant, and more for each round
 UNDECIDED = (NotChecked, TimeIsUp, ArithmeticError, MemoryError, ValueError)
 
 
 class Kind(enum.Enum):
-    """What a verdict says."""
+    """What a verdict states."""
 
     PROVED = "PROVED"
     REFUTED = "REFUTED"
@@ -61,10 +61,10 @@ class Verdict:
     Attributes:
         kind: what was shown.
         claim: the claim in the checker's words.
-        reason: the numbers that were found, by which theorem, or why nothing was shown.
-        failure: probability, over draws of the checker's own, that what it says is wrong.
-        unchecked: parts of the file that the verdict says nothing about.
-        parts: verdicts on what the file holds, of which this one is made.
+        reason: the numbers found and the theorem used, or why nothing was shown.
+        failure: probability, over the checker's own samples, that the verdict is wrong.
+        unchecked: parts of the file that the verdict does not cover.
+        parts: verdicts on the items of the file, from which this verdict is derived.
     """
 
     kind: Kind
@@ -84,26 +84,26 @@ class Verdict:
 
 
 class Shape(Protocol):
-    """What a mechanism is compared with: a pair of laws in each direction."""
+    """What a mechanism is compared with: a pair of distributions in each direction."""
 
     @property
     def names(self) -> Iterable[str]:
-        """Of the directions."""
+        """Names of the directions."""
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
-        """Whether delta is at most the given one at eps in a direction."""
+        """Decide whether delta at eps is at most `delta` in one direction."""
 
 
 def decide(claim: Claim, seconds: float, rng: np.random.Generator) -> tuple[Verdict, Shape | None]:
-    """The verdict on a claim, and what its mechanism is compared with, None if no theorem here covers it.
+    """Return the verdict on a claim, and what its mechanism is compared with (None if no theorem covers it).
 
     Args:
-        claim: of a certificate.
-        seconds: CPU time that each direction may take.
-        rng: where draws come from.
+        claim: the claim of a certificate.
+        seconds: CPU time per direction.
+        rng: random generator for sampling.
 
     Raises:
-        BadDocument: if the participation is not what its type has.
+        BadDocument: if the entries of the participation do not fit its type.
     """
     shape = None
     try:
@@ -117,12 +117,12 @@ def decide(claim: Claim, seconds: float, rng: np.random.Generator) -> tuple[Verd
 def verdict_on(
     words: str, shape: Shape, eps: float, delta: float, seconds: float, rng: np.random.Generator
 ) -> Verdict:
-    """The verdict on (eps, delta), said as `words`: REFUTED if a direction is, PROVED if all are."""
+    """The verdict on (eps, delta), described as `words`: REFUTED if a direction is, PROVED if all are."""
     answers = {}
     for name in shape.names:
         try:
             answer = shape.answer(name, eps, delta, Work(FAILURE / 2, seconds, rng))
-        except UNDECIDED as error:  # the other direction may be refuted all the same
+        except UNDECIDED as error:  # the other direction may still be refuted
             answer = Answer(verdict=None, number=f"not known: {error}")
         answers[name] = answer
         if answer.verdict is False:
@@ -136,7 +136,7 @@ def verdict_on(
 
 @contextlib.contextmanager
 def precise(delta: float) -> Iterator[None]:
-    """Bits enough for so small a delta; NaN and infinities prove nothing, and are no warning."""
+    """Set enough bits for a delta this small; NaN and infinities prove nothing and raise no warning."""
     with ctx.workprec(max(PRECISION, 128 + 2 * math.ceil(-math.log2(delta)))), np.errstate(all="ignore"):
         yield
 
@@ -146,12 +146,12 @@ def precise(delta: float) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian:
-    """One release of C G + sigma Z without sampling.
+    """One release of C G + sigma Z, without sampling.
 
     Attributes:
-        lower: sensitivity over noise that is attained.
-        upper: at least the sensitivity over noise.
-        theorem: that gave it.
+        lower: a ratio of sensitivity to noise that is attained.
+        upper: upper bound on the ratio of sensitivity to noise.
+        theorem: name of the theorem that gave it.
     """
 
     lower: arb
@@ -160,7 +160,7 @@ class Gaussian:
     names = ("either direction",)
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
-        """In closed form."""
+        """Decide in closed form."""
         del name, work
         ratio, how = arb(eps).exp(), f"({self.theorem}; Gaussian)"
         upper, lower = gaussian_delta(self.upper, ratio), gaussian_delta(self.lower, ratio)
@@ -172,7 +172,7 @@ class Gaussian:
 
 
 def _one_release(claim: Claim, pattern: Pattern, examples: int = 1) -> Gaussian:
-    """One release of C G + sigma Z; examples of a user that are in the same steps move it together."""
+    """One release of C G + sigma Z; examples of a user that join the same steps add up."""
     found = sensitivity(claim.strategy, pattern)
     factor = examples * (2 if claim.adjacency == "replace_one" else 1)
     return Gaussian(factor * found.lower / claim.sigma, factor * found.upper / claim.sigma, found.theorem)
@@ -203,9 +203,9 @@ def _min_sep(claim: Claim) -> Gaussian:
 
 @dataclasses.dataclass(frozen=True)
 class Direction:
-    """Delta is at most that of the product of what is `above`, and at least that of what is `below`.
+    """Delta is at most that of the product of `above`, and at least that of the product of `below`.
 
-    Below stand the first ones of the same parts, from below; none where nothing is known.
+    `below` holds lower bounds on the first parts of `above`; it is empty where none are known.
     """
 
     above: tuple[Part, ...]
@@ -214,18 +214,18 @@ class Direction:
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """Releases that are sampled one by one.
+    """Releases whose batches are sampled independently.
 
     Attributes:
-        names: the directions.
-        mu: norms over noise, attained and largest, of one mechanism.
+        names: both directions, by name.
+        mu: norms over noise of one mechanism: one that is attained, and the largest.
     """
 
     names: Mapping[str, Direction]
     mu: tuple[arb, arb] = (arb(0), arb(math.inf))
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
-        """By ever finer lattices until one decides; fine ones from below, which are slow, come last."""
+        """Refine lattices until one decides; fine lattices from below come last because they are slow."""
         direction, ratio, best = self.names[name], arb(eps).exp(), "1"
         ends, open_ends = [math.inf, -math.inf], [True, True]
         with contextlib.suppress(TimeIsUp):
@@ -250,9 +250,10 @@ class Sampled:
 
 
 def _may_cross(now: float, before: float, level: float) -> bool:
-    """Whether finer lattices may bring a falling number to the level.
+    """Whether finer lattices may bring a decreasing number down to the level.
 
-    Once it moves little, half the spacing leaves at most half the error: what it fell by is left at most.
+    Once it changes little, halving the spacing leaves at most half the error, so that the remaining decrease
+    is at most the last one.
     """
     moves = not (abs(now - before) < 0.1 * abs(now) and now < 0.5)
     return moves or 2.0 * now - before < level + 1e-6 * abs(level)
@@ -261,10 +262,10 @@ def _may_cross(now: float, before: float, level: float) -> bool:
 def _composed(
     claim: Claim, cycle: int, above: Callable[[arb, int], Curve], below: Callable[[arb, int], Curve]
 ) -> Sampled:
-    """One release after the other, of curves that follow from the norm over the noise and their number.
+    """A composition of releases whose curves depend on the norm over the noise and on the number of examples.
 
     Groups take turns, `cycle` of them. C has at most that many bands, so that the releases of one example
-    have no noise in common. From below: those of some example whose norm is the largest.
+    share no noise. The bound from below uses an example with the largest norm.
     """
     if (bands := claim.strategy.bands()) > cycle:
         raise NotChecked(f"no theorem here covers sampling with {bands} bands and {cycle} groups")
@@ -292,7 +293,7 @@ def _cyclic(claim: Claim) -> Shape:
 
 
 def _coins(claim: Claim, cycle: int) -> Shape:
-    """Examples, or those of users, that are sampled one by one; groups take turns, `cycle` of them."""
+    """Poisson sampling of examples, or of those of users; groups take turns, `cycle` of them."""
     q, n, examples = claim.probability("sampling_prob"), claim.strategy.n, claim.examples()
     if q == 1.0:
         return _one_release(claim, Pattern(min(cycle, n), n, evenly=True), examples or 1)
@@ -306,7 +307,7 @@ def _coins(claim: Claim, cycle: int) -> Shape:
 
 
 def _truncated(claim: Claim) -> Sampled:
-    """Batches of at most so many examples."""
+    """Poisson sampling with batches truncated to a largest size."""
     q, size = arb(claim.probability("sampling_prob")), claim.integer("dataset_size", 2)
     most = claim.integer("truncated_batch_size", 1, size - 1)
     if claim.adjacency != "zero_out":
@@ -317,7 +318,7 @@ def _truncated(claim: Claim) -> Sampled:
 
 
 def _fixed_size(claim: Claim) -> Shape:
-    """Of two neighbours either may come first, so that both directions are the worse one."""
+    """Batches of fixed size: either neighbour may come first, so both directions equal the worse one."""
     claim.only("dataset_size", "batch_size")
     size = claim.integer("dataset_size", 1)
     batch = claim.integer("batch_size", 1, size)
@@ -330,18 +331,18 @@ def _fixed_size(claim: Claim) -> Shape:
     return Sampled(dict.fromkeys(DIRECTIONS, found.names["REMOVE"]), found.mu)
 
 
-# ---- Chance decides in which noise the gradients end up: mixtures of Gaussians.
+# ---- Random allocation: chance decides which noise the gradients receive. Mixtures of Gaussians.
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Independent:
-    """Bins that share no noise: section 5.5.
+    """Bins that share no noise (section 5.5).
 
     Attributes:
-        bins: how many.
-        rounds: how often one is chosen.
-        squares: squared length of a mean over the noise, the least and the largest.
-        draws: makes the mixtures whose draws decide what grids leave open, where a bin is chosen once.
+        bins: number of bins.
+        rounds: number of independent choices of a bin.
+        squares: least and largest squared length of a mean over the noise.
+        draws: makes the mixtures to sample from where grids leave the claim open and a bin is chosen once.
     """
 
     bins: int
@@ -352,12 +353,12 @@ class Independent:
     names = DIRECTIONS
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
-        """On ever finer grids, then by draws."""
+        """Refine grids, then sample."""
         start, ratio, best = time.process_time(), arb(eps).exp(), "at most 1"
         closed = gaussian_delta((self.rounds * self.squares[1]).sqrt(), ratio)
         if closed <= arb(delta):  # a mixture is no worse than its worst component
             return Answer(verdict=True, number=f"at most {rounded_up(closed)} in closed form")
-        # Infinite parts are raised by enough where delta is at most 0.5.
+        # The widening by rounding also covers infinite parts, provided that delta is at most 0.5.
         with contextlib.suppress(TimeIsUp):
             for cells in _CELLS if delta <= 0.5 else ():
                 for above in (True, False):
@@ -376,7 +377,7 @@ class Independent:
         return Answer(verdict=None, number=f"{best} by sums on a grid")
 
     def _laws(self, cells: int, delta: float, end: float, *, above: bool) -> tuple[Law, Law]:
-        """Of all rounds, with errors that are small beside a delta; one for deltas of like size."""
+        """Laws of all rounds, with errors small compared with delta; cached for deltas of similar size."""
         scale = 1000.0 ** math.floor(math.log(delta, 1000.0))
         if (cells, scale, above) not in self._known:
             spare = 1e-6 * scale / self.rounds
@@ -392,11 +393,11 @@ def _allocated(claim: Claim) -> Shape:
     if not claim.strategy.nonnegative():
         raise NotChecked("no theorem here covers a random allocation with negative entries in C")
     pair = pair_of(claim)
-    if pair is None:  # chance leaves no choice
+    if pair is None:  # there is nothing random
         return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True), claim.examples() or 1)
     if not isinstance(pair, int):
         return Mixed(*pair)
-    # That many bins whose columns are orthogonal, chosen once or anew in every round: section 5.5.
+    # Bins with orthogonal columns, chosen once or again in every round: section 5.5.
     norms, rounds, draws = claim.strategy.squared_norms(), claim.strategy.n // pair, None
     if not claim.flag("fresh"):
         norms, rounds = [sum(norms[i::pair], arb(0)) for i in range(pair)], 1
@@ -406,7 +407,7 @@ def _allocated(claim: Claim) -> Shape:
 
 
 def _shape(claim: Claim) -> Shape:
-    """What the mechanism of a claim is compared with."""
+    """Return what the mechanism of a claim is compared with."""
     kind = str(claim.participation["type"])
     if kind not in _SHAPES:
         raise NotChecked(f"the participation {shown(kind)} is unknown")

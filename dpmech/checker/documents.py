@@ -1,9 +1,9 @@
 """Files to plain data: strict JSON, numbers that state every bit, a checksum.
 
-A certificate is a JSON object. A float is an object {"decimal": 0.1, "hex": "0x1.999999999999ap-4"}, whose
-two spellings have to be the same float64; an array of floats is the same with nested lists. Whatever else a
-file may hold (NaN, infinities, an entry that occurs twice, a float in one spelling, deep nesting, a pipe in
-place of a file) is refused with one sentence, so that no two readers can take one file for two claims.
+A certificate is a JSON object. A float is an object {"decimal": 0.1, "hex": "0x1.999999999999ap-4"} whose two
+entries must be the same float64; an array of floats has nested lists in both. Anything else (NaN, infinities,
+a repeated entry, a float in one spelling, deep nesting, a pipe instead of a file) is refused with one
+sentence, so that no two readers can read one file as two claims.
 """
 
 import collections
@@ -23,13 +23,13 @@ MOST_ENTRIES = 1000
 
 
 class BadDocument(Exception):
-    """The file is no document that the checker can read; the message is one sentence."""
+    """The file is not a document that the checker can read; the message is one sentence."""
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """The content of a regular file of at most LARGEST_FILE bytes.
+    """Return the content of a regular file of at most LARGEST_FILE bytes.
 
-    It is opened without waiting, so that a pipe does not block, and asked afterwards what it is.
+    The file is opened without blocking, so that a pipe does not block; its type is checked afterwards.
     """
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -45,9 +45,9 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def entries(data: Any, what: str, optional: Collection[str] = (), /, **kinds: Any) -> dict[str, Any]:  # noqa: ANN401
-    """An object with exactly these entries, each of its type or types; the optional ones may be absent.
+    """Return an object with exactly these entries, each of its type or types; optional ones may be absent.
 
-    Floats are finite: `parse` lets through no others.
+    Floats are finite because `parse` refuses all others.
     """
     if not isinstance(data, dict) or not set(kinds) - set(optional) <= set(data) <= set(kinds):
         raise BadDocument(f"{what} has other entries than {', '.join(kinds)}: {shown(data)}")
@@ -60,7 +60,7 @@ def entries(data: Any, what: str, optional: Collection[str] = (), /, **kinds: An
 
 
 def floats(value: Any, what: str, count: int | None = None) -> list[float]:  # noqa: ANN401 - JSON data
-    """A list of at most MOST_ENTRIES finite floats >= 0; `count` of them if that is given."""
+    """Return a list of at most MOST_ENTRIES finite floats >= 0; `count` of them if given."""
     numbers = isinstance(value, list) and all(type(x) is float and 0.0 <= x < math.inf for x in value)
     if not numbers or len(value) > MOST_ENTRIES or (count is not None and len(value) != count):
         raise BadDocument(f"{what} has {shown(value)}, not {'' if count is None else count} floats >= 0")
@@ -68,7 +68,7 @@ def floats(value: Any, what: str, count: int | None = None) -> list[float]:  # n
 
 
 def parse(content: bytes) -> dict[str, Any]:
-    """The JSON object of a file, as written: its nesting, its numbers and its checksum are checked."""
+    """Return the JSON object of a file, as written; checks its nesting, its numbers and its checksum."""
     try:
         document = json.loads(
             content.decode("utf-8"),
@@ -77,7 +77,7 @@ def parse(content: bytes) -> dict[str, Any]:
             parse_int=_short_integer,
             object_pairs_hook=_without_repeats,
         )
-    except (ValueError, RecursionError) as error:  # malformed JSON, or bytes that are no UTF-8
+    except (ValueError, RecursionError) as error:  # malformed JSON, or invalid UTF-8
         raise BadDocument(f"it is not JSON ({shown(str(error))})") from error
     if not isinstance(document, dict):
         raise BadDocument("it is not a JSON object")
@@ -87,7 +87,7 @@ def parse(content: bytes) -> dict[str, Any]:
 
 
 def decode(value: Any) -> Any:  # noqa: ANN401 - JSON data
-    """The same data with the float, or the lists of floats, in place of every {"decimal", "hex"} object."""
+    """Return the same data with every {"decimal", "hex"} object replaced by its float or lists of floats."""
     if isinstance(value, dict):
         if set(value) == {"decimal", "hex"}:
             return _agreed(value["decimal"], value["hex"])
@@ -100,7 +100,7 @@ def decode(value: Any) -> Any:  # noqa: ANN401 - JSON data
 
 
 def shown(value: object) -> str:
-    """A value of the file in a message: printable ASCII, at most 80 characters."""
+    """Format a value of the file for a message: printable ASCII, at most 80 characters."""
     text = ascii(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -136,7 +136,7 @@ def _check_depth(document: dict[str, Any]) -> None:
 
 
 def check_checksum(document: dict[str, Any]) -> None:
-    """Refuse it unless `checksum` is the SHA-256 of everything else: keys sorted, no spaces, ASCII."""
+    """Refuse it unless `checksum` is the SHA-256 of the other entries: keys sorted, no spaces, ASCII."""
     content = {key: value for key, value in document.items() if key != "checksum"}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     if document.get("checksum") != hashlib.sha256(text.encode()).hexdigest():
@@ -149,7 +149,7 @@ def _agreed(decimal: Any, digits: Any) -> Any:  # noqa: ANN401 - JSON data
     if type(decimal) in {int, float} and isinstance(digits, str):
         try:
             value = float.fromhex(digits)
-            if value == decimal:  # exact also for an int; never true for a NaN
+            if value == decimal:  # exact for an int, too; never true for NaN
                 return value
         except (ValueError, OverflowError):
             pass

@@ -1,9 +1,9 @@
-"""Ledgers: what several releases about the same people add up to, in one of two modes.
+"""Ledgers: the total of several releases about the same people, in one of two modes.
 
-*Non-adaptive*: mechanisms were listed before the first result, and are composed whole: docs/checker.md,
-section 7. *Chosen on the way*: every release passed a filter, whose limits stand for a budget: section 8.
-The certificates in a ledger are decided as if each came alone. Of the sums that a file states, each has to be
-at least what its releases come to.
+*Non-adaptive*: all mechanisms were listed before the first result, and are composed as a whole
+(docs/checker.md, section 7). *Adaptive*: every release passed a filter, whose limits imply a budget (section
+8). The certificates in a ledger are decided individually. Every total stated in a file must be at least the
+total of its releases.
 """
 
 import collections
@@ -28,11 +28,11 @@ from .pairs import counts_curve
 from .records import Certified, Certifier
 from .strategies import NotChecked
 
-_CLOSE = 1e-3  # relative, in eps: where finer lattices stop
+_CLOSE = 1e-3  # relative, in eps: where refinement stops
 _LARGEST_EPS, _LARGEST_MEAN, _LARGEST_ORDER, _MOST = 1e5, 1.01e5, 10_000, 10**9
-_POINTS = 400  # of the curve of a private selection
-_RAISED, _EVERY = 1.05, 4  # which nodes of profiles a total rests on, and by how much they are raised
-_PATIENCE, _MOST_NOISE = 10, 100_000  # times as long for all parts; a curve of counts takes memory with it
+_POINTS = 400  # on the curve of a private selection
+_RAISED, _EVERY = 1.05, 4  # factor on profile nodes in a total, and which nodes are used
+_PATIENCE, _MOST_NOISE = 10, 100_000  # factor on the time for all parts; counts take memory
 
 Runs = tuple[arb, Callable[[Curve], arb]]
 _ONE_RUN: Runs = arb(1), lambda _: arb(1)
@@ -45,10 +45,10 @@ class _Release(Certified):
     """An entry with a certificate, decided with the delta that the ledger charges for it.
 
     Attributes:
-        name: of the entry.
-        delta: as certified.
-        price: as stated.
-        runs: of a private selection: their mean number, and by how much ratios grow; None of one run.
+        name: name of the entry.
+        delta: certified delta.
+        price: stated price.
+        runs: of a private selection, the mean number of runs and the growth of ratios; None for one run.
     """
 
     name: str
@@ -58,7 +58,7 @@ class _Release(Certified):
 
     @property
     def plain(self) -> tuple[Sampled, arb] | None:
-        """Shape and q under Poisson sampling of examples, whose noise and steps a total states; else None."""
+        """Shape and q under Poisson sampling of examples, where a total states noise and steps; else None."""
         own = {} if self.claim is None else self.claim.participation
         other = own.get("max_examples_per_user"), own.get("truncated_batch_size")
         if self.claim is None or own["type"] not in ("Poisson", "CyclicPoisson") or other != (None, None):
@@ -67,22 +67,22 @@ class _Release(Certified):
         return (self.shape, q) if isinstance(self.shape, Sampled) else None
 
     def proved(self) -> Claim:
-        """The claim; refuses to rest on one that was not proved."""
+        """Return the claim; raises NotChecked if it was not proved."""
         if self.claim is None or self.verdict.kind is not Kind.PROVED:
             raise NotChecked(f"the claim of {shown(self.name)} was not proved")
         return self.claim
 
 
 def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -> Verdict:
-    """The verdict on a ledger: REFUTED if a part of it is, PROVED if all parts are.
+    """Return the verdict on a ledger: REFUTED if a part of it is, PROVED if all parts are.
 
     Args:
-        document: decoded.
+        document: decoded ledger.
         certifier: decides certificates.
-        total: (eps, delta) of all releases together; None for the budget, or an eps that is found.
+        total: (eps, delta) of all releases together; None checks the budget, or finds an eps.
 
     Raises:
-        BadDocument: if it is no ledger, or contradicts itself.
+        BadDocument: if it is not a ledger, or contradicts itself.
     """
     whole = entries(
         document, "the ledger", ("counts",), guarantee=str, schema_version=int, ledger=Any, releases=list,
@@ -123,7 +123,7 @@ def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -
         for one in releases
     ] + found
     shown_kinds = {part.kind for part in parts}
-    # A certificate that stands in several entries was decided once.
+    # A certificate that occurs in several entries was decided once.
     failure = sum({id(one.verdict): one.verdict.failure for one in releases}.values())
     return Verdict(
         next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED) if kind in shown_kinds), Kind.PROVED),
@@ -153,9 +153,9 @@ def _decided(words: str, decide: Callable[..., Verdict], *arguments: object) -> 
 def _releases(
     listed: list[Any], mode: str, rows: list[list[float]], certifier: Certifier
 ) -> Iterator[_Release]:
-    """Every entry. Of a non-adaptive total every release that enters by its claim has a row (eps, delta).
+    """Yield every entry. In a non-adaptive total, each release that enters by its claim has an (eps, delta).
 
-    What a ledger charges for a claim may be less than certified: its draws' share of delta is apart.
+    The delta charged for a claim may be below the certified one: the failure of its samples is separate.
     """
     used, unknown, laws = set[tuple[str, str]](), False, dict[str, Runs]()
     for place, item in enumerate(listed, start=1):
@@ -179,7 +179,7 @@ def _releases(
             if row[0] < stated["eps"] or not row[1] > 0.0:
                 raise BadDocument(f"the total has less than the claim of {shown(name)}")
             release = dataclasses.replace(release, **vars(certifier.of(document, row[1])))
-        # Mechanisms on one batch have jointly 1 / sigma^2 = sum of 1 / sigma_i^2.
+        # Mechanisms on one batch together have 1 / sigma^2 = sum of 1 / sigma_i^2.
         blocks = floats(list(entry["blocks"].values()), "blocks")
         joint = sum(1 / Fraction(sigma) ** 2 if sigma else math.inf for sigma in blocks)
         if (batch is None and not certain) or joint > 1 / Fraction(stated["sigma"]) ** 2:
@@ -191,7 +191,7 @@ def _releases(
 
 
 def _runs(law: dict[str, Any]) -> Runs:
-    """The law of a number K of runs: E K, and from the other direction's curve by how much ratios grow."""
+    """The law of a number K of runs: E K, and the growth of ratios from the other direction's curve."""
     if law.get("law") == "poisson":
         mean = arb(entries(law, "a law", law=str, mean_runs=float)["mean_runs"])
         grows: Callable[[Curve], arb] = lambda curve: (mean * curve(arb(1))).exp()  # noqa: E731
@@ -209,7 +209,7 @@ def _runs(law: dict[str, Any]) -> Runs:
 
 
 def _crossing(gain: arb, curve: Curve) -> arb:
-    """A c with gain h(c) <= c - 1, about the least one; h <= 1, so that 1 + gain always is one."""
+    """A c near the least one with gain h(c) <= c - 1; since h <= 1, c = 1 + gain always qualifies."""
     low, high = arb(0), gain
     for _ in range(40):
         middle = arb(((low + high) / 2).mid())
@@ -218,7 +218,7 @@ def _crossing(gain: arb, curve: Curve) -> arb:
 
 
 def _counts(listed: list[Any], names: set[str]) -> tuple[Counts, set[str]]:
-    """How many integers get noise of (sigma, sensitivity), and the units of which that is said."""
+    """Number of integers by (sigma, sensitivity) of their noise, and the units that they refer to."""
     found, units = Counts(), set()
     for place, item in enumerate(listed, start=1):
         entry = entries(
@@ -237,11 +237,11 @@ def _counts(listed: list[Any], names: set[str]) -> tuple[Counts, set[str]]:
     return found, units
 
 
-# ---- A non-adaptive list, composed whole.
+# ---- A non-adaptive list, composed as a whole.
 
 
 def _stated(words: str, total: dict[str, Any], releases: list[_Release], counts: Counts) -> Verdict:
-    """Whether what the file says of the list is at least what its releases come to."""
+    """Whether the stated total is at least that of the listed releases."""
     once = [release for release in releases if release.runs is None]
     floats(total.get("betas", []), "betas of the total")
     square = floats(total["gaussian"], "gaussian of the total", 2)[1]
@@ -272,7 +272,7 @@ def _stated(words: str, total: dict[str, Any], releases: list[_Release], counts:
 def _together(
     words: str, releases: list[_Release], counts: Counts, certifier: Certifier, total: Total
 ) -> Verdict:
-    """(eps, delta) of the whole list: the one asked for, or an eps at the sum of all deltas."""
+    """(eps, delta) of the whole list: the requested one, or an eps at the sum of all deltas."""
     if not releases and not counts:
         return Verdict(Kind.PROVED, words, "eps is at most 0: nothing was released")
     deltas = [one.delta * max(1.0, float(one.runs[0]) if one.runs else 1.0) for one in releases]
@@ -303,14 +303,14 @@ def _together(
 def _directions(
     releases: list[_Release], counts: Counts, delta: float, certifier: Certifier
 ) -> tuple[dict[str, Direction], float]:
-    """Both directions of the composition, and how likely draws for them err.
+    """Both directions of the composition, and the failure probability of the samples for them.
 
-    From below are those parts that are attained together; the others are left out.
+    The bound from below uses the parts that are attained together, and omits the others.
     """
     once = [release for release in releases if release.runs is None]
     smooth = [one.shape for one in once if isinstance(one.shape, Gaussian)]
     sampled = {id(one.shape): one.shape for one in once if isinstance(one.shape, Sampled)}
-    # Equal certificates have one verdict, and are drawn for once.
+    # Equal certificates share one verdict and one set of samples.
     apart = [one for one in releases if one.runs or not isinstance(one.shape, Gaussian | Sampled)]
     often = collections.Counter((id(one.verdict), id(one.runs)) for one in apart)
     start, rest, found = time.process_time(), list[tuple[tuple[Part, Part], float, int]](), {}
@@ -344,7 +344,7 @@ Known = tuple[tuple[Part, Part], float]
 
 
 def _known(release: _Release, delta: float, certifier: Certifier) -> Known:
-    """Both directions by the proved claim, and by nodes of the profile, raised a little and proved too."""
+    """Both directions from the proved claim and from nodes of the profile that are raised and proved."""
     claim = release.proved()
     points = {name: [(claim.eps, arb(claim.delta))] for name in DIRECTIONS}
     top, failure = max(claim.eps, 2.0**-10), 0.0
@@ -365,7 +365,7 @@ def _hulls(remove: list[tuple[float, arb]], add: list[tuple[float, arb]], top: f
 
 
 def _best_of(release: _Release, delta: float, certifier: Certifier) -> Known:
-    """The best of K runs: H(a) <= E K h(a / b), h that of one run, at points of a lattice: section 7.3."""
+    """The best of K runs: H(a) <= E K h(a / b), h the curve of one run, on a grid of losses: section 7.3."""
     (mean, grows), one = release.runs or _ONE_RUN, dataclasses.replace(release, runs=None)
     small = delta / (100.0 * max(1.0, float(mean)))
     directions, failure = _directions([one], Counts(), small, certifier)
@@ -390,7 +390,7 @@ def _selected(law: Law, mean: arb, growth: arb) -> Curve:
 
 
 def _least_eps(above: Sequence[Part], delta: float, seconds: float) -> float:
-    """An eps at which the composition is shown to have delta, about the least one; infinite if none is."""
+    """An eps near the least one for which the composition is shown to have delta; infinite if none is."""
     best = math.inf
     with contextlib.suppress(TimeIsUp):
         for lattice in lattices(above, delta, seconds) if above else ():
@@ -406,13 +406,13 @@ def _least_eps(above: Sequence[Part], delta: float, seconds: float) -> float:
     return best if above else 0.0
 
 
-# ---- Chosen on the way: a filter.
+# ---- Adaptive releases: a filter.
 
 
 def _filtered(
     words: str, settings: dict[str, Any], stated: dict[str, Any], releases: list[_Release], total: Total
 ) -> Verdict:
-    """Whether prices are no less than the costs, costs within the limits, and limits within the budget."""
+    """Check that prices are at least the costs, costs within the limits, and limits within the budget."""
     budget = entries(settings["budget"], "the budget", eps=float, delta=float)
     eps, delta = total or (budget["eps"], budget["delta"])
     kind = settings["accounting"].get("type")
@@ -456,13 +456,13 @@ def _filtered(
 
 
 def _renyi_delta(order: arb, divergence: arb, eps: float) -> arb:
-    """Delta <= e^((a - 1) D) sup_r (r - e^eps) r^-a, and the supremum is at r = e^eps a / (a - 1)."""
+    """Delta <= e^((a - 1) D) sup_r (r - e^eps) r^-a, with the supremum at r = e^eps a / (a - 1)."""
     less = order - 1
     return (less * (divergence - arb(eps)) - less.log() - order * (order / less).log()).exp()
 
 
 def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[arb, arb]:
-    """What a release costs in an accounting method, at least and at most."""
+    """Lower and upper bounds on the cost of a release in an accounting method."""
     if kind == "ClaimAccounting":
         if release.proved().delta > release.price[1]:
             raise NotChecked(f"{shown(release.name)} is charged delta {release.price[1]!r} only")
@@ -480,7 +480,7 @@ def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[a
 
 
 def _sampled_divergence(q: arb, mu: arb, order: int) -> arb:
-    """Log E r^a over a - 1, r = 1 - q + q e^(mu x - mu^2 / 2): a sum over powers of the second term."""
+    """Log E r^a over a - 1, r = 1 - q + q e^(mu x - mu^2 / 2), by expansion in powers of the second term."""
     total, gain, power = arb(0), (mu * mu).exp(), arb(1)
     term, odds = (1 - q) ** order, q / (1 - q)
     for k in range(order + 1):

@@ -1,18 +1,18 @@
 """Curves: of the Gaussian mechanism in closed form; of compositions, by laws on a lattice and their powers.
 
 N(mu, 1) against N(0, 1) has delta Phi(mu / 2 - eps / mu) - e^eps Phi(-mu / 2 - eps / mu) at eps, mu the
-sensitivity over the noise, in both directions; it rises with mu, and adaptive compositions of releases of one
-C G + sigma Z are no worse (docs/checker.md, section 3).
+sensitivity over the noise, in both directions; it increases with mu, and adaptive compositions of releases of
+one C G + sigma Z are no worse (docs/checker.md, section 3).
 
-A pair (P, Q) is known by its curve H(alpha) = integral of (dP - alpha dQ)_+, alpha > 0. With r = dP / dQ
-under Q, H(alpha) is the mean of (r - alpha)_+, plus the mass of P where Q has none. So a pair is a measure on
-[0, infinity): here on the lattice e^(k h). docs/checker.md, section 4, proves:
+A pair (P, Q) is determined by its curve H(alpha) = integral of (dP - alpha dQ)_+, alpha > 0. With r = dP / dQ
+under Q, H(alpha) is the mean of (r - alpha)_+, plus the mass of P where Q has none. So a pair corresponds to
+a measure on [0, infinity), here on the lattice e^(k h). docs/checker.md, section 4, proves:
 
 * Products: if one pair's curve is nowhere above another's, then so are the curves of their T-fold products.
 * From above: the chords of a convex curve between the points e^(k h), and a constant after the last one.
 * From below: a convex polygon under the curve with corners at these points only.
 
-A law keeps the masses of P, so that a product of laws is a product of polynomials, with balls as
+A law stores the masses of P, so that a product of laws is a product of polynomials with balls as
 coefficients.
 """
 
@@ -28,14 +28,14 @@ from collections.abc import Callable, Iterator, Sequence
 from flint import arb, arb_poly
 
 Curve = Callable[[arb], arb]
-# Dots from below for each place of the lattice, and after how many that are no lower a slope is taken.
+# Points from below per lattice point, and the number of points without a lower slope that end a search.
 _DOTS, _AHEAD = 8, 20
 _MOST_NODES = 150_000
-_LESS = 2.0**-50 - 1.0  # so that the end is at 0 or above, whatever balls hide
+_LESS = 2.0**-50 - 1.0  # so that the end is >= 0 for every value in the balls
 
 
 def normal_cdf(x: arb) -> arb:
-    """Phi(x), with small relative error in the lower tail too."""
+    """Phi(x), with small relative error also in the lower tail."""
     return (-x / arb(2).sqrt()).erfc() / 2
 
 
@@ -46,12 +46,12 @@ def gaussian_delta(mu: arb, ratio: arb) -> arb:
 
 
 def rounded_up(value: arb, digits: int = 6) -> str:
-    """A decimal number that is not below the ball."""
+    """Format a decimal number that is not below the ball."""
     return _decimal(value.upper(), digits, decimal.ROUND_CEILING, math.inf)
 
 
 def rounded_down(value: arb, digits: int = 6) -> str:
-    """A decimal number that is not above the ball."""
+    """Format a decimal number that is not above the ball."""
     return _decimal(value.lower(), digits, decimal.ROUND_FLOOR, -math.inf)
 
 
@@ -66,11 +66,11 @@ def _decimal(end: arb, digits: int, rounding: str, towards: float) -> str:
 
 
 class TimeIsUp(Exception):
-    """The CPU time that there was for one direction is used up."""
+    """The CPU time for one direction is used up."""
 
 
 def until(end: float, curve: Curve) -> Curve:
-    """The same curve, which raises `TimeIsUp` when the process has used `end` seconds of CPU time."""
+    """The same curve, raising `TimeIsUp` once the process has used `end` seconds of CPU time."""
 
     def timed(alpha: arb) -> arb:
         if time.process_time() > end:
@@ -82,14 +82,14 @@ def until(end: float, curve: Curve) -> Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """Masses of P at losses (first + j) h, and where Q has none.
+    """Masses of P at losses (first + j) h, and its mass where Q has none.
 
     Attributes:
-        spacing: h, a float, taken for exact.
+        spacing: h, a float, treated as exact.
         first: index of the lowest loss.
         masses: one ball for every loss.
         infinite: mass of P at an infinite loss.
-        above: whether moving mass up is allowed (a law from above), or down (from below).
+        above: whether mass may be moved up (a law from above) or down (from below).
     """
 
     spacing: float
@@ -116,11 +116,11 @@ def reverse(curve: Curve) -> Curve:
 
 
 def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) -> Curve:
-    """The greatest convex curve through (0, 1) and below what is known of both directions.
+    """The greatest convex curve through (0, 1) that satisfies the bounds on both directions.
 
     Args:
-        forth: losses >= 0, and delta of (P, Q) there, or more.
-        back: the same of (Q, P), which is known of (P, Q) at minus these losses.
+        forth: losses >= 0, and upper bounds on delta of (P, Q) at them.
+        back: the same for (Q, P), which give bounds for (P, Q) at minus these losses.
 
     Returns:
         A curve that is nowhere below that of (P, Q): section 4.5.
@@ -131,11 +131,11 @@ def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) 
         mirrored = 1 - shrink + shrink * value
         known[-loss] = mirrored.min(known.get(-loss, mirrored))
     losses = sorted(known)
-    # Losses that are told apart after a logarithm; e^710 is no float64.
+    # Only losses that are distinct after a logarithm; e^710 exceeds float64.
     losses = [b for a, b in zip([-math.inf, *losses], losses, strict=False) if b - a > 1e-12]
     corners: list[tuple[arb, arb]] = [(arb(0), arb(1))]
     for loss in losses:
-        point = (arb(loss).exp(), known[loss].min(corners[-1][1]))  # a curve does not rise
+        point = (arb(loss).exp(), known[loss].min(corners[-1][1]))  # a curve does not increase
         while len(corners) > 1 and not _slope(corners[-1], point) > _slope(corners[-2], corners[-1]):
             corners.pop()
         corners.append(point)
@@ -143,7 +143,7 @@ def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) 
     slopes = [_slope(one, other) for one, other in itertools.pairwise(corners)]
 
     def curve(alpha: arb) -> arb:
-        """The largest of the lines next to alpha; the curve is the largest of all."""
+        """The largest of the lines next to alpha; the curve is the maximum of all lines."""
         at = bisect.bisect(places, float(alpha.log().mid())) - 1
         lines = [corners[-1][1]] if at >= len(slopes) - 1 else []
         for (start, height), slope in zip(
@@ -162,7 +162,7 @@ def _slope(one: tuple[arb, arb], other: tuple[arb, arb]) -> arb:
 def lattice_range(curve: Curve, allowance: float) -> tuple[float, float]:
     """Losses outside of which a curve is within `allowance` of 0 (above) and of 1 - alpha (below).
 
-    Any range gives a bound; a good one gives a close bound.
+    Every range gives a valid bound; a suitable one gives a tight bound.
     """
 
     def outside(loss: float) -> bool:
@@ -186,7 +186,7 @@ def lattice_range(curve: Curve, allowance: float) -> tuple[float, float]:
 def _nodes(
     curve: Curve, spacing: float, losses: tuple[float, float], parts: int = 1
 ) -> tuple[int, list[arb], list[arb]]:
-    """First place of the lattice, and alpha and H there and at as many parts between places."""
+    """First index on the lattice, and alpha and H there and at `parts` - 1 points in each interval."""
     first, last = math.floor(losses[0] / spacing), math.ceil(losses[1] / spacing)
     alphas = [(arb(spacing) * k / parts).exp() for k in range(first * parts, last * parts + 1)]
     return first, alphas, [curve(alpha) for alpha in alphas]
@@ -197,7 +197,7 @@ def _slopes(alphas: list[arb], values: list[arb]) -> list[arb]:
 
 
 def law_above(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law:
-    """The law whose curve joins the dots: chords, from (0, 1) on, and a constant at the end."""
+    """The law whose curve joins the points: chords from (0, 1) on, and a constant after the last one."""
     first, alphas, values = _nodes(curve, spacing, losses)
     slopes = [(values[0] - 1) / alphas[0], *_slopes(alphas, values), arb(0)]
     masses = [alpha * (slopes[k + 1] - slopes[k]) for k, alpha in enumerate(alphas)]
@@ -207,12 +207,12 @@ def law_above(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law:
 def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law | None:
     """A law whose curve is nowhere above; None where balls are too wide to tell, or the range too short.
 
-    A chord is above the curve by at most a b / (a + b) times its width, a and b the bends at its ends. Dots,
-    `_DOTS` for each place of the lattice, that are lowered by that much of both neighbouring chords make a
-    polygon below the curve. The law's own polygon begins on a line that is below the curve everywhere, the
-    first chord lowered. From place to place it takes the largest slope that stays below the dots ahead, or
-    goes on as it is; where it then meets a dot, its last corners are taken back. To end at 0 corners are
-    taken back too, and the last slope lowered.
+    A chord is above the curve by at most a b / (a + b) times its width, a and b the bends at its ends.
+    Points, `_DOTS` for each lattice point, that are lowered by that much of both neighbouring chords form a
+    polygon below the curve. The polygon of the law begins on a line that is below the curve everywhere, the
+    first chord lowered. At every lattice point it takes the largest slope that stays below the points ahead,
+    or continues; where it then meets a point, its last corners are removed. To end at 0, corners are removed
+    as well, and the last slope is lowered.
     """
     first, alphas, values = _nodes(curve, spacing, losses, _DOTS)
     slopes, places = _slopes(alphas, values), range(_DOTS, len(values) - _DOTS - 1, _DOTS)
@@ -226,7 +226,7 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
     most = [one.max(two) for one, two in itertools.pairwise(gaps)]
     dots = [values[0], *(value - gap for value, gap in zip(values[1:-1], most, strict=True))]
     # Lines of the polygon: (index of the corner where it begins, height there, slope); slopes are exact. The
-    # first one is turned about alpha = 0.
+    # first one is rotated about alpha = 0.
     fall = slopes[0].lower()
     lines = [(1, values[1] - gaps[0] - (slopes[0] - fall) * alphas[1], fall)]
 
@@ -235,12 +235,12 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
         return there + slope * (alphas[at] - alphas[corner])
 
     def tangent(at: int, low: arb) -> arb:
-        """The largest slope from a corner that stays below the dots ahead, and ends no lower than 0."""
+        """The largest slope from a corner that stays below the points ahead, and ends no lower than 0."""
         slope, worse, k = -low / (alphas[-1] - alphas[at]), 0, at + 1
         while k < len(dots) and worse <= _AHEAD:
             there = (dots[k] - low) / (alphas[k] - alphas[at])
             worse = 0 if there < slope else worse + (there < 0)
-            slope, k = slope.min(there), k + 1  # of balls that overlap, below both
+            slope, k = slope.min(there), k + 1  # for overlapping balls, a ball below both
         return (slope * (1 + arb(2) ** -50)).lower()
 
     end = 0
@@ -269,9 +269,9 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
 
 
 def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> Law:
-    """The law of the product of so many copies, by repeated squaring, within `end` seconds of CPU time.
+    """The law of the product of `times` copies, by repeated squaring, within `end` seconds of CPU time.
 
-    Masses at each end of every product, of at most its share of `allowance`, go to the safe side: from above
+    Mass at each end of every product, at most its share of `allowance`, moves to the safe side: from above
     upwards, to infinity at the upper end; from below to the highest loss kept, and dropped at the lower end.
     """
     found, done = law, 1
@@ -285,7 +285,7 @@ def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> La
 
 
 def joined(laws: Sequence[Law], allowance: float, end: float = math.inf) -> Law:
-    """The law of the product of laws with one spacing; masses and time are as in `compose`."""
+    """The law of the product of laws with equal spacing; masses and time are as in `compose`."""
     found = laws[0]
     for law in laws[1:]:
         if time.process_time() > end:
@@ -321,7 +321,7 @@ def _trimmed(law: Law, allowance: float) -> Law:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A curve, how often it is composed, and the losses between which it is looked at; None: to be found."""
+    """A curve, its number of compositions, and the range of losses to evaluate; None if it is to be found."""
 
     curve: Curve
     times: int
@@ -330,7 +330,7 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Lattice:
-    """A spacing, the losses where each curve is looked at, mass that may be moved, and when time is up."""
+    """A spacing, the range of losses of each curve, the mass that may be moved, and the time limit."""
 
     spacing: float
     ranges: list[tuple[float, float]]
@@ -346,7 +346,7 @@ class Lattice:
         return joined(laws, self.allowance, self.end)
 
     def below(self, parts: Sequence[Part]) -> Law | None:
-        """The same from below, of the first curves; None where that fails, or there are none."""
+        """The law of the composition of the first curves, from below; None if it fails, or there are none."""
         laws = []
         for part, losses in zip(parts, self.ranges, strict=False):
             law = law_below(until(self.end, part.curve), self.spacing, losses)
@@ -357,7 +357,7 @@ class Lattice:
 
 
 def lattices(above: Sequence[Part], delta: float, seconds: float) -> Iterator[Lattice]:
-    """Ever finer lattices for a composition, until the work is too much; the last may end in TimeIsUp."""
+    """Ever finer lattices for a composition, up to a limit on the work; the last may raise TimeIsUp."""
     start, times, allowance = time.process_time(), sum(part.times for part in above), delta * 1e-5
     end = start + 2.0 * seconds
     ranges = [part.losses or lattice_range(until(end, part.curve), allowance / times) for part in above]

@@ -1,17 +1,15 @@
-"""Mixtures of Gaussians, where chance decides in which noise an example's gradients end up: own draws.
+"""Mixtures of Gaussians, where chance decides which noise an example's gradients get: own samples.
 
 The pair is P = sum_s p_s N(m_s, sigma^2 I) against Q = N(0, sigma^2 I) with m_s >= 0. Only K matters, the
-products of the m_s over sigma^2; and both directions rise with every entry of K, so that floats may be
-rounded up.
-Let `root` have root root^T = K, x be standard normal under Q, y = root x and
-z_s = exp(y_s - K_ss / 2): then r = dP / dQ = sum_s p_s z_s, and with A = e^eps
+products of the m_s over sigma^2; both directions increase with every entry of K, so that floats may be
+rounded up. Let `root` have root root^T = K, x be standard normal under Q, y = root x and z_s = exp(y_s - K_ss
+/ 2): then r = dP / dQ = sum_s p_s z_s, and with A = e^eps
 
     REMOVE = E_Q (r - A)_+        ADD = E_Q (1 - A r)_+ .
 
-Both are means of weights under a mixture R of *parts* that the checker can draw from and whose density over
-Q, rho, it knows; every weight is at most a proved bound, so that a sequential test (`confidence`) can prove
-or refute. Which parts are taken decides how many draws that takes, and nothing else. docs/checker.md, section
-6, has the proofs.
+Both are means of weights under a mixture R of *parts* that can be sampled and whose density relative to Q,
+rho, is known; every weight is at most a proved bound, so that a sequential test (`confidence`) can prove or
+refute. The choice of parts affects only the number of draws. docs/checker.md, section 6, has the proofs.
 """
 
 import abc
@@ -32,9 +30,9 @@ from .strategies import NotChecked
 _LARGEST_K = 400.0
 WIDEST = 20_000
 _BATCH_NUMBERS = 4_000_000
-_HIGHEST_POWER = 40  # of parts
-_FARTHEST = 40.0  # the shift of all components together
-_MOST_PAIRS = (1000, 4000)  # components of which two more, or one more, are drawn besides a tilted one
+_HIGHEST_POWER = 40  # power of a part
+_FARTHEST = 40.0  # of the common shift of all components
+_MOST_PAIRS = (1000, 4000)  # components for which two, or one, are drawn in addition to a tilted one
 _TILTS = (0.3, 0.5, 0.65, 0.8, 0.95)
 _LIFTS = (0.0, 0.1, 0.25, 0.5)
 
@@ -67,34 +65,34 @@ def _log_supremum(power: float, eps: float) -> float:
 
 
 def picked(logs: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray:
-    """Indices drawn in proportion to exp of each row of `logs`, shape (rows, count), by inversion."""
+    """Draw indices in proportion to exp of each row of `logs`, by inversion; shape (rows, count)."""
     sums = np.cumsum(np.exp(logs - logs.max(axis=1, keepdims=True)), axis=1)
     aim = rng.random((len(sums), count)) * sums[:, -1:]
     rows, size = np.arange(len(sums))[:, None], sums.shape[1]
     found = np.zeros(aim.shape, dtype=np.int64)
-    for step in 2 ** np.arange(size.bit_length())[::-1]:  # how many sums are at most the aim
+    for step in 2 ** np.arange(size.bit_length())[::-1]:  # number of sums that are at most the aim
         ahead = found + step
         found = np.where((ahead < size) & (sums[rows, np.minimum(ahead, size) - 1] <= aim), ahead, found)
     return found
 
 
 class Pair(abc.ABC):
-    """P and Q.
+    """The pair (P, Q).
 
     Attributes:
-        width: of x.
+        width: length of x.
         mean: mean of x under P.
         mean_square: mean of K_ss under P.
-        largest: K_ss.
-        slack: more than float64 may do to log r and to log rho at any x that is drawn: section 6.5.
-        inexact: more than the distance of the law of any part's indices from the stated one: the same.
-        batch: how many draws are made at once.
+        largest: largest K_ss.
+        slack: bound on the float64 error of log r and log rho at any x that is drawn: section 6.5.
+        inexact: bound on the distance of the law of any part's indices from the stated one: section 6.5.
+        batch: number of draws per batch.
     """
 
     def __init__(
         self, mean: np.ndarray, squares: tuple[float, float], *, steps: int, inexact: float, cost: int
     ) -> None:
-        """Of K_ss the mean and the largest; `steps` is how much log r rounds besides."""
+        """Initialize from the mean and largest K_ss; `steps` adds to the rounding error of log r."""
         self.mean, self.width = mean, len(mean)
         self.mean_square, self.largest = squares
         if not squares[1] <= _LARGEST_K:
@@ -102,7 +100,7 @@ class Pair(abc.ABC):
         if self.width > WIDEST:
             raise NotChecked(f"a mixture in more than {WIDEST} dimensions")
         far = _HIGHEST_POWER * math.sqrt(squares[1]) + _FARTHEST
-        sums = 1e-10 + 2e-10 * squares[1]  # of logarithms, and of at most 780 products that scale a power
+        sums = 1e-10 + 2e-10 * squares[1]  # for logarithms, and at most 780 products that scale a power
         reach = math.sqrt(self.width) + far + 90.0
         self.slack = sums + 4.0 * (self.width + steps + 8.0) * 2.0**-53 * far * reach
         self.inexact = inexact * 2.0**-53
@@ -110,7 +108,7 @@ class Pair(abc.ABC):
 
     @abc.abstractmethod
     def terms(self, x: np.ndarray) -> np.ndarray:
-        """Of x, shape (draws, width), what `log_r` and densities take."""
+        """The input of `log_r` and of densities, from x of shape (draws, width)."""
 
     @abc.abstractmethod
     def log_r(self, terms: np.ndarray) -> np.ndarray:
@@ -118,7 +116,7 @@ class Pair(abc.ABC):
 
     @abc.abstractmethod
     def parts(self, eps: float) -> "tuple[Star | None, list[Part]]":
-        """Parts that draws may come from; of at least one a bound is known."""
+        """Parts to sample from; at least one has a proved bound."""
 
 
 class Mixture(Pair):
@@ -158,11 +156,11 @@ class Mixture(Pair):
         return log_sum(self.log_weights + terms)
 
     def parts(self, eps: float) -> "tuple[Star | None, list[Part]]":
-        """A part with a small proved bound, and others where the mass of REMOVE may be."""
+        """A part with a small proved bound, and others that cover the likely mass of REMOVE."""
         count = len(self.root)
         heavy = int(np.argmax(self.diagonal))
         size = max(float(self.diagonal[heavy]), 1e-9)
-        moved = max(1.0, (eps - float(self.log_weights[heavy])) / size + 0.5)  # one component: where r is A
+        moved = max(1.0, (eps - float(self.log_weights[heavy])) / size + 0.5)  # one component: to r = A
         most = _HIGHEST_POWER - 2.0
         more = 2 if count <= _MOST_PAIRS[0] else 1 if count <= _MOST_PAIRS[1] else 0
         length = max(math.sqrt(float(np.square(self.mean).sum())), 1e-9)
@@ -178,10 +176,10 @@ class Mixture(Pair):
 class Star:
     """Tuples t of m components around a centre; x around the sum of their means. Theorem 6.2, stars.
 
-    The centre c is drawn with probability over p_c C_c^(m-1), C_c = sum_s p_s exp(m K_cs / 2), and the m - 1
-    others with probability over p_s exp(m K_cs / 2). Where parts without tuples draw x, a tuple is drawn with
-    probability over the product of p z. Over Q and such tuples the density is r^m / ratio(t), at least
-    r^m / B.
+    The centre c has probability proportional to p_c C_c^(m-1), C_c = sum_s p_s exp(m K_cs / 2), and each of
+    the m - 1 others proportional to p_s exp(m K_cs / 2). Where x comes from parts without tuples, a tuple is
+    drawn with probability proportional to the product of p z. Relative to Q and such tuples the density is
+    r^m / ratio(t), at least r^m / B.
     """
 
     bounds = True
@@ -194,7 +192,7 @@ class Star:
 
     @staticmethod
     def best(mixture: Mixture, eps: float) -> "Star":
-        """The one with the least bound, as some rows of K say."""
+        """Return the star with the least bound, judged by some rows of K."""
         some = np.unique(np.linspace(0, len(mixture.root) - 1, 64).astype(int))
         weights = mixture.log_weights[some] - log_sum(mixture.log_weights[None, some])
         bounds: list[float] = []
@@ -206,7 +204,7 @@ class Star:
         return Star(mixture, 2 + int(np.argmin(bounds)))
 
     def draw(self, rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Draws of x, and tuples, shape (size, m)."""
+        """Draw x, and tuples of shape (size, m)."""
         mixture = self._mixture
         centres = picked(self._centres[None, :], rng, size).T
         pull = mixture.log_weights + 0.5 * self._order * (mixture.root[centres[:, 0]] @ mixture.root.T)
@@ -214,11 +212,11 @@ class Star:
         return rng.standard_normal((size, mixture.root.shape[1])) + self._means(tuples), tuples
 
     def complete(self, terms: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Tuples for x of other parts."""
+        """Draw tuples for x of other parts."""
         return picked(self._mixture.log_weights + terms, rng, self._order)
 
     def log_density(self, tuples: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density over Q and tuples."""
+        """The density relative to Q and tuples."""
         products = self._means(tuples) @ self._mixture.root.T
         others = np.take_along_axis(products, tuples, axis=1) - self._mixture.diagonal[tuples]
         centred = log_sum(0.5 * self._order * others) - math.log(self._order)
@@ -243,7 +241,7 @@ def _row_sums(mixture: Mixture, power: int, rows: np.ndarray) -> np.ndarray:
 
 
 class Tilt:
-    """Density over r^k sum_s p_s z_s^a exp(h u), u = sum_s p_s y_s, k = 0, 1 or 2. Theorem 6.2, tilts.
+    """Density proportional to r^k sum_s p_s z_s^a exp(h u), u = sum_s p_s y_s, k <= 2. Theorem 6.2, tilts.
 
     It is a mixture of Gaussians with the means a m_s + (the means of k more components) + h sum p m. Without
     h its density is at least r^(a + k) / Z for a >= 1.
@@ -254,7 +252,7 @@ class Tilt:
         p = np.exp(mixture.log_weights)
         self._shift = lift * (p @ mixture.root)
         along = mixture.root @ self._shift
-        self._field = mixture.log_weights + along  # of each component drawn besides
+        self._field = mixture.log_weights + along  # for each further component
         logs = self._field + (power - 1.0) * (0.5 * power * mixture.diagonal + along)
         if more:
             pull = self._field + power * mixture.gram
@@ -268,7 +266,7 @@ class Tilt:
         self.bounds = lift == 0.0 and power >= 1.0
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Draws of x."""
+        """Draw x."""
         mixture, root = self._mixture, self._mixture.root
         first = picked(self._logs[None, :], rng, size)[0]
         x = rng.standard_normal((size, root.shape[1])) + self._power * root[first] + self._shift
@@ -285,13 +283,13 @@ class Tilt:
         return np.asarray(x)
 
     def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density over Q, log rho."""
+        """The density relative to Q, log rho."""
         tilted = log_sum(self._mixture.log_weights + self._power * terms)
         return np.asarray(tilted + self._more * log_r + x @ self._shift - self._log_total)
 
 
 class _Removal:
-    """The mixture R of parts for REMOVE, with their shares: the first for the star, if there is one."""
+    """The mixture R of parts for REMOVE, with their shares; the first is that of a star, if any."""
 
     def __init__(self, mixture: Pair, eps: float, rng: np.random.Generator) -> None:
         self._mixture, self._eps = mixture, eps
@@ -299,7 +297,7 @@ class _Removal:
         self._share(rng)
 
     def _log_bounds(self) -> np.ndarray:
-        """Logs of bounds on (r - A)_+ / rho for each part alone; infinite for those without one."""
+        """Logs of bounds on (r - A)_+ / rho for each part alone; infinite for parts without a bound."""
         parts: list[Star | Part] = [*([] if self._star is None else [self._star]), *self._tilts]
         return np.array(
             [_log_supremum(p.power, self._eps) - p.log_scale if p.bounds else math.inf for p in parts]
@@ -310,7 +308,7 @@ class _Removal:
         return float((self._log_bounds() - np.log(self._shares)).min())
 
     def drawn(self, rng: np.random.Generator, size: int) -> tuple[np.ndarray, np.ndarray]:
-        """Log r of so many draws where it is above eps, shape (m,), and log rho of every part, (m, parts)."""
+        """Log r of the draws where it is above eps, shape (m,), and log rho of every part, (m, parts)."""
         mixture, star = self._mixture, self._star
         counts = rng.multinomial(size, self._shares).tolist()
         drawn = [] if star is None else [star.draw(rng, counts.pop(0))]
@@ -323,7 +321,7 @@ class _Removal:
         )
         terms = mixture.terms(x)
         log_r = mixture.log_r(terms)
-        # What is not a number is kept: the test refuses it.
+        # NaN is kept: the test refuses it.
         paid = np.flatnonzero(~(log_r <= self._eps - 4.0 * mixture.slack))
         x, terms, log_r = x[paid], terms[paid], log_r[paid]
         logs = [tilt.log_density(x, terms, log_r) for tilt in self._tilts]
@@ -334,15 +332,15 @@ class _Removal:
         return log_r, np.stack(logs, axis=1)
 
     def _share(self, rng: np.random.Generator) -> None:
-        """Shares under which weights vary little, from draws that serve nothing else; few parts are left.
+        """Set shares under which weights vary little, from separate draws, and drop most parts.
 
-        The part with the best bound gets a quarter at least, because stakes are limited by the bound.
+        The part with the best bound gets a quarter at least, because the bound limits the stakes.
         """
         first = 0 if self._star is None else 1
         count = first + len(self._tilts)
         self._shares = np.full(count, 1.0 / count)
         log_r, logs = self.drawn(rng, min(10_000, max(4000, 2 * self._mixture.batch)))
-        densities = np.exp(np.minimum(logs - log_r[:, None], 300.0))  # over P, and in range
+        densities = np.exp(np.minimum(logs - log_r[:, None], 300.0))  # relative to P, and in range
         payoff = np.maximum(0.0, -np.expm1(self._eps - log_r))
         squares = payoff**2 / (densities @ self._shares)
         least, shares = np.zeros(count), self._shares
@@ -361,7 +359,7 @@ class _Removal:
         self._shares = shares[kept]
 
     def weights(self, rng: np.random.Generator, sign: float) -> Iterator[np.ndarray]:
-        """Batches of weights: their mean is REMOVE or more (sign 1), or less (sign -1)."""
+        """Batches of weights whose mean is at least REMOVE (sign 1), or at most REMOVE (sign -1)."""
         slack, size = sign * self._mixture.slack, self._mixture.batch
         while True:
             log_r, logs = self.drawn(rng, size)
@@ -376,7 +374,7 @@ class _Removal:
 class _Addition:
     """For ADD: draws around the nearest point of a half-space outside of which weights are 0.
 
-    Log r <= -eps only where tau . x <= -c: by Jensen with the weights p themselves.
+    Log r <= -eps only where tau . x <= -c, by Jensen's inequality with the weights p themselves.
     """
 
     def __init__(self, mixture: Pair, eps: float, _: np.random.Generator) -> None:
@@ -389,7 +387,7 @@ class _Addition:
         return -0.5 * max(0.0, self._reach) ** 2 / self._square
 
     def closed(self) -> arb:
-        """ADD or more: what the mass of the half-space alone allows; 1 where that says nothing."""
+        """An upper bound on ADD from the mass of the half-space alone; 1 where that is no information."""
         reach = self._reach - self._mixture.slack
         if not reach > 0.0:
             return arb(1)
@@ -397,7 +395,7 @@ class _Addition:
         return gaussian_delta(size, (arb(reach) + size * size / 2).exp())
 
     def weights(self, rng: np.random.Generator, sign: float) -> Iterator[np.ndarray]:
-        """Batches of weights: their mean is ADD or more (sign 1), or less (sign -1)."""
+        """Batches of weights whose mean is at least ADD (sign 1), or at most ADD (sign -1)."""
         mixture, slack = self._mixture, sign * self._mixture.slack
         shift = max(0.0, self._reach) / self._square * self._tau
         while True:
@@ -410,14 +408,14 @@ class _Addition:
 
 @dataclasses.dataclass(frozen=True)
 class Mixed:
-    """A random allocation: the mixture with K nowhere smaller, and nowhere larger where that is known."""
+    """A random allocation: the mixture with K nowhere smaller, and the one with K nowhere larger if known."""
 
     above: Pair
     below: Pair | None
     names = DIRECTIONS
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
-        """Whether delta is at most the given one at eps: in closed form where that is enough, or by draws."""
+        """Decide whether delta at eps is at most `delta`: in closed form if possible, else by sampling."""
         # No mixture is worse than its worst component alone.
         longest = arb(self.above.largest * (1.0 + 1e-9)).sqrt()
         kind: type[_Removal | _Addition] = _Removal if name == "REMOVE" else _Addition
@@ -440,7 +438,7 @@ class Mixed:
 def _played(
     draws: _Removal | _Addition, inexact: float, delta: float, work: Work, *, upper: bool
 ) -> tuple[SequentialTest, bool]:
-    """A sequential test on draws from above (`upper`) or below, until it decides or would not in time."""
+    """Run a sequential test on draws from above (`upper`) or below until it decides or runs out of time."""
     sign, bound, start = 1.0 if upper else -1.0, math.exp(draws.log_bound()) * 1.001, time.process_time()
     test = SequentialTest(delta - sign * bound * inexact, bound, work.failure, upper=upper)
     batches = draws.weights(work.rng, sign)

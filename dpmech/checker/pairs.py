@@ -1,7 +1,7 @@
-"""The curves of the pairs that one release of a sampled mechanism is compared with.
+"""The curves of the dominating pairs of one release of a sampled mechanism.
 
-mu is the largest norm of what one example adds over the noise, q a sampling probability. docs/checker.md,
-section 5, proves that each pair dominates, and says where its curve is attained.
+mu is the largest norm of one example's contribution over the noise, q a sampling probability.
+docs/checker.md, section 5, proves that each pair dominates, and says where its curve is attained.
 """
 
 import functools
@@ -15,13 +15,13 @@ from .losses import Curve, Law, gaussian_delta, normal_cdf, reverse
 from .strategies import NotChecked
 
 _ROWS = 64
-_LEAST_MASS = 1e-290  # far above what products below float64 come to
+_LEAST_MASS = 1e-290  # far above the effect of products that underflow float64
 
 _FEW_EXAMPLES, _FEW_BITS = 1000, 512
 
 
 def sampled_curve(q: arb, mu: arb) -> Curve:
-    """(1 - q) N(0, 1) + q N(mu, 1) against N(0, 1): q H of the Gaussians at 1 + (alpha - 1) / q."""
+    """(1 - q) N(0, 1) + q N(mu, 1) against N(0, 1): q times the Gaussian curve at 1 + (alpha - 1) / q."""
 
     def curve(alpha: arb) -> arb:
         inner = (alpha - (1 - q)) / q
@@ -29,7 +29,7 @@ def sampled_curve(q: arb, mu: arb) -> Curve:
             return q * gaussian_delta(mu, inner)
         if inner <= 0:
             return 1 - alpha
-        return (1 - alpha).union(1 - alpha + q * inner.abs_upper())  # H <= 1 at whatever is > 0
+        return (1 - alpha).union(1 - alpha + q * inner.abs_upper())  # H <= 1 for all alpha > 0
 
     return curve
 
@@ -37,7 +37,7 @@ def sampled_curve(q: arb, mu: arb) -> Curve:
 def user_curve(q: arb, mu: arb, examples: int, spare: float) -> tuple[Curve, Curve]:
     """sum_j Binomial(examples, q)(j) N(j mu, 1) against N(0, 1): curves (above, below).
 
-    The highest j, of probability at most `spare` together, are an infinite loss above and left out below.
+    The largest j, of total probability at most `spare`, are an infinite loss above and omitted below.
     """
     weights = [arb.bin(arb(examples), j) * q**j * (1 - q) ** (examples - j) for j in range(examples + 1)]
     rest = arb(0)
@@ -57,7 +57,7 @@ def user_curve(q: arb, mu: arb, examples: int, spare: float) -> tuple[Curve, Cur
 
 
 def _root(poly: arb_poly, slope: arb_poly, value: arb) -> arb:
-    """A ball that contains the v >= 0 with poly(v) = value; poly has coefficients > 0, poly(0) < value."""
+    """A ball that contains the v >= 0 with poly(v) = value; poly has coefficients > 0 and poly(0) < value."""
     # Where one term alone is above the value, so is the sum; the least such v is near the root.
     high = value / poly[1]
     for j in range(2, poly.degree() + 1):
@@ -67,7 +67,7 @@ def _root(poly: arb_poly, slope: arb_poly, value: arb) -> arb:
     if not poly(high) > value:
         raise ArithmeticError("the likelihood ratio of a user's examples is not known well enough")
     v = high
-    for _ in range(200):  # Newton's steps from the right of the root of a convex function decrease to it
+    for _ in range(200):  # for a convex function, Newton's steps from the right decrease to the root
         v = v.mid()
         step = (poly(v) - value) / slope(v)
         v = v - step
@@ -84,12 +84,12 @@ _LARGEST_SIGMA = 5000
 
 
 class Truncation:
-    """What cutting batches of more than `most` examples down to `most` does to one of `size` examples.
+    """The effect of truncating batches of more than `most` examples to `most` on one of `size` examples.
 
     Attributes:
         full: tau, the probability that `most` or more of the others are sampled.
-        kept: p, that the example is sampled and kept, given that.
-        joined: that it is in the batch.
+        kept: p, the conditional probability that the example is sampled and kept, given that.
+        joined: probability that it is in the batch.
     """
 
     def __init__(self, q: arb, most: int, size: int) -> None:
@@ -97,7 +97,7 @@ class Truncation:
             self.full, over = arb(1), arb(1)
         else:
             # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q. Its series
-            # are long for many bits and examples; fewer bits make the balls wider, and nothing else.
+            # are long at high precision and for many examples; lower precision only makes the balls wider.
             with ctx.workprec(ctx.prec if size <= _FEW_EXAMPLES else min(ctx.prec, _FEW_BITS)):
                 self.full = q.beta_lower(most, size - most, 1)
                 over = q.beta_lower(most + 1, size - most, 1)
@@ -107,13 +107,13 @@ class Truncation:
 
 
 def truncated_curve(q: arb, mu: arb, cut: Truncation) -> Curve:
-    """Told whether a batch may be full: sampling with q if not, else the pair of full batches."""
+    """Sampling with q if the batch cannot be full, else the pair of full batches; the case is revealed."""
     p = cut.kept
     plain, shorter = sampled_curve(q, mu), reverse(sampled_curve(p, mu))
 
     def longer(alpha: arb) -> arb:
         """H of (1 - p) N(0) + p N(2 mu) against (1 - p) N(0) + p N(mu) at alpha >= 1."""
-        rest = (alpha - 1) * (1 / p - 1)  # weight of N(0) where that of N(mu) is alpha
+        rest = (alpha - 1) * (1 / p - 1)  # weight of N(0) if that of N(mu) is alpha
         # Where N(2 mu) = rest N(0) + alpha N(mu): a quadratic equation in y = e^(mu x).
         square, linear = (-2 * mu * mu).exp(), alpha * (-mu * mu / 2).exp()
         x = ((linear + (linear * linear + 4 * square * rest).sqrt()) / (2 * square)).log() / mu
@@ -127,17 +127,17 @@ def truncated_curve(q: arb, mu: arb, cut: Truncation) -> Curve:
 
 
 def fixed_size_curve(q: arb, mu: arb) -> Curve:
-    """Batches of one size, one example replaced: sampling at 2 mu for alpha >= 1, its reverse below."""
+    """Batches of fixed size, one example replaced: sampling at 2 mu for alpha >= 1, its reverse below."""
     forward = sampled_curve(q, 2 * mu)
     return _joined(forward, reverse(forward))
 
 
 @functools.lru_cache(maxsize=8)
 def counts_curve(sigma: Fraction, shift: int) -> Curve:
-    """Y + shift against Y, integers with P(y) proportional to e^(-y^2 / (2 sigma^2)); both directions.
+    """Y + shift against Y, integers with P(y) proportional to e^(-y^2 / (2 sigma^2)); in both directions.
 
-    The ratio at y is e^((2 y - shift) shift / (2 sigma^2)) and rises with y, so that H is the largest of
-    P(Y >= m - shift) - alpha P(Y >= m) over thresholds m, and rises with the shift: section 7.2.
+    The ratio at y is e^((2 y - shift) shift / (2 sigma^2)) and increases with y, so that H is the largest
+    value of P(Y >= m - shift) - alpha P(Y >= m) over thresholds m, and increases with the shift: section 7.2.
     """
     if sigma > _LARGEST_SIGMA or shift > 100 * sigma:
         raise NotChecked(f"counts of noise {float(sigma):g} and sensitivity {shift}")
@@ -147,9 +147,9 @@ def counts_curve(sigma: Fraction, shift: int) -> Curve:
     for _ in range(reach):
         weights.append(weights[-1] * ratio)
         ratio *= step
-    # Beyond `reach` every weight is at most `ratio` times the one before.
+    # Beyond `reach` every weight is at most `ratio` times the previous one.
     tail = arb(0).union(weights[-1] * ratio / (1 - ratio))
-    sums = [tail]  # of weights from reach, reach - 1, ..., -reach on
+    sums = [tail]  # weights at y > reach, y >= reach, y >= reach - 1, ..., y >= -reach
     for y in range(reach, -reach - 1, -1):
         sums.append(sums[-1] + weights[abs(y)])
     whole = sums[-1] + tail
@@ -167,7 +167,7 @@ def counts_curve(sigma: Fraction, shift: int) -> Curve:
 
 
 def _joined(from_one: Curve, below_one: Curve) -> Curve:
-    """One curve at alpha >= 1, another at alpha < 1, both where a ball does not say which it is."""
+    """One curve at alpha >= 1 and another at alpha < 1; their union where a ball contains both cases."""
 
     def curve(alpha: arb) -> arb:
         if alpha >= 1:
@@ -177,16 +177,16 @@ def _joined(from_one: Curve, below_one: Curve) -> Curve:
     return curve
 
 
-# ---- One of b orthogonal means of one length, each with the same probability: laws by sums on a grid.
+# ---- One of b orthogonal means of equal length with equal probabilities: laws by sums on a grid.
 #
-# r = (z_1 + ... + z_b) / b with independent log-normal z. A law of z that is larger in convex order makes the
-# mean of every convex function of r larger, and a smaller one smaller. So numbers within a cell of a grid may
-# be moved to its two ends, with the same mean (from above), or all to their mean (from below), after each
-# addition. All is sums and products of numbers >= 0, in float64: section 5.5.
+# r = (z_1 + ... + z_b) / b with independent log-normal z. A law of z that is larger in convex order increases
+# the mean of every convex function of r, and a smaller one decreases it. So numbers within a cell of a grid
+# may be moved to its two ends with the same mean (from above), or all to their mean (from below), after each
+# addition. All operations are sums and products of numbers >= 0, in float64: section 5.5.
 
 
 class _Sum:
-    """Masses at values >= 0, and what they lack in the mean, which is at infinity."""
+    """Masses at values >= 0, and the part of the mean that is at infinity."""
 
     def __init__(self, masses: np.ndarray, values: np.ndarray, infinite: float) -> None:
         self.masses, self.values, self.infinite = masses, values, infinite
@@ -195,20 +195,20 @@ class _Sum:
 def bin_laws(
     bins: int, square: arb, cells: int, spare: float, rounds: int, *, above: bool
 ) -> tuple[Law, Law]:
-    """Laws of (P, Q) and of (Q, P) from above, or from below, of which `rounds` are composed.
+    """Laws of (P, Q) and of (Q, P) from above or from below, to be composed `rounds` times.
 
     Args:
         bins: b.
         square: squared length of the means over the noise.
-        cells: of the grid.
-        spare: about what P may have beyond the grid.
-        rounds: as above.
-        above: which.
+        cells: number of cells of the grid.
+        spare: approximate mass of P that may be beyond the grid.
+        rounds: number of compositions.
+        above: whether the laws are from above.
 
     Raises:
-        NotChecked: if rounding may do too much to the masses.
+        NotChecked: if rounding may change the masses too much.
     """
-    relative = 8.0 * bins * (cells + 3.0) ** 2 * 2.0**-53  # of masses that are sums of so many terms
+    relative = 8.0 * bins * (cells + 3.0) ** 2 * 2.0**-53  # of masses that are sums of that many terms
     if relative * rounds > 1e-3:
         raise NotChecked(f"{rounds} rounds of {bins} bins")
     size = float(square)
@@ -216,9 +216,9 @@ def bin_laws(
     reach = math.sqrt(2.0 * size * math.log(bins / spare)) + 0.5 * size - math.log(bins)
     spacing = (max(reach, 0.0) + 3.0 - low) / cells
     first = math.floor(low / spacing)
-    # Values e^(k spacing) bins, so that those of r are on the lattice of `losses`.
+    # Values e^(k spacing) bins, so that r is on the lattice of `losses`.
     losses = first + np.arange(cells + 2)
-    # Q has 2^-1074 less for every product that is below float64, and P so much times r: less than `spare`.
+    # Each product that underflows costs Q at most 2^-1074, and P r times as much: less than `spare`.
     if not math.log(relative) + losses[-1] * spacing - 1021.0 * math.log(2.0) < math.log(spare):
         raise NotChecked("orthogonal bins so far from each other, for so small a delta")
     edges = np.concatenate([[0.0], bins * np.exp(losses * spacing)])
@@ -232,8 +232,8 @@ def bin_laws(
     masses, count = [factor * arb(m if m > least else 0.0) for m in total.masses.tolist()], len(edges) - 1
     ratios = [(arb(spacing) * k).exp() for k in range(first, first + count)]
     shares = [mass * ratio for mass, ratio in zip(masses[1:], ratios, strict=True)]
-    # Of the total at infinity, more than the masses are above 1: so their products are covered. From below
-    # all goes down to the lattice, and what has nowhere to go is dropped.
+    # At infinity, the factor 1.01 exceeds that of the masses, so that products are covered. From below all
+    # mass moves down to the lattice, and mass below its lowest point is dropped.
     ends = [arb(total.infinite) / bins, masses[0]]
     lost = [arb(1.01) * (end + spare) if above else arb(0) for end in ends]
     back = (masses[1:] if above else masses[:-1])[::-1]
@@ -244,7 +244,7 @@ def bin_laws(
 
 
 def _start(square: arb, edges: np.ndarray, *, above: bool) -> _Sum:
-    """The law of z: probabilities of the cells, and the means of z there, which are those under P."""
+    """The law of z: for every cell its probability, and its first moment, the probability under P."""
     length, columns = square.sqrt(), []
     points = [arb(x).log() / length for x in edges[1:].tolist()]
     for sign in (1, -1):
@@ -260,19 +260,19 @@ def _start(square: arb, edges: np.ndarray, *, above: bool) -> _Sum:
 
 
 def _gathered(masses: np.ndarray, moments: np.ndarray, edges: np.ndarray, *, above: bool) -> _Sum:
-    """Cells [edge, next edge), the last one without end, by their masses and first moments."""
+    """Cells [edge, next edge), the last one unbounded, from their masses and first moments."""
     means = np.divide(moments, masses, out=edges.copy(), where=masses > 0.0)
     if not above:
         return _Sum(masses, means, 0.0)
     share = np.clip((means[:-1] - edges[:-1]) / np.diff(edges), 0.0, 1.0)
     moved = np.append(masses[:-1] * (1.0 - share), masses[-1])
     moved[1:] += masses[:-1] * share
-    # Of the moment: the mass may be too small for float64.
+    # From the moment, because the mass may be too small for float64.
     return _Sum(moved, edges, max(0.0, float(moments[-1] - masses[-1] * edges[-1])))
 
 
 def _added(one: _Sum, other: _Sum, edges: np.ndarray, spacing: float, *, above: bool) -> _Sum:
-    """The sum of two independent ones."""
+    """The sum of two independent variables."""
     masses, moments = np.zeros((2, len(edges)))
     for start in range(0, len(edges), _ROWS):
         rows = slice(start, start + _ROWS)

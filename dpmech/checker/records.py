@@ -1,9 +1,9 @@
-"""Certificates with all that they hold, and run records.
+"""Certificates with all their entries, and run records.
 
-A run record answers two questions that are never mixed. *Is the claim true?* is decided here, for the
-certificate in it and for the eps of the steps that were executed. *Did the run follow the claim?* only the
-process that trained can know: what the record states of steps, participations and random numbers is listed as
-not checked. Where these statements contradict the claim, the file is no record that could have come about.
+A run record raises two separate questions. *Is the claim true?* is decided here, for its certificate and for
+the eps of the executed steps. *Did the run follow the claim?* cannot be checked from a file: what the record
+states of steps, participations and random numbers is listed as not checked. A record whose statements
+contradict the claim is refused, because no run can produce it.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _RUN: dict[str, Any] = {
     "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,
     "checkpoint_history": dict | None,
 }  # fmt: skip
-_MOST_STEPS = 10_000_000  # of all certificates in a file together: numbers of C take memory
+_MOST_STEPS = 10_000_000  # over all certificates in a file, to limit the memory for C
 _SECRET = "Poisson", "CyclicPoisson", "FixedSizeBatches"
 _STATEMENTS = (
     "whether the run followed the claim: its steps, participations, random numbers, processes and "
@@ -37,13 +37,13 @@ _STATEMENTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Certified:
-    """A certificate that was decided.
+    """A certificate with its verdict.
 
     Attributes:
-        claim: that was decided; None if it is beyond the limits.
+        claim: the claim that was decided; None if it is beyond the limits.
         shape: what its mechanism is compared with; None if no theorem here covers it.
-        verdict: on the claim, and on the nodes of its profile.
-        profile: (eps, upper end of delta) of these nodes, by direction; empty without any.
+        verdict: verdict on the claim and on the nodes of its profile.
+        profile: (eps, upper end of delta) of these nodes, by direction; empty if there are none.
     """
 
     claim: Claim | None
@@ -53,11 +53,11 @@ class Certified:
 
 
 class Certifier:
-    """Decides certificates; each claim once, however often a file repeats it.
+    """Decides certificates, and each claim only once even if a file repeats it.
 
     Args:
-        seconds: CPU time that each direction of a claim may take, and the nodes of a profile.
-        rng: where draws come from.
+        seconds: CPU time for each direction of a claim, and for the nodes of a profile.
+        rng: random generator for sampling.
     """
 
     def __init__(self, seconds: float, rng: np.random.Generator) -> None:
@@ -66,7 +66,7 @@ class Certifier:
         self._steps = 0
 
     def of(self, document: dict[str, Any], delta: float = 1.0) -> Certified:
-        """The verdict on a decoded certificate; at `delta` where that is less than it claims."""
+        """Return the verdict on a decoded certificate, at `delta` where that is less than it claims."""
         n = document["claim"].get("n") if isinstance(document.get("claim"), dict) else None
         self._steps += max(0, min(n, LARGEST_N)) if type(n) is int else 0
         claim, reason = None, f"certificates of more than {_MOST_STEPS} steps in one file"
@@ -92,7 +92,7 @@ class Certifier:
         return self._known[key]
 
     def _with_profile(self, found: Certified) -> Certified:
-        """With the verdict on the upper ends of the nodes."""
+        """Add the verdict on the upper ends of the nodes."""
         verdict, proved, failure = found.verdict, 0, 0.0
         most = sum(map(len, found.profile.values()))
         for name, (eps, upper), answer in self.nodes(found, found.profile, FAILURE / max(most, 1)):
@@ -102,7 +102,7 @@ class Certifier:
                 verdict = dataclasses.replace(verdict, kind=Kind.REFUTED, reason=words, failure=failure)
                 return dataclasses.replace(found, verdict=verdict)
             proved += answer.verdict is True
-            failure += answer.failure  # of every attempt: which of them succeed is chance as well
+            failure += answer.failure  # of every attempt, because which of them succeed is random, too
         left = [f"{most - proved} of {most} upper ends of the privacy profile"] if proved < most else []
         verdict = dataclasses.replace(
             verdict,
@@ -115,12 +115,12 @@ class Certifier:
     def nodes(
         self, found: Certified, sides: dict[str, list[tuple[float, float]]], failure: float
     ) -> Iterator[tuple[str, tuple[float, float], Answer]]:
-        """Whether delta is at most what nodes say, as long as there is time; nothing if no theorem covers it.
+        """Whether delta is at most the value of each node, while time lasts; nothing if no theorem applies.
 
-        Of equal upper ends the first one says most, as delta does not rise with eps.
+        Of equal upper ends the first is the strongest, because delta does not increase with eps.
         """
         claim, shape, start = found.claim, found.shape, time.process_time()
-        if claim is None or shape is None or _fresh(claim):  # nodes of one epoch
+        if claim is None or shape is None or _fresh(claim):  # the nodes are those of one epoch
             return
         answers: dict[tuple[str, float], Answer] = {}
         jobs = sorted((place, name) for name, nodes in sides.items() for place in range(len(nodes)))
@@ -150,7 +150,7 @@ def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data
-    """(eps, upper end of delta) of every node, by direction; of one curve, but for bins chosen anew."""
+    """(eps, upper end of delta) of every node, by direction; several curves only if bins are regenerated."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in DIRECTIONS}
     ends: dict[str, Any] = dict.fromkeys(("eps", "lower", "upper"), list)
     own = entries(profile, "the profile", guarantee=dict, by=dict, curves=list)
@@ -168,12 +168,12 @@ def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]
 
 
 def _known(claim: Claim) -> bool:
-    """Whether the checker knows what the type of its participation has."""
+    """Whether the participation has the entries of its type."""
     return claim.participation["type"] in PARTICIPATIONS
 
 
 def _fresh(claim: Claim) -> bool:
-    """Whether bins are chosen anew in every epoch: only then a profile is made of several curves."""
+    """Whether bins are chosen again in every epoch: only then a profile consists of several curves."""
     return claim.participation["type"] == "BallsInBins" and claim.flag("fresh")
 
 
@@ -181,10 +181,10 @@ def _fresh(claim: Claim) -> bool:
 
 
 def check_record(document: dict[str, Any], certifier: Certifier) -> Verdict:
-    """The verdict on a run record: that on its certificate, REFUTED also if the executed steps cost more.
+    """The verdict on a run record: that on its certificate; REFUTED also if the executed steps cost more.
 
     Raises:
-        BadDocument: if it is no run record, or contradicts itself.
+        BadDocument: if it is not a run record, or contradicts itself.
     """
     kinds: dict[str, Any] = {"guarantee": str, "schema_version": int, "run": Any, "certificate": dict}
     entries(document, "the run record", checksum=str, **kinds)
@@ -216,7 +216,7 @@ def check_record(document: dict[str, Any], certifier: Certifier) -> Verdict:
 
 
 def _run(run: dict[str, Any], claim: Claim) -> int:
-    """The steps that were executed, if what is said of them can be: else BadDocument."""
+    """Return the number of executed steps; raises BadDocument if the statements on the run are impossible."""
     steps: int = run["steps"]
     most, apart = run["most_participations"], run["smallest_separation"]
     if not 0 <= steps <= claim.strategy.n or run["processes"] < 1:
@@ -235,7 +235,7 @@ def _run(run: dict[str, Any], claim: Claim) -> int:
 
 
 def _limits(claim: Claim) -> tuple[int, int, bool]:
-    """How often one example may take part, how many steps apart, and whether exactly so."""
+    """Largest number of participations, least separation in steps, and whether the separation is exact."""
     n, own = claim.strategy.n, claim.participation
     if own["type"] == "EveryStep":
         return n, 1, True
@@ -252,7 +252,7 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
 
 
 def _executed(run: dict[str, Any], claim: Claim, evidence: Any) -> float:  # noqa: ANN401 - JSON data
-    """The upper end of eps that is stated for the run."""
+    """Return the stated upper end of eps of the run."""
     kinds: dict[str, Any] = {"lower": float, "upper": float, "guarantee": dict, "by": dict}
     stated, achieved = run["executed"], evidence.get("achieved") if isinstance(evidence, dict) else None
     lower, upper = (float(entries(stated, "executed", **kinds)[end]) for end in ("lower", "upper"))
@@ -265,10 +265,10 @@ def _executed(run: dict[str, Any], claim: Claim, evidence: Any) -> float:  # noq
 
 
 def _stopped(claim: Claim, steps: int, eps: float) -> Claim:
-    """The claim on the first steps; an epoch that was begun counts as a whole one.
+    """The claim for the first steps only; a started epoch counts in full.
 
     C is lower-triangular: the first rows of C G + sigma Z are its leading block times the first rows of G,
-    plus noise, and an example takes part in them as the participation says, of so many steps.
+    plus noise, and an example takes part in them under the same participation with fewer steps.
     """
     own = dict(claim.participation)
     period = own.get("bins", 1)

@@ -1,10 +1,10 @@
-"""Sensitivity: how far one example, or the examples of one user, can move C G at clip norm 1.
+"""Sensitivity: the largest change of C G by one example, or by the examples of one user, at clip norm 1.
 
-If an example takes part in the steps of a set pi, with gradients of norm at most 1, it moves C G by at most
+If an example takes part in the steps of a set pi, with gradients of norm at most 1, it changes C G by at most
 S(pi) with S(pi)^2 = sum_{i, j in pi} |<C_i, C_j>|, C_i the columns of C; if all these products are >= 0,
 equal gradients attain it. The sensitivity is the largest S(pi) over the sets that the participation allows,
-its *pattern*. docs/checker.md, section 2, proves what each function here says. Every upper bound is a proved
-one, so that the smallest counts; lower bounds serve to refute only.
+its *pattern*. docs/checker.md, section 2, proves the statements of the functions here. Every upper bound is
+proved, so that the smallest may be used; lower bounds serve only to refute.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ class Pattern:
     """Which sets of steps one example may take part in.
 
     Attributes:
-        apart: any two of its steps are at least so many apart, >= 1.
-        most: it takes part at most so often, >= 1.
-        evenly: only {s, s + apart, ...} with s < apart, and subsets of it, are possible.
+        apart: least distance of any two of its steps, >= 1.
+        most: largest number of its steps, >= 1.
+        evenly: whether only {s, s + apart, ...} with s < apart, and subsets of it, are possible.
     """
 
     apart: int
@@ -52,7 +52,7 @@ class Sensitivity:
 
 
 def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
-    """The best proved bounds on the largest S(pi)."""
+    """Return the best proved bounds on the largest S(pi)."""
     n, b = strategy.n, pattern.apart
     pattern = dataclasses.replace(pattern, most=min(pattern.most, -(-n // b)))
     norms = strategy.squared_norms()
@@ -71,7 +71,7 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
         scale = arb(1) if strategy.scale is None else largest_of([s * s for s in strategy.scale])
         sizes = [abs(c) for c in strategy.coefs]
         rising = itertools.accumulate((arb(size.abs_upper()) for size in reversed(sizes)), max)
-        # Reversed, the least non-increasing numbers above the upper ends of |coefs|.
+        # Reversed, these are the least non-increasing numbers above the upper ends of |coefs|.
         uppers.append((scale * _leftmost(list(rising)[::-1], pattern), "leftmost columns"))
         if pattern.evenly:
             uppers.append((scale * _leftmost(sizes, pattern), "first evenly spaced set"))
@@ -91,23 +91,23 @@ def largest_of(values: Sequence[arb]) -> arb:
 
 
 def _together(strategy: Strategy, pattern: Pattern) -> arb:
-    """|C_0 + C_b + ... + C_((k-1) b)|^2, or less: what equal gradients attain."""
+    """|C_0 + C_b + ... + C_((k-1) b)|^2, attained by equal gradients, or a lower bound on it."""
     n, columns = strategy.n, range(0, strategy.n, pattern.apart)[: pattern.most]
     if strategy.coefs is None:
         return _squares(sum((arb(row[j]) for j in columns), arb(0)) for row in strategy.matrix)
     ratio, scale = strategy.ratio, strategy.scale or [arb(1)] * n
     factors = [scale[t] if t in columns else arb(0) for t in range(n)]
-    if ratio is not None:  # a recursion keeps small entries exact, and is short
+    if ratio is not None:  # a recursion is fast and keeps small entries exact
         return _squares(itertools.accumulate(factors, lambda entry, factor: entry * ratio + factor))
     if strategy.scale is None:
         return _leftmost(strategy.coefs, pattern)
     if n > _LONGEST_PRODUCT:
-        return arb(0)  # a lower bound, and no good one
+        return arb(0)  # a valid but loose lower bound
     return _squares((arb_poly(strategy.coefs) * arb_poly(factors)).coeffs()[:n])
 
 
 def _leftmost(coefs: list[arb], pattern: Pattern) -> arb:
-    """|C_0 + C_b + ... + C_((k-1) b)|^2 of the Toeplitz matrix of these numbers >= 0."""
+    """|C_0 + C_b + ... + C_((k-1) b)|^2 for the Toeplitz matrix with these coefficients >= 0."""
     b, k = pattern.apart, pattern.most
     entries: list[arb] = []
     for t, c in enumerate(coefs):
@@ -121,9 +121,9 @@ def _squares(entries: Iterable[arb]) -> arb:
 
 
 def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
-    """Columns that share no row: the largest sum of squared norms over the allowed sets.
+    """For columns that share no row: the largest sum of squared norms over the allowed sets.
 
-    Of `falling` norms, as a Toeplitz matrix has, those of 0, b, 2 b, ... are the largest that such sets have.
+    For `falling` norms, as in a Toeplitz matrix, the columns 0, b, 2 b, ... attain it.
     """
     n, b, k = len(norms), pattern.apart, pattern.most
     if falling:
@@ -140,9 +140,9 @@ def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
 def _best_separated(
     weights: Sequence[Any], b: int, most: int | None, larger: Callable[[Any, Any], Any]
 ) -> Any:  # noqa: ANN401
-    """The largest sum of weights >= 0 over places b or more apart, at most so many of them.
+    """The largest sum of weights >= 0 over positions at least b apart, at most `most` of them.
 
-    Weights are balls, or arrays of floats that are each for themselves; `larger` is their maximum.
+    Weights are balls, or arrays of floats that are treated elementwise; `larger` is their maximum.
     """
     best: list[Any] = [0] * len(weights)
     for _ in range(1 if most is None else most):
@@ -155,10 +155,10 @@ def _best_separated(
 
 
 def _absolute_gram(strategy: Strategy) -> np.ndarray:
-    """Floats that are at least |<C_i, C_j>|, shape (n, n).
+    """Floats that are upper bounds on |<C_i, C_j>|, shape (n, n).
 
     Toeplitz: G[i, j] = G[i + 1, j + 1] + c[n - 1 - i] c[n - 1 - j], n additions whose rounding errors are
-    summed apart (two-sum), so that an entry is off by less than 8 units of the same sum with |c|.
+    accumulated separately (two-sum), so that the error of an entry is below 8 units of the same sum with |c|.
     """
     n = strategy.n
     if strategy.coefs is None:
@@ -171,7 +171,7 @@ def _absolute_gram(strategy: Strategy) -> np.ndarray:
     coefs = _known(strategy.coefs, largest * _NOTHING)
     size = _toeplitz_gram(np.abs(coefs))
     gram = size if np.all(coefs >= 0.0) else np.abs(_toeplitz_gram(coefs))
-    # What coefficients that are taken for 0 add to an entry is no more than the last term but one.
+    # The last term but one covers the coefficients that are replaced by 0.
     gram = gram + 16 * _UNIT * size + 2.2 * n * _NOTHING * largest**2 + 1e-290
     if strategy.scale is not None:
         scale = _known(strategy.scale, 0.0)
@@ -180,7 +180,7 @@ def _absolute_gram(strategy: Strategy) -> np.ndarray:
 
 
 def _known(balls: list[arb], floor: float) -> np.ndarray:
-    """The numbers as floats, to 2 units, relative; but 0 for those that are at most `floor`."""
+    """The numbers as floats with relative error of at most 2 units; 0 for those that are at most `floor`."""
     found = []
     for ball in balls:
         small = ball.abs_upper() <= arb(floor)
@@ -203,7 +203,7 @@ def _toeplitz_gram(coefs: np.ndarray) -> np.ndarray:
 
 
 def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
-    """For every row the best set that holds it, then the best set of rows; rounded up."""
+    """The best set in every row, then the best set of rows; rounded up."""
     n, b, k = len(gram), pattern.apart, pattern.most
     if not np.all(np.isfinite(gram)):
         raise NotChecked("entries of C whose products leave float64")

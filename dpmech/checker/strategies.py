@@ -1,11 +1,11 @@
-"""A strategy's parameters to the numbers of its matrix C, as balls that contain them (python-flint's arb).
+"""The matrix C of a strategy from its parameters, as balls that contain its entries (python-flint's arb).
 
-C is lower-triangular with a non-zero diagonal. What is released is C G + sigma Z, so C is all that privacy
-depends on. Nine of the ten strategies are a Toeplitz matrix times a positive diagonal one,
+C is lower-triangular with a non-zero diagonal. The release is C G + sigma Z, so privacy depends on C only.
+Nine of the ten strategies are a Toeplitz matrix times a positive diagonal one,
 C[i, j] = coefs[i - j] scale[j]; the tenth is given entry by entry.
 
 Every number below is a ball (midpoint and radius) that contains the exact one: arithmetic on balls rounds
-outward by itself, and nothing has to be argued about rounding.
+outward, so that no rounding analysis is needed.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ _MOST_TERMS = 20_000_000
 
 
 class NotChecked(Exception):
-    """No theorem here covers it, or it is beyond what is spent on one file; the message says which."""
+    """No theorem here covers the claim, or it exceeds the limits for one file; the message says which."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Strategy:
     Attributes:
         n: number of steps.
         coefs: first column of the Toeplitz factor, length n; None for a matrix given by its entries.
-        scale: factors of the columns, length n; None for ones.
-        matrix: rows of floats, where `coefs` is None; else empty.
-        unit_columns: whether the columns are divided by their norms, so that these are exactly 1.
-        ratio: lambda, where coefs[t] = lambda^t with 0 <= lambda < 1; else None.
+        scale: scale factors of the columns, length n; None for ones.
+        matrix: rows of floats where `coefs` is None; else empty.
+        unit_columns: whether the columns are divided by their norms, so that their norms are exactly 1.
+        ratio: lambda where coefs[t] = lambda^t with 0 <= lambda < 1; else None.
     """
 
     n: int
@@ -48,13 +48,13 @@ class Strategy:
     ratio: arb | None = None
 
     def bands(self) -> int:
-        """p, so that C[i, j] = 0 exactly for i - j >= p."""
+        """Number of bands: p such that C[i, j] = 0 exactly for i - j >= p."""
         if self.coefs is not None:
             return max(t + 1 for t, c in enumerate(self.coefs) if not c == 0)  # noqa: SIM201 - a ball that may be 0 counts
         return max(i - j + 1 for i, row in enumerate(self.matrix) for j in range(i + 1) if row[j] != 0.0)
 
     def leading(self, steps: int) -> "Strategy":
-        """The first rows and columns of C: what was released of a run that stopped there."""
+        """The leading block of C: the strategy of a run that stopped after `steps` steps."""
         return Strategy(
             steps,
             self.coefs and self.coefs[:steps],
@@ -65,7 +65,7 @@ class Strategy:
         )
 
     def nonnegative(self) -> bool:
-        """Whether every entry of C is >= 0 for certain."""
+        """Whether every entry of C is proved to be >= 0."""
         rows = self.matrix if self.coefs is None else [self.coefs]
         return all(entry >= 0.0 for row in rows for entry in row)
 
@@ -80,7 +80,7 @@ class Strategy:
 
 
 def strategy_of(data: Any) -> Strategy:  # noqa: ANN401 - what the file holds
-    """The strategy that the decoded entry `claim.strategy` states."""
+    """Return the strategy that the decoded entry `claim.strategy` states."""
     depth = 0
     while isinstance(data, dict) and data.get("type") == "ColumnNormalized":
         data = entries(data, "a ColumnNormalized strategy", type=str, strategy=dict)["strategy"]
@@ -101,7 +101,7 @@ def strategy_of(data: Any) -> Strategy:  # noqa: ANN401 - what the file holds
     found = make(**{name: data[name] for name in fields})
     if not depth:
         return found
-    # Normalising twice is normalising once: the norms are 1 after the first time.
+    # Normalising once is enough: the norms are 1 afterwards.
     if found.coefs is None:
         raise NotChecked("a dense matrix with normalised columns is not checked: state the normalised matrix")
     before = [arb(1)] * found.n if found.scale is None else found.scale
@@ -123,7 +123,7 @@ def _first_positive(values: list[Any], n: int) -> list[arb]:
 
 
 def _recursion(name: str, count: int, n: int, step: Callable[[arb, int], arb]) -> list[arb]:
-    """c_0 = 1 and c_t = step(c_(t-1), t): as many as the entry of this name says, which is at most n."""
+    """c_0 = 1 and c_t = step(c_(t-1), t); the number is that of the named entry, at most n."""
     if not 1 <= count <= n:
         raise BadDocument(f"{name} of the strategy is {count}, not an integer in [1, {n}]")
     return list(itertools.accumulate(range(1, count), step, initial=arb(1)))
@@ -134,8 +134,8 @@ def _padded(values: list[arb], n: int) -> list[arb]:
 
 
 def reciprocal(values: list[arb], n: int) -> list[arb]:
-    """Coefficients of the power series 1 / sum_t values[t] x^t, the first n of them."""
-    before, ctx.cap = ctx.cap, n  # power series are cut there
+    """The first n coefficients of the power series 1 / sum_t values[t] x^t."""
+    before, ctx.cap = ctx.cap, n  # truncates power series
     try:
         series = list((1 / arb_series(values, prec=n)).coeffs())
     finally:
@@ -203,7 +203,7 @@ def _dense(matrix: list[Any]) -> Strategy:
     return Strategy(n, matrix=matrix)
 
 
-# What a strategy of each type states, and who makes it of that.
+# By type: the entries that a strategy states, and the function that constructs it from them.
 _MAKERS: dict[str, tuple[dict[str, Any], Callable[..., Strategy]]] = {
     "Identity": ({"n": int}, _geometric),
     "Diagonal": ({"entries": list}, _diagonal),
