@@ -1,4 +1,4 @@
-"""Mixtures of Gaussians against one Gaussian: closed-form bounds, and importance sampling."""
+"""Mixtures of Gaussians against one Gaussian: closed-form bounds and importance sampling."""
 
 from dpmech.engines.gaussian_mixture.all_bins_tilt import CollectiveParts
 from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant

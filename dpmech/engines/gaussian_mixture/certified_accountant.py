@@ -1,4 +1,4 @@
-"""The accountant of bounds that hold with probability 1 - beta."""
+"""Accountant for bounds that hold with probability 1 - beta."""
 
 import dataclasses
 import math
@@ -20,41 +20,41 @@ from dpmech.exceptions import NumericalError
 from dpmech.methods import Certified
 from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_down, quotient_down, up
 
-# Tries in a fixed order: by how much higher in log sigma (or log eps), and the part of beta that each has.
+# Attempts in a fixed order: the increase in log sigma (or log eps), and the share of beta of each.
 _TRIES = ((0.0, 0.85), (0.0015, 0.05), (0.005, 0.03), (0.02, 0.01), (0.08, 0.009))
-# The part of beta that the lower end has.
+# Share of beta for the lower end.
 _FLOOR_SHARE = 0.05
-# Draws times bins that a proof may take, and how much more of them is still tried.
+# Limit on draws times bins for a proof, and the factor on it up to which a proof is still attempted.
 _WORK = 1.2e8
-# Fewer bins are worth no more draws than so many: what a draw costs beside them begins to count.
+# Below this number of bins the limit on draws stays constant, because the cost per draw dominates.
 _FEWEST_BINS = 400
 _LEAST_DRAWS = 4000.0
 _HOPELESS = 6.0
-# The same for bounds on delta, which are wide where that is not enough.
+# The same factor for bounds on delta, which are wide if the limit is too low.
 _PATIENT = 4.0
-# The lower end is looked for below the root by this many times what the upper one is above it.
+# Distance of the lower end below the root, as a multiple of the distance of the upper end above it.
 _FLOOR_GAP = 3.0
-# Between a bound of `delta` from below and the estimate.
+# Factor between the goal of a lower bound on delta and the estimate.
 _DELTA_GAP = 1.05
-# ADD is bounded without samples where it is e^-3 of delta, and its tests would need all the work.
+# ADD is bounded without samples if it is below e^-3 of delta and its tests would need all the work.
 _SMALL_ADD = 3.0
 _NATS = 25.0
-# Down there delta hardly depends on eps, and no amplification is little more.
+# At this eps and below, delta hardly depends on eps, and the bound without amplification is nearly as good.
 _NEAR_NOTHING = 0.01
-# For the slope of log delta.
+# Step in log sigma (or log eps) for the slope of log delta.
 _STEP = 0.01
 _LEAST_FALL = 0.1
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Search:
-    """Where a proof is tried, in the log of what is searched for (sigma or eps).
+    """The point at which to attempt a proof, in the log of the searched variable (sigma or eps).
 
     Attributes:
-        pilots: at the root, about.
-        root: where delta meets its target, about.
-        above: how far above that a proof is tried.
-        fall: by how much log delta falls a unit.
+        pilots: pilots near the root.
+        root: approximate point at which delta meets its target.
+        above: distance above the root at which the proof is attempted.
+        fall: decrease of log delta per unit.
     """
 
     pilots: Pilots
@@ -64,28 +64,28 @@ class _Search:
 
     @property
     def aim(self) -> float:
-        """Where the first proof is tried."""
+        """Point of the first attempt."""
         return self.root + self.above
 
     def pilots_at(self, gram: BinGram, eps: float) -> Pilots:
-        """The pilots for a point: what is proved there is what is handed out, with no rounding between."""
+        """Pilots for a point, so that the proof is for exactly the value that is returned."""
         return self.pilots.moved(gram, eps, self.pilots.entropy)
 
 
 class CertifiedAccountant(Accountant):
-    """An upper bound that holds with probability 1 - beta, over every probe of one call.
+    """An upper bound that holds with probability 1 - beta over all evaluations of one call.
 
-    Sizing uses independent samples; the bound is then drawn at points fixed before its own samples, each with
-    its share of beta.
+    Sizing uses independent samples; the bound is then sampled at points fixed before its own samples, each
+    with its share of beta.
 
     Args:
-        gram: the Gram matrix at sigma 1, or one above it.
-        sensitivity: without amplification.
-        method: beta, and where to draw.
-        rng: None for numbers of this call's own.
-        lower: a Gram matrix that is nowhere above, for lower ends; with None they are 0.
-        settled_add: a proved upper bound on ADD at (sigma, eps), for where samples would take too long.
-        reach: how far above the right sigma, in log, a proof may aim; infinite for no limit.
+        gram: Gram matrix at sigma 1, or an upper bound on it.
+        sensitivity: sensitivity without amplification.
+        method: beta, and where to run the sampling.
+        rng: random generator; None uses random numbers generated within this call.
+        lower: a lower bound on the Gram matrix, for lower ends; None sets them to 0.
+        settled_add: a proved upper bound on ADD at (sigma, eps), used where sampling would take too long.
+        reach: largest distance above the required sigma, in log, for a proof; infinite for no limit.
     """
 
     evaluates: ClassVar[bool] = False
@@ -105,7 +105,7 @@ class CertifiedAccountant(Accountant):
         self.settled_add = settled_add
         self.sensitivity = sensitivity
         self.settings = method
-        # Whoever picks the numbers picks the sigma: only those of this call may count inside delta.
+        # Random numbers determine sigma: delta may include beta only if this call generates them.
         self.fresh = rng is None
         self.entropy = draw_entropy(rng)
         self.rng = np.random.default_rng(self.entropy)
@@ -113,7 +113,7 @@ class CertifiedAccountant(Accountant):
         self.by = self._by(self.guarantee)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """Bounds on delta, which share beta."""
+        """Bounds on delta; together they fail with probability beta at most."""
         del tolerance
         sampled, half = max(eps, _SMALLEST_EPS), product_down(0.5, self.settings.share(1))
         pilots = Pilots.at(self.gram.scaled(sigma**-2), sampled, self._entropy(), self.settings.executor)
@@ -134,7 +134,7 @@ class CertifiedAccountant(Accountant):
         return self._bounds(min(lower, upper), upper, self.guarantee)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
-        """Bounds on eps, which share beta."""
+        """Bounds on eps; together they fail with probability beta at most."""
         del tolerance
         unamplified = gaussian_epsilon(sigma / self.sensitivity.upper, delta, safe=True)
         guarantee = self.settings.guarantee(delta, inside=False)
@@ -167,11 +167,11 @@ class CertifiedAccountant(Accountant):
         return self._bounds(lower, eps, guarantee)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """Size on independent samples, then certify a little above; at most a few tries, fixed in advance.
+        """Size on independent samples, then certify slightly above; a few attempts, fixed in advance.
 
-        Beta is inside delta where the random numbers are this call's own: what is certified is then the
-        delta that is left. The aim lies as little above the right sigma as a reasonable number of draws can
-        prove; `rtol` does not enter.
+        Delta includes beta if this call generates its random numbers: the certified delta is then reduced by
+        beta. The first attempt is as close above the required sigma as a reasonable number of draws can
+        prove; `rtol` has no effect.
         """
         del rtol
         guarantee = self.settings.guarantee(delta, inside=self.fresh)
@@ -191,7 +191,7 @@ class CertifiedAccountant(Accountant):
             bound = self._certified(pilots, goal, product_down(share, beta))
             progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
             if bound.meets(goal):
-                # Log delta is short of the goal by about the first part; the lower end is above the budget's.
+                # Log delta is below the goal by about the first term, and above the budget's at the lower end.
                 gap = search.fall * ((1.0 + _FLOOR_GAP) * search.above + further) + math.log(delta / goal)
                 return Solution(
                     sigma,
@@ -204,7 +204,7 @@ class CertifiedAccountant(Accountant):
         raise NumericalError(f"no sigma up to {sigma!r} could be certified ({self.method})")
 
     def curve(self, sigma: float, *, rel_error: float) -> Curve:
-        """Both directions at nodes, by `whole_curve`; all bounds share beta, which is outside delta."""
+        """Both directions at nodes, by `whole_curve`; all bounds share beta, which delta does not include."""
         settled = self.settled_add
         return whole_curve(
             self.gram.scaled(sigma**-2),
@@ -218,7 +218,7 @@ class CertifiedAccountant(Accountant):
         )
 
     def nodes_label(self, nodes: int) -> tuple[Guarantee, Provenance]:
-        """Beta is outside delta."""
+        """Delta does not include beta."""
         return self.settings.guarantee(inside=False), super().nodes_label(nodes)[1]
 
     def _search(
@@ -229,23 +229,23 @@ class CertifiedAccountant(Accountant):
         beta: float,
         parts: Collection[str] | None = None,
     ) -> "_Search":
-        """Where delta meets its target, and how far above that to look for a proof.
+        """Find where delta meets its target, and the distance above it at which to attempt a proof.
 
         Args:
             at: the Gram matrix and eps at a point.
             start: a point near the root.
             delta: the target.
-            beta: of the proof.
-            parts: of the mixtures, to try; None for all.
+            beta: error probability of the proof.
+            parts: names of the parts of mixtures to try; None for all.
 
         Raises:
-            NumericalError: if no gap can be proved with so many draws as are still tried.
+            NumericalError: if no gap can be proved within the limit on draws.
         """
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
             return _Search(pilots, start, 0.0, 0.0)
         further = pilots.moved(*at(start + _STEP), pilots.entropy).of_decider().regenerated()
-        # Both have the same random numbers, so that their difference is known well.
+        # Both use the same random numbers, so that their difference is accurate.
         fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
         root = start + (pilots.log_mean - math.log(delta)) / fall
         if not math.isfinite(root):
@@ -281,15 +281,15 @@ class CertifiedAccountant(Accountant):
         return self._floor(pilots, sigma, eps, delta, beta)
 
     def _floor(self, pilots: Pilots, sigma: float, eps: float, delta: float, beta: float) -> float:
-        """`eps`, where delta is proved to be larger there than `delta`; else 0."""
+        """Return `eps` if delta at eps is proved to exceed `delta`; else 0."""
         if not pilots.weights or eps < _SMALLEST_EPS:
             return 0.0
         found = self._proved_below(pilots, sigma, eps, delta, product_down(_FLOOR_SHARE, beta))
-        # Delta falls in eps: no eps up to this one meets it.
+        # Delta decreases in eps: no eps up to this one meets it.
         return next_down(eps) if found >= delta else 0.0
 
     def _proved_below(self, pilots: Pilots, sigma: float, eps: float, goal: float, beta: float) -> float:
-        """A certified lower bound on delta; drawing ends where the goal is proved."""
+        """A certified lower bound on delta; sampling stops once the goal is proved."""
         if self.lower is None:
             return 0.0
         return certified_floor(
@@ -301,14 +301,14 @@ class CertifiedAccountant(Accountant):
         )
 
     def _settled(self, pilots: Pilots, sigma: float, delta: float | None) -> Pilots:
-        """Without samples for ADD where these would take long and a bound without samples is small enough."""
+        """Omit samples for ADD where they would take long and the bound without samples is small enough."""
         if self.settled_add is None or "add" not in pilots.weights or pilots.decider == "add":
             return pilots
         goal = math.exp(pilots.log_mean) if delta is None else delta
         if pilots.summary("add").log_mean > math.log(goal) - _SMALL_ADD:
             return pilots
         bound = pilots.proposals["add"].log_weight_bound
-        # Where weights are small, a test gains about its goal over their bound a draw.
+        # For small weights, the gain of a test per draw is about the goal divided by the weight bound.
         if math.exp(bound - math.log(goal)) < _WORK / self.gram.bins / _NATS:
             return pilots
         upper = self.settled_add(sigma, pilots.eps)
@@ -326,7 +326,7 @@ class CertifiedAccountant(Accountant):
         )
 
     def _most(self) -> float:
-        """Draws that a proof may take."""
+        """Limit on the draws of a proof."""
         return max(_WORK / max(self.gram.bins, _FEWEST_BINS), _LEAST_DRAWS)
 
     def _rough(self) -> RoughSample:

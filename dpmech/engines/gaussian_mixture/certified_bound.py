@@ -2,9 +2,9 @@ r"""Rigorous finite-sample bounds on delta(eps) of Balls-in-Bins, by sampling.
 
 Both directions are means of independent weights. For the upper end the weights have proved bounds: REMOVE by
 the star of `tuples` (together with the nominal and scaled parts), ADD by `points.add_point`. The lower end
-needs none. Sequential tests (`sequential_tests`) turn weights into bounds with no asymptotics, and stop as
-soon as they have proved what was asked. A pilot with its own random numbers chooses probabilities, parts and
-first stakes before the samples that count are drawn.
+needs none. Sequential tests (`sequential_tests`) turn weights into bounds that are not asymptotic, and stop
+once the goal is proved. A pilot with separate random numbers chooses probabilities, parts and first stakes
+before the main samples are drawn.
 """
 
 import concurrent.futures
@@ -26,7 +26,7 @@ from dpmech.engines.gaussian_mixture.sequential_tests import (
 )
 from dpmech.guards import check_integer, check_real
 
-# Where no threshold is given, this often what the pilot expects is drawn at most; with one, that often.
+# Limit on draws, as a multiple of the number that the pilot expects: without a threshold, and with one.
 PATIENCE = 1.5
 STUBBORN = 3.0
 
@@ -37,7 +37,7 @@ class CertifiedDirection:
 
     Attributes:
         upper: an upper bound.
-        samples: independent weights that count; 0 where the bound on every weight is enough.
+        samples: number of independent weights in the main sample; 0 if the weight bound is enough.
     """
 
     upper: float
@@ -46,7 +46,7 @@ class CertifiedDirection:
 
 @dataclasses.dataclass(frozen=True)
 class CertifiedBound:
-    """An upper bound on delta(eps) that holds with the probability asked for.
+    """An upper bound on delta(eps) that holds with probability 1 - beta.
 
     Attributes:
         remove: H_eps(P||Q).
@@ -58,12 +58,12 @@ class CertifiedBound:
 
     @property
     def upper(self) -> float:
-        """The larger one of both directions."""
+        """The larger of both directions."""
         return max(self.remove.upper, self.add.upper)
 
     @property
     def samples(self) -> int:
-        """Draws that count, both directions."""
+        """Number of draws in the main samples of both directions."""
         return self.remove.samples + self.add.samples
 
     def meets(self, threshold: float) -> bool:
@@ -83,35 +83,35 @@ def certify_delta(
     max_samples: int = 20_000_000,
     pilots: Pilots | None = None,
 ) -> CertifiedBound:
-    r"""An upper bound on delta(eps), true with probability at least 1 - beta, both directions.
+    r"""An upper bound on delta(eps), true with probability at least 1 - beta, for both directions.
 
     **Guarantee:** with probability 1 - beta over the samples (for normal draws that have the Gram matrix
-    `gram`), at any sample size; the tests bound their own rounding, and that of the weights has a proved
-    bound (`proposal`). Directions that need samples share beta. One call spends beta: a search that calls
-    again and again must divide it, or test an order fixed in advance and end at the first failure. It must
-    not be repeated until it passes.
+    `gram`), at any sample size; the tests include their own rounding, and the rounding of weights has a
+    proved bound (`proposal`). Directions that need samples share beta. Each call spends beta: a search with
+    repeated calls must divide it, or test in an order fixed in advance and stop at the first failure. Do not
+    repeat a call until it passes.
 
     The cost grows with the ratio of the weight bound to delta, which is at most that of a moment (RDP)
-    bound on delta: 7 to 200 over most of the range. It grows large where delta is tiny and b large with
-    nearly independent bins; then the bound is merely wide at `max_samples`, never wrong.
+    bound on delta: 7 to 200 over most of the range. It grows large where delta is tiny and b is large with
+    nearly independent bins; the bound is then wide at `max_samples`, but valid.
 
     Args:
         gram: the Gram matrix K.
         eps: in [1e-4, 1e4].
-        threshold: what is to be proved an upper bound; drawing ends when it is. None aims at `rel_gap`.
+        threshold: upper bound to be proved; sampling stops when it is. None aims at `rel_gap`.
         beta: error probability, in (0, 1).
-        rel_gap: the relative gap between the bound and delta aimed at without a threshold, in [0.005, 10].
-        rng: seeds the blocks; None takes operating system entropy.
-        executor: where to run blocks; None runs them here.
-        max_samples: most draws in one direction.
-        pilots: those of this point, drawn with other random numbers than `rng` gives; None draws them.
+        rel_gap: target relative gap between the bound and delta without a threshold, in [0.005, 10].
+        rng: seeds the blocks; None uses operating system entropy.
+        executor: where to run blocks; None runs them in this process.
+        max_samples: largest number of draws in one direction.
+        pilots: pilots of this point, drawn with other random numbers than `rng` gives; None draws them.
 
     Returns:
         The bound, with its parts.
 
     Raises:
         InvalidParameterError: if an argument is out of range.
-        NumericalError: if a weight exceeds its proved bound (a fault, never chance).
+        NumericalError: if a weight exceeds its proved bound (a bug, never chance).
 
     References:
         The balls-in-bins paper, Lemma 3.2; Waudby-Smith and Ramdas 2024, arXiv:2010.09686v7.
@@ -159,14 +159,14 @@ def certify_delta(
 def certified_floor(
     pilots: Pilots, threshold: float, beta: float, *, rng: np.random.Generator, max_samples: int
 ) -> float:
-    """A lower bound on delta(eps), true with probability at least 1 - beta; drawing ends at the threshold.
+    """A lower bound on delta(eps), true with probability at least 1 - beta; stops at the threshold.
 
     Args:
-        pilots: of the point.
-        threshold: what is to be proved a lower bound, > 0.
+        pilots: pilots of the point.
+        threshold: lower bound to be proved, > 0.
         beta: error probability, in (0, 1).
         rng: seeds the blocks.
-        max_samples: most draws.
+        max_samples: largest number of draws.
     """
     name = pilots.decider
     log_unit = pilots.summary(name).log_mean if pilots.weights else -math.inf
@@ -189,7 +189,7 @@ def _drawn(
     patience: float,
     max_samples: int,
 ) -> int:
-    """How many weights of the main sample of a direction the bets took, until the goal or patience ended."""
+    """Run a test on the main sample of a direction up to its goal or limit; return the number of weights."""
     expected = test.expected_samples()
     limit = int(min(patience * max(expected, PILOT_SAMPLES), max_samples))
     count = 0

@@ -1,9 +1,10 @@
-r"""Certified bounds on both directions of the whole curve delta(eps): one sample serves many eps.
+r"""Certified bounds on both directions of the whole curve delta(eps): one sample covers many eps.
 
-The weight of a draw is a payoff over a density, and only the payoff knows eps. So the draws of one mixture
-give a bound at every eps of a stretch, each by its own tests and with its own proved bound on the weights.
-Pilots divide the curve into stretches over which delta falls by a few powers of e, and place the nodes; then,
-with everything fixed, the draws that count are made. All tests together fail with probability beta at most.
+The weight of a draw is a payoff over a density, and only the payoff depends on eps. So the draws of one
+mixture give a bound at every eps of an interval, each by its own test and with its own proved bound on the
+weights. Pilots divide the curve into intervals over which delta decreases by a few powers of e, and place the
+nodes; with everything fixed, the main samples are drawn. All tests together fail with probability at most
+beta.
 """
 
 import concurrent.futures
@@ -27,19 +28,19 @@ from dpmech.exceptions import DpmechError, NumericalError
 from dpmech.numerics import FloatArray
 
 PILOT_SAMPLES = 8192
-# A stretch ends where log delta has fallen by so much, or draws spread by so much more than at its start.
+# An interval ends where log delta has decreased by _FALL, or the relative variance has grown by _SPREAD.
 _FALL, _SPREAD = 4.5, 2.5
-# Levels of a stretch at which a pilot is read, and at least so many of them make a stretch.
+# Number of eps at which a pilot is evaluated in an interval, and the least number that make an interval.
 _READ, _FEWEST = 48, 4
-# Where a weight may be this much larger than delta, a proof by draws is too costly: the bound on weights
-# stands in.
+# If a weight may exceed delta by this factor, a proof by sampling is too costly: the weight bound is used
+# instead.
 _LARGEST_RATIO = 1500.0
-# From this ratio on, at its start, a stretch is the last one; after so many that were too short, too.
+# With this ratio at its start, an interval is the last one; so it is after _HOPELESS too short attempts.
 _LAST_RATIO = 300.0
 _HOPELESS = 3
-# Up to this ratio the gap that is asked for is aimed at.
+# Up to this ratio the requested gap is used.
 _EASY = 60.0
-# Most draws of a stretch, as a multiple of what is expected.
+# Limit on the draws of an interval, as a multiple of the expected number.
 _PATIENCE = 1.5
 _MIXTURES = {
     "remove": remove_mixture,
@@ -49,14 +50,14 @@ _MIXTURES = {
 
 @dataclasses.dataclass(frozen=True)
 class CurveSettings:
-    """What is asked of a curve.
+    """Where to place nodes, and how tight to make bounds.
 
     Args:
         least_eps: the first node, > 0.
-        largest_eps: no node beyond it is drawn for.
-        least_delta: where the curve may end.
-        hull: how much higher than the curve, relative, the line between two nodes may be.
-        upper_gap: how much higher than delta, relative, an upper bound is aimed at.
+        largest_eps: largest eps that is sampled.
+        least_delta: delta at which the curve may end.
+        hull: largest relative height of the line between two nodes above the curve.
+        upper_gap: target relative distance of an upper bound from delta.
         lower_gap: the same for lower bounds.
     """
 
@@ -70,14 +71,14 @@ class CurveSettings:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Stretch:
-    """A piece of one direction.
+    """An interval of eps in one direction.
 
     Attributes:
         name: the direction.
-        number: of the stretch; it has random numbers of its own.
-        proposal: the mixture, at its first level.
-        levels: the nodes.
-        weights: pilot weights at the nodes, logs, shape (n, k).
+        number: index of the interval, which selects its random numbers.
+        proposal: the mixture, at its first node.
+        levels: eps of the nodes.
+        weights: logs of the pilot weights at the nodes, shape (n, k).
     """
 
     name: str
@@ -96,19 +97,19 @@ def certified_curve(
     entropy: tuple[int, ...],
     executor: concurrent.futures.Executor | None = None,
 ) -> tuple[dict[str, tuple[FloatArray, FloatArray, FloatArray]], int]:
-    """Nodes of both directions, all bounds true with probability at least 1 - beta.
+    """Nodes of both directions; all bounds hold together with probability at least 1 - beta.
 
     Args:
         gram: the Gram matrix K.
-        lower: one that is nowhere above it, for lower bounds; with None they are 0.
-        settings: where nodes are, and how close bounds should be.
+        lower: a lower bound on K, for lower bounds on delta; None sets them to 0.
+        settings: where to place nodes, and how tight to make bounds.
         beta: error probability, in (0, 1).
         entropy: seeds of every stage.
-        executor: where blocks run.
+        executor: where to run blocks.
 
     Returns:
-        By direction ("remove", "add") eps, lower and upper bounds, each of shape (m,); and the draws that
-        count.
+        By direction ("remove", "add") eps, lower and upper bounds, each of shape (m,); and the number of
+        draws in the main samples.
     """
     stretches = {name: list(_stretches(name, gram, settings, entropy, executor)) for name in _MIXTURES}
     tests = (1 if lower is None else 2) * sum(
@@ -144,13 +145,13 @@ def _stretches(
     entropy: tuple[int, ...],
     executor: concurrent.futures.Executor | None,
 ) -> Iterator[_Stretch]:
-    """From the first eps on, until delta is as small as asked, or nothing can be proved by draws."""
+    """Intervals from the least eps, until delta is small enough or sampling can prove nothing."""
     start, width, number, hopeless = settings.least_eps, 0.25, 0, 0
     while start < settings.largest_eps:
         stop = min(start + width, settings.largest_eps)
         own = (*entropy, 0 if name == "remove" else 1, number)
         number += 1
-        # Laid out for the far end, where weights are the rarer; the near end has enough of them.
+        # The mixture is set up for the far end, where positive weights are rarer.
         fitted = adapt(
             _MIXTURES[name](gram, stop), own, STAGES[name], executor, {}, prune=True, bounded=True
         ).at_level(start)
@@ -179,7 +180,7 @@ def _stretches(
 
 
 def _read(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Logs of the mean weights at every level, and relative variances of a weight."""
+    """Logs of the mean weights, and relative variances of a weight, at every eps."""
     summaries = [summarise(weights[:, level]) for level in range(weights.shape[1])]
     logs = np.array([one.log_mean for one in summaries])
     spreads = np.array([one.relative_error**2 * weights.shape[0] for one in summaries])
@@ -187,7 +188,7 @@ def _read(weights: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _moved(proposal: Proposal, gram: BinGram) -> Proposal:
-    """The same parts and probabilities for another Gram matrix nearby."""
+    """The same parts and probabilities for a nearby Gram matrix."""
     made = _MIXTURES["add" if isinstance(proposal, AddProposal) else "remove"](
         gram, proposal.eps, proposal.names
     )
@@ -204,7 +205,7 @@ def _proved(
     *,
     upper: bool,
 ) -> tuple[FloatArray, int]:
-    """Bounds at every level, and how many draws they took."""
+    """Bounds at every eps, and the number of draws."""
     logs, spreads = _read(stretch.weights)
     count = stretch.weights.shape[0]
     tests: list[SequentialTest] = []
@@ -213,7 +214,7 @@ def _proved(
         off = min(2.0 * math.sqrt(spreads[level] / count), 0.5)
         if upper:
             unit = proposal.at_level(float(eps)).log_weight_bound
-            # With rare large weights a test gains its goal over that size a draw: they need a wider gap.
+            # The gain per draw is about the goal over the weight bound: large rare weights need a wider gap.
             wide = gap * max(1.0, math.exp(unit - logs[level]) / _EASY)
             goal = math.exp(logs[level]) * (1.0 + off) * (1.0 + min(wide, 1.0))
             tests.append(UpperTest(unit, beta, goal, pilot, rounding=proposal.weight_rounding))
@@ -238,9 +239,9 @@ def _proved(
     return np.array([one.bound for one in tests]), drawn
 
 
-# How much wider than the hull bounds by draws may be.
+# Ratio of the gap of sampled bounds to that of the hull.
 _GAP = 5.0
-# How many nodes of ADD have no draws, and how far they are apart at least; nodes in the tail.
+# Largest number of ADD nodes without samples and the least ratio of their eps; number of nodes in the tail.
 _MOST_SETTLED, _LEAST_FURTHER = 12, 1.1
 _FAR_NODES = 60
 
@@ -256,17 +257,17 @@ def whole_curve(
     entropy: tuple[int, ...],
     executor: concurrent.futures.Executor | None,
 ) -> Curve:
-    """Both directions at nodes, all bounds true with probability at least 1 - beta.
+    """Both directions at nodes; all bounds hold together with probability at least 1 - beta.
 
     Args:
         gram: the Gram matrix K.
-        lower: one that is nowhere above it; with None lower bounds are 0.
+        lower: a lower bound on K; None sets lower bounds to 0.
         multiplier: sigma over the sensitivity without amplification, rounded down.
-        settled_add: a proved upper bound on ADD at an eps, without draws; None where there is none.
-        rel_error: by how much, relative, the hull of nodes may be above the curve.
+        settled_add: a proved upper bound on ADD at an eps, without samples; None if there is none.
+        rel_error: largest relative height of the hull of nodes above the curve.
         beta: error probability, in (0, 1).
         entropy: seeds of every stage.
-        executor: where blocks run.
+        executor: where to run blocks.
     """
     settings = CurveSettings(
         least_eps=_SMALLEST_EPS,
@@ -296,9 +297,9 @@ def whole_curve(
 def _settled(
     bound: Callable[[float], float], eps: float, delta: float, remove: Nodes
 ) -> list[tuple[float, float]]:
-    """Eps and bounds on ADD without draws, beyond the last node that has draws.
+    """Eps and bounds on ADD without samples, beyond the last node that has samples.
 
-    Each lies where REMOVE has fallen to the bound of the one before, so that ADD stays below it.
+    Each eps is where REMOVE has decreased to the previous bound, so that ADD stays below REMOVE.
     """
     nodes: list[tuple[float, float]] = []
     for _ in range(_MOST_SETTLED):
@@ -307,7 +308,7 @@ def _settled(
         try:
             delta = bound(eps)
         except (DpmechError, ArithmeticError):
-            break  # what no bound is known for is bounded by the node before
+            break  # beyond, the last node bounds ADD
         nodes.append((eps, delta))
         if delta < LEAST_DELTA:
             break

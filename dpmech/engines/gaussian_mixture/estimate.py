@@ -1,8 +1,8 @@
-r"""delta(eps) of Balls-in-Bins by importance sampling: an estimate, at the same cost for every delta.
+r"""delta(eps) of Balls-in-Bins by importance sampling: an estimate whose cost does not depend on delta.
 
 `delta = max(H_eps(P||Q), H_eps(Q||P))` for the dominating pair of the balls-in-bins paper (Lemma 3.2), both
-terms from its b x b Gram matrix. A pilot on its own random numbers sets the probabilities of the mixture
-and the sample size; the interval comes from a main run of that fixed size, so the pilot does not bias it.
+terms from its b x b Gram matrix. A pilot with separate random numbers sets the probabilities of the mixture
+and the sample size; the interval comes from a main run of that fixed size, so that the pilot causes no bias.
 """
 
 import concurrent.futures
@@ -32,7 +32,7 @@ LEAST_SHOWN = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class SamplingPlan:
-    """What a pilot decided, to be used again at nearby sigma with the same random numbers.
+    """The outcome of a pilot, which can be reused at nearby sigma with the same random numbers.
 
     Attributes:
         entropy: seeds of every block.
@@ -42,8 +42,8 @@ class SamplingPlan:
         add_weights: their probabilities.
         remove_samples: size of the REMOVE run.
         add_samples: size of the ADD run.
-        enlarged: whether the sizes were raised because a first sample did not show its tail; the main runs
-            then have random numbers of their own.
+        enlarged: whether the sizes were increased because a first sample did not show its tail; the main runs
+            then use other random numbers.
     """
 
     entropy: tuple[int, ...]
@@ -65,12 +65,12 @@ class DirectionEstimate:
         lower: the lower end of its interval.
         upper: the upper end.
         relative_error: relative standard error.
-        effective_samples: (sum w)^2 / sum w^2.
+        effective_samples: (sum w)^2 / sum w^2, w the weights.
         largest_share: the largest weight over the sum.
         tail_shape: Pareto shape of the largest weights (NaN where too few are positive).
-        weight_bound: a proved bound on every weight; infinite where there is none.
-        samples: how many were drawn.
-        carried: the share of the estimate that each part of the proposal carried.
+        weight_bound: a proved bound on every weight; infinite if there is none.
+        samples: number of draws.
+        carried: share of the estimate that comes from each part of the proposal.
     """
 
     delta: float
@@ -94,7 +94,7 @@ class Estimate:
         delta: the larger of the two directions.
         lower: the lower end.
         upper: the upper end.
-        confidence: the level that the interval aims at.
+        confidence: nominal level of the interval.
         remove: H_eps(P||Q).
         add: H_eps(Q||P).
         plan: reuse it at other sigma for common random numbers.
@@ -111,7 +111,7 @@ class Estimate:
 
     @property
     def samples(self) -> int:
-        """Draws of the main runs, both directions."""
+        """Number of draws in the main runs of both directions."""
         return self.remove.samples + self.add.samples
 
     @property
@@ -121,18 +121,18 @@ class Estimate:
 
     @property
     def relative_error(self) -> float:
-        """Relative standard error of the direction that decides."""
+        """Relative standard error of the direction with the larger delta."""
         return self.deciding.relative_error
 
     @property
     def carriers(self) -> dict[str, float | str]:
-        """The direction that decides, and which parts of the proposal carried it, the largest share first."""
+        """The direction with the larger delta, and the shares of the parts of its proposal, largest first."""
         shares = sorted(self.deciding.carried.items(), key=lambda item: -item[1])
         shown = {name: float(share) for name, share in shares[:CARRIERS] if share >= LEAST_SHOWN}
         return {"direction": "REMOVE" if self.deciding is self.remove else "ADD"} | shown
 
 
-# Relative errors that samples are sized for: what is asked for between two of them gets the smaller.
+# Relative errors that samples are sized for: a request between two of them uses the smaller.
 _DIGITS = ("5", "3", "2", "1.5", "1", "0.7")
 REL_ERRORS = Ladder(tuple(float(f"{digits}e-{power}") for power in range(1, 5) for digits in _DIGITS)[:-1])
 LARGEST_SHARE = 0.01
@@ -141,7 +141,7 @@ DOUBTFUL_SHAPE = 0.3
 SAFE_SHARE = 0.002
 NEGLIGIBLE = 1e-3
 EXEMPT = 0.05
-# Of the error: for the first sample and for the enlarged one. Each is one chance to miss; the second is rare.
+# Shares of the error for the first sample and for the enlarged one, which is rare: each may miss.
 ERROR_SHARES = (0.9, 0.1)
 
 
@@ -159,28 +159,28 @@ def estimate_delta(
     r"""delta(eps) of the dominating pair with Gram matrix `gram`, both directions, by importance sampling.
 
     **Guarantee:** estimate. The interval is an empirical likelihood interval of level `confidence` (each
-    direction at half the error, so that they hold together); it is asymptotic. It is refused where the
-    sample does not show the tail: where one weight exceeds 1 % of the sum; and, unless the proved weight
-    bound alone keeps every possible weight below 1 % of the sum, where the Pareto shape of the largest
-    weights is 0.5 or more (no finite variance). A direction whose proved weight bound, or whose upper end,
-    is below 1/20 of the other direction is exempt: it would have to be 20 times what its sample shows.
-    Before it refuses, it draws one larger sample: at least four times the size, with random numbers of its
-    own, so that what the first one showed does not bias the second. Each sample has its share of the error
-    (nine tenths and one), so that the level holds over both.
+    direction at half the error, so that both hold together); it is asymptotic. It is refused if the sample
+    does not show the tail: if one weight exceeds 1 % of the sum; and, unless the proved weight bound alone
+    keeps every possible weight below 1 % of the sum, if the Pareto shape of the largest weights is 0.5 or
+    more (no finite variance). A direction whose proved weight bound, or whose upper end, is below 1/20 of the
+    other direction is exempt: it would have to be 20 times the value that its sample shows. Before refusing,
+    one larger sample is drawn: at least four times the size, with other random numbers, so that the first one
+    does not bias the second. Each sample has its share of the error (9/10 and 1/10), so that the level holds
+    over both.
 
-    The result depends on `rng` (or the plan) alone, not on the executor.
+    The result depends only on `rng` (or the plan), not on the executor.
 
     Args:
         gram: the Gram matrix K.
         eps: in [1e-4, 1e4].
-        rel_error: relative standard error aimed at, in [1e-4, 0.5]; the sample is sized for the largest of
+        rel_error: target relative standard error, in [1e-4, 0.5]; the sample is sized for the largest of
             0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, ... that is at most this.
         confidence: level of the interval, in (0, 1).
-        rng: seeds the blocks; None takes operating system entropy. Not read where a plan is given.
-        executor: where to run blocks; None runs them here.
-        max_samples: most draws of a main run.
-        plan: an earlier plan: the same random numbers, probabilities and sizes, with design points solved
-            anew.
+        rng: seeds the blocks; None uses operating system entropy. Ignored if a plan is given.
+        executor: where to run blocks; None runs them in this process.
+        max_samples: largest number of draws in a main run.
+        plan: an earlier plan: the same random numbers, probabilities and sizes; design points are computed
+            again.
 
     Returns:
         The estimate.
@@ -237,7 +237,7 @@ def estimate_delta(
 def _planned(
     proposal: Proposal, plan: SamplingPlan, names: tuple[str, ...], weights: tuple[float, ...]
 ) -> Proposal:
-    """The proposal with the plan's probabilities; a part that the plan did not have gets a small one."""
+    """The proposal with the plan's probabilities; parts that the plan lacks get a small one."""
     if len(names) != len(weights) or not set(names) & set(proposal.names):
         raise InvalidParameterError("plan", plan, f"a plan with the parts {proposal.names}")
     known = dict(zip(names, weights, strict=True))
@@ -291,7 +291,7 @@ def _plan(
 
 
 def _larger(one: DirectionEstimate, max_samples: int) -> int:
-    """Four times the size, or up to sixteen where the proved bound then keeps every weight small."""
+    """Four times the size, or up to sixteen times if the proved bound then keeps every weight small."""
     enough = 1.2 * one.weight_bound / (LARGEST_SHARE * max(one.lower, 1e-300))
     factor = min(max(4.0, enough / one.samples), 16.0)
     return int(min(factor * one.samples, max_samples))
@@ -332,7 +332,7 @@ def _direction(
 
 
 def _doubt(name: str, one: DirectionEstimate, other: DirectionEstimate) -> str:
-    """Why the interval of a direction that could decide cannot be trusted; empty where it can."""
+    """Why the interval of a direction that could decide cannot be trusted; empty if it can."""
     if min(one.upper, one.weight_bound) <= EXEMPT * other.lower:
         return ""
     facts = (

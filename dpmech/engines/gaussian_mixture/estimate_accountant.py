@@ -1,4 +1,4 @@
-"""The accountant of estimates by importance sampling, with their intervals."""
+"""Accountant for estimates by importance sampling with confidence intervals."""
 
 import dataclasses
 import math
@@ -31,11 +31,11 @@ register_words({"bins.unamplified": "bounded without sampling"})
 
 
 class ImportanceAccountant(Accountant):
-    """An estimate with a two-sided confidence interval; a calibrated sigma uses its upper end.
+    """An estimate with a two-sided confidence interval; calibration uses the upper end.
 
-    Within one call the same random numbers serve every sigma and eps, so that delta is smooth. Delta at
-    the true root is one random event, whatever path the search takes to it; two where a sample had to be
-    enlarged, and each has its share of the error.
+    Within one call, every sigma and eps uses the same random numbers, so that delta is smooth. Delta at the
+    true root is therefore one random event, independent of the search path; it is two if a sample had to be
+    enlarged, each with its own share of the error.
     """
 
     evaluates: ClassVar[bool] = False
@@ -51,7 +51,7 @@ class ImportanceAccountant(Accountant):
         self.guarantee = Guarantee(Kind.ESTIMATE, method.error)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """Confidence interval for delta, as wide as the method's rel_error makes it."""
+        """Confidence interval for delta; its width follows from the method's rel_error."""
         del tolerance
         sampled = max(eps, _SMALLEST_EPS)
         estimate = self._estimator(sigma, sampled)(sigma, sampled)
@@ -81,7 +81,7 @@ class ImportanceAccountant(Accountant):
         return self._interval(lower, upper, estimate(sigma, upper))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """Size roughly on one sample, then on an independent one at full accuracy."""
+        """Find a rough sigma with one sample, then calibrate with an independent one at full accuracy."""
         rough = self._rough().sigma(
             self.gram, eps, delta, sensitivity=self.sensitivity.upper, progress=progress
         )
@@ -100,16 +100,16 @@ class ImportanceAccountant(Accountant):
         return Solution(sigma, self._interval(lower, eps, final), final.samples)
 
     def rough_epsilon(self, sigma: float, delta: float) -> float:
-        """An eps within about 1 % of the right one; 0 where it is about 1e-4 or less."""
+        """An eps within about 1 % of the solution; 0 if it is about 1e-4 or less."""
         return self._rough().epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)
 
     def _rough(self) -> RoughSample:
-        """A small sample of its own, which says where to look."""
+        """A small independent sample to start searches from."""
         seed = int(self.rng.integers(2**63))
         return RoughSample(draw_entropy(np.random.default_rng(seed)), executor=self.settings.executor)
 
     def _estimator(self, sigma: float, eps: float) -> Callable[[float, float], Estimate]:
-        """Estimates on one sample, planned at the given point; other points reuse its random numbers."""
+        """Estimates from one sample, planned at the given point; other points reuse its random numbers."""
         settings = self.settings
         rng = np.random.default_rng(self.rng.integers(2**63, size=4))
         plan: list[SamplingPlan] = []
@@ -136,7 +136,7 @@ class ImportanceAccountant(Accountant):
     def _lower_epsilon(
         self, estimate: Callable[[float, float], Estimate], sigma: float, delta: float, upper: float
     ) -> float:
-        """The lower end of the interval for eps: where the lower end for delta still exceeds `delta`."""
+        """Lower end of the interval for eps: where the lower end for delta still exceeds `delta`."""
         short = math.log(delta) - math.log(max(estimate(sigma, upper).lower, 1e-300))
         gap = 0.01 * upper
         for _ in range(6):
@@ -155,5 +155,5 @@ class ImportanceAccountant(Accountant):
 
 
 def _rung(tolerance: float, finest: float) -> float:
-    """How finely a root is searched for: on a ladder, so that its steps follow from the rung alone."""
+    """Resolution of a root search, rounded to a ladder, so that the search steps depend on the rung only."""
     return rung_below(max(tolerance, finest), finest)

@@ -1,4 +1,4 @@
-"""Pilot samples: part probabilities of a mixture, and how many draws a proof will take."""
+"""Pilot samples: part probabilities of a mixture, and the expected number of draws of a proof."""
 
 import concurrent.futures
 import dataclasses
@@ -27,15 +27,15 @@ ESTIMATE_PILOTS = 4096
 PILOT_EFFECTIVE = 200.0
 LEAST_PROBABILITY = 0.01
 ADAPT_STEPS = 300
-# A part goes that carries less than this, unless its probability shows that it is of use.
+# A part that carries less than this is dropped, unless its probability is at least LARGEST_IDLE.
 LEAST_CARRIED = 0.01
 LARGEST_IDLE = 0.03
-# Probabilities of the bounding parts that are tried, and the gap that a bound is drawn for.
+# Probabilities of the bounding parts to try, and the planned gap of a bound.
 BOUNDING_SHARES = (0.1, 0.2, 0.35, 0.5, 0.7)
 PLANNED_GAP = 1.05
-# Where a rare large weight does no harm.
+# Where a rare large weight is harmless.
 BARE_FLOORS = {"nominal": 0.01, "star": 0.2}
-# The collective floors keep a second mode of the weights, which a pilot may miss, from standing out.
+# The collective floors limit the effect of a second mode of the weights, which a pilot may miss.
 FLOORS = {
     "nominal": 0.1,
     "star": 0.2,
@@ -63,13 +63,12 @@ def adapt(
         proposal: the mixture.
         entropy: seeds of the rounds.
         stages: their stages.
-        executor: where their blocks run.
-        floors: the least probability of parts, by name.
-        prune: whether to leave out parts that carry next to nothing; where rare weights are looked for, as
-            for an estimate, they stay.
-        bounded: whether to weigh the proved bound on the weights against their variance; `floors` are then
-            chosen here.
-        rounds: at most so many; None for all that there are.
+        executor: where to run blocks.
+        floors: least probability of parts, by name.
+        prune: whether to drop parts that carry almost nothing; an estimate keeps them to detect rare weights.
+        bounded: whether to balance the proved weight bound against the variance; `floors` are then set
+            here.
+        rounds: largest number of rounds; None for all.
     """
     if bounded:
         floors = BARE_FLOORS
@@ -88,9 +87,9 @@ def adapt(
 
 
 def bounding_shares(proposal: Proposal, payoffs: FloatArray, densities: FloatArray) -> Proposal:
-    """The probability of the parts that bound the weights that make a sequential test strongest.
+    """Set the probability of the parts that bound the weights, so that a sequential test is strongest.
 
-    A test on weights below W is as strong as with small variance only if W is small against their mean.
+    A test on weights below W achieves the strength that a small variance allows only if W / mean is small.
     """
     bounding = np.array([name in proposal.bounding for name in proposal.names])
     log_mix = scipy.special.logsumexp(densities, axis=1, b=proposal.weights)
@@ -107,7 +106,7 @@ def bounding_shares(proposal: Proposal, payoffs: FloatArray, densities: FloatArr
         alphas = share * parts[0] / sums[0] + (1.0 - share) * parts[1] / sums[1]
         other = proposal.reweighted(alphas)
         ratio = np.exp(other.log_weights(payoffs[hit], densities[hit]) - other.log_weight_bound)
-        # Samples of one mixture stand for the other's by their densities.
+        # Samples of one mixture represent the other by the ratio of densities.
         odds = np.exp(scipy.special.logsumexp(densities[hit], axis=1, b=alphas) - log_mix[hit]) / hit.size
         goal = mean * PLANNED_GAP * math.exp(-other.log_weight_bound)
         for stake in np.geomspace(1e-3, 0.999, 24).tolist():
@@ -118,7 +117,7 @@ def bounding_shares(proposal: Proposal, payoffs: FloatArray, densities: FloatArr
 
 
 def pruned(proposal: Proposal, payoffs: FloatArray, densities: FloatArray) -> Proposal:
-    """Without the parts that carry next to nothing of the second moment of a pilot's weights."""
+    """Drop the parts that carry almost nothing of the second moment of a pilot's weights."""
     weights = proposal.log_weights(payoffs, densities)
     hit = weights > -np.inf
     if not np.any(hit):
@@ -134,7 +133,7 @@ def pruned(proposal: Proposal, payoffs: FloatArray, densities: FloatArray) -> Pr
 
 
 def pilot_size(bins: int) -> int:
-    """Draws of one pilot round: 4096, fewer where bins are many, at least a block."""
+    """Draws of one pilot round: 4096, fewer for many bins, at least one block."""
     return max(block_size(bins), min(ESTIMATE_PILOTS, ESTIMATE_PILOTS * 512 // bins))
 
 
@@ -144,16 +143,16 @@ def adapted_weights(
     """Part probabilities that minimise the second moment of the weights seen in a pilot.
 
     The second moment `E_Q[f^2 / sum_j alpha_j D_j]` is convex in alpha; the update is multiplicative. It
-    steers the variance only: any alpha gives an unbiased weight.
+    affects only the variance: weights are unbiased for any alpha.
 
     Args:
         proposal: the proposal that was sampled.
         payoffs: log f, shape (n,).
         densities: log D, shape (n, J).
-        floors: the least probability of each part, shape (J,), summing to less than 1.
+        floors: least probability of each part, shape (J,), summing to less than 1.
 
     Returns:
-        alpha, shape (J,); the given probabilities where no sample had a payoff.
+        alpha, shape (J,); the given probabilities if no sample had a payoff.
     """
     hit = payoffs > -np.inf
     if not np.any(hit):
@@ -177,24 +176,24 @@ def adapted_weights(
 
 
 PILOT_SAMPLES = 8192
-# A direction below this part of the other one is bounded without samples of its own, if it can be.
+# A direction below this fraction of the other one is bounded without samples if possible.
 NEGLIGIBLE = 1e-3
-# Where no weight is larger than that, none is drawn; quotients would leave the range of float64.
+# If no weight exceeds this, none is drawn; quotients would leave the float64 range.
 NOTHING = 1e-290
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pilots:
-    """What pilots found at one point: how to draw there, and how many draws a proof will take.
+    """Results of the pilots at one point: how to sample there, and the expected number of draws of a proof.
 
     Attributes:
         gram: the Gram matrix.
         eps: the privacy loss level.
         entropy: seeds of every stage.
         proposals: REMOVE and ADD, by name.
-        weights: logs of pilot weights, by name; a direction that its bound settles has none.
-        executor: where blocks run.
-        settled: upper bounds on directions that need no samples, by name, where they are not on every weight.
+        weights: logs of pilot weights, by name; absent for a direction that its bound settles.
+        executor: where to run blocks.
+        settled: upper bounds on directions that need no samples, by name, if they are not weight bounds.
     """
 
     gram: BinGram
@@ -222,8 +221,8 @@ class Pilots:
             gram: the Gram matrix.
             eps: the privacy loss level.
             entropy: seeds of every stage.
-            executor: where blocks run.
-            threshold: what is to be proved; None for a number.
+            executor: where to run blocks.
+            threshold: bound to be proved; None to find a bound.
             parts: names of the parts to try; None for all.
         """
         proposals: dict[str, Proposal] = {
@@ -245,7 +244,7 @@ class Pilots:
         return cls(gram, eps, entropy, proposals, weights, executor)
 
     def moved(self, gram: BinGram, eps: float, entropy: tuple[int, ...]) -> "Pilots":
-        """The same parts and probabilities at a point nearby, the weights in proportion to their bounds."""
+        """The same parts and probabilities at a nearby point; weights are scaled with their bounds."""
         proposals: dict[str, Proposal] = {}
         weights = dict(self.weights)
         for name, make in (("remove", remove_mixture), ("add", add_mixture)):
@@ -257,26 +256,26 @@ class Pilots:
         return Pilots(gram, eps, entropy, proposals, weights, self.executor)
 
     def without(self, name: str, upper: float) -> "Pilots":
-        """With no samples for a direction that a proved bound settles."""
+        """Drop the samples of a direction that a proved bound settles."""
         weights = {other: found for other, found in self.weights.items() if other != name}
         return dataclasses.replace(self, weights=weights, settled={**self.settled, name: upper})
 
     def of_decider(self) -> "Pilots":
-        """With weights of the direction that decides alone: for a slope, not for a proof."""
+        """Keep only the direction with the larger delta: for a slope, not for a proof."""
         name = self.decider
         return dataclasses.replace(self, weights={name: self.weights[name]})
 
     @property
     def decider(self) -> str:
-        """The direction with the larger delta, by the pilots."""
+        """The direction with the larger delta, according to the pilots."""
         return max(self.weights, key=lambda name: self.summary(name).log_mean, default="remove")
 
     def summary(self, name: str) -> WeightSummary:
-        """What the pilot weights of a direction say."""
+        """Diagnostics of the pilot weights of a direction."""
         return summarise(self.weights[name])
 
     def regenerated(self, samples: int = PILOT_SAMPLES) -> "Pilots":
-        """With weights of these proposals, at least so many in the direction that decides."""
+        """Draw the weights of these proposals again, at least `samples` in the direction that decides."""
         weights = {
             name: weight_sample(
                 self.proposals[name],
@@ -291,21 +290,21 @@ class Pilots:
 
     @property
     def log_mean(self) -> float:
-        """Log of delta, about."""
+        """Approximate log of delta."""
         return self.summary(self.decider).log_mean
 
     @property
     def relative_error(self) -> float:
-        """Of that delta."""
+        """Relative error of that delta."""
         return self.summary(self.decider).relative_error
 
     @property
     def samples(self) -> int:
-        """How many weights that direction has."""
+        """Number of weights of that direction."""
         return self.weights[self.decider].size
 
     def expected_samples(self, log_goal: float, beta: float) -> float:
-        """Draws with which delta is expected to be proved below a goal; infinite where it is not."""
+        """Expected number of draws to prove delta below a goal; infinite if it is not."""
         draws = 0.0
         for name, log_weights in self.weights.items():
             proposal = self.proposals[name]
@@ -323,34 +322,34 @@ class Pilots:
 
 
 def share_of(beta: float, parts: int) -> float:
-    """One of several equal shares, rounded down: they must not add up to more."""
+    """One of several equal shares, rounded down so that their sum does not exceed the total."""
     return math.nextafter(beta / parts, 0.0) if parts > 1 else beta
 
 
-# How far above the right sigma, in log, a calibration may aim.
+# Distances above the required sigma, in log, for a calibration.
 _AIMS = (0.0008, 0.001, 0.0012, 0.0015, 0.002, 0.0025, 0.003, 0.004, 0.006, 0.01, 0.02, 0.04, 0.08)
-# And further, where that takes many draws: the bound on the weights is far above delta there, and so far
-# above the right sigma fewer show that delta is far below its target.
+# Larger distances, for proofs that take many draws: where the weight bound is far above delta, fewer draws
+# prove that delta is far below its target.
 _FAR_AIMS = (0.12, 0.18, 0.25, 0.35, 0.5)
-# The pilot at the root is to know delta this much better than the gap that is aimed at.
+# The relative error of the pilot at the root, as a fraction of the gap.
 PILOT_SHARE = 0.25
-# An aim this much higher is as unwelcome as all the draws that a proof may take.
+# Increase in log sigma that costs as much as the largest number of draws.
 _COMFORT = 0.002
 
 
 class FarAimError(NumericalError):
-    """A proof by sampling would aim too far above the right point; none was tried, and no beta was spent."""
+    """A proof by sampling would aim too far above the required point; none was tried, no beta was spent."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Aim:
-    """Where a proof is tried.
+    """The point at which to attempt a proof.
 
     Attributes:
-        above: how far above the point where delta is about its target, in log.
-        draws: how many it is expected to take.
-        sizing: how many draws find the root well enough for it.
-        pilots: those of that point, where it is far from the others; else None.
+        above: log distance above the point where delta is about its target.
+        draws: expected number of draws.
+        sizing: number of draws that locate the root accurately enough.
+        pilots: pilots of that point, if it is far from the others; else None.
     """
 
     above: float
@@ -359,7 +358,7 @@ class Aim:
     pilots: Pilots | None = None
 
     def cost(self, most: float) -> float:
-        """How unwelcome it is, where a proof may take so many draws."""
+        """Combined cost of draws and of the distance, for `most` draws at most."""
         return ((self.draws + self.sizing) / most) ** 2 + self.above / _COMFORT
 
 
@@ -373,19 +372,19 @@ def best_aim(
     *,
     reach: float = math.inf,
 ) -> Aim:
-    """The aim whose proof is worth its draws.
+    """The aim with the least combined cost.
 
     Args:
-        pilots: near the point where delta meets its target.
-        fall: by how much log delta falls a unit of log sigma (or of log eps).
+        pilots: pilots near the point where delta meets its target.
+        fall: decrease of log delta per unit of log sigma (or of log eps).
         delta: the target.
-        beta: of the proof.
-        most: draws that a proof may take.
-        there: pilots of a point so far above those given, with random numbers of their own.
-        reach: how far above that may be, in log; with a limit, only the nearer ones are looked at.
+        beta: error probability of the proof.
+        most: limit on the draws of a proof.
+        there: pilots at a distance above the given ones, with independent random numbers.
+        reach: largest distance, in log; if it is finite, only nearer ones are tried.
 
     Raises:
-        FarAimError: if it is above `reach`.
+        FarAimError: if the best aim is above `reach`.
     """
     near = (
         Aim(
@@ -399,7 +398,7 @@ def best_aim(
     for above in _FAR_AIMS if math.isinf(reach) else ():
         if best.cost(most) <= Aim(above, 0.0).cost(most):
             break
-        # Log delta is no line that far.
+        # Log delta is not linear over such distances.
         drawn = there(above)
         best = min(
             best,

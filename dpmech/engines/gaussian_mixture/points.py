@@ -4,8 +4,8 @@ With `L(y) = log mean_l exp(y_l - K_ll / 2)`, REMOVE needs the set {L >= eps} an
 {L <= -eps}. For any probability vector w the variational formula gives
 `L(y) >= w . y - w . diag(K) / 2 - KL(w || uniform)`, with equality at `w = softmax(y - diag(K) / 2)`. A
 point of least norm has the form `y = K v`, `v = tau w`, and w is a fixed point of `w = softmax(tau K w -
-diag(K) / 2)`. Design points affect the variance only; whatever rests on them here holds for any w. Groups of
-Gaussians N(K v, K) with equal probabilities stand at such points.
+diag(K) / 2)`. Design points affect only the variance; the proved statements here hold for any w. Groups of
+Gaussians N(K v, K) with equal probabilities are centred at such points.
 """
 
 import dataclasses
@@ -20,9 +20,10 @@ from dpmech.engines.gaussian_mixture.gram import BinGram, fft_rounding
 from dpmech.engines.gaussian_mixture.proposal import LogError, mean_rounding, sum_product_rounding
 from dpmech.numerics import UNIT, FloatArray, IntArray
 
-# Smaller entries of a tilt, beside its largest, are left out: any tilt will do, and most bins are far away.
+# Entries of a tilt below this fraction of the largest are dropped: any tilt is valid, and most bins are far
+# away.
 LEAST_ENTRY = 1e-4
-# Rows of sparse tilts that are multiplied at once, and the part of all entries from which on all are.
+# Number of rows of sparse tilts per product, and the fraction of all entries from which rows are dense.
 PANEL = 48
 FULL = 0.6
 
@@ -41,7 +42,7 @@ class PointGroup:
     """Gaussians N(K v, K) with equal probabilities, one for each row v.
 
     Attributes:
-        name: what the group is for.
+        name: purpose of the group.
         tilts: the rows v, shape (p, b); one row where `orbit` is set.
         means: the rows K v.
         half_norms: v^T K v / 2, shape (p,).
@@ -56,7 +57,7 @@ class PointGroup:
 
     @classmethod
     def at(cls, gram: BinGram, name: str, tilts: FloatArray, *, orbit: bool = False) -> Self:
-        """The group with these rows v, shape (p, b), small entries left out."""
+        """The group with these rows v, shape (p, b), after dropping small entries."""
         least = LEAST_ENTRY * np.abs(tilts).max(axis=1, keepdims=True)
         tilts = np.where(np.abs(tilts) < least, 0.0, tilts)
         means = gram.matmat(tilts.T).T
@@ -64,7 +65,7 @@ class PointGroup:
 
     @functools.cached_property
     def panels(self) -> tuple[tuple[slice, IntArray, FloatArray], ...]:
-        """Some rows, the columns where one is not 0, and the entries there, transposed; () to take all."""
+        """Slices of rows, the columns with non-zero entries, and the entries, transposed; () to use all."""
         panels, used = [], 0
         for start in range(0, len(self.tilts), PANEL):
             part = self.tilts[start : start + PANEL]
@@ -74,7 +75,7 @@ class PointGroup:
         return tuple(panels) if used <= FULL * self.tilts.size else ()
 
     def shift(self, gram: BinGram, uniforms: FloatArray) -> FloatArray:
-        """Means of the Gaussians chosen by inversion, shape (m, b)."""
+        """Means of the Gaussians that are chosen by inversion, shape (m, b)."""
         size = self.means.shape[1] if self.orbit else self.means.shape[0]
         chosen = np.minimum((uniforms * size).astype(np.int64), size - 1)
         if self.orbit:
@@ -84,12 +85,12 @@ class PointGroup:
         return picked
 
     def reach(self, gram: BinGram) -> float:
-        """How far the means are from 0 at most."""
+        """Largest distance of the means from 0."""
         total, norm = self._sizes
         return float(np.abs(self.means).max()) + gram.product_rounding(total, norm)
 
     def rounding(self, gram: BinGram, farthest: float) -> LogError:
-        """Of `log_density` where no |y| is above `farthest`: of products with v and with K v."""
+        """Error of `log_density` if no |y| exceeds `farthest`: of products with v and with K v."""
         bins, (total, norm) = gram.bins, self._sizes
         mean = self.reach(gram)
         size = total * (farthest + mean)
@@ -101,12 +102,12 @@ class PointGroup:
 
     @property
     def _sizes(self) -> tuple[float, float]:
-        """The largest sum of the absolute values of a row v, and the largest norm; rounded up."""
+        """Largest sum of absolute values of a row v, and largest norm; rounded up."""
         total = float(np.abs(self.tilts).sum(axis=1).max())
         return 1.001 * total, 1.001 * float(np.linalg.norm(self.tilts, axis=1).max())
 
     def log_density(self, values: FloatArray) -> FloatArray:
-        """Log of the density of the group against Q at y of shape (m, b), shape (m,)."""
+        """Log density of the group relative to Q at y of shape (m, b), shape (m,)."""
         if self.orbit:
             spectrum = np.conj(np.fft.rfft(self.tilts[0]))
             exponents = np.fft.irfft(np.fft.rfft(values, axis=1) * spectrum, n=values.shape[1], axis=1)
@@ -122,16 +123,16 @@ class PointGroup:
 
 
 def lifted_name(share: float) -> str:
-    """The name of the lifted group whose one bin makes up this share."""
+    """Name of the lifted group in which one bin makes up this share."""
     return f"one bin, {share:.0%}"
 
 
 @dataclasses.dataclass(frozen=True)
 class LiftedGroup:
-    """Gaussians N(K v, K), equally probable: `v = lift / b + peak e_i`, one for every bin i.
+    """Gaussians N(K v, K) with equal probabilities: `v = lift / b + peak e_i`, one for every bin i.
 
     Attributes:
-        name: what the group is for.
+        name: purpose of the group.
         lift: the total tilt of the uniform part.
         peak: the tilt of one bin.
         uniform_mean: K times the uniform vector, shape (b,).
@@ -146,7 +147,7 @@ class LiftedGroup:
 
     @classmethod
     def at(cls, gram: BinGram, eps: float, share: float) -> Self:
-        """The group whose one bin makes up `share` of e^eps, in (0, 1), and the others the rest."""
+        """The group in which one bin makes up `share` of e^eps, in (0, 1), and the others the remainder."""
         diagonal = gram.diagonal
         image = gram.matvec(np.full(gram.bins, 1.0 / gram.bins))
         square, top = float(image.mean()), float(diagonal.max())
@@ -156,17 +157,17 @@ class LiftedGroup:
         return cls(lifted_name(share), lift, peak, image, norms)
 
     def shift(self, gram: BinGram, uniforms: FloatArray) -> FloatArray:
-        """Means of the Gaussians chosen by inversion, shape (m, b)."""
+        """Means of the Gaussians that are chosen by inversion, shape (m, b)."""
         chosen = np.minimum((uniforms * gram.bins).astype(np.int64), gram.bins - 1)
         return self.lift * self.uniform_mean + self.peak * gram.columns(chosen)
 
     def reach(self, gram: BinGram) -> float:
-        """How far the means are from 0 at most."""
+        """Largest distance of the means from 0."""
         top, off = float(gram.diagonal.max()), gram.product_rounding(1.0, 1.0 / math.sqrt(gram.bins))
         return self.lift * (float(self.uniform_mean.max()) + off) + self.peak * top
 
     def rounding(self, gram: BinGram, farthest: float) -> LogError:
-        """Of `log_density` where no |y| is above `farthest`."""
+        """Error of `log_density` if no |y| exceeds `farthest`."""
         top, weight = float(gram.diagonal.max()), self.lift + self.peak
         size = self.peak * farthest + weight * self.reach(gram)
         each = weight * self.lift * gram.product_rounding(1.0, 1.0 / math.sqrt(gram.bins))
@@ -176,7 +177,7 @@ class LiftedGroup:
         return peaks.plus(sum_product_rounding(gram.bins, self.lift, farthest), self.lift * farthest)
 
     def log_density(self, values: FloatArray) -> FloatArray:
-        """Log of the density of the group against Q at y of shape (m, b), shape (m,)."""
+        """Log density of the group relative to Q at y of shape (m, b), shape (m,)."""
         peaks = log_mean_exp(self.peak * values - self.half_norms)
         density: FloatArray = self.lift * values.mean(axis=1) + peaks
         return density
@@ -195,7 +196,7 @@ class AddPoint:
         image: K w, shape (b,).
         square: w^T K w.
         depth: c with `w . y <= -c` wherever L(y) <= -eps; it may be negative.
-        rounding: how far that c, as computed, may be off.
+        rounding: largest error of the computed c.
     """
 
     direction: FloatArray
@@ -255,7 +256,7 @@ def add_point(gram: BinGram, eps: float) -> AddPoint:
 
     For any probability vector w the variational formula gives, wherever L <= -eps,
     `w . y <= L + w . diag(K) / 2 + KL(w || uniform) <= -c` with `c = eps - w . diag(K) / 2 - KL(w ||
-    uniform)`. Where c > 0 the set lies beyond a hyperplane at distance `c / sqrt(w^T K w)`, and w is chosen
+    uniform)`. If c > 0 the set lies beyond a hyperplane at distance `c / sqrt(w^T K w)`, and w is chosen
     to make that distance large.
 
     Args:
@@ -263,12 +264,12 @@ def add_point(gram: BinGram, eps: float) -> AddPoint:
         eps: at least 0.
 
     Returns:
-        The w of the largest distance met during the iteration; uniform where c <= 0 there.
+        The w with the largest distance during the iteration; uniform if c <= 0 there.
     """
     bins = gram.bins
     half = 0.5 * gram.diagonal
     point = np.full((1, bins), 1.0 / bins)
-    # c adds up eps, b numbers of at most K_ll / 2 and log b, each times a probability, and b logarithms.
+    # c sums eps, b numbers of at most K_ll / 2 and log b, each times a probability, and b logarithms.
     top = float(gram.diagonal.max())
     off = (2.0 * bins + 40.0) * UNIT * (eps + top + 2.0 * math.log(bins) + 1.0) + gram.entry_rounding * top
     best = AddPoint(point[0], gram.matvec(point[0]), 1.0, 0.0, off)
@@ -280,7 +281,7 @@ def add_point(gram: BinGram, eps: float) -> AddPoint:
         found = math.copysign(depth**2, depth) / square
         if found > height:
             best = AddPoint(point[0], image, square, depth, off)
-        # Any probability vector will do.
+        # Any probability vector is valid.
         if depth <= 0.0 or found - height < 1e-9 * abs(found):
             break
         height = max(height, found)

@@ -1,45 +1,45 @@
-r"""Proposals of importance sampling: mixtures with known densities, weights, and what rounding does to them.
+r"""Proposals of importance sampling: mixtures with known densities, weights, and their rounding errors.
 
 A proposal draws (y, i), y the statistics of `gram` and i a tuple of bins, from a mixture whose parts all
 have known densities D_j against `Q(dy) kappa(i|y)` (see `tuples`). The weight of a sample is
 `f(y) / sum_j alpha_j D_j`, with `f = (e^L - e^eps)_+` for REMOVE and `(1 - e^(eps + L))_+` for ADD; its
 mean is the delta of that direction, exactly, whatever the alpha_j.
 
-What rounding does to such a weight has a proved bound, from the sizes of the numbers that enter it. The
-*draw* is taken as it is: floats y, a tuple, all with exactly the law that the mixture is said to have. That
-is assumed, and no part of the bound. Normal numbers are floats; a choice among c (a part, a bin, a tuple, a
-cell of a site) inverts a uniform number on a grid of 2^-53 against a rounded cumulative sum, whose law
-differs from the one that is said by at most 4 c 2^-53 in total variation, for the weights as they are in
-float64: each end of a choice's interval is off by a rounding of the sum, one of its division by the total and
-one of the grid, and the total by c roundings. Who joins a step (`ChainGram.patterns`) differs by a grain of
-the grid and the rounding of a probability for each of the n steps. Within a cell the normal quantile is
-rounded. Nothing of this is counted, neither here nor in beta.
+The rounding error of such a weight has a proved bound, from the sizes of the numbers in it. The *draw* is
+taken as given: floats y, a tuple, all with exactly the stated law of the mixture. That is assumed, and not
+part of the bound. Normal numbers are floats; a choice among c (a part, a bin, a tuple, a cell of a site)
+inverts a uniform number on a grid of 2^-53 against a rounded cumulative sum, whose law differs from the
+stated one by at most 4 c 2^-53 in total variation, for the weights in float64: each end of a choice's
+interval has an error of one rounding of the sum, one of its division by the total and one of the grid, and
+the total has c roundings. The choice of who joins a step (`ChainGram.patterns`) adds one grid spacing and the
+rounding of a probability for each of the n steps. Within a cell the normal quantile is rounded. None of this
+is counted, neither here nor in beta.
 
-The bound is on what is computed from them, the loss L(y) and the log densities log D_j(y), against the same
-functions in exact arithmetic. u = 2^-53 is the unit roundoff, E = 8 u the relative error that is granted to
-exp, log, expm1 and log1p (`numerics.ELEMENTARY`).
+The bound covers what is computed from them, the loss L(y) and the log densities log D_j(y), against the same
+functions in exact arithmetic. u = 2^-53 is the unit roundoff, E = 8 u the relative error allowed for exp,
+log, expm1 and log1p (`numerics.ELEMENTARY`).
 
-**Lemma (mean of exponentials).** Let x_1, ..., x_b be computed with errors of at most h each, |x_k| <= M,
-and let m = log((1/b) sum_k e^x_k) be computed as `top + log(mean(exp(x - top)))`. The result is off by at
+**Lemma (mean of exponentials).** Let x_1, ..., x_b be computed with errors of at most h each, |x_k| <= M, and
+let m = log((1/b) sum_k e^x_k) be computed as `top + log(mean(exp(x - top)))`. The error of the result is at
 most h + 1.05 (u (2 log b + b + 2 M + 8) + E (1 + log b)).
 
-*Proof.* Errors of the x_k move m by at most h, as m is 1-Lipschitz in the sup norm. A difference x_k - top
-is off by u |x_k - top| of itself, which multiplies its term by e^(+-u |x_k - top|). With p_k the share of a
-term in the sum, sum_k p_k (top - x_k) <= log b: it is top - m - log b plus the entropy of p, and top <= m +
-log b. So the sum moves by 1.01 u log b at most, terms that underflow aside (b e^-745 of it). The exponential
-adds E, a sum of b positive terms in any order (b - 1) u, the division u. The mean lies in [1 / b, 1], so its
-logarithm is off by E log b, and the last addition by u (M + log b). The factor 1.05 covers products of these
-errors, all below 1e-3. QED
+*Proof.* Errors of the x_k change m by at most h, as m is 1-Lipschitz in the sup norm. A difference x_k - top
+has a relative error of u, which multiplies its term by e^(+-u |x_k - top|). With p_k the share of a term in
+the sum, sum_k p_k (top - x_k) <= log b: it is top - m - log b plus the entropy of p, and top <= m + log b. So
+the sum changes by 1.01 u log b at most, except for terms that underflow (b e^-745 of it). The exponential
+adds E, a sum of b positive terms in any order (b - 1) u, the division u. The mean lies in [1 / b, 1], so the
+error of its logarithm is E log b, and that of the last addition u (M + log b). The factor 1.05 covers
+products of these errors, all below 1e-3. QED
 
-**Losses and payoffs.** If every loss is off by at most l, then (e^L - e^eps)_+ <= e^l (e^(L' + l) -
-e^eps)_+ e^-l for the computed L': a payoff taken at L' + l is not below the exact one, and at L' - l not
-above it (for ADD with the signs exchanged). So the relative error of a difference that nearly vanishes never
-enters: `Proposal.payoff_side` moves the loss by l to the side that a bound needs, and what is left is a
-relative error of the payoff as computed.
+**Losses and payoffs.** If the error of every loss is at most l, then (e^L - e^eps)_+ <= e^l (e^(L' + l) -
+e^eps)_+ e^-l for the computed L': a payoff evaluated at L' + l is not below the exact one, and at L' - l not
+above it (for ADD with the signs exchanged). So the relative error of a difference close to zero never enters:
+`Proposal.payoff_side` shifts the loss by l to the side that a bound needs, and only a relative error of the
+computed payoff remains.
 
-**Densities.** All D_j are e^(linear) or means of such. A density that is off by a factor e^(+-r) at most in
-every part is so in the mixture. `Proposal.weight_rounding` is the r of all parts, of the payoff, the mixture
-and the proved bound on weights together; the tests allow for it.
+**Densities.** All D_j are e^(linear) or means of such terms. An error of at most a factor e^(+-r) in every
+part gives at most the same factor in the mixture. `Proposal.weight_rounding` is the total r of all parts, of
+the payoff, the mixture and the proved weight bound; the tests allow for it.
 """
 
 import abc
@@ -56,35 +56,35 @@ from dpmech.engines.gaussian_mixture.gram import BinGram
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, IntArray
 
-# No normal number that float64 can be drawn as is farther from 0: P(|z| > 40) < 1e-349.
+# No normal number that can be drawn in float64 is farther from 0: P(|z| > 40) < 1e-349.
 farthest_normal = 40.0
 
 
 class LogError(NamedTuple):
-    """A log density, as computed.
+    """Error and size of a computed log density.
 
     Attributes:
-        error: how far it is off at most.
-        size: how large its absolute value is at most.
+        error: largest absolute error.
+        size: largest absolute value.
     """
 
     error: float
     size: float
 
     def plus(self, error: float, size: float) -> "LogError":
-        """With an addend of that error and size; the addition rounds, too."""
+        """After adding a number of that error and size; the addition rounds, too."""
         return LogError(self.error + error + UNIT * (self.size + size), self.size + size)
 
     def times(self, factor: float) -> "LogError":
-        """Multiplied by a float."""
+        """After multiplication by a float."""
         size = abs(factor) * self.size
         return LogError(abs(factor) * self.error + UNIT * size, size)
 
 
 def mean_rounding(count: int, size: float, each: float) -> LogError:
-    """Log mean exp of `count` exponents of at most that size, each off by at most `each`: the lemma.
+    """Log mean exp of `count` exponents of at most that size, each with error of at most `each`: the lemma.
 
-    It covers log sum exp, too: log(count) is one of the sizes.
+    It covers log sum exp, too: log(count) is included in the size.
     """
     logs = math.log(count)
     own = UNIT * (2.0 * logs + count + 2.0 * size + 8.0) + ELEMENTARY * (1.0 + logs)
@@ -92,12 +92,12 @@ def mean_rounding(count: int, size: float, each: float) -> LogError:
 
 
 def sum_product_rounding(terms: int, weight: float, size: float) -> float:
-    """An inner product of `terms` terms, in any order: absolute values of one side add up to `weight`.
+    """Error of an inner product in any order.
 
     Args:
-        terms: how many.
+        terms: number of terms.
         weight: sum of the absolute values of one factor.
-        size: the largest absolute value of the other.
+        size: largest absolute value of the other.
     """
     return 1.01 * UNIT * (terms + 2.0) * weight * size
 
@@ -105,17 +105,17 @@ def sum_product_rounding(terms: int, weight: float, size: float) -> float:
 def payoff_rounding(eps: float, largest_loss: float) -> float:
     """Relative error of a payoff (e^L - e^eps)_+ or (1 - e^(eps + L))_+, from the float L.
 
-    L -+ eps is off by a rounding of itself, so that the exponential less 1 is off by E + 2 u of itself; its
-    logarithm, which is at least log of the smallest distance of two floats (-45 for eps >= 1e-4, and the
-    logarithm is off by E of itself), and two additions of numbers of size L and eps follow.
+    L -+ eps has a relative error of one rounding, so that the exponential minus 1 has one of E + 2 u; its
+    logarithm, which is at least the log of the smallest distance of two floats (-45 for eps >= 1e-4) and has
+    a relative error of E, and two additions of numbers of size L and eps follow.
     """
     return 1.05 * (ELEMENTARY * 50.0 + UNIT * (4.0 * (eps + largest_loss) + 100.0))
 
 
-# Of a block, so many numbers are worked on at once: they stay in the cache, and their memory is used again.
+# Number of entries of a block that are processed at once: they stay in the cache, and memory is reused.
 BATCH_ENTRIES = 2**17
 
-# A bound on any nodes; these make it close.
+# Any nodes give a valid bound; these make it tight.
 _NODES = np.concatenate([[0.0], np.geomspace(1e-9, 1e3, 4096)])
 
 
@@ -123,7 +123,7 @@ class Proposal(abc.ABC):
     """A mixture with known part densities; immutable and picklable.
 
     Attributes:
-        gram: the Gram matrix.
+        below: whether weights are rounded for a lower bound on delta; else for an upper one.
         eps: the privacy loss level, at least 0.
         below: whether weights are rounded for a lower bound on delta, else for an upper one.
     """
@@ -135,12 +135,12 @@ class Proposal(abc.ABC):
     @property
     @abc.abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The parts, in the order of the weights."""
+        """Names of the parts, in the order of the weights."""
 
     @property
     @abc.abstractmethod
     def weights(self) -> FloatArray:
-        """The probabilities alpha of the parts, shape (J,)."""
+        """Probabilities alpha of the parts, shape (J,)."""
 
     @property
     @abc.abstractmethod
@@ -149,9 +149,9 @@ class Proposal(abc.ABC):
 
     @functools.cached_property
     def loss_rounding(self) -> LogError:
-        """Of the losses, and how large one is at most, where no |y| is above `farthest`.
+        """Error and size of the losses if no |y| exceeds `farthest`.
 
-        Here of the mean of `e^(y_l - K_ll / 2)`: its exponents are rounded once, and K_ll is.
+        Here for the mean of `e^(y_l - K_ll / 2)`: its exponents are rounded once, and K_ll is.
         """
         top = float(self.gram.diagonal.max())
         size = self.farthest + 0.5 * top
@@ -161,27 +161,27 @@ class Proposal(abc.ABC):
     @property
     @abc.abstractmethod
     def part_rounding(self) -> LogError:
-        """Of the log densities, and how large one is at most, where no |y| is above `farthest`."""
+        """Error and size of the log densities if no |y| exceeds `farthest`."""
 
     @property
     @abc.abstractmethod
     def farthest(self) -> float:
-        """No |y| of a draw is above this: means, and more deviations than a float can be drawn off."""
+        """Bound on |y| of all draws: the means plus the largest deviation of a float64 normal."""
 
     def rounded_to(self, *, below: bool) -> Self:
-        """The same mixture with its payoffs rounded for lower bounds on delta, or for upper ones."""
+        """The same mixture with payoffs rounded for lower bounds on delta, or for upper ones."""
         return dataclasses.replace(self, below=below)  # type: ignore[type-var]  # all are dataclasses
 
     @functools.cached_property
     def payoff_side(self) -> float:
-        """What is added to computed losses, so that payoffs are on the safe side (see the module)."""
+        """Shift of computed losses that puts payoffs on the safe side (see the module)."""
         return -self.loss_rounding.error if self.below else self.loss_rounding.error
 
     @functools.cached_property
     def weight_rounding(self) -> float:
-        """How far log weights as computed are off the safe side at most; the theorem of the module.
+        """Largest error of computed log weights on the unsafe side; the theorem of the module.
 
-        1e-10 to 1e-5 mostly, which moves sigma by a tenth of that or less.
+        Mostly 1e-10 to 1e-5, which changes sigma by a tenth of that or less.
 
         Raises:
             NumericalError: if it is not finite.
@@ -189,7 +189,7 @@ class Proposal(abc.ABC):
         parts, loss = self.part_rounding, self.loss_rounding
         mixed = mean_rounding(len(self.weights), parts.size + 50.0, parts.error)
         off = mixed.error + loss.error + payoff_rounding(self.eps, loss.size)
-        # And of the proved bound on the weights: the same tables, and exponents of up to 1e3 times a power.
+        # Plus that of the proved weight bound: the same tables, and exponents of up to 1e3 times a power.
         off += parts.error + UNIT * (2e3 * (1.0 + parts.size) + 2.0 * abs(self.log_weight_bound))
         if not math.isfinite(off):
             raise NumericalError(f"no bound on what rounding does to draws from {self.gram.words}")
@@ -203,7 +203,7 @@ class Proposal(abc.ABC):
     @property
     @abc.abstractmethod
     def bounding(self) -> Collection[str]:
-        """Names of the parts whose probabilities make the weight bound small."""
+        """Names of the parts whose probabilities reduce the weight bound."""
 
     @abc.abstractmethod
     def reweighted(self, weights: FloatArray) -> Self:
@@ -211,18 +211,18 @@ class Proposal(abc.ABC):
 
     @abc.abstractmethod
     def restricted(self, names: Collection[str]) -> Self:
-        """The parts of these names alone, and those on which the weight bound rests, in proportion as before.
+        """Only the parts of these names and those that give the weight bound, in the same proportions.
 
-        Names of parts that it has not do not matter.
+        Unknown names are ignored.
         """
 
     @abc.abstractmethod
     def at_level(self, eps: float) -> Self:
-        """The same parts and probabilities, for another eps: other weights of the same draws."""
+        """The same parts and probabilities for another eps: other weights of the same draws."""
 
     @abc.abstractmethod
     def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
-        """Log f of the same samples at another eps, not below this one, from those here; shape (m,)."""
+        """Log f of the same samples at another eps >= this one, from log f at this one; shape (m,)."""
 
     @abc.abstractmethod
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
@@ -234,7 +234,7 @@ class Proposal(abc.ABC):
     def level_weights(
         self, log_payoffs: FloatArray, log_densities: FloatArray, levels: FloatArray
     ) -> FloatArray:
-        """Logs of the weights of the same draws at several eps, none below this one, shape (m, k)."""
+        """Logs of the weights of the same draws at several eps >= this one, shape (m, k)."""
         mixed = log_mixture(log_densities, self.weights)
         return np.stack([self.payoffs_at(log_payoffs, float(eps)) - mixed for eps in levels], axis=1)
 
@@ -253,14 +253,14 @@ def log_mixture(log_densities: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def row_batches(values: FloatArray) -> Iterator[slice]:
-    """The rows of an array of shape (m, b), in order, a few at a time."""
+    """Yield slices of a few rows of an array of shape (m, b), in order."""
     step = max(1, BATCH_ENTRIES // values.shape[1])
     for start in range(0, len(values), step):
         yield slice(start, start + step)
 
 
 def chosen_parts(weights: FloatArray, uniforms: FloatArray) -> IntArray:
-    """The part that draws each sample, by inversion, shape (m,), from uniforms of that shape."""
+    """The part of each sample, by inversion, shape (m,), from uniforms of that shape."""
     bounds = np.cumsum(weights)
     # uniform * sum may round up to the sum
     parts: IntArray = np.minimum(
@@ -273,7 +273,7 @@ def log_largest_weight(slopes: FloatArray, logs: FloatArray, weights: FloatArray
     """Log of an upper bound on `(1 - e^-x) / sum_j weights_j exp(logs_j + slopes_j x)` over x >= 0.
 
     Both numerator and denominator are non-decreasing, so over a cell [x, x'] the quotient is at most the
-    numerator at x' over the denominator at x, and beyond the last node one over that.
+    numerator at x' over the denominator at x, and beyond the last node 1 over the denominator there.
 
     Args:
         slopes: >= 0, shape (J,).

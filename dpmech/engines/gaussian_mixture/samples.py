@@ -1,11 +1,10 @@
 r"""Samples of a proposal in blocks, on any executor, and estimates of the mean of their weights.
 
-The result does not depend on how many workers there are. Block j of a stage draws from the streams of that
-key (`streams`) and from nothing else. The size of a block depends on b alone, and the results are put
-together in the order of j.
+The result does not depend on the number of workers. Block j of a stage draws only from the streams with that
+key (`streams`). The size of a block depends only on b, and the results are combined in the order of j.
 
-`likelihood_interval` is asymptotic: an interval for an estimate, to be used only where the diagnostics say
-that the sample shows the tail. What is proved of a mean is in `sequential_tests`.
+`likelihood_interval` is asymptotic: an interval for an estimate, to be used only if the diagnostics show that
+the sample covers the tail. Proved bounds on a mean are in `sequential_tests`.
 """
 
 import collections
@@ -28,14 +27,14 @@ from dpmech.numerics import FloatArray, current_executor, spend
 
 BlockResult = tuple[FloatArray, FloatArray]
 
-# A block of few bins stays in the cache; one of many has enough draws to be worth reading a b x b factor.
+# Blocks of few bins stay in the cache; blocks of many bins have enough draws to amortise a b x b factor.
 CACHE_ENTRIES = 2**18
 BLOCK_ENTRIES = 2**20
 DENSE_BLOCK = 256
 SMALLEST_BLOCK = 16
 LARGEST_BLOCK = 4096
 CHUNKS = 64
-# Of the cost: bytes of a number, and up to how many bins a draw is a product with a dense matrix.
+# For the cost: bytes of a number, and the number of bins up to which a draw is a product with a dense matrix.
 _NUMBER, _DENSE = 8.0, 6000
 
 
@@ -45,7 +44,7 @@ class Sample:
 
     Attributes:
         log_weights: logs, shape (n,), -inf for zero.
-        shares: the share of the sum of weights that each part of the mixture carried, shape (J,).
+        shares: share of the sum of weights from each part of the mixture, shape (J,).
     """
 
     log_weights: FloatArray
@@ -53,13 +52,13 @@ class Sample:
 
 
 def block_size(bins: int) -> int:
-    """Samples in a block: at most about a million entries of y, so that a block takes some 100 MB at most."""
+    """Samples in a block: at most about a million entries of y, so that a block uses at most about 100 MB."""
     wanted = max(CACHE_ENTRIES // bins, min(BLOCK_ENTRIES // bins, DENSE_BLOCK))
     return int(min(max(wanted, SMALLEST_BLOCK), LARGEST_BLOCK))
 
 
 def draw_entropy(rng: np.random.Generator | None) -> tuple[int, ...]:
-    """128 bits that seed every block: from `rng`, or from the operating system where it is None."""
+    """128 bits that seed every block: from `rng`, or from the operating system if it is None."""
     if rng is None:
         return tuple(int(word) for word in np.random.SeedSequence().generate_state(4))
     return tuple(int(word) for word in rng.integers(0, 2**32, size=4, dtype=np.uint64))
@@ -68,7 +67,7 @@ def draw_entropy(rng: np.random.Generator | None) -> tuple[int, ...]:
 def _chunk(
     proposal: Proposal, entropy: tuple[int, ...], stage: Stage, blocks: range, size: int, *, detailed: bool
 ) -> list[BlockResult]:
-    """For every block: (log f, log D) where `detailed`, else (log weights, logs of the parts' sums)."""
+    """For every block: (log f, log D) if `detailed`, else (log weights, logs of the parts' sums)."""
     out: list[BlockResult] = []
     for block in blocks:
         payoffs, densities = proposal.block(stage_seed(entropy, stage, block), size)
@@ -125,9 +124,9 @@ def _blocks(
 def _workers(
     executor: concurrent.futures.Executor | None, tasks: int
 ) -> Iterator[concurrent.futures.Executor | None]:
-    """The executor asked for, else that of `running_on`, else threads for the cores; None where one will do.
+    """The given executor, else that of `running_on`, else threads on all cores; None for a small task.
 
-    Threads are enough: the work is in array operations, which run side by side.
+    Threads are enough: the work is in array operations, which run in parallel.
     """
     executor = current_executor() if executor is None else executor
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -148,7 +147,7 @@ def pilot_sample(
     samples: int,
     executor: concurrent.futures.Executor | None = None,
 ) -> tuple[FloatArray, FloatArray]:
-    """At least `samples` draws (whole blocks) in full: log f, shape (n,), and log D, shape (n, J)."""
+    """At least `samples` draws (full blocks) with log f, shape (n,), and log D, shape (n, J)."""
     results = _blocks(proposal, entropy, stage, samples, executor, detailed=True)
     return np.concatenate([one for one, _ in results]), np.concatenate([two for _, two in results])
 
@@ -160,7 +159,7 @@ def weight_sample(
     samples: int,
     executor: concurrent.futures.Executor | None = None,
 ) -> Sample:
-    """At least `samples` weights (whole blocks), independent of every other stage."""
+    """At least `samples` weights (full blocks), independent of every other stage."""
     results = _blocks(proposal, entropy, stage, samples, executor, detailed=False)
     sums = np.stack([two for _, two in results])
     top = float(np.max(sums))
@@ -178,16 +177,16 @@ def weight_stream(
     expected: int,
     executor: concurrent.futures.Executor | None = None,
 ) -> Generator[FloatArray, None, None]:
-    """The log weights of block 0, 1, 2, ... of a stage, without end: whoever reads them may stop at any one.
+    """The log weights of blocks 0, 1, 2, ... of a stage, without end: the reader may stop after any block.
 
-    What a block holds does not depend on where the reader stops, nor on the executor.
+    The content of a block does not depend on where the reader stops, nor on the executor.
 
     Args:
         proposal: the mixture.
         entropy: seeds of the blocks.
         stage: their stage.
-        expected: how many samples will be read, about; blocks up to that are started ahead.
-        executor: where blocks run.
+        expected: approximate number of samples that will be read; blocks up to that are started ahead.
+        executor: where to run blocks.
     """
     return _stream(functools.partial(_weights, proposal, entropy, stage), proposal, expected, executor)
 
@@ -200,7 +199,7 @@ def level_stream(
     expected: int,
     executor: concurrent.futures.Executor | None = None,
 ) -> Generator[FloatArray, None, None]:
-    """As `weight_stream`, with the weights of the same draws at several eps, each block of shape (m, k)."""
+    """Like `weight_stream`, with the weights of the same draws at several eps, each block of shape (m, k)."""
     work = functools.partial(_level_weights, proposal, levels, entropy, stage)
     return _stream(work, proposal, expected, executor)
 
@@ -229,7 +228,7 @@ def _stream(
     expected: int,
     executor: concurrent.futures.Executor | None,
 ) -> Generator[FloatArray, None, None]:
-    """What `work` makes of block after block; arguments as for `weight_stream`."""
+    """Yield the results of `work` block by block; arguments as for `weight_stream`."""
     size, bins = block_size(proposal.gram.bins), proposal.gram.bins
     cost = size * bins * (proposal.gram.entry_seconds + 2e-10 * min(proposal.gram.product_size, _DENSE))
     planned = max(1, math.ceil(expected / size))
@@ -239,7 +238,7 @@ def _stream(
         started = 0
         try:
             while True:
-                # Half of what is expected may run ahead at once; beyond it, little.
+                # Up to half of the expected blocks may run ahead at once; after that, only a few.
                 while pool is not None and (2 * started < planned or len(waiting) < CHUNKS // 8):
                     waiting.append(pool.submit(work, range(started, started + step), size))
                     started += step
@@ -262,14 +261,14 @@ TAIL_MINIMUM = 50
 
 @dataclasses.dataclass(frozen=True)
 class WeightSummary:
-    """What a sample of weights says about itself.
+    """Diagnostics of a sample of weights.
 
     Attributes:
-        log_mean: log of the mean weight; -inf where all are 0.
+        log_mean: log of the mean weight; -inf if all are 0.
         relative_error: standard error of the mean over the mean.
         effective_samples: (sum w)^2 / sum w^2.
         largest_share: the largest weight over the sum.
-        tail_shape: the Pareto shape fitted to the largest weights (NaN where there are too few).
+        tail_shape: Pareto shape fitted to the largest weights (NaN if there are too few).
         samples: the number of weights, zeros included.
     """
 
@@ -308,7 +307,7 @@ def pareto_shape(weights: FloatArray) -> float:
     smoothed importance sampling (arXiv:1507.02646v9), here on non-zero weights.
 
     Args:
-        weights: non-negative weights, shape (n,), any scale.
+        weights: non-negative weights on any scale, shape (n,).
     """
     positive = weights[weights > 0.0]
     length = int(min(0.2 * positive.size, 3.0 * math.sqrt(positive.size)))
@@ -336,13 +335,11 @@ def pareto_shape(weights: FloatArray) -> float:
 def likelihood_interval(log_weights: FloatArray, confidence: float) -> tuple[float, float]:
     r"""The empirical likelihood interval for the mean weight (asymptotic; an estimate).
 
-    The set of means m at which the likelihood ratio `max prod_i n p_i` over probabilities p with `sum p_i
-    w_i = m` is at least `exp(-chi^2_1(confidence) / 2)` (Owen 1988). Unlike the normal interval it follows
-    the skewness of the
-    weights: at 99.99 % a normal interval of skewed weights misses several times too often above. The
-        maximisers are
-    `p_i = 1 / (n a (1 + t w_i))` with `a = mean 1 / (1 + t w)`, one curve in t, on which the log ratio is
-    `-n log a - sum log(1 + t w_i)`: each end is one root in t.
+    The set of means m at which the likelihood ratio `max prod_i n p_i` over probabilities p with `sum p_i w_i
+    = m` is at least `exp(-chi^2_1(confidence) / 2)` (Owen 1988). Unlike the normal interval it follows the
+    skewness of the weights: at 99.99 % a normal interval of skewed weights misses several times too often
+    above. The maximisers are `p_i = 1 / (n a (1 + t w_i))` with `a = mean 1 / (1 + t w)`, one curve in t, on
+    which the log ratio is `-n log a - sum log(1 + t w_i)`: each end is one root in t.
 
     Args:
         log_weights: logs of independent, identically distributed weights, shape (n,), -inf for zero.

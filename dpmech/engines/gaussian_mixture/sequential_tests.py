@@ -1,6 +1,6 @@
 r"""Sequential tests of the mean of non-negative weights in blocks: bounds that hold at every sample size.
 
-A sequential test holds that the mean weight mu is below (or above) some m, and stakes a part of the wealth on
+A sequential test bets that the mean weight mu is below (or above) some m, and stakes a part of its wealth on
 every weight. **Theorem.** Let w_1, w_2, ... be independent with mean mu, and lam_1, lam_2, ... >= 0 stakes,
 each chosen before its weight is drawn.
 
@@ -12,8 +12,8 @@ each chosen before its weight is drawn.
   `E_n(m) = prod_i (1 + lam_i (x_i - m))` is positive and non-increasing in m in [0, M], and at m = mu / c,
   if that is at most M, the same kind of martingale. Hence mu is at least c sup{m <= M : E_n(m) >= 1 / beta}.
 
-Only the common mean is used, no common law, and no asymptotics. A stake here changes from block to block,
-and is what would have made the most of the weights before it, the pilot's among them. So the sequential test
+Only the common mean is used, no common law, and no asymptotics. The stake changes from block to block, and is
+the one that would have maximised the wealth on the earlier weights, including those of the pilot. The test
 may stop as soon as a threshold is proved.
 
 References:
@@ -33,24 +33,24 @@ from dpmech.guards import check_real
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_down, next_up, sum_down, sum_rounding, total
 
 LARGEST_STAKE = 0.999
-# The lower sequential test speaks of means up to this many times its unit; of larger ones it says this.
+# The lower test covers means up to this multiple of its unit; for larger means it returns this.
 LARGEST_LOWER = 4.0
-# A stake is chosen anew when the weights seen have grown by this factor, and from no more than so many.
+# A stake is updated when the number of weights has grown by this factor, from at most MEMORY of them.
 GROWTH = 1.3
 MEMORY = 2**16
-# Where the weights seen speak against what is to be proved, the stake is that of a gap of this size.
+# If the weights seen contradict the goal, the stake is that for a gap of this size.
 LEAST_GAP = 0.01
-# By how much the root of a search is moved at first where it ended on the wrong side.
+# First correction of the root of a search that ended on the wrong side.
 ROOT_STEP = 1e-11
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Block:
-    """Weights with one stake.
+    """Weights with a common stake.
 
     Attributes:
-        positive: ratios of the weights to the unit, rounded to the safe side, without zeros.
-        zeros: how many are 0.
+        positive: positive weights over the unit, rounded to the safe side.
+        zeros: number of weights that are 0.
         stake: lam.
     """
 
@@ -60,16 +60,15 @@ class _Block:
 
 
 class SequentialTest(abc.ABC):
-    """One sequential test, its stakes and the weights it has seen.
+    """One sequential test, its stakes and its weights.
 
     Args:
-        log_unit: log of what weights are divided by: of their proved bound for an upper bound, of any number
-            fixed before for a lower one.
+        log_unit: log of the unit: the proved weight bound for an upper bound on the mean, any number fixed in
+            advance for a lower one.
         beta: probability that the bound fails at any time, in (0, 1).
-        goal: the mean to be proved an upper (lower) bound, > 0, in the unit of the weights.
-        pilot: logs of weights of an independent sample, which choose the first stake; -inf for zero.
-        rounding: how far weights as computed may be off, relative (`Proposal.weight_rounding`); 0 for exact
-            ones.
+        goal: upper (lower) bound on the mean to be proved, > 0, in the unit of the weights.
+        pilot: logs of weights of an independent sample, which set the first stake; -inf for zero.
+        rounding: relative error of the computed weights (`Proposal.weight_rounding`); 0 for exact weights.
 
     Raises:
         InvalidParameterError: if beta is not in (0, 1).
@@ -96,31 +95,31 @@ class SequentialTest(abc.ABC):
 
     @property
     def samples(self) -> int:
-        """How many weights were used."""
+        """Number of weights used."""
         return sum(block.positive.size + block.zeros for block in self._blocks)
 
     @property
     def proved(self) -> bool:
-        """Whether the goal is proved to be a bound on the mean: once it is, no later weight undoes it."""
+        """Whether the goal is proved to be a bound on the mean; later weights do not revoke it."""
         return self._won or self._trivial
 
     @property
     def bound(self) -> float:
-        """What the weights so far prove, rounding included; the goal where that is better, and proved."""
+        """The bound proved so far, rounding included; the goal if it is tighter and proved."""
         return self._sign * min(self._sign * self._found(), self._sign * self.goal if self._won else math.inf)
 
     @abc.abstractmethod
     def _found(self) -> float:
-        """The bound that the wealth of now proves."""
+        """The bound proved by the current wealth."""
 
     def expected_samples(self) -> float:
-        """How many weights the goal should take, by those seen; infinite where they speak against it."""
+        """Expected number of weights to prove the goal, from those seen; infinite if they contradict it."""
         seen = np.concatenate(self._seen)
         growth = float(np.mean(np.log1p(self._stake * self._sign * (self._goal - seen))))
         return self._level / growth if growth > 0.0 else math.inf
 
     def add(self, log_weights: FloatArray) -> None:
-        """Add these weights, shape (n,), logs, -inf for zero, with a stake from those before them.
+        """Add weights by their logs, shape (n,), -inf for zero, with the stake set by earlier weights.
 
         Raises:
             NumericalError: if a weight is not a number or exceeds its proved bound by more than rounding.
@@ -139,28 +138,28 @@ class SequentialTest(abc.ABC):
 
     @property
     def _trivial(self) -> bool:
-        """Whether the goal needs no weights."""
+        """Whether the goal holds without weights."""
         return False
 
     @property
     def _speaks(self) -> bool:
-        """Whether the wealth against the goal says anything about it."""
+        """Whether the wealth against the goal is valid evidence for it."""
         return True
 
     @abc.abstractmethod
     def _ratio(self, goal: float) -> float:
-        """The goal over the unit, on the side that is harder to prove."""
+        """The goal over the unit, rounded to the side that is harder to prove."""
 
     @abc.abstractmethod
     def _check(self, log_weights: FloatArray) -> None:
-        """Refuse what the theorem does not cover."""
+        """Raise an error for weights that the theorem does not cover."""
 
     @abc.abstractmethod
     def _rounded(self, logs: FloatArray) -> FloatArray:
         """Exponentials, rounded to the safe side."""
 
     def _best_stake(self) -> float:
-        """The stake that would have won the most on the weights seen; any in range keeps the theorem."""
+        """The stake with the largest gain on the weights seen; every stake in the range is valid."""
         seen = np.concatenate(self._seen)
         largest = LARGEST_STAKE / self._largest_mean
         gaps = self._sign * (self._goal - seen)
@@ -176,10 +175,10 @@ class SequentialTest(abc.ABC):
         return float(scipy.optimize.brentq(slope, 0.0, largest, xtol=1e-9 * largest, rtol=1e-6))
 
     def _least_gain(self, block: _Block, mean: float) -> float:
-        """Log of the wealth that a block multiplies, not above that of exact arithmetic.
+        """Lower bound on the log of the factor by which a block multiplies the wealth in exact arithmetic.
 
-        An argument a = lam (m - x) is off by two roundings of itself, which moves log(1 + a) by at most their
-        multiple |log(1 + a)| / (1 - edge), -edge the least a; the logarithm and the sums add theirs.
+        An argument a = lam (m - x) has a relative error of two roundings, which changes log(1 + a) by at most
+        their multiple |log(1 + a)| / (1 - edge), -edge the least a; the logarithm and the sums add their own.
         """
         stake, sign = block.stake, self._sign
         terms = np.log1p(stake * sign * (mean - block.positive))
@@ -190,12 +189,12 @@ class SequentialTest(abc.ABC):
         return none + total(terms) - 1.01 * error
 
     def _least_log(self, mean: float) -> float:
-        """Log of the wealth against `mean`, from below."""
+        """Lower bound on the log of the wealth against `mean`."""
         return sum_down(self._least_gain(block, mean) for block in self._blocks)
 
 
 class UpperTest(SequentialTest):
-    """The sequential test who holds that the mean weight is small; see the theorem of this module.
+    """A sequential test that the mean weight is below a number; see the theorem of this module.
 
     Examples:
         >>> import numpy as np
@@ -210,7 +209,7 @@ class UpperTest(SequentialTest):
     _largest_mean = 1.0
 
     def _found(self) -> float:
-        # At most the proved bound of every weight, but for rounding.
+        # At most the proved bound of every weight, up to rounding.
         unit = rounded_bound(self.log_unit, self._rounding)
 
         def excess(mean: float) -> float:
@@ -218,12 +217,12 @@ class UpperTest(SequentialTest):
 
         if not self._blocks or excess(1.0) < 0.0:
             return unit
-        # No stake wins more than this mean a weight.
+        # No stake gains more per weight than this mean.
         low = min(0.5 * self._level / self.samples, 0.5)
         root = scipy.optimize.brentq(
             lambda x: excess(math.exp(x)), math.log(low), 0.0, xtol=1e-10, rtol=1e-12
         )
-        # The search ends on either side: what is returned has been looked at itself.
+        # The search may end on either side: the returned value is evaluated itself.
         mean, step = math.exp(root), ROOT_STEP
         while excess(mean) < 0.0:
             mean, step = mean * (1.0 + step), 4.0 * step
@@ -252,7 +251,7 @@ class UpperTest(SequentialTest):
 
 
 class LowerTest(SequentialTest):
-    """The sequential test who holds that the mean weight is large; see the theorem of this module.
+    """A sequential test that the mean weight is above a number; see the theorem of this module.
 
     Examples:
         >>> import numpy as np
@@ -300,20 +299,20 @@ class LowerTest(SequentialTest):
 
 
 def rounded_bound(log_bound: float, rounding: float) -> float:
-    """A bound on the mean of computed weights, none of which is above e^log_bound in exact arithmetic.
+    """A bound on the mean of computed weights that are at most e^log_bound in exact arithmetic.
 
     Args:
-        log_bound: of the weights.
-        rounding: how far they, and that bound, may be off, relative.
+        log_bound: log of the weight bound.
+        rounding: relative error of the weights and of that bound.
     """
     return next_up(math.exp(log_bound + 1.01 * rounding) * (1.0 + _unit_rounding(log_bound + rounding)))
 
 
 def _least_unit(log_unit: float, rounding: float) -> float:
-    """The unit, less what weights may be too large by."""
+    """The unit, reduced by the largest relative error of weights."""
     return math.exp(log_unit - 1.01 * rounding) * (1.0 - _unit_rounding(log_unit - rounding))
 
 
 def _unit_rounding(log_unit: float) -> float:
-    """Relative: of the exponential of the unit, whose argument is rounded twice; of products."""
+    """Relative error: of the exponential of the unit, whose argument is rounded twice, and of products."""
     return 2.0 * (ELEMENTARY + (4.0 + 2.0 * abs(log_unit)) * UNIT)

@@ -1,12 +1,12 @@
-r"""Proposals that follow a power of the likelihood ratio, and so bound every REMOVE weight.
+r"""Proposals that follow a power of the likelihood ratio, and thus bound every REMOVE weight.
 
 Write `a_l = exp(y_l - K_ll / 2)`, `r = mean_l a_l = dP/dQ` and `A_s = mean_l a_l^s`. Under Q the law with
 density `A_s^q / E[A_s^q]` is a mixture of Gaussians, one for every tuple i of q bins:
 
     A_s^q = b^-q sum_i exp(s^2 sum_{u<v} K[i_u, i_v] + sum_u f[i_u]) dN(s K n_i, K)/dQ(y),
 
-with `n_i` the counts of the tuple and `f_l = (s^2 - s) K_ll / 2`. The tuples are too many to enumerate, and
-their interaction forbids drawing them one by one. A star does instead: a centre c with probability
+with `n_i` the counts of the tuple and `f_l = (s^2 - s) K_ll / 2`. There are too many tuples to enumerate, and
+their interaction prevents drawing them sequentially. A star does instead: a centre c with probability
 proportional to `e^f_c C_c^(q-1)`, then q - 1 other bins, independent given c, with probability proportional
 to `exp(f_l + theta K_cl)`, where `theta = s^2 q / 2` and `C_c = mean_l exp(f_l + theta K_cl)`.
 
@@ -19,7 +19,7 @@ u is at least the geometric one, whose exponent is `sum_v f[i_v] + (theta / q) s
 = sum f + s^2 sum_{u<v} K`. Hence `pi(i) >= b^-q B^-1 exp(s^2 sum_{u<v} K + sum f)`. The sum of w(i) pi(i)
 over i is `E_Q A_s^q`. No sign of K and no constant diagonal is used. QED
 
-The tuple is kept as a second variable. With the kernel `kappa(i|y) = prod_u softmax_l(s (y_l - K_ll/2))[i_u]`
+The tuple is a second variable. With the kernel `kappa(i|y) = prod_u softmax_l(s (y_l - K_ll/2))[i_u]`
 the star's joint density against `Q(dy) kappa(i|y)` is `A_s(y)^q / w(i)`; a sample y from any other
 component is completed by a draw from kappa. Since kappa sums to 1, expectations of functions of y are
 unchanged. For s >= 1 the power mean inequality gives `A_s >= r^s`, so the density is at least `r^(s q) /
@@ -67,12 +67,12 @@ class TupleProposal:
 
     @property
     def power(self) -> float:
-        """P = s q: the density is at least r^p / B."""
+        """The exponent p = s q: the density is at least r^p / B."""
         return self.scale * self.order
 
     @property
     def slope(self) -> float:
-        """Theta, the pull of the centre."""
+        """Theta, the coupling to the centre."""
         return 0.5 * self.scale**2 * self.order
 
     def draw(self, gram: BinGram, uniforms: FloatArray) -> IntArray:
@@ -95,15 +95,15 @@ class TupleProposal:
         return self.order * log_power_mean - self.log_ratios(gram, indices)
 
     def reach(self, gram: BinGram) -> float:
-        """How far the means are from 0 at most."""
+        """Largest distance of the means from 0."""
         return self.power * float(gram.diagonal.max())
 
     def rounding(self, gram: BinGram, loss: LogError) -> LogError:
-        """Of `log_density`, from the error of the loss and the sizes of its exponents.
+        """Error of `log_density`, from the error of the loss and the sizes of its exponents.
 
-        log A_s is s times the log of the largest term, off by twice what the loss is, plus the log of a mean
-        of powers whose exponents are off by s times those of the loss. The table B and the ratios w(i) are
-        made of sums of at most q entries of K, times s^2 q.
+        log A_s is s times the log of the largest term, with at most twice the error of the loss, plus the log
+        of a mean of powers whose exponents have s times the error of the loss. The table B and the ratios
+        w(i) consist of sums of at most q entries of K, times s^2 q.
         """
         top, logs = float(gram.diagonal.max()), math.log(gram.bins)
         power = mean_rounding(gram.bins, self.scale * loss.size, 3.0 * self.scale * loss.error)
@@ -136,8 +136,8 @@ class TupleProposal:
 class FreeTuples:
     """Gaussians N(K v, K), `v = lift / b + n_i`, the tuple i of q bins drawn uniformly and independently.
 
-    Where many bins rise together each does so unevenly, and these means spread as much: without them the few
-    largest weights carry the sum at small eps. No weight bound rests on them.
+    Where many bins rise together each does so by a different amount, and these means vary equally: without
+    them a few large weights dominate the sum at small eps. They do not contribute to the weight bound.
 
     Attributes:
         order: q.
@@ -151,7 +151,7 @@ class FreeTuples:
 
     @classmethod
     def at(cls, gram: BinGram, eps: float) -> Self:
-        """The part at which the mean of r is about e^eps, most of it through the tuples."""
+        """The part at which the mean of r is about e^eps, most of it from the tuples."""
         bins = gram.bins
         image = gram.matvec(np.full(bins, 1.0 / bins))
         gain = float(np.mean(gram.log_row_means(1.0, np.zeros(bins), _search_rows(bins))))
@@ -160,7 +160,7 @@ class FreeTuples:
 
     @property
     def scale(self) -> float:
-        """Of the kernel that completes samples of other parts."""
+        """Scale of the kernel that completes samples of other parts."""
         return 1.0
 
     def draw(self, gram: BinGram, uniforms: FloatArray) -> IntArray:
@@ -172,7 +172,7 @@ class FreeTuples:
         return gram.column_sums(indices) + self.lift * self.uniform_mean
 
     def reach(self, gram: BinGram) -> float:
-        """How far the means are from 0 at most."""
+        """Largest distance of the means from 0."""
         uniform = self.lift * (float(self.uniform_mean.max()) + self._uniform_rounding(gram))
         return self.order * float(gram.diagonal.max()) + uniform
 
@@ -181,7 +181,7 @@ class FreeTuples:
         return gram.product_rounding(1.0, 1.0 / math.sqrt(gram.bins))
 
     def rounding(self, gram: BinGram, loss: LogError, farthest: float) -> LogError:
-        """Of `log_density` where no |y| is above `farthest`, from the error of the loss."""
+        """Error of `log_density` if no |y| exceeds `farthest`, from the error of the loss."""
         top, order, lift = float(gram.diagonal.max()), float(self.order), self.lift
         pairs = order**2 * top
         off = (gram.entry_rounding + (order + 8.0) * UNIT) * pairs
@@ -207,14 +207,14 @@ def _search_rows(bins: int) -> IntArray:
 
 
 def draw_rows(weights: FloatArray, uniforms: FloatArray) -> IntArray:
-    """Indices drawn by inversion from each row of `weights`, shape (m, b), in the shape of `uniforms`."""
+    """Draw indices by inversion from each row of `weights`, shape (m, b), in the shape of `uniforms`."""
     cumulative = np.cumsum(weights, axis=1)
     cumulative /= cumulative[:, -1:]
     return inverted(cumulative, np.broadcast_to(np.arange(len(weights))[:, None], uniforms.shape), uniforms)
 
 
 def tuple_proposal(gram: BinGram, scale: float, order: int) -> TupleProposal:
-    """The star of one scale s >= 1 and order q >= 1, with its exact bound B(s, q)."""
+    """The star of scale s >= 1 and order q >= 1, with its exact bound B(s, q)."""
     offsets = 0.5 * (scale**2 - scale) * gram.diagonal
     log_weights = offsets.copy()
     if order > 1:
@@ -228,8 +228,8 @@ def tuple_proposal(gram: BinGram, scale: float, order: int) -> TupleProposal:
 def best_tuple_proposal(gram: BinGram, eps: float) -> TupleProposal:
     """The star with the smallest weight bound at eps, over q >= 2 and s >= 1 on a grid.
 
-    The search reads at most 64 rows of K (it affects only how tight the bound is); the tables of the
-    winner are exact.
+    The search uses at most 64 rows of K, which affects only how tight the bound is; the tables of the result
+    are exact.
     """
     rows = _search_rows(gram.bins)
 
