@@ -1,29 +1,29 @@
-r"""Proposals under which all bins move together, each unevenly: for nearly independent bins.
+r"""Proposals under which all bins move together by different amounts, for nearly independent bins.
 
-There the best proposal is close to Q tilted by `exp(theta sum_l a_l)`, `a_l = exp(y_l - K_ll / 2)`. That
-law is no Gaussian, and a Gaussian with a shifted mean misses it by a factor that grows with b. Write `y = F
-x`, F the lower Cholesky factor of K, x standard normal under Q. The bins are drawn one after another. With
-`m_l = (F x)_l - F_ll x_l`, known from the bins before, x_l has a tilted law of the table in `tilted_normal`:
+There the best proposal is close to Q tilted by `exp(theta sum_l a_l)`, `a_l = exp(y_l - K_ll / 2)`. That law
+is not Gaussian, and a Gaussian with a shifted mean differs by a factor that grows with b. Write `y = F x`, F
+the lower Cholesky factor of K, x standard normal under Q. The bins are drawn sequentially. With `m_l = (F
+x)_l - F_ll x_l`, known from the earlier bins, x_l has a tilted law of the table in `tilted_normal`:
 
     log density of x_l against N(0, 1), given the past = log s(x_l - u_l; m_l - K_ll / 2 + F_ll u_l)
                                                          + u_l x_l - u_l^2 / 2,
 
-s the density of the table at that level. The constants u look ahead: to the first order, what x_l does to
-later bins.
+s the density of the table at that level. The constants u account for the future: to first order, the effect
+of x_l on later bins.
 
 **Density.** Each factor integrates to 1 over x_l whatever the past is, hence so does the product over l, and
-its value at any y needs only `x = F^-1 y`: the products are exact densities against Q. For a diagonal K they
-are product laws.
+its value at any y needs only `x = F^-1 y`: the products are exact densities relative to Q. For a diagonal K
+they are product laws.
 
-**One large bin as well.** With bin i uniform, x_l of the bins within w of i keeps its normal law, shifted by
+**With one large bin.** With bin i uniform, x_l of the bins within w of i keeps its normal law, shifted by
 `peak F_il` for l <= i. Given i the factors of the window are replaced, and the mean over i is
 
     prod_l s_l  (1/b) sum_i exp(peak c_i - peak^2 q_i / 2 - sum_{l in window} log s_l),
 
 `c_i = sum_l F_il x_l`, `q_i = sum_l F_il^2` over the window: a density again, in closed form.
 
-These parts carry no weight bound. The mixtures keep theirs through their other parts, since a density that is
-added only lowers a weight.
+These parts give no weight bound. The mixtures keep the bounds of their other parts, because an additional
+density only lowers a weight.
 """
 
 import dataclasses
@@ -42,31 +42,31 @@ from dpmech.numerics import UNIT, FloatArray, IntArray
 
 SHARES = (0.0, 0.03, 0.1, 0.2, 0.35, 0.55)
 LEAST_INNOVATION = 0.3
-# Below it rounding in F^-1 y would reach the density.
+# Below this, rounding errors in F^-1 y would affect the density.
 SMALLEST_INNOVATION = 1e-4
 FARTHEST = 3.0
 WIDEST = 12
 NEAR = 0.1
 SEARCH_ROWS = 64
 LEVEL_DEVIATIONS = 6.0
-WIDEST_LEVELS = 1000.0  # in log a; beyond, the shift of the later bins is no small change
+WIDEST_LEVELS = 1000.0  # in log a; beyond, the shift of later bins is not a small change
 COLUMN_BLOCK = 32
 LEAST_BINS = 3
-# Losses so large come from one bin.
+# Losses this large come from one bin.
 LARGEST_EPS = 50.0
-# Whitened coordinates, and sums of the sites of a draw, beyond which its density is not used.
+# Whitened coordinates, and sums over the sites of a draw, above which its density is not used.
 LARGEST_NORMAL, LARGEST_SITES = 200.0, 1e4
 
 
 @dataclasses.dataclass(frozen=True)
 class CollectivePart:
-    """One part: a tilt of every bin, and where `peak` > 0 one bin beyond it.
+    """One part: a tilt of every bin and, if `peak` > 0, one bin with a larger tilt.
 
     Attributes:
-        name: what it is for.
+        name: purpose of the part.
         tilt: the table.
         ahead: u, shape (b,).
-        peak: the tilt of the one bin; 0 for none.
+        peak: the additional tilt of the one bin; 0 for none.
     """
 
     name: str
@@ -77,7 +77,7 @@ class CollectivePart:
 
 @dataclasses.dataclass(frozen=True)
 class CollectiveParts:
-    """Parts that share their whitened coordinates.
+    """Parts with common whitened coordinates.
 
     Attributes:
         gram: the Gram matrix, with a Cholesky factor.
@@ -93,9 +93,9 @@ class CollectiveParts:
 
     @classmethod
     def rising(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self | None:
-        """Parts for {mean a >= e^eps}, those of the given names alone where there are any.
+        """Parts for {mean a >= e^eps}, or only those of the given names.
 
-        None where bins are correlated, or one bin alone is far likelier.
+        None if bins are correlated, or a single bin is far likelier.
         """
         if names is not None and not any(rising_name(share) in names for share in SHARES):
             return None
@@ -108,7 +108,7 @@ class CollectiveParts:
         for share in SHARES:
             level = (1.0 - share) * math.exp(eps)
             peak = (math.log(share * gram.bins) + eps) / variance + 0.5 if share else 0.0
-            # Which parts a mixture has steers its variance only.
+            # The choice of parts affects only the variance.
             if level <= 1.0 + 1e-9 or peak < 0.0:
                 continue
             name = rising_name(share)
@@ -120,7 +120,7 @@ class CollectiveParts:
 
     @classmethod
     def falling(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self | None:
-        """The part for {mean a <= e^-eps}; None where bins are correlated, or its name is not among those."""
+        """The part for {mean a <= e^-eps}; None if bins are correlated, or it is not named."""
         if names is not None and rising_name(0.0) not in names:
             return None
         scales = _usable_scales(gram, eps)
@@ -131,7 +131,7 @@ class CollectiveParts:
         return None if part is None else cls(gram, (part,), scales, scales[None])
 
     def __reduce__(self) -> tuple[type["CollectiveParts"], tuple[object, ...]]:
-        # The sampler is as large as the tables and quickly made again.
+        # The sampler is as large as the tables and can be rebuilt quickly.
         return CollectiveParts, (self.gram, self.parts, self.scales, self.band)
 
     @functools.cached_property
@@ -141,7 +141,7 @@ class CollectiveParts:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts, in order."""
+        """Names of the parts, in order."""
         return tuple(part.name for part in self.parts)
 
     @functools.cached_property
@@ -150,18 +150,18 @@ class CollectiveParts:
 
     @functools.cached_property
     def reach(self) -> float:
-        """How far a draw may be from 0: as far as |F x| for x, as far as its tables and shifts go."""
+        """Largest distance of a draw from 0: the largest |F x| for the x of its tables and shifts."""
         top = math.sqrt(float(self.gram.diagonal.max()))
         peak = max(part.peak for part in self.parts) * top
         return math.sqrt(self.gram.bins) * top * (farthest_normal + self._largest_ahead + peak)
 
     @functools.cached_property
     def _whitening(self) -> float:
-        """How far an entry of F^-1 y, as computed, may be off, relative to the largest.
+        """Largest error of an entry of the computed F^-1 y, relative to the largest.
 
-        A triangular solve solves (F + H) x = y exactly, |H| <= (b + 2) u |F|, so that x is off by that times
-        |F^-1| |F| |x|; and |F^-1| is at most the inverse of the matrix that has the diagonal of F and minus
-        the absolute values of its other entries (Higham 2002, Theorems 8.5 and 8.12).
+        A triangular solve solves (F + H) x = y exactly, |H| <= (b + 2) u |F|, so that the error of x is that
+        times |F^-1| |F| |x|; and |F^-1| is at most the inverse of the matrix that has the diagonal of F and
+        minus the absolute values of its other entries (Higham 2002, Theorems 8.5 and 8.12).
         """
         if self.gram.independent:
             return 4.0 * UNIT
@@ -169,11 +169,11 @@ class CollectiveParts:
 
     @functools.cached_property
     def rounding(self) -> LogError:
-        """Of `log_densities` where they are finite.
+        """Error of `log_densities` where they are finite.
 
-        Entries of a table are exact up to the masses of cells, differences of two normal probabilities, 25
-        times smaller than these at least, and 24 units off; their sum adds as much. What a site shifts ahead
-        enters with the error of x; sums of sites, with the number of bins.
+        Entries of a table are exact up to the masses of cells, differences of two normal probabilities that
+        are at most 25 times larger, with an error of 24 units; their sum adds the same. The shift of later
+        sites enters with the error of x; sums over sites, with the number of bins.
         """
         bins, width, ahead = self.gram.bins, self.band.shape[0], self._largest_ahead
         off = self._whitening * LARGEST_NORMAL
@@ -189,12 +189,12 @@ class CollectiveParts:
         return mean_rounding(bins, size, each).plus(total.error, total.size)
 
     def restricted(self, names: Collection[str]) -> Self | None:
-        """The parts of these names; None where there is none."""
+        """Only the parts of these names; None if there are none."""
         kept = tuple(part for part in self.parts if part.name in names)
         return dataclasses.replace(self, parts=kept) if kept else None
 
     def draw(self, chosen: IntArray, values: FloatArray, rng: np.random.Generator) -> FloatArray:
-        """Draws of the parts numbered `chosen`, shape (m,), from as many draws of N(0, K), shape (m, b)."""
+        """Draws of the parts with index `chosen`, shape (m,), from draws of N(0, K), shape (m, b)."""
         count, bins = values.shape
         uniforms = rng.random((bins, 2, count))
         centres = rng.integers(bins, size=(count,))
@@ -229,11 +229,10 @@ class CollectiveParts:
         return out.T
 
     def log_densities(self, values: FloatArray) -> FloatArray:
-        """Log densities of all parts against Q at y of shape (m, b), shape (m, J).
+        """Log densities of all parts relative to Q at y of shape (m, b), shape (m, J).
 
-        -inf for a y so near an edge of a table that rounding may decide on which side it counts, or so far
-        out that the sum of its sites could not be trusted. A density that is left out only raises a weight;
-        a lower bound leaves these draws out.
+        -inf for a y so near an edge of a table that rounding may decide its side, or so far out that the sum
+        over its sites is unreliable. A missing density only raises a weight; a lower bound omits these draws.
         """
         normals = self.gram.whiten(values)
         largest = np.abs(normals).max(axis=1)
@@ -268,12 +267,12 @@ class CollectiveParts:
 
 
 def rising_name(share: float) -> str:
-    """The name of the part in which one bin makes up this share of the mean."""
+    """Name of the part in which one bin makes up this share of the mean."""
     return f"all bins, one {share:.0%}" if share else "all bins"
 
 
 def _usable_scales(gram: BinGram, eps: float) -> FloatArray | None:
-    """The diagonal of F where a collective tilt may help; a rule about cost only.
+    """The diagonal of F if a collective tilt may help; this rule affects only the cost.
 
     Bins must be close to independent given the earlier ones, and the Gaussian shift that raises all bins must
     not cost much more than the one that raises a single bin.
@@ -299,7 +298,7 @@ def _mean_field(gram: BinGram) -> tuple[float, float]:
 
 
 def _band(gram: BinGram, scales: FloatArray) -> FloatArray:
-    """The diagonals of F from the main one down to where K has fallen to a tenth of its diagonal."""
+    """The diagonals of F from the main one down to where K has decreased to a tenth of its diagonal."""
     bins = gram.bins
     if gram.independent:
         return scales[None]
@@ -319,7 +318,7 @@ def _band(gram: BinGram, scales: FloatArray) -> FloatArray:
 def _part(
     gram: BinGram, scales: FloatArray, name: str, level: float, peak: float, variance: float, pull: float
 ) -> CollectivePart | None:
-    """One part; None where bins differ by so much that a table over their levels would be of no use."""
+    """One part; None if bins differ so much that a table over their levels would be useless."""
     theta, response = solved_strength(level, variance, gram.bins, pull)
     half = 0.5 * gram.diagonal
     ahead, deviation = np.zeros(gram.bins), 0.0

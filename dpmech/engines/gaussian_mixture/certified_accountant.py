@@ -191,7 +191,7 @@ class CertifiedAccountant(Accountant):
             bound = self._certified(pilots, goal, product_down(share, beta))
             progress(f"certify: sigma {up(sigma)}: delta <= {up(bound.upper, 4)}")
             if bound.meets(goal):
-                # Log delta is below the goal by about the first term, and above the budget's at the lower end.
+                # Log delta is below the goal by about the first term; at the lower end it exceeds the budget.
                 gap = search.fall * ((1.0 + _FLOOR_GAP) * search.above + further) + math.log(delta / goal)
                 return Solution(
                     sigma,

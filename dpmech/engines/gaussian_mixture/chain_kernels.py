@@ -1,7 +1,8 @@
-"""Compiled recursions over the rest counter of one example. This module imports numba; import it late.
+"""Compiled recursions over the cooldown counter of one example. This module imports numba; import it late.
 
-Row by row; nothing depends on the number of threads. Sums of exponentials are kept as numbers where all that
-is still needed lies in a range in which no term is lost, scaled by powers of two, and as logs elsewhere.
+Rows are independent; nothing depends on the number of threads. Sums of exponentials are stored as numbers,
+scaled by powers of two, as long as all needed values lie in a range in which no term is lost, and as logs
+otherwise.
 """
 
 import math
@@ -16,7 +17,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 if TYPE_CHECKING:
 
     def njit(**_options: object) -> Callable[[_Function], _Function]:
-        """Stands for numba.njit, which has no types."""
+        """Typed substitute for numba.njit, which has no types."""
 
 else:
     from numba import njit
@@ -25,15 +26,15 @@ else:
 Array = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-# Numbers are scaled once one leaves [1 / _UNIT, _UNIT], and kept as logs where others leave [_LEAST, _MOST]
-# by that. A term is at most e^_LARGEST of them: at 1e287 nothing overflows, and what underflows is 1e-28 of
-# the sum or less.
+# Numbers are rescaled once one leaves [1 / _UNIT, _UNIT], and stored as logs if others leave [_LEAST, _MOST]
+# as a result. A term is at most e^_LARGEST times that: at 1e287 nothing overflows, and underflow costs at
+# most 1e-28 of the sum.
 _UNIT = 2.0**332
 _LOG_UNIT = 332.0 * math.log(2.0)
 _LEAST, _MOST = 1e-280, 1e200
 _LARGEST = 200.0
-# Of |j y| in sums over powers j of e^y: a coefficient that underflows beside the largest is then e^-400 of
-# the sum or less.
+# Limit on |j y| in sums over powers j of e^y: a coefficient that underflows relative to the largest one is
+# then at most e^-400 of the sum.
 _FARTHEST = 300.0
 
 
@@ -49,7 +50,7 @@ def _log_add(one: float, two: float) -> float:
 
 @njit(nogil=True, cache=True)
 def tails(gains: Array, log_prob: float, log_rest: float, min_sep: int) -> Array:
-    """Log V_t = log E[prod of e^gains over the steps from t on that are joined], free to join at t.
+    """Log V_t = log E[prod of e^gains over the joined steps from t on], available at t.
 
     V_t = (1 - p) V_(t + 1) + p e^gains[t] V_(t + b), and 1 from the last step on. Shape (n + b,).
     """
@@ -64,7 +65,7 @@ def tails(gains: Array, log_prob: float, log_rest: float, min_sep: int) -> Array
 def _number(
     row: Array, scale: float, offsets: Array, prob: float, rest: float, starts: Array, tail: Array
 ) -> float:
-    """As `log_sums` for one row, with numbers; NaN where these leave the range. `tail` is overwritten."""
+    """Like `log_sums` for one row, in numbers; NaN if these leave the range. `tail` is overwritten."""
     n, min_sep = row.size, starts.size
     tail[n:] = 1.0
     shift, last = 0.0, 1.0
@@ -96,11 +97,11 @@ def log_sums(
 
     Args:
         values: rows of shape (n,).
-        scale: of the values.
+        scale: factor on the values.
         offsets: shape (n,).
         log_prob: log p.
         log_rest: log(1 - p), -inf for p = 1.
-        starts: log of the law of the rest counter at step 0, shape (b,).
+        starts: log of the law of the cooldown counter at step 0, shape (b,).
         out: shape (m,).
     """
     rows, n = values.shape
@@ -157,8 +158,8 @@ def joined(joins: Array, starts: Array) -> Array:
     """The probability of joining each step, shape (n,).
 
     Args:
-        joins: probability of joining step t when free to, shape (n,).
-        starts: law of the first step at which it is free to, shape (b,).
+        joins: probability of joining step t when available, shape (n,).
+        starts: law of the first step at which the example is available, shape (b,).
     """
     n, min_sep = joins.size, starts.size
     free = np.zeros(n + min_sep)
@@ -173,12 +174,12 @@ def joined(joins: Array, starts: Array) -> Array:
 
 @njit(nogil=True, cache=True)
 def draw_patterns(uniforms: Array, joins: Array, starts: Array, out: Flags) -> None:
-    """The steps that each row joins, from uniforms of shape (m, n + 1).
+    """Draw the steps that each row joins, from uniforms of shape (m, n + 1).
 
     Args:
-        uniforms: the first of a row draws the rest counter at step 0.
-        joins: probability of joining step t when free to, shape (n,).
-        starts: cumulative law of the rest counter at step 0, shape (b,).
+        uniforms: the first of a row draws the cooldown counter at step 0.
+        joins: probability of joining step t when available, shape (n,).
+        starts: cumulative law of the cooldown counter at step 0, shape (b,).
         out: shape (m, n).
     """
     rows, n = out.shape

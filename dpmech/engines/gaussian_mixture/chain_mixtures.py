@@ -1,4 +1,4 @@
-r"""The mixtures that b-min-sep sampling is sampled from: ADD and REMOVE.
+r"""The mixtures from which b-min-sep sampling is sampled: ADD and REMOVE.
 
 **ADD**: Gaussians along one direction, with a proved weight bound. For any other law rho of the
 participations the variational formula gives, wherever L <= -eps,
@@ -6,25 +6,25 @@ participations the variational formula gives, wherever L <= -eps,
     sum_t rho_t w_t <= L + sum_t rho_t K_tt / 2 + KL(rho || P) <= -c,    rho_t = rho(step t is joined),
 
 c = eps - sum_t rho_t K_tt / 2 - KL(rho || P): the set lies beyond a hyperplane. rho is a tilt, whose
-marginals and divergence the recursion gives, chosen to make the distance c / sqrt(rho^T K rho) large.
+marginals and divergence come from the recursion, chosen to make the distance c / sqrt(rho^T K rho) large.
 
 **REMOVE**: P itself, and chains with other participations and means. A part draws pi from the law of the
-participations with each step joined counted `e^g_t` times, and then y ~ N(C(v + a pi), sigma^2 I). Its
-density against Q is, with w = C^T y / sigma^2,
+participations with each joined step weighted by `e^g_t`, and then y ~ N(C(v + a pi), sigma^2 I). Its density
+relative to Q is, with w = C^T y / sigma^2,
 
     D = e^(v.w - v^T K v / 2) E_pi[exp(sum over t in pi of g_t + a w_t - a (K v)_t - a^2 K_tt / 2)] / M,
 
-M = E_pi[exp(sum of g_t)]: both expectations by the recursion. Any g, a and v give a weight f / sum alpha D of
-mean delta.
+M = E_pi[exp(sum of g_t)]: both expectations by the recursion. For any g, a and v the weight f / sum alpha D
+has mean delta.
 
 **The bound on the weights.** Let a >= 1, v = 0 and g_t = (a - 1) K_tt / 2. By Hölder's inequality with the
 exponents a and a / (a - 1),
 
     r = E_pi[e^s] <= E_pi[e^(a s - (a - 1)^2 kappa / 2)]^(1/a) E_pi[e^((a - 1) kappa / 2)]^((a - 1)/a)
 
-with s the exponent of pi and kappa = |C pi|^2 / sigma^2. The first expectation is D M, the second one is M:
-D >= r^a / M^a, hence on {r >= e^eps} the weight of this part alone is at most e^(-(a - 1) eps) M^a. No
-other g gives less for this a.
+with s the exponent of pi and kappa = |C pi|^2 / sigma^2. The first expectation is D M, the second one is M: D
+>= r^a / M^a, hence on {r >= e^eps} the weight of this part alone is at most e^(-(a - 1) eps) M^a. No other g
+gives a smaller bound for this a.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class ChainAdd(AddProposal):
 
     @functools.cached_property
     def loss_rounding(self) -> LogError:
-        """Of the recursion."""
+        """Error of the losses by the recursion."""
         return loss_rounding(self.gram, self.farthest)
 
     def losses(self, values: FloatArray) -> FloatArray:
@@ -91,7 +91,7 @@ def _point(gram: ChainGram, eps: float) -> AddPoint:
         found = math.copysign(depth**2, depth) / square
         if found > height:
             best = AddPoint(direction, image, square, depth, _rounding(gram, law, eps))
-        # Where nobody joins with more than e^-eps the set is empty, and the distance has no end.
+        # If nobody joins with probability above e^-eps the set is empty, and the distance has no limit.
         if depth <= 0.0 or found > _FAR or found - height < _SETTLED * abs(found):
             break
         height = max(height, found)
@@ -100,7 +100,7 @@ def _point(gram: ChainGram, eps: float) -> AddPoint:
 
 
 def _rounding(gram: ChainGram, law: Tilt, eps: float) -> float:
-    """How far the depth may be off: of the recursion, and of n terms each of two sums."""
+    """Largest error of the depth: of the recursion, and of two sums with n terms each."""
     gains = float(np.abs(law.gains).max())
     largest = gains + float(gram.diagonal.max())
     total = 1.001 * float(law.marginals().sum())
@@ -112,23 +112,24 @@ def _rounding(gram: ChainGram, law: Tilt, eps: float) -> float:
 add_mixture.register(ChainGram, ChainAdd.at)
 
 
-# Draws that say where a part reaches eps, always the same ones; and their entries at most.
+# Number of draws to find where a part reaches eps, limit on their entries, and their fixed seed.
 _TRIALS, _ENTRIES, _SEED = 64, 2**16, 20
 _SCALES = 1.0 + np.geomspace(1e-3, 300.0, 160)
 _HALVINGS, _FARTHEST = 12, 2.0**20
-# Of the way that larger means alone would go, where all steps go the rest of it.
+# Fraction of the increase that larger means alone would need; a common shift of all steps provides the
+# remainder.
 _PARTLY = 0.4
-# The largest power, and the largest odds of joining that it takes for true.
+# Largest power, and limit on the odds of joining that it uses.
 _POWERS, _ODDS = 12.0, 1e3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChainPart:
-    """One part.
+    """One part of the mixture.
 
     Attributes:
-        name: of the part.
-        scale: a; 0 where nobody has to join for the means to move.
+        name: name of the part.
+        scale: a; 0 if the shift of means does not depend on participations.
         tilt: the law of the participations, with g.
         shift: v, shape (n,).
         image: K v, shape (n,).
@@ -144,21 +145,21 @@ class ChainPart:
     def at(
         cls, gram: ChainGram, name: str, scale: float, gains: FloatArray, shift: FloatArray
     ) -> "ChainPart":
-        """The part with these g, a and v."""
+        """The part with the given g, a and v."""
         return cls(name, scale, gram.tilt(gains), shift, gram.matvec(shift))
 
     @property
     def sizes(self) -> tuple[FloatArray, FloatArray]:
-        """How large the mean of a step joined may be, shape (J,), and the gains of each, shape (J, n)."""
+        """Multiples of the mean of a joined step, shape (J,), and the gains of each, shape (J, n)."""
         return np.array([self.scale]), self.tilt.gains[None]
 
     def reach(self, gram: ChainGram) -> float:
-        """How far the means are from 0 at most: columns of steps that are joined do not overlap."""
+        """Largest distance of the means from 0: columns of joined steps do not overlap."""
         largest = float(self.sizes[0].max())
         return (float(np.abs(self.shift).sum()) + 2.0 * largest) * float(gram.diagonal.max())
 
     def rounding(self, gram: ChainGram, farthest: float) -> LogError:
-        """Of `log_density` where no |w| is above `farthest`."""
+        """Error of `log_density`, if no |w| exceeds `farthest`."""
         top, weight = float(gram.diagonal.max()), float(np.abs(self.shift).sum())
         sizes, _ = self.sizes
         count, largest = len(sizes), float(sizes.max())
@@ -176,7 +177,7 @@ class ChainPart:
         each = largest * gram.product_rounding(weight, weight) + largest**2 * top * gram.entry_rounding
         each += 8.0 * UNIT * size
         if count > 1:
-            # Horner's rule for a polynomial of that degree, or as many sums of logs.
+            # Horner's rule for a polynomial of that degree, or the same number of log-additions.
             each += count * (2.0 * ELEMENTARY + 6.0 * UNIT * size) + ELEMENTARY * size
         sums = gram.sum_rounding(size, each)
         total = gram.sum_rounding(gains, 8.0 * UNIT * gains)
@@ -185,7 +186,7 @@ class ChainPart:
 
     @property
     def _logs(self) -> float:
-        """The largest absolute value of another gain."""
+        """Largest absolute value of the gains of multiples."""
         return 0.0
 
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
@@ -205,11 +206,11 @@ class ChainPart:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PowerPart(ChainPart):
-    r"""A part that draws how large the mean of each step joined is: j times as large, j = 1, 2, ....
+    r"""A part that also draws a multiple j = 1, 2, ... for the mean of each joined step.
 
-    With steps that are independent and a whole power a it is `(dP/dQ)^a dQ`, up to a factor: there j of a
-    copies of the example join, with binomial odds. Each j has gains of its own, and a step joined counts as
-    much as all of them together.
+    For independent steps and an integer power a it is `(dP/dQ)^a dQ`, up to a factor: j of a copies of the
+    example join, with binomial odds. Each j has separate gains, and the weight of a joined step is their
+    total.
 
     Attributes:
         logs: gains of each j, shape (J, n).
@@ -219,10 +220,10 @@ class PowerPart(ChainPart):
 
     @classmethod
     def made(cls, gram: ChainGram, power: float, shift: FloatArray) -> "PowerPart":
-        """The part of a power, with all steps moved by a shift as well."""
+        """The part of a power, with a common shift of all steps."""
         odds = math.log(min(gram.sampling_prob / max(1.0 - gram.sampling_prob, 1e-300), _ODDS))
         count = np.arange(1, math.ceil(power) + 1)
-        # Of a power that is no whole number, all binomial coefficients up to there are positive.
+        # For a non-integer power, the binomial coefficients up to there are positive.
         ways = np.cumsum(np.log((power - count + 1.0) / count))
         most = (ways + (count - 1) * odds)[:, None]
         logs = most + 0.5 * (count * (count - 1))[:, None] * gram.diagonal
@@ -265,9 +266,9 @@ class ChainRemove(Proposal):
     Attributes:
         gram: K of the steps.
         eps: the privacy loss level.
-        parts: the nominal one, the star, and others.
+        parts: the nominal part, the star, and others.
         alphas: their probabilities.
-        below: as there.
+        below: as in `Proposal`.
     """
 
     gram: ChainGram
@@ -278,7 +279,7 @@ class ChainRemove(Proposal):
 
     @classmethod
     def at(cls, gram: ChainGram, eps: float, names: Collection[str] | None = None) -> "ChainRemove":
-        """The mixture at eps, its parts equally probable; with the names given, and the first two."""
+        """The mixture at eps, with equal probabilities: the first two parts and those that are named."""
         none = np.zeros(gram.bins)
         nominal = ChainPart.at(gram, "nominal", 1.0, none, none)
         parts = [nominal, _scaled(gram, "star", _best_scale(gram, eps))]
@@ -287,7 +288,7 @@ class ChainRemove(Proposal):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts."""
+        """Names of the parts."""
         return tuple(part.name for part in self.parts)
 
     @property
@@ -297,12 +298,12 @@ class ChainRemove(Proposal):
 
     @property
     def bounding(self) -> Collection[str]:
-        """The star."""
+        """Name of the star."""
         return ("star",)
 
     @property
     def log_weight_bound(self) -> float:
-        """Log of an upper bound on every weight, proved: by the nominal part and the star."""
+        """Log of a proved upper bound on every weight, from the nominal part and the star."""
         star = self.parts[1]
         slopes = np.array([0.0, star.scale - 1.0])
         logs = np.array([0.0, star.scale * star.tilt.log_total])
@@ -310,18 +311,18 @@ class ChainRemove(Proposal):
 
     @functools.cached_property
     def farthest(self) -> float:
-        """Means of all parts, 40 deviations beyond."""
+        """Bound on |w|: the largest mean of all parts plus 40 deviations."""
         top = float(self.gram.diagonal.max())
         return max(part.reach(self.gram) for part in self.parts) + farthest_normal * math.sqrt(top)
 
     @functools.cached_property
     def loss_rounding(self) -> LogError:
-        """Of the recursion."""
+        """Error of the losses by the recursion."""
         return loss_rounding(self.gram, self.farthest)
 
     @functools.cached_property
     def part_rounding(self) -> LogError:
-        """The largest of all parts."""
+        """The largest error over all parts."""
         parts = [self.loss_rounding, *(part.rounding(self.gram, self.farthest) for part in self.parts[1:])]
         return LogError(max(one.error for one in parts), max(one.size for one in parts))
 
@@ -330,14 +331,14 @@ class ChainRemove(Proposal):
         return dataclasses.replace(self, alphas=weights)
 
     def restricted(self, names: Collection[str]) -> "ChainRemove":
-        """The parts of these names, the nominal one and the star."""
+        """Only the parts of these names, the nominal part and the star."""
         kept = [place < 2 or part.name in names for place, part in enumerate(self.parts)]
         alphas = self.alphas[np.array(kept)]
         parts = tuple(part for part, keep in zip(self.parts, kept, strict=True) if keep)
         return dataclasses.replace(self, parts=parts, alphas=alphas / alphas.sum())
 
     def at_level(self, eps: float) -> "ChainRemove":
-        """The same parts, for another payoff."""
+        """The same parts for another payoff."""
         return dataclasses.replace(self, eps=eps)
 
     def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
@@ -345,7 +346,7 @@ class ChainRemove(Proposal):
         return _payoffs(np.where(log_payoffs > -np.inf, np.logaddexp(log_payoffs, self.eps), -np.inf), eps)
 
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
-        """Samples of the mixture."""
+        """Draw samples of the mixture."""
         gram = self.gram
         rows = generator(seed, RemoveDraw.NORMALS).standard_normal((count, gram.bins))
         chosen = chosen_parts(self.alphas, generator(seed, RemoveDraw.CHOICES).random(count))
@@ -375,13 +376,13 @@ def _payoffs(losses: FloatArray, eps: float) -> FloatArray:
 
 
 def _scaled(gram: ChainGram, name: str, scale: float, shift: FloatArray | None = None) -> ChainPart:
-    """Means a times as large, and the participations that are the best ones for that."""
+    """The part with means a times as large, and the best participations for that."""
     still = np.zeros(gram.bins) if shift is None else shift
     return ChainPart.at(gram, name, scale, 0.5 * (scale - 1.0) * gram.diagonal, still)
 
 
 def _best_scale(gram: ChainGram, eps: float) -> float:
-    """The a that bounds the weights best."""
+    """The a with the smallest weight bound."""
 
     def bound(scale: float) -> float:
         total = gram.tilt(0.5 * (scale - 1.0) * gram.diagonal).log_total
@@ -397,7 +398,7 @@ def _best_scale(gram: ChainGram, eps: float) -> float:
 
 
 def _aimed(gram: ChainGram, eps: float, names: Collection[str] | None) -> list[ChainPart]:
-    """Parts whose losses lie about eps, each on another way there."""
+    """Parts with losses of about eps, each reached in a different way."""
     rng = np.random.default_rng(_SEED)
     trials = max(8, min(_TRIALS, _ENTRIES // gram.bins))
     normals, seed = rng.standard_normal((trials, gram.bins)), rng.integers(2**63)

@@ -1,12 +1,12 @@
-r"""b-min-sep sampling of a banded strategy: columns, the law of the rest counter, and the likelihood ratio.
+r"""b-min-sep sampling of a banded strategy: columns, the law of the cooldown counter, the likelihood ratio.
 
-One example rests for b - 1 steps after each step that it joined and joins every other step with probability
-p. With pi the set of its steps, P = sum_pi P(pi) N(sum of c_t over pi, sigma^2 I) and Q = N(0, sigma^2 I). C
-has at most b bands, so that the columns of one pi do not overlap, and for `w_t = <c_t, y> / sigma^2`
+After joining a step, an example waits b - 1 steps; it joins every other step with probability p. With pi the
+set of its steps, P = sum_pi P(pi) N(sum of c_t over pi, sigma^2 I) and Q = N(0, sigma^2 I). C has at most b
+bands, so that the columns of one pi do not overlap, and for `w_t = <c_t, y> / sigma^2`
 
     dP/dQ = E_pi[exp(sum over t in pi of w_t - K_tt / 2)],    K = C^T C / sigma^2,
 
-which the recursion over the rest counter of `chain_kernels` sums up, O(n) a draw.
+which the recursion over the cooldown counter in `chain_kernels` evaluates in O(n) per draw.
 """
 
 import dataclasses
@@ -25,19 +25,19 @@ from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
 
 register_family("chains", "b-min-sep", "{steps} steps, b {min_sep}")
 
-# What rounding may do to an entry, to its product with a scale, and to that scale: 2 each, and as much again.
+# Rounding of an entry, of its product with a scale, and of that scale: 2 each, doubled as a margin.
 _ENTRY = 16.0 * UNIT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tilt:
-    """The law of the participations, with each step that is joined counted `e^gains[t]` times.
+    """The law of the participations with each joined step weighted by `e^gains[t]`.
 
     Attributes:
         gains: logs, shape (n,).
         log_total: log E_P[product of e^gains over the steps joined].
-        joins: probability of joining a step when free to, shape (n,).
-        starts: law of the first step at which it is free to, shape (b,).
+        joins: probability of joining a step when available, shape (n,).
+        starts: law of the first step at which the example is available, shape (b,).
         tails: logs of the same expectations from every step on, shape (n + b,).
     """
 
@@ -56,7 +56,7 @@ class Tilt:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChainGram(BinGram):
-    """K of the steps, with the law of who joins them.
+    """K of the steps, with the law of the participations.
 
     Attributes:
         banded: columns of C over sigma, c_t[t + k] = banded[t, k] >= 0, shape (n, bands).
@@ -75,17 +75,17 @@ class ChainGram(BinGram):
 
     @property
     def family(self) -> str:
-        """What routes of accountants with this matrix begin with."""
+        """Prefix of the accounting method names for this matrix."""
         return "chains"
 
     @property
     def facts(self) -> dict[str, int]:
-        """What those routes say of it."""
+        """The facts that are reported with those names."""
         return {"steps": self.bins, "min_sep": self.min_sep}
 
     @property
     def words(self) -> str:
-        """What a draw has so many of."""
+        """Description of the coordinates of a draw, for messages."""
         return f"{self.bins} steps"
 
     @functools.cached_property
@@ -101,16 +101,16 @@ class ChainGram(BinGram):
 
     @property
     def cheap_columns(self) -> bool:
-        """Never read."""
+        """False: columns are not read."""
         return False
 
     @property
     def entry_rounding(self) -> float:
-        """Of squared norms of columns."""
+        """Rounding of squared norms of columns."""
         return 1.01 * (float(self.banded.shape[1]) + 4.0) * UNIT
 
     def product_rounding(self, total: float, norm: float) -> float:
-        """Through the columns both ways: of each of two sums, as many terms as there are bands."""
+        """Error of products with the columns and their transpose, two sums with one term per band."""
         del norm
         return 1.01 * (4.0 * float(self.banded.shape[1]) + 8.0) * UNIT * float(self.diagonal.max()) * total
 
@@ -126,12 +126,12 @@ class ChainGram(BinGram):
 
     @property
     def rate(self) -> float:
-        """The probability of joining a step: p / (1 + p (b - 1)), the same at all of them."""
+        """The probability of joining a step, the same for all steps: p / (1 + p (b - 1))."""
         return self.sampling_prob / (1.0 + self.sampling_prob * (self.min_sep - 1))
 
     @functools.cached_property
     def log_starts(self) -> FloatArray:
-        """Logs of the stationary law of the rest counter, shape (b,): 1 : p : ... : p."""
+        """Logs of the stationary law of the cooldown counter, shape (b,): 1 : p : ... : p."""
         law = np.full(self.min_sep, self.sampling_prob)
         law[0] = 1.0
         logs: FloatArray = np.log(law) - math.log1p(self.sampling_prob * (self.min_sep - 1))
@@ -184,14 +184,13 @@ class ChainGram(BinGram):
         return out
 
     def sum_rounding(self, largest: float, each: float) -> LogError:
-        """Of `log_sums`, where exponents are of at most that size, each off by at most `each`.
+        """Error of `log_sums` for exponents of at most that size, each with an error of at most `each`.
 
-        As numbers, a step multiplies and adds a few times (4 u), and passes the errors of p and 1 - p on,
-        which are exponentials of logarithms; a step that is joined adds that of an exponential and of its
-        exponent.
-        As logs, a step rounds five numbers of at most the size of the result, and takes an exponential and a
-        logarithm of numbers of size 1. At most n / b + 1 steps are joined. What underflows is 1e-28 of a sum.
-        Either way may be taken, so that both are added.
+        In linear representation, a step takes a few multiplications and additions (4 u) and inherits the
+        errors of p and 1 - p, which are exponentials of logarithms; a joined step adds the errors of an
+        exponential and of its exponent. In log representation, a step rounds five numbers of at most the size
+        of the result, and takes an exponential and a logarithm of numbers of size 1. At most n / b + 1 steps
+        are joined. Underflow costs 1e-28 of a sum. Both representations may occur, so both errors are added.
         """
         n, joined = self.bins, self.bins / self.min_sep + 1.0
         rest = 0.0 if self.sampling_prob == 1.0 else abs(self.log_rest)
@@ -203,7 +202,7 @@ class ChainGram(BinGram):
         return LogError(1.05 * (steps + logs + ELEMENTARY * size + 4.0 * UNIT * size), size)
 
     def tilt(self, gains: FloatArray) -> Tilt:
-        """The participations with each step joined counted `e^gains[t]` times, shape (n,)."""
+        """The law of the participations with each joined step weighted by `e^gains[t]`, shape (n,)."""
         from dpmech.engines.gaussian_mixture.chain_kernels import tails
 
         found = tails(gains, self.log_prob, self.log_rest, self.min_sep)
@@ -214,7 +213,7 @@ class ChainGram(BinGram):
         return Tilt(gains, total, joins, np.exp(logs - total), found)
 
     def patterns(self, tilt: Tilt, rng: np.random.Generator, count: int) -> FloatArray:
-        """Who joins when, 1.0 or 0.0, shape (count, n)."""
+        """Draw participations, 1.0 where a step is joined and else 0.0, shape (count, n)."""
         from dpmech.engines.gaussian_mixture.chain_kernels import draw_patterns
 
         out = np.zeros((count, self.bins), dtype=np.bool_)
@@ -223,14 +222,14 @@ class ChainGram(BinGram):
 
 
 def loss_rounding(gram: ChainGram, farthest: float) -> LogError:
-    """Of the losses of rows w, where no |w| is above `farthest`."""
+    """Error of the losses of rows w, if no |w| exceeds `farthest`."""
     top = float(gram.diagonal.max())
     size = farthest + 0.5 * top
     return gram.sum_rounding(size, 2.0 * UNIT * size + 0.5 * gram.entry_rounding * top)
 
 
 def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower: bool = False) -> ChainGram:
-    """K at sigma 1, every entry raised by what rounding may hide (lowered for `lower`).
+    """K at sigma 1, with every entry raised by the largest rounding error (lowered for `lower`).
 
     A delta of larger columns is no smaller (`docs/b_min_sep.md`).
 
@@ -238,10 +237,10 @@ def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower:
         strategy: C >= 0 with at most b bands.
         min_sep: b.
         sampling_prob: p in (0, 1].
-        lower: for lower bounds.
+        lower: whether K is for lower bounds.
 
     Raises:
-        UnsupportedCombinationError: for a signed C, or more bands than b.
+        UnsupportedCombinationError: if C has negative entries, or more than b bands.
     """
     bands = strategy.n if strategy.bands is None else strategy.bands
     if bands > min_sep:
@@ -266,7 +265,7 @@ def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower:
 
 @rough_log_delta.register
 def _rough_log(gram: ChainGram, eps: float) -> float:
-    """Log of a number within a few orders of magnitude of delta, as of one Gaussian; to start at."""
+    """Log of a number within a few orders of magnitude of delta, from one Gaussian; a start value."""
     own = gram.diagonal
     others = gram.matvec(np.ones(gram.bins)) - own
     square = gram.rate**2 * float(np.sum(np.expm1(np.minimum(own, 50.0)) + others))
@@ -274,7 +273,7 @@ def _rough_log(gram: ChainGram, eps: float) -> float:
 
 
 def _columns(strategy: Strategy, bands: int) -> FloatArray:
-    """c_t[t + k], shape (n, bands); what is past the last step does not matter."""
+    """c_t[t + k], shape (n, bands); entries past the last step have no effect."""
     factors = strategy.factored
     spend(2e-8 * strategy.n * bands, 64.0 * strategy.n * bands, what=f"{strategy.n} columns of {bands} bands")
     if factors is not None:

@@ -1,15 +1,14 @@
-r"""Dense Gram matrices of the bins, and factors of low rank off the diagonal as a recursion.
+r"""Dense Gram matrices of bins, and factors of low rank off the diagonal as a recursion.
 
-Cut the columns of a lower-triangular F into groups, `x = (x_1, ..., x_P)`. Where the block of F below and to
-the left of every cut has low rank, what later rows need of the groups before is a short state:
+Divide the columns of a lower-triangular F into groups, `x = (x_1, ..., x_P)`. Where the block of F below and
+to the left of every cut has low rank, later rows depend on the earlier groups only through a short state:
 
     [s_p, y_p] = [s_(p-1), x_p] G_p,    y = F x,
 
-and, as every step is linear, the transpose runs backwards through the same tables,
-`[t_(p-1), z_p] = [t_p, v_p] G_p^T`, `z = F^T v`. (That is the sequentially semiseparable form of F.) A
-product then takes about b (c + 2 r) multiplications in place of b^2, c the size of a group and r that of a
-state. Strategies with a short recursion, and those whose columns are nearly sums of a few exponentials, have
-r of 2 to 30.
+and, as every step is linear, the transpose runs backwards through the same tables, `[t_(p-1), z_p] = [t_p,
+v_p] G_p^T`, `z = F^T v`. (This is the sequentially semiseparable form of F.) A product then takes about b (c
++ 2 r) multiplications instead of b^2, c the size of a group and r that of a state. Strategies with a short
+recursion, and those whose columns are nearly sums of a few exponentials, have r of 2 to 30.
 
 References:
     Chandrasekaran, Dewilde, Gu, Pals, Sun, van der Veen and White 2005, "Some fast algorithms for
@@ -38,20 +37,20 @@ from dpmech.guards import check_matrix, check_real
 from dpmech.numerics import UNIT, FloatArray, IntArray
 
 GROUP = 48
-# Fewer columns are no worth a recursion; nor is one that saves less.
+# With fewer columns a recursion does not pay off; nor does one that saves less.
 FEWEST = 128
 WORTH = 0.5
-# Singular values below so many roundings of the largest row, times sqrt(b), are those of rounding.
+# Singular values below this many roundings of the largest row, times sqrt(b), count as rounding errors.
 ROUNDINGS = 4.0
 BATCH_ENTRIES = 2**16
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SequentialFactor:
-    """A lower-triangular b x b matrix F as a recursion.
+    """A lower-triangular b x b matrix F, stored as a recursion.
 
     Attributes:
-        cuts: where the groups end, from 0 to b, shape (P + 1,).
+        cuts: ends of the groups, from 0 to b, shape (P + 1,).
         tables: G_p, shape (r_(p-1) + c_p, r_p + c_p), r_0 = r_P = 0.
     """
 
@@ -60,11 +59,11 @@ class SequentialFactor:
 
     @classmethod
     def of(cls, factor: FloatArray) -> "SequentialFactor | None":
-        """The recursion of a lower-triangular F, up to rounding; None where it would save little.
+        """The recursion of a lower-triangular F, up to rounding; None if it would save little.
 
-        What is left out of every block below a cut has a spectral norm of at most
-        `ROUNDINGS sqrt(b)` roundings of the largest row of F. No guarantee rests on that: whoever uses the
-        recursion compares what it gives with F.
+        The part that is omitted from every block below a cut has a spectral norm of at most `ROUNDINGS
+        sqrt(b)` roundings of the largest row of F. No guarantee depends on that: callers compare the result
+        of the recursion with F.
         """
         bins = factor.shape[0]
         if bins < FEWEST:
@@ -74,7 +73,7 @@ class SequentialFactor:
         least = ROUNDINGS * UNIT * math.sqrt(bins) * float(np.max(np.linalg.norm(factor, axis=1)))
         budget = WORTH * bins**2
         tables = []
-        # Rows from the last cut on, in the coordinates of the state.
+        # Rows from the last cut on, in state coordinates.
         seen = np.zeros((bins, 0))
         for start, stop in itertools.pairwise(cuts):
             size = stop - start
@@ -98,18 +97,19 @@ class SequentialFactor:
 
     @property
     def rounding(self) -> float:
-        """How far a component of F x may be off, relative to the largest row norm of F times |x|.
+        """Largest error of a component of F x, relative to the largest row norm of F times |x|.
 
         Group p multiplies k_p = r_(p-1) + c_p numbers with G_p. States are coordinates in orthonormal bases,
-        so that |s_p| <= |x|, and what F x needs of G_p has rows of at most the norm of those of F. Each of
-        the at most k_p + r_p results is off by k_p + 2 roundings of |x| times a norm, and later groups pass
-        an error on unchanged in norm. The same holds backwards, for the transpose. Twice that.
+        so that |s_p| <= |x|, and the part of G_p that F x uses has rows of at most the norm of those of F.
+        Each of the at most k_p + r_p results has an error of k_p + 2 roundings of |x| times a norm, and later
+        groups pass an error on without increasing its norm. The same holds backwards, for the transpose. The
+        result is twice that.
         """
         parts = (float(max(table.shape)) for table in self.tables)
         return 2.0 * UNIT * math.fsum((part + 2.0) * math.sqrt(part) for part in parts)
 
     def applied(self, rows: FloatArray) -> FloatArray:
-        """F x for every row x of an array of shape (m, b), which it overwrites and returns."""
+        """F x for every row x of an array of shape (m, b), in place."""
         for part in _batches(rows):
             state = np.empty((part.shape[0], 0))
             for start, stop, table in zip(self.cuts[:-1], self.cuts[1:], self.tables, strict=True):
@@ -119,7 +119,7 @@ class SequentialFactor:
         return rows
 
     def transpose_applied(self, rows: FloatArray) -> FloatArray:
-        """F^T v for every row v of an array of shape (m, b), which it overwrites and returns."""
+        """F^T v for every row v of an array of shape (m, b), in place."""
         groups = tuple(zip(self.cuts[:-1], self.cuts[1:], self.tables, strict=True))
         for part in _batches(rows):
             state = np.empty((part.shape[0], 0))
@@ -131,26 +131,26 @@ class SequentialFactor:
 
 
 def _batches(rows: FloatArray) -> Iterator[FloatArray]:
-    """A few rows at a time, which stay in the cache."""
+    """Batches of a few rows, which stay in the cache."""
     step = max(1, BATCH_ENTRIES // rows.shape[1])
     for start in range(0, len(rows), step):
         yield rows[start : start + step]
 
 
-# Fewer columns are multiplied by the matrix itself.
+# With fewer columns, the product uses the matrix itself.
 SEVERAL = 16
 
 
 @final
 class DenseGram(BinGram):
-    """A Gram matrix held as a dense array, factored once: O(b^2) memory.
+    """A Gram matrix stored as a dense array and factored once: O(b^2) memory.
 
     Args:
         matrix: K, shape (b, b), symmetric to 1e-12 of its largest entry, non-negative, positive
             semidefinite (it may be singular), with a positive diagonal.
 
     Raises:
-        InvalidParameterError: if `matrix` is not such a matrix.
+        InvalidParameterError: if `matrix` does not satisfy this.
         NumericalError: if no factor reproduces it to 16 (b + 8) roundings of its largest entry.
     """
 
@@ -181,7 +181,7 @@ class DenseGram(BinGram):
         return self._scale * np.diag(self._matrix)
 
     def product_rounding(self, total: float, norm: float) -> float:
-        """Of the array itself, or of the recursion, which reproduces the array to `factor_rounding`."""
+        """Error of the array, or of the recursion, which reproduces the array to `factor_rounding`."""
         del norm
         relative = 1.01 * (self.bins + 4.0) * UNIT
         if self._sequential is not None:
@@ -216,19 +216,19 @@ class DenseGram(BinGram):
 
     @property
     def innovation_scales(self) -> FloatArray | None:
-        """The diagonal of the Cholesky factor; None where K is singular."""
+        """The diagonal of the Cholesky factor; None if K is singular."""
         return math.sqrt(self._scale) * np.diag(self._factor) if self._triangular else None
 
     @property
     def innovation_condition(self) -> float:
-        """By the inverse of F, as computed; found once for all scales."""
+        """From the computed inverse of F; computed once for all scales."""
         if not self._triangular:
             return super().innovation_condition
         if not self._condition:
             identity = np.eye(self.bins)
             inverse = scipy.linalg.solve_triangular(self._factor, identity, lower=True, check_finite=False)
             found = float(np.max(np.abs(inverse) @ np.abs(self._factor).sum(axis=1)))
-            # The inverse is off by (b + 2) u of |F^-1| |F| |F^-1| (Higham 2002, Theorem 8.5).
+            # The error of the inverse is (b + 2) u |F^-1| |F| |F^-1| (Higham 2002, Theorem 8.5).
             known = (self.bins + 2.0) * UNIT * found <= 1e-3
             self._condition.append(1.01 * found if known else math.inf)
         return self._condition[0]
@@ -255,7 +255,7 @@ class DenseGram(BinGram):
         return self._scale * self._matrix[indices]
 
     def column_sums(self, indices: IntArray) -> FloatArray:
-        """Sums of columns, shape (m, b); gathered where that is cheaper than a product."""
+        """Sums of columns, shape (m, b); gathered if that is cheaper than a product."""
         if indices.shape[1] > 16:
             return super().column_sums(indices)
         total = np.zeros((indices.shape[0], self.bins))
@@ -272,7 +272,7 @@ class DenseGram(BinGram):
 
 
 def _sequential(matrix: FloatArray, factor: FloatArray) -> SequentialFactor | None:
-    """The factor as a recursion, where that is faster and reproduces the matrix as well as `_factor` must."""
+    """The factor as a recursion, if that is faster and reproduces the matrix as accurately as `_factor`."""
     found = SequentialFactor.of(factor)
     if found is None:
         return None

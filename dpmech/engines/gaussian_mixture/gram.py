@@ -1,4 +1,4 @@
-"""Gram matrices of bins, all that a dominating pair needs of a strategy: any, circulant ones, factors.
+"""Gram matrices of bins, which determine the dominating pair of a strategy: arbitrary, circulant, factored.
 
 With `m_i` the sum of the columns of the strategy at which bin i takes part, everything depends on
 `K = M M^T / sigma^2`, b x b, symmetric, positive semidefinite and elementwise non-negative: under
@@ -24,12 +24,12 @@ from dpmech.numerics import UNIT, Fact, FloatArray, IntArray, percent, register_
 
 
 def register_family(family: str, scheme: str, of: str) -> None:
-    """Say what accountants of one family of Gram matrices are called by people.
+    """Register the display names of the accountants for one family of Gram matrices.
 
     Args:
-        family: what their routes begin with.
-        scheme: where the matrices come from.
-        of: what they are of, with the facts of the family in braces.
+        family: prefix of their accounting method names.
+        scheme: the sampling scheme.
+        of: description of the matrices, with the facts of the family in braces.
     """
 
     def importance(facts: Mapping[str, Fact]) -> str:
@@ -52,10 +52,10 @@ def register_family(family: str, scheme: str, of: str) -> None:
 
 register_family("bins", "Balls-in-Bins", "{bins} bins")
 
-# What is refused as no Gram matrix, relative to the largest entry; no guarantee rests on either. Eigenvalues
-# further below 0 show a matrix that is not positive semidefinite, products further apart two that are not
-# transposes. Entries that are negative, or differ from their mirror image, by up to NEGATIVE_RTOL are taken
-# for 0, and for the larger of the two: a matrix that is nowhere smaller has no smaller delta.
+# Tolerances for rejecting a matrix, relative to the largest entry; no guarantee depends on them. Eigenvalues
+# further below 0 show a matrix that is not positive semidefinite; products further apart, two that are not
+# transposes. Entries that are negative, or differ from their mirror image, by up to NEGATIVE_RTOL are
+# replaced by 0, and by the larger of the two: a matrix that is nowhere smaller has no smaller delta.
 FACTOR_RTOL = 1e-9
 NEGATIVE_RTOL = 1e-12
 
@@ -64,19 +64,20 @@ BLOCK_ENTRIES = 2**21
 
 
 def factor_rounding(bins: int) -> float:
-    """By how much a factor of K may miss it, relative to the largest entry.
+    """Largest error of a factor of K, relative to the largest entry.
 
-    Cholesky's misses entries by b + 1 roundings (Higham 2002, Theorem 10.3), and the product that is compared
-    by b more; that of eigenvectors is given eight times that, and eight bins for small constants.
+    For Cholesky, entries have errors of b + 1 roundings (Higham 2002, Theorem 10.3), and the product for the
+    comparison adds b more; eigenvectors are allowed eight times that, and eight bins more for small
+    constants.
     """
     return 16.0 * (bins + 8.0) * UNIT
 
 
 def fft_rounding(size: int) -> float:
-    """How far a coefficient of a cyclic convolution by FFT may be off, relative to both norms.
+    """Largest error of a coefficient of a cyclic convolution by FFT, relative to both norms.
 
-    Twice what `convolution_rounding` has for powers of two: transforms of other lengths are made of shorter
-    ones, or of three of at most four times the length.
+    Twice the value of `convolution_rounding` for powers of two: transforms of other lengths consist of
+    shorter ones, or of three of at most four times the length.
     """
     return 2.0 * (36.0 * math.log2(4.0 * size) + 8.0) * UNIT
 
@@ -99,27 +100,27 @@ class BinGram(abc.ABC):
 
     @property
     def family(self) -> str:
-        """What routes of accountants with this matrix begin with."""
+        """Prefix of the accounting method names for this matrix."""
         return "bins"
 
     @property
     def facts(self) -> dict[str, int]:
-        """What those routes say of it."""
+        """The facts that are reported with those names."""
         return {"bins": self.bins}
 
     @property
     def words(self) -> str:
-        """What a draw has so many of."""
+        """Description of the coordinates of a draw, for messages."""
         return f"{self.bins} bins"
 
     @property
     def circulant(self) -> bool:
-        """Whether K is known to be circulant, so that every bin looks the same."""
+        """Whether K is known to be circulant, so that all bins are equivalent."""
         return False
 
     @property
     def cheap_columns(self) -> bool:
-        """Whether all of K may be read, column by column, at the cost of a few samples."""
+        """Whether reading all of K by columns costs no more than a few samples."""
         return True
 
     @property
@@ -129,53 +130,53 @@ class BinGram(abc.ABC):
 
     @property
     def product_size(self) -> int:
-        """How many numbers a draw adds up for each of its own, at most."""
+        """Largest number of terms per coordinate of a draw."""
         return self.bins
 
     @property
     def entry_seconds(self) -> float:
-        """What one number of a draw takes, its weights included, at most; for limits of work alone."""
+        """Bound on the seconds per coordinate of a draw, weights included; only for limits on the work."""
         return 3e-7
 
     @property
     def entry_rounding(self) -> float:
-        """How far entries and the diagonal, as read, may differ from those of K, relative to the largest."""
+        """Largest error of the entries and diagonal, as read, relative to the largest entry of K."""
         return 2.0 * UNIT
 
     @abc.abstractmethod
     def product_rounding(self, total: float, norm: float) -> float:
-        """How far an entry of K @ v, as computed, may be off.
+        """Largest error of an entry of the computed K @ v.
 
         Args:
-            total: at least sum |v|.
-            norm: at least the Euclidean norm of v; at most `total`.
+            total: upper bound on sum |v|.
+            norm: upper bound on the Euclidean norm of v; at most `total`.
         """
 
     @property
     def row_factors(self) -> int:
-        """Of how many means, each rounded by itself, a mean of `log_row_means` is the product."""
+        """Number of separately rounded means whose product is a mean of `log_row_means`."""
         return 1
 
     @property
     def innovation_scales(self) -> FloatArray | None:
-        """The diagonal of a lower-triangular F with F F^T = K, shape (b,); None where none is known."""
+        """The diagonal of a lower-triangular F with F F^T = K, shape (b,); None if none is known."""
         return None
 
     @property
     def innovation_condition(self) -> float:
-        """An upper bound on the largest row sum of |F^-1| |F|. Only where `innovation_scales` is given."""
+        """An upper bound on the largest row sum of |F^-1| |F|. Requires `innovation_scales`."""
         raise self._no_factor()
 
     def whiten(self, values: FloatArray) -> FloatArray:
-        """F^-1 y for rows y of shape (m, b); a copy. Only where `innovation_scales` is given."""
+        """F^-1 y for rows y of shape (m, b); a copy. Requires `innovation_scales`."""
         raise self._no_factor()
 
     def factor_rows(self, start: int, stop: int) -> FloatArray:
-        """F[start:stop, :stop]. Only where `innovation_scales` is given."""
+        """F[start:stop, :stop]. Requires `innovation_scales`."""
         raise self._no_factor()
 
     def factor_sums(self) -> FloatArray:
-        """F^T 1, shape (b,). Only where `innovation_scales` is given."""
+        """F^T 1, shape (b,). Requires `innovation_scales`."""
         raise self._no_factor()
 
     def _no_factor(self) -> UnsupportedCombinationError:
@@ -191,7 +192,7 @@ class BinGram(abc.ABC):
     def sample(self, rng: np.random.Generator, count: int) -> FloatArray:
         """Independent draws of y ~ N(0, K), shape (count, b).
 
-        The standard normals that are drawn do not depend on the scale of K.
+        The standard normals used do not depend on the scale of K.
         """
 
     @abc.abstractmethod
@@ -236,10 +237,10 @@ def pair_sums(indices: IntArray, entries: Callable[[IntArray, IntArray], FloatAr
 
     Args:
         indices: the tuples.
-        entries: takes rows and columns, two arrays of one shape, to the entries of K there.
+        entries: maps rows and columns, two arrays of one shape, to the entries of K there.
 
     Returns:
-        The sums, shape (m, q); each pair is read once.
+        The sums, shape (m, q); each pair is evaluated once.
     """
     places = np.ascontiguousarray(indices.T)
     first, second, belongs = _pairs(len(places))
@@ -249,7 +250,7 @@ def pair_sums(indices: IntArray, entries: Callable[[IntArray, IntArray], FloatAr
 
 @functools.lru_cache(maxsize=8)
 def _pairs(size: int) -> tuple[IntArray, IntArray, FloatArray]:
-    """Both places of every pair, a place with itself included, and which pairs a place is in."""
+    """Both positions of every pair, including equal ones, and the incidence matrix of positions and pairs."""
     first, second = np.triu_indices(size)
     belongs = np.zeros((size, first.size))
     pairs = np.arange(first.size)
@@ -259,14 +260,14 @@ def _pairs(size: int) -> tuple[IntArray, IntArray, FloatArray]:
 
 @final
 class CirculantGram(BinGram):
-    """A circulant Gram matrix, by FFT: O(b) memory, O(b log b) a sample.
+    """A circulant Gram matrix, by FFT: O(b) memory, O(b log b) time per sample.
 
     Args:
         first_row: K[0, :], shape (b,), non-negative, with K[0, d] = K[0, b - d], a positive first entry,
             and a spectrum that is non-negative to 1e-9 of its largest value.
 
     Raises:
-        InvalidParameterError: if it is not such a row.
+        InvalidParameterError: if the row does not satisfy this.
     """
 
     def __init__(self, first_row: npt.ArrayLike) -> None:
@@ -323,7 +324,7 @@ class CirculantGram(BinGram):
         return out
 
     def product_rounding(self, total: float, norm: float) -> float:
-        """Of a convolution by FFT, and of eigenvalues below 0 that were taken for 0."""
+        """Error of a convolution by FFT, and of negative eigenvalues that were set to 0."""
         del total
         row = float(np.linalg.norm(self._row)) * 1.01
         return self._scale * norm * (fft_rounding(self.bins) * row + self._clipped)
@@ -371,18 +372,18 @@ class CirculantGram(BinGram):
 
 @final
 class FactorGram(BinGram):
-    """A Gram matrix `K = scale * M M^T` known only through products with M: O(dimension) memory.
+    """A Gram matrix `K = scale * M M^T` given only by products with M: O(dimension) memory.
 
-    Samples are `sqrt(scale) * M x` with x standard normal of length `dimension`, so a strategy needs
-    nothing but its products, by FFT or by a recursion.
+    Samples are `sqrt(scale) * M x` with x standard normal of length `dimension`, so a strategy has to provide
+    only its products, by FFT or by a recursion.
 
     Args:
         bins: b.
         dimension: the length n of x.
-        correlate: takes x of shape (m, n) to M x of shape (m, b), by one cyclic convolution with a row of M
-            by FFT, or as exactly; picklable where a process pool is used.
-        expand: takes v of shape (m, b) to M^T v of shape (m, n), the exact transpose.
-        diagonal: the diagonal of M M^T, shape (b,); computed from `expand` where it is None.
+        correlate: maps x of shape (m, n) to M x of shape (m, b), by one cyclic convolution with a row of M by
+            FFT, or at least as accurately; picklable if a process pool is used.
+        expand: maps v of shape (m, b) to M^T v of shape (m, n), the exact transpose.
+        diagonal: diagonal of M M^T, shape (b,); None computes it from `expand`.
         scale: `1 / sigma^2`, positive.
 
     Raises:
@@ -445,19 +446,19 @@ class FactorGram(BinGram):
 
     @property
     def entry_rounding(self) -> float:
-        """Of the diagonal, a sum of squares in any order."""
+        """Rounding of the diagonal, a sum of squares in any order."""
         return 1.01 * (self._dimension + 4.0) * UNIT
 
     def product_rounding(self, total: float, norm: float) -> float:
-        r"""Of two convolutions by FFT; an error of the first in n coordinates passes through the second.
+        r"""Error of two convolutions by FFT; an error of the first in n coordinates enters the second.
 
         With D the largest diagonal entry of M M^T and f = `fft_rounding`, each product is a cyclic
-        convolution with one row of M, whose norm is at most sqrt(D). The first is off by f sqrt(D) |v| in
-        each of n coordinates, so by sqrt(n) times that in norm, which a row of M multiplies by sqrt(D) at
-        most. The second has an error of its own, f sqrt(D) |M^T v|, where |M^T v| <= sum_i |v_i| |m_i| <=
-        sqrt(D) sum |v|, and sum |v| <= sqrt(b) |v|. In all f D (sqrt(n) |v| + min(sum |v|, sqrt(b) |v|)).
-        No factor of epochs enters: a row of M is folded over them before anything is convolved. 1.01 covers
-        products of errors, the scale, and a coordinate that all bins have in common.
+        convolution with one row of M, whose norm is at most sqrt(D). The first has an error of f sqrt(D) |v|
+        in each of n coordinates, so sqrt(n) times that in norm, which a row of M multiplies by sqrt(D) at
+        most. The second adds f sqrt(D) |M^T v|, where |M^T v| <= sum_i |v_i| |m_i| <= sqrt(D) sum |v|, and
+        sum |v| <= sqrt(b) |v|. The total is f D (sqrt(n) |v| + min(sum |v|, sqrt(b) |v|)). No factor of
+        epochs enters: a row of M is folded over them before any convolution. 1.01 covers products of errors,
+        the scale, and a coordinate that all bins have in common.
         """
         terms = math.sqrt(self._dimension) * norm + min(total, math.sqrt(self._bins) * norm)
         return 1.01 * fft_rounding(self._dimension + self._bins) * float(self.diagonal.max()) * terms

@@ -1,4 +1,4 @@
-"""The mixtures that REMOVE and ADD are sampled from."""
+"""The mixtures from which REMOVE and ADD are sampled."""
 
 import dataclasses
 import functools
@@ -47,7 +47,7 @@ ADD_PARTS = (0.0, 0.5, 1.0)
 class AddProposal(Proposal):
     """The ADD mixture: Gaussians N(-tau K w, K) along one direction w, with a proved weight bound.
 
-    A collective tilt joins them where bins are nearly independent; the bound does not rest on it.
+    A collective tilt is added if bins are nearly independent; the bound does not use it.
 
     Attributes:
         gram: the Gram matrix.
@@ -56,7 +56,7 @@ class AddProposal(Proposal):
         tilts: tau of each Gaussian part, non-negative.
         collective: the tilt of all bins, or None.
         alphas: probabilities of the parts, shape (J,).
-        below: as there.
+        below: as in `Proposal`.
     """
 
     gram: BinGram
@@ -69,11 +69,11 @@ class AddProposal(Proposal):
 
     @classmethod
     def at(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self:
-        """The mixture at eps, with equal probabilities; with the collective tilt where its name is given.
+        """The mixture at eps, with equal probabilities; with the collective tilt if it is named.
 
-        The first part reaches the hyperplane that bounds {L <= -eps}, or is Q where that does not exclude
-        0; the others reach further, up to where the mean of r is e^-eps, since L exceeds its value at the
-        mean by up to K_ll / 2.
+        The first part reaches the hyperplane that bounds {L <= -eps}, or is Q if the half-space contains 0;
+        the others reach further, up to where the mean of r is e^-eps, because L exceeds its value at the mean
+        by up to K_ll / 2.
         """
         point = add_point(gram, eps)
         curvature = 0.5 * float(point.direction @ gram.diagonal)
@@ -88,7 +88,7 @@ class AddProposal(Proposal):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts."""
+        """Names of the parts."""
         together = self.collective.names if self.collective is not None else ()
         return (*(f"shift {part:.0%}" for part in ADD_PARTS), *together)
 
@@ -98,7 +98,7 @@ class AddProposal(Proposal):
         return self.alphas
 
     def at_level(self, eps: float) -> "AddProposal":
-        """The same parts, for another payoff: the half-space that holds {L <= -eps} moves along."""
+        """The same parts for another payoff; the half-space that contains {L <= -eps} moves with it."""
         point = dataclasses.replace(self.point, depth=self.point.depth + (eps - self.eps))
         return dataclasses.replace(self, eps=eps, point=point)
 
@@ -112,9 +112,9 @@ class AddProposal(Proposal):
 
     @property
     def log_weight_bound(self) -> float:
-        """Log of an upper bound on every weight, proved.
+        """Log of a proved upper bound on every weight.
 
-        A weight is not 0 only where L = -eps - x, x >= 0. There `f = 1 - e^-x`, and `u = -w . y >= c + x`
+        A weight is positive only where L = -eps - x, x >= 0. There `f = 1 - e^-x`, and `u = -w . y >= c + x`
         (`add_point`, for any w and any eps), so that `D_j = exp(tau_j u - tau_j^2 w^T K w / 2)` is at least
         its value at u = c + x.
         """
@@ -123,12 +123,12 @@ class AddProposal(Proposal):
 
     @property
     def bounding(self) -> Collection[str]:
-        """The Gaussians."""
+        """Names of the Gaussians."""
         return self.names[: self.tilts.size]
 
     @functools.cached_property
     def farthest(self) -> float:
-        """Means of all parts, 40 deviations beyond."""
+        """Bound on |y|: the largest mean of all parts plus 40 deviations."""
         together = 0.0 if self.collective is None else self.collective.reach
         beyond = farthest_normal * math.sqrt(float(self.gram.diagonal.max()))
         return max(float(self.tilts.max()) * self._mean + beyond, together)
@@ -140,12 +140,12 @@ class AddProposal(Proposal):
 
     @functools.cached_property
     def _mean(self) -> float:
-        """The largest entry of K w."""
+        """Largest entry of K w."""
         return 1.001 * float(np.abs(self.point.image).max()) + self.gram.product_rounding(*self._sizes)
 
     @functools.cached_property
     def part_rounding(self) -> LogError:
-        """The largest of all parts, and of the depth of the half-space that bounds the weights."""
+        """The largest error over all parts and the depth of the half-space that bounds the weights."""
         tilt, (total, norm) = float(self.tilts.max()), self._sizes
         size = tilt * (total * self.farthest + abs(self.point.depth) + tilt * total * self._mean)
         off = tilt * (self.point.rounding + sum_product_rounding(self.gram.bins, total, self.farthest))
@@ -162,14 +162,14 @@ class AddProposal(Proposal):
         return dataclasses.replace(self, alphas=weights)
 
     def restricted(self, names: Collection[str]) -> "AddProposal":
-        """Without the collective tilt where its name is not given."""
+        """Drop the collective tilt unless it is named."""
         if self.collective is None or set(names) & set(self.collective.names):
             return self
         alphas = self.alphas[: self.tilts.size]
         return dataclasses.replace(self, collective=None, alphas=alphas / alphas.sum())
 
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
-        """Samples of the mixture."""
+        """Draw samples of the mixture."""
         values = self.gram.sample(generator(seed, AddDraw.NORMALS), count)
         parts = chosen_parts(self.alphas, generator(seed, AddDraw.CHOICES).random(count))
         for rows in row_batches(values):
@@ -186,7 +186,7 @@ class AddProposal(Proposal):
         return payoffs, densities
 
     def _weigh(self, values: FloatArray, payoffs: FloatArray, densities: FloatArray) -> None:
-        """Fill in log f and log D where f is not 0."""
+        """Set log f and log D where f is not 0."""
         losses = self.losses(values) - self.payoff_side
         hits = np.flatnonzero(losses < -self.eps)
         self.check_reach(values[hits])
@@ -211,11 +211,11 @@ class Slots(NamedTuple):
     """Positions of the parts: in `names`, among the probabilities, in the columns of densities.
 
     Attributes:
-        nominal: of P itself.
-        scaled: of the scaled component.
-        tuples: of the parts whose samples come with tuples of bins.
-        groups: of the Gaussians at design points.
-        collective: of the tilts of all bins.
+        nominal: P itself.
+        scaled: the scaled component.
+        tuples: parts whose samples come with tuples of bins.
+        groups: Gaussians at design points.
+        collective: tilts of all bins.
     """
 
     nominal: int
@@ -239,7 +239,7 @@ class TuplesOfSamples:
 
     Attributes:
         law: the part.
-        own: which samples the part drew itself, shape (m,); their tuples are drawn, the others still free.
+        own: which samples this part drew, shape (m,); their tuples are drawn, the others not yet.
         uniforms: shape (m, q).
         indices: shape (m, q).
     """
@@ -250,11 +250,11 @@ class TuplesOfSamples:
     indices: IntArray
 
     def at(self, rows: IntArray) -> "TuplesOfSamples":
-        """The same for some of the samples."""
+        """The same for a subset of the samples."""
         return TuplesOfSamples(self.law, self.own[rows], self.uniforms[rows], self.indices[rows])
 
     def complete(self, kernel: FloatArray) -> None:
-        """Draw the tuples of samples of other parts from the rows of a kernel, shape (m, b), unnormalised."""
+        """Draw tuples for samples of other parts from the rows of an unnormalised kernel, shape (m, b)."""
         others = np.flatnonzero(~self.own)
         self.indices[others] = draw_rows(kernel[others], self.uniforms[others])
 
@@ -267,12 +267,12 @@ class RemoveProposal(Proposal):
         gram: the Gram matrix.
         eps: the privacy loss level.
         scaled: the tuple proposal of order 1.
-        star: the tuple proposal that bounds the weights, or None where K is too large to be read.
-        free: uniform tuples; None with `star`, and where they carry nothing.
+        star: the tuple proposal that bounds the weights, or None if K is too large to be read.
+        free: uniform tuples; None with `star`, and if they carry nothing.
         groups: Gaussians at design points.
-        collective: tilts of all bins; None where bins are correlated, or one bin decides.
+        collective: tilts of all bins; None if bins are correlated, or one bin dominates.
         alphas: probabilities of the parts, in the order of `names`.
-        below: as there.
+        below: as in `Proposal`.
     """
 
     gram: BinGram
@@ -287,12 +287,12 @@ class RemoveProposal(Proposal):
 
     @classmethod
     def at(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self:
-        """The mixture at eps, its parts equally probable.
+        """The mixture at eps, with equal probabilities.
 
         Args:
             gram: the Gram matrix.
             eps: the privacy loss level.
-            names: the parts to have, beside the nominal, the scaled and the star part; None for all.
+            names: parts to include in addition to the nominal, scaled and star parts; None for all.
         """
         bins, half = gram.bins, 0.5 * gram.diagonal
 
@@ -330,7 +330,7 @@ class RemoveProposal(Proposal):
 
     @property
     def tuple_parts(self) -> tuple[TuplePart, ...]:
-        """The star and the free tuples; none where K is too large to be read."""
+        """The star and the free tuples; empty if K is too large to be read."""
         parts = []
         if self.star is not None:
             parts.append(TuplePart("star", self.star, RemoveDraw.STAR))
@@ -340,7 +340,7 @@ class RemoveProposal(Proposal):
 
     @property
     def slots(self) -> Slots:
-        """Where each part stands."""
+        """Positions of the parts."""
         tuples = range(2, 2 + len(self.tuple_parts))
         groups = range(tuples.stop, tuples.stop + len(self.groups))
         together = 0 if self.collective is None else len(self.collective.parts)
@@ -348,7 +348,7 @@ class RemoveProposal(Proposal):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The parts."""
+        """Names of the parts."""
         tuples = (part.name for part in self.tuple_parts)
         together = self.collective.names if self.collective is not None else ()
         return ("nominal", "scaled", *tuples, *(group.name for group in self.groups), *together)
@@ -360,12 +360,12 @@ class RemoveProposal(Proposal):
 
     @property
     def bounding(self) -> Collection[str]:
-        """The star, or the scaled part where there is none."""
+        """The star, or the scaled part if there is none."""
         return ("star",) if self.star is not None else ("scaled",)
 
     @functools.cached_property
     def farthest(self) -> float:
-        """Means of all parts, 40 deviations beyond."""
+        """Bound on |y|: the largest mean of all parts plus 40 deviations."""
         top = float(self.gram.diagonal.max())
         laws = (self.scaled, *(part.law for part in self.tuple_parts), *self.groups)
         reach = max(top, *(law.reach(self.gram) for law in laws))
@@ -374,7 +374,7 @@ class RemoveProposal(Proposal):
 
     @functools.cached_property
     def part_rounding(self) -> LogError:
-        """The largest of all parts."""
+        """The largest error over all parts."""
         gram, loss, farthest = self.gram, self.loss_rounding, self.farthest
         parts = [loss, self.scaled.rounding(gram, loss)]
         parts += [] if self.star is None else [self.star.rounding(gram, loss)]
@@ -388,7 +388,7 @@ class RemoveProposal(Proposal):
         return dataclasses.replace(self, alphas=weights)
 
     def restricted(self, names: Collection[str]) -> "RemoveProposal":
-        """The parts of these names, and the nominal, the scaled and the star part."""
+        """Only the parts of these names, and the nominal, scaled and star parts."""
         kept = [name in names or name in ("nominal", "scaled", "star") for name in self.names]
         alphas = self.alphas[np.array(kept)]
         return dataclasses.replace(
@@ -400,7 +400,7 @@ class RemoveProposal(Proposal):
         )
 
     def at_level(self, eps: float) -> "RemoveProposal":
-        """The same parts, for another payoff."""
+        """The same parts for another payoff."""
         return dataclasses.replace(self, eps=eps)
 
     def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
@@ -413,11 +413,11 @@ class RemoveProposal(Proposal):
 
     @property
     def log_weight_bound(self) -> float:
-        r"""Log of an upper bound on every weight, proved.
+        r"""Log of a proved upper bound on every weight.
 
-        Nominal, scaled and star parts have `D >= r^p / B` (`tuples`; p = 1, B = 1 for the nominal
-        one), so the weight is at most `(r - e^eps) / sum_j alpha_j r^p_j / B_j` on {r >= e^eps}. With r =
-        e^(eps + x) this is the quotient that `log_largest_weight` bounds.
+        Nominal, scaled and star parts have `D >= r^p / B` (`tuples`; p = 1, B = 1 for the nominal part), so
+        the weight is at most `(r - e^eps) / sum_j alpha_j r^p_j / B_j` on {r >= e^eps}. With r = e^(eps + x)
+        this is the quotient that `log_largest_weight` bounds.
         """
         terms = [(1.0, 0.0), (self.scaled.power, self.scaled.log_bound)]
         if self.star is not None:
@@ -427,12 +427,12 @@ class RemoveProposal(Proposal):
         return log_largest_weight(slopes, slopes * self.eps - bounds, self.alphas[: len(terms)])
 
     def block(self, seed: np.random.SeedSequence, count: int) -> tuple[FloatArray, FloatArray]:
-        """Samples of the mixture."""
+        """Draw samples of the mixture."""
         streams = {draw: generator(seed, draw) for draw in RemoveDraw}
         values = self.gram.sample(streams[RemoveDraw.NORMALS], count)
         chosen, within = streams[RemoveDraw.CHOICES].random((2, count))
         parts = chosen_parts(self.alphas, chosen)
-        # Every sample of the mixture gets uniforms for a tuple of each part that has some.
+        # Every sample of the mixture gets uniforms for one tuple of each tuple part.
         uniforms = [streams[part.draw].random((count, part.law.order)) for part in self.tuple_parts]
         self._tilt(values, parts, streams[RemoveDraw.TILTS])
         payoffs, densities = np.full(count, -np.inf), np.zeros((count, self.alphas.size))
@@ -448,7 +448,7 @@ class RemoveProposal(Proposal):
     def _weigh(
         self, values: FloatArray, tuples: list[TuplesOfSamples], payoffs: FloatArray, densities: FloatArray
     ) -> None:
-        """Fill in log f and log D where f is not 0."""
+        """Set log f and log D where f is not 0."""
         losses = log_mean_exp(values - 0.5 * self.gram.diagonal)
         sided = losses + self.payoff_side
         hits = np.flatnonzero(sided > self.eps)
@@ -460,7 +460,7 @@ class RemoveProposal(Proposal):
                 payoffs[hits[np.isneginf(densities[hits]).any(axis=1)]] = -np.inf
 
     def _shift(self, values: FloatArray, parts: IntArray, within: FloatArray) -> None:
-        """Move draws of Q to the Gaussian that `within`, a uniform, chooses inside the part of each."""
+        """Shift draws of Q to a Gaussian of the part of each sample, chosen by the uniforms `within`."""
         gram, slots = self.gram, self.slots
         rows = np.flatnonzero(parts == slots.nominal)
         bins = np.minimum((within[rows] * gram.bins).astype(np.int64), gram.bins - 1)
@@ -480,7 +480,7 @@ class RemoveProposal(Proposal):
         law: TupleProposal | FreeTuples,
         uniforms: FloatArray,
     ) -> TuplesOfSamples:
-        """Move the draws of a tuple part; the uniforms, shape (m, q), are those of every sample."""
+        """Shift the draws of a tuple part; the uniforms, shape (m, q), are those of every sample."""
         indices = np.zeros(uniforms.shape, dtype=np.int64)
         rows = np.flatnonzero(own)
         indices[rows] = law.draw(self.gram, uniforms[rows])
@@ -488,14 +488,14 @@ class RemoveProposal(Proposal):
         return TuplesOfSamples(law, own, uniforms, indices)
 
     def _tilt(self, values: FloatArray, parts: IntArray, stream: np.random.Generator) -> None:
-        """Turn draws of Q into draws of the collective tilts."""
+        """Transform draws of Q into draws of the collective tilts."""
         first = self.slots.collective.start
         rows = np.flatnonzero(parts >= first)
         if self.collective is not None and rows.size:
             values[rows] = self.collective.draw(parts[rows] - first, values[rows], stream)
 
     def _densities(self, values: FloatArray, loss: FloatArray, tuples: list[TuplesOfSamples]) -> FloatArray:
-        """Log D of every part, shape (m, J), tuples of other parts' samples completed from their kernels."""
+        """Log D of every part, shape (m, J); samples of other parts get tuples from the kernels."""
         gram = self.gram
         exponents = values - 0.5 * gram.diagonal
         exponents -= exponents.max(axis=1, keepdims=True)
@@ -503,7 +503,7 @@ class RemoveProposal(Proposal):
         tops = loss - np.log(density.mean(axis=1))
 
         def powered(scale: float) -> tuple[FloatArray, FloatArray]:
-            """The terms a^s up to a factor of each row, and the log of their mean."""
+            """The terms a^s up to a factor per row, and the log of their mean."""
             terms = density if scale == 1.0 else np.exp(scale * exponents)
             return terms, scale * tops + np.log(terms.mean(axis=1))
 
@@ -520,12 +520,12 @@ class RemoveProposal(Proposal):
 
 @functools.singledispatch
 def remove_mixture(gram: BinGram, eps: float, names: Collection[str] | None = None) -> Proposal:
-    """The REMOVE mixture at eps, its parts equally probable.
+    """The REMOVE mixture at eps, with equal probabilities.
 
     Args:
         gram: the Gram matrix.
         eps: the privacy loss level.
-        names: the parts to have, beside those that bound the weights; None for all.
+        names: parts to include in addition to those that bound the weights; None for all.
     """
     return RemoveProposal.at(gram, eps, names)
 

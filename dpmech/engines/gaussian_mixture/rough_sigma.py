@@ -1,7 +1,8 @@
-"""Rough sigmas and eps from one small sample: where searches start, and which eps sampling can reach.
+"""Rough values of sigma and eps from one small sample: start values, and the range of eps for sampling.
 
-Some 10,000 weights have delta to a few per cent, hence sigma to a few tenths of one, and much of that is
-common to neighbouring sigmas and strategies, which share the random numbers. Nothing here enters a guarantee.
+About 10,000 weights give delta to a few per cent, hence sigma to a few tenths of one per cent, and much of
+that error is common to nearby sigmas and strategies, which share the random numbers. No guarantee uses these
+values.
 """
 
 import concurrent.futures
@@ -22,27 +23,27 @@ from dpmech.engines.sigma_search import gaussian_scale
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 from dpmech.numerics import ELEMENTARY, UNIT, safe_root, sum_up, up
 
-# Where the samplers work; below it delta is bounded by its slope.
+# Smallest eps of the samplers; below it delta is bounded by its slope.
 _SMALLEST_EPS = 1e-4
 
 _LARGEST_EPS = 1e4
 
 
 def delta_below(upper: float, sampled: float, eps: float, multiplier: float) -> float:
-    """An upper bound on delta at eps from one at `sampled` >= eps, and without amplification.
+    """An upper bound on delta at eps from one at `sampled` >= eps, and from the bound without amplification.
 
-    Both divergences fall in e^eps with a slope between -1 and 0, being integrals of (p - e^eps q)_+.
+    Both divergences decrease in e^eps with a slope between -1 and 0, being integrals of (p - e^eps q)_+.
     """
     if eps >= sampled:
         return upper
-    # exp and expm1, the difference in its argument (at most 1e-4, so that it enters with slope about 1), and
-    # two products; the sum is rounded up.
+    # Errors of exp and expm1, of the difference in its argument (at most 1e-4, so that it enters with slope
+    # about 1), and of two products; the sum is rounded up.
     slack = math.exp(eps) * math.expm1(sampled - eps) * (1.0 + 2.0 * ELEMENTARY + 5.0 * UNIT)
     return min(1.0, sum_up((upper, slack)), gaussian_delta(multiplier, eps)[1])
 
 
 def check_reach(log_eps: float, sigma: float, delta: float) -> None:
-    """Raise NumericalError where eps is larger than any sampler here goes."""
+    """Raise NumericalError if eps is above the range of all samplers here."""
     if log_eps > math.log(_LARGEST_EPS):
         raise NumericalError(
             f"eps at sigma={sigma!r}, delta={delta!r} is above {_LARGEST_EPS:g}, beyond what can be sampled; "
@@ -50,33 +51,34 @@ def check_reach(log_eps: float, sigma: float, delta: float) -> None:
         )
 
 
-# The mixtures in use, and the point (log sigma, or log eps) at which their probabilities were found.
+# The current mixtures, and the point (log sigma, or log eps) for which their probabilities were adapted.
 Adapted: TypeAlias = dict[DirectionStages, tuple[Proposal, float]]
 
-# From a probe this close, in log, the line through it and the one before is straight enough.
+# Once probes are this close, in log, the line through the last two is accurate enough.
 _RESOLUTION = 0.03
-# The noise scale of the Gaussian with the same delta follows sigma about so, in logs.
+# Approximate slope, in logs, of the noise scale of the Gaussian with the same delta against sigma.
 _SLOPE = 1.0
 _LARGEST_STEP = 0.7
-# From a probe further away, in log, probabilities are not taken over.
+# Probes that are further apart than this, in log, do not share probabilities.
 _NEAR = 0.25
 _ROUNDS = 2
 _PROBES = 25
-# The moment bound is about e^3 times too high, but no delta is above 1: less is taken off for large ones.
+# The moment bound is too high by a factor of about e^3, but no delta exceeds 1: large ones are corrected
+# less.
 _MOMENT_EXCESS, _OF_LOG_DELTA = 3.0, 0.9
-# No start is this far off, in log.
+# Limit on the distance from the start value, in log.
 _FARTHEST = 12.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RoughSigma:
-    """Where delta about meets its target.
+    """The point where delta approximately meets its target.
 
     Attributes:
         sigma: the noise scale.
         gram: the Gram matrix of the bins at that sigma.
         add: whether the ADD direction decides.
-        parts: names of the parts of the mixtures that are of use there.
+        parts: names of the parts of the mixtures that are useful there.
     """
 
     sigma: float
@@ -87,15 +89,14 @@ class RoughSigma:
 
 @dataclasses.dataclass(frozen=True)
 class RoughSample:
-    """One small sample, with the same random numbers for every Gram matrix, sigma and eps it is asked about.
+    """One small sample, with the same random numbers for every Gram matrix, sigma and eps.
 
-    In one search the first probe adapts the probabilities of the proposals; later ones, near it, take them
-    over.
+    The first probe of a search adapts the probabilities of the proposals; later probes near it reuse them.
 
     Args:
-        entropy: seeds of its blocks; its stages are those that no result counts on.
-        pilots: its size, in pilot rounds, >= 1.
-        executor: where its blocks run; None runs them here.
+        entropy: seeds of its blocks; its stages are not used by any result.
+        pilots: sample size in pilot rounds, >= 1.
+        executor: where to run blocks; None runs them in this process.
     """
 
     entropy: tuple[int, ...]
@@ -112,19 +113,19 @@ class RoughSample:
         guess: float | None = None,
         progress: Callable[[str], None] = lambda _: None,
     ) -> RoughSigma:
-        """The sigma at which delta(eps) is about `delta`, within about 1 % of the right one.
+        """The sigma at which delta(eps) is about `delta`, accurate to about 1 %.
 
         Args:
             gram: the Gram matrix at sigma 1.
             eps: > 0.
             delta: in (0, 1).
-            sensitivity: without amplification; None takes the largest norm of a bin.
-            guess: a sigma to start at; None takes that of the moments.
-            progress: told about every probe.
+            sensitivity: sensitivity without amplification; None uses the largest norm of a bin.
+            guess: start value of sigma; None uses that of the moments.
+            progress: called with a message for every probe.
 
         Raises:
             UnattainableBudgetError: if sigma would exceed 1e15.
-            NumericalError: if the estimates do not settle.
+            NumericalError: if the estimates do not converge.
         """
         target = gaussian_scale(eps, delta)
         adapted: Adapted = {}
@@ -154,7 +155,7 @@ class RoughSample:
     def moment_sigma(
         self, gram: BinGram, eps: float, delta: float, *, sensitivity: float | None = None
     ) -> float:
-        """A sigma from the moments, at most that without amplification; it draws nothing.
+        """A sigma from the moments, at most that without amplification; uses no sampling.
 
         Arguments as for `sigma`.
 
@@ -165,7 +166,7 @@ class RoughSample:
         target = gaussian_scale(eps, delta)
 
         def excess(log_sigma: float) -> float:
-            # The orders of the moment bound end, so that it does not vanish.
+            # The order of the moment bound is limited, so that it does not vanish.
             value = rough_log_delta(gram.scaled(math.exp(-2.0 * log_sigma)), eps) - _moment_excess(delta)
             value = min(value, gaussian_log_delta(math.exp(log_sigma) / largest, eps)[0])
             return gaussian_scale(eps, math.exp(max(value, -700.0))) - target
@@ -174,16 +175,16 @@ class RoughSample:
         return math.exp(min(unamplified, safe_root(excess, unamplified, step=0.1, resolution=0.01)))
 
     def epsilon(self, gram: BinGram, sigma: float, delta: float, *, sensitivity: float) -> float:
-        """The eps at which delta(eps) is about `delta`, within about 1 %; 0 where it is about 1e-4 or less.
+        """The eps at which delta(eps) is about `delta`, accurate to about 1 %; 0 if it is about 1e-4 or less.
 
         Args:
             gram: the Gram matrix at sigma 1.
             sigma: > 0.
             delta: in (0, 1).
-            sensitivity: without amplification.
+            sensitivity: sensitivity without amplification.
 
         Raises:
-            NumericalError: if it is beyond what can be sampled, or the estimates do not settle.
+            NumericalError: if it is beyond the range of sampling, or the estimates do not converge.
         """
         adapted: Adapted = {}
         scaled = gram.scaled(sigma**-2)
@@ -211,7 +212,7 @@ class RoughSample:
         return math.exp(root) if root > smallest + 0.1 else 0.0
 
     def _delta(self, gram: BinGram, eps: float, point: float, adapted: Adapted) -> tuple[float, bool]:
-        """Delta with no interval, and whether ADD decides."""
+        """Delta without an interval, and whether ADD decides."""
         found: list[float] = []
         for stages, make in ((REMOVE, remove_mixture), (ADD, add_mixture)):
             known, where = adapted.get(stages, (None, math.inf))
@@ -235,17 +236,17 @@ class RoughSample:
 def _root(
     excess: Callable[[float], float], start: float, slope: float, *, lowest: float = -math.inf
 ) -> float:
-    """About the root of an increasing function, by secants.
+    """Approximate root of an increasing function, by secants.
 
     Args:
         excess: the function.
-        start: where to look first.
-        slope: what it is about there.
-        lowest: the root is not looked for below it.
+        start: start value.
+        slope: approximate slope there.
+        lowest: lower end of the search range.
 
     Raises:
-        OverflowError: where the root lies above log 1e15.
-        NumericalError: if it does not settle.
+        OverflowError: if the root is above log 1e15.
+        NumericalError: if it does not converge.
     """
     here, value = max(start, lowest), excess(max(start, lowest))
     for _ in range(_PROBES):
@@ -257,7 +258,7 @@ def _root(
         there = max(here + step, lowest)
         moved = excess(there)
         secant = (moved - value) / (there - here) if there != here else slope
-        # Where delta was cut off, or noise decides, the last slope serves again.
+        # Limits the change of slope where delta was cut off, or noise dominates.
         slope = min(max(secant, 0.3 * slope), 3.0 * slope)
         here, value = there, moved
     raise NumericalError(f"no root found within {_PROBES} probes: the estimates do not settle")

@@ -1,8 +1,8 @@
-"""Random streams that never meet: every use of the seeds of one call has a stage of its own, listed here.
+"""Independent random streams: every use of the seeds of one call has a separate stage, listed here.
 
-A stream is keyed by (stage, block) and, inside a block, by what is drawn. Streams of different keys of one
-`SeedSequence` are independent, so that a sample of one stage is independent of every other stage as long as
-no two of them share a key. All keys are made by the two functions below.
+A stream is keyed by (stage, block) and, within a block, by the quantity that is drawn. Streams of different
+keys of one `SeedSequence` are independent, so that a sample of one stage is independent of every other stage
+as long as no two stages share a key. All keys are created by the two functions below.
 """
 
 import enum
@@ -14,7 +14,7 @@ import numpy as np
 
 @enum.unique
 class Stage(enum.IntEnum):
-    """What a sample is for: the first word of the key. The next one is the number of the block."""
+    """Purpose of a sample: the first word of the key. The next one is the index of the block."""
 
     REMOVE_ROUND_1 = 1
     REMOVE_ROUND_2 = 2
@@ -40,9 +40,9 @@ class DirectionStages(NamedTuple):
 
     Attributes:
         rounds: pilot rounds that set the probabilities of a mixture, in order.
-        sizing: the sample that sets sizes and stakes, or says where to look.
-        main: the sample that counts.
-        enlarged: the one that counts where the main one did not show its tail.
+        sizing: the sample that sets sizes and stakes, or the start of a search.
+        main: the sample that determines the result.
+        enlarged: its replacement if the main sample did not show its tail.
     """
 
     rounds: tuple[Stage, ...]
@@ -73,7 +73,7 @@ ADD = DirectionStages(
 
 @enum.unique
 class RemoveDraw(enum.IntEnum):
-    """What a block of the REMOVE mixture draws: the last word of the key."""
+    """Quantities that a block of the REMOVE mixture draws: the last word of the key."""
 
     NORMALS = 0
     CHOICES = 1
@@ -84,7 +84,7 @@ class RemoveDraw(enum.IntEnum):
 
 @enum.unique
 class AddDraw(enum.IntEnum):
-    """What a block of the ADD mixture draws: the last word of the key."""
+    """Quantities that a block of the ADD mixture draws: the last word of the key."""
 
     NORMALS = 0
     CHOICES = 1
@@ -92,10 +92,10 @@ class AddDraw(enum.IntEnum):
 
 
 def stage_seed(entropy: Sequence[int], stage: Stage, *block: int) -> np.random.SeedSequence:
-    """The seed of a stage, or of one of its blocks."""
+    """Return the seed of a stage, or of one of its blocks."""
     return np.random.SeedSequence(entropy, spawn_key=(int(stage), *block))
 
 
 def generator(seed: np.random.SeedSequence, draw: RemoveDraw | AddDraw) -> np.random.Generator:
-    """The stream of one draw of a block: what `seed.spawn` would give at that position of a fresh seed."""
+    """The stream of one draw of a block: the result of `seed.spawn` at that position of a fresh seed."""
     return np.random.default_rng(np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, int(draw))))

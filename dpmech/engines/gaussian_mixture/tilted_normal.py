@@ -3,8 +3,8 @@ r"""Tilts of one standard normal, tabulated: exact densities for any response of
 A site has eta ~ N(0, 1) under Q and the lognormal `a = exp(level + spread eta)`. Its tilted law has density
 `t(theta a) / Z` against N(0, 1), for a positive response t. Neither t nor Z needs a closed form: level and
 eta are rounded to cells before t is evaluated, so that t is a constant `t_jk` on cell k of eta at rounded
-level j, and `Z_j = sum_k t_jk P(eta in cell k)` is a finite sum. What is drawn has exactly the density that
-is said, whatever the cells are; coarse cells only follow t less closely.
+level j, and `Z_j = sum_k t_jk P(eta in cell k)` is a finite sum. Draws have exactly the stated density for
+any cells; coarse cells only follow t less closely.
 """
 
 import abc
@@ -29,7 +29,7 @@ GRID = np.geomspace(1e-5, 1e4, 400)
 
 
 class _Cells(NamedTuple):
-    """Both ends of every cell as lower tail probabilities of -|eta|, and the cells' masses under N(0, 1)."""
+    """Ends of every cell as lower tail probabilities of -|eta|, and the masses of the cells under N(0, 1)."""
 
     starts: FloatArray
     stops: FloatArray
@@ -48,7 +48,7 @@ SIGNS = np.where(NODES < 0.0, 1.0, -1.0)
 
 
 class Response(abc.ABC):
-    """A positive function t of x = theta a, by its log."""
+    """A positive function t of x = theta a, given by its log."""
 
     @abc.abstractmethod
     def log(self, x: FloatArray) -> FloatArray:
@@ -57,7 +57,7 @@ class Response(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Fading(Response):
-    """T(x) = exp(-x): makes a small."""
+    """T(x) = exp(-x): tilts towards small a."""
 
     def log(self, x: FloatArray) -> FloatArray:
         """-x."""
@@ -66,7 +66,7 @@ class Fading(Response):
 
 @dataclasses.dataclass(frozen=True)
 class PartialExponential(Response):
-    r"""T(x) = sum_{n <= degree} x^n / n!: makes a large, yet t(a) has a mean although exp(a) has none.
+    r"""T(x) = sum_{n <= degree} x^n / n!: tilts towards large a; t(a) has a mean, exp(a) has none.
 
     Attributes:
         degree: at least 1.
@@ -76,10 +76,10 @@ class PartialExponential(Response):
 
     @classmethod
     def at(cls, strength: float, variance: float, bins: int) -> Self:
-        """The degree at which the terms `E t` stop falling, or are too small for any of b bins to matter.
+        """The degree at which the terms of `E t` stop decreasing, or are negligible for all b bins.
 
-        Terms are `strength^n / n! exp(variance n (n - 1) / 2)`: they fall and then rise for ever, and what
-        rises belongs to a single large bin, which has parts of its own.
+        Terms are `strength^n / n! exp(variance n (n - 1) / 2)`: they decrease and then increase without
+        limit; the increasing terms come from a single large bin, which has separate parts.
         """
         log_term, degree = math.log(strength), 1
         while degree < LARGEST_DEGREE and log_term > math.log(NEGLIGIBLE_COUNT / bins):
@@ -91,7 +91,7 @@ class PartialExponential(Response):
 
     def log(self, x: FloatArray) -> FloatArray:
         """The log of the partial sum, by Horner's rule."""
-        # Beyond 1e12 the largest power alone is right to rounding, and nothing overflows.
+        # Beyond 1e12 the largest power alone is exact up to rounding, and nothing overflows.
         capped = np.minimum(x, 1e12)
         total = np.ones_like(x)
         for n in range(self.degree, 0, -1):
@@ -102,14 +102,14 @@ class PartialExponential(Response):
 
 
 def solved_strength(level: float, variance: float, bins: int, pull: float) -> tuple[float, Response]:
-    r"""Theta and response for which a bin has about a given mean, other bins being tilted too.
+    r"""Theta and response for which a bin has approximately a given mean, with the other bins tilted, too.
 
-    Mean field: with tau = theta e^h, A(tau) the mean of a site under t(tau a) and the field of the other
-    bins `h = +-tau A pull`, the mean is A e^h. It steers the variance only.
+    Mean field: with tau = theta e^h, A(tau) the mean of a site under t(tau a) and the field of the other bins
+    `h = +-tau A pull`, the mean is A e^h. It affects only the variance.
 
     Args:
         level: the mean, above 1 for a partial exponential and below 1 for a fading response.
-        variance: of log a.
+        variance: variance of log a.
         bins: b.
         pull: sum over the other bins of exp(K) - 1.
     """
@@ -125,7 +125,8 @@ def solved_strength(level: float, variance: float, bins: int, pull: float) -> tu
         field = (1.0 if rising else -1.0) * min(tau * mean * pull, 600.0)
         return math.log(mean) + field, field, response
 
-    # The degree falls as tau grows, and the mean with it: the first tau that reaches the level is wanted.
+    # As tau grows, the degree decreases, and the mean with it: the first tau that reaches the level is
+    # needed.
     best, low = (math.inf, GRID[0]), GRID[0]
     for tau in GRID:
         short = abs(math.log(level)) - abs(site(tau)[0])
@@ -163,13 +164,13 @@ class SiteTilt:
     def near_edges(
         self, levels: FloatArray, eta: FloatArray, level_error: FloatArray, eta_error: FloatArray
     ) -> npt.NDArray[np.bool_]:
-        """Rows, shape (m,), with a site that errors of that size may move across an edge of the table.
+        """Rows, shape (m,), with a site that errors of the given size may move across an edge of the table.
 
         Args:
             levels: shape (m, b).
             eta: shape (m, b).
-            level_error: of a level, at most, shape (m, 1).
-            eta_error: of an eta, at most, shape (m, 1).
+            level_error: largest error of a level, shape (m, 1).
+            eta_error: largest error of an eta, shape (m, 1).
         """
         near = np.zeros(len(levels), dtype=np.bool_)
         edges = (
@@ -179,14 +180,14 @@ class SiteTilt:
         for values, first, step, count, error in edges:
             places = (values - first) * (1.0 / step)
             nearest = np.rint(places)
-            # The place itself is rounded a few times; no edge bounds the first and the last cell.
+            # The position itself is rounded a few times; the first and the last cell are unbounded.
             allowed = error / step + 8.0 * UNIT * (np.abs(places) + abs(first) / step + 1.0)
             inner = (nearest > 0.0) & (nearest < count)
             near |= (inner & (np.abs(places - nearest) <= allowed)).any(axis=1)
         return near
 
     def log_densities(self, levels: FloatArray, eta: FloatArray) -> FloatArray:
-        """Log density against N(0, 1), elementwise."""
+        """Log density relative to N(0, 1), elementwise."""
         cell = np.clip((eta - FIRST_EDGE) * (1.0 / CELL), 0, NODES.size - 1).astype(np.int64)
         cell += _rows(levels, self.lowest, self.log_density.shape[0]) * NODES.size
         density: FloatArray = np.take(self.log_density.reshape(-1), cell)
@@ -199,8 +200,8 @@ class SiteSampler:
 
     Attributes:
         lowest: the lowest level of each table.
-        counts: the number of levels of each.
-        firsts: the row of `cumulative` at which each starts.
+        counts: number of levels of each table.
+        firsts: first row of each table in `cumulative`.
         cumulative: cumulative probabilities of the cells, a row for each level of each table.
     """
 
@@ -232,16 +233,16 @@ class SiteSampler:
 def inverted(cumulative: FloatArray, rows: IntArray, uniforms: FloatArray) -> IntArray:
     """The first entry of a row that exceeds a uniform number, by bisection within that row.
 
-    One search through all rows, each raised by its number, would round the uniform numbers to the spacing of
-    floats of that size: the law of a row would depend on its place.
+    A single search over all rows, each shifted by its index, would round the uniform numbers to the spacing
+    of floats of that size: the law of a row would depend on its position.
 
     Args:
         cumulative: non-decreasing rows that end with 1, shape (r, c).
-        rows: which row each number is looked up in.
-        uniforms: numbers in [0, 1), of the shape of `rows`.
+        rows: row index for each number.
+        uniforms: numbers in [0, 1), with the shape of `rows`.
 
     Returns:
-        Places in the rows, of the shape of `rows`.
+        Positions in the rows, with the shape of `rows`.
     """
     last = cumulative.shape[1] - 1
     entries, starts = cumulative.reshape(-1), rows * cumulative.shape[1]

@@ -1,12 +1,12 @@
-r"""Tuples of bins as bins: the Gram matrix of a user with several examples.
+r"""The Gram matrix of a user with several examples, in which each tuple of bins acts as one bin.
 
-The m examples of a user are in bins `i = (i_1, ..., i_m)`, all b^m tuples equally likely, and the user adds
-`m_{i_1} + ... + m_{i_m}`. So the pair is that of Balls-in-Bins with b^m bins, whose Gram matrix is
+The m examples of a user are in bins `i = (i_1, ..., i_m)`, with equal probability for all b^m tuples, and the
+user adds `m_{i_1} + ... + m_{i_m}`. So the pair is that of Balls-in-Bins with b^m bins and the Gram matrix
 
     K'[i, l] = sum over j and k of K[i_j, l_k],      y_i = y_{i_1} + ... + y_{i_m}.
 
-Its rank is that of K: draws, products and columns come from those of K and are spread over the tuples, at
-O(1) an entry.
+It has the same rank as K: draws, products and columns are computed for K and expanded to the tuples, in O(1)
+time per entry.
 """
 
 import math
@@ -23,14 +23,14 @@ from dpmech.numerics import UNIT, FloatArray, IntArray
 
 register_family("users", "Balls-in-Bins", "{bins} bins, {examples} examples of a user")
 
-# A draw has so many numbers at most, and so many rows the table from which tuples of tuples are drawn.
+# Limit on the coordinates of a draw, and on the rows of the table for drawing tuples of tuples.
 MOST_TUPLES = 10_000
 _BLOCK_ENTRIES = 2**21
 
 
 @final
 class UserGram(BinGram):
-    """The Gram matrix of all tuples of m bins, the first bin of a tuple counting most in their order.
+    """The Gram matrix of all tuples of m bins, in lexicographic order.
 
     Args:
         base: K, of the b bins.
@@ -58,41 +58,41 @@ class UserGram(BinGram):
 
     @property
     def family(self) -> str:
-        """What routes of accountants begin with."""
+        """Prefix of the accounting method names."""
         return "users"
 
     @property
     def facts(self) -> dict[str, int]:
-        """The bins, and the examples of a user."""
+        """The number of bins, and of examples per user."""
         return {"bins": self.base.bins, "examples": self.examples}
 
     @property
     def words(self) -> str:
-        """What a draw has so many of."""
+        """Description of the coordinates of a draw, for messages."""
         return f"{self.bins} tuples of bins"
 
     @property
     def cheap_columns(self) -> bool:
-        """Whether those of K are."""
+        """Whether the columns of K are cheap."""
         return self.base.cheap_columns
 
     @property
     def product_size(self) -> int:
-        """A draw is one of the bins, spread over the tuples."""
+        """That of K: a draw for the bins is expanded to the tuples."""
         return self.base.bins
 
     @property
     def entry_seconds(self) -> float:
-        """Most of a draw is spread by additions: 4e-8 was seen, with 4096 tuples."""
+        """Most coordinates are computed by additions: 4e-8 was measured with 4096 tuples."""
         return 1e-7
 
     @property
     def entry_rounding(self) -> float:
-        """An entry adds m^2 of those of K."""
+        """Rounding of an entry, a sum of m^2 entries of K."""
         return self.base.entry_rounding + 1.01 * (self.examples**2 + 4.0) * UNIT
 
     def product_rounding(self, total: float, norm: float) -> float:
-        """A product with K for m times as large a sum, added up over the tuples and over m bins."""
+        """Error of a product with K for an m times larger sum, added over the tuples and over m bins."""
         del norm
         gathered = self.examples * total
         own = 1.01 * (self.bins + 2.0 * self.examples + 4.0) * UNIT * float(self.diagonal.max()) * total
@@ -100,7 +100,7 @@ class UserGram(BinGram):
 
     @property
     def row_factors(self) -> int:
-        """One for each example."""
+        """One factor per example."""
         return self.examples
 
     def matmat(self, values: FloatArray) -> FloatArray:
@@ -140,7 +140,7 @@ class UserGram(BinGram):
         return fields
 
     def log_row_means(self, slope: float, offsets: FloatArray, rows: IntArray) -> FloatArray:
-        """Log means of exponentials along rows: without offsets the mean over tuples is a power."""
+        """Log means of exponentials along rows; without offsets the mean over tuples is a power."""
         if offsets.any():
             return super().log_row_means(slope, offsets, rows)
         out = np.empty(rows.size)
@@ -158,12 +158,12 @@ class UserGram(BinGram):
         return self.base.column_sums(tuples.reshape(count, width * examples))
 
     def _tuples(self, indices: IntArray) -> IntArray:
-        """The bins of numbered tuples, one more axis of length m."""
+        """The bins of tuples given by index, with an additional axis of length m."""
         found: IntArray = np.stack(np.unravel_index(indices, (self.base.bins,) * self.examples), axis=-1)
         return found
 
     def _spread(self, values: FloatArray) -> FloatArray:
-        """Sums over tuples of rows over bins: (k, b) to (k, b^m)."""
+        """Sums over the bins of each tuple, by row: (k, b) to (k, b^m)."""
         out = values
         for joined in range(2, self.examples + 1):
             sums = out[:, :, None] + values[:, None, :]
@@ -172,10 +172,10 @@ class UserGram(BinGram):
 
 
 def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
-    """The Gram matrix of the tuples at sigma 1, no entry of which is too small.
+    """The Gram matrix of the tuples at sigma 1, rounded so that no entry is too small.
 
-    An entry adds m^2 of the bins, each addition off by one rounding, and K / sigma^2 is rounded twice more;
-    by so much those of the bins are raised before.
+    An entry is a sum of m^2 entries of K, with one rounding per addition, and K / sigma^2 is rounded twice
+    more; the entries of K are raised by that much beforehand.
 
     Args:
         strategy: C >= 0 over n steps.
@@ -195,7 +195,7 @@ def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
 
 
 def lower_tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram | None:
-    """One no entry of which is too large, for lower bounds; None where that costs too much."""
+    """A lower bound on that matrix, for lower bounds on delta; None if it is too costly."""
     below = lower_gram(strategy, bins)
     return None if below is None else UserGram(below.scaled(1.0 - _slack(examples)), examples)
 
