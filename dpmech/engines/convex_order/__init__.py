@@ -1,4 +1,4 @@
-"""A deterministic bound for Gaussian mixtures by a dominating cyclic pair: dynamic program or transforms."""
+"""A deterministic bound for Gaussian mixtures by a cyclic dominating pair: dynamic program or transforms."""
 
 from dpmech.engines.convex_order.accountant import DeterministicAccountant
 

@@ -1,4 +1,4 @@
-"""Balls-in-Bins without sampling: upper bounds on delta of a dominating ring, by the method that fits."""
+"""Balls-in-Bins without sampling: upper bounds on delta by a cyclic dominating pair."""
 
 import contextlib
 import dataclasses
@@ -51,26 +51,26 @@ register_words({"bins.program": _words})
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
-# Sigmas in one cell of this width, in log, share rings where delta may be small: where the log of the moment
-# bound is no more than _LOOSE above what is small.
+# Sigmas in one cell of this width, in log, share matrices where delta may be small: where the log of the
+# moment bound is at most _LOOSE above that of SMALL_DELTA e^eps.
 _CELL = 0.02
 _LOOSE = 10.0
-# Where Laplace transforms are tried: their errors are absolute, about 1e-12 e^eps. With few bins the
-# program is as fast, and more eigenvalues count.
+# Limits for Laplace transforms, whose absolute errors are about 1e-12 e^eps. With few bins the dynamic
+# program is as fast, and more eigenvalues matter.
 LEAST_BINS = 40
 MOST_EPS = 20.0
 MOST_DIAGONAL = 60.0
 SECOND_EPS = 3.0
 SMALL_DELTA = 1e-9
-# From here on these errors are too little to look for anything else.
+# Above this delta these errors are negligible, and no alternative is tried.
 CLEAR_DELTA = 1e-6
-# Only where a search starts depends on this sample, so that its seed may be fixed.
+# This sample affects only the start of a search, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
 
 @dataclasses.dataclass(frozen=True)
 class _Rings:
-    """Rings for either direction, each dominates; whether their transforms are tilted, and about delta."""
+    """Dominating matrices for both directions; whether transforms are tilted, and approximate delta."""
 
     remove: MixtureGram
     add: MixtureGram
@@ -79,10 +79,10 @@ class _Rings:
 
 
 class DeterministicAccountant(Accountant):
-    """An upper bound on delta for a ring Gram matrix that dominates the strategy's, entry by entry.
+    """An upper bound on delta from a cyclic Gram matrix that dominates the strategy's, entry by entry.
 
-    Delta is monotone in every entry of the Gram matrix, so that a bound for the ring is one for the
-    strategy. How much the ring over-states is in `method`.
+    Its pair is the cyclic dominating pair. Delta is monotone in every entry of the Gram matrix, so that a
+    bound for it holds for the strategy. `method` reports by how much its entries are larger.
     """
 
     evaluates: ClassVar[bool] = False
@@ -110,7 +110,7 @@ class DeterministicAccountant(Accountant):
         return Bounds(0.0, self._search(ring, sigma, eps).delta, self.guarantee, self._described(ring))
 
     def upper_add(self, sigma: float, eps: float) -> float:
-        """An upper bound on the ADD direction alone, within about a factor 2."""
+        """An upper bound on the ADD direction alone, accurate to about a factor of 2."""
         profile = self.covariance * sigma**-2
         if not self._flat(profile, eps):
             with contextlib.suppress(NumericalError):
@@ -142,10 +142,10 @@ class DeterministicAccountant(Accountant):
         return Bounds(0.0, math.exp(root), self.guarantee, self._described(ring))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """The smallest sigma that the program certifies; the search starts at an estimate.
+        """The smallest sigma that the dynamic program certifies; the search starts at an estimate.
 
-        One fine run says how far a coarse grid is above it, and coarse runs then find sigma. What is returned
-        has been confirmed by `delta` itself, with a search of its own.
+        One fine run measures the excess of a coarse grid, and coarse runs then find sigma. The result is
+        confirmed by `delta`, with a separate search.
         """
         rtol = rung_below(rtol, _CLOSE)
         sensitivity = self.sensitivity.upper
@@ -170,13 +170,13 @@ class DeterministicAccountant(Accountant):
             step=0.0015,
             resolution=0.5 * max(rtol, _CLOSE),
         )
-        # A little higher, so that the first confirmation is likely to hold.
+        # Slightly higher, so that the first confirmation is likely to succeed.
         return self._confirmed(log_sigma + 0.3 * max(rtol, _CLOSE), eps, delta, rtol, progress)
 
     def _confirmed(
         self, log_sigma: float, eps: float, delta: float, rtol: float, progress: Progress
     ) -> Solution:
-        """A sigma at which `delta` holds, within about rtol of the smallest one; the first guess is near."""
+        """A sigma at which `delta` holds, within about rtol of the smallest; the first guess is close."""
         target = gaussian_scale(eps, delta)
         safe: Solution | None = None
         for _ in range(_CONFIRMATIONS):
@@ -188,7 +188,7 @@ class DeterministicAccountant(Accountant):
             except WorkLimitError:
                 if safe is None:
                     raise
-                # One that holds is known: no budget is left for one that is closer.
+                # A valid sigma is known: keep it if the work limit prevents a closer one.
                 break
             progress(f"confirm: sigma {up(sigma)}: delta <= {up(bounds.upper, 4)}")
             gap = gaussian_scale(eps, bounds.upper) - target
@@ -204,9 +204,9 @@ class DeterministicAccountant(Accountant):
         return safe
 
     def _mixture(self, sigma: float, eps: float) -> _Rings | None:
-        """The rings for Laplace transforms at sigma 1 that fit best about there; None where none serves.
+        """Matrices for Laplace transforms, at sigma 1, fitted near that point; None if transforms fail.
 
-        Whether it does is tried out. Its absolute errors grow with e^eps, so that it serves no small delta.
+        A trial run decides this. Absolute errors grow with e^eps, which rules out small deltas without a tilt.
         """
         profile = self.covariance * sigma**-2
         if self._flat(profile, eps):
@@ -218,7 +218,7 @@ class DeterministicAccountant(Accountant):
         return self._mixtures[key]
 
     def _near(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
-        """Tilted rings of a sigma close by, one for all of a cell: the answer depends on no other call."""
+        """Tilted matrices of a nearby sigma, one per cell: the result does not depend on other calls."""
         moments = float(np.min(Height(self.gram.bins, eps).of(profile)))
         there = math.exp(_CELL * round(math.log(sigma) / _CELL))
         if moments > math.log(SMALL_DELTA) + eps + _LOOSE or there == sigma:
@@ -234,7 +234,7 @@ class DeterministicAccountant(Accountant):
         return near
 
     def _flat(self, profile: FloatArray, eps: float) -> bool:
-        """Whether transforms are not worth a try."""
+        """Whether transforms are not worth trying."""
         flat = self.gram.bins < LEAST_BINS or not np.ptp(profile) > 1e-9 * profile[0]
         return flat or eps > MOST_EPS or not profile[0] <= MOST_DIAGONAL
 
@@ -247,7 +247,7 @@ class DeterministicAccountant(Accountant):
         two = one
         if eps >= SECOND_EPS:
             two = dominating_mixture(raised, bins, eps=eps, parts=2).scaled(sigma**2)
-        # what has killed most paths, as ADD does, is found on a ring with one exponential only
+        # with most paths removed, as in ADD, transforms succeed only with a single exponential
         upper, found = math.inf, None
         for rings in dict.fromkeys((_Rings(two, one), _Rings(one, one))):
             try:
@@ -267,7 +267,7 @@ class DeterministicAccountant(Accountant):
             return found
 
     def _transformed(self, rings: _Rings, sigma: float, eps: float) -> float:
-        """A bound in both directions by Laplace transforms."""
+        """A bound for both directions by Laplace transforms."""
         key = (rings, sigma, eps)
         if key not in self._found:
             error = rung_below(self.settings.rel_error, REL_ERROR)
@@ -282,7 +282,7 @@ class DeterministicAccountant(Accountant):
         return self._found[key]
 
     def _unamplified(self, sigma: float, eps: float) -> float:
-        """One Gaussian of the largest entry."""
+        """Bound from one Gaussian with the largest entry."""
         return gaussian_delta(quotient_down(sigma, self.sensitivity.upper), eps)[1]
 
     def _transformed_or_unamplified(self, rings: _Rings, sigma: float, eps: float) -> float:
@@ -294,7 +294,7 @@ class DeterministicAccountant(Accountant):
     def _bounds_at(
         self, sigma: float, guess: float
     ) -> tuple[RingGram | MixtureGram, Callable[[float], float]]:
-        """A ring, and upper bounds on delta for it as a function of eps, good about a guess."""
+        """A cyclic matrix, and its upper bounds on delta as a function of eps, tight near a guess."""
         rings = self._mixture(sigma, guess)
         if rings is not None:
             return rings.remove, partial(self._transformed_or_unamplified, rings, sigma)
@@ -303,11 +303,11 @@ class DeterministicAccountant(Accountant):
         return ring, partial(self._again, ring, sigma, first=first)
 
     def _ring(self, sigma: float, eps: float) -> RingGram:
-        """The ring at sigma 1 that fits best for privacy losses about eps at about this sigma."""
+        """The best cyclic matrix at sigma 1 for privacy losses of about eps near this sigma."""
         return dominating_ring(self.covariance * sigma**-2, self.gram.bins, eps=eps).scaled(sigma**2)
 
     def _search(self, ring: RingGram, sigma: float, eps: float) -> RingResult:
-        """A bound on grids found for it."""
+        """A bound on grids that are searched for it."""
         return ring_delta(ring.scaled(sigma**-2), eps, rel_error=self.settings.rel_error)
 
     def _again(self, ring: RingGram, sigma: float, eps: float, first: RingResult) -> float:
@@ -317,12 +317,12 @@ class DeterministicAccountant(Accountant):
         ).delta
 
     def _described(self, ring: RingGram | MixtureGram) -> Provenance:
-        """The ring of slowest decay, with how far it is above the Gram matrix of the strategy."""
+        """The slowest decay, and how far the matrix is above the Gram matrix of the strategy."""
         decays = [ring.decay] if isinstance(ring, RingGram) else [decay for _, decay in ring.parts]
         excess = float(np.sum(ring.profile() - self.covariance) / np.sum(self.covariance))
         facts = {"bins": self.gram.bins, "decay": max([0.0, *decays]), "excess": excess}
         return Provenance("bins.program", facts)
 
     def _guess(self, sigma: float, delta: float) -> float:
-        """About the right eps."""
+        """Approximate eps."""
         return _GUIDE.epsilon(self.gram, sigma, delta, sensitivity=self.sensitivity.upper)

@@ -1,8 +1,8 @@
-"""An upper bound on delta of a ring by the dynamic program: the search for a grid, and one bound on a grid.
+"""Upper bound on delta of a cyclic dominating pair by the dynamic program: grid search and evaluation.
 
-A constant part c of the Gram matrix multiplies the likelihood ratio r by R = exp(sqrt(c) G - c / 2). R is
-split onto nodes; one run serves all nodes within a factor GROUP_RATIO (docs/balls_in_bins_proof.md, "The
-constant part").
+Its Gram matrix is cyclic (here: ring, `RingGram`). A constant part c multiplies the likelihood ratio r by
+R = exp(sqrt(c) G - c / 2). R is split onto nodes; one run covers all nodes within a factor GROUP_RATIO
+(docs/balls_in_bins_proof.md, "The constant part").
 """
 
 import dataclasses
@@ -36,11 +36,11 @@ Vector = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 GROUP_RATIO = 2.0
-# Shares of the whole that may stay without a run, and on the coarse grid.
+# Shares of the total that may be left without a run, and on the coarse grid.
 LEFT_OUT = 1e-4
 LEFT_COARSE = 0.01
 
-# Above what underflow may lose in the sums of a run, whose terms are >= 0.
+# Exceeds the loss by underflow in the sums of a run, whose terms are >= 0.
 TINY = 1e-250
 
 Found = tuple[float, Placement, Curve]
@@ -51,17 +51,17 @@ def bound_on(
 ) -> Found:
     """Upper bound on delta of a ring with b >= 2 in one direction on one grid, constant part included.
 
-    Rounding is on the safe side (`grid`): eps is taken a little lower, the bound a little higher.
+    Rounding is on the safe side (`grid`): eps is lowered slightly, and the bound raised slightly.
 
     Args:
         ring: the Gram matrix.
         eps: the privacy loss level.
         direction: REMOVE or ADD.
         grid: the nodes.
-        coarse_only: whether all runs of a ring with a constant part are to be coarse.
+        coarse_only: whether all runs of a ring with a constant part are coarse.
 
     Returns:
-        The bound, and the placement and curve of the run that matters most.
+        The bound, and the placement and curve of the run with the largest share.
     """
     shift = level_shift(ring, eps, grid)
     ring, eps = raised_ring(ring), eps - shift
@@ -84,13 +84,13 @@ def bound_on(
             shares[group] = min(finer, shares[group], key=lambda one: one[0])
     total = left + sum(one[0] for one in shares.values())
     _, place, curve = shares[heaviest]
-    # The finest run loses most: it has the largest number of nodes, the smallest steps.
+    # The finest run has the largest rounding error: it has the most nodes and the smallest steps.
     factor = max(sums_factor(one[1]) for one in shares.values()) * common_factor(common.logs, ring.constant)
     return min(1.0, total * factor * (1.0 + shift) + TINY), place, curve
 
 
 class _Common:
-    """The nodes of R in groups, and what each group adds to delta."""
+    """The nodes of R in groups, and the contribution of each group to delta."""
 
     def __init__(self, ring: RingGram, eps: float, direction: Direction, grid: RingGrid) -> None:
         self.ring, self.eps, self.direction, self.grid = ring, eps, direction, grid
@@ -105,7 +105,7 @@ class _Common:
         self.members = [np.flatnonzero(groups == group) for group in np.unique(groups)]
 
     def coarse(self) -> tuple[dict[int, Found], float]:
-        """Every group that may matter on a coarse grid, and a bound on all that was left out."""
+        """Relevant groups on a coarse grid, and a bound on the total of the omitted ones."""
         caps = [self._cap(members) for members in self.members]
         order = sorted(range(len(caps)), key=lambda group: -caps[group])
         grid = coarser(self.grid)
@@ -120,7 +120,7 @@ class _Common:
         return shares, left + self.beyond
 
     def _cap(self, members: Indices) -> float:
-        """What the group adds at most: without amplification, one Gaussian for each node."""
+        """Upper bound on the contribution of a group: without amplification, one Gaussian for each node."""
         scale = (self.ring.white + self.ring.amplitude) ** -0.5
         deltas = [
             gaussian_delta(scale, level)[1] if level > 0.0 else 1.0 for level in self.levels[members].tolist()
@@ -128,7 +128,7 @@ class _Common:
         return float(self.weights[members] @ np.array(deltas))
 
     def share(self, group: int, grid: RingGrid) -> Found:
-        """What the nodes of one group add, from one run: its curve serves them all."""
+        """Contribution of the nodes of one group, from one run: its curve covers them all."""
         members = self.members[group]
         reference = float(np.max(self.levels[members]) if self.remove else np.min(self.levels[members]))
         reach = float(np.ptp(self.levels[members]))
@@ -150,12 +150,12 @@ REL_ERROR = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class RingResult:
-    """Upper bounds on delta of a ring, and the grids that gave them.
+    """Upper bounds on delta of a ring, and the grids that they use.
 
     Attributes:
-        deltas: the bound in each direction that was asked for.
-        grids: the grid behind each bound; none where a closed form was used. Pass it as `grid` for a ring
-            or an eps close by: the search is then skipped.
+        deltas: the bound in each requested direction.
+        grids: the grid of each bound; absent if a closed form was used. Pass it as `grid` for a nearby ring
+            or eps to skip the search.
     """
 
     deltas: Mapping[Direction, float]
@@ -163,7 +163,7 @@ class RingResult:
 
     @property
     def delta(self) -> float:
-        """The larger one."""
+        """The larger bound."""
         return max(self.deltas.values())
 
 
@@ -178,26 +178,26 @@ def ring_delta(
     """Upper bound on delta(eps) of the Balls-in-Bins pair whose Gram matrix is `ring`.
 
     Deterministic: no sampling, and the same value for any number of threads. With both directions, the
-    smaller one is refined only until it is known not to matter.
+    smaller one is refined only until it is known not to be the maximum.
 
     Args:
         ring: the Gram matrix, or one that dominates it.
         eps: in [0, 500].
-        rel_error: how far above the truth of the ring delta may lie, relative to it, in (0, 10]; taken
-            down to 0.05 times a power of two. It steers the effort; the result is an upper bound whether or
-            not the aim is met.
+        rel_error: target relative distance from the exact delta of the ring, in (0, 10]; rounded down to
+            0.05 times a power of two. It controls the effort; the result is an upper bound whether or not the
+            target is met.
         direction: REMOVE, ADD or BOTH.
-        grid: the grid to use instead of searching for one, for both directions or for each.
+        grid: a grid to use instead of a search, for both directions or for each.
 
     Returns:
         The bounds. **Guarantee:** upper bounds, rounding included.
 
     Raises:
         InvalidParameterError: if an argument is outside its range.
-        NumericalError: if weights that must sum to one do not.
+        NumericalError: if weights that must sum to 1 do not.
 
     References:
-        docs/balls_in_bins_proof.md: monotonicity, the program, what leaves a grid.
+        docs/balls_in_bins_proof.md: monotonicity, the dynamic program, mass outside of a grid.
 
     Examples:
         >>> from dpmech.engines.convex_order.bound import RingGram, ring_delta
@@ -206,7 +206,7 @@ def ring_delta(
         0.126937
     """
     eps = check_real("eps", eps, minimum=0.0, maximum=LARGEST_EPS)
-    # every grid follows from a rung, so that a little less error asked for is the same bound or a new search
+    # grids depend only on the rung, so that a slightly smaller rel_error gives the same bound or a new search
     rel_error = rung_below(
         check_real("rel_error", rel_error, minimum=0.0, maximum=10.0, open_minimum=True), REL_ERROR
     )
@@ -215,7 +215,7 @@ def ring_delta(
     for search in searches:
         chosen = grid.get(search.direction) if isinstance(grid, Mapping) else grid
         search.start(chosen)
-    # the larger first: the other one need not be refined once its bound is below
+    # the larger first: the other one is refined only until its bound is below
     searches.sort(key=lambda search: -search.best)
     floor = 0.0
     for search in searches:
@@ -228,7 +228,7 @@ def ring_delta(
 
 
 def _simplified(ring: RingGram) -> RingGram:
-    """A ring that dominates this one, without parts too small for the nodes to tell apart."""
+    """A ring that dominates this one, without parts that are too small for the nodes to resolve."""
     white, amplitude, constant = ring.white, ring.amplitude, ring.constant
     if ring.decay == 0.0:
         white, amplitude = white + amplitude, 0.0
@@ -238,7 +238,7 @@ def _simplified(ring: RingGram) -> RingGram:
         white, amplitude = (
             0.0,
             amplitude + white,
-        )  # a ring has 1 on its diagonal and nothing negative beside it
+        )  # a ring has 1 on its diagonal and nonnegative entries elsewhere
     elif white < NEGLIGIBLE:
         white, constant = 0.0, constant + white
     if 0.0 < constant < NEGLIGIBLE and white + amplitude > 0.0:
@@ -247,10 +247,10 @@ def _simplified(ring: RingGram) -> RingGram:
 
 
 class _Search:
-    """One direction: the best bound so far, and the grid that is to give a better one.
+    """One direction: the best bound so far, and the grid for a better one.
 
-    With a constant part, delta is a sum over its nodes of bounds for the rest of the ring. The search for a
-    grid looks at the term that weighs most, and only what it finds is run for all of them.
+    With a constant part, delta is a sum over its nodes of bounds for the other parts of the ring. The grid
+    search evaluates the largest term only, and its result is run for all of them.
     """
 
     def __init__(self, ring: RingGram, eps: float, direction: Direction, rel_error: float) -> None:
@@ -264,13 +264,13 @@ class _Search:
 
     @property
     def closed(self) -> bool:
-        """Whether the Gaussian bound is exact (one bin, or all bins alike), or nothing better is tried."""
+        """Whether the Gaussian bound is exact (one bin, or all bins equal), or no better one is tried."""
         ring = self.ring
         alike = ring.bins == 1 or ring.white + ring.amplitude == 0.0
         return alike or ring.diagonal > LARGEST_DIAGONAL
 
     def start(self, grid: RingGrid | None) -> None:
-        """A first bound: on the grid given, or on a coarse one."""
+        """Compute a first bound, on the given grid or on a coarse one."""
         if self.closed:
             return
         self.fixed = grid is not None
@@ -279,7 +279,7 @@ class _Search:
         self.part, self.level = dataclasses.replace(self.ring, constant=0.0), place.eps
 
     def whole(self, grid: RingGrid, *, coarse_only: bool = False) -> Found:
-        """One bound on delta, with slack for rounding."""
+        """A bound on delta, with slack for rounding."""
         found = bound_on(self.ring, self.eps, self.direction, grid, coarse_only=coarse_only)
         if not math.isfinite(found[0]):
             raise NumericalError(f"the ring program gave {found[0]!r} on {grid!r}")
@@ -287,7 +287,7 @@ class _Search:
         return found
 
     def run(self, grid: RingGrid) -> Found:
-        """One bound on the term that weighs most, which is delta itself without a constant part."""
+        """A bound on the largest term, which is delta itself without a constant part."""
         if grid not in self.seen:
             if self.ring.constant == 0.0:
                 self.seen[grid] = self.whole(grid)
@@ -296,7 +296,7 @@ class _Search:
         return self.seen[grid]
 
     def refine(self, floor: float) -> None:
-        """Search a grid for `rel_error`, and run it; stop as soon as the bound is at most `floor`."""
+        """Search a grid for `rel_error`, and run it; stop once the bound is at most `floor`."""
         if self.grid is None or self.fixed or self.best <= floor:
             return
         grid, goal = self.grid, self.rel_error
@@ -304,7 +304,7 @@ class _Search:
         grid = dataclasses.replace(grid, tail=min(max(tail, 5.0), 29.0), prune=1e-3 * goal * self.best)
         bound, place, curve = self.run(grid)
         if self.ring.amplitude > 0.0:
-            # a first estimate on equally spaced nodes of y_0, a second on those it asked for
+            # a first estimate on equally spaced nodes of y_0, a second on the nodes it suggests
             for share in (0.5, 0.2):
                 places = spread_z(place, curve, self.direction, share * goal * bound, grid.z_nodes)
                 grid = dataclasses.replace(grid, z_places=places, z_nodes=len(places))
@@ -334,7 +334,7 @@ class _Search:
         found = doublings.settle(
             lambda count: self.run(with_nodes(count))[0], goal=goal, stop=lambda _: self.best <= floor
         )
-        # the error falls like 1/n at first, like 1/n^2 later: between gain / 3 and gain is left
+        # the error decreases like 1/n at first, like 1/n^2 later: between gain / 3 and gain remains
         return with_nodes(found.before if found.gain <= 0.5 * goal else found.resolution)
 
     def _y_step(self, grid: RingGrid, goal: float) -> RingGrid:

@@ -1,10 +1,10 @@
-"""The convex-order dynamic program on a ring: one grid, one direction, a whole curve of delta.
+"""The convex-order dynamic program on a cyclic Gram matrix: one grid, one direction, a whole curve of delta.
 
-With y_l = x_l + rho_l z, z = y_0 and x the bridge that is 0 at both ends of the ring, the bins are walked
-from 0 to b - 1 with the joint law of (x_l, S_l), S the running sum of exp(y_l - V/2) W_l. Every move of a
-point to the nodes around it replaces a convex function by its interpolant from above, so the result is an
-upper bound (docs/balls_in_bins_proof.md). S is counted in units of b e^eps (REMOVE) or b e^-eps (ADD). The
-coefficients of the bridge are in closed form, from ratios of sinh that neither overflow nor cancel.
+With y_l = x_l + rho_l z, z = y_0 and x the bridge that is 0 at both ends of the ring (the bins in cyclic
+order), it steps through bins 0 to b - 1 with the joint law of (x_l, S_l), S the running sum of exp(y_l - V/2)
+W_l. Moving a point to the neighbouring nodes replaces a convex function by its interpolant from above, so the
+result is an upper bound (docs/balls_in_bins_proof.md). S is in units of b e^eps (REMOVE) or b e^-eps (ADD).
+The coefficients of the bridge are in closed form, from ratios of sinh that neither overflow nor cancel.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from dpmech.numerics import spend
 
 Vector = npt.NDArray[np.float64]
 
-# Where x_l moves the mean of a later bin by less than this multiple of itself, it is left out, and `at` makes
-# up for it; a smaller one costs more terms.
+# A dependence of the mean of a later bin on x_l with a slope below this is omitted, and `at` compensates for
+# it; a smaller threshold keeps more terms.
 NEGLIGIBLE_SLOPE = 1e-13
 
 # the entries of Walk.totals, as the compiled loops address them
@@ -36,7 +36,7 @@ CHARGE = 2
 
 
 class Window(NamedTuple):
-    """The cells of a state that may hold mass, ends included; there are none where `row_hi` is negative.
+    """The cells of a state that may hold mass, ends included; it is empty if `row_hi` is negative.
 
     Attributes:
         row_lo: first node of x.
@@ -53,16 +53,16 @@ class Window(NamedTuple):
 
 @dataclasses.dataclass(eq=False)
 class Walk:
-    """One value of z on its way through the bins.
+    """The state of the program for one value of z.
 
     Attributes:
         z: the value.
         state: shape (N, s_nodes), the joint law of x and S below 1 after a bin.
         mixed: shape (N, s_nodes), the same after the step of x to the next bin, before its increment.
-        window: where whichever of the two is current may hold mass.
-        law: shape (s_nodes,), the law of S of what will gain no more.
-        totals: shape (3,), the probability that S reached 1 (MASS), the expected S - 1 at the end on that
-            event (EXCESS), and what cut edges and emptied cells cost (CHARGE).
+        window: where the current one of the two may hold mass.
+        law: shape (s_nodes,), the law of S on paths that gain nothing more.
+        totals: shape (3,), the probability that S reached 1 (MASS), the expected final S - 1 on that event
+            (EXCESS), and the charge for truncated edges and emptied cells (CHARGE).
     """
 
     z: float
@@ -74,7 +74,7 @@ class Walk:
 
 
 def start_walk(z: float, x: Vector, s_nodes: int) -> Walk:
-    """All the mass at x = 0, S = 0, waiting in `mixed` for the increment of bin 0."""
+    """Start with all mass at x = 0, S = 0 in `mixed`, before the increment of bin 0."""
     row = int(np.argmin(np.abs(x)))
     mixed = np.zeros((x.size, s_nodes))
     mixed[row, 0] = 1.0
@@ -87,7 +87,7 @@ class RingBridge:
     Args:
         bins: b >= 2.
         variance: V >= 0.
-        decay: lam in (0, 1); not looked at if V is 0.
+        decay: lam in (0, 1); ignored if V is 0.
     """
 
     def __init__(self, bins: int, variance: float, decay: float) -> None:
@@ -101,12 +101,12 @@ class RingBridge:
             np.exp((m - n) * self.theta) * np.expm1(-2.0 * m * self.theta) / np.expm1(-2.0 * n * self.theta)
         )
 
-    def correlation(self, m: Any) -> Any:  # noqa: ANN401 - as above
+    def correlation(self, m: Any) -> Any:  # noqa: ANN401 - integers or arrays of them
         """Correlation of y_m and y_0: cosh((b/2 - m) theta) / cosh(b theta / 2)."""
         up, down = np.exp(-m * self.theta), np.exp(-(self.bins - m) * self.theta)
         return (up + down) / (1.0 + math.exp(-self.bins * self.theta))
 
-    def bridge_variance(self, start: int, m: Any) -> Any:  # noqa: ANN401 - as above
+    def bridge_variance(self, start: int, m: Any) -> Any:  # noqa: ANN401 - integers or arrays of them
         """Variance of y_m given y_start and y_0, for 0 <= start < m < b."""
         b, theta = self.bins, self.theta
         if start == 0:
@@ -138,8 +138,8 @@ class Futures:
         else:
             self.rho = np.zeros(ring.bins)
             self.reach = 0
-        # far[m]: expected increments of the bins from m on given z alone. Given x_l too, far away, the mean
-        # moves by a negligible multiple of x_l and the variance can only be smaller.
+        # far[m]: expected increments of the bins from m on given z alone. Far away, x_l changes the mean by a
+        # negligible multiple of x_l and can only decrease the variance.
         spread = 0.5 * ring.variance * (1.0 - self.rho * self.rho)
         rise = np.exp(self.rho[:, None] * z_nodes[None, :] + spread[:, None] - offset)
         self.far = np.concatenate([np.cumsum(rise[::-1], axis=0)[::-1], np.zeros((1, z_nodes.size))])
@@ -149,10 +149,10 @@ class Futures:
         return np.asarray(self.far[1])
 
     def at(self, bin_: int) -> Vector:
-        """Shape (N, M): after this bin; not below it where x_l is left out far away."""
+        """Shape (N, M): after this bin; an upper bound where the dependence on x_l is omitted."""
         ring, b = self.ring, self.ring.bins
         stop = min(b, bin_ + 1 + self.reach)
-        # The slope there is at most NEGLIGIBLE_SLOPE, one rounding of the reach included.
+        # There the slope is at most NEGLIGIBLE_SLOPE, including one rounding of the reach.
         most = np.exp(1.01 * NEGLIGIBLE_SLOPE * np.maximum(self.x, 0.0))
         total: Vector = most[:, None] * self.far[stop]
         near = np.arange(bin_ + 1, stop)
@@ -179,20 +179,20 @@ class Direction(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Placement:
-    """Where the nodes stand, for one ring, direction and reference eps.
+    """Positions of the nodes, for one ring, direction and reference eps.
 
     Attributes:
         bins: b >= 2.
         variance: V >= 0, the variance of the ring exponential.
         decay: lam in [0, 1); 0 only with variance 0.
         white: variance of the independent part, >= 0.
-        eps: the reference: REMOVE holds for every smaller eps too, ADD for every larger one.
+        eps: the reference; REMOVE is valid for every smaller eps, ADD for every larger one.
         x_nodes: shape (N,), equally spaced around 0 (one node 0 if variance is 0).
         z_nodes: shape (M,), increasing (one node 0 if variance is 0).
         white_nodes: shape (J,), logarithms of the nodes of W (ignored if white is 0).
         s_nodes: number of intervals of S between 0 and 1.
-        tail: how many standard deviations of a step are kept on the side that is charged.
-        floor: cells of less mass (times what they may still gain) are emptied and charged, > 0.
+        tail: number of standard deviations of a step to keep on the side that is charged.
+        floor: cells with less mass (times their largest further gain) are emptied and charged, > 0.
     """
 
     bins: int
@@ -218,7 +218,7 @@ class Curve:
         law: shape (s_nodes,), the final law of S below 1.
         mass: probability that S reached 1.
         excess: expected S - 1 at the end on that event (REMOVE).
-        charge: what the edges cost, in units of S (REMOVE) or of probability (ADD).
+        charge: cost of the edges, in units of S (REMOVE) or of probability (ADD).
         z_values: shape (M,), delta at the reference given each node of z.
     """
 
@@ -231,7 +231,7 @@ class Curve:
     z_values: Vector
 
     def delta(self, eps: float) -> float:
-        """Upper bound on delta at an eps on the proper side of the reference, before slack for rounding."""
+        """Upper bound on delta at an eps on the valid side of the reference, before slack for rounding."""
         nodes = np.arange(self.law.size) / self.law.size
         if self.direction is Direction.REMOVE:
             kink = math.exp(eps - self.eps)
@@ -242,7 +242,7 @@ class Curve:
 
 
 def run_program(place: Placement, direction: Direction) -> Curve:
-    """Run the program once. Upper bound, up to rounding (`grid`).
+    """Run the dynamic program once. The result is an upper bound up to rounding (`grid`).
 
     Args:
         place: the nodes.
@@ -252,7 +252,7 @@ def run_program(place: Placement, direction: Direction) -> Curve:
         The curve of delta.
 
     Raises:
-        NumericalError: if the weights of a step do not sum to one.
+        NumericalError: if the weights of a step do not sum to 1.
     """
     spend(*program_cost(place), what=f"a run of the convex-order program over {place.bins} bins")
     weights, z_charge = _z_split(place, direction)
@@ -269,7 +269,7 @@ def run_program(place: Placement, direction: Direction) -> Curve:
 
 
 def program_cost(place: Placement) -> tuple[float, float]:
-    """Seconds of one core and bytes of a run, on the high side: measured times about three."""
+    """Conservative estimate of core seconds and bytes of a run: measured values times about three."""
     x = place.x_nodes
     band = 1.0
     if x.size > 1:
@@ -286,7 +286,7 @@ def _curve(place: Placement, direction: Direction, law: Vector, totals: Vector) 
 
 
 def _workers() -> int:
-    """Processors this process may use; the result does not depend on it."""
+    """Number of processors for this process; the result does not depend on it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -308,7 +308,7 @@ def _z_split(place: Placement, direction: Direction) -> tuple[Vector, float]:
 
 
 def _white_law(place: Placement, direction: Direction) -> tuple[Vector, Vector, float]:
-    """Nodes and weights of W, and what its top costs over all bins together."""
+    """Nodes and weights of W, and the cost of truncating its upper tail, over all bins."""
     if place.white == 0.0:
         return np.ones(1), np.ones(1), 0.0
     split = lognormal_split(place.white_nodes, -0.5 * place.white, math.sqrt(place.white))
@@ -320,7 +320,7 @@ def _white_law(place: Placement, direction: Direction) -> tuple[Vector, Vector, 
 def _run_group(
     place: Placement, direction: Direction, z_nodes: Vector, each: Callable[..., Any]
 ) -> list[Walk]:
-    from dpmech.engines.convex_order import kernels  # numba starts slowly: only when it is needed
+    from dpmech.engines.convex_order import kernels  # numba is slow to import
 
     ring = RingBridge(place.bins, place.variance, place.decay)
     x = place.x_nodes
@@ -393,7 +393,7 @@ def _advance(
     index: int,
     walk: Walk,
 ) -> None:
-    """One bin of one walk."""
+    """Process one bin for one value of z."""
     step, later = np.ascontiguousarray(increments[:, index]), np.ascontiguousarray(future[:, index])
     if direction is Direction.REMOVE:
         lost = steps.edge * (step + later)[steps.top]

@@ -1,14 +1,14 @@
-r"""What every bound by transforms is made of: a payoff below a sum of exponentials, a lattice, a white law.
+r"""Common parts of the bounds by transforms: an exponential majorant of the payoff, a lattice, a white law.
 
 The payoff (1 - r / t)_+ is smoothed by a normal law of standard deviation w t, which raises a convex
 function, and the smoothed one M, times e^(kappa u), is made periodic in u: its Fourier series is a sum of
 exponentials e^(-s_k u) with s_k = kappa - 2 pi i k / P. By Poisson's formula that sum is
 sum_n e^(kappa n P) M(u + n P). All its terms are >= 0; those with n < 0 are at least
-e^(kappa n P) (1 - (u + n P) / theta), so that these may be taken off again (docs/balls_in_bins_proof.md).
+e^(kappa n P) (1 - (u + n P) / theta), so that this may be subtracted (docs/balls_in_bins_proof.md).
 
-The exponentials of a mixture stand on a lattice. Where y_l = sum_j x_(j,l) + sqrt(w) xi_l, the density of
-everything, as a function of the x at one bin, is that of a normal law with precision
-diag((1 + lam_j^2) / q_j^2) + 1 1^T / w, whatever the rest is. A sum over the lattice differs from the
+The exponentials of a mixture are defined on a lattice. Where y_l = sum_j x_(j,l) + sqrt(w) xi_l, the joint
+density, as a function of the x at one bin, is that of a normal law with precision
+diag((1 + lam_j^2) / q_j^2) + 1 1^T / w, for any values of the others. A sum over the lattice differs from the
 integral by a factor between 1 - rho and 1 + rho, rho a theta series; so the law of y has a density that is at
 most (1 - rho)^-b times that of the lattice (docs/balls_in_bins_proof.md, "Two exponentials: Laplace
 transforms").
@@ -33,19 +33,19 @@ from dpmech.numerics import ELEMENTARY, LONGDOUBLE_UNIT, UNIT, FloatArray, IntAr
 
 Complex = npt.NDArray[np.complex128]
 
-# Deviations of the smoothing law after which the series is cut: what is cut off is bounded and added.
+# Deviations of the smoothing law after which the series is truncated; what is cut off is bounded and added.
 CUT = 7.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Majorant:
-    """Exponents for payoffs whose kink lies at theta in (0, 1], in units of the largest one.
+    """Exponents for payoffs with kink theta in (0, 1], in units of the largest kink.
 
     Attributes:
-        width: w, the standard deviation of the smoothing law over the kink, > 0.
+        width: w, the ratio of the standard deviation of the smoothing law to the kink, > 0.
         period: P > 1.
         damping: kappa P, > 0.
-        least: the smallest theta that is to be served.
+        least: the smallest theta to cover.
     """
 
     width: float
@@ -55,7 +55,7 @@ class Majorant:
 
     @property
     def count(self) -> int:
-        """The number of exponents k = 0, ..., count - 1; those of negative k are their conjugates."""
+        """Number of exponents k = 0, ..., count - 1; those of negative k are their conjugates."""
         return math.ceil(CUT / (self.width * self.least) * self.period / (2.0 * math.pi)) + 1
 
     def exponents(self) -> Complex:
@@ -64,7 +64,7 @@ class Majorant:
         return np.asarray(self.damping / self.period - 2j * math.pi * k / self.period)
 
     def coefficients(self, theta: float) -> Complex:
-        """c_k, shape (count,), twice those of k > 0: Re sum_k c_k e^(-s_k u) is the sum over all integers."""
+        """c_k, shape (count,), doubled for k > 0: Re sum_k c_k e^(-s_k u) is the sum over all integers."""
         s = self.exponents()
         width = self.width * theta
         factor = np.exp(0.5 * (s * width) ** 2 + s * theta) / (s * s * theta * self.period)
@@ -72,10 +72,10 @@ class Majorant:
         return np.asarray(factor)
 
     def remainder(self, theta: float) -> float:
-        """At least what the exponents beyond `count` add up to, at any u >= 0, and rounding of those before.
+        """Bound on the sum of the exponents beyond `count` at any u >= 0, and on rounding of the others.
 
         |c_k| <= e^(kappa theta) e^((kappa^2 - omega_k^2) w^2 / 2) / (P theta omega_k^2), summed by an
-        integral. Exponents s w and s theta are known to 16 roundings of their size.
+        integral. Exponents s w and s theta have errors of 16 roundings of their size.
         """
         kappa = self.damping / self.period
         width = self.width * theta
@@ -87,14 +87,14 @@ class Majorant:
         return 1.01 * (front / (theta * omega * omega) * tail + rounding)
 
     def line(self, theta: float) -> tuple[float, float]:
-        """(p, q) with p - q u what may be taken off: the copies n < 0 are at least that."""
+        """(p, q) such that p - q u may be subtracted: the copies n < 0 are at least that."""
         ratio = math.exp(-self.damping)
         copies = ratio / -math.expm1(-self.damping)
         moved = self.period * ratio / math.expm1(-self.damping) ** 2
         return copies + moved / theta, copies / theta
 
 
-# Of the exponents of the theta series that are summed; the others add less than 1e-60 (spacings below).
+# Range of exponents of the theta series in the sum; the others add less than 1e-60 (for the spacings below).
 TERMS = 6
 LEAST_SPACING = 0.6
 MOST_SPACING = 3.0
@@ -104,14 +104,14 @@ MOST_LINE = 2000
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lattice:
-    """Nodes and symmetric transition matrices of the exponentials, cut to a window.
+    """Nodes and symmetric transition matrices of the exponentials, truncated to a window.
 
     Attributes:
-        gram: what it is for, nowhere smaller than what was given; its constant part is not looked at.
+        gram: the Gram matrix of the lattice, nowhere below the given one; its constant part is ignored.
         nodes: for each exponential, shape (N_j,).
         steps: for each, the symmetric matrix of a step, shape (N_j, N_j), entries >= 0.
-        log_factor: log of the factor by which a bound on the lattice is to be raised.
-        outside: at least the expectation of r (REMOVE) or the probability (ADD) of leaving the window.
+        log_factor: log of the factor for a bound on the lattice.
+        outside: bound on the expectation of r (REMOVE) or the probability (ADD) of leaving the window.
         norm: product of 1 - lam_j^b.
     """
 
@@ -124,12 +124,12 @@ class Lattice:
 
     @property
     def size(self) -> int:
-        """The number of states."""
+        """Number of states."""
         return math.prod(nodes.size for nodes in self.nodes)
 
     @property
     def twice(self) -> float:
-        """Raises a charge on the lattice: for the law of y, and for a mean on the lattice itself."""
+        """Factor for a charge on the lattice: for the law of y, and for a mean on the lattice itself."""
         return math.exp(2.0 * self.log_factor)
 
     def sums(self) -> FloatArray:
@@ -144,7 +144,7 @@ class Lattice:
     def moments(self) -> tuple[float, float, float]:
         """E 1 and E e^(x - V / 2) over the window, and the relative error of both.
 
-        Products of matrices with entries >= 0 lose at most N roundings each, relative to each entry.
+        Products of matrices with entries >= 0 have at most N roundings each, relative to each entry.
         """
         mass, mean, error = 1.0, 1.0, 0.0
         if not self.gram.parts:
@@ -160,16 +160,16 @@ class Lattice:
 
 
 def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: float) -> Lattice:
-    """A lattice for one direction.
+    """Construct a lattice for one direction.
 
     Args:
         gram: white part > 0.
-        remove: whether bins are to be followed as far up as the likelihood ratio lifts them.
-        ripple: largest wanted log of the factor for the lattice, > 0.
-        outside: largest wanted charge for the window, > 0.
+        remove: whether the window extends as far up as the likelihood ratio shifts the bins.
+        ripple: target for the log of the factor for the lattice, > 0.
+        outside: target for the charge for the window, > 0.
 
     Raises:
-        NumericalError: if that takes more than 40,000 states.
+        NumericalError: if this requires more than 40,000 states.
     """
     gram = _raised(gram)
     bins, parts = gram.bins, gram.parts
@@ -196,7 +196,7 @@ def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: fl
         line = spacing * np.arange(math.floor(-tail * sd / spacing), math.ceil(top / spacing) + 1)
         nodes.append(line)
         charge += _outside(bins, amplitude, decay, float(line[0]), float(line[-1]), remove=remove)
-        # the exponent is a difference of squares, each known to a few roundings of itself
+        # the exponent is a difference of squares with relative errors of a few roundings each
         lost += UNIT * (64.0 + 16.0 * float(np.max(line * line)) / square)
     if math.prod(one.size for one in nodes) > MOST_NODES or max(one.size for one in nodes) > MOST_LINE:
         raise NumericalError(f"a lattice for {gram!r} takes more than {MOST_NODES} states")
@@ -208,13 +208,13 @@ def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: fl
     ]
     norm = float(np.prod(-np.expm1(bins * np.log(decays))))
     factor = raised + 1.01 * bins * lost
-    # the law of y is at most (1 - rho)^-b times that of the lattice, which leaves (1 + rho)^b as often
+    # the law of y is at most (1 - rho)^-b times that of the lattice, which leaves at most (1 + rho)^b as often
     outside = 1.01 * math.exp(2.0 * raised) * charge
     return Lattice(gram, tuple(nodes), tuple(steps), factor, outside, norm)
 
 
 def _raised(gram: MixtureGram) -> MixtureGram:
-    """With amplitudes that make up for the rounding of what a step is made of."""
+    """The matrix with amplitudes that compensate for the rounding of a step."""
     parts = tuple(
         (amplitude * (1.0 + 256.0 * UNIT / (1.0 - decay)), decay) for amplitude, decay in gram.parts
     )
@@ -230,8 +230,8 @@ def _innovation(bins: int, amplitude: float, decay: float) -> float:
 def _theta(precision: FloatArray, spacings: FloatArray) -> float:
     """Sum over k != 0 of exp(-2 pi^2 (k / h)^T precision^-1 (k / h)), rounded up.
 
-    With at most two exponentials, of h_j = 1 / (f sqrt(precision_jj)), the exponent is at least
-    pi^2 f^2 |k|^2: what is not summed is below 1e-60 for f >= 0.6.
+    With at most two exponentials of h_j = 1 / (f sqrt(precision_jj)), the exponent is at least pi^2 f^2
+    |k|^2: the omitted terms are below 1e-60 for f >= 0.6.
     """
     covariance = np.linalg.inv(precision)
     total = 0.0
@@ -243,7 +243,7 @@ def _theta(precision: FloatArray, spacings: FloatArray) -> float:
 
 
 def _step(line: FloatArray, decay: float, square: float, spacing: float) -> FloatArray:
-    """H phi_q(x' - lam x), made symmetric: round a ring its factors e^(...(x^2 - x'^2)) cancel."""
+    """H phi_q(x' - lam x), made symmetric: around the cycle its factors e^(...(x^2 - x'^2)) cancel."""
     own = line * line
     cross = np.multiply.outer(line, line)
     exponent = (0.5 * (1.0 + decay * decay) * np.add.outer(own, own) - 2.0 * decay * cross) / (2.0 * square)
@@ -251,7 +251,7 @@ def _step(line: FloatArray, decay: float, square: float, spacing: float) -> Floa
 
 
 def _outside(bins: int, amplitude: float, decay: float, low: float, high: float, *, remove: bool) -> float:
-    """Sum over bins of the probability that one of them leaves the window, before the factor of the lattice.
+    """Sum over bins of the probability of leaving the window, before the factor of the lattice.
 
     REMOVE: under the likelihood ratio the mean at distance d is amplitude * ring_d. A lattice sum over the
     decreasing side of a density is at most the integral.
@@ -272,11 +272,11 @@ ROWS = 2**19
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WhiteLaw:
-    """A finite law above W = exp(sqrt(w) xi - w / 2) in convex order, but for what lies beyond its top.
+    """A finite law above W = exp(sqrt(w) xi - w / 2) in convex order, except for the truncated upper tail.
 
     Attributes:
         sizes: shape (J,), >= 0.
-        chances: shape (J,), of sum 1.
+        chances: shape (J,), with sum 1.
     """
 
     sizes: FloatArray
@@ -291,9 +291,9 @@ class WhiteLaw:
 def bin_transform(increments: FloatArray, law: WhiteLaw, exponent: complex) -> tuple[Complex, FloatArray]:
     """1 - E exp(-exponent * increment * W) for every increment, and bounds on its errors.
 
-    From differences to 1, so that small ones keep their digits. An exponent z is known to 4 roundings of |z|,
-    which move e^-z by as much times e^(-Re z); functions are known to ELEMENTARY, and a sum over the nodes
-    loses less than 64 more (numpy adds 128 numbers in 8 chains, and such blocks in pairs).
+    From differences to 1, so that small ones are accurate. An exponent z has an error of 4 roundings of |z|,
+    which changes e^-z by as much times e^(-Re z); functions have errors of ELEMENTARY, and a sum over the
+    nodes adds less than 64 (numpy adds 128 numbers in 8 chains, and such blocks in pairs).
     """
     values = np.empty(increments.size, dtype=np.complex128)
     errors = np.empty(increments.size)
@@ -313,16 +313,16 @@ def bin_transform(increments: FloatArray, law: WhiteLaw, exponent: complex) -> t
     return values, errors * (6.0 * ELEMENTARY + 64.0 * UNIT)
 
 
-# Shares of the relative error aimed at. They steer the effort; any choice gives a bound.
+# Shares of the relative error. They control the effort; any choice gives a bound.
 NODES = 0.1
-# The moment bound is above delta by about this factor or less.
+# The moment bound exceeds delta by a factor of about this or less.
 LOOSE = 30.0
 FREE = 5.0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Common:
-    """Nodes of what all bins share: kinks in units of r, and weights of the payoff (1 - r / kink)_+."""
+    """Nodes of the common factor: kinks in units of r, and weights of the payoff (1 - r / kink)_+."""
 
     kinks: FloatArray
     weights: FloatArray
@@ -331,13 +331,13 @@ class Common:
 
 
 class Parts:
-    """One direction of the bound on a ring.
+    """One direction of the bound for a cyclic dominating pair.
 
     Args:
-        gram: the Gram matrix.
+        gram: its Gram matrix.
         eps: the privacy loss level.
-        rel_error: what is aimed at, relative.
-        floor: a delta below which nothing need be resolved.
+        rel_error: target relative error.
+        floor: a delta that need not be resolved further.
         remove: REMOVE, or else ADD.
     """
 
@@ -353,7 +353,7 @@ class Parts:
         self.scale = max(rough / LOOSE, floor, 1e-290)
 
     def level_shift(self) -> float:
-        """How much lower eps is taken: increments are exponentials of numbers known to some roundings."""
+        """Reduction of eps for rounding: increments are exponentials of numbers with a few roundings."""
         places = sum(60.0 * math.sqrt(part) + 2.0 * part for part in (self.gram.white, self.gram.exponential))
         size = places + 2.0 * math.log(self.gram.bins) + 60.0 * math.sqrt(self.gram.constant) + 1.0
         slopes = sum(a * 512.0 / (1.0 - decay) for a, decay in self.gram.parts)
@@ -367,7 +367,7 @@ class Parts:
         return float(ORDERS[best]), math.exp(min(float(height[best]), 0.0))
 
     def white_law(self, wanted: float) -> tuple[WhiteLaw, float, float]:
-        """The law of W, what its top costs, and the factor for rounding of its weights."""
+        """The law of W, the cost of truncating it, and the factor for rounding of its weights."""
         white, root = self.gram.white, math.sqrt(self.gram.white)
         tail = min(FREE + math.sqrt(2.0 * math.log(1.0 / min(wanted, 0.1))), 37.0)
         step = math.sqrt(12.0 * NODES * self.rel_error / (self.order * (self.order - 1.0)))
@@ -377,14 +377,14 @@ class Parts:
         logs = np.linspace(low * root, high * root + (white if self.remove else 0.0), count) - 0.5 * white
         split = lognormal_split(logs, -0.5 * white, root)
         chances = np.concatenate([[split.zero], split.weights])
-        # they add up to 1 but for rounding: less than what the factor below allows the largest to be off
+        # they sum to 1 up to rounding, which is below the error of the largest that the factor below allows
         chances[np.argmax(chances)] += 1.0 - math.fsum(chances)
         law = WhiteLaw(np.concatenate([[0.0], np.exp(logs)]), chances)
         lost = law_rounding(logs + 0.5 * white, root)
         return law, 1.01 * split.excess if self.remove else 0.0, math.exp(1.01 * self.gram.bins * lost)
 
     def common(self, wanted: float) -> Common:
-        """The nodes of what all bins share."""
+        """The nodes of the common factor of all bins."""
         constant = self.gram.constant
         kink = math.exp(self.eps if self.remove else -self.eps)
         if constant == 0.0:
@@ -398,35 +398,35 @@ class Parts:
         logs = np.linspace(low * root, high * root + (constant if self.remove else 0.0), count)
         logs -= 0.5 * constant
         split = lognormal_split(logs, -0.5 * constant, root)
-        # REMOVE: p R (r - kink / R)_+ = p kink (1 - r R / kink)_+ and what is linear; see `_Run.share`
+        # REMOVE: p R (r - kink / R)_+ = p kink (1 - r R / kink)_+ plus a linear part; see `_Run.share`
         weights = split.weights * np.exp(logs) if self.remove else split.weights
         beyond = split.excess if self.remove else split.zero
         return Common(kink * np.exp(-logs), weights, beyond, common_factor(logs, constant))
 
     def level(self, kink: float) -> float:
-        """The privacy loss at which a kink stands."""
+        """The privacy loss at a kink."""
         return math.log(kink) if self.remove else -math.log(kink)
 
     def spread(self) -> float:
-        """The standard deviation of r without what all bins share, about."""
+        """Approximate standard deviation of r without the common factor."""
         counts = np.full(self.own.bins // 2 + 1, 2.0)
         counts[0] = 1.0
         return math.sqrt(float(counts @ np.expm1(np.minimum(self.own.profile(), 50.0))) / self.own.bins)
 
     def importance(self, common: Common, members: IntArray) -> tuple[float, float]:
-        """About what a group adds, and the slope of ln delta at its heaviest node; it steers the effort."""
+        """Approximate share of a group, and slope of ln delta at its heaviest node, to control the effort."""
         levels = [max(self.level(kink), 1e-3) for kink in common.kinks[members].tolist()]
         found = [self.rough(self.own, level) for level in levels]
         shares = common.weights[members] * np.array([rough for _, rough in found])
         return float(shares.sum()), max(found[int(np.argmax(shares))][0] - 1.0, 1.0)
 
     def cap(self, common: Common, members: IntArray) -> float:
-        """What a group adds at most: one Gaussian for each node, without amplification, or by moments."""
+        """Bound on the share of a group: one Gaussian for each node, without amplification, or by moments."""
         scale = self.own.diagonal**-0.5
         levels = [self.level(kink) for kink in common.kinks[members].tolist()]
         deltas = [gaussian_delta(scale, level)[1] if level > 0.0 else 1.0 for level in levels]
         if self.remove:
-            # a falling function of the level; its rounding is some 1e-12
+            # a decreasing function of the level; its rounding error is about 1e-12
             moments = self.rough(self.own, min(levels))[1] * (1.0 + 1e-9)
             deltas = [min(delta, moments) for delta in deltas]
         else:

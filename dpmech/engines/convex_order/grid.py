@@ -1,8 +1,9 @@
-"""Nodes of the dynamic program, how fine they have to be, and what float64 may do to a run.
+"""Nodes of the dynamic program, their resolution, and the effect of float64 rounding on a run.
 
 A run adds and multiplies numbers >= 0, so that relative errors of its weights and sums multiply:
-`sums_factor`. What moves the running sum S, its increments and the comparison with 1, is a change of eps:
-`level_shift`. What moves the coefficients of the bridge is a change of the Gram matrix: `raised_ring`.
+`sums_factor`. Errors of the running sum S, its increments and the comparison with 1 amount to a change of
+eps: `level_shift`. Errors of the coefficients of the bridge amount to a change of the Gram matrix:
+`raised_ring`.
 """
 
 import dataclasses
@@ -22,25 +23,25 @@ Vector = npt.NDArray[np.float64]
 FREE = 4.5
 MOST_X_NODES = 6000
 LEAST_FLOOR = 1e-100
-# Of the largest density of nodes, to the third power; it steers the effort only.
+# Relative to the largest density of nodes, to the third power; it affects only the effort.
 SPARSEST = 1e-9
-# Of nodes of y_0, in its deviations: closer ones gain nothing and lose digits.
+# Least distance of nodes of y_0, in deviations: smaller ones gain nothing and lose digits.
 LEAST_GAP = 1e-3
 
 
 @dataclasses.dataclass(frozen=True)
 class RingGrid:
-    """How fine the program is; every grid gives an upper bound, a coarse one a loose bound.
+    """Resolution of the dynamic program; every grid gives an upper bound, a coarse one a loose bound.
 
     Args:
-        y_step: distance of the nodes of y, in standard deviations of one step, in (0, 10].
+        y_step: distance of the nodes of y in standard deviations of one step, in (0, 10].
         z_nodes: number of nodes of y_0, >= 3 (unused if z_places is given).
         s_nodes: number of intervals of the running sum, >= 1.
         white_nodes: number of nodes of the white factor above 0, >= 2.
         constant_nodes: number of nodes of the common factor above 0, >= 2.
-        tail: standard deviations kept on the side where what lies beyond is charged, in [0.5, 30].
-        prune: cells may be emptied as long as this much, in delta, is charged for them at most, in [0, 1].
-        z_places: nodes of y_0 in its standard deviations, increasing around 0; empty means equally spaced.
+        tail: number of standard deviations to keep on the side where the remainder is charged, in [0.5, 30].
+        prune: limit on the charge, in delta, for cells that are emptied, in [0, 1].
+        z_places: nodes of y_0 in standard deviations, increasing around 0; empty for equally spaced nodes.
 
     Raises:
         InvalidParameterError: if a value is outside its range.
@@ -66,7 +67,7 @@ class RingGrid:
 
 
 def coarser(grid: RingGrid) -> RingGrid:
-    """A grid of the same reach that costs a small part of this one."""
+    """A grid with the same range at a fraction of the cost."""
     return dataclasses.replace(
         grid,
         y_step=max(grid.y_step, 0.4),
@@ -85,11 +86,11 @@ def place_nodes(
     """Nodes of one run for the white and exponential parts of a ring with b >= 2.
 
     Args:
-        ring: its constant part is not looked at.
+        ring: a cyclic Gram matrix; its constant part is ignored.
         eps: the reference eps of the curve.
         direction: REMOVE or ADD.
         grid: the resolution.
-        s_factor: multiplies the number of intervals of S.
+        s_factor: factor on the number of intervals of S.
     """
     variance = ring.amplitude if ring.decay > 0.0 else 0.0
     white = ring.white + (ring.amplitude - variance)
@@ -130,17 +131,17 @@ def constant_nodes(constant: float, direction: Direction, grid: RingGrid) -> Vec
 def spread_z(
     place: Placement, curve: Curve, direction: Direction, goal: float, least: int
 ) -> tuple[float, ...]:
-    """Places of y_0 (in its standard deviations) that equidistribute the error of interpolation.
+    """Positions of y_0, in standard deviations, that equidistribute the error of interpolation.
 
-    Per unit of length that error is density * |second derivative| * spacing^2 / 12, so the nodes are to be
-    as dense as its cube root. This steers the effort only: any nodes give a bound.
+    Per unit length that error is density * |second derivative| * spacing^2 / 12, so nodes are placed with
+    a density proportional to its cube root. This affects only the effort: any nodes give a bound.
 
     Args:
         place: nodes of an earlier run.
-        curve: what that run gave at each node.
+        curve: result of that run at each node.
         direction: REMOVE or ADD.
-        goal: the sum of errors aimed at.
-        least: the most nodes to spend is ten times this.
+        goal: target for the sum of errors.
+        least: one tenth of the largest number of nodes.
     """
     z, values = place.z_nodes, curve.z_values
     sd = math.sqrt(place.variance)
@@ -149,7 +150,7 @@ def spread_z(
     left = (heights[2:] - heights[1:-1]) / (heights[2:] - heights[:-2])
     bend = np.maximum(left * values[:-2] + (1.0 - left) * values[2:] - values[1:-1], 0.0)
     weights = (lognormal_split(z, 0.0, sd) if add else normal_split(z, sd)).weights[1:-1]
-    # skipping a node misses f'' h^2 / 2 there; keeping it, f'' h^2 / 12 on average
+    # omitting a node adds an error of f'' h^2 / 2 there; keeping it, f'' h^2 / 12 on average
     width = 0.5 * (z[2:] - z[:-2])
     error = weights * bend / 6.0
     inner = z[1:-1]
@@ -163,8 +164,8 @@ def spread_z(
     return tuple(float(value) for value in chosen[keep] / sd)
 
 
-# At least this often what was measured against 450 digits, for steps of 0.01 to 2, nodes 0.02 to 4 of their
-# deviations apart, up to 29 deviations out (tests/unit/engines/balls_in_bins/ring/test_rounding.py).
+# Margin on the errors measured against 450 digits, for steps of 0.01 to 2, nodes 0.02 to 4 deviations apart,
+# up to 29 deviations from the mean (tests/unit/accounting/balls_in_bins/ring/test_rounding.py).
 SPLIT_SAFETY = 4.0
 
 
@@ -173,16 +174,16 @@ def split_rounding(
 ) -> Vector:
     """Bound on the relative error of every weight of a law that is split onto nodes.
 
-    Calls t deviations out are phi(t) - t P(N > t), which lose a factor t^2 by cancellation of terms that are
-    off by t^2 roundings; those of e^X lose 1 / deviation instead. Second differences over nodes `gap`
-    deviations apart lose 1 / gap^2 of that near the mean, where positions are known to `farthest` roundings.
-    The numbers in front are at least what was measured, and SPLIT_SAFETY times that is taken.
+    At t deviations, calls are phi(t) - t P(N > t): cancellation of terms with errors of t^2 roundings loses a
+    factor t^2; those of e^X lose 1 / deviation instead. Second differences over nodes `gap` deviations apart
+    lose 1 / gap^2 of that near the mean, where positions have errors of `farthest` roundings. The constants
+    are at least the measured ones, times SPLIT_SAFETY.
 
     Args:
         gaps: distances of nodes, in deviations of the law.
         deviations: standard deviations of the law.
-        tail: how many of them the nodes reach from the mean.
-        farthest: the largest node, in deviations.
+        tail: range of the nodes on either side of the mean, in deviations.
+        farthest: largest node, in deviations.
     """
     gap, deviation = np.minimum(gaps, 1.0), np.minimum(deviations, 1.0)
     out = tail + np.asarray(deviations) + 2.0
@@ -191,7 +192,7 @@ def split_rounding(
 
 
 def sums_factor(place: Placement) -> float:
-    """Factor for a bound from one run: weights of all steps, and sums of terms >= 0 one after the other."""
+    """Factor for a bound from one run: weights of all steps, and sequential sums of terms >= 0."""
     tail = max(place.tail, FREE)
     # Rows of x, nodes of S twice, and a few products and splits in every bin; the law of S at the end, and
     # the sums over z and over later bins.
@@ -210,7 +211,7 @@ def sums_factor(place: Placement) -> float:
 
 
 def common_factor(logs: Vector, constant: float) -> float:
-    """Factor for the law of what all bins share, on nodes e^logs."""
+    """Factor for the law of the common factor of all bins, on nodes e^logs."""
     return math.exp(1.01 * law_rounding(logs + 0.5 * constant, math.sqrt(constant)))
 
 
@@ -222,26 +223,26 @@ def law_rounding(nodes: Vector, deviation: float) -> float:
 
 
 def level_shift(ring: RingGram, eps: float, grid: RingGrid) -> float:
-    """How much lower eps has to be taken so that no rounding of S makes delta too small.
+    """Reduction of eps that ensures that no rounding of S makes delta too small.
 
-    Increments are exponentials of sums of x, z, half variances and eps, each known to some 40 roundings of
-    its size. S - 1 is a difference of numbers about 1 with roundings of sums over the nodes of S; an absolute
-    error eta of it is at most a factor 1 + eta of S >= 1. A lower eps makes S larger where delta grows with
-    it (REMOVE), and smaller where delta falls (ADD). Expected later increments are off by the same, relative
-    to themselves.
+    Increments are exponentials of sums of x, z, half variances and eps, each with an error of about 40
+    roundings of its size. S - 1 is a difference of numbers about 1 with roundings of sums over the nodes of
+    S; an absolute error eta of it is at most a factor 1 + eta of S >= 1. A lower eps makes S larger if delta
+    increases with it (REMOVE), and smaller if delta decreases (ADD). Expected later increments have the same
+    relative error.
     """
     reach = max(grid.tail, FREE) + 1.0
     places = sum(reach * math.sqrt(part) + 1.5 * part for part in (ring.amplitude, ring.white, ring.constant))
     size = 2.0 * places + abs(eps) + math.log(ring.bins) + 1.0
-    # A group of shared factors has up to GROUP_RATIO = 2 times the nodes of S.
+    # A group of common factors has up to GROUP_RATIO = 2 times the nodes of S.
     return 1.01 * (4.0 * ELEMENTARY + UNIT * (48.0 * size + 16.0 * grid.s_nodes))
 
 
 def raised_ring(ring: RingGram) -> RingGram:
-    """A ring whose exponential part is at least that of the walk whose coefficients are rounded.
+    """A ring whose exponential part is at least that of the program with rounded coefficients.
 
-    Slopes and deviations are made of three exponentials, three differences of them from 1, and the logarithm
-    of the decay, whose error is multiplied by itself. An entry of K is a sum of products >= 0 of two times at
+    Slopes and deviations are computed from three exponentials, three differences of them from 1, and the
+    logarithm of the decay, with an error proportional to it. An entry of K is a sum of products >= 0 of two times at
     most b of them.
     """
     if ring.amplitude == 0.0 or ring.decay == 0.0:

@@ -1,6 +1,6 @@
 """Compiled inner loops of the dynamic program. This module imports numba; import it late.
 
-No loop here reorders a sum, and none depends on the number of threads.
+No loop reorders a sum or depends on the number of threads.
 """
 
 import math
@@ -17,7 +17,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 if TYPE_CHECKING:
 
     def njit(**_options: object) -> Callable[[_Function], _Function]:
-        """Stands for numba.njit, which has no types."""
+        """Typed substitute for numba.njit, which has no types."""
 
 else:
     from numba import njit
@@ -61,8 +61,8 @@ def normal_steps(
 ) -> float:
     """Split N(slope * nodes[i], q^2) onto equally spaced nodes, for every i (REMOVE).
 
-    Column i of `out` gets the law; what lies more than `below` q under its mean is moved up, what lies more
-    than `beyond` q over it is moved down to node top[i], with edge[i] = E(e^(X - nodes[top[i]]) - 1)_+.
+    Column i of `out` gets the law; mass more than `below` q under its mean is moved up, mass more than
+    `beyond` q over it is moved down to node top[i], with edge[i] = E(e^(X - nodes[top[i]]) - 1)_+.
     Returns the worst |sum of weights - 1|.
     """
     count = nodes.size
@@ -101,8 +101,8 @@ def split_steps(
 ) -> float:
     """Split e^X, X ~ N(slope * nodes[i], q^2), linearly in e^X onto e^nodes and 0, for every i (ADD).
 
-    Column i of `out` gets the law without the node 0, whose probability is edge[i]. What lies more than
-    `beyond` q over the mean is moved down; under `below` q the next node is 0.
+    Column i of `out` gets the law without the node 0, whose probability is edge[i]. Mass more than `beyond` q
+    over the mean is moved down; more than `below` q under it, the next node is 0.
     Returns the worst |sum of weights - 1|.
     """
     count = nodes.size
@@ -122,7 +122,7 @@ def split_steps(
         # calls and puts are in units of their node: the slope after j is (calls[j] - e^h calls[j+1]) / rise
         edge[i] = max(puts[lo], 0.0)
         out[lo, i] = (math.exp(h) * puts[lo + 1] - puts[lo]) / rise - puts[lo]
-        middle = mean + 0.5 * q * q  # the mean of e^X: calls are the smaller above it, puts below
+        middle = mean + 0.5 * q * q  # the mean of e^X: above it calls are smaller, below it puts
         if nodes[hi] >= middle:
             out[hi, i] = (math.exp(-h) * calls[hi - 1] - calls[hi]) / -math.expm1(-h)
         else:
@@ -168,7 +168,7 @@ def mix_rows(
                 filled_lo = min(filled_lo, j)
                 filled_hi = max(filled_hi, j + 1 if pair else j)
             k = j + 1 if pair else j
-            # two rows by four: enough work for each number loaded; no sum is reordered by the compiler
+            # two rows by four: enough work per loaded number; the compiler does not reorder sums
             i = lo
             while i + 3 <= hi:
                 a0, a1, a2, a3 = weights[j, i], weights[j, i + 1], weights[j, i + 2], weights[j, i + 3]
@@ -191,7 +191,7 @@ def mix_rows(
 
 
 class Reach(NamedTuple):
-    """First and last node of the law of an increment, and mass and sum of what lies beyond the nodes."""
+    """First and last node of the law of an increment, and mass and sum beyond the nodes."""
 
     lowest: int
     highest: int
@@ -223,7 +223,7 @@ def _increment_law(step: float, sizes: Array, chances: Array, law: Array) -> Rea
 
 @njit(nogil=True, cache=True)
 def _add_below_one(source: Array, col_lo: int, col_hi: int, law: Array, reach: Reach, target: Array) -> None:
-    """Let `target` be the law of S + increment on the nodes below 1, S of law source[col_lo..col_hi]."""
+    """Set `target` to the law of S + increment on the nodes below 1, S of law source[col_lo..col_hi]."""
     target[:] = 0.0
     for k in range(reach.lowest, reach.highest + 1):
         w = law[k]
@@ -234,7 +234,7 @@ def _add_below_one(source: Array, col_lo: int, col_hi: int, law: Array, reach: R
 
 @njit(nogil=True, cache=True)
 def _empty_light_cells(row: Array, start: int, stop: int, least: float) -> tuple[int, int, float]:
-    """Empty cells of less than `least` in row[start..stop]; the first and last kept, and the mass taken."""
+    """Empty cells below `least` in row[start..stop]; return first and last kept, and the mass removed."""
     kept_lo, kept_hi, taken = row.size, -1, 0.0
     for s in range(start, stop + 1):
         if row[s] >= least:
@@ -250,9 +250,9 @@ def _empty_light_cells(row: Array, start: int, stop: int, least: float) -> tuple
 def _stop_at_one(
     source: Array, col_lo: int, col_hi: int, law: Array, reach: Reach, later: float, totals: Array
 ) -> None:
-    """Add what S + increment >= 1 holds to `totals`; `later` is what such a path still gains."""
+    """Add the mass with S + increment >= 1 to `totals`; `later` is the further gain of such a path."""
     nodes = source.size
-    # the larger S, the smaller the increment that suffices: the tail of the law grows from its top down
+    # the larger S, the smaller the required increment: the tail of the law grows from its top down
     mass, total = reach.over_mass, reach.over_sum
     k = min(reach.highest, nodes)
     for s in range(col_lo, col_hi + 1):
@@ -278,12 +278,12 @@ def accumulate(
     state: Array,
     totals: Array,
 ) -> Window:
-    """Add this bin's increment to S: `state` gets the cells below 1, `totals` what reached 1.
+    """Add this bin's increment to S: `state` gets the cells below 1, `totals` the mass that reached 1.
 
     Column s of `mixed` is S = s / n, n = number of columns. Row j adds increments[j] * W, W of law
     (sizes, chances). totals[MASS] += mass with S >= 1, totals[EXCESS] += mass * (S - 1 + future[j]).
     A cell below `floor` / (1 + future[j]) is emptied, and totals[CHARGE] += mass * (1 + future[j]).
-    Returns the window of `state` outside which nothing is left.
+    Returns the window that contains all mass of `state`.
     """
     count, nodes = mixed.shape
     law = np.empty(nodes + 1)
@@ -316,7 +316,7 @@ def stop_rows(
     future: Array,
     totals: Array,
 ) -> None:
-    """Move what goes to rows >= `rows`, where one increment is at least 1, straight to `totals`."""
+    """Move the mass of rows >= `rows`, where one increment is at least 1, directly to `totals`."""
     count, nodes = state.shape
     masses, sums = np.zeros(count), np.zeros(count)
     for i in range(window.row_lo, window.row_hi + 1):
@@ -335,7 +335,7 @@ def stop_rows(
 
 @njit(nogil=True, cache=True)
 def weighted_rows(state: Array, window: Window, row_weights: Array, out: Array) -> float:
-    """out[s] += sum_i row_weights[i] state[i, s] over the active part; returns the sum of what was added."""
+    """out[s] += sum_i row_weights[i] state[i, s] over the active part; returns the sum of what is added."""
     total = 0.0
     for i in range(window.row_lo, window.row_hi + 1):
         if row_weights[i] > 0.0:

@@ -1,9 +1,10 @@
-r"""Rings with up to two exponentials whose delta is not below that of a Gram matrix.
+r"""Cyclic Gram matrices with up to two exponentials whose delta is not below that of a Gram matrix.
 
-delta grows along K' - K wherever that difference is copositive: e^T (K' - K) e >= 0 for all e >= 0
-(docs/balls_in_bins_proof.md). It is, where it is a matrix with entries >= 0 plus a positive semidefinite
-one, here a circulant of cosines with weights >= 0; so K' may be below K at some distances if it is far
-enough above at others. Which K' is best is read off the moment bound, as in `ring`.
+Such a matrix (here: ring) defines a cyclic dominating pair. Delta increases along K' - K wherever that
+difference is copositive: e^T (K' - K) e >= 0 for all e >= 0 (docs/balls_in_bins_proof.md). This holds for a
+matrix with entries >= 0 plus a positive semidefinite one, here a circulant of cosines with weights >= 0; so
+K' may be below K at some distances if it is far enough above at others. As in `ring`, the moment bound
+selects the best K'.
 """
 
 import dataclasses
@@ -23,16 +24,16 @@ from dpmech.numerics import UNIT, FloatArray
 
 @dataclasses.dataclass(frozen=True)
 class MixtureGram:
-    """A b x b covariance, already divided by sigma^2, that depends on the distance round a ring only.
+    """A b x b covariance, divided by sigma^2, whose entries depend only on the cyclic distance of the bins.
 
-    Every part is a covariance, hence so is the sum.
+    Every part is a covariance, and hence so is the sum.
 
     Args:
         bins: b >= 2.
-        white: variance of what is independent from bin to bin, > 0.
-        parts: (amplitude, decay) of each exponential: its variance, > 0, and its correlation from bin to bin
+        white: variance of the part that is independent between bins, > 0.
+        parts: (amplitude, decay) of each exponential: its variance, > 0, and its correlation at distance 1
             on an infinite line, in (0, 1); at most two.
-        constant: variance of what all bins share, >= 0.
+        constant: variance of the part that is common to all bins, >= 0.
 
     Raises:
         InvalidParameterError: if a value is outside its range.
@@ -66,7 +67,7 @@ class MixtureGram:
         object.__setattr__(self, "parts", tuple(checked))
 
     def profile(self) -> FloatArray:
-        """Entries at ring distances 0, 1, ..., b // 2; shape (b // 2 + 1,)."""
+        """Entries at cyclic distances 0, 1, ..., b // 2; shape (b // 2 + 1,)."""
         values = np.full(self.bins // 2 + 1, self.constant)
         for amplitude, decay in self.parts:
             values += amplitude * ring_shape(self.bins, decay)
@@ -81,7 +82,7 @@ class MixtureGram:
 
     @property
     def exponential(self) -> float:
-        """The variance of all exponentials together."""
+        """The total variance of the exponentials."""
         return sum(amplitude for amplitude, _ in self.parts)
 
     @property
@@ -100,19 +101,19 @@ class MixtureGram:
         return self.white + self.exponential + self.constant
 
 
-# The least white part, relative to the diagonal: the lattice is the coarser, the more there is.
+# Least white part, relative to the diagonal: a larger one allows a coarser lattice.
 LEAST_WHITE = (0.005, 0.03)
 # Cosines of all low and of some high frequencies.
 WAVES = np.unique(np.round(np.concatenate([np.arange(16), 16.0 * 1.08 ** np.arange(40)]))).astype(np.int64)
 SCAN = 18
 COARSE_SCAN = 10
-# What a fit has to lower ln delta by to be worth its time.
+# Least reduction of ln delta for which an additional part is worth its time.
 CONSTANT_PRICE = 0.03
 SECOND_PRICE = 0.05
-# Eigenvalues that count in a trace over the bins, at most: they grow with the decays.
+# Limit on the relevant eigenvalues in a trace over the bins: their number grows with the decays.
 MOST_LEADING = 12
 DROPPED = 38.0
-# What the solver may miss constraints by, relative to the diagonal, and rounding of the sums of cosines.
+# Constraint violation of the solver, relative to the diagonal, and rounding of the sums of cosines.
 SOLVER = 5e-7
 SUMS = 1e-12
 
@@ -121,14 +122,14 @@ def dominating_mixture(profile: FloatArray, bins: int, *, eps: float, parts: int
     """A ring whose delta is not below that of any Gram matrix with at most this profile.
 
     Args:
-        profile: shape (b // 2 + 1,), the largest entry at each ring distance, diagonal first and largest,
-            positive. K is divided by sigma^2 already.
+        profile: shape (b // 2 + 1,), the largest entry at each cyclic distance, diagonal first and largest,
+            positive. K is already divided by sigma^2.
         bins: b >= 2.
-        eps: the privacy loss level that the ring is to be good for, >= 0.
-        parts: the most exponentials, 1 or 2.
+        eps: the privacy loss level to optimise the ring for, >= 0.
+        parts: largest number of exponentials, 1 or 2.
 
     Returns:
-        The ring of least moment bound found. Sound for any eps.
+        The ring with the least moment bound found. Valid for any eps.
 
     Raises:
         NumericalError: if none is found.
@@ -137,13 +138,13 @@ def dominating_mixture(profile: FloatArray, bins: int, *, eps: float, parts: int
 
 
 def excess(profile: FloatArray, waves: FloatArray, gram: MixtureGram) -> float:
-    """Smallest entry of K' - K - (sum of waves): where it is >= 0, K' - K is copositive."""
+    """Smallest entry of K' - K - (sum of waves): if it is >= 0, K' - K is copositive."""
     return float(np.min(gram.profile() - profile - _cosines(gram.bins) @ waves))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Fit:
-    """A ring, and its price: log of the moment bound plus what its computation has to earn."""
+    """A ring, and its price: log of the moment bound plus a penalty for the cost of its computation."""
 
     price: float
     gram: MixtureGram
@@ -159,7 +160,7 @@ class _Fits:
         self.own = own_decay(profile, bins)
 
     def best(self, parts: int) -> MixtureGram:
-        """One exponential, with and without a constant part; then two, without."""
+        """Try one exponential, with and without a constant part; then two, without."""
         lengths = np.linspace(math.log(0.3), math.log(self._longest(1)), SCAN)
         singles = [(float(length),) for length in lengths]
         if self.own > 0.0:
@@ -169,7 +170,7 @@ class _Fits:
         if parts > 1 and longest > math.log(0.5):
             coarse = np.linspace(math.log(0.3), longest, COARSE_SCAN)
             pairs = [(float(one), float(other)) for one, other in itertools.combinations(coarse, 2)]
-            # with a constant part as well it would take minutes
+            # with a constant part it would take minutes
             fits.append(self._refined(pairs, constant=False))
         found = [fit for fit in fits if fit is not None]
         if not found:
@@ -177,12 +178,12 @@ class _Fits:
         return min(found, key=lambda fit: fit.price).gram
 
     def _longest(self, parts: int) -> float:
-        """The longest correlation, in bins, that leaves few enough eigenvalues near 1."""
+        """The longest correlation, in bins, for which few enough eigenvalues are near 1."""
         most = MOST_LEADING if parts == 2 else 4 * MOST_LEADING
         return max(most * self.bins / DROPPED, 0.4)
 
     def _refined(self, starts: Sequence[tuple[float, ...]], *, constant: bool) -> _Fit | None:
-        """The best of a scan, improved by a search around it; then with prices at what was found."""
+        """The best of a scan, improved by a local search; then again with the prices at the result."""
         scanned = [(self._solve(start, self.prices, constant=constant), start) for start in starts]
         known = [(fit, start) for fit, start in scanned if fit is not None]
         if not known:
@@ -205,7 +206,7 @@ class _Fits:
         return math.inf if solved is None else solved.price
 
     def _solve(self, lengths: tuple[float, ...], prices: FloatArray, *, constant: bool) -> _Fit | None:
-        """The linear program for these decays: least priced entries such that K' - K is copositive."""
+        """The linear program for these decays: entries of least price such that K' - K is copositive."""
         decays = [math.exp(-math.exp(-length)) for length in lengths]
         if not all(1e-4 < decay < 1.0 - 1e-9 for decay in decays):
             return None

@@ -1,9 +1,9 @@
-"""Splitting a normal or lognormal law onto nodes so that its mean is kept.
+"""Splitting a normal or lognormal law onto nodes while keeping its mean.
 
-A random X between two nodes is moved to one of them, with the probabilities that keep E[X]. For every
-convex function f the split law has E f(X') >= E f(X): it is the law of the linear interpolant of f.
-The weights are second differences of the call E(X - u)_+ above the mean and of the put E(u - X)_+ below
-it, so each keeps its relative precision far out in either tail.
+A random X between two nodes is moved to one of them, with the probabilities that keep E[X]. For every convex
+function f the split law has E f(X') >= E f(X): it is the law of the linear interpolant of f. The weights are
+second differences of the call E(X - u)_+ above the mean and of the put E(u - X)_+ below it, so that each
+keeps its relative precision far out in either tail.
 """
 
 import dataclasses
@@ -16,20 +16,20 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 
 Vector = npt.NDArray[np.float64]
 
-# Weights telescope, so that their sum is 1 but for rounding: more is a fault. No guarantee rests on this
-# number; what rounding does to each weight is `grid.split_rounding`.
+# Weights telescope, so that their sum is 1 up to rounding: a larger difference is a bug. No guarantee depends
+# on this number; `grid.split_rounding` bounds the rounding of each weight.
 SUM_TOLERANCE = 1e-9
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Split:
-    """A law on nodes, and what lies beyond the last one.
+    """A law on nodes, and the part beyond the last one.
 
     Attributes:
         weights: shape (m,), probabilities of the nodes, each >= 0.
         zero: probability of the extra node 0 (lognormal laws; 0.0 for normal ones).
-        excess: a normal law, E(e^(X - top) - 1)_+; a lognormal law, E(X - top)_+. X above the last node is
-            moved down to it, and this is what the move took away.
+        excess: for a normal law, E(e^(X - top) - 1)_+; for a lognormal law, E(X - top)_+. X above the last
+            node is moved down to it, and this is the amount that the move removes.
     """
 
     weights: Vector
@@ -45,13 +45,13 @@ def normal_split(nodes: Vector, sd: float) -> Split:
         sd: standard deviation, > 0.
 
     Returns:
-        The weights; they sum to one. For every increasing convex f with
+        The weights, which sum to 1. For every increasing convex f with
         f(x) <= f(top) + slope * (e^(x - top) - 1) beyond the last node, `weights @ f(nodes) + slope * excess`
         is an upper bound on E f(X).
 
     Raises:
         InvalidParameterError: if the nodes are not as described.
-        NumericalError: if the weights do not sum to one.
+        NumericalError: if the weights do not sum to 1.
     """
     if nodes.size < 2 or not nodes[0] < 0.0 < nodes[-1] or np.any(np.diff(nodes) <= 0.0):
         raise InvalidParameterError("nodes", nodes.tolist(), "strictly increasing around 0, at least two")
@@ -72,12 +72,12 @@ def lognormal_split(log_nodes: Vector, mean: float, sd: float) -> Split:
         sd: standard deviation of Y, > 0.
 
     Returns:
-        The weights; they and `zero` sum to one. For every decreasing convex f of e^Y the split law gives an
+        The weights; they and `zero` sum to 1. For every decreasing convex f of e^Y the split law gives an
         upper bound; for an increasing one of slope at most L beyond the last node add L * excess.
 
     Raises:
         InvalidParameterError: if the nodes do not increase.
-        NumericalError: if the weights do not sum to one.
+        NumericalError: if the weights do not sum to 1.
     """
     if log_nodes.size < 1 or np.any(np.diff(log_nodes) <= 0.0):
         raise InvalidParameterError("log_nodes", log_nodes.tolist(), "strictly increasing, not empty")
@@ -96,7 +96,7 @@ def lognormal_split(log_nodes: Vector, mean: float, sd: float) -> Split:
 
 
 def _second_differences(nodes: Vector, calls: Vector, puts: Vector, above: npt.NDArray[np.bool_]) -> Vector:
-    """Weights of all nodes but the first (left 0); the last one takes all that lies beyond it."""
+    """Weights of all nodes but the first (left 0); the last one includes all mass beyond it."""
     gaps = np.diff(nodes)
     call_slopes = (calls[:-1] - calls[1:]) / gaps
     put_slopes = (puts[1:] - puts[:-1]) / gaps

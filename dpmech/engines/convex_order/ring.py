@@ -1,10 +1,10 @@
 """Rings (cyclic Gram matrices with one exponential) that dominate a Gram matrix entry by entry.
 
-delta is monotone in every entry of the Gram matrix, so any ring above it gives an upper bound
-(docs/balls_in_bins_proof.md). Which ring is best depends on how strongly delta leans on each entry. That is
-read off `moments.log_moment_bound`, a closed form that ranks rings as delta does: its logarithm
-moved with that of delta to 0.3 over rings whose deltas lie a factor 40 apart. It chooses among valid rings;
-it proves nothing.
+The pair with such a matrix is the cyclic dominating pair. Delta is monotone in every entry of the Gram
+matrix, so any ring above it gives an upper bound (docs/balls_in_bins_proof.md). The best ring depends on the
+sensitivity of delta to each entry, approximated by `moments.log_moment_bound`, a closed form that ranks rings
+as delta does: its logarithm followed that of delta within 0.3 over rings whose deltas differ by a factor of 40.
+It selects among valid rings and proves nothing.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ from dpmech.numerics import UNIT
 
 @dataclasses.dataclass(frozen=True)
 class RingGram:
-    """A b x b covariance, already divided by sigma^2, that depends on the distance round a ring only.
+    """A b x b covariance, divided by sigma^2, whose entries depend only on the cyclic distance of the bins.
 
     At distance d = min(|i - l|, b - |i - l|) its entry is
-    `white [d = 0] + amplitude (decay^d + decay^(b - d)) / (1 + decay^b) + constant`, so `amplitude` is what
-    the exponential part has on the diagonal. Every part is a covariance, hence so is the sum.
+    `white [d = 0] + amplitude (decay^d + decay^(b - d)) / (1 + decay^b) + constant`, so `amplitude` is the
+    exponential part of the diagonal. Every part is a covariance, and hence so is the sum.
 
     Args:
         bins: b >= 1.
-        white: variance of what is independent from bin to bin, >= 0.
+        white: variance of the part that is independent between bins, >= 0.
         amplitude: variance of the exponential part, >= 0.
-        decay: its correlation from bin to bin on an infinite line, in [0, 1).
-        constant: variance of what all bins share, >= 0.
+        decay: its correlation between adjacent bins on an infinite line, in [0, 1).
+        constant: variance of the part that is common to all bins, >= 0.
 
     Raises:
         InvalidParameterError: if a value is outside its range.
@@ -58,7 +58,7 @@ class RingGram:
         object.__setattr__(self, "decay", decay)
 
     def profile(self) -> npt.NDArray[np.float64]:
-        """Entries at ring distances 0, 1, ..., b // 2; shape (b // 2 + 1,)."""
+        """Entries at cyclic distances 0, 1, ..., b // 2; shape (b // 2 + 1,)."""
         values = self.amplitude * ring_shape(self.bins, self.decay) + self.constant
         values[0] += self.white
         return values
@@ -95,14 +95,14 @@ Vector = npt.NDArray[np.float64]
 
 SCAN = 24
 # Relative: `RingGram.profile` has two powers (4 roundings each, as numpy states for its loops), a sum, a
-# quotient by one more power and a sum, two products: at most 13 roundings for terms >= 0. Taking the ring to
-# another sigma and back, and the profile to it, are 12 more (`DeterministicAccountant._ring`).
+# quotient by one more power and a sum, two products: at most 13 roundings for terms >= 0. Rescaling the ring
+# to another sigma and back, and the profile to it, adds 12 (`DeterministicAccountant._ring`).
 SAFETY = 32.0 * UNIT
-# Parts and costs this close are alike; it chooses among rings that dominate.
+# Parts and costs this close count as equal; this affects only the choice among dominating rings.
 SNAP = 1e-9
 TINY = 1e-250
-# A constant part makes the program about ten times as costly: it has to lower ln delta by this much, which
-# is about half a percent in sigma.
+# A constant part makes the dynamic program about ten times as costly: it must lower ln delta by this much,
+# which is about 0.5 % in sigma.
 CONSTANT_PRICE = 0.15
 LEAST_WEIGHT = 1e-6
 
@@ -113,19 +113,19 @@ def dominating_ring(profile: npt.ArrayLike, bins: int, *, eps: float = 1.0) -> R
     A linear program in (white, amplitude, constant) for each decay of a scan, refined around the best.
 
     Args:
-        profile: shape (b // 2 + 1,), the largest entry of K at each ring distance, diagonal first; the
-            first is >= 0 and the largest in absolute value. K is divided by sigma^2 already.
-        bins: b >= 1 (b and b + 1 may share the length of the profile).
-        eps: the privacy loss level that the ring is to be good for, >= 0.
+        profile: shape (b // 2 + 1,), the largest entry of K at each cyclic distance, diagonal first; the
+            first is >= 0 and the largest in absolute value. K is already divided by sigma^2.
+        bins: b >= 1 (b and b + 1 may have profiles of equal length).
+        eps: the privacy loss level to optimise the ring for, >= 0.
 
     Returns:
-        A ring whose profile exceeds the one given everywhere, by a relative 3e-15 at least, with the same
-        diagonal up to about 1e-6. Sound for any eps. The profile of a ring without white and constant part
+        A ring whose profile exceeds the given one everywhere, by a relative 3e-15 at least, with the same
+        diagonal up to about 1e-6. Valid for any eps. The profile of a ring without white and constant part
         is matched without them.
 
     Raises:
         InvalidParameterError: if an argument is outside its range.
-        NumericalError: if no ring found dominates (one bin's constant always should).
+        NumericalError: if no dominating ring is found (a constant part alone should always dominate).
     """
     bins = check_integer("bins", bins, minimum=1)
     eps = check_real("eps", eps, minimum=0.0)
@@ -170,7 +170,7 @@ def _checked_profile(profile: npt.ArrayLike, bins: int) -> Vector:
 
 
 def _multiplicity(bins: int) -> Vector:
-    """How many bins lie at each ring distance from one bin."""
+    """Number of bins at each cyclic distance from one bin."""
     counts = np.full(bins // 2 + 1, 2.0)
     counts[0] = 1.0
     if bins % 2 == 0 and bins > 1:
@@ -194,15 +194,15 @@ class Height:
         return np.asarray((self.orders - 1.0) * means + self.tails)
 
     def gradient(self, profile: Vector) -> Vector:
-        """How much the best order's bound leans on each entry, shape of the profile; 1 at the diagonal."""
+        """Sensitivity of the best order's bound to each entry, shape of the profile; 1 at the diagonal."""
         order = self.orders[np.argmin(self.of(profile))]
         pull = np.exp(0.5 * order * (profile - profile[0]))
-        # the floor keeps every entry in the objective, so that the program has one solution
+        # the floor keeps every entry in the objective, so that the linear program has a unique solution
         return np.asarray((pull + LEAST_WEIGHT) * self.counts)
 
 
 def own_decay(target: Vector, bins: int) -> float:
-    """The decay of the ring with these first two entries; 0 if there is none."""
+    """The decay of the ring with these first two entries; 0 if none exists."""
     ratio = target[1] / target[0]
     highest = 1.0 - 1e-12
 
@@ -211,7 +211,7 @@ def own_decay(target: Vector, bins: int) -> float:
 
     if ratio <= 0.0 or miss(highest) <= 0.0:
         return 0.0
-    # a little above the root: far entries are powers of it, and are to stay above too (`_raised` checks it)
+    # slightly above the root: far entries are powers of it, and must stay above as well (`_raised` checks it)
     return min(
         float(scipy.optimize.brentq(miss, 0.0, highest, xtol=1e-16, rtol=1e-15)) * (1.0 + 4e-15), highest
     )
@@ -220,8 +220,8 @@ def own_decay(target: Vector, bins: int) -> float:
 def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: Height) -> tuple[float, RingGram]:
     """Cost and ring of one decay: the best of all parts, without a constant, and the exponential alone.
 
-    A constant part makes delta several times as costly and a white part somewhat, so each must earn
-    its place in the cost.
+    A constant part makes delta several times as costly to compute and a white part somewhat, so each must
+    reduce the bound enough.
     """
     shape = ring_shape(bins, decay)
     white = np.zeros_like(shape)
@@ -231,7 +231,7 @@ def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: Heigh
     prices = weights @ columns
     choices = []
     for top in (1.0, 0.0):
-        # the diagonal is met exactly: small deltas lean on it more than on anything else
+        # the diagonal is matched exactly: small deltas are most sensitive to it
         bounds = [(0.0, 1.0), (0.0, 1.0), (0.0, top)]
         solved = scipy.optimize.linprog(
             prices,
@@ -260,7 +260,7 @@ def _fit(target: Vector, bins: int, decay: float, weights: Vector, height: Heigh
 
 
 def _raised(ring: RingGram, target: Vector) -> RingGram:
-    """Scale, or else add to the constant part, until the profile exceeds the target by SAFETY."""
+    """Scale the ring, or else add to its constant part, until the profile exceeds the target by SAFETY."""
     goal = target + SAFETY * np.abs(target)
     for _ in range(4):
         short = goal - ring.profile()

@@ -1,10 +1,10 @@
-r"""Upper bounds on delta of a ring with at most one exponential where it is small: transforms under a tilt.
+r"""Upper bounds on a small delta of a cyclic dominating pair with at most one exponential, by a tilt.
 
-(r - tau)_+ lies below a sum of exponentials sum_k c_k e^(s_k (r - tau)) whose exponents have the real part
-theta > 0, and (tau - r)_+ below the same sum in tau - r. At the theta that fits, a saddle point, all terms
-are of the order of delta, so that absolute errors of the traces are relative to it. Kinks tau close to each
-other share a theta. E e^(theta r) is infinite for lognormal increments: paths on which some bin adds more
-than the kink are summed by themselves, and there the payoff is linear (`tilted_law`). The proofs are in
+(r - tau)_+ is below a sum of exponentials sum_k c_k e^(s_k (r - tau)) whose exponents have the real part
+theta > 0, and (tau - r)_+ below the same sum in tau - r. At a suitable theta, a saddle point, all terms are
+of the order of delta, so that absolute errors of the traces are relative to it. Nearby kinks tau share a
+theta. E e^(theta r) is infinite for lognormal increments: paths on which some bin adds more than the kink are
+summed separately, and there the payoff is linear (`tilted_law`). The proofs are in
 docs/balls_in_bins_proof.md, "Small delta: a tilt".
 """
 
@@ -39,19 +39,19 @@ from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, IntArray, spend
 
 ComplexArray = npt.NDArray[np.complex128]
 
-# Shares of the relative error aimed at. They steer the effort; any choice gives a bound.
+# Shares of the relative error. They control the effort; any choice gives a bound.
 SMOOTHING = 0.4
 COPIES = 0.05
 SKIPPED = 0.02
-# Deviations of the smoothing law after which the series is cut: what is cut off is bounded and added.
+# Deviations of the smoothing law after which the series is truncated; what is cut off is bounded and added.
 CUT = 6.0
 MOST_EXPONENTS = 4000
 ROUNDS = 4
 FAILURES = 3
-# Of what is large, above the largest kink.
+# Relative distance of the threshold for large bins above the largest kink.
 MARGIN = 1e-9
-# Tilts to choose from, in units of the saddle point; others that bound copies; and by how much, in logs, the
-# terms may be larger than the result.
+# Tilts to choose from, in units of the saddle point; further tilts that bound copies; and the log of the
+# largest ratio of terms to the result.
 CANDIDATES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 OTHERS = (
     0.01,
@@ -80,7 +80,7 @@ SLACK = 28.0
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """About how large a contribution is, and how steeply it falls with the kink."""
+    """Approximate size of a contribution, and how steeply it decreases with the kink."""
 
     size: float
     order: float
@@ -90,11 +90,11 @@ class TiltedGroup:
     """Kinks that share a tilt.
 
     Args:
-        lattice: at most one exponential.
-        law: the law of the white factor.
+        lattice: lattice with at most one exponential.
+        law: law of the white factor.
         common: all kinks.
-        members: those of the group.
-        remove: whether the payoff rises with r.
+        members: indices of the kinks of the group.
+        remove: whether the payoff increases with r.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TiltedGroup:
         return TiltedLaw(self.increments, self.law, tilt, self.sign, self.cut)
 
     def log_mass(self, tilt: float) -> float:
-        """About log E[e^(sign tilt r); no large bin]."""
+        """Approximate log E[e^(sign tilt r); no large bin]."""
         if tilt not in self._known:
             scaled = tilted_step(self.lattice.steps[0], self.law_at(tilt))
             values = np.linalg.eigvalsh(scaled.values)
@@ -130,26 +130,26 @@ class TiltedGroup:
         return self._known[tilt]
 
     def log_payoff(self, tilt: float, kink: float) -> float:
-        """About log E[e^(sign tilt (r - kink)); no large bin]."""
+        """Approximate log E[e^(sign tilt (r - kink)); no large bin]."""
         return self.log_mass(tilt) - self.sign * tilt * kink
 
     @cached_property
     def kink(self) -> float:
-        """The heaviest kink, about."""
+        """The kink with about the largest share."""
         logs = np.log(np.maximum(self.weights, 1e-300))
         tilt = self._best(float(np.median(self.kinks)))
         return float(self.kinks[int(np.argmax(logs - self.sign * tilt * self.kinks))])
 
     @cached_property
     def tilt(self) -> float:
-        """The saddle point of the heaviest kink."""
+        """The saddle point of that kink."""
         return self._best(self.kink)
 
     def _best(self, kink: float) -> float:
         def height(log_tilt: float) -> float:
             return self.log_payoff(math.exp(log_tilt), kink) - 2.0 * log_tilt
 
-        # convex in the tilt: a walk by factors of two finds the valley
+        # convex in the tilt: steps by factors of two locate the minimum
         low = 0.0
         step = math.log(2.0)
         here = height(low)
@@ -166,21 +166,21 @@ class TiltedGroup:
 
     @cached_property
     def deviation(self) -> float:
-        """The standard deviation of r under the tilt, about."""
+        """Approximate standard deviation of r under the tilt."""
         h = 0.05 * self.tilt
         second = self.log_mass(self.tilt + h) - 2.0 * self.log_mass(self.tilt) + self.log_mass(self.tilt - h)
         return max(math.sqrt(max(second, 0.0)) / h, 0.2 / self.tilt)
 
     @cached_property
     def large(self) -> LargeBins:
-        """What the paths with a large bin hold."""
+        """Contribution of the paths with a large bin."""
         if math.isinf(self.cut):
             return LargeBins(0.0, 0.0, 0.0)
         return large_bins(self.lattice, self.law_at(0.0))
 
     @cached_property
     def size(self) -> Size:
-        """About what the group adds."""
+        """Approximate contribution of the group."""
         tilt, deviation = self.tilt, self.deviation
         logs = np.log(np.maximum(self.weights, 1e-300)) - self.sign * tilt * (self.kinks - self.kink)
         height = float(scipy.special.logsumexp(logs)) + self.log_payoff(tilt, self.kink)
@@ -192,7 +192,7 @@ class TiltedGroup:
 
     @cached_property
     def chernoff(self) -> float:
-        """At most what the group adds, by E v_+ <= E e^(tilt v) / (e tilt)."""
+        """Bound on the contribution of the group, by E v_+ <= E e^(tilt v) / (e tilt)."""
         step = TiltedTraces(self.lattice, self.law_at(self.tilt))
         mass = step.ceiling(np.zeros(self.increments.size))
         total = 0.0
@@ -205,11 +205,11 @@ class TiltedGroup:
         return total * step.factor
 
     def line(self, goal: float) -> tuple[float, float]:
-        """A tilt and a period after which copies of the payoff add less than e^goal, about: the shortest one.
+        """A tilt and the shortest period for which copies of the payoff add less than about e^goal.
 
-        Where one bin may do all, the saddle point is a cusp between two heaps, and its neighbours
-        serve better. What they lose is in the size of the terms, which is free as long as their
-        errors are small beside the result.
+        Where a single bin may reach the kink, the saddle point is a cusp between two modes, and nearby tilts
+        are better. They increase the size of the terms, which is harmless as long as their errors are small
+        compared with the result.
         """
         ceiling = goal + SLACK + math.log(self.tilt) - self._log_weights[self.kink]
         found = []
@@ -229,7 +229,7 @@ class TiltedGroup:
         return dict(zip(self.kinks.tolist(), np.log(np.maximum(self.weights, 1e-300)).tolist(), strict=True))
 
     def _copies(self, tilt: float, period: float) -> float:
-        """Log of what the nearest copies add at most, about, by tilts of their own."""
+        """Approximate log of a bound on the nearest copies, by separate tilts."""
         ends = {float(self.kinks.min()), float(self.kinks.max()), self.kink}
         sides: list[float] = []
         for kink in ends:
@@ -244,7 +244,7 @@ class TiltedGroup:
         return max(sides)
 
     def share(self, rel_error: float, ease: float, size: float) -> tuple[float, float]:
-        """At most what the group adds, good to rel_error * ease or rel_error * size; and its errors' part."""
+        """Bound on the contribution, to rel_error * ease or rel_error * size; and its part for errors."""
         width = min(math.sqrt(2.0 * SMOOTHING * rel_error) * ease, 0.5) / self.tilt
         tilt, period = self.line(math.log(COPIES * rel_error * size))
         step = TiltedTraces(self.lattice, self.law_at(tilt))
@@ -264,7 +264,7 @@ class TiltedGroup:
             values, errors = self._transforms(step, series, negligible, known)
             whole, part = self._summed(step, series, values, errors)
             total, slack = min(total, whole), min(slack, part)
-            # the density at the kinks times w^2 / 2: what smoothing has added
+            # the density at the kinks times w^2 / 2: the increase by smoothing
             turned = np.exp(-1j * self.sign * np.multiply.outer(self.kinks, series.frequencies))
             dense = (turned @ (series.densities * values)).real
             excess = 0.5 * width**2 * float(fronts @ np.maximum(dense, 0.0)) * step.factor
@@ -277,7 +277,7 @@ class TiltedGroup:
     def _summed(
         self, step: TiltedTraces, series: TiltedSeries, values: ComplexArray, errors: FloatArray
     ) -> tuple[float, float]:
-        """The bound on the payoff of every kink, weighted, and what of it stands for errors."""
+        """The weighted bound on the payoffs of all kinks, and its part for errors."""
         total, slack, tilt, sizes = 0.0, 0.0, series.tilt, np.abs(series.coefficients)
         for kink, weight in zip(self.kinks.tolist(), self.weights.tolist(), strict=True):
             turned = series.coefficients * np.exp(-1j * self.sign * series.frequencies * kink)
@@ -297,13 +297,13 @@ class TiltedGroup:
     def _transforms(
         self, step: TiltedTraces, series: TiltedSeries, left: float, known: dict[int, tuple[complex, float]]
     ) -> tuple[ComplexArray, FloatArray]:
-        """Transforms and bounds on their errors: 0 and a ceiling where `left` allows it."""
+        """Transforms and bounds on their errors: 0 and a ceiling if `left` allows it."""
         sizes = np.abs(series.coefficients)
         values = np.zeros(sizes.size, dtype=np.complex128)
         errors = np.zeros(sizes.size)
         whole = step.ceiling(np.zeros(self.increments.size))
         failures = 0
-        # high frequencies first: many need no transform, and lower ones do where these did
+        # high frequencies first: many need no transform, and lower ones succeed if these did
         for index in range(sizes.size - 1, -1, -1):
             frequency = float(series.frequencies[index])
             if index not in known:
@@ -319,24 +319,24 @@ class TiltedGroup:
 
 
 def _exp(exponent: float) -> float:
-    """e^exponent, infinite where that is beyond float64."""
+    """e^exponent, infinite if it exceeds float64."""
     return math.exp(exponent) if exponent < 700.0 else math.inf
 
 
-# Shares of the relative error aimed at. They steer the effort; any choice gives a bound.
+# Shares of the relative error. They control the effort; any choice gives a bound.
 RIPPLE = 0.1
 WINDOW = 0.02
 LEFT_OUT = 0.1
 GROUP_RATIO = 1.5
 MOST_STATES = 500
 PASSES = 5
-# A lattice for a delta this much above the right one is good enough.
+# A lattice that was built for a delta above the result by up to this factor is sufficient.
 NEAR = 4.0
-# Errors may make up so much of the bound.
+# Largest fraction of the bound that errors may contribute.
 MOST_SLACK = 0.25
-# What underflows adds less than this; a bound is never 0.
+# Underflow loses less than this; a bound is never 0.
 LEAST = 1e-300
-# Nothing smaller is aimed at.
+# Smallest target for delta.
 SMALLEST = 1e-290
 
 
@@ -354,25 +354,25 @@ def tilted_delta(
     Args:
         gram: the Gram matrix, or one that dominates it; at most one exponential.
         eps: in [0, 500].
-        rel_error: how far above the truth the bound may lie, relative to it, about; it steers the effort.
+        rel_error: approximate target for the relative error of the bound; it controls the effort.
         remove: REMOVE, H_eps(P || Q), or else ADD, H_eps(Q || P).
-        floor: a delta below which this direction need not be resolved, >= 0.
-        guess: about delta, if it is known; it steers the effort.
+        floor: a delta below which this direction is not resolved, >= 0.
+        guess: approximate delta, if known; it controls the effort.
 
     Returns:
         The bound. **Guarantee:** an upper bound, rounding included. Its relative error does not grow as
-        delta falls.
+        delta decreases.
 
     Raises:
-        NumericalError: if the lattice would be too large, or errors would make up much of the bound: where
-            clusters of bins may do all, at a large eps, the terms are many orders above delta.
+        NumericalError: if the lattice would be too large, or errors would dominate the bound: where clusters
+            of bins may reach the kink, at a large eps, the terms are many orders of magnitude above delta.
     """
     return max(_Direction(gram, eps, rel_error, floor, remove=remove).bound(guess), LEAST)
 
 
 class _Direction(Parts):
     def bound(self, known: float) -> float:
-        """The bound, on a lattice for a delta that is known, or that a saddle point approximation finds."""
+        """The bound, on a lattice for a delta that is known, or from a saddle point approximation."""
         self.scale = min(self.scale, max(known, self.floor))
         if not self.remove:
             closed = log_add_bound(self.gram.diagonal * (1.0 + 1e-12), self.gram.mean, self.eps)
@@ -390,7 +390,7 @@ class _Direction(Parts):
                 continue
             found = setting.bound(self.rel_error, self.scale)
             best = min(best, found)
-            # charges and copies were made small beside a scale that turned out to be too large
+            # charges and copies were sized for a scale that turned out to be too large
             if NEAR * found >= self.scale or found <= self.floor:
                 break
             self.scale = max(found, self.floor, SMALLEST)
@@ -419,9 +419,9 @@ class _Setting:
 
     Attributes:
         groups: kinks that share a tilt.
-        caps: what each adds at most.
-        factor: by which their sum is to be raised.
-        charges: what is added to it.
+        caps: upper bound on each.
+        factor: factor on their sum.
+        charges: added to it.
     """
 
     groups: list[TiltedGroup]
@@ -438,7 +438,7 @@ class _Setting:
         return sum(parts) * self.factor + self.charges
 
     def guess(self) -> Size:
-        """About what all groups add together, and the order of the heaviest one."""
+        """Approximate total of all groups, and the order of the heaviest one."""
         sizes = []
         heaviest = 0.0
         for index in sorted(range(len(self.groups)), key=lambda index: -self.caps[index]):
@@ -450,7 +450,7 @@ class _Setting:
         return Size(sum(size.size for size in sizes), most.order)
 
     def bound(self, rel_error: float, scale: float) -> float:
-        """Sum over the groups, the least important ones by their caps, good to rel_error * scale."""
+        """Sum over the groups, with caps for the smallest ones, good to rel_error * scale."""
         total, slack, left = 0.0, 0.0, LEFT_OUT * rel_error * scale
         counted = [group for group, cap in zip(self.groups, self.caps, strict=True) if cap > left]
         largest = max((group.size.size for group in counted), default=0.0)

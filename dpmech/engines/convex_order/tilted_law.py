@@ -1,16 +1,16 @@
-r"""What one bin adds to r under a tilt: its transforms, their traces, and the bins that add the most.
+r"""Contribution of one bin to r under a tilt: its transforms, their traces, and the bins that add the most.
 
 A bin at state x adds a = e^(x - V/2) W / b, W on finitely many nodes. With the tilt theta >= 0 and a sign,
 E[e^(sign theta a); a <= cut] = D(x), and the law of a given x is tilted by the same factor. Every transform
 at an exponent of that real part is D(x) times a number d(x) of modulus at most 1.
 
 The sum of exponentials above the payoff v_+ is the Fourier series of e^(-tilt v) E(v + w N)_+, made periodic,
-times e^(tilt v): it is above v_+ at every real v, as all copies of the payoff are >= 0
+times e^(tilt v): it is above v_+ at every real v, because all copies of the payoff are >= 0
 (docs/balls_in_bins_proof.md, "Small delta: a tilt").
 
 On paths with a bin that adds more than the cut, r > cut >= tau, so that (r - tau)_+ = r - tau. With S the
-step of the lattice and diagonal matrices for what a bin may do, E[r; some a_l > cut] and P(some a_l > cut)
-are traces of products over the bins; for n bins, joined in pairs, every difference is written as a sum.
+step of the lattice and diagonal matrices for the increments of a bin, E[r; some a_l > cut] and P(some a_l >
+cut) are traces of products over the bins; for n bins, joined in pairs, every difference is written as a sum.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from dpmech.numerics import ELEMENTARY, UNIT, FloatArray
 
 Complex = npt.NDArray[np.complex128]
 
-# Of the log of a weight: what is smaller is raised to it, which raises the measure of the paths.
+# Least log of a weight: smaller ones are raised to it, which raises the measure of the paths.
 LEAST_TRANSFORM = -600.0
 
 
@@ -39,9 +39,9 @@ class TiltedLaw:
     Args:
         increments: shape (N,), e^(x - V/2) / b at every state.
         law: the law of W.
-        tilt: theta >= 0, of either end: it multiplies `sign` a.
+        tilt: theta >= 0, for both signs: it multiplies `sign` a.
         sign: 1 (REMOVE) or -1 (ADD).
-        cut: larger a are left out; infinite for none.
+        cut: larger a are omitted; infinite for no cut.
     """
 
     increments: FloatArray
@@ -77,11 +77,11 @@ class TiltedLaw:
 
     @property
     def rounding(self) -> float:
-        """Relative error of D(x) times a tilted chance, at most.
+        """Bound on the relative error of D(x) times a tilted probability.
 
-        A product of theta and a is off by 3 roundings of itself, and so is its distance from the largest one;
-        sums over the nodes lose less than 64 (numpy adds in pairs of short chains), exponentials, logarithms
-        and quotients some more.
+        A product of theta and a has a relative error of 3 roundings, and so has its distance from the largest
+        one; sums over the nodes add less than 64 (numpy adds in pairs of short chains), exponentials,
+        logarithms and quotients a few more.
         """
         largest = self.tilt * float(np.max(np.where(self.sizes <= self.cut, self.sizes, 0.0)))
         if self.sign < 0.0:
@@ -92,7 +92,7 @@ class TiltedLaw:
     def defect(self, frequency: float) -> tuple[Complex, FloatArray]:
         """1 - d(x) at the exponent sign * (tilt + i frequency), and bounds on its errors.
 
-        From differences to 1, so that small ones keep their digits.
+        From differences to 1, so that small ones are accurate.
         """
         phase = frequency * self.sizes
         half = np.sin(0.5 * phase)
@@ -125,7 +125,7 @@ class TiltedSeries:
 
     @cached_property
     def coefficients(self) -> ComplexArray:
-        """c_k, twice those of k > 0."""
+        """c_k, doubled for k > 0."""
         s = self.tilt + 1j * self.frequencies
         values = np.exp(0.5 * (s * self.width) ** 2) / (s * s * self.period)
         values[1:] *= 2.0
@@ -133,13 +133,13 @@ class TiltedSeries:
 
     @property
     def densities(self) -> ComplexArray:
-        """Those of the smoothed density of v at 0, in place of the mean of v_+."""
+        """Coefficients of the smoothed density of v at 0, instead of the mean of v_+."""
         s = self.tilt + 1j * self.frequencies
         return np.asarray(self.coefficients * s * s)
 
     @cached_property
     def remainder(self) -> float:
-        """At least the sum of |c_k| beyond, and what rounding does to those before."""
+        """Bound on the sum of the further |c_k|, and on the rounding of the first ones."""
         omega = float(self.frequencies[-1])
         front = math.exp(0.5 * (self.tilt * self.width) ** 2)
         tail = math.sqrt(2.0 * math.pi) / self.width * float(scipy.special.ndtr(-omega * self.width))
@@ -148,7 +148,7 @@ class TiltedSeries:
         return 1.01 * (beyond + float(np.abs(self.coefficients) @ sizes))
 
 
-# A bound that rounding raises by more than a power of e is of no use.
+# A bound that rounding raises by more than this power of e is useless.
 MOST_LOST = 1.0
 
 
@@ -161,15 +161,15 @@ class _Scaled:
 
 
 def tilted_step(step: FloatArray, law: TiltedLaw) -> _Scaled:
-    """D^(1/2) S D^(1/2), over a power of e."""
+    """D^(1/2) S D^(1/2), divided by a power of e."""
     shift = float(np.max(law.log_size + np.log(np.maximum(np.diag(step), 1e-300))))
     root = np.exp(0.5 * (law.log_size - shift))
-    # symmetric to the last bit
+    # exactly symmetric
     return _Scaled(np.multiply.outer(root, root) * step, shift)
 
 
 class TiltedTraces:
-    """tr (S D)^b of the exponents with one real part, over e^log_scale."""
+    """tr (S D)^b for exponents with a common real part, over e^log_scale."""
 
     def __init__(self, lattice: Lattice, law: TiltedLaw) -> None:
         self.law = law
@@ -178,7 +178,7 @@ class TiltedTraces:
         largest = float(np.linalg.eigvalsh(scaled.values)[-1])
         self.traces = Traces(dataclasses.replace(lattice, steps=(scaled.values / largest,)))
         self.log_scale = bins * (scaled.shift + math.log(largest)) + math.log(lattice.norm)
-        # D times a chance, entries of the scaled matrix, and its scale
+        # D times a probability, entries of the scaled matrix, and its scale
         lost = law.rounding + 16.0 * ELEMENTARY + UNIT * (8.0 * abs(scaled.shift) + 8.0)
         raised = 1.01 * bins * lost
         if raised > MOST_LOST:
@@ -191,16 +191,16 @@ class TiltedTraces:
         return (value, error) if error < ceiling else (0j, ceiling)
 
     def ceiling_at(self, frequency: float) -> float:
-        """At least the modulus of the trace there."""
+        """Upper bound on the modulus of the trace there."""
         defect, errors = self.law.defect(frequency)
         return self.ceiling(np.maximum(1.0 - np.abs(1.0 - defect) - errors - 8.0 * UNIT, 0.0))
 
     def ceiling(self, defect: FloatArray) -> float:
-        """At least the trace of a real D in [0, 1]."""
+        """Upper bound on the trace of a real D in [0, 1]."""
         return self.traces.ceiling(defect)
 
 
-# Below what a product may lose to underflow, with room to spare.
+# Above the loss of a product by underflow, with a margin.
 TINY = 1e-250
 
 
@@ -219,20 +219,20 @@ class LargeBins:
     error: float
 
     def beyond(self, kink: float) -> float:
-        """At least E[r - kink; some a_l > cut]."""
+        """Upper bound on E[r - kink; some a_l > cut]."""
         return max(self.mean * (1.0 + self.error) - kink * self.mass * (1.0 - self.error), 0.0) + TINY
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Chain:
-    """Sums over n bins in a row, as matrices from state to state; shape (N, N), entries >= 0.
+    """Sums over n consecutive bins, as matrices from state to state; shape (N, N), entries >= 0.
 
     Attributes:
         whole: all paths.
-        small: those without a large bin.
+        small: paths without a large bin.
         large: whole - small.
-        mean: all paths, times what the bins add.
-        mean_small: those without a large bin, times what the bins add.
+        mean: all paths, times the increments of the bins.
+        mean_small: paths without a large bin, times the increments of the bins.
         mean_large: mean - mean_small.
     """
 
@@ -244,7 +244,7 @@ class _Chain:
     mean_large: FloatArray
 
     def joined(self, other: "_Chain") -> "_Chain":
-        """The bins of this one, and then those of the other."""
+        """The bins of this chain, followed by those of the other."""
         return _Chain(
             self.whole @ other.whole,
             self.small @ other.small,
@@ -259,11 +259,11 @@ class _Chain:
 
 
 def large_bins(lattice: Lattice, law: TiltedLaw) -> LargeBins:
-    """What the paths hold on which some bin adds more than `law.cut`.
+    """Probability and mean of the paths on which some bin adds more than `law.cut`.
 
     Args:
-        lattice: at most one exponential.
-        law: its tilt is not looked at.
+        lattice: lattice with at most one exponential.
+        law: law of a bin; its tilt is ignored.
     """
     if len(lattice.steps) > 1:
         raise NumericalError("large bins are only followed on one exponential")
@@ -290,7 +290,7 @@ def large_bins(lattice: Lattice, law: TiltedLaw) -> LargeBins:
             power = power.joined(power)
     if chain is None:
         raise NumericalError("there are no bins")
-    # products of matrices with entries >= 0 lose N roundings each and sums two; b - 1 joins are in an entry
+    # products of matrices with entries >= 0 add N roundings each and sums two; an entry has b - 1 joins
     rounding = (lattice.gram.bins + 1.0) * (step.shape[0] + 80.0) * UNIT
     return LargeBins(
         lattice.norm * float(np.trace(chain.large)),

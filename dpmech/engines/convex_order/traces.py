@@ -1,8 +1,8 @@
 r"""tr (S D)^b for a positive definite S of norm about 1 and a complex diagonal D of norm at most 1.
 
-Only eigenvalues near the unit circle count for large b. A subspace X of k vectors that S D almost maps into
-itself is found; whatever it is, the difference of tr (S D)^b and tr H^b, H the k x k matrix of S D on X, is
-bounded by its residual, squared, and by what S leaves outside of X (docs/balls_in_bins_proof.md).
+Only eigenvalues near the unit circle matter for large b. The method finds a subspace X of k vectors that S D
+almost maps into itself; for any X, the difference of tr (S D)^b and tr H^b, H the k x k matrix of S D on X,
+is bounded by its residual, squared, and by the part of S outside of X (docs/balls_in_bins_proof.md).
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from dpmech.numerics import LONGDOUBLE_UNIT, UNIT, FloatArray
 
 Complex = npt.NDArray[np.complex128]
 
-# What eigenvalues under the threshold leave of a trace, in logs.
+# Negated log of the b-th power of the threshold for eigenvalues, relative to that of the largest.
 DROPPED = 38.0
 # Up to this many states all eigenvectors are computed.
 DENSE = 150
@@ -38,7 +38,7 @@ class _Leading:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Power:
-    """A power of S D as computed, and a bound on its error in the Frobenius norm."""
+    """A computed power of S D, and a bound on its error in the Frobenius norm."""
 
     matrix: Complex
     exponent: int
@@ -62,7 +62,7 @@ class Traces:
         lattice: nodes and steps.
 
     Raises:
-        NumericalError: if too many eigenvalues of S count (few bins, and many states).
+        NumericalError: if too many eigenvalues of S are relevant (few bins, and many states).
     """
 
     def __init__(self, lattice: Lattice) -> None:
@@ -76,7 +76,7 @@ class Traces:
             values, vectors = values[keep], pairs[:, keep]
         order = np.argsort(-values)
         values, vectors = values[order], vectors[:, order]
-        # computed eigenvalues are off by a few N roundings of the largest
+        # computed eigenvalues have errors of a few N roundings of the largest
         self.norm = float(values[0]) + 64.0 * UNIT * sum(step.shape[0] for step in lattice.steps)
         threshold = self.norm * math.exp(-DROPPED / self.bins)
         count = min(int(np.sum(values >= threshold)) + 1, self.size)
@@ -96,7 +96,7 @@ class Traces:
         return np.asarray(np.matmul(steps[1], first).reshape(block.shape))
 
     def trace(self, defect: Complex, errors: FloatArray) -> tuple[complex, float]:
-        """The trace and a bound on its absolute error, infinite where none was found.
+        """The trace and a bound on its absolute error, infinite if none was found.
 
         Args:
             defect: 1 - D, shape (size,); |D| is at most 1 up to rounding.
@@ -111,7 +111,7 @@ class Traces:
         return min(whole, self._bounded(defect, errors, self._dense(diagonal)), key=lambda found: found[1])
 
     def ceiling(self, defect: FloatArray) -> float:
-        """At least tr (S D)^b for a real D in [0, 1]: |S|_F^2 times a power of the norm of D^(1/2) S D^(1/2).
+        """Bound on tr (S D)^b for a real D in [0, 1]: |S|_F^2 times a power of the norm of D^(1/2) S D^(1/2).
 
         For a symmetric matrix A with entries >= 0 and any v > 0 that norm is at most max (A v)_i / v_i.
         """
@@ -121,7 +121,7 @@ class Traces:
         for _ in range(60):
             image = root[:, None] * np.asarray(self.step(root[:, None] * vector))
             if not np.max(image) > 0.0:
-                # nothing but what underflow takes is left
+                # all mass is lost to underflow
                 norm = min(norm, 1e-150)
                 break
             before, norm = norm, min(norm, float(np.max(image / vector)) * (1.0 + 1e-12))
@@ -131,9 +131,9 @@ class Traces:
         return float(self.frobenius**2 * norm ** (self.bins - 2)) * (1.0 + 1e-9)
 
     def _power(self, diagonal: Complex, errors: FloatArray) -> tuple[complex, float]:
-        """All of it by squaring, with a running bound on the error of the product in the Frobenius norm.
+        """The whole matrix by squaring, with a running bound on the error in the Frobenius norm.
 
-        A product of complex matrices is off by less than 3 (size + 2) roundings of the product of their
+        The error of a product of complex matrices is below 3 (size + 2) roundings of the product of their
         norms; the largest singular value of a power is at most that of S to the same power.
         """
         each = 3.0 * UNIT * (self.size + 2.0)
@@ -158,7 +158,7 @@ class Traces:
         return np.asarray(vectors[:, order])
 
     def _krylov(self, diagonal: Complex) -> Complex:
-        """Ritz vectors of a block Krylov space that starts at the vectors of the last trace."""
+        """Ritz vectors of a block Krylov space that starts from the vectors of the last trace."""
         count = self.leading.vectors.shape[1]
         basis = np.linalg.qr(self.start)[0]
         new, images = basis, np.empty((self.size, 0), dtype=np.complex128)
@@ -189,7 +189,7 @@ class Traces:
         return ritz
 
     def _bounded(self, defect: Complex, errors: FloatArray, basis: Complex) -> tuple[complex, float]:
-        """The trace of H^b and how far it may be off; valid for any basis."""
+        """The trace of H^b and a bound on its error; valid for any basis."""
         bins, count = self.bins, basis.shape[1]
         exact_diagonal = np.longdouble(1.0) - defect.astype(np.clongdouble)
         diagonal = 1.0 - defect
@@ -211,7 +211,7 @@ class Traces:
         terms = self.size + sum(step.shape[0] for step in self.lattice.steps) + 4.0 * count
         lost = 4.0 * LONGDOUBLE_UNIT * terms * size**2 * (1.0 + size**2) + 2.0 * off_size**3
         first = _power_error(np.asarray(matrix, dtype=np.complex128), lost, bins)
-        # D is not quite what it should be: to first order through X, the rest by norms
+        # D has errors: to first order through X, the remainder by norms
         weights = np.sum(np.abs(basis) ** 2, axis=1)
         worst = float(np.max(errors))
         first += 1.1 * bins * float(weights @ errors) * self.norm**bins
@@ -226,7 +226,7 @@ class Traces:
         return value, 1.01 * (first + second + self._outside(moved, offdiagonal))
 
     def _outside(self, moved: npt.NDArray[np.inexact], offdiagonal: float) -> float:
-        """What vectors v with X^T D v = 0 contribute: at most |S|_F^2 y^(b - 2), y the norm of S on them."""
+        """Contribution of vectors v with X^T D v = 0: at most |S|_F^2 y^(b - 2), y the norm of S on them."""
         leading = self.leading
         frame = np.linalg.qr(np.asarray(moved, dtype=np.complex128).conj())[0]
         seen = leading.vectors - frame @ (frame.conj().T @ leading.vectors)

@@ -1,9 +1,9 @@
-r"""delta of Balls-in-Bins without sampling, by Laplace transforms on a ring with up to two exponentials.
+r"""Delta of Balls-in-Bins without sampling, by Laplace transforms for a cyclic dominating pair.
 
-The likelihood ratio is r = (1/b) sum_l W_l exp(sum_j x_(j,l) - V/2) times what all bins share, so that
-E e^(-zeta r) is the trace of a power of one matrix (`traces`) once the x are on a lattice, and (1 - r / t)_+
-lies below a sum of exponentials (`exponentials` has both). Every step raises delta; the proofs
-are in docs/balls_in_bins_proof.md.
+Its Gram matrix is cyclic, with up to two exponentials. The likelihood ratio is
+r = (1/b) sum_l W_l exp(sum_j x_(j,l) - V/2) times a common factor of all bins, so that E e^(-zeta r) is the trace of a power of one matrix
+(`traces`) once the x are on a lattice, and (1 - r / t)_+ is below a sum of exponentials (`exponentials` has
+both). Every step raises delta; the proofs are in docs/balls_in_bins_proof.md.
 """
 
 import math
@@ -28,7 +28,7 @@ from dpmech.numerics import UNIT, FloatArray, spend
 
 ComplexArray = npt.NDArray[np.complex128]
 
-# Shares of the relative error aimed at. They steer the effort; any choice gives a bound.
+# Shares of the relative error. They control the effort; any choice gives a bound.
 SMOOTHING = 0.4
 RIPPLE = 0.1
 WINDOW = 0.02
@@ -50,9 +50,9 @@ def mixture_delta(
     Args:
         gram: the Gram matrix, or one that dominates it.
         eps: in [0, 500].
-        rel_error: how far above the truth the bound may lie, relative to it, about; it steers the effort.
+        rel_error: approximate target for the relative error of the bound; it controls the effort.
         remove: REMOVE, H_eps(P || Q), or else ADD, H_eps(Q || P).
-        floor: a delta below which this direction need not be resolved, >= 0.
+        floor: a delta below which this direction is not resolved, >= 0.
 
     Returns:
         The bound. **Guarantee:** an upper bound, rounding included. It is loose where delta is below about
@@ -69,7 +69,7 @@ def mixture_delta(
 
 class _Direction(Parts):
     def bound(self) -> float:
-        """Sum over the nodes of what all bins share, in groups that share their transforms."""
+        """Sum over the nodes of the common factor, in groups that share their transforms."""
         if not self.remove:
             closed = log_add_bound(self.gram.diagonal * (1.0 + 1e-12), self.gram.mean, self.eps)
             if math.exp(min(closed, 0.0)) <= self.floor:
@@ -104,7 +104,7 @@ class _Direction(Parts):
         return min(1.0, found)
 
     def _most_width(self, kink: float, weight: float, wanted: float) -> float:
-        """Smoothing must not reach r about 1, where all the mass is: kink w phi(distance / w) stays small."""
+        """Limit on smoothing near r = 1, where all the mass is: kink w phi(distance / w) stays small."""
         distance = abs(1.0 - 1.0 / kink)
         height = weight * (kink if self.remove else 1.0) / wanted
         if distance < 0.3 or height <= math.e:
@@ -147,7 +147,7 @@ class _Run:
         size, count = self.lattice.size, self.law.sizes.size
         each = size * (3e-7 * count + 1e-5) if size > 150 else 3e-8 * size * count + 2e-7 * size**2.5
         spend(exponents.size * each, 8.0 * size * 400.0 + 2e8, what=f"{exponents.size} Laplace transforms")
-        # no transform is larger than that of the real part, which all of them share
+        # every transform is at most that of the real part, which all of them share
         ceiling = self._ceiling(float(exponents[0].real))
         if ceiling * float(np.sum(np.abs(majorant.coefficients(1.0)))) <= negligible:
             found = [(0j, ceiling)] * exponents.size
@@ -175,11 +175,11 @@ class _Run:
     def _transforms(
         self, exponents: ComplexArray, majorant: Majorant, ceiling: float, negligible: float
     ) -> list[tuple[complex, float]]:
-        """Transforms and their errors: 0 and the ceiling where that is enough."""
+        """Transforms and their errors: 0 and the ceiling where that is sufficient."""
         sizes = np.max([np.abs(majorant.coefficients(theta)) for theta in (majorant.least, 1.0)], axis=0)
         found = []
         left = negligible / max(ceiling, 1e-300)
-        # high frequencies first: many need no transform, and where one finds no bound it is the highest
+        # high frequencies first: many need no transform, and if one finds no bound it is the highest
         for exponent, size in zip(exponents[::-1].tolist(), sizes[::-1].tolist(), strict=True):
             if size <= left:
                 left -= size
@@ -200,7 +200,7 @@ class _Run:
         return value * norm, error * norm * (1.0 + 1e-12) + 8.0 * UNIT * abs(value)
 
     def _ceiling(self, exponent: float) -> float:
-        """At least E e^(-exponent r), exponent real."""
+        """Upper bound on E e^(-exponent r), exponent real."""
         defect, errors = bin_transform(self.increments, self.law, complex(exponent))
         raised = np.maximum(defect.real - errors, 0.0)
         return min(self.mass * (1.0 + self.error), self.traces.ceiling(raised) * self.lattice.norm)
