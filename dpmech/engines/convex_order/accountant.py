@@ -206,7 +206,7 @@ class DeterministicAccountant(Accountant):
     def _mixture(self, sigma: float, eps: float) -> _Rings | None:
         """Matrices for Laplace transforms, at sigma 1, fitted near that point; None if transforms fail.
 
-        A trial run decides this. Absolute errors grow with e^eps, which rules out small deltas without a tilt.
+        A trial run decides. Absolute errors grow with e^eps, which rules out small deltas without a tilt.
         """
         profile = self.covariance * sigma**-2
         if self._flat(profile, eps):

@@ -208,7 +208,7 @@ def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: fl
     ]
     norm = float(np.prod(-np.expm1(bins * np.log(decays))))
     factor = raised + 1.01 * bins * lost
-    # the law of y is at most (1 - rho)^-b times that of the lattice, which leaves at most (1 + rho)^b as often
+    # the law of y is at most (1 - rho)^-b times that of the lattice, which leaves it (1 + rho)^b as often
     outside = 1.01 * math.exp(2.0 * raised) * charge
     return Lattice(gram, tuple(nodes), tuple(steps), factor, outside, norm)
 

@@ -242,8 +242,8 @@ def raised_ring(ring: RingGram) -> RingGram:
     """A ring whose exponential part is at least that of the program with rounded coefficients.
 
     Slopes and deviations are computed from three exponentials, three differences of them from 1, and the
-    logarithm of the decay, with an error proportional to it. An entry of K is a sum of products >= 0 of two times at
-    most b of them.
+    logarithm of the decay, with an error proportional to it. An entry of K is a sum of products >= 0 of two
+    times at most b of them.
     """
     if ring.amplitude == 0.0 or ring.decay == 0.0:
         return ring

@@ -3,8 +3,8 @@
 The pair with such a matrix is the cyclic dominating pair. Delta is monotone in every entry of the Gram
 matrix, so any ring above it gives an upper bound (docs/balls_in_bins_proof.md). The best ring depends on the
 sensitivity of delta to each entry, approximated by `moments.log_moment_bound`, a closed form that ranks rings
-as delta does: its logarithm followed that of delta within 0.3 over rings whose deltas differ by a factor of 40.
-It selects among valid rings and proves nothing.
+as delta does: its logarithm followed that of delta within 0.3 over rings whose deltas differ by a factor of
+40. It selects among valid rings and proves nothing.
 """
 
 import dataclasses

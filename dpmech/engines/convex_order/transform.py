@@ -1,9 +1,9 @@
 r"""Delta of Balls-in-Bins without sampling, by Laplace transforms for a cyclic dominating pair.
 
 Its Gram matrix is cyclic, with up to two exponentials. The likelihood ratio is
-r = (1/b) sum_l W_l exp(sum_j x_(j,l) - V/2) times a common factor of all bins, so that E e^(-zeta r) is the trace of a power of one matrix
-(`traces`) once the x are on a lattice, and (1 - r / t)_+ is below a sum of exponentials (`exponentials` has
-both). Every step raises delta; the proofs are in docs/balls_in_bins_proof.md.
+r = (1/b) sum_l W_l exp(sum_j x_(j,l) - V/2) times a common factor of all bins, so that E e^(-zeta r) is the
+trace of a power of one matrix (`traces`) once the x are on a lattice, and (1 - r / t)_+ is below a sum of
+exponentials (`exponentials` has both). Every step raises delta; proofs are in docs/balls_in_bins_proof.md.
 """
 
 import math

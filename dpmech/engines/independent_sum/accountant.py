@@ -19,27 +19,27 @@ register_words(
     {"bins.independent": "Balls-in-Bins, {bins} independent bins: the law of their sum on lattices"}
 )
 
-# Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
+# Wider bounds (relative in eps, as a change of sigma in delta) raise an error.
 _WIDEST = 0.01
 _SMALLEST_EPS = 1e-9
-# How far beyond where a curve is followed, in log delta, a slope is still read.
+# Range in log delta beyond the end of a curve in which slopes are still evaluated.
 _BEYOND = 32.0
 _AGREEMENTS = 12
-# Entries of the Gram matrix that count as equal differ by less than this, and their roots by half of it.
+# Entries of the Gram matrix that differ by less than this count as equal; their roots differ by half of it.
 _ALIKE = 1e-13
-# Over so much of log delta nodes share their sums; how far, beside the hull, their ends may be apart.
+# Range of log delta over which nodes share sums; distance of their bounds, relative to the error of the hull.
 _STRETCH, _OF_HULL = 3.0, 0.5
 
 
 class IndependentAccountant(Accountant):
-    """Bounds on both directions, for bins that share no noise and are all alike.
+    """Bounds on both directions, for bins that share no noise and are identical.
 
-    The likelihood ratio is then a mean of independent lognormals, and its law is put on lattices that are
-    above and below it in convex order. Both ends are rigorous, rounding included.
+    The likelihood ratio is then a mean of independent lognormals, and its law is approximated on lattices
+    that are above and below it in convex order. Both bounds are rigorous, rounding included.
 
     Args:
         bins: b >= 2.
-        sensitivity: of the worst-case support: the root of a diagonal entry of the Gram matrix at sigma 1.
+        sensitivity: root of a diagonal entry of the Gram matrix at sigma 1, for the worst-case support.
     """
 
     def __init__(self, bins: int, sensitivity: Bounds) -> None:
@@ -57,7 +57,7 @@ class IndependentAccountant(Accountant):
         return Bounds(lower, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end, however far the lower one may be."""
+        """The upper bound, regardless of the distance from the lower one."""
         return self._bracket(sigma, eps, tolerance)[1]
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
@@ -74,10 +74,10 @@ class IndependentAccountant(Accountant):
             found = other.epsilon(delta, max(guesses[1 - first], _SMALLEST_EPS), tolerance)
             lower, upper = max(lower, found[0]), max(upper, found[1])
         else:
-            # Its eps is below the lower end.
+            # The eps of the other direction is below the lower bound.
             upper = max(upper, lower)
         upper = self._agreed(sigma, upper, delta, tolerance)
-        # Both ends hold: this decides only whether they are close enough to be of use.
+        # Both bounds are valid: this checks only that they are close enough to be useful.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(lower, upper, self.guarantee, self.by)
@@ -89,25 +89,25 @@ class IndependentAccountant(Accountant):
         return dataclasses.replace(found, method=Exact())
 
     def start_for_mu(self, mu: float) -> float:
-        """As the mean of b lognormals of variance V has variance V / b."""
+        """Uses that the mean of b lognormals of variance V has variance V / b."""
         return self.sensitivity.upper / math.sqrt(math.log1p(self.bins * math.expm1(min(mu**2, 500.0))))
 
     def curve(
         self, sigma: float, *, rel_error: float, steepest: float = math.inf, least: float = LEAST_DELTA
     ) -> Curve:
-        """Both directions at nodes.
+        """Nodes of both directions.
 
         Args:
             sigma: > 0.
-            rel_error: by how much, relative, the hull of nodes may be above the curve.
-            steepest: as for `placed_nodes`.
-            least: a delta, in (0, 1), below which the curve need not be followed.
+            rel_error: largest relative height of the hull of nodes above the curve.
+            steepest: as in `placed_nodes`.
+            least: a delta, in (0, 1), at which the curve may end.
         """
         sides = [_followed(one, rel_error, steepest, least) for one in self._directions(sigma)]
         return Curve(*sides)
 
     def _agreed(self, sigma: float, eps: float, delta: float, tolerance: float) -> float:
-        """An eps not below the given bound at which `delta` says so too, on its own lattices."""
+        """An eps, at least the given bound, at which `delta` confirms the target on separate lattices."""
         step = 0.1 * tolerance * eps
         for _ in range(_AGREEMENTS):
             if self._bracket(sigma, eps, tolerance)[1] <= delta:
@@ -116,7 +116,7 @@ class IndependentAccountant(Accountant):
         raise NumericalError(f"bounds on delta and on eps at sigma={sigma!r} do not agree near eps={eps!r}")
 
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
-        """Lower and upper delta, and how fast log delta changes with log sigma at least."""
+        """Lower and upper delta, and a lower bound on the decrease of log delta per unit of log sigma."""
         found = [(direction.log_delta(eps), direction) for direction in self._directions(sigma)]
         (log_delta, first), (_, second) = sorted(found, key=lambda pair: -pair[0])
         lower, upper = first.delta(eps, tolerance)
@@ -135,9 +135,9 @@ class IndependentAccountant(Accountant):
         )
 
     def _rough_sigma(self, eps: float, delta: float) -> float:
-        """About the sigma sought, from saddle points; no guarantee rests on it."""
+        """Approximate sigma, from saddle points; no guarantee depends on it."""
         squared = gaussian_sigma(eps, delta) ** -2.0
-        # Of a mean of b lognormals with the variance of one.
+        # For a mean of b lognormals with this variance.
         exponent = (
             squared + math.log(self.bins) if squared > 500.0 else math.log1p(self.bins * math.expm1(squared))
         )
@@ -163,7 +163,7 @@ class IndependentAccountant(Accountant):
 
 
 def _followed(direction: Direction, rel_error: float, steepest: float, least: float) -> Nodes:
-    """Nodes of one direction, down to where it need not be followed, and a few beyond."""
+    """Nodes of one direction, down to where the curve may end, and a few beyond."""
     eps, logs, width = [0.0], [direction.log_delta(0.0)], 0.1
     while logs[-1] > math.log(least):
         eps.append(eps[-1] + width)
@@ -174,7 +174,7 @@ def _followed(direction: Direction, rel_error: float, steepest: float, least: fl
     nodes = placed_nodes(np.array(eps), known, rel_error, steepest)
     far = nodes[-1] * np.array([1.1, 1.3, 1.6, 2.0])
     every = np.unique(np.concatenate([nodes, far]))
-    # Beyond what was looked at, delta falls as fast as at its end, or faster.
+    # Beyond the estimates, delta decreases at least as fast as at their end.
     places = np.interp(every, eps, logs)
     ends: list[tuple[float, float]] = []
     first = 0
@@ -189,7 +189,7 @@ def _followed(direction: Direction, rel_error: float, steepest: float, least: fl
 
 
 def _eps_of(direction: Direction, target: float) -> float:
-    """About the eps where log delta is `target`; 0 where that of eps 0 is below."""
+    """Approximate eps where log delta is `target`; 0 if log delta is below it at eps 0."""
 
     def excess(eps: float) -> float:
         return max(direction.log_delta(eps), -1e4) - target

@@ -1,4 +1,4 @@
-"""One direction of the pair of independent bins: bounds on lattices that are refined until they meet."""
+"""One direction of the pair for independent bins: bounds on lattices that are refined until they agree."""
 
 import dataclasses
 import math
@@ -39,16 +39,16 @@ class Jumps:
     high: float
 
     def bounds(self, log_level: float) -> tuple[float, float]:
-        """Lower and upper value for T = e^log_level; the lower one is 0 where c may be below T.
+        """Lower and upper bound for T = e^log_level; the lower one is 0 if c may be below T.
 
-        By the first l with a_l > c: (a_l - T)_+ has mean C(c) + (c - T) p with C(c) = E (a - c)_+, delta of
-        the plain Gaussian mechanism at log c, and p = P(a > c); the others have theirs, below c before l.
-        Where c < T, still S > c, and (S - T)_+ <= S - c.
+        Split by the first l with a_l > c: (a_l - T)_+ has mean C(c) + (c - T) p with C(c) = E (a - c)_+,
+        delta of the plain Gaussian mechanism at log c, and p = P(a > c); the others keep their means, below c
+        before l. If c < T, S > c still holds, and (S - T)_+ <= S - c.
         """
         bins, spread, high = self.bins, self.spread, self.high
         log_cut = spread * high - 0.5 * spread**2
-        # In units of u: products and sums in log c; p is off by 2 high^2 from its argument and 24 of its own,
-        # and so is the mean below c. Powers of 1 - p are off by what their logarithms are, b p / (1 - p)
+        # In units of u: products and sums in log c; the error of p is 2 high^2 from its argument plus 24, and
+        # so is that of the mean below c. Powers of 1 - p have the error of their logarithms, b p / (1 - p)
         # times that of p, and p < 1/2 as c > 1.
         off = UNIT * 4.0 * (spread * abs(high) + spread**2 + 1.0)
         p = float(scipy.special.ndtr(-high))
@@ -71,34 +71,34 @@ class Jumps:
         return (max(0.0, found[0]) if exact else 0.0), found[1] + 1e-300
 
 
-# Below this delta no lattice is needed.
+# Below this delta no lattice is used.
 NOTHING = 1e-300
 _LOG_NOTHING = math.log(NOTHING) + 8.0
-# How much of the tolerance a lattice may use up; the rest is for the search around it.
+# Share of the tolerance for a lattice; the remainder is for the search around it.
 _OF_DELTA, _OF_EPS = 0.5, 0.25
 _MOST_CELLS = 4_000_000
-# Lattices on one ladder.
+# Number of lattices on one ladder.
 _RUNGS = 5
 _FARTHEST = 38.0
-# What is left out of a lattice may change delta by about this, in log.
+# Approximate log of the relative change of delta by the tails that a lattice omits.
 _TAIL = -23.0
 _LOOKS = 4
-# How far around an eps a lattice serves, and how fine the first one is on which eps is looked for.
+# Range of eps around its centre that a lattice covers; resolution of the first lattice in a search for eps.
 _MARGIN, _ROUGH = 0.05, 0.3
-# An eps below which none is searched for.
+# Lower end of searches for eps.
 _SMALLEST_EPS = 1e-9
 
 
 @dataclasses.dataclass(frozen=True)
 class _Sight:
-    """What a rough look at one level found.
+    """Rough estimates at one level.
 
     Args:
-        log_delta: about log delta; -infinity where it is below float64.
-        theta: the tilt; infinite where the sum cannot pass the level.
+        log_delta: approximate log delta; -infinity if it is below float64.
+        theta: the tilt; infinite if the sum cannot exceed the level.
         spread: standard deviation of the tilted sum.
         reaches: exponents for the ends of the window.
-        window: about its length.
+        window: approximate length of the window.
     """
 
     log_delta: float
@@ -114,9 +114,9 @@ class Direction:
 
     Args:
         bins: b >= 2.
-        least: kappa, the root of a diagonal entry of the Gram matrix, from below.
-        most: the same from above.
-        remove: which direction.
+        least: lower bound on kappa, the root of a diagonal entry of the Gram matrix.
+        most: upper bound on kappa.
+        remove: whether this is REMOVE; else ADD.
     """
 
     bins: int
@@ -125,7 +125,7 @@ class Direction:
     remove: bool
 
     def delta(self, eps: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper delta, as close as `tolerance`, a change of sigma, asks for."""
+        """Lower and upper delta, as close as `tolerance`, a change of sigma, requires."""
         sight, ratio = self._look(eps)
         if sight.log_delta < _LOG_NOTHING or math.isinf(sight.theta):
             return 0.0, self._ceiling(eps, sight, ratio)
@@ -139,19 +139,19 @@ class Direction:
         return found.lower, found.upper
 
     def deltas(self, eps: FloatArray, goal: float) -> list[tuple[float, float]]:
-        """Lower and upper delta at several eps by the same sums, laid out for the middle of them.
+        """Lower and upper delta at several eps from common sums, set up for the middle of them.
 
         Args:
-            eps: increasing, shape (m,); delta should not fall by more than a few orders of magnitude.
-            goal: how far apart the ends may be, in log delta; where the common sums do not get there, an eps
-                has sums of its own.
+            eps: increasing, shape (m,); delta should decrease by at most a few orders of magnitude.
+            goal: target distance of the bounds, in log delta; where the common sums do not reach it, an eps
+                gets separate sums.
         """
         low, high = float(eps[0]), float(eps[-1])
         near = 0.5 * (low + high)
         sight, ratio = self._look(near, 0.5 * (high - low))
         if sight.log_delta < _LOG_NOTHING or math.isinf(sight.theta):
             return [self.delta(float(one), goal) for one in eps]
-        # Where one bin decides, levels differ in what is cut off, and sums of their own cost less than finer
+        # Where one bin dominates, levels differ in their truncation, and separate sums cost less than finer
         # ones.
         lower, upper = self.totals(
             ratio, sight, self._steps(ratio, sight, 0.25 * goal).rungs[0], self.level(near)
@@ -163,11 +163,11 @@ class Direction:
         ]
 
     def epsilon(self, delta: float, guess: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper eps, as close as `tolerance`, relative, asks for.
+        """Lower and upper eps, as close as the relative `tolerance` requires.
 
         Args:
             delta: in (0, 1).
-            guess: about the eps sought, > 0; it is corrected.
+            guess: approximate eps, > 0; it is corrected.
             tolerance: > 0.
         """
         near = guess
@@ -185,7 +185,7 @@ class Direction:
         return found.lower, found.upper
 
     def log_delta(self, eps: float) -> float:
-        """About log delta: an estimate, to start from."""
+        """Approximate log delta, as a start value."""
         sight, ratio = self._look(eps)
         if sight.log_delta < _LOG_NOTHING or math.isinf(sight.theta):
             return sight.log_delta
@@ -194,18 +194,18 @@ class Direction:
         return math.log(max(self.upper(rough, ratio, eps), NOTHING))
 
     def ceiling(self, eps: float) -> float:
-        """A cheap upper bound on delta: Chernoff's, and the closed form of jumps."""
+        """A cheap upper bound on delta: Chernoff's bound, and the closed form of jumps."""
         return self._ceiling(eps, *self._look(eps))
 
     @staticmethod
     def slope(eps: float, log_delta: float) -> float:
-        """How fast log delta falls with log sigma for the plain Gaussian mechanism: here it falls faster."""
+        """Lower bound on the decrease of log delta in log sigma: that of the plain Gaussian mechanism."""
         delta = math.exp(max(min(log_delta, -1e-9), -600.0))
         change = gaussian_scale(eps, delta * math.exp(-0.01)) - gaussian_scale(eps, delta)
         return max(0.05, 0.01 / max(change, 1e-6))
 
     def level(self, eps: float) -> float:
-        """The tau of V at eps, to 16 roundings."""
+        """The tau of V at eps, with an error of up to 16 roundings."""
         signed_eps = eps if self.remove else -eps
         sign = 1.0 if self.remove else -1.0
         if Ratio(self.most, self.remove).centre:
@@ -213,10 +213,10 @@ class Direction:
         return sign * self.bins * math.exp(signed_eps)
 
     def _look(self, eps: float, margin: float = 0.0) -> tuple[_Sight, Ratio]:
-        """A rough look, and the law without tails that do not matter at this eps, and so much around it.
+        """Rough estimates, and the law without tails that are negligible within `margin` of this eps.
 
-        Tails that add nothing to delta may still decide the tilt, as e^(theta a) grows so fast: the look is
-        repeated without them.
+        Tails that are negligible for delta may still dominate the tilt, because e^(theta a) grows so fast:
+        the estimates are repeated without them.
         """
         widest = eps + margin if self.remove else eps - margin
         ratio = self._cut(widest, _FARTHEST, _FARTHEST)
@@ -232,11 +232,11 @@ class Direction:
         return sight, ratio
 
     def _cut(self, eps: float, far: float, far_up: float) -> Ratio:
-        """The law on |x| <= far, upwards for REMOVE far_up; without what passes the level alone."""
+        """The law on |x| <= far, upwards for REMOVE far_up; without values that exceed the level alone."""
         ratio = Ratio(self.most, self.remove)
         far, far_up = min(far, _FARTHEST), min(far_up if self.remove else far, _FARTHEST)
         log_total = math.log(self.bins) + (eps if self.remove else -eps)
-        # A little farther than needed, so that rounding does not matter.
+        # Slightly farther than needed, so that rounding has no effect.
         edge = max((log_total + 0.5 * spread**2) / spread for spread in (self.least, self.most))
         edge += 1e-9 * (1.0 + abs(edge))
         if self.remove:
@@ -264,9 +264,9 @@ class Direction:
         )
 
     def _steps(self, ratio: Ratio, sight: _Sight, goal: float) -> Ladder:
-        """Steps whose lattices are likely to be apart by the goal, in log delta, and finer ones.
+        """Steps whose lattices are expected to agree to the goal, in log delta, and finer ones.
 
-        A split adds h^2 / 6 to the variance of a value, in the mean, and a merger takes h^2 / 12 off.
+        A split adds h^2 / 6 to the variance of a value, on average, and a merger removes h^2 / 12.
         """
         sensitive = self.bins * (sight.theta**2 + sight.spread**-2)
         step = math.sqrt(8.0 * goal / sensitive)
@@ -277,7 +277,7 @@ class Direction:
         return Ladder.down(max(first, last), last)
 
     def totals(self, ratio: Ratio, sight: _Sight, step: float, tau: float) -> tuple[TiltedTotal, TiltedTotal]:
-        """The lower and the upper sum at one step, on windows that hold a level."""
+        """The lower and the upper sum at one step, on windows that contain a level."""
         private = dataclasses.replace(ratio, spread=self.least)
         lower = self._tilted(private, sight, step, tau, upper=False)
         return lower, self._tilted(ratio, sight, step, tau, upper=True)
@@ -287,19 +287,19 @@ class Direction:
         return tilted_total(lattice, self.bins, sight.theta, sight.reaches, upper=upper, least=tau)
 
     def upper(self, total: TiltedTotal, ratio: Ratio, eps: float) -> float:
-        """Upper bound on delta from an upper sum of values of this law."""
+        """Upper bound on delta from an upper sum of values with this law."""
         level = self.level(eps)
         excess = total.excess(level - 16.0 * UNIT * abs(level))
         return self._scaled_up(excess, ratio, eps)
 
     def _scaled_up(self, excess: float, ratio: Ratio, eps: float) -> float:
-        """Delta from E (V - tau)_+ without what is above the values of the lattice, and that added."""
+        """Delta from E (V - tau)_+ on the lattice, plus a bound on the part above its values."""
         if self.remove:
             jumps = Jumps(self.bins, ratio.spread, ratio.high).bounds(math.log(self.bins) + eps)[1]
             found = (excess + jumps) / self.bins
         else:
-            # Above `high` lies a small a, and V - tau is b e^-eps at most. Below `low` lies a large one, and
-            # it is at most b e^-eps less that.
+            # Above `high` a is small, and V - tau is at most b e^-eps. Below `low` a is large, and V - tau is
+            # at most b e^-eps minus a.
             left = math.log(self.bins) - eps - (-ratio.spread * ratio.low - 0.5 * ratio.spread**2)
             left += 8.0 * UNIT * (math.log(self.bins) + eps + ratio.spread * abs(ratio.low) + ratio.spread**2)
             found = excess * math.exp(eps) / self.bins + self.bins * ratio.tail(-ratio.high)
@@ -307,7 +307,7 @@ class Direction:
         return min(1.0, found * (1.0 + 32.0 * UNIT))
 
     def lower(self, total: TiltedTotal, ratio: Ratio, eps: float) -> float:
-        """Lower bound on delta from a lower sum; 0 where it is next to nothing."""
+        """Lower bound on delta from a lower sum; 0 if it is negligible."""
         level = self.level(eps)
         excess = total.excess(level + 16.0 * UNIT * abs(level))
         if self.remove:
@@ -323,7 +323,7 @@ class Direction:
         if sight.theta <= 0.0:
             return 1.0
         if math.isinf(sight.theta):
-            # Every value is at most that at `high`.
+            # Every value is at most the one at `high`.
             top = self.bins * float(ratio.values(np.array([ratio.high]))[0])
             top += 64.0 * UNIT * (1.0 + ratio.spread**2) * (abs(top) + self.bins)
             return self._scaled_up(max(0.0, top - self.level(eps)), ratio, eps) + NOTHING
@@ -342,7 +342,7 @@ class Direction:
 
 @dataclasses.dataclass(frozen=True)
 class _Search:
-    """For eps at one delta, on lattices that were laid out for an eps near it."""
+    """Search for eps at one delta, on lattices that were set up for a nearby eps."""
 
     direction: Direction
     sight: _Sight
@@ -361,7 +361,7 @@ class _Search:
 
 
 def _upper_boundary(above: Callable[[float], bool], guess: float) -> float:
-    """An eps where `above` is False, close to the least one near a guess."""
+    """An eps where `above` is False, close to the smallest such eps near a guess."""
     low, high, step = guess, guess, 1e-3 * guess
     if above(guess):
         while above(high):
@@ -378,7 +378,7 @@ def _upper_boundary(above: Callable[[float], bool], guess: float) -> float:
 
 
 def _lower_boundary(above: Callable[[float], bool], guess: float) -> float:
-    """An eps where `above` is True, close to the largest one near a guess; 0 if none is found."""
+    """An eps where `above` is True, close to the largest such eps near a guess; 0 if none is found."""
     if above(guess):
         low, high, step = guess, guess, 1e-3 * guess
         while above(high):

@@ -1,9 +1,9 @@
-"""Balls-in-Bins with a new allocation every epoch, for independent bins: the epochs' losses composed.
+"""Balls-in-Bins with a new allocation in every epoch, for independent bins: composition over the epochs.
 
-Epochs whose releases share no noise and whose allocations are independent are adaptive releases of one pair
+Epochs whose releases share no noise and whose allocations are independent are adaptive releases with one pair
 each, and the product of these pairs dominates and is attained (see the proof in the documentation). So both
-ends follow from the curve of one epoch: nodes of the law of a sum, their hull from above and what they leave
-from below.
+bounds follow from the curve of one epoch: nodes from the law of a sum, their hull from above, and a bound on
+the loss from below.
 """
 
 import dataclasses
@@ -22,21 +22,21 @@ register_words(
     {"bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs"}
 )
 
-# Bounds wider than this (relative in eps, as a change of sigma in delta) are refused, not returned.
+# Wider bounds (relative in eps, as a change of sigma in delta) raise an error.
 _WIDEST = 0.01
 _SMALLEST_EPS = 1e-9
-# The hull of a first look at a curve, and how fine one may get.
+# Error of the hull of the first curve, and the smallest one.
 _COARSE, _FINEST = 0.02, 1e-7
-# Of what a tolerance leaves open, in log delta, the part that the hulls of all epochs may use up, and the
-# lattices on which they are composed.
+# Shares of the error that a tolerance allows, in log delta, for the hulls of all epochs and for the lattices
+# of the composition.
 _OF_HULLS, _OF_LATTICES = 0.9, 0.1
-# The tolerance of the lattices of a first look, how often there is a finer one, and by how much finer a next
-# one.
+# Tolerance of the first lattices, largest number of refinements, and the factor on the error in each of them.
 _ROUGH, _LOOKS, _MORE = 0.02, 3, 0.3
-# Beside delta what is not followed of one epoch adds so little; it is followed to this delta at least.
+# Contribution, relative to delta, of the omitted end of an epoch's curve, and largest delta at which it may
+# end.
 _FAR, _LEAST = 1e-3, 1e-6
 _NOTHING = 1e-280
-# How often a first guess at sigma is corrected, and how close it has to get, in parts of rtol.
+# Largest number of corrections of a first sigma, and its target accuracy in units of rtol.
 _CORRECTIONS, _CLOSE = 12, 0.5
 _AGREEMENTS = 12
 _KEPT = 6
@@ -44,12 +44,12 @@ _KEPT = 6
 
 @dataclasses.dataclass(frozen=True)
 class _Look:
-    """How closely curves are followed.
+    """Resolution of curves.
 
     Args:
-        rel_error: of the hull of one epoch.
-        steepest: slopes beyond which none counts.
-        least: the delta of one epoch down to which it is followed.
+        rel_error: relative error of the hull of one epoch.
+        steepest: largest slope that matters.
+        least: delta of one epoch at which its curve may end.
     """
 
     rel_error: float = _COARSE
@@ -57,23 +57,23 @@ class _Look:
     least: float = _LEAST
 
     def serves(self, other: "_Look") -> bool:
-        """Whether it says at least as much as another one; any does for a first look."""
+        """Whether it is at least as fine as another one; every resolution is for a first curve."""
         steep = math.isinf(other.steepest) or self.steepest >= other.steepest
         return self.rel_error <= other.rel_error and self.least <= other.least and steep
 
     def curve(self, one: IndependentAccountant, sigma: float) -> Curve:
-        """Of one epoch."""
+        """The curve of one epoch."""
         return one.curve(sigma, rel_error=self.rel_error, steepest=self.steepest, least=self.least)
 
 
 class FreshEpochsAccountant(Accountant):
-    """Both directions of independent epochs, each with independent, equal bins of its own.
+    """Both directions of independent epochs, each with separate independent, identical bins.
 
     Args:
         bins: b >= 2.
-        epochs: the sensitivity of one epoch, its largest column norm, with how many epochs have it; not
+        epochs: the sensitivity of one epoch, its largest column norm, and the number of epochs with it; not
             empty.
-        sensitivity: of all epochs together.
+        sensitivity: total sensitivity of all epochs.
     """
 
     def __init__(self, bins: int, epochs: tuple[tuple[Bounds, int], ...], sensitivity: Bounds) -> None:
@@ -96,7 +96,7 @@ class FreshEpochsAccountant(Accountant):
         return Bounds(lower, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper end, however far the lower one may be."""
+        """The upper bound, regardless of the distance from the lower one."""
         return self._bracket(sigma, eps, tolerance)[1]
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
@@ -119,7 +119,7 @@ class FreshEpochsAccountant(Accountant):
             caution *= _MORE
         lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
         upper = _agreed(composed, upper, delta, tolerance)
-        # Both ends hold: this decides only whether they are close enough to be of use.
+        # Both bounds are valid: this checks only that they are close enough to be useful.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
@@ -130,22 +130,22 @@ class FreshEpochsAccountant(Accountant):
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress)
 
     def rough_sigma(self, eps: float, delta: float) -> float:
-        """From first looks; see the base class."""
+        """From first curves; see the base class."""
         return self._close_sigma(eps, delta, _ROUGH)
 
     def start_for_mu(self, mu: float) -> float:
-        """As the mean of b lognormals of variance V has variance V / b; see the base class."""
+        """Uses that the mean of b lognormals of variance V has variance V / b; see the base class."""
         squared = min(mu**2 / self.count, 500.0)
         return self._norm / math.sqrt(math.log1p(self.bins * math.expm1(squared)))
 
     def composition(self, sigma: float, look: _Look | None = None) -> Composition:
-        """The epochs, each known at nodes, at least as closely as asked.
+        """The composition of the epochs, given by nodes, at least at the requested resolution.
 
-        They are kept for a while, as several questions ask at one sigma.
+        Results are cached, because several evaluations use the same sigma.
 
         Args:
             sigma: > 0.
-            look: how closely; None for the first look.
+            look: the resolution; None for the first one.
         """
         asked = look or _Look()
         for (known, had), composed in self._found.items():
@@ -154,12 +154,12 @@ class FreshEpochsAccountant(Accountant):
         if len(self._found) >= _KEPT:
             self._found.pop(next(reversed(self._found)))
         composed = self._composed(sigma, asked)
-        # The closest one of a sigma is found first.
+        # The finest one of a sigma is found first.
         self._found = {(sigma, asked): composed} | self._found
         return composed
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
-        """The epochs, with nodes so close that all hulls together lose about `rel_error` of delta."""
+        """The epochs, with nodes so close that the total loss of all hulls is about `rel_error` of delta."""
         look = _Look(
             min(max(_OF_HULLS * rel_error / self.count, _FINEST), _COARSE),
             least=_FAR * LEAST_DELTA / self.count,
@@ -167,7 +167,7 @@ class FreshEpochsAccountant(Accountant):
         return PrivacyProfile(self._composed(sigma, look), *self.nodes_label(0), adjacency)
 
     def nodes_label(self, nodes: int) -> tuple[Guarantee, Provenance]:
-        """Those of the accountant, which finds nodes for all that it answers."""
+        """Those of the accountant, which computes nodes for all results."""
         del nodes
         return self.guarantee, self.by
 
@@ -175,9 +175,9 @@ class FreshEpochsAccountant(Accountant):
         return Composition(curves=tuple((look.curve(one, sigma), times) for one, times in self._epochs))
 
     def _finer(self, theta: float, goal: float, far: float) -> _Look:
-        """A look whose hulls leave about the goal open, in log delta, under a tilt."""
+        """A resolution at which the hulls contribute about the goal, in log delta, under a tilt."""
         share = min(max(_OF_HULLS * goal / self.count, _FINEST), _COARSE)
-        # In coarse steps, so that what was made for one question serves the next one.
+        # In coarse steps, so that later evaluations can reuse it.
         return _Look(
             2.0 ** (0.5 * math.floor(2.0 * math.log2(share))),
             2.0 ** (0.5 * math.ceil(2.0 * math.log2(theta + 1.0))),
@@ -185,7 +185,7 @@ class FreshEpochsAccountant(Accountant):
         )
 
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float]:
-        """Lower and upper delta, as close as `tolerance`, a change of sigma, asks for."""
+        """Lower and upper delta, as close as `tolerance`, a change of sigma, requires."""
         known = [one for (had, _), one in self._found.items() if had == sigma]
         composed = known[0] if known else self.composition(sigma, _Look(least=LEAST_DELTA))
         ends = {add: composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)}
@@ -207,9 +207,9 @@ class FreshEpochsAccountant(Accountant):
         return min(lower, upper), upper
 
     def _close_sigma(self, eps: float, delta: float, rtol: float) -> float:
-        """About the sigma sought, from the middles of first looks; no guarantee rests on it."""
+        """Approximate sigma, from the middle of first bounds; no guarantee depends on it."""
         squared = gaussian_sigma(eps, delta) ** -2.0 / self.count
-        # Of a mean of b lognormals with the variance of one.
+        # For a mean of b lognormals with this variance.
         exponent = (
             squared + math.log(self.bins) if squared > 500.0 else math.log1p(self.bins * math.expm1(squared))
         )
@@ -219,7 +219,7 @@ class FreshEpochsAccountant(Accountant):
             composed = self.composition(math.exp(here), _Look(least=min(_LEAST, _FAR * delta / self.count)))
             ends = [composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)]
             lower, upper = (max(one[side] for one in ends) for side in (0, 1))
-            # What hulls lose above is about a third of what they leave below.
+            # The excess of hulls from above is about a third of the deficit from below.
             middle = upper**0.75 * lower**0.25 if lower > 0.0 else upper
             short = gaussian_scale(eps, middle) - target
             if here != last[0] and (short - last[1]) / (here - last[0]) > 0.02:
@@ -232,14 +232,14 @@ class FreshEpochsAccountant(Accountant):
 
 
 def _slope(eps: float, delta: float) -> float:
-    """How fast log delta falls with log sigma for the plain Gaussian mechanism: here it falls faster."""
+    """Lower bound on the decrease of log delta in log sigma: that of the plain Gaussian mechanism."""
     within = min(max(delta, 1e-260), 1.0 - 1e-9)
     change = gaussian_scale(eps, within * math.exp(-0.01)) - gaussian_scale(eps, within)
     return max(0.05, 0.01 / max(change, 1e-6))
 
 
 def _agreed(composed: Composition, eps: float, delta: float, tolerance: float) -> float:
-    """An eps not below the given bound at which delta, on lattices that are laid out for it, says so too."""
+    """An eps, at least the given bound, at which delta on lattices set up for it meets the target."""
     step = 0.1 * tolerance * eps
     for _ in range(_AGREEMENTS):
         found = (composed.delta(eps, add=add, tolerance=tolerance) for add in (False, True))

@@ -1,15 +1,15 @@
 r"""The likelihood ratio of one bin on a lattice, and the sum over all bins under a tilt.
 
-Of independent bins with Gram matrix kappa^2 I the pair has dP/dQ = (1/b) sum_l a_l under Q, where the
+For independent bins with Gram matrix kappa^2 I the pair has dP/dQ = (1/b) sum_l a_l under Q, where the
 a_l = exp(kappa Z_l - kappa^2 / 2) are independent. With v = a - c for REMOVE and v = c - a for ADD, and V
 the sum of the v_l, both directions are E (V - tau)_+ up to a factor: a convex increasing function of V. The
-centre c is 1 where a is close to it, and else 0, so that differences keep their digits.
+centre c is 1 where a is close to it, and else 0, so that differences are accurate.
 
 Below, x is Z for REMOVE and -Z for ADD: v = g (exp(g kappa x - kappa^2 / 2) - c), g = 1 or -1, increases.
 
 The sum of all bins is tilted. With p_theta(y) = p(y) e^(theta y) / M and V = y_1 + ... + y_b,
-E (V - tau)_+ = M^b e^(-theta tau) sum_V p_theta^(*b)(V) (V - tau)_+ e^(-theta (V - tau)). The theta that
-puts the mean of p_theta^(*b) at tau makes the absolute error of an FFT one relative to the result.
+E (V - tau)_+ = M^b e^(-theta tau) sum_V p_theta^(*b)(V) (V - tau)_+ e^(-theta (V - tau)). At the theta for
+which p_theta^(*b) has mean tau, the absolute error of an FFT is relative to the result.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ from dpmech.numerics import (
 
 # Gauss-Legendre rules for wide and for narrow panels.
 _WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
-# Below this probability of the lowest cell the lattice need not be moved to its mean.
+# Below this log probability of the lowest cell the lattice is not moved to its mean.
 _NO_MASS = -50.0
 # Below this spread a is close to 1.
 _CLOSE = 0.1
@@ -47,7 +47,7 @@ class Lattice:
         step: a power of two.
         first: index of the first mass.
         masses: shape (m,), >= 0.
-        origin: where the lattice is anchored; 0 for multiples of the step.
+        origin: offset of the lattice; 0 for multiples of the step.
     """
 
     step: float
@@ -56,7 +56,7 @@ class Lattice:
     origin: float
 
     def points(self) -> FloatArray:
-        """Where the masses are, shape (m,)."""
+        """Positions of the masses, shape (m,)."""
         return self.origin + (self.first + np.arange(self.masses.size, dtype=np.float64)) * self.step
 
 
@@ -66,7 +66,7 @@ class Ratio:
 
     Args:
         spread: kappa > 0, the standard deviation of log a.
-        remove: the direction.
+        remove: whether this is REMOVE; else ADD.
         low: the least x.
         high: the largest x.
     """
@@ -91,7 +91,7 @@ class Ratio:
         return self._sign * (np.expm1(exponent) if self.centre else np.exp(exponent))
 
     def places(self, values: FloatArray) -> FloatArray:
-        """The x of v; infinite where no x has it."""
+        """The x of v; infinite if no x has this value."""
         with np.errstate(divide="ignore"):
             if self.centre:
                 logs = np.log1p(np.maximum(self._sign * values, -1.0))
@@ -100,17 +100,17 @@ class Ratio:
         return self._sign * (logs + 0.5 * self.spread**2) / self.spread
 
     def _rounding(self, x: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Bounds on the absolute error of v, and on the relative one of the mass, of a node near x.
+        """Bounds on the absolute error of v, and on the relative error of the mass, of a node near x.
 
-        In units of u, with 8 for an elementary function. A node is off by 2 |x|, the exponent of a by
-        5 kappa |x| with its product and sum, and by 2 kappa^2; that moves v by a times as much, the function
-        itself adds 8 |v|, and taking it apart into cells 4 |v|. The exponent x^2 / 2 is off by 2 x^2 from
-        the node and 2 of itself; exponential, weight (half a difference of neighbours times a tabulated one,
-        7), quadrature (16) and products add less than 64.
+        In units of u, with 8 for an elementary function. A node has an error of 2 |x|, the exponent of a one
+        of 5 kappa |x| with its product and sum, plus 2 kappa^2; that changes v by a times as much, the
+        function itself adds 8 |v|, and splitting into cells 4 |v|. The exponent x^2 / 2 has an error of 2 x^2
+        from the node and a relative one of 2; exponential, weight (half a difference of neighbours times a
+        tabulated one, 7), quadrature (16) and products add less than 64.
         """
         ratio = self.centre + self._sign * values
         off = UNIT * (ratio * (5.0 * self.spread * np.abs(x) + 2.0 * self.spread**2) + 16.0 * np.abs(values))
-        # What underflows is off by no more than the smallest normal number.
+        # Underflow causes an error of at most the smallest normal number.
         return 1.01 * off + sys.float_info.min, UNIT * (4.0 * x * x + 64.0)
 
     def nodes(
@@ -119,17 +119,17 @@ class Ratio:
         r"""Quadrature nodes that resolve the cells between increasing values, with their masses.
 
         On a panel of half-width c / (reach + kappa + 4), on the ellipse with axes about R times that around
-        it, densities, times a or not, are at most 4 e^(cR) times those in the middle. Gauss-Legendre with n
-        nodes misses at most 64/15 4 e^(cR) (2R)^-2n / (1 - (2R)^-2) of that: for c <= 1 and n = 8 at R = 15
-        less than 2e-16, for c <= 0.004 and n = 3 at R = 750 less than 1e-16. What it is multiplied by in the
-        split of a cell grows R-fold at most.
+        it, densities, times a or not, are at most 4 e^(cR) times those in the middle. The error of
+        Gauss-Legendre with n nodes is at most 64/15 4 e^(cR) (2R)^-2n / (1 - (2R)^-2) of that: for c <= 1 and
+        n = 8 at R = 15 less than 2e-16, for c <= 0.004 and n = 3 at R = 750 less than 1e-16. The factor on it
+        in the split of a cell grows at most R-fold.
 
         Args:
-            edges: of the cells, shape (m + 1,); None for none.
-            upwards: whether values and masses are taken for larger, not smaller, by what they may be off by.
+            edges: edges of the cells, shape (m + 1,); None for none.
+            upwards: whether values and masses are raised, not lowered, by their largest error.
 
         Returns:
-            Values, masses and cells (cell i lies between edges i and i + 1; -1 is below all).
+            Values, masses and cells (cell i is between edges i and i + 1; -1 is below all).
         """
         width = 2.0 / (max(abs(self.low), abs(self.high)) + self.spread + 4.0)
         points = np.linspace(self.low, self.high, 2 + math.ceil((self.high - self.low) / width))
@@ -160,7 +160,7 @@ class Ratio:
     def upper(self, step: float) -> Lattice:
         """Every value split between its two neighbours on a lattice, which keeps its mean.
 
-        For REMOVE what is below `low` moves up to it. Other tails are left out.
+        For REMOVE values below `low` are raised to it. Other tails are omitted.
         """
         first, count = self._cells(step, 0.0)
         edges = (first + np.arange(count + 1, dtype=np.float64)) * step
@@ -168,7 +168,7 @@ class Ratio:
         share = np.clip((values - edges[cells]) / step, 0.0, 1.0)
         found = np.zeros(count + 1)
         terms = np.bincount(cells, None, count).astype(np.float64)
-        # A sum of k terms, one after another, is off by k u; the split by less than 8 u.
+        # A sequential sum of k terms has an error of k u; the split adds less than 8 u.
         raised = 1.0 + (terms + 8.0) * UNIT
         found[:-1] += np.bincount(cells, masses * (1.0 - share), count) * raised
         found[1:] += np.bincount(cells, masses * share, count) * raised
@@ -178,14 +178,14 @@ class Ratio:
         return Lattice(step, first, found, 0.0)
 
     def tail(self, x: float) -> float:
-        """At least the mass below x; its argument is off by x^2 u, and it by 24 u of its own."""
+        """Bound on the mass below x; the error of its argument adds x^2 u, and the function 24 u."""
         return float(scipy.special.ndtr(x)) * (1.0 + UNIT * (2.0 * x * x + 32.0))
 
     def lower(self, step: float) -> Lattice:
         """Every cell merged into its mean, and cells merged with parts of others until means are nodes.
 
-        What is not between `low` and `high` is left out. Where much of the law lies next to a = 0, the cell
-        there has no neighbour below to take from, and the lattice is moved to its mean.
+        Values outside of `low` and `high` are omitted. If much of the law is next to a = 0, the cell there
+        has no neighbour below to take from, and the lattice is moved to its mean.
         """
         origin = self._anchor(step)
         first, count = self._cells(step, origin)
@@ -194,10 +194,10 @@ class Ratio:
         values, masses, cells = self.nodes(edges, upwards=False)
         cells = np.maximum(cells, 0)
         if origin != 0.0:
-            # All that is next to a = 0 is one cell.
+            # All values next to a = 0 form one cell.
             cells = np.maximum(cells, -first) if self.remove else np.minimum(cells, -first)
         centres = origin + (first + np.arange(count, dtype=np.float64)) * step
-        # In steps. Sums of k terms are off by k u of their sizes, and the merger by less than 64 u of masses.
+        # In steps. Sums of k terms have errors of k u of their sizes, the merger of below 64 u of masses.
         excess = masses * ((values - centres[cells]) / step)
         terms = np.bincount(cells, None, count).astype(np.float64)
         total = np.bincount(cells, masses, count) * (1.0 - (terms + 4.0) * UNIT)
@@ -210,13 +210,13 @@ class Ratio:
         return Lattice(step, first, merge_cells(total, surplus, moved, share=0.8, rounds=400), origin)
 
     def _cells(self, step: float, origin: float) -> tuple[int, int]:
-        """Index of the node below all values, and how many cells reach above all of them."""
+        """Index of the node below all values, and the number of cells up to above all of them."""
         low, high = (float(end) for end in self.values(np.array([self.low, self.high])))
         first = math.floor((low - origin) / step)
         return first, math.floor((high - origin) / step) + 2 - first
 
     def _anchor(self, step: float) -> float:
-        """Where the lattice is moved to: a mean of the values next to a = 0, or 0 if hardly any are there."""
+        """Offset of the lattice: a mean of the values next to a = 0, or 0 if almost none are there."""
         edge = mean = 0.5 * step
         if self._log_below(edge) < _NO_MASS:
             return 0.0
@@ -227,7 +227,7 @@ class Ratio:
             edge = mean + 0.5 * step
             if abs(mean - before) <= 1e-13 * step:
                 break
-        # A little low, so that the cell has a surplus.
+        # Slightly low, so that the cell has a surplus.
         return self._sign * (mean - self.centre) - 1e-10 * step
 
     def _log_below(self, edge: float) -> float:
@@ -235,21 +235,21 @@ class Ratio:
         return float(scipy.special.log_ndtr((math.log(edge) + 0.5 * self.spread**2) / self.spread))
 
 
-# The tilted mass that may lie beyond either end of the window.
+# Log of the largest tilted mass beyond either end of the window.
 _LOG_WRAP = math.log(1e-15)
 LONGEST = 1 << 24
-# Excesses of more than so many 1 / theta have weights below e^-64 of the largest.
+# Beyond this many 1 / theta, excesses have weights below e^-64 of the largest.
 _FARTHEST = 64.0
 _SLIGHTLY_MORE = 1.0 + 2.0**-20
 
 
 class Moments:
-    """The moments of points and masses, for tilts; estimates unless the points are a lattice.
+    """The moments of points and masses under tilts; estimates unless the points are a lattice.
 
     Args:
         points: shape (m,).
         masses: shape (m,), >= 0.
-        times: b, how many are added up.
+        times: b, number of terms of the sum.
     """
 
     def __init__(self, points: FloatArray, masses: FloatArray, times: int) -> None:
@@ -267,7 +267,7 @@ class Moments:
         return top + math.log(total), mean, float(weights @ (self.points - mean) ** 2) / total
 
     def tilt(self, tau: float) -> float:
-        """The theta >= 0 whose mean is tau / b, or close to it; infinite where no value is above that."""
+        """A theta >= 0 whose mean is approximately tau / b; infinite if no value is above that."""
         aim = tau / self.times
         if self.cumulants(0.0)[1] >= aim:
             return 0.0
@@ -287,7 +287,7 @@ class Moments:
         )
 
     def log_excess(self, tau: float, theta: float) -> float:
-        """Log of about E (V - tau)_+ at a tilt: the saddle point's."""
+        """Approximate log E (V - tau)_+ at a tilt, by the saddle point."""
         log_m, _, variance = self.cumulants(theta)
         spread = math.sqrt(self.times * variance)
         # The integral of y e^(-theta y) against the normal density of this spread.
@@ -297,7 +297,7 @@ class Moments:
         return self.times * log_m - theta * tau + math.log(spread * shape / math.sqrt(2.0 * math.pi))
 
     def reaches(self, theta: float) -> tuple[tuple[float, float], float]:
-        """Exponents t > 0 for Chernoff's bounds on the tilted sum, up and down; their distance."""
+        """Exponents t > 0 for Chernoff's bounds on the tilted sum, up and down; the width of the window."""
         log_m, _, variance = self.cumulants(theta)
         scale = math.sqrt(-2.0 * _LOG_WRAP / (self.times * variance))
         found, width = [], 0.0
@@ -316,7 +316,7 @@ class Moments:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TiltedTotal:
-    """The tilted sum on a window, as an upper or a lower one.
+    """The tilted sum on a window, as an upper or a lower sum.
 
     Args:
         points: shape (m,), increasing.
@@ -325,9 +325,9 @@ class TiltedTotal:
         log_scale: b log M.
         error: bound on the rounding error of a mass.
         rate: t > 0 such that E e^(t (V - end)) is at most `wrapped` for the end of the window.
-        wrapped: bound on the tilted mass that lies outside the window and wraps into it.
-        displaced: what the points may be off by, apart from roundings of themselves.
-        upper: which of both.
+        wrapped: bound on the tilted mass that is outside the window and wraps into it.
+        displaced: bound on the error of the points, in addition to their own rounding.
+        upper: whether it is an upper sum.
     """
 
     points: FloatArray
@@ -341,7 +341,7 @@ class TiltedTotal:
     upper: bool
 
     def excess(self, tau: float) -> float:
-        """The bound on E (V - tau)_+ for a tau that is known exactly."""
+        """The bound on E (V - tau)_+ for an exact tau."""
         side = 1.0 if self.upper else -1.0
         shift = 4.0 * UNIT * abs(tau) + self.displaced
         level = tau - side * shift
@@ -353,7 +353,7 @@ class TiltedTotal:
         weights = excesses * np.exp(-theta * excesses)
         value = float(self.masses[above:last] @ weights)
         size = float(np.abs(self.masses[above:last]) @ weights)
-        # The largest weight, beyond the window as well.
+        # The largest weight, including beyond the window.
         top = float(self.points[-1]) - level
         highest = 1.0 / (math.e * theta) if theta > 0.0 else math.inf
         if self.rate * top >= 1.0:
@@ -362,7 +362,7 @@ class TiltedTotal:
         slack = self.error * float(weights.sum()) * _SLIGHTLY_MORE + self.wrapped * highest
         if self.upper and last < self.points.size:
             slack += farthest * math.exp(-_FARTHEST) * (1.0 + 2.0 * float(np.abs(self.masses[last:]).sum()))
-        # A weight is off by 12 u and by what its exponent is, sums by 64 u, and what the level moves by.
+        # The error of a weight is 12 u plus that of its exponent, sums add 64 u, and the change of the level.
         moved = 2.0 * theta * (max(abs(float(self.points[0])), abs(float(self.points[-1]))) + abs(tau))
         slack += UNIT * size * (80.0 + moved) * _SLIGHTLY_MORE
         exponent = self.log_scale - theta * level
@@ -381,12 +381,12 @@ def tilted_total(
     """The b-fold sum at one tilt, rounded up or down.
 
     Args:
-        lattice: of one value.
+        lattice: lattice of one value.
         times: b.
         theta: the tilt, >= 0.
         reaches: exponents for Chernoff's bounds on the ends of the window, > 0.
         upper: whether masses are rounded up.
-        least: a tau that the window has to hold.
+        least: a tau that the window must contain.
 
     Raises:
         NumericalError: if the window needs more than 2^24 points.
@@ -397,7 +397,7 @@ def tilted_total(
     exponents = logs + theta * points
     highest = float(exponents.max())
     log_m = highest + math.log(float(np.exp(np.maximum(exponents - highest, -700.0)).sum()))
-    # Logarithm and exponential are off by 8 u, of themselves and relative; the rest by 4 u of its parts.
+    # Logarithm and exponential have relative errors of 8 u; the others have 4 u of their parts.
     moved = 12.0 * np.abs(logs) + 6.0 * theta * np.abs(points) + 3.0 * abs(log_m) + 12.0
     moved = UNIT * np.where(np.isfinite(logs), moved, 0.0)
     tilted = np.exp(exponents - log_m) * (1.0 + (moved if upper else -moved))
@@ -427,7 +427,7 @@ def tilted_total(
         error=error,
         rate=reaches[0],
         wrapped=4.0 * math.exp(_LOG_WRAP),
-        # Without an origin, points are multiples of a power of two, and known exactly.
+        # Without an origin, points are multiples of a power of two, and exact.
         displaced=0.0 if lattice.origin == 0.0 else 4.0 * UNIT * (abs(offset) + farthest),
         upper=upper,
     )
