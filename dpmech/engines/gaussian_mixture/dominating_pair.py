@@ -1,13 +1,13 @@
 r"""Balls-in-Bins: the dominating pair of a strategy, as the Gram matrix of its bin means.
 
-Each example is put once, uniformly, into one of b bins and takes part in that bin's step of every epoch.
-With m_i = sum_j C[:, i + j b] the pair P = (1/b) sum_i N(m_i, sigma^2 I) and Q = N(0, sigma^2 I) dominates
-both directions, also for adaptively chosen gradients, for C >= 0 (balls-in-bins paper, Lemma 3.2). Signed
-strategies are refused: no proof covers them.
+Each example is assigned once, uniformly, to one of b bins and takes part in that bin's step of every epoch.
+With m_i = sum_j C[:, i + j b] the pair P = (1/b) sum_i N(m_i, sigma^2 I) and Q = N(0, sigma^2 I) dominates in
+both directions, also for adaptively chosen gradients, for C >= 0 (balls-in-bins paper, Lemma 3.2). Strategies
+with negative entries are rejected: no proof covers them.
 
 Everything depends on K = M M^T / sigma^2, of shape (b, b). For a Toeplitz C the bin means are shifts of one
-vector, the first column folded over the epochs, and K is built from its b correlations; nothing of size
-b x n is formed.
+vector, the first column folded over the epochs, and K is computed from its b correlations; no array of size b
+x n is formed.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ from dpmech.numerics import (
     windowed_sums,
 )
 
-# Above this many bins a dense K would not fit in memory beside its factor.
+# Above this many bins a dense K and its factor would not fit in memory together.
 _DENSE_BINS = 6000
-# From this many bins on a circulant K that dominates is worth what it is above K: a draw costs O(b log b).
+# From this many bins on, a dominating circulant K is worth its excess: a draw costs O(b log b).
 _CIRCULANT_BINS = 1536
-# How far below 0 its spectrum may be, relative to its largest entry, to be raised there.
+# Limit on negative values of its spectrum, relative to its largest entry; they are raised to 0.
 _LIFT = 1e-3
-# Relative: bins this close in noise count as equal, all at the largest.
+# Relative: bins with norms this close count as equal, all with the largest norm.
 ALIKE = 1e-14
 
 
@@ -49,18 +49,18 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
         bins: b, a divisor of n.
 
     Returns:
-        A BinGram of `bins` bins; divide by sigma^2 with `scaled`. Every entry is raised by what rounding may
-        hide, that of `scaled` included, and by the error within which the columns of C are known; delta of a
-        Gram matrix that is nowhere smaller is an upper bound (Kahane's inequality, see the proof in the
+        A BinGram of `bins` bins; divide by sigma^2 with `scaled`. Every entry is raised by the largest
+        rounding error, including that of `scaled`, and by the error of the columns of C; delta of a Gram
+        matrix that is nowhere smaller is an upper bound (Kahane's inequality, see the proof in the
         documentation).
 
     Raises:
-        UnsupportedCombinationError: for a signed C; or for more than 6000 bins where C is not Toeplitz.
+        UnsupportedCombinationError: if C has negative entries; for more than 6000 bins if C is not Toeplitz.
     """
     check_nonnegative(strategy)
     above = 1.0 + _rounding(strategy, bins)
     if strategy.bands == 1:
-        # Every bin gets the largest entry, so that no guarantee rests on when they count as equal.
+        # Every bin gets the largest entry, so that no guarantee depends on the tolerance for equality.
         weights = np.sum((strategy.column_norms() ** 2).reshape(-1, bins), axis=0)
         if np.all(np.abs(weights - weights[0]) <= ALIKE * weights[0]):
             first = np.zeros(bins)
@@ -79,25 +79,25 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
 
 
 def sampling_gram(strategy: Strategy, bins: int) -> BinGram:
-    """A Gram matrix to bound delta from above with: that of `bin_gram`, or a circulant one above it.
+    """A Gram matrix for upper bounds on delta: that of `bin_gram`, or a circulant one above it.
 
-    For many bins of a Toeplitz strategy the one of `ring_profile` costs less a draw, and its delta is higher
-    by what the ends of the run have to do with it, some parts in b. Where that profile is no Gram matrix, its
-    diagonal is raised.
+    For many bins of a Toeplitz strategy, draws with the one of `ring_profile` are cheaper, and its delta is
+    higher by the effect of the ends of the run, a relative excess of order 1 / b. If that profile is not a
+    Gram matrix, its diagonal is raised.
 
     Args:
         strategy: C >= 0 over n steps.
         bins: b, a divisor of n.
 
     Raises:
-        UnsupportedCombinationError: as `bin_gram`.
+        UnsupportedCombinationError: see `bin_gram`.
     """
     if bins < _CIRCULANT_BINS or strategy.toeplitz_coefs is None:
         return bin_gram(strategy, bins)
     distance = np.arange(bins)
     row = ring_profile(strategy, bins)[np.minimum(distance, bins - distance)]
     spectrum = scipy.fft.rfft(row).real
-    # The transform is off by a few roundings of the sum of the row.
+    # The transform has an error of a few roundings of the sum of the row.
     lift = max(0.0, -float(spectrum.min())) + 64.0 * math.log2(bins) * UNIT * float(row.sum())
     if lift > _LIFT * row[0]:
         return bin_gram(strategy, bins)
@@ -106,7 +106,7 @@ def sampling_gram(strategy: Strategy, bins: int) -> BinGram:
 
 
 def lower_gram(strategy: Strategy, bins: int) -> BinGram | None:
-    """A Gram matrix that is nowhere above that of the bins, for lower bounds; None where that costs too much.
+    """A Gram matrix that is nowhere above that of the bins, for lower bounds; None if it is too costly.
 
     Args:
         strategy: C >= 0 over n steps.
@@ -116,7 +116,7 @@ def lower_gram(strategy: Strategy, bins: int) -> BinGram | None:
     if bins >= _CIRCULANT_BINS:
         return None
     if coefs is not None:
-        # Bin means are >= 0 and known to so much of their norm, entry by entry.
+        # Bin means are >= 0, with an entrywise error relative to their norm.
         mean = folded(coefs, bins)
         error = 1.01 * strategy.error * math.sqrt(strategy.n // bins) * float(np.linalg.norm(mean))
         mean = np.maximum(mean - error, 0.0)
@@ -126,12 +126,12 @@ def lower_gram(strategy: Strategy, bins: int) -> BinGram | None:
     try:
         return DenseGram(np.maximum(below * gram - hidden, 0.0))
     except DpmechError:
-        # What is taken off may leave no Gram matrix where bins are all but the same.
+        # Lowering may not leave a Gram matrix if bins are almost identical.
         return None
 
 
 def check_nonnegative(strategy: Strategy) -> None:
-    """Refuse a strategy with negative entries."""
+    """Raise an error for a strategy with negative entries."""
     if not strategy.nonnegative:
         raise UnsupportedCombinationError(
             f"the dominating pair of Balls-in-Bins is proved for C >= 0; {strategy!r} has negative entries",
@@ -145,7 +145,7 @@ def folded(coefs: FloatArray, bins: int) -> FloatArray:
 
 
 def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
-    """Largest Gram entry at every ring distance d = min(|i - l|, b - |i - l|), at sigma 1, rounded up.
+    """Largest Gram entry at every cyclic distance d = min(|i - l|, b - |i - l|), at sigma 1, rounded up.
 
     Returns:
         Shape (b // 2 + 1,).
@@ -153,7 +153,7 @@ def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
     check_nonnegative(strategy)
     coefs = strategy.toeplitz_coefs
     if coefs is not None:
-        # Entries fall along a diagonal, so that row 0 holds the largest.
+        # Entries decrease along a diagonal, so that row 0 contains the largest.
         mean = folded(coefs, bins)
         row = _correlations(mean)[:bins]
         return _raised(np.maximum(row, np.roll(row[::-1], 1))[: bins // 2 + 1], strategy, bins)
@@ -164,17 +164,17 @@ def ring_profile(strategy: Strategy, bins: int) -> FloatArray:
 
 
 def _raised(profile: FloatArray, strategy: Strategy, bins: int) -> FloatArray:
-    """Above the Gram entries of the strategy itself, where it has any."""
+    """Raise positive entries of the profile above the exact Gram entries of the strategy."""
     slack = _hidden(strategy, bins) * float(profile.max())
     return np.where(profile > 0.0, (profile + slack) * (1.0 + _rounding(strategy, bins)), 0.0)
 
 
 def _rounding(strategy: Strategy, bins: int) -> float:
-    """How far a Gram entry may be off by rounding, relative to itself: all of its terms are >= 0.
+    """Largest relative rounding error of a Gram entry, all of whose terms are >= 0.
 
-    Toeplitz: a bin mean, twice, and the sum of products, each to `sum_rounding`. Else the entries of C^T C
-    to `gram_rounding` (twice that for squared norms), each passing twice the number of epochs additions.
-    Eight more: products, the mean of both halves, what is hidden, this factor, and K / sigma^2.
+    Toeplitz: a bin mean, twice, and the sum of products, each to `sum_rounding`. Else the entries of C^T C to
+    `gram_rounding` (twice that for squared norms), each with additions of twice the number of epochs. Eight
+    more: products, the mean of both halves, the error of the columns, this factor, and K / sigma^2.
     """
     sums = 3.0 * sum_rounding(strategy.n)
     if strategy.toeplitz_coefs is None or strategy.bands == 1:
@@ -183,10 +183,10 @@ def _rounding(strategy: Strategy, bins: int) -> float:
 
 
 def _hidden(strategy: Strategy, bins: int) -> float:
-    """How far Gram entries of the strategy itself may exceed those in float64, relative to the largest one.
+    """Largest excess of the exact Gram entries over those in float64, relative to the largest one.
 
-    Sums of k columns >= 0, each off by `error` times its norm, are off by at most e = error sqrt(k) of their
-    own norm, and products of two by 2 e + e^2 of the largest entry.
+    Sums of k columns >= 0, each with an error of `error` times its norm, have errors of at most e = error
+    sqrt(k) of their own norm, and products of two have at most 2 e + e^2 of the largest entry.
     """
     moved = 1.01 * strategy.error * math.sqrt(strategy.n // bins)
     return moved * (2.0 + moved)
@@ -202,7 +202,7 @@ def _correlations(x: FloatArray) -> FloatArray:
 
 
 def _toeplitz_gram(mean: FloatArray, bins: int) -> FloatArray:
-    """K[i, i + d] = sum over the rows that both shifts of `mean` reach."""
+    """K[i, i + d] = sum over the common rows of both shifts of `mean`."""
     n = mean.size
     spend(
         4e-8 * n * bins + 1e-9 * bins**3, 48.0 * bins**2 + 160.0 * n, what=f"the Gram matrix of {bins} bins"
@@ -233,8 +233,8 @@ class _Shifts:
     Args:
         mean: bin mean 0, shape (n,).
         bins: number of shifts.
-        common: one more coordinate, the same in all bin means; it raises every Gram entry by its square.
-        transposed: M^T v in place of M x.
+        common: an additional coordinate, the same in all bin means; it raises every Gram entry by its square.
+        transposed: M^T v instead of M x.
     """
 
     mean: FloatArray
@@ -243,7 +243,7 @@ class _Shifts:
     transposed: bool
 
     def __call__(self, rows: FloatArray) -> FloatArray:
-        """Rows of shape (m, n + 1) to (m, bins), or (m, bins) to (m, n + 1) where transposed."""
+        """Map rows of shape (m, n + 1) to (m, bins), or (m, bins) to (m, n + 1) if transposed."""
         n = self.mean.size
         size = scipy.fft.next_fast_len(n + self.bins, real=True)
         spectrum = scipy.fft.rfft(self.mean, size)
@@ -258,7 +258,7 @@ class _Shifts:
 
 
 def _structured(mean: FloatArray, bins: int, hidden: float) -> FactorGram:
-    """K through its products, O(n log n) a draw."""
+    """K through its products, O(n log n) per draw."""
     diagonal = cumulative_sum(mean**2)[mean.size - bins :][::-1]
     raised = hidden * float(diagonal.max())
     common = root_up(raised)
