@@ -41,7 +41,7 @@ from .strategies import PRECISION, NotChecked
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time per direction
 _CELLS = (500, 1000, 2000, 4000)
-_COARSE = 4  # this many lattices are evaluated from both sides, and later ones from below only
+_COARSE = 4  # this many lattices are evaluated from both sides; later, from below if above is inconclusive
 _ROUNDING = 1e-9, 1e-10  # relative, above all rounding on a grid: a constant, and more for each round
 UNDECIDED = (NotChecked, TimeIsUp, ArithmeticError, MemoryError, ValueError)
 

@@ -28,7 +28,7 @@ from dpmech.exceptions import DpmechError, NumericalError
 from dpmech.numerics import FloatArray
 
 PILOT_SAMPLES = 8192
-# An interval ends where log delta has decreased by _FALL, or the relative variance has grown by _SPREAD.
+# An interval ends where log delta has decreased by _FALL, or the relative variance has grown _SPREAD-fold.
 _FALL, _SPREAD = 4.5, 2.5
 # Number of eps at which a pilot is evaluated in an interval, and the least number that make an interval.
 _READ, _FEWEST = 48, 4

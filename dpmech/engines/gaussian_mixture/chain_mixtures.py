@@ -116,8 +116,7 @@ add_mixture.register(ChainGram, ChainAdd.at)
 _TRIALS, _ENTRIES, _SEED = 64, 2**16, 20
 _SCALES = 1.0 + np.geomspace(1e-3, 300.0, 160)
 _HALVINGS, _FARTHEST = 12, 2.0**20
-# Fraction of the increase that larger means alone would need; a common shift of all steps provides the
-# remainder.
+# Fraction of the increase that larger means alone would need; a shift of all steps adds the remainder.
 _PARTLY = 0.4
 # Largest power, and limit on the odds of joining that it uses.
 _POWERS, _ODDS = 12.0, 1e3

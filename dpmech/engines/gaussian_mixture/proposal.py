@@ -123,9 +123,9 @@ class Proposal(abc.ABC):
     """A mixture with known part densities; immutable and picklable.
 
     Attributes:
-        below: whether weights are rounded for a lower bound on delta; else for an upper one.
+        gram: the Gram matrix.
         eps: the privacy loss level, at least 0.
-        below: whether weights are rounded for a lower bound on delta, else for an upper one.
+        below: whether weights are rounded for a lower bound on delta; else for an upper one.
     """
 
     gram: BinGram

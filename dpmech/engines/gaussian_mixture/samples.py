@@ -335,11 +335,11 @@ def pareto_shape(weights: FloatArray) -> float:
 def likelihood_interval(log_weights: FloatArray, confidence: float) -> tuple[float, float]:
     r"""The empirical likelihood interval for the mean weight (asymptotic; an estimate).
 
-    The set of means m at which the likelihood ratio `max prod_i n p_i` over probabilities p with `sum p_i w_i
-    = m` is at least `exp(-chi^2_1(confidence) / 2)` (Owen 1988). Unlike the normal interval it follows the
-    skewness of the weights: at 99.99 % a normal interval of skewed weights misses several times too often
-    above. The maximisers are `p_i = 1 / (n a (1 + t w_i))` with `a = mean 1 / (1 + t w)`, one curve in t, on
-    which the log ratio is `-n log a - sum log(1 + t w_i)`: each end is one root in t.
+    The set of means m at which the likelihood ratio `max prod_i n p_i` over probabilities p with
+    `sum p_i w_i = m` is at least `exp(-chi^2_1(confidence) / 2)` (Owen 1988). Unlike the normal interval it
+    follows the skewness of the weights: at 99.99 % a normal interval of skewed weights misses several times
+    too often above. The maximisers are `p_i = 1 / (n a (1 + t w_i))` with `a = mean 1 / (1 + t w)`, one curve
+    in t, on which the log ratio is `-n log a - sum log(1 + t w_i)`: each end is one root in t.
 
     Args:
         log_weights: logs of independent, identically distributed weights, shape (n,), -inf for zero.

@@ -125,8 +125,7 @@ def solved_strength(level: float, variance: float, bins: int, pull: float) -> tu
         field = (1.0 if rising else -1.0) * min(tau * mean * pull, 600.0)
         return math.log(mean) + field, field, response
 
-    # As tau grows, the degree decreases, and the mean with it: the first tau that reaches the level is
-    # needed.
+    # As tau grows, the degree and the mean decrease: the first tau that reaches the level is needed.
     best, low = (math.inf, GRID[0]), GRID[0]
     for tau in GRID:
         short = abs(math.log(level)) - abs(site(tau)[0])
