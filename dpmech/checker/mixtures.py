@@ -2,8 +2,8 @@
 
 The pair is P = sum_s p_s N(m_s, sigma^2 I) against Q = N(0, sigma^2 I) with m_s >= 0. Only K matters, the
 products of the m_s over sigma^2; both directions increase with every entry of K, so that floats may be
-rounded up. Let `root` have root root^T = K, x be standard normal under Q, y = root x and z_s = exp(y_s - K_ss
-/ 2): then r = dP / dQ = sum_s p_s z_s, and with A = e^eps
+rounded up. Let `root` have root root^T = K, x be standard normal under Q, y = root x and
+z_s = exp(y_s - K_ss / 2): then r = dP / dQ = sum_s p_s z_s, and with A = e^eps
 
     REMOVE = E_Q (r - A)_+        ADD = E_Q (1 - A r)_+ .
 

@@ -230,8 +230,8 @@ def _innovation(bins: int, amplitude: float, decay: float) -> float:
 def _theta(precision: FloatArray, spacings: FloatArray) -> float:
     """Sum over k != 0 of exp(-2 pi^2 (k / h)^T precision^-1 (k / h)), rounded up.
 
-    With at most two exponentials of h_j = 1 / (f sqrt(precision_jj)), the exponent is at least pi^2 f^2
-    |k|^2: the omitted terms are below 1e-60 for f >= 0.6.
+    With at most two exponentials of h_j = 1 / (f sqrt(precision_jj)), the exponent is at least
+    pi^2 f^2 |k|^2: the omitted terms are below 1e-60 for f >= 0.6.
     """
     covariance = np.linalg.inv(precision)
     total = 0.0

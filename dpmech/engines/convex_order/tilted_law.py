@@ -9,8 +9,8 @@ times e^(tilt v): it is above v_+ at every real v, because all copies of the pay
 (docs/balls_in_bins_proof.md, "Small delta: a tilt").
 
 On paths with a bin that adds more than the cut, r > cut >= tau, so that (r - tau)_+ = r - tau. With S the
-step of the lattice and diagonal matrices for the increments of a bin, E[r; some a_l > cut] and P(some a_l >
-cut) are traces of products over the bins; for n bins, joined in pairs, every difference is written as a sum.
+step of the lattice and diagonal matrices for the increments of a bin, E[r; some a_l > cut] and
+P(some a_l > cut) are traces of products over the bins; for n bins, joined in pairs, differences are sums.
 """
 
 import dataclasses

@@ -2,8 +2,8 @@ r"""Proposals under which all bins move together by different amounts, for nearl
 
 There the best proposal is close to Q tilted by `exp(theta sum_l a_l)`, `a_l = exp(y_l - K_ll / 2)`. That law
 is not Gaussian, and a Gaussian with a shifted mean differs by a factor that grows with b. Write `y = F x`, F
-the lower Cholesky factor of K, x standard normal under Q. The bins are drawn sequentially. With `m_l = (F
-x)_l - F_ll x_l`, known from the earlier bins, x_l has a tilted law of the table in `tilted_normal`:
+the lower Cholesky factor of K, x standard normal under Q. The bins are drawn sequentially. With
+`m_l = (F x)_l - F_ll x_l`, known from the earlier bins, x_l has a tilted law of the table in `tilted_normal`:
 
     log density of x_l against N(0, 1), given the past = log s(x_l - u_l; m_l - K_ll / 2 + F_ll u_l)
                                                          + u_l x_l - u_l^2 / 2,

@@ -22,9 +22,9 @@ exponents a and a / (a - 1),
 
     r = E_pi[e^s] <= E_pi[e^(a s - (a - 1)^2 kappa / 2)]^(1/a) E_pi[e^((a - 1) kappa / 2)]^((a - 1)/a)
 
-with s the exponent of pi and kappa = |C pi|^2 / sigma^2. The first expectation is D M, the second one is M: D
->= r^a / M^a, hence on {r >= e^eps} the weight of this part alone is at most e^(-(a - 1) eps) M^a. No other g
-gives a smaller bound for this a.
+with s the exponent of pi and kappa = |C pi|^2 / sigma^2. The first expectation is D M, the second one is M:
+D >= r^a / M^a, hence on {r >= e^eps} the weight of this part alone is at most e^(-(a - 1) eps) M^a. No other
+g gives a smaller bound for this a.
 """
 
 import dataclasses

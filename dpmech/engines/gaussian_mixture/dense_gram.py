@@ -5,10 +5,10 @@ to the left of every cut has low rank, later rows depend on the earlier groups o
 
     [s_p, y_p] = [s_(p-1), x_p] G_p,    y = F x,
 
-and, as every step is linear, the transpose runs backwards through the same tables, `[t_(p-1), z_p] = [t_p,
-v_p] G_p^T`, `z = F^T v`. (This is the sequentially semiseparable form of F.) A product then takes about b (c
-+ 2 r) multiplications instead of b^2, c the size of a group and r that of a state. Strategies with a short
-recursion, and those whose columns are nearly sums of a few exponentials, have r of 2 to 30.
+and, as every step is linear, the transpose runs backwards through the same tables,
+`[t_(p-1), z_p] = [t_p, v_p] G_p^T`, `z = F^T v`. (This is the sequentially semiseparable form of F.) A
+product then takes about b (c + 2 r) multiplications instead of b^2, c the size of a group and r that of a
+state. Strategies with a short recursion, or with columns near sums of a few exponentials, have r of 2 to 30.
 
 References:
     Chandrasekaran, Dewilde, Gu, Pals, Sun, van der Veen and White 2005, "Some fast algorithms for
@@ -61,9 +61,9 @@ class SequentialFactor:
     def of(cls, factor: FloatArray) -> "SequentialFactor | None":
         """The recursion of a lower-triangular F, up to rounding; None if it would save little.
 
-        The part that is omitted from every block below a cut has a spectral norm of at most `ROUNDINGS
-        sqrt(b)` roundings of the largest row of F. No guarantee depends on that: callers compare the result
-        of the recursion with F.
+        The part that is omitted from every block below a cut has a spectral norm of at most
+        `ROUNDINGS sqrt(b)` roundings of the largest row of F. No guarantee depends on that: callers compare
+        the result of the recursion with F.
         """
         bins = factor.shape[0]
         if bins < FEWEST:
