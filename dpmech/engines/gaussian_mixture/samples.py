@@ -124,7 +124,7 @@ def _blocks(
 def _workers(
     executor: concurrent.futures.Executor | None, tasks: int
 ) -> Iterator[concurrent.futures.Executor | None]:
-    """The given executor, else that of `running_on`, else threads on all cores; None for a small task.
+    """The given executor, else that of `running_on`, else threads on all cores; None if one is enough.
 
     Threads are enough: the work is in array operations, which run in parallel.
     """
