@@ -363,7 +363,7 @@ def test_lists_of_owners_are_asked_for_by_name():
             kind(examples(), OWNERS, MOST)
     for options, words in (
         ({"keyed": True}, "samples nothing"),
-        ({"rng": 1}, "nothing is drawn"),
+        ({"rng": 1}, "samples nothing"),
         ({"several_owners": 1}, "several_owners must be True or False"),
     ):
         with pytest.raises(dm.InvalidParameterError, match=words):
