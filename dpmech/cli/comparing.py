@@ -33,7 +33,7 @@ from dpmech.cli.results import (
 )
 from dpmech.cli.running import Run, in_order, runs, silent, worker_options
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism import Mechanism, Strategy
+from dpmech.mechanism import Mechanism, Strategy, Unit
 from dpmech.plans import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
 from dpmech.schemes import accountant_for, method_among, scheme_of
 
@@ -187,7 +187,8 @@ def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
         if cal is not None and not cal.guarantee.rigorous
     ]
     eps, delta = plan.budget
-    notes = plan_notes(plan.training, [eps], delta, estimates=estimates)
+    unit = plan.participation.unit or Unit.EXAMPLE
+    notes = plan_notes(plan.training, [eps], delta, estimates=estimates, unit=unit)
     schemas = [cal.participation for _, cal in pairs if cal is not None]
     if any(scheme_of(schema).renewed(schema) == schema for schema in schemas):
         return notes  # reported in a row

@@ -253,7 +253,8 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
     name: `balls-in-bins,balls-in-bins:fresh` is both.
 
     Raises:
-        InvalidParameterError: as in `resolve`; if a sampling is named twice; if no sampling has a setting.
+        InvalidParameterError: as in `resolve`; if a sampling is named twice, or becomes another one by its
+            settings; if no sampling has a setting; if a setting makes only some of the claims about users.
     """
     given = settings.get("sampling")
     if given is None:
@@ -276,6 +277,15 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
         kept = {key: value for key, value in settings.items() if key not in belongs or key in own}
         plan = resolve(kept | flags | {"sampling": name}, missing=missing)
         plans.append(dataclasses.replace(plan, sampling=part))
+    if len({plan.participation for plan in plans}) < len(plans):
+        raise InvalidParameterError("sampling", given, "named once each, with these settings too")
+    others = [plan.sampling for plan in plans if plan.participation.unit is None]
+    if 0 < len(others) < len(plans):
+        raise InvalidParameterError(
+            "sampling",
+            given,
+            f"samplings that hide the same: {', '.join(others)} would hide an example, and the others a user",
+        )
     return plans
 
 

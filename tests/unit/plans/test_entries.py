@@ -141,13 +141,12 @@ def test_what_a_sampling_cannot_do_without_is_what_it_says(kind):
 
 def test_a_setting_goes_to_every_sampling_that_takes_it():
     settings = {"dataset_size": 100, "batch_size": 10, "epochs": 1, "eps": 4.0, "delta": 1e-5}
-    names = ["cyclic-poisson", "poisson", "min-sep", "every-step"]
+    names = ["cyclic-poisson", "poisson", "min-sep"]
     plans = resolve_each(settings | {"sampling": names, "cycle": 4, "max_examples_per_user": 2})
     assert [plan.participation for plan in plans] == [
         dm.CyclicPoisson(0.4, 4, max_examples_per_user=2),
         dm.Poisson(0.1, 2),
         dm.MinSep(10, 1, max_examples_per_user=2),
-        dm.EveryStep(),
     ]
     with pytest.raises(
         dm.InvalidParameterError, match="cycle must be left out without sampling cyclic-poisson"
@@ -157,6 +156,16 @@ def test_a_setting_goes_to_every_sampling_that_takes_it():
         dm.InvalidParameterError, match=r"cycle must be left out with .* \(it belongs to cyclic"
     ):
         PLAN.participation("poisson", cycle=3, max_examples_per_user=2)
+
+
+def test_samplings_beside_each_other_hide_the_same_unit_and_differ():
+    settings = {"dataset_size": 100, "batch_size": 10, "epochs": 2, "eps": 4.0, "delta": 1e-5}
+    users = settings | {"max_examples_per_user": 2}
+    for sampling in ("epochs,poisson,min-sep", ["poisson", "min-sep", "epochs"]):
+        with pytest.raises(dm.InvalidParameterError, match="epochs would hide an example, and the others a"):
+            resolve_each(users | {"sampling": sampling})
+    with pytest.raises(dm.InvalidParameterError, match="named once each, with these settings too"):
+        resolve_each(settings | {"sampling": "balls-in-bins,balls-in-bins:fresh", "fresh": True})
 
 
 def test_a_setting_that_is_true_may_follow_the_name():
