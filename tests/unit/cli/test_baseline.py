@@ -221,14 +221,14 @@ PAGES = [
     ROOT / "verification" / "__init__.py",
 ]
 # What marks a page whose statements are quoted from papers.
-QUOTED = "whatever the sampling"
+QUOTED = ("whatever the sampling", "independent noise, for any sampling")
 # Pages that name it where sampling is beside the point: history, and tables of the paper's optimizers.
 BESIDE = {"docs/changelog.md": "names of features"}
 
 
 def unqualified(text, *, sections):
     """Sections, or whole texts, that speak of DP-SGD and never of Poisson sampling, without the mark."""
-    if QUOTED in " ".join(text.split()):
+    if any(words in " ".join(text.split()) for words in QUOTED):
         return []
     parts = re.split(r"^(?=#+ )", text, flags=re.MULTILINE) if sections else [text]
     return [part for part in parts if re.search(r"\bDP-SGD\b", part) and "Poisson" not in part]
