@@ -62,7 +62,7 @@ def check_rng(value: object) -> np.random.Generator | None:
 
 def check_vector(name: str, value: Any, *, maximum_length: int | None = None) -> npt.NDArray[np.float64]:  # noqa: ANN401 - any sequence of numbers is accepted
     """Return a read-only float64 copy of a non-empty sequence of finite numbers."""
-    limit = "" if maximum_length is None else f" of at most {maximum_length}"
+    limit = " of" if maximum_length is None else f" of at most {maximum_length}"
     accepted = f"a non-empty one-dimensional sequence{limit} finite numbers"
     array = _check_numbers(name, value, accepted)
     if array.ndim != 1 or array.size == 0 or (maximum_length is not None and array.size > maximum_length):

@@ -274,7 +274,8 @@ def _usage(error: click.UsageError, ctx: click.Context) -> str:
     if isinstance(error, click.MissingParameter) and error.param is not None:
         return f"missing: {error.param.make_metavar(ctx)}"
     if isinstance(error, click.BadOptionUsage):
-        return f"{error.option_name} needs a value"
+        flags = {name for one in ctx.command.params if getattr(one, "is_flag", False) for name in one.opts}
+        return f"{error.option_name} {'takes no' if error.option_name in flags else 'needs a'} value"
     text = error.format_message().rstrip(".")
     return text[:1].lower() + text[1:]
 

@@ -157,7 +157,7 @@ def ledger() -> None:
 @click.option(
     "--eps",
     type=Real(minimum=0.0, open_minimum=True),
-    help="With --new: the budget, for releases adaptive.",
+    help="With --new: the budget, for adaptive releases.",
 )
 @click.option("--delta", type=Real(**_INSIDE), help="With --new: the same.")
 @click.option(

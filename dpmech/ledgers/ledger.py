@@ -224,7 +224,7 @@ class Answers(Document):
         """
         if not isinstance(self._total, NonAdaptiveTotal):
             raise UnsupportedCombinationError(
-                "releases adaptive have no privacy profile: a filter holds their budget",
+                "adaptive releases have no privacy profile: a filter enforces their budget",
                 supported="a ledger without a budget, whose list is non-adaptive",
             )
         return self._total.profile(rng=rng, executor=executor, progress=progress)

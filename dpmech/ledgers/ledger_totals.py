@@ -331,7 +331,7 @@ class FilteredTotal(Total):
         if method is not None or profiles is not None:
             asked = f"profiles={profiles!r}" if method is None else repr(method)
             raise UnsupportedCombinationError(
-                f"{asked} is no privacy filter, and releases adaptive need one",
+                f"{asked} is no privacy filter, and adaptive releases need one",
                 supported="method=None: the accounting method of the ledger decides",
             )
 

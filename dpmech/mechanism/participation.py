@@ -287,7 +287,12 @@ def register_later(find: Callable[[], None]) -> None:
 def kinds() -> tuple[type[Participation], ...]:
     """Every registered participation, in the order of registration."""
     while _LATER:
-        _LATER.pop()()
+        find = _LATER.pop()
+        try:
+            find()
+        except BaseException:
+            _LATER.append(find)  # a broken entry point fails every time, not only the first
+            raise
     return tuple(_KINDS)
 
 

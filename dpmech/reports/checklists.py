@@ -111,7 +111,9 @@ def _accesses(review: Review) -> _Answered:
     if ledger is None:
         return text, "certificate"
     count = len(ledger.releases) + len(ledger.counts)
-    return f"{count} non-adaptive releases, of which this is one: see the ledger.", "ledger"
+    noun = "release" if count == 1 else "releases"
+    mode = ledger.mode.value.replace("_", "-")
+    return f"{count} {mode} {noun}, of which this is one: see the ledger.", "ledger"
 
 
 def _output(review: Review) -> _Answered:
@@ -150,8 +152,13 @@ def _statement(review: Review) -> _Answered:
     whose = " of users" if own.unit is Unit.USER else ""
     return (
         f"({review.cost}, {typed(own.budget.delta)})-differential privacy{whose}, {neighbours}.",
-        "certificate" if review.subject.run is None else "run record",
+        _source(review),
     )
+
+
+def _source(review: Review) -> str:
+    """The file that the charged eps comes from."""
+    return "certificate" if review.subject.run is None else "run record"
 
 
 def _curve(review: Review) -> _Answered:
@@ -171,7 +178,7 @@ def _software(review: Review) -> _Answered:
     found = dict(review.certificate.versions)
     named = f"dpmech {found['dpmech']}, " if "dpmech" in found else ""
     return (
-        f"{named}open source; an independent checker decided the claim when this report was made. "
+        f"{named}open source; an independent checker was asked when this report was made. "
         f"{' '.join(review.answers[0])}.",
         "verification",
     )
@@ -179,11 +186,11 @@ def _software(review: Review) -> _Answered:
 
 def _strength(review: Review) -> _Answered:
     own = review.certificate
-    return f"eps {review.cost} at delta {typed(own.budget.delta)}: {own.headline}.", "certificate"
+    return f"eps {review.cost} at delta {typed(own.budget.delta)}: {own.headline}.", _source(review)
 
 
 def _meaning(review: Review) -> _Answered:
-    return claim_words(review.certificate, review.subject.run)[1], "certificate"
+    return claim_words(review.certificate, review.subject.run)[1], _source(review)
 
 
 def _composition(review: Review) -> _Answered:

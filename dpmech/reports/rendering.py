@@ -9,7 +9,7 @@ from dpmech.certificates import AdaptiveClip, training_requirements
 from dpmech.exceptions import DpmechError
 from dpmech.files import in_markdown, printable
 from dpmech.ledgers import Ledger
-from dpmech.numerics import between, down, product_up, short, typed, up
+from dpmech.numerics import between, short, typed, up
 from dpmech.reports.attacks import picture_of
 from dpmech.reports.checklists import checklists
 from dpmech.reports.review import Review
@@ -151,21 +151,14 @@ def environment(*, escape: bool) -> "jinja2.Environment":
     )
     environment.filters |= {
         "up": up,
-        "down": down,
         "typed": typed,
-        "percent_up": _percent_up,
         "clipped": _clipped,
     }
-    environment.globals |= {"between": between}
     return environment
 
 
 def _clipped(value: float | AdaptiveClip) -> str:
     return clip_words(value).removeprefix("a clip norm that ").removeprefix("clip norm ")
-
-
-def _percent_up(share: float) -> str:
-    return f"{up(min(100.0, product_up(100.0, share)), 3)} %"
 
 
 def _shown(value: object) -> object:

@@ -211,7 +211,7 @@ _NOT_COVERED = (
     (
         "Tuning",
         "Other runs on the same data, to choose hyperparameters, architectures or seeds, release something "
-        "each. Only the run above is counted; a ledger adds up what was non-adaptive.",
+        "each. Only the run above is counted; a ledger adds up several releases.",
     ),
     (
         "Preprocessing",
@@ -223,11 +223,6 @@ _NOT_COVERED = (
         "part of training.",
     ),
     ("Other releases", "Other models, statistics or papers about the same people, earlier or later."),
-    (
-        "Sizes",
-        "The numbers of examples and of users, the expected batch size and everything else that the plan was "
-        "made from are taken to be public.",
-    ),
     (
         "What the data says of everybody",
         "A model may teach how smoking and illness go together. That is no loss of privacy of anyone.",
@@ -242,7 +237,14 @@ _NOT_COVERED = (
 
 def not_covered(own: Certificate) -> tuple[tuple[str, str], ...]:
     """What the claim does not cover: names and sentences."""
-    return (_PEOPLE[own.unit], *_NOT_COVERED)
+    sizes = (
+        "The expected batch size, the size of the dataset that the plan was made from and everything else in "
+        "the plan are public. The true number of examples or users is private and must not be published."
+        if own.mechanism.hides_size
+        else "The numbers of examples and of users, the expected batch size and everything else that the plan "
+        "was made from are taken to be public."
+    )
+    return (_PEOPLE[own.unit], *_NOT_COVERED, ("Sizes", sizes))
 
 
 LIMITS = (
@@ -262,7 +264,7 @@ LIMITS = (
 
 
 def _factor(eps: float) -> str:
-    """E^eps, rounded up."""
+    """e^eps, rounded up."""
     if eps > _LARGEST:
         return f"e^{typed(eps)}"
     factor = up(math.exp(eps) * (1.0 + 1e-12), 4)

@@ -260,15 +260,15 @@ def add_scheme(scheme: Scheme[Any]) -> Scheme[Any]:
         InvalidParameterError: if it is not a Scheme, or one of its participations is not a frozen dataclass
             or has a name that is taken; nothing is registered then.
     """
-    if not isinstance(scheme, Scheme):
-        raise InvalidParameterError("scheme", scheme, "a Scheme object")
+    if not isinstance(scheme, Scheme) or not hasattr(scheme, "samplers"):
+        raise InvalidParameterError("scheme", scheme, "a Scheme object with samplers")
     added: list[type[Participation]] = []
     try:
         for kind in scheme.samplers:
             if scheme_with(kind) is not scheme:
                 register(kind, scheme)
                 added.append(kind)
-    except InvalidParameterError:
+    except BaseException:
         for kind in added:
             forget(kind)
         raise
@@ -281,6 +281,8 @@ def remove_scheme(scheme: Scheme[Any]) -> None:
     Raises:
         InvalidParameterError: if the scheme is not registered.
     """
+    if any(scheme_with(kind) is not scheme for kind in scheme.samplers):
+        raise InvalidParameterError("scheme", scheme, "a registered scheme")
     for kind in scheme.samplers:
         forget(kind)
 

@@ -297,6 +297,18 @@ def test_a_participation_without_sampling_is_one_gaussian_release():
 # ---- what is not registered is refused
 
 
+def test_only_a_registered_scheme_is_removed():
+    other = type("OfPoisson", (type(scheme_of(dm.Poisson(0.1))),), {})()
+    with pytest.raises(dm.InvalidParameterError, match="a registered scheme"):
+        remove_scheme(other)
+    assert scheme_of(dm.Poisson(0.1)) is not other
+    bare = type("Bare", (OneStepScheme,), {})()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(OneStepScheme, "samplers")
+        with pytest.raises(dm.InvalidParameterError, match="with samplers"):
+            add_scheme(bare)
+
+
 def test_without_its_lines_it_is_refused():
     assert OneStep not in kinds()
     with pytest.raises(dm.UnsupportedCombinationError, match=r"the participation OneStep\(\)"):

@@ -43,7 +43,7 @@ def column_norm(lam: float, steps: int | None = None) -> float:
 
 
 def secret_start_norm(lam: float, steps: int) -> float:
-    """The sensitivity if z_0 is sampled like the others and never published: below `column_norm`.
+    """The sensitivity if z_0 is sampled like the others and never published: at most `column_norm`.
 
     max over t of (1 - lam^(2t)) (1 - lam^(2(T-t+1))) / ((1 - lam^2) (1 - lam^(2(T+1)))), under a root; the
     maximum is in the middle.

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.mechanism import participation
 from dpmech.mechanism.participation import Pattern, forget, kinds, register
 from dpmech.schemes import scheme_of
 from dpmech.schemes.scheme import Structure
@@ -307,6 +308,16 @@ def test_accounted_by_release_it_must_say_how_many(monkeypatch):
     # Its sensitivity is that of one release: not one Gaussian mechanism.
     with pytest.raises(dm.UnsupportedCombinationError, match="no sampling scheme has the participation"):
         dm.calibrate_sigma(dm.Mechanism(dm.Identity(12), Weekly(1)), 1.0, 1e-5)
+
+
+def test_what_registers_later_and_fails_fails_every_time(monkeypatch):
+    def broken():
+        raise ImportError("no such module")
+
+    monkeypatch.setattr(participation, "_LATER", [broken])
+    for _ in range(2):
+        with pytest.raises(ImportError, match="no such module"):
+            kinds()
 
 
 def test_registered_for_a_while():

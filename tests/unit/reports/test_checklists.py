@@ -1,5 +1,5 @@
 import dpmech as dm
-from dpmech.reports import checklists
+from dpmech.reports import checklists, words
 from dpmech.reports.checklists import NOT_STATED
 from tests.support.reviewed import review_of, run_of, small
 
@@ -30,7 +30,14 @@ def test_runs_and_ledgers_state_more():
         "Noise from system entropy, made by a generator that is not stated, not seeded by the caller."
     )
     assert found["nist.composition"].basis == "ledger"
-    assert found["dpfy.accesses"].text.startswith("1 non-adaptive releases")
+    assert found["dpfy.accesses"].text.startswith("1 non-adaptive release,")
+    ledger.add("two", own)
+    found = answers(review_of(own, run_of(own), ledger))
+    assert found["dpfy.accesses"].text.startswith("2 non-adaptive releases,")
+    ledger = dm.Ledger(budget=dm.PrivacyBudget(8.0, 1e-3))
+    ledger.add("one", own)
+    found = answers(review_of(own, run_of(own), ledger))
+    assert found["dpfy.accesses"].text.startswith("1 adaptive release,")
     assert found["dpfy.assumptions"].basis == "run record"
 
 
@@ -46,7 +53,12 @@ def test_a_seeded_run_says_so():
 
 def test_the_number_of_examples_is_private_where_neighbours_differ_in_it():
     key = "registry.unprotected"
-    private = answers(review_of(small().certificate(1.0, 10.0)))[key].text
+    own = small().certificate(1.0, 10.0)
+    private = answers(review_of(own))[key].text
+    assert "is private" in dict(words.not_covered(own))["Sizes"]
+    alike = dm.certify_sigma(own.strategy, own.sigma, delta=1e-5, adjacency=dm.Adjacency.ZERO_OUT)
+    assert "public" in dict(words.not_covered(alike))["Sizes"]
+    assert "private" not in dict(words.not_covered(alike))["Sizes"]
     assert private.startswith("Public by assumption: 12 steps, expected batch size 10. Private: the number")
     declared = answers(review_of(small().certificate(1.0, 10.0, dataset_size=40)))[key].text
     assert "expected batch size 10, declared dataset size 40. Private: the number of examples" in declared
