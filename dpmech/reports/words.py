@@ -239,10 +239,10 @@ def not_covered(own: Certificate) -> tuple[tuple[str, str], ...]:
     """What the claim does not cover: names and sentences."""
     sizes = (
         "The expected batch size, the size of the dataset that the plan was made from and everything else "
-        "in the plan are public. The true number of examples or users is private and must not be published."
+        "in the plan are public. The true number of examples or users is private and not to be published."
         if own.mechanism.hides_size
-        else "The numbers of examples and of users, the expected batch size and everything else that the plan "
-        "was made from are taken to be public."
+        else "The numbers of examples and of users, the expected batch size and everything else that the "
+        "plan was made from are taken to be public."
     )
     return (_PEOPLE[own.unit], *_NOT_COVERED, ("Sizes", sizes))
 
