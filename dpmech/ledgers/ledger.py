@@ -121,14 +121,15 @@ class Answers(Document):
     def headline(self) -> str:
         """Mode, number of releases, guarantee, and the budget if there is one, in one line."""
         state = "closed" if self._closed else "open"
-        how = "non-adaptive before the first result and composed whole"
+        how = "non-adaptive: listed before the first result and composed as a whole"
         if self.budget is not None:
             how = (
                 f"adaptive within eps {typed(self.budget.eps)} at delta {typed(self.budget.delta)} "
                 f"by {self.accounting!r}"
             )
         counts = f" and {len(self._counts)} of counts" if self._counts else ""
-        return f"{in_all(self.guarantee)}; {len(self._releases)} releases{counts}, {how}; {state}"
+        noun = "release" if len(self._releases) == 1 else "releases"
+        return f"{in_all(self.guarantee)}; {len(self._releases)} {noun}{counts}, {how}; {state}"
 
     @property
     def guarantee(self) -> Guarantee:

@@ -146,7 +146,7 @@ def test_a_total_is_at_the_sum_of_the_deltas_where_none_is_said(folder):
 def test_show_tells_a_ledger(folder):
     done("ledger", "add", "ledger.json", "plain.json", "--name", "first", "--new")
     text = done("show", "ledger.json").stdout
-    assert text.startswith("ledger.json: ledger\nexact; 1 releases, non-adaptive")
+    assert text.startswith("ledger.json: ledger\nexact; 1 release, non-adaptive")
     assert "│ first" in text
     assert "total: eps in [" in text
 

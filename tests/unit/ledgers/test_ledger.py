@@ -317,7 +317,7 @@ def test_a_name_enters_once_and_a_method_must_compose():
         ledger.add("a", gaussian(1.0))
     with pytest.raises(dm.UnsupportedCombinationError, match="does not compose"):
         ledger.epsilon(1e-5, method=dm.methods.Prv())
-    assert "1 releases" in repr(ledger)
+    assert "1 release," in repr(ledger)
 
 
 # ---- files
