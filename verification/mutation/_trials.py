@@ -46,16 +46,17 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
     altered.__file__ = module.__file__
     altered.__package__ = module.__package__  # for relative imports
     # Participations register themselves by names that are taken by those of the library as it is.
-    registered = dict(participation._KINDS)
-    participation._KINDS.clear()
+    kinds = participation._KINDS
+    registered = dict(kinds)
+    kinds.clear()
     # Dataclasses look their module up by its name.
     sys.modules[module.__name__] = altered
     try:
         exec(compile(tree, str(module.__file__), "exec"), altered.__dict__)
     finally:
         sys.modules[module.__name__] = module
-        participation._KINDS.clear()
-        participation._KINDS.update(registered)
+        kinds.clear()
+        kinds.update(registered)
     before = dict(_functions(module))
     changed = False
     for name, function in _functions(altered):
@@ -65,6 +66,7 @@ def plant(module: types.ModuleType, tree: ast.Module) -> bool:
         old.__defaults__ = function.__defaults__
         old.__kwdefaults__ = function.__kwdefaults__
     changed |= _constants(module, altered)
+    participation._KINDS = kinds  # that of an altered registry is empty
     forget()
     return changed
 
