@@ -41,7 +41,7 @@ MASK = r"branches on values of the data.*attn_implementation='eager'.*four dimen
 # What is refused in which way, and what the message holds: the fault, and the remedy.
 REFUSED = {
     "MLP": {"hooks": rf"changed in place \(inplace=True: 1\).*{FIX}.*{BY_LOSS}"},
-    "Bilinear": {"hooks": rf"layer \(Bilinear\) is called with 2 arguments.*{BY_LOSS}"},
+    "Bilinear": {"hooks": rf"layer \(Bilinear\) is called with 2 positional arguments.*{BY_LOSS}"},
     "spectral_norm": {"loss": "changed its buffers.*public_buffers", "hooks": rf"hold buffers.*{BY_LOSS}"},
     "LazyLinear": dict.fromkeys(("loss", "hooks"), "weight has no shape yet.*one call of the model"),
     "CNN, BatchNorm": dict.fromkeys(("loss", "hooks"), rf"BatchNorm2d layer mixes examples.*{FIX}"),
