@@ -10,7 +10,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import FloatArray
 
 
-def check_nonnegative(
+def check_numbers(
     name: str,
     value: npt.ArrayLike,
     *,
@@ -23,7 +23,7 @@ def check_nonnegative(
     Raises:
         InvalidParameterError: if a number is missing, not finite, or outside the interval.
     """
-    left = "(" if open_minimum else "["
+    left = "(" if open_minimum or np.isinf(minimum) else "["
     right = ")" if np.isinf(maximum) else "]"
     accepted = f"a number, or a non-empty array of numbers, in {left}{minimum:g}, {maximum:g}{right}"
     array = _numbers(name, value, accepted)

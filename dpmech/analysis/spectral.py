@@ -30,7 +30,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.analysis._arguments import check_matrices, check_nonnegative, check_result
+from dpmech.analysis._arguments import check_matrices, check_numbers, check_result
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.numerics import FloatArray
@@ -104,7 +104,7 @@ def inflated_singular_value(
         spectral rmt.eq3_F, rmt.eq7.
     """
     sigma, m, n = _shape(sigma, rows, columns)
-    x = check_nonnegative("singular_value", singular_value, open_minimum=True)
+    x = check_numbers("singular_value", singular_value, open_minimum=True)
     with np.errstate(over="ignore"):
         inflated = np.hypot(x, sigma * math.sqrt(n)) * (np.hypot(x, sigma * math.sqrt(m)) / x)
     return check_result(inflated, "the inflated singular value")
@@ -121,7 +121,7 @@ def observed_singular_value(
         spectral rmt.eq3_F.
     """
     edge, threshold = noise_edge(sigma, rows, columns), detection_threshold(sigma, rows, columns)
-    x = check_nonnegative("singular_value", singular_value)
+    x = check_numbers("singular_value", singular_value)
     seen = x > threshold
     inflated = inflated_singular_value(np.where(seen, x, 1.0), sigma, rows, columns)
     return check_result(np.where(seen, inflated, edge), "the observed singular value")
@@ -149,7 +149,7 @@ def signal_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, colu
         spectral rmt.Finv.
     """
     edge = noise_edge(sigma, rows, columns)
-    y = check_nonnegative("observed", observed)
+    y = check_numbers("observed", observed)
     if np.any(y < edge * (1.0 - _EDGE_RTOL)):
         raise InvalidParameterError("observed", observed, f"singular values at or above the edge {edge:g}")
     below_gap, below_edge = _excesses(y, sigma, rows, columns)
@@ -210,7 +210,7 @@ def shrunk_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, colu
     References:
         spectral rmt.eq8_9.
     """
-    y = check_nonnegative("observed", observed)
+    y = check_numbers("observed", observed)
     edge = noise_edge(sigma, rows, columns)
     kept = y > edge
     safe = np.where(kept, y, max(edge, 1.0))
@@ -235,7 +235,7 @@ def _cosine_squared(
     singular_value: npt.ArrayLike, sigma: float, rows: int, columns: int, *, own: int
 ) -> FloatArray:
     threshold = detection_threshold(sigma, rows, columns)
-    x = check_nonnegative("singular_value", singular_value)
+    x = check_numbers("singular_value", singular_value)
     seen = x > threshold
     safe = np.where(seen, x, max(threshold, 1.0))
     ratio = (threshold / safe) ** 2
@@ -357,7 +357,7 @@ def predicted_alignment(
     """
     sigma = check_real("sigma", sigma, minimum=0.0)
     m, n = check_integer("rows", rows, minimum=1), check_integer("columns", columns, minimum=1)
-    values = np.atleast_1d(check_nonnegative("singular_values", singular_values))
+    values = np.atleast_1d(check_numbers("singular_values", singular_values))
     if values.ndim != 1 or values.size > min(m, n) or not np.any(values):
         accepted = f"a vector of at most {min(m, n)} values that are not all zero"
         raise InvalidParameterError("singular_values", singular_values, accepted)

@@ -5,6 +5,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+import math
 import platform
 from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING, TypeVar
@@ -13,7 +14,7 @@ import numpy as np
 
 from dpmech.certificates.adaptive_clip import AdaptiveClip
 from dpmech.engines import Method, PrivacyProfile
-from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError
+from dpmech.exceptions import CertificateError, HorizonError, InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real, check_sigma
 from dpmech.mechanism import (
     Adjacency,
@@ -271,6 +272,7 @@ class Claim(abc.ABC):
         Raises:
             HorizonError: if the step is past the last one.
             InvalidParameterError: if an argument is invalid.
+            NumericalError: if the variance is beyond the range of float64.
 
         References:
             noise_share eq. 1, for a general C^-1.
@@ -280,8 +282,11 @@ class Claim(abc.ABC):
             raise HorizonError(index, self.strategy.n)
         clip = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
         size = check_real("batch_size", batch_size, minimum=0.0, open_minimum=True)
-        scale = self.sigma * clip / size
-        return float((scale * self.strategy.noising_row_norms()[index]) ** 2)
+        deviation = self.sigma * clip / size * float(self.strategy.noising_row_norms()[index])
+        variance = deviation * deviation
+        if not math.isfinite(variance):
+            raise NumericalError(f"the variance of the noise, {deviation:g} squared, is beyond float64")
+        return variance
 
     def fingerprint(self) -> str:
         """SHA-256 (hex) of what is claimed: strategy, participation, adjacency, budget, sigma and unit."""

@@ -14,6 +14,7 @@ from dpmech.mechanism.objectives import (
     rmse,
 )
 from dpmech.mechanism.participation import (
+    BoundedContributions,
     EveryStep,
     Participation,
     Pattern,
@@ -55,6 +56,7 @@ __all__ = [
     "Adjacency",
     "BandedInverse",
     "BandedToeplitz",
+    "BoundedContributions",
     "ColumnNormalized",
     "Dense",
     "Diagonal",

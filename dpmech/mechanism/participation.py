@@ -240,6 +240,34 @@ class Participation(abc.ABC):
         return Participation.from_dict(data)
 
 
+class BoundedContributions(Participation):
+    """A participation that may be about users with several examples: if `max_examples_per_user` is not None.
+
+    Attributes:
+        max_examples_per_user: m in [1, 1000], the maximum number of examples per user; None for a claim about
+            examples.
+    """
+
+    max_examples_per_user: int | None
+
+    @property
+    def examples(self) -> int:
+        """All m examples of a user may be in one batch."""
+        return 1 if self.max_examples_per_user is None else self.max_examples_per_user
+
+    @property
+    def unit(self) -> Unit | None:
+        """USER if users have several examples."""
+        return None if self.max_examples_per_user is None else Unit.USER
+
+    def bounding(self) -> str:
+        """The requirement on the contributions of users, as worded in a certificate."""
+        return (
+            f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training and "
+            "without regard to the data of others; an example belongs to one user."
+        )
+
+
 _Kind = TypeVar("_Kind", bound=type[Participation])
 _KINDS: dict[type[Participation], object] = {}
 _LATER: list[Callable[[], None]] = []

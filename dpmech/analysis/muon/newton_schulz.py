@@ -29,7 +29,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.analysis._arguments import check_matrices, check_nonnegative, check_result
+from dpmech.analysis._arguments import check_matrices, check_numbers, check_result
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
@@ -79,7 +79,7 @@ def polynomial(values: npt.ArrayLike, degree: int) -> FloatArray:
     References:
         muon muon.pkappa.
     """
-    gap = 1.0 - check_nonnegative("values", values, maximum=1.0)
+    gap = 1.0 - check_numbers("values", values, maximum=1.0)
     result = np.zeros_like(gap)
     for coefficient in polynomial_coefficients(degree)[::-1]:
         result = result * gap + coefficient
@@ -259,7 +259,7 @@ def _rank(values: FloatArray, shape: tuple[int, ...]) -> int:
 
 def _log_residual(start_value: npt.ArrayLike, degree: int, steps: int) -> FloatArray:
     """log((1 - x^2)^((k + 1)^q)), -inf at x = 1; log1p keeps the digits of a small x."""
-    x = check_nonnegative("start_value", start_value, maximum=1.0, open_minimum=True)
+    x = check_numbers("start_value", start_value, maximum=1.0, open_minimum=True)
     degree = check_integer("degree", degree, minimum=1, maximum=_MAX_DEGREE)
     steps = check_integer("steps", steps, minimum=0, maximum=_MAX_STEPS)
     with np.errstate(divide="ignore"):

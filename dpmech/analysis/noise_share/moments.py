@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.analysis._arguments import check_nonnegative, check_result
+from dpmech.analysis._arguments import check_numbers, check_result
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
@@ -81,8 +81,8 @@ def noise_share(phi: npt.ArrayLike, second_moment: npt.ArrayLike) -> FloatArray:
         >>> float(noise_share(2.0, 6.0))
         0.25
     """
-    noise = check_nonnegative("phi", phi, open_minimum=True)
-    signal = check_nonnegative("second_moment", second_moment)
+    noise = check_numbers("phi", phi, open_minimum=True)
+    signal = check_numbers("second_moment", second_moment)
     return check_result(1.0 / (1.0 + signal / noise), "the noise share")
 
 
@@ -146,7 +146,7 @@ def step_change(ratio: npt.ArrayLike) -> FloatArray:
     References:
         noise_share ov.thm3.iii.
     """
-    r = check_nonnegative("ratio", ratio)
+    r = check_numbers("ratio", ratio)
     return check_result(r / (np.sqrt(1.0 + r) + 1.0), "the change of the step")
 
 
@@ -167,7 +167,7 @@ def materiality_bounds(ratio: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     References:
         noise_share ov.thm3.iii.
     """
-    r = check_nonnegative("ratio", ratio)
+    r = check_numbers("ratio", ratio)
     return check_result(r / 2.0 - r**2 / 8.0, "the bound"), check_result(r / 2.0, "the bound")
 
 
@@ -186,12 +186,12 @@ def noise_share_slope(rho: npt.ArrayLike) -> FloatArray:
     References:
         noise_share ov.thm3.iv.
     """
-    share = check_nonnegative("rho", rho, maximum=1.0)
+    share = check_numbers("rho", rho, maximum=1.0)
     return check_result(share * (1.0 - share), "the slope")
 
 
 def _check_share(rho: npt.ArrayLike) -> FloatArray:
-    share = check_nonnegative("rho", rho, maximum=1.0)
+    share = check_numbers("rho", rho, maximum=1.0)
     if np.any(share == 1.0):
         raise InvalidParameterError("rho", rho, "below 1, where nothing but noise is left")
     return share
@@ -291,8 +291,8 @@ def debiased_noise_share(phi: npt.ArrayLike, median: npt.ArrayLike, *, beta2: fl
     References:
         noise_share ov.thm3.def, ov.thm1.var.
     """
-    noise = check_nonnegative("phi", phi, open_minimum=True)
-    measured = check_nonnegative("median", median, open_minimum=True)
+    noise = check_numbers("phi", phi, open_minimum=True)
+    measured = check_numbers("median", median, open_minimum=True)
     return check_result(noise * median_factor(beta2, step) / measured, "the noise share")
 
 
@@ -319,9 +319,9 @@ def clamp_fraction(
     References:
         noise_share ov.thm3.ii, ov.thm3.rem.floor.
     """
-    noise = check_nonnegative("phi", phi, open_minimum=True)
-    signal = check_nonnegative("second_moment", second_moment)
-    lowest = check_nonnegative("floor", floor)
+    noise = check_numbers("phi", phi, open_minimum=True)
+    signal = check_numbers("second_moment", second_moment)
+    lowest = check_numbers("floor", floor)
     samples = effective_samples(beta2, step)
     threshold = samples * (noise + lowest) / (noise + signal)
     return check_result(scipy.stats.chi2.cdf(threshold, samples), "the clamp fraction")

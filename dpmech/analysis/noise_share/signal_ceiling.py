@@ -11,8 +11,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real, check_vector
+
+_MOST_STEPS = 1 << 53  # every float counts to it
 
 
 def column_norm(lam: float, steps: int | None = None) -> float:
@@ -39,7 +41,7 @@ def column_norm(lam: float, steps: int | None = None) -> float:
     decay = _check_lam(lam)
     if steps is None:
         return 1.0 / math.sqrt((1.0 - decay) * (1.0 + decay))
-    return math.sqrt(_power_sum(decay, check_integer("steps", steps, minimum=1)))
+    return math.sqrt(_power_sum(decay, check_integer("steps", steps, minimum=1, maximum=_MOST_STEPS)))
 
 
 def secret_start_norm(lam: float, steps: int) -> float:
@@ -61,7 +63,7 @@ def secret_start_norm(lam: float, steps: int) -> float:
     References:
         noise_share ov.theta.
     """
-    decay, horizon = _check_lam(lam), check_integer("steps", steps, minimum=1)
+    decay, horizon = _check_lam(lam), check_integer("steps", steps, minimum=1, maximum=_MOST_STEPS)
     middle = (horizon + 1) // 2
     return math.sqrt(
         _power_sum(decay, middle) * (_power_sum(decay, horizon + 1 - middle) / _power_sum(decay, horizon + 1))
@@ -87,7 +89,7 @@ def integrated_variance(lam: float, steps: int, *, secret_start: bool = False) -
     References:
         noise_share ov.thm9.a.
     """
-    decay, horizon = _check_lam(lam), check_integer("steps", steps, minimum=1)
+    decay, horizon = _check_lam(lam), check_integer("steps", steps, minimum=1, maximum=_MOST_STEPS)
     return 1.0 + (1.0 - decay) ** 2 * (horizon - 1) + (decay**2 if secret_start else 0.0)
 
 
@@ -119,7 +121,7 @@ def prefix_variance_ratio(
         >>> round(prefix_variance_ratio(0.9, 120), 4), round(prefix_variance_ratio(0.95, 120), 4)
         (0.0961, 0.1109)
     """
-    horizon = check_integer("steps", steps, minimum=1)
+    horizon = check_integer("steps", steps, minimum=1, maximum=_MOST_STEPS)
     summed = horizon if prefix is None else check_integer("prefix", prefix, minimum=1, maximum=horizon)
     norm = secret_start_norm(lam, horizon) if secret_start else column_norm(lam, horizon)
     return norm**2 * integrated_variance(lam, summed, secret_start=secret_start) / summed
@@ -213,13 +215,14 @@ def loss_bound(slope: float, curvature: float, *, bias_squared: float, variance:
 
     Raises:
         InvalidParameterError: on a bad argument.
+        NumericalError: if the bound is beyond the range of float64.
 
     References:
         noise_share ov.thm10.1.
     """
     kappa, curve, bias, spread = _check_ceiling(slope, curvature, bias_squared, variance)
     error = bias + spread
-    return kappa * error + 0.5 * curve * error**2
+    return _in_range(kappa * error + 0.5 * curve * error * error)
 
 
 def gain_bound(
@@ -242,13 +245,14 @@ def gain_bound(
 
     Raises:
         InvalidParameterError: on a bad argument.
+        NumericalError: if the bound is beyond the range of float64.
 
     References:
         noise_share ov.thm10.2.
     """
     kappa, curve, bias, spread = _check_ceiling(slope, curvature, bias_squared, variance)
     factor = check_real("theta", theta, minimum=0.0, maximum=1.0)
-    return (1.0 - factor) * spread * (kappa + curve * (bias + 0.5 * (1.0 + factor) * spread))
+    return _in_range((1.0 - factor) * spread * (kappa + curve * (bias + 0.5 * (1.0 + factor) * spread)))
 
 
 def relative_gain_bound(
@@ -278,6 +282,7 @@ def relative_gain_bound(
 
     Raises:
         InvalidParameterError: on a bad argument.
+        NumericalError: if the bound is beyond the range of float64.
 
     References:
         noise_share ov.thm10.2.42.
@@ -286,7 +291,7 @@ def relative_gain_bound(
     check_real("slope", slope, minimum=0.0, open_minimum=True)
     floor = check_real("bias_floor", bias_floor, minimum=0.0, open_minimum=True, maximum=bias)
     factor = check_real("theta", theta, minimum=0.0, maximum=1.0)
-    return (1.0 - factor) * (spread / floor) * (1.0 + (curve / kappa) * (bias + spread))
+    return _in_range((1.0 - factor) * (spread / floor) * (1.0 + (curve / kappa) * (bias + spread)))
 
 
 def descent_bound(step_size: float, smoothness: float, *, gradient_squared: float, error: float) -> float:
@@ -323,6 +328,12 @@ def _power_sum(lam: float, steps: int) -> float:
     if lam == 0.0:
         return 1.0
     return math.expm1(2.0 * steps * math.log(lam)) / math.expm1(2.0 * math.log(lam))
+
+
+def _in_range(bound: float) -> float:
+    if not math.isfinite(bound):
+        raise NumericalError("the bound is beyond the range of float64")
+    return bound
 
 
 def _check_ceiling(

@@ -24,7 +24,7 @@ import math
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.analysis._arguments import check_nonnegative
+from dpmech.analysis._arguments import check_numbers
 from dpmech.analysis.sde.dynamics import GradientNoise, clipped_gain, sign_gain
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
@@ -508,7 +508,7 @@ def tuned_bounds(
     References:
         sde sde.thm4.6, sde.thm4.7, sde.thm4.2/B7, sde.thm4.4/B13.
     """
-    multipliers = check_nonnegative("noise_multipliers", noise_multipliers, open_minimum=True)
+    multipliers = check_numbers("noise_multipliers", noise_multipliers, open_minimum=True)
     if multipliers.ndim != 1:
         raise InvalidParameterError("noise_multipliers", noise_multipliers, "a one-dimensional sequence")
     sign_rate = optimal_sign_rate(

@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from dpmech.analysis._arguments import check_nonnegative
+from dpmech.analysis._arguments import check_numbers, check_result
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
@@ -115,7 +115,7 @@ def direction_moments(
         >>> round(float(direction_moments(3.0, 1.0, 100).gain) * 3.0, 6)
         0.286849
     """
-    norms = check_nonnegative("gradient_norm", gradient_norm)
+    norms = check_numbers("gradient_norm", gradient_norm)
     width = check_real("scale", scale, minimum=0.0, open_minimum=True)
     size = check_integer("dimension", dimension, minimum=1)
     nu = check_degrees_of_freedom(degrees_of_freedom)
@@ -290,19 +290,22 @@ def private_gradient(
     """
     checked = check_gradient(noise, gradient)
     share = check_real("clipped_share", clipped_share, minimum=0.0, maximum=1.0)
-    norm = np.linalg.norm(checked, axis=-1, keepdims=True)
+    direction, largest = _scaled(checked)
+    norm = largest * np.linalg.norm(direction, axis=-1, keepdims=True)
     if share == 0.0:
         variance = np.full_like(norm, noise.total_variance)
         return PrivateGradient(np.ones_like(norm), variance, variance)
     gain, spread, second = _directions(noise, norm)
-    squared = noise.clip_norm**2
-    unclipped = (1.0 - share) * noise.batch_noise**2
-    # Rounding may make a variance near 0 negative.
-    clipped_along = np.maximum(squared * (second - (gain * norm) ** 2), 0.0)
-    between = share * (1.0 - share) * ((1.0 - noise.clip_norm * gain) * norm) ** 2
-    across = (share * squared * spread + unclipped) / noise.batch_size + noise.privacy_variance
-    along = (share * clipped_along + unclipped + between) / noise.batch_size + noise.privacy_variance
-    return PrivateGradient(share * noise.clip_norm * gain + (1.0 - share), across, along)
+    squared = noise.clip_norm * noise.clip_norm
+    unclipped = (1.0 - share) * noise.batch_noise * noise.batch_noise
+    with np.errstate(over="ignore", invalid="ignore"):
+        # Rounding may make a variance near 0 negative.
+        clipped_along = np.maximum(squared * (second - (gain * norm) ** 2), 0.0)
+        between = share * (1.0 - share) * ((1.0 - noise.clip_norm * gain) * norm) ** 2
+        across = (share * squared * spread + unclipped) / noise.batch_size + noise.privacy_variance
+        along = (share * clipped_along + unclipped + between) / noise.batch_size + noise.privacy_variance
+    variances = (check_result(one, "a variance of the private gradient") for one in (across, along))
+    return PrivateGradient(share * noise.clip_norm * gain + (1.0 - share), *variances)
 
 
 def sgd_drift(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: float = 0.0) -> FloatArray:
@@ -390,7 +393,7 @@ def sgd_diffusion(
 
 def check_gradient(noise: GradientNoise, gradient: npt.ArrayLike) -> FloatArray:
     """Return a float64 copy of a gradient of shape (..., d)."""
-    checked = check_nonnegative("gradient", gradient, minimum=-np.inf)
+    checked = check_numbers("gradient", gradient, minimum=-np.inf)
     if checked.ndim == 0 or checked.shape[-1] != noise.dimension:
         raise InvalidParameterError("gradient", gradient, f"an array of shape (..., {noise.dimension})")
     return checked
@@ -398,7 +401,7 @@ def check_gradient(noise: GradientNoise, gradient: npt.ArrayLike) -> FloatArray:
 
 def check_normals(normals: npt.ArrayLike, shape: tuple[int, ...]) -> FloatArray:
     """Return a float64 copy of an array of this shape."""
-    draws = check_nonnegative("normals", normals, minimum=-np.inf)
+    draws = check_numbers("normals", normals, minimum=-np.inf)
     if draws.shape != shape:
         raise InvalidParameterError("normals", normals, f"an array of shape {shape}")
     return draws
@@ -513,6 +516,7 @@ def sign_gain(
         sde sde.corB11.1, sde.corB11.2.
     """
     largest = check_real("coordinate", coordinate, minimum=0.0)
+    check_real("gradient_norm", gradient_norm, minimum=0.0)
     gain, variance = 1.0, noise.total_variance
     if clipped:
         gain = clipped_gain(noise, gradient_norm=gradient_norm)
@@ -526,13 +530,19 @@ def sign_gain(
 def _mean_sign(noise: GradientNoise, gradient: npt.ArrayLike, share: float) -> FloatArray:
     checked = check_gradient(noise, gradient)
     gain, across, along = private_gradient(noise, checked, clipped_share=share)
-    squares = checked**2
+    squares = _scaled(checked)[0] ** 2
     total = squares.sum(axis=-1, keepdims=True)
     aligned = np.divide(squares, total, out=np.zeros_like(squares), where=total > 0.0)
     variance = across + (along - across) * aligned
     _check_noisy(noise, float(variance.min()))
     mean: FloatArray = scipy.special.erf(gain * checked / np.sqrt(2.0 * variance))
     return mean
+
+
+def _scaled(vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Vectors over their largest absolute coordinate, whose squares stay in range, and that coordinate."""
+    largest = np.abs(vectors).max(axis=-1, keepdims=True)
+    return np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0.0), largest
 
 
 def _check_noisy(noise: GradientNoise, variance: float) -> None:
@@ -587,7 +597,7 @@ def euler_maruyama(
         >>> round(float(ends.var()), 2)
         0.05
     """
-    state = check_nonnegative("start", start, minimum=-np.inf)
+    state = check_numbers("start", start, minimum=-np.inf)
     if state.ndim == 0:
         raise InvalidParameterError("start", start, "an array of shape (..., d)")
     rate = check_real("learning_rate", learning_rate, minimum=0.0, open_minimum=True)

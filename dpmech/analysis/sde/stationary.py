@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.analysis._arguments import check_nonnegative, check_result
+from dpmech.analysis._arguments import check_numbers, check_result
 from dpmech.analysis.sde.dynamics import GradientNoise, sign_gain
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real, check_vector
@@ -164,7 +164,7 @@ def sign_stationary_variance(
 
 
 def _check_curvatures(noise: GradientNoise, curvatures: npt.ArrayLike) -> FloatArray:
-    h = check_nonnegative("curvatures", curvatures, open_minimum=True)
+    h = check_numbers("curvatures", curvatures, open_minimum=True)
     if h.shape != (noise.dimension,):
         raise InvalidParameterError("curvatures", curvatures, f"of shape ({noise.dimension},)")
     return h

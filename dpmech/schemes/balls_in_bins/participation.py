@@ -5,11 +5,11 @@ from typing import ClassVar, Self
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
-from dpmech.mechanism import Participation, Pattern, Settings, Unit, check_examples_per_user
+from dpmech.mechanism import BoundedContributions, Pattern, Settings, check_examples_per_user
 
 
 @dataclasses.dataclass(frozen=True)
-class BallsInBins(Participation):
+class BallsInBins(BoundedContributions):
     """Every example is put into one of `bins` bins once, uniformly; bin i is step i of every epoch.
 
     With `fresh` every epoch has a new allocation; the allocations of all epochs and examples are independent.
@@ -68,16 +68,6 @@ class BallsInBins(Participation):
         """Whether every epoch has a new random allocation: `fresh`, and more than one bin."""
         return self.fresh and not self.certain
 
-    @property
-    def examples(self) -> int:
-        """All m examples of a user may be in one batch."""
-        return 1 if self.max_examples_per_user is None else self.max_examples_per_user
-
-    @property
-    def unit(self) -> Unit | None:
-        """USER if users have several examples."""
-        return None if self.max_examples_per_user is None else Unit.USER
-
     def pattern(self, n: int) -> Pattern:
         """The worst-case support of one example: that of FixedEpochs(n / b).
 
@@ -102,11 +92,9 @@ class BallsInBins(Participation):
             )
         if self.max_examples_per_user is not None:
             return (
-                f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training "
-                "and without regard to the data of others; an example belongs to one user. Put every example "
-                f"kept once, uniformly and independently, those of one user too, into one of {self.bins} "
-                f"bins; step t trains on bin t mod {self.bins}. The allocation serves all {n // self.bins} "
-                "epochs and is kept secret."
+                f"{self.bounding()} Put every example kept once, uniformly and independently, those of one "
+                f"user too, into one of {self.bins} bins; step t trains on bin t mod {self.bins}. The "
+                f"allocation serves all {n // self.bins} epochs and is kept secret."
             )
         return (
             f"Put every example once, uniformly and independently, into one of {self.bins} "

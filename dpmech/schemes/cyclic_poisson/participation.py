@@ -6,10 +6,9 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import (
-    Participation,
+    BoundedContributions,
     Pattern,
     Settings,
-    Unit,
     check_examples_per_user,
     check_sampling_prob,
     needed_setting,
@@ -17,7 +16,7 @@ from dpmech.mechanism import (
 
 
 @dataclasses.dataclass(frozen=True)
-class CyclicPoisson(Participation):
+class CyclicPoisson(BoundedContributions):
     """The data are split into `cycle` fixed groups; step t samples group t mod cycle with `sampling_prob`.
 
     With `max_examples_per_user` users are split into groups together with all of their examples, each of
@@ -63,16 +62,6 @@ class CyclicPoisson(Participation):
         return self.sampling_prob == 1.0
 
     @property
-    def examples(self) -> int:
-        """All m examples of a user may be in one batch."""
-        return 1 if self.max_examples_per_user is None else self.max_examples_per_user
-
-    @property
-    def unit(self) -> Unit | None:
-        """USER if users have several examples."""
-        return None if self.max_examples_per_user is None else Unit.USER
-
-    @property
     def users_together(self) -> bool:
         """All examples of a user are in one group."""
         return self.max_examples_per_user is not None
@@ -90,11 +79,10 @@ class CyclicPoisson(Participation):
         del n
         if self.max_examples_per_user is not None:
             return (
-                f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training "
-                "and without regard to the data of others; an example belongs to one user. Put every user, "
-                f"with all of these examples, into one of {self.cycle} groups, independently of other users "
-                f"and of all data; step t offers group t mod {self.cycle}, each of whose examples joins "
-                f"independently with probability {self.sampling_prob!r}; which ones did is kept secret."
+                f"{self.bounding()} Put every user, with all of these examples, into one of {self.cycle} "
+                "groups, independently of other users and of all data; step t offers group t mod "
+                f"{self.cycle}, each of whose examples joins independently with probability "
+                f"{self.sampling_prob!r}; which ones did is kept secret."
             )
         return (
             f"Split the examples into {self.cycle} groups, independently of their content; "

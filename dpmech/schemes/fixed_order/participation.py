@@ -6,10 +6,10 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import (
+    BoundedContributions,
     Participation,
     Pattern,
     Settings,
-    Unit,
     check_examples_per_user,
 )
 
@@ -43,7 +43,7 @@ class SingleParticipation(Participation):
 
 
 @dataclasses.dataclass(frozen=True)
-class MinSep(Participation):
+class MinSep(BoundedContributions):
     """Participations of one example are at least `min_sep` steps apart, at most `max_participations` of them.
 
     With `max_examples_per_user` the claim is about users, whose examples may be in any batches. The
@@ -78,16 +78,6 @@ class MinSep(Participation):
             object.__setattr__(self, "max_participations", k)
         object.__setattr__(self, "max_examples_per_user", check_examples_per_user(self.max_examples_per_user))
 
-    @property
-    def examples(self) -> int:
-        """All m examples of a user may be in one batch."""
-        return 1 if self.max_examples_per_user is None else self.max_examples_per_user
-
-    @property
-    def unit(self) -> Unit | None:
-        """USER if users have several examples."""
-        return None if self.max_examples_per_user is None else Unit.USER
-
     def pattern(self, n: int) -> Pattern:
         """Pattern of one example: b-separated sets of at most min(k, ceil(n / b)) steps."""
         if self.min_sep > n:
@@ -105,11 +95,7 @@ class MinSep(Participation):
         )
         if self.max_examples_per_user is None:
             return f"{apart}."
-        return (
-            f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training and "
-            f"without regard to the data of others; an example belongs to one user. {apart}; where the "
-            "examples of a user stand to each other does not matter."
-        )
+        return f"{self.bounding()} {apart}; where the examples of a user stand to each other does not matter."
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:

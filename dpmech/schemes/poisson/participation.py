@@ -9,10 +9,9 @@ from dpmech.engines import Truncation
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism import (
-    Participation,
+    BoundedContributions,
     Pattern,
     Settings,
-    Unit,
     check_examples_per_user,
     check_sampling_prob,
 )
@@ -21,7 +20,7 @@ _LARGEST_DATASET = 1 << 53
 
 
 @dataclasses.dataclass(frozen=True)
-class Poisson(Participation):
+class Poisson(BoundedContributions):
     """Every example joins every step independently with probability `sampling_prob`.
 
     With `max_examples_per_user` the claim is about users: two datasets are neighbours if one has all examples
@@ -106,16 +105,6 @@ class Poisson(Participation):
         return self.sampling_prob == 1.0 and self.truncated_batch_size is None
 
     @property
-    def examples(self) -> int:
-        """All m examples of a user may be in one batch."""
-        return 1 if self.max_examples_per_user is None else self.max_examples_per_user
-
-    @property
-    def unit(self) -> Unit | None:
-        """USER if users have several examples."""
-        return None if self.max_examples_per_user is None else Unit.USER
-
-    @property
     def every_step_alike(self) -> bool:
         """True for examples, unless batches are truncated."""
         return self.max_examples_per_user is None and self.truncated_batch_size is None
@@ -150,10 +139,8 @@ class Poisson(Participation):
         del n
         if self.max_examples_per_user is not None:
             return (
-                f"Keep at most {self.max_examples_per_user} examples of every user, chosen before training "
-                "and without regard to the data of others; an example belongs to one user. At every step "
-                f"every example kept joins independently with probability {self.sampling_prob!r}; which ones "
-                "did is kept secret."
+                f"{self.bounding()} At every step every example kept joins independently with probability "
+                f"{self.sampling_prob!r}; which ones did is kept secret."
             )
         if self.truncated_batch_size is not None:
             return (

@@ -247,3 +247,26 @@ def test_the_ends_of_every_range_are_accepted():
     assert ceiling.descent_bound(1.0, 1.0, gradient_squared=0.0, error=0.0) == 0.0
     smallest = GOOD_BUDGET | {"dataset_size": 2, "batch_size": 1, "steps": 1, "dimension": 1}
     assert budgeted.floor_at_budget(1.0, 1e-5, **smallest).phi > 0.0
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ceiling.loss_bound(1.0, 1.0, bias_squared=1e200, variance=0.0),
+        lambda: ceiling.gain_bound(1.0, 1e200, bias_squared=1e200, variance=1e200, theta=0.5),
+        lambda: ceiling.relative_gain_bound(
+            1e-200, 1e200, bias_floor=1.0, bias_squared=1.0, variance=1e200, theta=0.5
+        ),
+    ],
+)
+def test_bounds_beyond_floats_are_no_numbers(call):
+    with pytest.raises(NumericalError, match="beyond the range"):
+        call()
+
+
+@pytest.mark.parametrize(
+    "call", [ceiling.column_norm, ceiling.secret_start_norm, ceiling.integrated_variance]
+)
+def test_absurd_horizons_are_named(call):
+    with pytest.raises(InvalidParameterError, match="steps"):
+        call(0.5, 10**400)

@@ -449,3 +449,22 @@ REAL = {"learning_rate": 0.1, "steps": 10, "smoothness": 1.0, "initial_loss": 1.
 def test_bad_arguments_are_refused(call, match):
     with pytest.raises(InvalidParameterError, match=match):
         call()
+
+
+def test_what_leaves_float64_is_no_moment():
+    with pytest.raises(NumericalError, match="left the range"):
+        private_gradient(noise_of(clip_norm=1e200, noise_multiplier=0.0), [1.0] * 5, clipped_share=1.0)
+
+
+def test_large_gradients_have_signs():
+    assert sign_drift(noise_of(dimension=2), [1e200, -1e200]) == pytest.approx([-1.0, 1.0])
+
+
+def test_a_norm_is_checked_where_it_is_not_used():
+    with pytest.raises(InvalidParameterError, match="gradient_norm"):
+        sign_gain(noise_of(), gradient_norm=-5.0)
+
+
+def test_intervals_without_an_end_are_open_there():
+    with pytest.raises(InvalidParameterError, match=r"in \(-inf, inf\)"):
+        sgd_diffusion(noise_of(), [1.0] * 5, [-math.inf] * 5)
