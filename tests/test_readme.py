@@ -91,9 +91,9 @@ def test_the_headline_states_what_the_noise_costs():
         (
             "`LambdaCGD(n, lam)`",
             dm.LambdaCGD(N, 0.975),
-            "one vector of the model's size regenerated, none kept",
+            "one vector of the model's size regenerated, none stored",
         ),
-        ("`InverseSquareRoot(n, 64)`", dm.InverseSquareRoot(N, 64), "63 vectors regenerated, or kept"),
+        ("`InverseSquareRoot(n, 64)`", dm.InverseSquareRoot(N, 64), "63 vectors regenerated, or stored"),
     ):
         cost = noise_cost(strategy)
         assert (cost.buffers, cost.regenerated) == (0, 1 if "one vector" in words else 63)
@@ -114,7 +114,7 @@ def test_the_headline_is_what_is_computed(name, eps, strategy):
     cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=BINS)
     assert cal.guarantee == dm.Guarantee(dm.Kind.PROBABLE, 1e-9, inside_delta=True)
     stated = ROW[name].split(" | ")[2 if eps == 8.0 else 3]
-    error, gain = re.fullmatch(r"(\S+): (\S+) times less", stated).groups()
+    error, gain = re.fullmatch(r"(\S+): (\S+)x lower", stated).groups()
     assert float(error) == pytest.approx(cal.rmse(), rel=DRAWN)
     assert gain == times(baseline(eps).rmse(), cal.rmse())
 

@@ -179,7 +179,8 @@ class GradientNoise:
         dimension: d >= 1, coordinates.
         clip_norm: C > 0.
         batch_size: B >= 1, examples in the mean.
-        batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate.
+        batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate; of an
+            unclipped example the standard deviation.
         noise_multiplier: sigma >= 0, in units of the clip norm, on the sum over the batch.
         degrees_of_freedom: of the Student t distribution of one example's noise if it is clipped; math.inf is
             Gaussian. Without clipping the mean over the batch is taken as Gaussian.
@@ -279,7 +280,8 @@ def private_gradient(
 
     Returns:
         The moments. Exact for p = 0 and p = 1; in between, under the paper's assumption that clipped and
-        unclipped examples both have expected gradient g.
+        unclipped examples both have expected gradient g. The variance along g cancels if g is large compared
+        with the noise: its absolute error is then about 1e-13 of C^2 / B.
 
     Raises:
         InvalidParameterError: on a bad argument.
