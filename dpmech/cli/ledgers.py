@@ -338,7 +338,7 @@ def remaining(
             "path",
             str(path),
             "a ledger with a budget",
-            ": a non-adaptive list has none, and is composed whole",
+            ": a non-adaptive list has none, and is composed as a whole",
         )
     fits = None if certificate is None else not book.would_exceed(read_certificate(certificate))
     at = book.budget.delta if delta is None else delta

@@ -141,7 +141,7 @@ class Answers(Document):
         bounded = any(
             release.certificate.participation.random or release.runs is not None for release in self._releases
         )
-        if bounded or self._counts or (self.mode is Mode.CHOSEN and self._releases):
+        if bounded or self._counts or (self.mode is Mode.ADAPTIVE and self._releases):
             sure &= BOUND
         return sure
 
@@ -241,7 +241,7 @@ class Answers(Document):
 
     def _stated(self, bounds: Bounds) -> Bounds:
         """Add the state of a list; a budget has the guarantee of the ledger."""
-        if self.mode is Mode.CHOSEN:
+        if self.mode is Mode.ADAPTIVE:
             return dataclasses.replace(bounds, guarantee=bounds.guarantee & self.guarantee)
         state = Provenance("ledger.closed" if self._closed else "ledger.open")
         by = dataclasses.replace(bounds.by, rests_on=(*bounds.by.rests_on, state))

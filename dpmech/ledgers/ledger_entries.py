@@ -18,12 +18,12 @@ from dpmech.numerics import Guarantee, Kind, down, joined, sum_up, up
 class Mode(enum.Enum):
     """The theorem by which a release is composed.
 
-    `NON_ADAPTIVE`: listed before the first result of the list was seen; the full list is composed. `CHOSEN`:
-    added adaptively, through a privacy filter.
+    `NON_ADAPTIVE`: listed before the first result was seen; the full list is composed. `ADAPTIVE`: added
+    based on earlier results, through a privacy filter.
     """
 
     NON_ADAPTIVE = "non_adaptive"
-    CHOSEN = "adaptive"
+    ADAPTIVE = "adaptive"
 
 
 @dataclasses.dataclass(frozen=True)

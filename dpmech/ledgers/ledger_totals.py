@@ -272,7 +272,7 @@ class FilteredTotal(Total):
         accounting: its accounting method.
     """
 
-    mode = Mode.CHOSEN
+    mode = Mode.ADAPTIVE
 
     def __init__(self, budget: PrivacyBudget, accounting: AccountingMethod) -> None:
         self.filter: PrivacyFilter = accounting.filter(budget)

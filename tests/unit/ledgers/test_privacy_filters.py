@@ -454,7 +454,7 @@ def test_a_closed_list_takes_nothing_more():
     assert "still open" in str(ledger.epsilon(1e-6).by)
     ledger.close()
     assert ledger.closed
-    assert "closed list" in str(ledger.epsilon(1e-6).by)
+    assert "closed non-adaptive list" in str(ledger.epsilon(1e-6).by)
     with pytest.raises(dm.UnsupportedCombinationError, match="Ledger\\(budget="):
         ledger.add("b", gaussian(0.5))
     assert [release.mode.value for release in ledger.releases] == ["non_adaptive"]
