@@ -2,6 +2,7 @@
 and the Scheme object that names them."""
 
 import dataclasses
+import json
 import math
 import pathlib
 import subprocess
@@ -175,7 +176,7 @@ def test_the_sampler_realises_it(registered):
     assert tracker.summary()["most_participations"] == 1
 
 
-def test_the_rest_of_dpmech_takes_it_too(registered):
+def test_other_parts_take_it_or_refuse_by_name(registered):
     cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
     assert 0.0 < cal.rmse() < math.inf
     ledger = dm.Ledger()
@@ -191,6 +192,101 @@ def test_the_rest_of_dpmech_takes_it_too(registered):
         dm.audits.empirical_epsilon(MECHANISM, 1.0, 0.1, samples=1000)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"Rdp\(\) under OneStep"):
         dm.calibrate_sigma(MECHANISM, 2.0, 1e-5, method=dm.methods.Rdp())
+
+
+def test_its_profile_is_composed(registered):
+    cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+    profile = dm.profile(MECHANISM, cal.sigma)
+    assert 2.0 <= profile.epsilon(1e-5).upper < 2.01
+    assert 1e-5 <= profile.delta(2.0).upper < 1.02e-5
+    # Two Gaussian releases of the largest column would need more.
+    largest = dm.profile(MECHANISM.strategy, cal.sigma, participation=dm.SingleParticipation())
+    twice = profile.self_compose(2).epsilon(1e-5).upper
+    assert 2.0 < twice < largest.self_compose(2).epsilon(1e-5).lower
+
+
+def test_a_model_is_trained_under_it(registered, tmp_path):
+    """What is applied is what is certified: two neighbours through the real loop, with the same noise."""
+    torch = pytest.importorskip("torch")
+    from torch.utils.data import TensorDataset
+
+    from tests.support.training import private_run
+
+    cal = dm.calibrate_sigma(MECHANISM, 2.0, 1e-5)
+    rng = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(60, 3, generator=rng), torch.randn(61, 1, generator=rng)
+
+    def linear(model, x, target):
+        """A loss whose gradient does not depend on the weights, so that the other examples cancel."""
+        return (model(x) * target).sum()
+
+    def weights(alone):
+        """After each step, at learning rate 1, with the last example as given."""
+        model = torch.nn.Linear(3, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        data = TensorDataset(torch.cat([inputs, alone]), targets)
+        model, optimizer, loader = private_run(
+            cal,
+            model,
+            data,
+            lr=1.0,
+            clip_norm=1.0,
+            loss=linear,
+            expected_batch_size=10.0,
+            dataset_size=61,
+            generator=7,
+            rng=3,
+        )
+        found = [torch.zeros(1, 3)]
+        for x, target in loader:
+            optimizer.zero_grad()
+            model.backward(x, target)
+            optimizer.step()
+            found.append(next(model.parameters()).detach().clone())
+        optimizer.run_record().save(tmp_path / "run.json")
+        return torch.stack(found)
+
+    there, absent = weights(torch.tensor([[900.0, 0.0, 0.0]])), weights(torch.zeros(1, 3))
+    change = 10.0 * (there - absent).diff(dim=0).reshape(6, 3)
+    joined = change.norm(dim=1) > 1e-3
+    assert int(joined.sum()) == 1
+    # Its gradient is large and clipped to 1, and enters one step.
+    assert change[joined].norm() == pytest.approx(1.0, abs=1e-4)
+    record = dm.verify(tmp_path / "run.json")
+    assert record.undecided
+    assert "the participation 'OneStep' is unknown" in record.failures[0]
+
+
+def test_the_command_line_takes_it(registered, tmp_path, capsys):
+    """A certificate, a comparison and a report, by the name that the participation has in plans."""
+    from dpmech.cli import main
+
+    def answer(*words):
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        return ended.value.code, capsys.readouterr().out
+
+    plan = ["--dataset-size", 600, "--batch-size", 100, "--epochs", 1, "--eps", 2, "--delta", 1e-5]
+    wanted = ["--strategy", "lambda-cgd", "--lam", 0.8, "--sampling", "one-step"]
+    path, page = tmp_path / "toy.json", tmp_path / "toy.html"
+    code, printed = answer("calibrate", *plan, *wanted, "--out", path)
+    assert code == 0
+    assert "toy.mean_over_the_step" in printed
+    assert dm.Certificate.load(path).sigma == dm.calibrate_sigma(MECHANISM, 2.0, 1e-5).sigma
+    code, printed = answer("verify", path)
+    assert code == 3
+    assert "NOT CHECKED" in printed
+    code, printed = answer("show", path)
+    assert code == 0
+    assert "Draw for every example one of the 6 steps" in printed
+    code, printed = answer("report", path, "--out", page)
+    assert code == 3
+    text = page.read_text(encoding="utf-8")
+    assert "NOT CHECKED" in text
+    assert "Draw for every example one of the 6 steps" in text
+    code, printed = answer("compare", *plan, "--strategies", "bsr", "--sampling", "one-step", "--json")
+    assert code == 0
+    assert {row["sampling"] for row in json.loads(printed)["strategies"]} == {"one-step"}
 
 
 @pytest.mark.parametrize("eps", [0.0, 0.3, 1.0])
