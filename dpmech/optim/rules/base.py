@@ -43,7 +43,7 @@ class Rule(torch.optim.Optimizer, abc.ABC):
     """
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:  # noqa: ANN401 - torch accepts several forms
-        super().__init__(params, {**defaults, "phi": 0.0})
+        super().__init__(params, {"maximize": False, **defaults, "phi": 0.0})
 
     @abc.abstractmethod
     def _check_group(self, group: Mapping[str, Any]) -> None:

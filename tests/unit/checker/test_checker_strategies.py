@@ -90,7 +90,6 @@ def test_strategies_are_their_definitions(record, expected):
     ("record", "words"),
     [
         (None, "claim.strategy"),
-        ({"type": "Other"}, "claim.strategy"),
         ({"type": ["Identity"]}, "claim.strategy"),
         ({"type": "Identity"}, "entries"),
         ({"type": "Identity", "n": 4, "more": 1}, "entries"),
@@ -115,6 +114,12 @@ def test_strategies_are_their_definitions(record, expected):
 def test_other_strategies_are_refused(record, words):
     with pytest.raises(BadDocument, match=words):
         strategy_of(record)
+
+
+def test_a_strategy_by_an_unknown_name_is_not_checked():
+    for record in ({"type": "Other"}, {"type": "ColumnNormalized", "strategy": {"type": "Other"}}):
+        with pytest.raises(NotChecked, match="the strategy 'Other' is unknown"):
+            strategy_of(record)
 
 
 def test_nesting_is_bounded():

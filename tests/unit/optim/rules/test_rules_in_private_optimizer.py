@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.rules.adam import AdamBC
-from dpmech.optim.rules.base import SignSGD
+from dpmech.optim.rules.base import Rule, SignSGD
 from dpmech.optim.rules.denoiser import attach_denoiser
 from dpmech.optim.rules.diagnostics import momentum_noise_ratios, noise_share
 from dpmech.optim.rules.muon import Muon
@@ -20,7 +20,26 @@ from tests.support.training import give_samples, parameters
 STEPS, BATCH = 8, 4
 SHAPES = [(6, 9), (9, 6), (5,)]
 STRATEGY = dm.LambdaCGD(STEPS, 0.7)
+
+
+class Shrunk(Rule):
+    """A rule from outside: the gradient over 1 plus the standard deviation of its noise."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+        self.seen = []
+
+    def _check_group(self, group):
+        assert group["lr"] > 0.0
+
+    def _update(self, group, members):
+        self.seen.append(members.phis)
+        for param, grad, phi in zip(members.params, members.grads, members.phis, strict=True):
+            param.add_(grad.to(param.dtype), alpha=-group["lr"] / (1.0 + math.sqrt(phi)))
+
+
 RULES = {
+    "from outside": lambda params: Shrunk(params, lr=0.1),
     "corr-sgd": lambda params: torch.optim.SGD(params, lr=0.1),
     "corr-mom": lambda params: AdamBC(params, lr=0.1, subtract_noise=False, floor=0.0),
     "adam-bc": lambda params: AdamBC(params, lr=0.1),
@@ -95,6 +114,15 @@ def test_phi_reaches_the_rule():
     share = noise_share(inner, strategy=STRATEGY)
     assert share.coordinates == 113
     assert share.rho == pytest.approx(1.0, abs=6 * share.stderr)
+
+
+def test_phi_reaches_a_rule_from_outside():
+    params = parameters(SHAPES, torch.float32)
+    optimizer, inner = private("from outside", params)
+    advance(optimizer, params, 0, 3)
+    cal = calibrated(STRATEGY)
+    for step, phis in enumerate(inner.seen):
+        assert phis == pytest.approx([cal.noise_variance(step, 1.0, BATCH)] * len(SHAPES), rel=1e-12)
 
 
 def test_muon_bc_refuses_correlated_noise_without_ratios():
