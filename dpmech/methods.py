@@ -45,6 +45,24 @@ class Method:
         """The probability that a result fails, over the method's own sampling; 0 if it draws no samples."""
         return 0.0
 
+    def among(self, calls: int) -> "Method":
+        """The method for one of several calls from which one is selected; unchanged if it cannot fail.
+
+        Estimates prove nothing and are not adjusted.
+        """
+        del calls
+        return self
+
+    def with_error_shared(self, calls: int) -> "Method | None":
+        """The method of an estimate with its error divided by the number of calls; None for other methods."""
+        del calls
+        return None
+
+    def guarantee(self, delta: float | None = None, *, inside: bool) -> Guarantee | None:
+        """The guarantee of a result; None, the default, if the accountant determines it, not the settings."""
+        del delta, inside
+        return None
+
 
 @dataclasses.dataclass(frozen=True)
 class Pld(Method):
@@ -135,6 +153,12 @@ class Importance(Method):
     def error(self) -> float:
         """1 - confidence."""
         return error_of_level(self.confidence)
+
+    def with_error_shared(self, calls: int) -> "Importance":
+        """The method with 1 - confidence divided by the number of calls."""
+        # Rounded up, because the shares of the error must not sum to more than the total.
+        share = min(math.nextafter(1.0 - self.error / calls, 1.0), math.nextafter(1.0, 0.0))
+        return self if calls == 1 else dataclasses.replace(self, confidence=share)
 
 
 @dataclasses.dataclass(frozen=True)

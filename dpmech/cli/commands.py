@@ -122,8 +122,9 @@ def _table(registered: tuple[tuple[str, str], ...]) -> tuple[re.Pattern[str], di
     names |= {"ColumnNormalized": "column-normalized"}
     names |= {type(method).__name__: f"--method {name}" for name, method in METHODS.items()}
     known = "|".join(sorted(names, key=len, reverse=True))
-    # "Poisson" is also an English word: it is replaced only in a call.
-    pattern = rf"(?:dm\.)?\b(?!Poisson\b(?!\())({known})\b(\((?:[^()<>]|<[^<>]*>)*\))?"
+    # "Poisson" is also an English word: it is replaced only in a call. Names of files are left as they are.
+    call = r"\((?:[^()<>]|<[^<>]*>)*\)"
+    pattern = rf"(?<![/\\-])(?:dm\.)?\b(?!Poisson\b(?!\())({known})\b(?![/\\-]|\.\w)({call})?"
     return re.compile(pattern), names
 
 

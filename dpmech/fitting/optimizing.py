@@ -15,7 +15,7 @@ import scipy
 
 from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.certificates import with_checksum
-from dpmech.engines import Certified, Importance, Method
+from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.files import parse_json, read_bytes, write_bytes
 from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
@@ -149,8 +149,6 @@ _TIE = 1e-9
 _CLEARLY_WORSE = 1.05
 # Above this many bins no Gram matrix is formed.
 _LARGEST_BINS = 6000
-
-_SAMPLED = (Certified, Importance)
 
 Report = Callable[[str], None]
 
@@ -367,7 +365,7 @@ class Request:
         ranked = sorted(own, key=lambda one: one.error)
         # Sigmas by these methods are close to the rough sigmas, which rank the candidates.
         used = self.calibration["method"]
-        rough = used is None or isinstance(used, _SAMPLED)
+        rough = used is None or used.draws
         judged: list[_Judged] = []
         for one in ranked:
             close = not rough or one.error <= _CLEARLY_WORSE * ranked[0].error
@@ -387,7 +385,7 @@ class Request:
         if self.budget is None:
             return mechanism, certified_error(self._problem(schema), strategy), None
         asked = effective_method(schema, self.calibration["method"])
-        shared = _shared(asked, trials)
+        shared = asked.with_error_shared(trials)
         method = shared or method_among(schema, self.calibration["method"], trials)
         settings = self.calibration | {"method": method}
         cal = calibrate_sigma(mechanism, self.budget.eps, self.budget.delta, progress=self.report, **settings)
@@ -400,15 +398,6 @@ class Request:
                 )
             )
         return mechanism, error_at(strategy, cal.sigma, self.workload, self.objective), cal
-
-
-def _shared(method: Method, trials: int) -> Importance | None:
-    """The method of an estimate with its error divided by the number of calls; else None."""
-    if not isinstance(method, Importance):
-        return None
-    # Rounded up, because the shares of the error must not sum to more than the total.
-    share = min(math.nextafter(1.0 - method.error / trials, 1.0), math.nextafter(1.0, 0.0))
-    return method if trials == 1 else dataclasses.replace(method, confidence=share)
 
 
 def _as_asked(achieved: Bounds, asked: Method) -> Bounds:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpmech.drawing import Sampler
-from dpmech.engines import Accountant, Canary, Certified, Exact, Method, Rdp
+from dpmech.engines import Accountant, Canary, Exact, Method, Rdp
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.mechanism import (
     Mechanism,
@@ -361,7 +361,7 @@ def method_among(participation: Participation, method: Method | None, calls: int
     """The method for one of several calls of which one will be selected.
 
     Selecting by the results adds failure probability, so a certified sample gets a share of its beta.
-    Estimates prove nothing and are not adjusted.
     """
     used = effective_method(participation, method)
-    return used.among(calls) if calls > 1 and isinstance(used, Certified) else method
+    shared = used.among(calls)
+    return method if shared == used else shared

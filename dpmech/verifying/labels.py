@@ -131,11 +131,9 @@ def _of_sensitivity(own: Certificate) -> str:
 
 def _of_guarantee(own: Certificate, accountant: Accountant) -> str:
     used = own.evidence.accountant
-    if isinstance(used, Certified) and own.participation.random:
+    if own.participation.random:
         # Whether beta is inside delta is checked separately.
-        given = used.guarantee(inside=own.guarantee.inside_delta)
-    elif own.participation.random:
-        given = accountant.guarantee
+        given = used.guarantee(inside=own.guarantee.inside_delta) or accountant.guarantee
     else:
         given = used.of_one_release(own.sensitivity.guarantee)
     # In float64, an exact formula may give only an interval.

@@ -27,6 +27,8 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
         ("Balls-in-Bins, dm.BallsInBins(bins=4)", "Balls-in-Bins, balls-in-bins (bins=4)"),
         ("REPLACE_ONE and Adjacency", "replace_one and Adjacency"),
         ("a file ([Errno 2] No such file or directory: 'x')", "a file (No such file or directory)"),
+        ("runs/Dense/Identity.json, my-Pld.toml", "runs/Dense/Identity.json, my-Pld.toml"),
+        ("under BallsInBins(4). Use Dense.", "under balls-in-bins (4). Use dense."),
         ("banded, identity and Identical", "banded, identity and Identical"),
     ],
 )
