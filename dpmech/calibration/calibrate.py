@@ -56,7 +56,7 @@ class Calibration(Claim):
         sigma 4.35452 at clip norm 1: exact
         correlated noise: use NoiseStream; no number for DP-SGD tools
         eps 8, delta 1e-05, add_remove, unit example; achieved eps in [7.99999, 8]; sensitivity 7.25477
-        at 1 % false positives an attack finds at most 99.97 % of the examples, by eps and delta alone
+        at 1 % false positives an attack finds at most 99.97 % of the examples, from (eps, delta) only
         RMSE 19.7136, MaxSE 27.537, in units of the clip norm
         LambdaCGD(n=3900, lam=0.9)
         MinSep(min_sep=390, max_participations=10)
@@ -199,8 +199,8 @@ def calibrate_sigma(
         check_real("expected_batch_size", expected_batch_size, minimum=0.0, open_minimum=True)
     if dataset_size is not None:
         check_integer("dataset_size", dataset_size, minimum=1)
-    beside = f"eps {typed(budget.eps)} and delta {typed(budget.delta)}"
-    with within_float64(beside), running_on(executor):
+    other = f"eps {typed(budget.eps)} and delta {typed(budget.delta)}"
+    with within_float64(other), running_on(executor):
         accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
         solution = accountant.calibrate(
             budget.eps, budget.delta, rtol=tolerance, progress=progress if progress is not None else _silent
@@ -269,7 +269,7 @@ def certify_sigma(
     used = effective_method(mechanism.participation, check_method(method))
     if used.error > 0.0:
         raise UnsupportedCombinationError(
-            f"{used!r} draws samples, and a certificate of a sigma that was not searched rests on none",
+            f"{used!r} draws samples, and a certificate of a sigma that was not searched is based on none",
             supported="Deterministic() and Rdp()",
         )
     with plain_scale(mechanism, checked, "the budget"):

@@ -30,19 +30,19 @@ _LEAST, _MOST = 1e-100, 1e100
 
 
 @contextlib.contextmanager
-def plain_scale(mechanism: Mechanism, sigma: float, beside: str) -> Iterator[None]:
+def plain_scale(mechanism: Mechanism, sigma: float, other: str) -> Iterator[None]:
     """Replace failures that an extreme noise scale causes by an error that says so.
 
     Args:
         mechanism: the mechanism.
         sigma: > 0.
-        beside: the other quantity of the computation, in words.
+        other: the other quantity of the computation, in words.
 
     Raises:
         NumericalError: on entry, if nothing could be computed under sampling; inside, in place of the error
             that the scale causes.
     """
-    what = f"sigma {typed(sigma)} and {beside}"
+    what = f"sigma {typed(sigma)} and {other}"
     with within_float64(what):
         ratio = sigma / mechanism.sensitivity.upper
     # Without sampling eps is a formula, which is valid for all floats.
@@ -101,8 +101,8 @@ def epsilon(
     """
     checked_sigma, checked_delta = check_sigma(sigma), check_delta(delta)
     mechanism = mechanism_of(strategy, participation, adjacency)
-    beside = f"delta {typed(checked_delta)}"
-    with plain_scale(mechanism, checked_sigma, beside), running_on(executor):
+    other = f"delta {typed(checked_delta)}"
+    with plain_scale(mechanism, checked_sigma, other), running_on(executor):
         accountant = accountant_for(mechanism, check_method(method), check_rng(rng))
         return accountant.epsilon(checked_sigma, checked_delta, tolerance=_EVALUATION_TOLERANCE)
 

@@ -208,7 +208,7 @@ class Claim(abc.ABC):
         percent = up(100.0 * self.budget.attack_rate(0.01), 4)
         return (
             f"at 1 % false positives an attack finds at most {percent} % of the {self.unit.value}s, "
-            "by eps and delta alone"
+            "from (eps, delta) only"
         )
 
     @abc.abstractmethod

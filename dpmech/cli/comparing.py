@@ -25,8 +25,8 @@ from dpmech.cli.results import (
     allocation_notes,
     baseline_of,
     baseline_row,
-    beside,
     cells_of,
+    compared,
     missing,
     numbers_of,
     plan_notes,
@@ -78,7 +78,7 @@ def compare(
     with run.executor() as executor:
         baseline, pairs = _compared(plans, entries, run, executor)
     first = baseline_row(baseline)
-    rows = [row | beside(row, first) for row, _ in pairs]
+    rows = [row | compared(row, first) for row, _ in pairs]
     described = _described(plans)
     words = ", ".join(f"{key} {text}" for key, text in _in_words(described, plans).items())
     run.answer(

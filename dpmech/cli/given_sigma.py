@@ -57,7 +57,7 @@ def _noise_options(command: _Command) -> _Command:
         click.option(
             "--out",
             type=Target(),
-            help="Write a certificate of this sigma to this file; it rests on no samples.",
+            help="Write a certificate of this sigma to this file; it is based on no samples.",
         ),
         force_option,
         CLIP_NORM,

@@ -410,7 +410,7 @@ def key_options(command: _Command) -> _Command:
         multiple=True,
         type=click.Path(),
         metavar="FILE",
-        help="Public key that is trusted; FILE.dsse beside a file has to be signed by one. Repeatable.",
+        help="Public key that is trusted; FILE.dsse next to a file has to be signed by one. Repeatable.",
     )
     required = click.option(
         "--require-signature", is_flag=True, help="Refuse files that no trusted key signed."

@@ -127,7 +127,7 @@ def baseline_row(baseline: Baseline) -> dict[str, Any]:
     return own | numbers_of(baseline.calibration, baseline.seconds)
 
 
-def beside(row: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
+def compared(row: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
     """The baseline's error over that of a row, rounded down."""
     if "rmse" not in row or "rmse" not in baseline:
         return {"times_less_rmse": None}

@@ -203,7 +203,7 @@ class Answers(Document):
             raise InvalidParameterError("budget", budget, "a dm.PrivacyBudget(eps, delta)")
         found = self.delta(budget.eps)
         if not found.guarantee.rigorous:
-            raise UnsupportedCombinationError("the total rests on an estimate", supported="bounds")
+            raise UnsupportedCombinationError("the total is based on an estimate", supported="bounds")
         return sum_up([found.upper, found.guarantee.outside_error]) <= budget.delta
 
     def profile(

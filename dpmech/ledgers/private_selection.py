@@ -96,7 +96,7 @@ class PrivateSelection:
         if self._spent:
             raise UnsupportedCombinationError(
                 "this selection was made already, and a second one is another release",
-                supported="a new dm.ledgers.PrivateSelection, in the ledger beside this one",
+                supported="a new dm.ledgers.PrivateSelection, in the ledger next to this one",
             )
         self._spent = True
         coins = np.random.default_rng() if self._rng is None else self._rng

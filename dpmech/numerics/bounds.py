@@ -230,7 +230,7 @@ class Provenance:
         """
         plain = set(data) == {"route", "facts", "rests_on"} and isinstance(data["route"], str)
         if not (plain and isinstance(data["facts"], Mapping) and isinstance(data["rests_on"], list)):
-            raise InvalidParameterError("by", dict(data), "a route, its facts, and what it rests on")
+            raise InvalidParameterError("by", dict(data), "a route, its facts, and what it is derived from")
         if not all(isinstance(value, float | int | str) for value in data["facts"].values()):
             raise InvalidParameterError("by", dict(data), "facts that are numbers or words")
         return Provenance(

@@ -23,7 +23,7 @@ class _Subject:
     """Words for the people, or their data, that sentences are about.
 
     Attributes:
-        unused: those that an attack suspects falsely.
+        unused: those that an attack would find by mistake.
         rest: the others.
         used: the same, used alone.
         secret: what is guessed about one of them.
@@ -143,7 +143,7 @@ def findings(
             "tpr",
             {"fpr": fpr},
             best,
-            f"An attack that wrongly suspects {percent(fpr)} % of the {about.unused} finds at "
+            f"At a false-positive rate of {percent(fpr)} % among {about.unused}, an attack finds at "
             f"most {_share(best.upper)} of {about.rest}.",
         )
     report("advantage")
@@ -152,8 +152,8 @@ def findings(
         "advantage",
         {},
         gain,
-        f"At any rate of false suspicions, the share of {about.used} that an attack finds is at most "
-        f"{_share(gain.upper, 'percentage points')} above it.",
+        f"At any false-positive rate, the share of {about.used} that an attack finds exceeds that rate by at "
+        f"most {_share(gain.upper, 'percentage points')}.",
     )
     for prior in priors:
         report(f"guesses at a prior of {typed(prior)}")
@@ -162,9 +162,8 @@ def findings(
             "bayes_success",
             {"prior": prior},
             right,
-            f"Who takes it for {percent(prior)} % likely beforehand that {about.secret} is right about "
-            f"it at most {_share(right.upper)} of the time, and {_share(max(prior, 1.0 - prior))} without "
-            "the release.",
+            f"With a prior of {percent(prior)} % that {about.secret}, a guess about it is right at most "
+            f"{_share(right.upper)} of the time, and {_share(max(prior, 1.0 - prior))} without the release.",
         )
     for baseline in baselines:
         report(f"reconstruction at a baseline of {typed(baseline)}")
@@ -173,7 +172,7 @@ def findings(
             "reconstruction",
             {"baseline": baseline},
             rebuilt,
-            f"Who would guess {about.record} with probability {typed(baseline)} without the release "
+            f"Anyone who would guess {about.record} with probability {typed(baseline)} without the release "
             f"reconstructs it with probability at most {up(rebuilt.upper, _SHOWN_DIGITS)}.",
         )
     if tail is None:
@@ -184,7 +183,7 @@ def findings(
         "gaussian_mu",
         {"tail": tail},
         mu,
-        f"But for {typed(tail)} in probability it hides {about.hidden} as well as one number with "
+        f"Except with probability {typed(tail)}, it hides {about.hidden} as well as one number with "
         f"Gaussian noise that {about.mover} moves by {up(mu.upper, _SHOWN_DIGITS)} standard deviations (mu).",
     )
     return found

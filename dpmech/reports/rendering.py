@@ -80,12 +80,12 @@ def as_json(review: Review) -> str:
     head = {"schema": {"name": "dpmech review", "version": REPORT_VERSION}}
     lists = {"checklists": [one.to_dict() for one in checklists(review)]}
     ledger = review.subject.ledger
-    beside = {
+    other = {
         "ledger": None
         if ledger is None
         else {"releases": len(ledger.releases) + len(ledger.counts), "total": _total(review)}
     }
-    return json.dumps(head | review.summary() | beside | lists, indent=2, allow_nan=False) + "\n"
+    return json.dumps(head | review.summary() | other | lists, indent=2, allow_nan=False) + "\n"
 
 
 def _known(review: Review) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _SECRETS_OF_USERS = {
 _SURE = {
     Kind.EXACT: "A theorem gives the number itself; nothing was left to chance when it was computed.",
     Kind.BOUND: "A theorem bounds the number; nothing was left to chance when it was computed.",
-    Kind.PROBABLE: "It was proved by drawing samples, which mislead with probability beta, beside delta.",
+    Kind.PROBABLE: "It was proved from random samples, which mislead with probability beta, beyond delta.",
     Kind.ESTIMATE: "It is the end of a confidence interval: the true eps may be larger.",
 }
 _NEIGHBOURS = {
@@ -92,7 +92,7 @@ def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, st
 def sure_words(own: Certificate) -> str:
     """The kind of guarantee of a claim, explained for non-experts."""
     if own.guarantee.kind is Kind.PROBABLE and own.guarantee.inside_delta:
-        return "It was proved by drawing samples; the chance that they misled, beta, is counted inside delta."
+        return "It was proved from random samples; the probability that they mislead, beta, is inside delta."
     return _SURE[own.guarantee.kind]
 
 
@@ -228,7 +228,7 @@ _NOT_COVERED = (
         "A model may teach how smoking and illness go together. That is no loss of privacy of anyone.",
     ),
     (
-        "Everything before and beside training",
+        "Everything before and outside training",
         "How the data was collected, who may read it, logs, gradients on the wire, time and memory that can "
         "be watched.",
     ),
@@ -255,8 +255,8 @@ LIMITS = (
     "The proof is about real numbers. Computers round: noise drawn in floating point is close to Gaussian, "
     "and not the same.",
     "The checksum of a file is a checksum and no signature. Who issued it is known only from where it is "
-    "kept, or from a signature beside it.",
-    "The claim is decided by a checker that shares no code with what issued it. It rests on Python, numpy "
+    "kept, or from a signature next to it.",
+    "The claim is decided by a checker that shares no code with what issued it. It depends on Python, numpy "
     "and FLINT, and on the theorems that its page states and proves.",
     "Nothing is said here about how useful the model is, or whether it treats people fairly: noise can cost "
     "small groups more than others.",

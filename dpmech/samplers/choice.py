@@ -104,7 +104,7 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
         return value.participation, value.steps
     if isinstance(value, Participation):
         if n is None:
-            raise InvalidParameterError("n", None, "the number of steps, beside a participation")
+            raise InvalidParameterError("n", None, "the number of steps, in addition to a participation")
         return value, check_steps(n)
     raise InvalidParameterError(
         "claim_or_participation", value, "a Calibration, a Certificate or a participation such as MinSep(390)"

@@ -1,4 +1,4 @@
-"""SharedContributions: bounds the records per person if a record may have several owners."""
+"""SharedContributions: bounds the records per person if a record may have multiple owners."""
 
 import dataclasses
 from collections.abc import Hashable, Sequence

@@ -67,7 +67,7 @@ class ParticipationTracker:
         self._size = check_integer("dataset_size", dataset_size, minimum=1)
         rule = self._rule = scheme_of(participation).batch_rule(participation, self._n)
         if rule.dataset_size is not None and self._size != rule.dataset_size:
-            stated = f"{rule.dataset_size}, which the claim rests on"
+            stated = f"{rule.dataset_size}, on which the claim depends"
             raise InvalidParameterError("dataset_size", self._size, stated)
         self._pattern = participation.pattern(self._n)
         self._steps = 0

@@ -23,7 +23,7 @@ def rigour_problem(guarantee: Guarantee) -> str:
         guarantee: the guarantee of the claim.
     """
     if not guarantee.rigorous:
-        return "the claim rests on an estimate, a rigorous one was asked for"
+        return "the claim is based on an estimate, a rigorous one was asked for"
     if guarantee.outside_error == 0.0:
         return ""
     return (

@@ -468,5 +468,5 @@ class _Setting:
         if not math.isfinite(bound) or bound < 0.0:
             raise NumericalError(f"the transform gave {bound!r}")
         if slack > MOST_SLACK * max(total, scale / NEAR):
-            raise NumericalError(f"errors of {slack:.3g} are too large beside a delta of {total:.3g}")
+            raise NumericalError(f"errors of {slack:.3g} are too large compared with a delta of {total:.3g}")
         return min(1.0, bound)

@@ -172,7 +172,7 @@ def _parts(example: Any) -> list[Tensor]:  # noqa: ANN401 - an item of a dataset
 def owners_of(dataset: object, participation: Participation) -> IntArray | None:
     """The number of each example's user, shape (examples,), for a claim about the examples of users.
 
-    None for other claims, and if examples have several owners, whom `SharedContributions` counts.
+    None for other claims, and if examples have multiple owners, whom `SharedContributions` counts.
     """
     if participation.unit is not Unit.USER or not isinstance(dataset, UserExamples):
         return None
@@ -252,13 +252,14 @@ def _check_shared(claim: Claim) -> None:
     """Refuse claims that do not hold if the choice of records depends on several people."""
     if claim.adjacency is not Adjacency.ZERO_OUT:
         raise UnsupportedCombinationError(
-            f"records have several owners, and the claim is for {claim.adjacency.name}: removing the records "
-            "of one person changes which others are kept, even of people who share none with that person",
+            f"records have multiple owners, and the claim is for {claim.adjacency.name}: removing the "
+            "records of one person changes which others are kept, even of people who share none with that "
+            "person",
             supported="adjacency=dm.Adjacency.ZERO_OUT, whose neighbours have the same records and owners",
         )
     if claim.participation.users_together:
         raise UnsupportedCombinationError(
-            "records have several owners, and the claim puts all records of a person into one group: people "
+            "records have multiple owners, and the claim puts all records of a person into one group: people "
             "linked by records would all be in one group",
             supported="dm.Poisson(q, max_examples_per_user=m)",
         )

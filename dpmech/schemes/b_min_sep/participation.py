@@ -71,9 +71,9 @@ class BMinSep(Participation):
         """An independent decision for every example that is not waiting."""
         del n
         return (
-            f"An example that took part rests for the next {self.min_sep - 1} steps. At every other step it "
+            f"An example that took part waits for the next {self.min_sep - 1} steps. At every other step it "
             f"joins with probability {self.sampling_prob!r}, independently of all other examples and steps. "
-            "Before step 0 every example draws, independently, for how many steps it still rests: 0 with "
+            "Before step 0 every example draws, independently, for how many steps it still waits: 0 with "
             f"probability 1 / (1 + {self.sampling_prob!r} * {self.min_sep - 1}), and each of 1, ..., "
             f"{self.min_sep - 1} with {self.sampling_prob!r} times that. Who took part is kept secret."
         )

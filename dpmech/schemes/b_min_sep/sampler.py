@@ -56,8 +56,8 @@ class BMinSepSampler(Sampler):
         if self._law.min_sep > 1:
             # Position n of the random words is past the last step, so no step uses it.
             cooling_down = coins(self._key, self.n, self._law.waiting, self.dataset_size)
-            rests = groups(self._key, self._law.min_sep - 1, self.dataset_size)
-            self._free[cooling_down] = rests[cooling_down] + 1
+            waits = groups(self._key, self._law.min_sep - 1, self.dataset_size)
+            self._free[cooling_down] = waits[cooling_down] + 1
 
     def _batch(self, step: int) -> IntArray:
         if step < self._drawn:

@@ -39,7 +39,7 @@ class FixedSizeSampler(Sampler):
         participation = FixedSizeBatches(stated_size, batch_size)
         if size != participation.dataset_size:
             raise InvalidParameterError(
-                "dataset_size", size, f"{participation.dataset_size}, which the claim rests on"
+                "dataset_size", size, f"{participation.dataset_size}, on which the claim depends"
             )
         super().__init__(
             size,

@@ -116,7 +116,7 @@ class Poisson(BoundedContributions):
             return None
         return (
             "whether others are kept depends on whether an example is drawn, so that one which is missing "
-            "changes whose gradients are added, and how many examples there are, on which the bound rests"
+            "changes whose gradients are added, and how many examples there are, on which the bound depends"
         )
 
     @functools.cached_property

@@ -57,7 +57,7 @@ class TruncatedPoissonSampler(Sampler):
             raise InvalidParameterError(
                 "dataset_size",
                 size,
-                f"{stated}, which the claim rests on",
+                f"{stated}, on which the claim depends",
                 "; how many batches are truncated depends on it",
             )
         expected = participation.truncation.expected_batch_size

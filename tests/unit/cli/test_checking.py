@@ -71,7 +71,7 @@ def test_only_a_bound_is_rigorous():
     result = run("verify", "--rigorous", estimate, bound)
     assert result.exit_code == 1
     first, second = result.stdout.splitlines()
-    assert first.startswith(f"{estimate}: REFUSED: rigour: the claim rests on an estimate")
+    assert first.startswith(f"{estimate}: REFUSED: rigour: the claim is based on an estimate")
     assert second.startswith(f"{bound}: VERIFIED: deterministic upper bound; claim PROVED except with ")
 
 
@@ -108,7 +108,7 @@ def test_rigorous_samples_with_its_error_inside_delta_or_not_at_all(tmp_path):
     assert "; claim PROVED except with probability " in first
     assert second.startswith(f"{seeded}: REFUSED: rigour: the claim holds with probability 1 - beta only")
     assert third.startswith(f"{bound}: VERIFIED: deterministic upper bound; claim PROVED except with ")
-    assert fourth.startswith(f"{estimate}: REFUSED: rigour: the claim rests on an estimate")
+    assert fourth.startswith(f"{estimate}: REFUSED: rigour: the claim is based on an estimate")
 
 
 def test_verify_prints_one_line_a_verdict(path):

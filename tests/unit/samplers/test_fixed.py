@@ -50,7 +50,7 @@ def test_a_dataset_of_another_size_is_refused():
         lambda: ParticipationTracker(BATCHES, 3, 5),
     ):
         with pytest.raises(
-            dm.InvalidParameterError, match="dataset_size must be 4, which the claim rests on"
+            dm.InvalidParameterError, match="dataset_size must be 4, on which the claim depends"
         ):
             call()
 

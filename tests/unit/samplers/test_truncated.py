@@ -96,11 +96,11 @@ def test_ties_draw_again(monkeypatch):
 def test_a_dataset_of_another_size_is_refused():
     for size in (4, 6):
         with pytest.raises(
-            dm.InvalidParameterError, match="dataset_size must be 5, which the claim rests on"
+            dm.InvalidParameterError, match="dataset_size must be 5, on which the claim depends"
         ):
             sampler_for(BATCHES, size, n=3)
         with pytest.raises(
-            dm.InvalidParameterError, match="dataset_size must be 5, which the claim rests on"
+            dm.InvalidParameterError, match="dataset_size must be 5, on which the claim depends"
         ):
             ParticipationTracker(BATCHES, 3, size)
 

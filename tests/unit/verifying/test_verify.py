@@ -253,7 +253,7 @@ def test_a_platform_that_cannot_be_is_refused(bits):
 
 def test_rigorous_refuses_an_estimate_and_nothing_else():
     refused = dm.verify(BINS, rigorous=True)
-    assert refused.failures == ("rigour: the claim rests on an estimate, a rigorous one was asked for",)
+    assert refused.failures == ("rigour: the claim is based on an estimate, a rigorous one was asked for",)
     for certificate in (EXACT, SIGNED, MOMENTS, PROGRAM):
         assert dm.verify(certificate, rigorous=True).ok
 

@@ -40,5 +40,5 @@ def test_a_run_uses_truncated_batches_and_its_record_verifies():
 
 
 def test_a_dataset_of_another_size_than_the_claim_states_is_refused():
-    with pytest.raises(dm.InvalidParameterError, match="dataset_size must be 60, which the claim rests on"):
+    with pytest.raises(dm.InvalidParameterError, match="dataset_size must be 60, on which the claim depends"):
         private(SIZE - 1)

@@ -320,7 +320,7 @@ def test_records_of_several_owners_are_trained_on_under_zero_out():
             SEVERAL,
             UserExamples(examples(), OWNERS, MOST, several_owners=True),
             dm.UnsupportedCombinationError,
-            "records have several owners, and the claim is for ADD_REMOVE",
+            "records have multiple owners, and the claim is for ADD_REMOVE",
         ),
         (
             ZEROED,
