@@ -40,7 +40,7 @@ def names(split: PreTrainedTokenizerFast) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for label, code in enumerate(LANGUAGES):
         locale = Locale(code)
-        found = {*locale.territories.values(), *locale.languages.values(), *locale.accountings.values()}
+        found = {*locale.territories.values(), *locale.languages.values(), *locale.currencies.values()}
         rows += [
             {"input_ids": split(name.lower()[:LONGEST])["input_ids"], "label": label}
             for name in sorted(found)
