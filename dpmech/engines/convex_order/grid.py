@@ -165,7 +165,7 @@ def spread_z(
 
 
 # Margin on the errors measured against 450 digits, for steps of 0.01 to 2, nodes 0.02 to 4 deviations apart,
-# up to 29 deviations from the mean (tests/unit/engines/balls_in_bins/ring/test_rounding.py).
+# up to 29 deviations from the mean (tests/unit/engines/convex_order/test_rounding.py).
 SPLIT_SAFETY = 4.0
 
 

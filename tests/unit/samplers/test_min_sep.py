@@ -10,7 +10,7 @@ from scipy import stats
 import dpmech as dm
 from dpmech.samplers import ParticipationTracker, sampler_for
 from dpmech.schemes.b_min_sep.sampler import BMinSepSampler
-from tests.unit.engines.min_sep.test_chains import written_out
+from tests.unit.engines.gaussian_mixture.test_chains import written_out
 
 N, B, P, SIZE = 6, 3, 0.3, 20_000
 ALPHA = 1e-9
