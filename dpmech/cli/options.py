@@ -46,7 +46,7 @@ def plan_options(
     due = f" [required{here}]"
     names = "one or more names, joined by commas, see below"
     takers = owners()
-    sampling: Any = click.STRING if several else OneOf(samplings(), reasons=NO_SAMPLINGS, listed=False)
+    sampling: Any = click.STRING if several else OneOf(samplings, reasons=NO_SAMPLINGS, listed=False)
     options = [
         click.option(
             "--dataset-size", type=Whole(1), help=f"Number of examples, a public number of the plan.{due}"

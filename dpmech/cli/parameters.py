@@ -119,7 +119,7 @@ class OneOf(_Checked):
     """One of several names.
 
     Args:
-        known: the names.
+        known: the names, or a function that returns them when they are needed.
         reasons: why some names that users may look for are missing.
         listed: whether help lists all names.
     """
@@ -127,9 +127,18 @@ class OneOf(_Checked):
     name = "name"
 
     def __init__(
-        self, known: Collection[str], *, reasons: Mapping[str, str] | None = None, listed: bool = True
+        self,
+        known: Collection[str] | Callable[[], Collection[str]],
+        *,
+        reasons: Mapping[str, str] | None = None,
+        listed: bool = True,
     ) -> None:
-        self.known, self.reasons, self.listed = known, reasons or {}, listed
+        self._known, self.reasons, self.listed = known, reasons or {}, listed
+
+    @property
+    def known(self) -> Collection[str]:
+        """The names."""
+        return self._known() if callable(self._known) else self._known
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:
         """The names, for help."""

@@ -16,22 +16,27 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.numerics import UNIT, bounded_inverse
 
 
-@dataclasses.dataclass(frozen=True, eq=False, repr=False)
-class Harmonic(FactoredStrategy):
-    """C[i, j] = 1 / (i - j + 1)^2."""
+def strategy_class():
+    # In a function: collecting tests imports this file.
+    @dataclasses.dataclass(frozen=True, eq=False, repr=False)
+    class Harmonic(FactoredStrategy):
+        """C[i, j] = 1 / (i - j + 1)^2."""
 
-    n: int
+        n: int
 
-    def prefix(self, steps):
-        return Harmonic(steps)
+        def prefix(self, steps):
+            return Harmonic(steps)
 
-    def _factors(self):
-        coefs = 1.0 / np.arange(1.0, self.n + 1.0) ** 2
-        inverse, bound = bounded_inverse(coefs, self.n)
-        return ScaledToeplitz(coefs, inverse, bands=None, inverse_bands=None, error=2.0 * UNIT + bound)
+        def _factors(self):
+            coefs = 1.0 / np.arange(1.0, self.n + 1.0) ** 2
+            inverse, bound = bounded_inverse(coefs, self.n)
+            return ScaledToeplitz(coefs, inverse, bands=None, inverse_bands=None, error=2.0 * UNIT + bound)
+
+    return Harmonic
 
 
 def main(folder):
+    Harmonic = strategy_class()
     own, dense = (
         Harmonic(12),
         dm.Dense([[(i >= j) / (abs(i - j) + 1) ** 2 for j in range(12)] for i in range(12)]),
