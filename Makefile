@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check slow lint types layers tests verification verification-full docs docs-all bench budgets test-core clean
+.PHONY: demo test quick check slow exhaustive lint types layers tests verification verification-full docs docs-all bench budgets test-core clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,7 +51,7 @@ quick: lint types layers
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $$($(BIN)/python tests/support/changed.py)
 
 # Everything but the mutations and the planted faults, whose pages say how they are run.
-check: test slow docs-all verification-full
+check: test slow exhaustive docs-all verification-full
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -75,7 +75,11 @@ tests: $(VENV)/.dev
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-quick} $(PYTEST) -m "not slow" $(COV)
 
 slow: $(VENV)/.dev
-	$(PYTEST) -m slow $(COV)
+	$(PYTEST) -m "slow and not exhaustive" $(COV)
+
+# The slow cases of long tables that the gate leaves out.
+exhaustive: $(VENV)/.dev
+	$(PYTEST) -m exhaustive $(COV)
 
 # Both halves, on a machine that does nothing else: which files take over three times what is written down of them.
 budgets: export DPMECH_BUDGETS = check

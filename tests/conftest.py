@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from tests.support import exhaustive
+
 # Every test under tests/statistical, and every one of the sampling schemes, may reject a correct library with
 # at most this probability.
 ALPHA = 1e-9
@@ -34,7 +36,9 @@ def longdouble(request, monkeypatch):
         monkeypatch.setattr(np, "longdouble", np.float64)
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items):
+    exhaustive.mark(items)
     items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 

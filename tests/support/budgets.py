@@ -72,7 +72,8 @@ def pytest_runtest_protocol(item):
 def pytest_runtest_makereport(item, call):
     report = yield
     if call.when == "teardown":
-        half = "slow" if item.get_closest_marker("slow") else "quick"
+        marks = (name for name in ("exhaustive", "slow") if item.get_closest_marker(name))
+        half = next(marks, "quick")
         report.user_properties.append(("cpu", (half, cpu_seconds() - item.config.stash[_BEGAN])))
     return report
 

@@ -1,0 +1,32 @@
+"""Which slow cases of a parametrised test are left to `make check`.
+
+A test over a large table (every model and mode, every stored value, every statement of the papers) has hundreds
+of slow cases that fail together. The gate runs some, spread over the table; `make exhaustive` runs the others.
+"""
+
+import collections
+
+import pytest
+
+# Slow cases of one test that the gate runs.
+MOST = 16
+
+
+def kept(count, most=MOST):
+    """Places in `count` cases that the gate runs: all, or `most`, evenly spaced from first to last."""
+    if count <= most:
+        return set(range(count))
+    return {round(place * (count - 1) / (most - 1)) for place in range(most)}
+
+
+def mark(items):
+    """Mark the slow cases that the gate leaves out."""
+    cases = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("slow") is not None:
+            cases[item.nodeid.split("[")[0]].append(item)
+    for same in cases.values():
+        chosen = kept(len(same))
+        for place, item in enumerate(same):
+            if place not in chosen:
+                item.add_marker(pytest.mark.exhaustive)
