@@ -1,7 +1,8 @@
 """Which slow cases of a parametrised test are left to `make check`.
 
-A test over a large table (every model and mode, every stored value, every statement of the papers) has hundreds
-of slow cases that fail together. The gate runs some, spread over the table; `make exhaustive` runs the others.
+A test over a large table (every model and mode, every stored value, every statement of the papers) has
+hundreds of slow cases that fail together. The gate runs some, spread over the table; `make exhaustive` runs
+the others.
 """
 
 import collections
