@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 import sys
 
-PROGRAM = pathlib.Path(__file__).with_name("own_strategy.py")
+PROGRAM = pathlib.Path(__file__).parents[1] / "support" / "own_strategy.py"
 
 
 def test_from_sensitivity_to_verdict(tmp_path):

@@ -252,7 +252,7 @@ def test_a_sampled_release_names_batches_that_are_new():
         ledger.add("a", sampled())
     ledger.add("a", sampled(), batch="run 1")
     for cal in (sampled(), allocated()):
-        with pytest.raises(dm.UnsupportedCombinationError, match=r"dm\.join"):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"dm\.ledgers\.joint_release"):
             ledger.add("b", cal, batch="run 1")
     batch = dm.ledgers.SharedBatch("run 1", dm.Identity(30), dm.Poisson(0.1))
     batch.register("a", 50.0)
