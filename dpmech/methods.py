@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 from typing import ClassVar
 
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import BOUND, Guarantee, Kind, check_executor, error_of_level, rounded_down
 
@@ -49,8 +49,15 @@ class Method:
         """The method for one of several calls from which one is selected; unchanged if it cannot fail.
 
         Estimates prove nothing and are not adjusted.
+
+        Raises:
+            UnsupportedCombinationError: if it can fail and has no share for one of several calls.
         """
-        del calls
+        if calls > 1 and self.error > 0.0 and not self.estimates:
+            raise UnsupportedCombinationError(
+                f"{self!r} does not divide its error among several calls",
+                supported="one call, or a method with `among`",
+            )
         return self
 
     def with_error_shared(self, calls: int) -> "Method | None":

@@ -73,6 +73,10 @@ class _Release(Certified):
         return self.claim
 
 
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -> Verdict:
     """Return the verdict on a ledger: REFUTED if a part of it is, PROVED if all parts are.
 
@@ -127,7 +131,8 @@ def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -
     failure = sum({id(one.verdict): one.verdict.failure for one in releases}.values())
     return Verdict(
         next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED) if kind in shown_kinds), Kind.PROVED),
-        f"a ledger of {len(releases)} releases and {sum(counts.values())} counts, {settings['mode']}",
+        f"a ledger of {_number(len(releases), 'release')} and {_number(sum(counts.values()), 'count')}, "
+        f"{settings['mode']}",
         f"{sum(part.kind is Kind.PROVED for part in parts)} of {len(parts)} parts proved:",
         failure + sum(part.failure for part in found),
         (

@@ -183,7 +183,7 @@ def findings(
         "gaussian_mu",
         {"tail": tail},
         mu,
-        f"Except with probability {typed(tail)}, it hides {about.hidden} as well as one number with "
+        f"Up to a tail of {typed(tail)} in delta, it hides {about.hidden} as well as one number with "
         f"Gaussian noise that {about.mover} moves by {up(mu.upper, _SHOWN_DIGITS)} standard deviations (mu).",
     )
     return found

@@ -11,6 +11,8 @@ import sys
 import numpy as np
 
 import dpmech as dm
+from dpmech.certificates import Randomness
+from dpmech.checker import Kind, check_text
 from dpmech.mechanism.strategies.factored import FactoredStrategy
 from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.numerics import UNIT, bounded_inverse
@@ -66,6 +68,19 @@ def main(folder):
     # The checker has no theorem for it, and does not take its word.
     assert found.undecided
     assert "the strategy 'Harmonic' is unknown" in found.failures[0]
+    record = dm.RunRecord(
+        cal.certificate(1.0, 4.0),
+        12,
+        cal.achieved,
+        **{name: Randomness(name, "0" * 64, seeded=False) for name in ("sampler", "noise")},
+        smallest_separation=3,
+        most_participations=4,
+    )
+    ledger = dm.Ledger()
+    ledger.add("own", cal, batch="once")
+    for document in (record, ledger):
+        assert check_text(document.to_json()).kind is Kind.NOT_CHECKED
+    assert "a ledger of 1 release and 0 counts" in check_text(ledger.to_json()).claim
     print("taken")
 
 

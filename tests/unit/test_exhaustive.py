@@ -41,7 +41,9 @@ def test_only_slow_cases_of_long_tables_are_left_out():
     long = [Item(f"a.py::test_table[{case}]", slow=True) for case in range(40)]
     others = [Item(f"a.py::test_quick[{case}]", slow=False) for case in range(40)]
     short = [Item(f"a.py::test_short[{case}]", slow=True) for case in range(MOST)]
-    exhaustive.mark([*long, *others, *short])
+    whole = [Item(f"{place}test_x[{case}]", slow=True) for place in exhaustive.WHOLE for case in range(40)]
+    exhaustive.mark([*long, *others, *short, *whole])
+    assert not any("exhaustive" in item.marks for item in whole)
     left = [item for item in [*long, *others, *short] if "exhaustive" in item.marks]
     assert len(left) == 40 - MOST
     assert set(left) < set(long)

@@ -31,7 +31,7 @@ def test_sentences_are_what_the_profile_says_rounded_up(path):
     found = float(text.split("finds at most ")[1].split(" %")[0])
     assert 100.0 * known.tpr(0.01).upper <= found <= 100.1 * 1.01 * known.tpr(0.01).upper
     assert "70 % without the release" in text
-    assert "Except with probability 1e-12" in text
+    assert "Up to a tail of 1e-12 in delta" in text
     assert "How sure: deterministic upper bound" in text
 
 

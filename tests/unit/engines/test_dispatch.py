@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import types
 from fractions import Fraction
@@ -291,6 +292,17 @@ def test_of_several_calls_each_has_a_share_of_what_is_left_to_chance():
         (dm.EveryStep(), None),
     ):
         assert method_among(schema, method, 6) == method
+
+
+def test_a_method_that_can_fail_is_not_selected_from_without_a_share():
+    @dataclasses.dataclass(frozen=True)
+    class Failing(dm.methods.Method):
+        error = 1e-6
+
+    method = Failing()
+    assert method.among(1) is method
+    with pytest.raises(dm.UnsupportedCombinationError, match="does not divide its error among several calls"):
+        method.among(2)
 
 
 def test_what_draws_nothing_stands_in_where_nothing_may_be_left_to_chance():
