@@ -52,6 +52,7 @@ def test_the_quick_blocks_of_a_page_run_as_printed(page, folder):
 @OPACUS
 @LIGHTNING
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", [runnable(page, slow=True) for page in SLOW])
 def test_all_blocks_of_a_page_run_as_printed(page, folder):
     run_page(page, slow=True)

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 from dpmech.optim import make_private  # noqa: E402
 
 ROUNDS = 20
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive, pytest.mark.filterwarnings("ignore")]
 
 
 def small_cnn():

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_
 
 from dpmech.optim import make_private  # noqa: E402 - after the check for torch
 
-pytestmark = pytest.mark.slow  # two processes import torch
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # two processes import torch
 
 WORLD, SIZE, N = 2, 320, 8
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))

@@ -26,7 +26,7 @@ torch = pytest.importorskip("torch")
 from tests.support.trainers import SIZE, Classifier, Rows, masked  # noqa: E402 - after the check for torch
 
 N, EPOCH, EVERY, KILLS = 12, 4, 3, 3
-TRIALS = 10
+FEW, TRIALS = 2, 10
 
 
 def frameworks():
@@ -300,10 +300,11 @@ def check(report, trials):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["hf", "lightning"])
-def test_a_run_that_is_killed_ends_like_one_that_is_not(framework):
+@pytest.mark.parametrize("trials", [FEW, pytest.param(TRIALS, marks=pytest.mark.exhaustive)])
+def test_a_run_that_is_killed_ends_like_one_that_is_not(framework, trials):
     if framework not in frameworks():
         pytest.skip(f"{framework} is not installed")
-    assert check(report_of(framework, TRIALS), TRIALS) > 0
+    assert check(report_of(framework, trials), trials) > 0
 
 
 def test_what_differs_is_seen():

@@ -41,6 +41,7 @@ def test_the_cnn_trains(method):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_script_compares_draws_and_goes_on(tmp_path, capsys, monkeypatch):
     arguments = [str(tmp_path), "--quick", "--models", "logistic"]
     assert digits_comparison.main(arguments) == 0

@@ -20,7 +20,7 @@ import digits_ddp  # noqa: E402 - after the check for torch
 import dpmech as dm  # noqa: E402
 from tests.support.torchrun import by_two  # noqa: E402
 
-pytestmark = pytest.mark.slow  # two processes import torch
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # two processes import torch
 
 N, BINS = 50, 5
 

@@ -23,6 +23,7 @@ from tests.support.torchrun import by_two  # noqa: E402
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.exhaustive,
     pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
 ]

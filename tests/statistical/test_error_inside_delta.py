@@ -23,7 +23,7 @@ STRATEGY, SCHEME = dm.LambdaCGD(6, 0.5), dm.BallsInBins(2)
 GRAM = bins_oracles.strategy_gram(6, 2, 0.5)
 RUNS, FAULTY_RUNS = 50, 20
 
-pytestmark = pytest.mark.slow  # a minute of calibrations
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # a minute of calibrations
 
 
 @functools.cache

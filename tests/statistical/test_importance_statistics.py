@@ -67,7 +67,7 @@ def distances(result, means, errors):
         ("random 3", 0.4),
         pytest.param("random 12", 0.3, marks=pytest.mark.slow),
         pytest.param("lambda 6", 0.8, marks=pytest.mark.slow),
-        pytest.param("lambda 20", 0.5, marks=pytest.mark.slow),
+        pytest.param("lambda 20", 0.5, marks=pytest.mark.exhaustive),
         pytest.param("banded 9", 0.6, marks=pytest.mark.slow),
     ],
 )
@@ -89,6 +89,7 @@ def test_plain_monte_carlo_agrees_and_a_fault_of_one_percent_in_sigma_does_not(n
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_intervals_of_thirty_random_problems_cover():
     """99.99 % intervals against a million plain draws; a sigma that is 6 % off is seen in most of them."""
     missed, faulty = 0, 0
@@ -106,6 +107,7 @@ def test_intervals_of_thirty_random_problems_cover():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_intervals_cover_at_their_level():
     runs, eps, confidence = 100, 3.5, 0.9
     remove, add = quadrature(THREE, eps)
@@ -124,6 +126,7 @@ def test_intervals_cover_at_their_level():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("runs", [14, 40])
 def test_certified_bounds_hold_at_their_level(runs):
     eps, beta = 3.5, 0.1
@@ -139,6 +142,7 @@ def test_certified_bounds_hold_at_their_level(runs):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_intervals_cover_where_bins_rise_together():
     """Independent bins at delta about 1e-8: both directions rest on the collective tilts."""
     bins, eps, runs, confidence = 20, 0.6, 60, 0.9
@@ -160,6 +164,7 @@ def test_intervals_cover_where_bins_rise_together():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_intervals_cover_at_the_hard_point():
     """n = 3900, b = 390, k = 10, lam = 0.9, sigma = 7.43, eps = 1: delta = 1.153e-5 +- 0.006e-5."""
     gram = DenseGram(strategy_gram(3900, 390, 0.9) / 7.43**2)

@@ -58,6 +58,7 @@ def score(samples, expected):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_mean_directions():
     limit = scipy.stats.norm.isf(ALPHA / 2 / 4 / 2)
     exact = orthogonalize(H, coefs=taylor_coefs(2), steps=2).numpy()

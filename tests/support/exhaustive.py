@@ -1,8 +1,8 @@
-"""Which slow cases of a parametrised test are left to `make check`.
+"""Which slow cases are left to `make check`.
 
-A test over a large table (every model and mode, every stored value, every statement of the papers) has
-hundreds of slow cases that fail together. The gate runs some, spread over the table; `make exhaustive` runs
-the others.
+Tests that take over twenty seconds, and show what shorter ones show at another size, carry the mark
+`exhaustive`. So do most cases of long tables (every model and mode, every stored value, every statement of the
+papers), which fail together: the gate runs some, spread over the table. `make exhaustive` runs the others.
 """
 
 import collections
@@ -24,10 +24,12 @@ def kept(count, most=MOST):
 
 
 def mark(items):
-    """Mark the slow cases that the gate leaves out."""
+    """Mark the slow cases that the gate leaves out; whatever is marked by itself is slow."""
     cases = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("slow") is not None and not item.nodeid.startswith(WHOLE):
+        if item.get_closest_marker("exhaustive") is not None:
+            item.add_marker(pytest.mark.slow)
+        elif item.get_closest_marker("slow") is not None and not item.nodeid.startswith(WHOLE):
             cases[item.nodeid.split("[")[0]].append(item)
     for same in cases.values():
         chosen = kept(len(same))

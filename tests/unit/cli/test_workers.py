@@ -119,6 +119,7 @@ class TestCluster:
         ):
             assert told(*command, "--dask", cluster.scheduler_address) == told(*command)
 
+    @pytest.mark.exhaustive
     def test_the_example_of_the_page_runs(self, tmp_path):
         page = (pathlib.Path(__file__).parents[3] / "docs" / "scaling.md").read_text()
         (example,) = (
@@ -161,6 +162,7 @@ class TestCluster:
         assert killed
         assert there == here
 
+    @pytest.mark.exhaustive
     def test_a_cluster_that_goes_away_is_told(self, tmp_path):
         distributed = pytest.importorskip("distributed", reason="dask is optional")
         local = distributed.LocalCluster(

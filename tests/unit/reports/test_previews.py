@@ -77,6 +77,7 @@ def test_bad_input(changed, words):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_workers_find_the_same(small):
     said = []
     with dm.Workers(2) as executor:
@@ -87,6 +88,7 @@ def test_workers_find_the_same(small):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_fifty_points_are_never_below_a_calibration_and_at_most_three_per_cent_above():
     preview = preview_of(10_000, 1e-5, epochs=[2, 8], batch_sizes=[100, 400], low=0.5, high=16.0)
     chance = random.Random(2026)

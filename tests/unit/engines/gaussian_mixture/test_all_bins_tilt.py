@@ -133,6 +133,7 @@ def test_the_bounds_say_what_carried_them():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_bands_at_small_eps():
     """Weakly correlated bins, which Gaussians with shifted means alone do not reach."""
     gram = bin_gram(dm.SquareRoot(3900, 2), 390).scaled(1 / 25.0)

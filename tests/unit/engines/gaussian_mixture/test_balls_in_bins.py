@@ -305,6 +305,7 @@ class TestMethods:
         assert dm.delta(strategy, cal.sigma, eps, participation=schema, rng=2).lower <= delta
 
     @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_epsilon_of_sigmas_that_no_sample_reaches(self):
         four, schema = dm.Identity(4), dm.BallsInBins(2)
         for method in (dm.methods.Certified(), dm.methods.Deterministic()):
@@ -402,6 +403,7 @@ class TestTable4:
     """Amplified entries of Table 4 in the DP-lambda-CGD paper, within the paper's own sampling error."""
 
     @pytest.mark.slow
+    @pytest.mark.exhaustive
     @pytest.mark.parametrize(
         ("strategy", "eps", "printed"),
         [

@@ -176,6 +176,7 @@ def test_very_large_noise(sigma):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_eps_that_is_next_to_nothing():
     """Delta hardly depends on it, so that no proof is found, and no amplification is what is left."""
     sigma, delta = 300.0, 1e-3

@@ -81,6 +81,7 @@ def test_no_bound_is_on_the_wrong_side():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_no_bound_of_a_thousand_is_on_the_wrong_side():
     wrong = [case for case in range(1000) if outside(case, rel_gap=0.1)]
     assert wrong == []

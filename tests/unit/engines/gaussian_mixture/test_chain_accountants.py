@@ -106,6 +106,7 @@ def histories(n, b, rest_law):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_plain_draws_agree():
     n, b, p, sigma, eps = 12, 3, 0.2, 2.0, 1.0
     strategy, rng = dm.SquareRoot(n, b), np.random.default_rng(8)

@@ -355,6 +355,7 @@ def test_hard_point():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_large_circulant():
     """b = 20,000: the ring that dominates LambdaCGD(0.9), k = 3."""
     bins, lam = 20_000, 0.9

@@ -194,6 +194,7 @@ def test_what_is_not_covered_is_refused(call, words):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_profile_is_as_near_as_single_answers():
     """ADD was constant beyond the last draws, and so far above REMOVE in the tail."""
     mechanism = dm.Mechanism(dm.LambdaCGD(16, 0.5), users(8, 2))

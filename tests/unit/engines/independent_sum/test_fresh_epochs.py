@@ -64,6 +64,7 @@ def test_one_epoch_is_an_allocation_that_serves_one_epoch(bins, sigma, eps):
     assert one.lower >= 0.98 * same.lower
 
 
+@pytest.mark.exhaustive
 @SLOW
 def test_more_epochs_cost_more_and_less_than_one_allocation():
     uppers, lowers = [], []
@@ -130,6 +131,7 @@ def test_epochs_that_are_alike_are_counted():
     assert found.sensitivity.upper >= math.sqrt(6.0)
 
 
+@pytest.mark.exhaustive
 @SLOW
 def test_the_known_figure():
     """10 epochs of 390 bins: another accountant (PLD_accounting 2.0, composed) has eps in [7.51, 7.60]."""

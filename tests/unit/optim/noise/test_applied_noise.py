@@ -149,6 +149,7 @@ FULL = [dm.SquareRoot(1000), dm.Dense(np.tril(np.ones((1000, 1000)))), dm.BLT(10
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("strategy", "mode"), list(modes(FULL)), ids=str)
 def test_a_thousand_full_rows(monkeypatch, strategy, mode):
     matrix = applied(monkeypatch, strategy, mode, columns=tuple(range(1000)))
@@ -169,6 +170,7 @@ LONGEST = [
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("strategy", "mode"), LONGEST, ids=str)
 def test_a_hundred_thousand_steps(monkeypatch, strategy, mode):
     """C M = I + R with absolute coefficients of R below 1e-7: no sensitivity can differ by more than that."""

@@ -159,6 +159,7 @@ def lines(**options):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("how", "saved", "adaptive", "physical"),
     [
