@@ -1,8 +1,8 @@
 """Which slow cases are left to `make check`.
 
-Tests that take over twenty seconds, and show what shorter ones show at another size, carry the mark
-`exhaustive`. So do most cases of long tables (every model and mode, every stored value, every statement of the
-papers), which fail together: the gate runs some, spread over the table. `make exhaustive` runs the others.
+Tests that take over ten seconds, and show at another size what shorter ones show, carry the mark
+`exhaustive`. So do most cases of long tables (every model and mode, every stored value, every statement of
+the papers), which fail together: the gate runs some, spread over it. `make exhaustive` runs all that is marked.
 """
 
 import collections

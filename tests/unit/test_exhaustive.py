@@ -49,6 +49,16 @@ def test_only_slow_cases_of_long_tables_are_left_out():
     assert set(left) < set(long)
 
 
+def test_what_is_marked_by_itself_is_slow_and_counts_in_no_table():
+    cases = [Item(f"a.py::test_table[{case}]", slow=True) for case in range(MOST)]
+    marked = [Item("a.py::test_table[alone]", slow=True), Item("a.py::test_other", slow=False)]
+    for item in marked:
+        item.marks.add("exhaustive")
+    exhaustive.mark([*marked, *cases])
+    assert all(item.marks == {"slow", "exhaustive"} for item in marked)
+    assert all(item.marks == {"slow"} for item in cases)
+
+
 def test_the_makefile_runs_every_case_once():
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.findall(r'\$\(PYTEST\) -m ("[^"]*"|\w+)', text) == [
