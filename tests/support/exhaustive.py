@@ -2,7 +2,7 @@
 
 Tests that take over ten seconds, and show at another size what shorter ones show, carry the mark
 `exhaustive`. So do most cases of long tables (every model and mode, every stored value, every statement of
-the papers), which fail together: the gate runs some, spread over it. `make exhaustive` runs all that is marked.
+the papers), which fail together; the gate runs some, spread over it. `make exhaustive` runs what is marked.
 """
 
 import collections

@@ -239,6 +239,14 @@ def test_the_best_of_several_runs_has_the_curve_of_its_theorem(mu, mean):
             assert exact <= float(part.curve(arb(loss).exp())) <= 1.03 * exact + 0.1 * delta
 
 
+def test_the_best_of_several_runs_without_time_for_a_lattice_is_left_open(monkeypatch):
+    certifier = ledgers.Certifier(20.0, np.random.default_rng(1))
+    monkeypatch.setattr(ledgers, "lattices", lambda *arguments: iter(()))
+    runs = ledgers._runs({"law": "poisson", "mean_runs": 2.0})
+    with pytest.raises(TimeIsUp, match="the time is up"):
+        ledgers._best_of(release_of(0.5, 0.5, runs=runs), 1e-5, certifier)
+
+
 @pytest.mark.parametrize(
     ("shape", "gamma", "right"),
     [
