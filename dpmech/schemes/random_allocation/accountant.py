@@ -3,14 +3,15 @@ r"""The accountant of random allocation with independent noise: composition over
 An example takes part in the steps of S, a uniformly random set of k of the t steps, with gradients of norm at
 most 1, and every step has noise of standard deviation sigma. The pair P = mean over S of N(1_S, sigma^2 I),
 Q = N(0, sigma^2 I) dominates: from a sample y of P or of Q the releases with and without the example are
-generated step by step. The gradient g_i that the example would have follows from the earlier releases and the
-batches of the others, c = |g_i| <= 1; step i releases the sum of the others plus c y_i + sigma (1 - c^2)^(1/2)
-Z in the direction of g_i, and independent noise across it. Gradients of norm 1 in one direction attain it.
+generated step by step. The gradient g_i that the example has in step i if it takes part follows from the
+earlier releases and the batches of the others. With c = |g_i| <= 1, step i releases the sum of the others
+plus c y_i + sigma (1 - c^2)^(1/2) Z_i in the direction of g_i, and independent noise across it. Gradients of
+norm 1 in one direction attain the pair.
 
 With x_i = exp((y_i - 1/2) / sigma^2) the likelihood ratio of the pair is L = dP / dQ = e_k(x) / C(t, k), e_k
 the elementary symmetric polynomial. Under Q the x_i are independent lognormals of mean 1.
 
-**Theorem.** Let m_1 + ... + m_k = t with all m_j >= 1. Then H_a(P || Q) and H_a(Q || P) are, for every a >= 0,
+**Theorem.** Let m_1 + ... + m_k = t with all m_j >= 1. For every a >= 0 both H_a(P || Q) and H_a(Q || P) are
 at most those of the composition of k independent releases, the j-th of which is one epoch of Balls-in-Bins
 with m_j bins.
 
