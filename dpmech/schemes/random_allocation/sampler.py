@@ -36,7 +36,7 @@ class RandomAllocationSampler(Sampler):
     Examples:
         >>> sampler = RandomAllocationSampler(10, 2, 5, rng=1)
         >>> [len(batch) for batch in sampler], sampler.expected_batch_size
-        ([5, 3, 4, 2, 6], 4.0)
+        ([5, 3, 3, 5, 4], 4.0)
     """
 
     def __init__(self, dataset_size: int, participations: int, n: int, *, rng: object = None) -> None:

@@ -84,7 +84,8 @@ def test_one_bin_on_a_grid_is_the_gaussian_curve():
             for law in bin_laws(1, arb(square), 1000, 1e-12, 1, above=above):
                 own = float(law.delta(arb(alpha)))
                 assert own >= true * (1 - 1e-9) if above else own <= true * (1 + 1e-9)
-                assert own == pytest.approx(true, rel=0.02, abs=1e-9)
+                # From below, losses are rounded down to a lattice.
+                assert own == pytest.approx(true, rel=0.02 if above else 0.1, abs=1e-9)
 
 
 def test_two_lengths_share_a_grid(tmp_path):
