@@ -382,7 +382,7 @@ class Independent:
             found, count = [], sum(times for _, times in self.rounds)
             for bins, times in self.rounds:
                 grid = cells, 1e-6 * scale / count, count
-                one = bin_laws(bins, self.squares[above], *grid, above=above, least=self.rounds[0][0])
+                one = bin_laws(bins, self.squares[above], *grid, above=above, fewest=self.rounds[0][0])
                 found.append([compose(law, times, 1e-5 * scale, end) for law in one])
             remove, add = (joined(laws, 1e-5 * scale, end) for laws in zip(*found, strict=True))
             self._known[cells, scale, above] = remove, add

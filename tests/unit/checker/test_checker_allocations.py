@@ -89,7 +89,7 @@ def test_one_bin_on_a_grid_is_the_gaussian_curve():
 
 
 def test_two_lengths_share_a_grid(tmp_path):
-    laws = [bin_laws(bins, arb(0.3), 300, 1e-10, 5, above=True, least=2) for bins in (2, 3)]
+    laws = [bin_laws(bins, arb(0.3), 300, 1e-10, 5, above=True, fewest=2) for bins in (2, 3)]
     assert len({law.spacing for both in laws for law in both}) == 1
     # Of fewer bins the loss is larger.
     assert laws[0][0].delta(arb(2)) > laws[1][0].delta(arb(2))
