@@ -31,10 +31,12 @@ class RandomAllocation(Participation):
 
     Examples:
         >>> import dpmech as dm
-        >>> allocation = dm.RandomAllocation(participations=2)
-        >>> found = dm.epsilon(dm.Identity(12), 1.0, 1e-5, participation=allocation)
-        >>> f"{found.upper:.2f}", found.guarantee.kind.name
-        ('4.69', 'BOUND')
+        >>> allocation = dm.RandomAllocation(participations=4)
+        >>> f"{dm.sensitivity(dm.Identity(12), allocation).upper:.3f}"  # of all 4 steps together
+        '2.000'
+        >>> sampler = dm.samplers.sampler_for(allocation, 1000, n=12, rng=1)
+        >>> f"{sampler.expected_batch_size:.1f}", sum(len(batch) for batch in sampler)
+        ('333.3', 4000)
     """
 
     participations: int
