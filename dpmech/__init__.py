@@ -77,6 +77,7 @@ from dpmech.schemes.cyclic_poisson import CyclicPoisson
 from dpmech.schemes.fixed_order import FixedEpochs, MinSep, SingleParticipation
 from dpmech.schemes.fixed_size import FixedSizeBatches
 from dpmech.schemes.poisson import Poisson
+from dpmech.schemes.random_allocation import RandomAllocation
 from dpmech.verifying import Verification, sign, verify
 
 __all__ = [
@@ -118,6 +119,7 @@ __all__ = [
     "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
+    "RandomAllocation",
     "RiskCalibration",
     "RunRecord",
     "SingleParticipation",

@@ -27,15 +27,9 @@ from .records import Certifier, check_record
 __all__ = ["BadDocument", "Kind", "Verdict", "check_file", "check_text"]
 
 
-def check_file(
-    path: str | os.PathLike[str],
-    *,
-    seconds: float = SECONDS,
-    rng: np.random.Generator | None = None,
-    total: tuple[float, float] | None = None,
-) -> Verdict:
-    """Return the verdict on a file; the same as `check_text` of its content."""
-    return check_text(read_bytes(path), seconds=seconds, rng=rng, total=total)
+def check_file(path: str | os.PathLike[str], **options: Any) -> Verdict:  # noqa: ANN401 - as of `check_text`
+    """Return the verdict on a file; the same as `check_text` of its content, with the same options."""
+    return check_text(read_bytes(path), **options)
 
 
 def check_text(

@@ -47,14 +47,12 @@ def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int 
     bins, examples = claim.integer("bins", 1, n), users or 1
     if n % bins:
         raise BadDocument(f"{bins} bins do not divide n = {n}")
-    if fresh and users is not None:
-        raise NotChecked("no theorem here covers users with several examples in bins that are chosen anew")
     if bins == 1:
         return None
     if grids and users is None and claim.strategy.bands() == 1:
         return bins
     if fresh:
-        raise NotChecked("columns that are not orthogonal in bins that are chosen anew")
+        raise NotChecked("users with several examples, or correlated noise, in bins that are chosen anew")
     if math.comb(bins + examples - 1, examples) > _MOST_COMPONENTS:
         raise NotChecked(f"{examples} examples in {bins} bins: more than {_MOST_COMPONENTS} allocations")
     # Only the number of examples in each bin matters, not which ones: multinomial weights.

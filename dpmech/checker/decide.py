@@ -28,6 +28,7 @@ from .losses import (
     TimeIsUp,
     compose,
     gaussian_delta,
+    joined,
     lattices,
     reverse,
     rounded_down,
@@ -284,7 +285,13 @@ def _poisson(claim: Claim) -> Shape:
         return _coins(claim, 1)
     if claim.examples() is not None:
         raise NotChecked("no theorem here covers truncated batches and users with several examples")
-    return _truncated(claim)
+    q, size = arb(claim.probability("sampling_prob")), claim.integer("dataset_size", 2)
+    most = claim.integer("truncated_batch_size", 1, size - 1)
+    if claim.adjacency != "zero_out":
+        raise NotChecked(f"no theorem here covers {claim.adjacency} where batches are truncated")
+    cut = Truncation(q, most, size)
+    curves = (lambda mu, _: truncated_curve(q, mu, cut)), (lambda mu, _: sampled_curve(cut.joined, mu))
+    return _composed(claim, 1, *curves)
 
 
 def _cyclic(claim: Claim) -> Shape:
@@ -304,17 +311,6 @@ def _coins(claim: Claim, cycle: int) -> Shape:
     spare = claim.delta * 1e-5
     ends = [lambda mu, times, k=k: user_curve(arb(q), mu, examples, spare / times)[k] for k in (0, 1)]
     return _composed(claim, cycle, *ends)
-
-
-def _truncated(claim: Claim) -> Sampled:
-    """Poisson sampling with batches truncated to a largest size."""
-    q, size = arb(claim.probability("sampling_prob")), claim.integer("dataset_size", 2)
-    most = claim.integer("truncated_batch_size", 1, size - 1)
-    if claim.adjacency != "zero_out":
-        raise NotChecked(f"no theorem here covers {claim.adjacency} where batches are truncated")
-    cut = Truncation(q, most, size)
-    curves = (lambda mu, _: truncated_curve(q, mu, cut)), (lambda mu, _: sampled_curve(cut.joined, mu))
-    return _composed(claim, 1, *curves)
 
 
 def _fixed_size(claim: Claim) -> Shape:
@@ -339,30 +335,33 @@ class Independent:
     """Bins that share no noise (section 5.5).
 
     Attributes:
-        bins: number of bins.
-        rounds: number of independent choices of a bin.
+        rounds: numbers of bins, increasing, and for each the number of independent choices of one of them.
         squares: least and largest squared length of a mean over the noise.
         draws: makes the mixtures to sample from where grids leave the claim open and a bin is chosen once.
+        below: ratio for a Gaussian release that is attained, where the rounds are an upper bound only.
     """
 
-    bins: int
-    rounds: int
+    rounds: tuple[tuple[int, int], ...]
     squares: tuple[arb, arb]
     draws: Callable[[], object] | None = None
+    below: arb | None = None
     _known: dict[tuple[int, float, bool], tuple[Law, Law]] = dataclasses.field(default_factory=dict)
     names = DIRECTIONS
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
         """Refine grids, then sample."""
         start, ratio, best = time.process_time(), arb(eps).exp(), "at most 1"
-        closed = gaussian_delta((self.rounds * self.squares[1]).sqrt(), ratio)
+        count = sum(times for _, times in self.rounds)
+        closed = gaussian_delta((count * self.squares[1]).sqrt(), ratio)
         if closed <= arb(delta):  # a mixture is no worse than its worst component
             return Answer(verdict=True, number=f"at most {rounded_up(closed)} in closed form")
+        if self.below is not None and (least := gaussian_delta(self.below, ratio)) > arb(delta):
+            return Answer(verdict=False, number=f"at least {rounded_down(least)} by the sum of all steps")
         # The widening by rounding also covers infinite parts, provided that delta is at most 0.5.
         with contextlib.suppress(TimeIsUp):
             for cells in _CELLS if delta <= 0.5 else ():
-                for above in (True, False):
-                    moved = 1 + arb((_ROUNDING[0] + _ROUNDING[1] * self.rounds) * (1 if above else -1))
+                for above in (True, False) if self.below is None else (True,):
+                    moved = 1 + arb((_ROUNDING[0] + _ROUNDING[1] * count) * (1 if above else -1))
                     laws = self._laws(cells, delta, start + 2.0 * work.seconds, above=above)
                     found = laws[DIRECTIONS.index(name)].delta(ratio / moved) * moved
                     number = f"at most {rounded_up(found)}" if above else f"at least {rounded_down(found)}"
@@ -380,9 +379,12 @@ class Independent:
         """Laws of all rounds, with errors small compared with delta; cached for deltas of similar size."""
         scale = 1000.0 ** math.floor(math.log(delta, 1000.0))
         if (cells, scale, above) not in self._known:
-            spare = 1e-6 * scale / self.rounds
-            one = bin_laws(self.bins, self.squares[above], cells, spare, self.rounds, above=above)
-            remove, add = (compose(law, self.rounds, 1e-5 * scale, end) for law in one)
+            found, count = [], sum(times for _, times in self.rounds)
+            for bins, times in self.rounds:
+                grid = cells, 1e-6 * scale / count, count
+                one = bin_laws(bins, self.squares[above], *grid, above=above, fewest=self.rounds[0][0])
+                found.append([compose(law, times, 1e-5 * scale, end) for law in one])
+            remove, add = (joined(laws, 1e-5 * scale, end) for laws in zip(*found, strict=True))
             self._known[cells, scale, above] = remove, add
         return self._known[cells, scale, above]
 
@@ -402,8 +404,25 @@ def _allocated(claim: Claim) -> Shape:
     if not claim.flag("fresh"):
         norms, rounds = [sum(norms[i::pair], arb(0)) for i in range(pair)], 1
         draws = functools.partial(pair_of, claim, grids=False)
-    ends = functools.reduce(arb.min, norms), largest_of(norms)
-    return Independent(pair, rounds, (ends[0] / claim.sigma**2, ends[1] / claim.sigma**2), draws)
+    return Independent(((pair, rounds),), _over_noise(claim, norms), draws)
+
+
+def _set_of_steps(claim: Claim) -> Shape:
+    """A random set of k steps is at most one random step of each of k blocks: section 5.6."""
+    claim.only("participations")
+    n, count = claim.strategy.n, claim.integer("participations", 1, claim.strategy.n)
+    if count == n:
+        return _one_release(claim, Pattern(1, n, evenly=True))
+    if claim.adjacency == "replace_one" or claim.strategy.bands() > 1:
+        raise NotChecked("no theorem here covers replace_one or correlated noise for a random set of steps")
+    squares = _over_noise(claim, claim.strategy.squared_norms())
+    blocks = (n // count, count - n % count), (n // count + 1, n % count)
+    below = None if count == 1 else count * (squares[0] / n).sqrt()
+    return Independent(tuple(block for block in blocks if block[1]), squares, None, below)
+
+
+def _over_noise(claim: Claim, norms: list[arb]) -> tuple[arb, arb]:
+    return functools.reduce(arb.min, norms) / claim.sigma**2, largest_of(norms) / claim.sigma**2
 
 
 def _shape(claim: Claim) -> Shape:
@@ -424,5 +443,6 @@ _SHAPES: dict[str, Callable[[Claim], Shape]] = {
     "CyclicPoisson": _cyclic,
     "FixedSizeBatches": _fixed_size,
     **dict.fromkeys(("BallsInBins", "BMinSep"), _allocated),
+    "RandomAllocation": _set_of_steps,
 }
 PARTICIPATIONS = frozenset(_SHAPES)

@@ -193,7 +193,7 @@ class _Sum:
 
 
 def bin_laws(
-    bins: int, square: arb, cells: int, spare: float, rounds: int, *, above: bool
+    bins: int, square: arb, cells: int, spare: float, rounds: int, *, above: bool, fewest: int = 0
 ) -> tuple[Law, Law]:
     """Laws of (P, Q) and of (Q, P) from above or from below, to be composed `rounds` times.
 
@@ -204,6 +204,7 @@ def bin_laws(
         spare: approximate mass of P that may be beyond the grid.
         rounds: number of compositions.
         above: whether the laws are from above.
+        fewest: the least number of bins of all laws that share this grid; 0 for `bins`.
 
     Raises:
         NotChecked: if rounding may change the masses too much.
@@ -211,9 +212,11 @@ def bin_laws(
     relative = 8.0 * bins * (cells + 3.0) ** 2 * 2.0**-53  # of masses that are sums of that many terms
     if relative * rounds > 1e-3:
         raise NotChecked(f"{rounds} rounds of {bins} bins")
-    size = float(square)
-    low = math.log(0.01 * math.sqrt(math.expm1(size)) / bins)
-    reach = math.sqrt(2.0 * size * math.log(bins / spare)) + 0.5 * size - math.log(bins)
+    size, fewest = float(square), fewest or bins
+    # Few bins are all as small as that with a probability of about `spare`, and so is their mean.
+    low = -math.sqrt(2.0 * size * math.log(1.0 / spare) / fewest) - 0.5 * size
+    low = min(low, math.log(0.01 * math.sqrt(math.expm1(size)))) - math.log(fewest)
+    reach = math.sqrt(2.0 * size * math.log(fewest / spare)) + 0.5 * size - math.log(fewest)
     spacing = (max(reach, 0.0) + 3.0 - low) / cells
     first = math.floor(low / spacing)
     # Values e^(k spacing) bins, so that r is on the lattice of `losses`.

@@ -162,14 +162,10 @@ def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]
             if len(eps) != len(upper) or eps != sorted(eps):
                 raise BadDocument(f"the nodes of {name} are not in order, or not as many as their ends")
             found[name] += zip(eps, upper, strict=True)
-    if _known(claim) and not _fresh(claim) and [curve["times"] for curve in own["curves"]] != [1]:
+    several = [curve["times"] for curve in own["curves"]] != [1]
+    if several and claim.participation["type"] in PARTICIPATIONS and not _fresh(claim):
         raise BadDocument("a profile of several curves, or of one several times, is none of this mechanism")
     return found
-
-
-def _known(claim: Claim) -> bool:
-    """Whether the participation has the entries of its type."""
-    return claim.participation["type"] in PARTICIPATIONS
 
 
 def _fresh(claim: Claim) -> bool:
@@ -194,7 +190,7 @@ def check_record(document: dict[str, Any], certifier: Certifier) -> Verdict:
     found = certifier.of(certificate)
     claim, verdict = found.claim, found.verdict
     unchecked = (_STATEMENTS, *verdict.unchecked)
-    if claim is None or not _known(claim):
+    if claim is None or claim.participation["type"] not in PARTICIPATIONS:
         return dataclasses.replace(verdict, unchecked=unchecked)
     steps, spent = _run(run, claim), _executed(run, claim, certificate["evidence"])
     words = f"{steps} of {claim.strategy.n} steps, eps {spent!r} at delta {claim.delta!r}"
@@ -247,6 +243,8 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
     if own["type"] == "BallsInBins":
         bins, fresh = claim.integer("bins", 1, n), _fresh(claim)
         return n // bins, 1 if fresh else bins, not fresh
+    if own["type"] == "RandomAllocation":
+        return claim.integer("participations", 1, n), 1, False
     apart = claim.integer("min_sep", 1, n)
     return claim.optional("max_participations", 1) or -(-n // apart), apart, False
 
@@ -271,7 +269,7 @@ def _stopped(claim: Claim, steps: int, eps: float) -> Claim:
     plus noise, and an example takes part in them under the same participation with fewer steps.
     """
     own = dict(claim.participation)
-    period = own.get("bins", 1)
+    period = claim.strategy.n if "participations" in own else own.get("bins", 1)
     if own["type"] == "FixedEpochs":
         period = claim.strategy.n // own["epochs"]
         own["epochs"] = -(-steps // period)

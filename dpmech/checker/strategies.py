@@ -55,14 +55,9 @@ class Strategy:
 
     def leading(self, steps: int) -> "Strategy":
         """The leading block of C: the strategy of a run that stopped after `steps` steps."""
-        return Strategy(
-            steps,
-            self.coefs and self.coefs[:steps],
-            self.scale and self.scale[:steps],
-            [row[:steps] for row in self.matrix[:steps]],
-            self.unit_columns and steps == self.n,
-            self.ratio,
-        )
+        coefs, scale = (balls and balls[:steps] for balls in (self.coefs, self.scale))
+        matrix, unit = [row[:steps] for row in self.matrix[:steps]], self.unit_columns and steps == self.n
+        return Strategy(steps, coefs, scale, matrix, unit, self.ratio)
 
     def nonnegative(self) -> bool:
         """Whether every entry of C is proved to be >= 0."""

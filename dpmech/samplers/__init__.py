@@ -10,6 +10,7 @@ from dpmech.schemes.cyclic_poisson import CyclicPoissonSampler
 from dpmech.schemes.fixed_order import SequentialSampler
 from dpmech.schemes.fixed_size import FixedSizeSampler
 from dpmech.schemes.poisson import PoissonSampler, TruncatedPoissonSampler
+from dpmech.schemes.random_allocation import RandomAllocationSampler
 
 __all__ = [
     "BMinSepSampler",
@@ -19,6 +20,7 @@ __all__ = [
     "FixedSizeSampler",
     "ParticipationTracker",
     "PoissonSampler",
+    "RandomAllocationSampler",
     "Sampler",
     "SequentialSampler",
     "SharedContributions",

@@ -52,6 +52,7 @@ PLANS = {
     "BallsInBins": (MIXED, dm.BallsInBins(3)),
     "BallsInBins of users": (dm.LambdaCGD(4, 0.7), dm.BallsInBins(2, max_examples_per_user=2)),
     "fresh BallsInBins": (PLAIN, dm.BallsInBins(2, fresh=True)),
+    "RandomAllocation": (PLAIN, dm.RandomAllocation(2)),
 }
 
 # What there is a theorem for, the default method first (None where no single method is it): everything else
@@ -78,6 +79,7 @@ PROVED = {
     "BallsInBins": (SAMPLED, (*BINS, dm.methods.Deterministic())),
     "BallsInBins of users": (SAMPLED, BINS),
     "fresh BallsInBins": (SAMPLED, (dm.methods.Exact(),)),
+    "RandomAllocation": (SAMPLED, (dm.methods.Pld(),)),
 }
 CASES = [
     (name, adjacency, method)
@@ -86,7 +88,7 @@ CASES = [
     for method in methods
 ]
 # Costly: their calibrations take seconds each.
-COSTLY = {"BMinSep", "BallsInBins", "BallsInBins of users", "fresh BallsInBins"}
+COSTLY = {"BMinSep", "BallsInBins", "BallsInBins of users", "fresh BallsInBins", "RandomAllocation"}
 # Of two kinds with one accountant, the one that most quick tests leave out.
 TWINS = {"CyclicPoisson of users", "Poisson of users"}
 # How much less noise is surely found out: 10 %, but where a bound is above the truth.
@@ -228,7 +230,7 @@ def later(name, adjacency, method):
         return False
     adjacencies, methods = PROVED[name]
     first = (adjacency, method) == (adjacencies[0], methods[0])
-    return name == "fresh BallsInBins" or not (
+    return name in {"fresh BallsInBins", "RandomAllocation"} or not (
         first or (name not in COSTLY and adjacency is adjacencies[0] and method != dm.methods.Prv())
     )
 
@@ -281,7 +283,7 @@ def test_its_profile_lies_above_the_truth(name):
 
 
 # Of these the checker knows no close bound from below: it says no more than that nothing is shown.
-OPEN_BELOW = {("truncated Poisson", 0.98), ("FixedSizeBatches", 0.98)}
+OPEN_BELOW = {("truncated Poisson", 0.98), ("FixedSizeBatches", 0.98), ("RandomAllocation", 0.98)}
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def allowed_sets(n, schema):
         case "BallsInBins":
             epochs = [range(first, first + schema.bins) for first in range(0, n, schema.bins)]
             return tuple(itertools.product(*epochs))
+        case "RandomAllocation":
+            return tuple(itertools.combinations(range(n), schema.participations))
         case "SingleParticipation" | "Poisson" | "FixedSizeBatches" | "CyclicPoisson":
             return oracle.separated_sets(n, n, 1)
         case _:

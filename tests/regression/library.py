@@ -89,6 +89,7 @@ _PARTICIPATIONS = {
     "cyclic": lambda q, cycle, users: dm.CyclicPoisson(q, cycle, max_examples_per_user=users),
     "bins": lambda bins, users: dm.BallsInBins(bins, max_examples_per_user=users),
     "fresh bins": lambda bins: dm.BallsInBins(bins, fresh=True),
+    "allocated": dm.RandomAllocation,
 }
 
 _METHODS = {
@@ -110,7 +111,12 @@ _ACCOUNTING = {
 }
 
 # What plans of training call a sampling, and settings of one, by the words here.
-_SAMPLINGS = {"fixed-size": "fixed-size", "cyclic": "cyclic-poisson", "bins": "balls-in-bins"}
+_SAMPLINGS = {
+    "fixed-size": "fixed-size",
+    "cyclic": "cyclic-poisson",
+    "bins": "balls-in-bins",
+    "allocated": "random-allocation",
+}
 _FRESH = {"fresh bins": ("balls-in-bins", {"fresh": True})}
 _SETTINGS = {"users": "max_examples_per_user", "batch": "truncated_batch_size"}
 

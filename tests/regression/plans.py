@@ -131,6 +131,10 @@ def fresh(b):
     return "fresh bins", {"bins": b}
 
 
+def allocated(k):
+    return "allocated", {"participations": k}
+
+
 # ---- without sampling
 
 SMALL = [
@@ -416,6 +420,14 @@ IN_BINS = [
     *plans(fresh(2), [("identity", 4)], ("delta", 3.0, 0.5), methods=(EXACT,)),
     *plans(fresh(3), [("steps", 6, 3)], ("delta", 3.0, 0.5)),
     *plans(fresh(1), [("identity", 4)], *sigmas(COMMON), methods=(None, RDP)),
+    # exactly k of the steps
+    *plans(
+        allocated(2), [("identity", 5)], ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5), ("batches", 60),
+        adjacencies=BOTH,
+    ),
+    *plans(allocated(2), [("identity", 5)], ("delta", 3.0, 0.5), methods=(PLD,)),
+    *plans(allocated(2), [("identity", 5)], ("profile", 3.0), ("sensitivity",)),
+    *plans(allocated(4), [("identity", 4)], *sigmas(COMMON)),
 ]  # fmt: skip
 
 # ---- what several releases add up to, and what has no participation
@@ -469,6 +481,7 @@ TOGETHER = [
             ("poisson", {}), ("poisson", {"users": 3}), ("poisson", {"batch": 90}), ("fixed-size", {}),
             ("b-min-sep", {"separation": 4}), ("cyclic", {"cycle": 4}), ("cyclic", {"cycle": 4, "users": 3}),
             ("bins", {}), ("bins", {"users": 2}), ("fresh bins", {}), ("min-sep", {"users": 2}),
+            ("allocated", {}),
         )
     ),
 ]  # fmt: skip
@@ -488,7 +501,7 @@ REFUSING = [
     *(
         _refused(who, _ID, adjacency="replace_one")
         for who in (poisson(0.2), poisson(0.2, users=2), cyclic(0.3, 4), rests(4, 0.1), bins(4),
-            bins(4, users=2), fresh(4))
+            bins(4, users=2), fresh(4), allocated(2))
     ),
     _refused(poisson(0.2, batch=8, size=30), _ID),
     _refused(poisson(0.2, batch=8, size=30), _ID, adjacency="replace_one"),
@@ -509,6 +522,8 @@ REFUSING = [
     _refused(bins(20, users=4), ("lambda", 40, 0.5)),
     _refused(fresh(4), _LAM),
     _refused(fresh(4), ("falling", 12)),
+    _refused(allocated(2), _LAM),
+    _refused(allocated(2), ("falling", 12)),
     # nor by the method
     *(_refused(min_sep(4), _LAM, method=how) for how in (PLD, PRV, CERTIFIED, IMPORTANCE, PROGRAM)),
     *(_refused(poisson(0.2), _ID, method=how) for how in (EXACT, CERTIFIED, IMPORTANCE, PROGRAM)),
@@ -520,9 +535,11 @@ REFUSING = [
     *(_refused(bins(4), _LAM, method=how) for how in (PLD, PRV, EXACT)),
     *(_refused(bins(4, users=2), _LAM, method=how) for how in (PLD, PROGRAM, EXACT)),
     *(_refused(fresh(4), _ID, method=how) for how in (PLD, RDP, CERTIFIED)),
+    *(_refused(allocated(2), _ID, method=how) for how in (PRV, RDP, EXACT, CERTIFIED)),
     # sizes that do not fit, numbers out of range, budgets out of reach
     _refused(epochs(5), _LAM),
     _refused(bins(5), _LAM),
+    _refused(allocated(13), _ID),
     _refused(min_sep(13), _LAM),
     _refused(poisson(1.5), _ID),
     _refused(poisson(0.2, users=2, batch=8, size=30), _ID),

@@ -117,6 +117,7 @@ def joint(n):
         divisors(n).map(dm.BallsInBins),
         st.builds(lambda b, m: dm.BallsInBins(b, max_examples_per_user=m), divisors(n), st.integers(2, 3)),
         divisors(n).map(lambda bins: dm.BallsInBins(bins, fresh=True)),
+        st.integers(1, n).map(dm.RandomAllocation),
     )
 
 

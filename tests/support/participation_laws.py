@@ -160,6 +160,11 @@ def _fresh_bins(participation, n):
     )
 
 
+def _random_allocation(participation, n):
+    sets = list(itertools.combinations(range(n), participation.participations))
+    yield [(1.0 / len(sets), tuple(int(t in steps) for t in range(n))) for steps in sets]
+
+
 def _b_min_sep(participation, n):
     """Coins at all steps without a cooldown, which begins in its stationary law."""
     b, p = participation.min_sep, participation.sampling_prob
@@ -187,6 +192,7 @@ LAWS = {
     "FixedSizeBatches": _fixed_size,
     "BallsInBins": _bins,
     "BMinSep": _b_min_sep,
+    "RandomAllocation": _random_allocation,
 }
 
 # ---- the divergence

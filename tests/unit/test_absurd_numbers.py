@@ -12,6 +12,7 @@ SAMPLINGS = [
     ("poisson",),
     ("balls-in-bins",),
     ("cyclic-poisson", "--cycle", "3"),
+    ("random-allocation",),
     ("b-min-sep", "--separation", "3"),
     ("poisson", "--truncated-batch-size", "15", "--adjacency", "zero_out"),
     ("poisson", "--max-examples-per-user", "2"),

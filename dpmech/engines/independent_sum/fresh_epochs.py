@@ -3,7 +3,7 @@
 Epochs whose releases share no noise and whose allocations are independent are adaptive releases with one pair
 each, and the product of these pairs dominates and is attained (see the proof in the documentation). So both
 bounds follow from the curve of one epoch: nodes from the law of a sum, their hull from above, and a bound on
-the loss from below.
+the loss from below. Epochs may differ in length. An epoch of one step is a Gaussian release, in closed form.
 """
 
 import dataclasses
@@ -16,7 +16,19 @@ from dpmech.engines.profiles import LEAST_DELTA, Composition, Curve, PrivacyProf
 from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Adjacency
-from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, register_words
+from dpmech.numerics import (
+    BOUND,
+    Bounds,
+    Guarantee,
+    Provenance,
+    product_down,
+    product_up,
+    quotient_down,
+    quotient_up,
+    register_words,
+    sum_down,
+    sum_up,
+)
 
 register_words(
     {"bins.fresh": "Balls-in-Bins, {bins} independent bins, allocated anew in each of {epochs} epochs"}
@@ -70,21 +82,27 @@ class FreshEpochsAccountant(Accountant):
     """Both directions of independent epochs, each with separate independent, identical bins.
 
     Args:
-        bins: b >= 2.
-        epochs: the sensitivity of one epoch, its largest column norm, and the number of epochs with it; not
-            empty.
+        epochs: the number of bins of one epoch, >= 1; its sensitivity, the largest column norm; and the
+            number of epochs with both. At least one epoch has two bins or more.
         sensitivity: total sensitivity of all epochs.
+        by: the provenance of the bounds.
     """
 
-    def __init__(self, bins: int, epochs: tuple[tuple[Bounds, int], ...], sensitivity: Bounds) -> None:
-        self.bins = bins
+    def __init__(
+        self, epochs: tuple[tuple[int, Bounds, int], ...], sensitivity: Bounds, by: Provenance
+    ) -> None:
         self.sensitivity = sensitivity
-        self.curve_counts = tuple(times for _, times in epochs)
-        self.count = sum(self.curve_counts)
-        self.by = Provenance("bins.fresh", {"bins": bins, "epochs": self.count})
+        self.curve_counts = tuple(times for bins, _, times in epochs if bins > 1)
+        self.count = sum(times for _, _, times in epochs)
+        self.by = by
         self.guarantee = BOUND
-        self._epochs = tuple((IndependentAccountant(bins, bounds), times) for bounds, times in epochs)
-        self._norm = max(one.upper for one, _ in epochs)
+        self._epochs = tuple(
+            (IndependentAccountant(bins, bounds), times) for bins, bounds, times in epochs if bins > 1
+        )
+        self._plain = tuple((bounds, times) for bins, bounds, times in epochs if bins == 1)
+        self._norm = max(one.upper for _, one, _ in epochs)
+        # For first guesses, all epochs count as of this length.
+        self._length = sum(bins * times for bins, _, times in epochs) / self.count
         self._found: dict[tuple[float, _Look], Composition] = {}
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -136,7 +154,7 @@ class FreshEpochsAccountant(Accountant):
     def start_for_mu(self, mu: float) -> float:
         """Uses that the mean of b lognormals of variance V has variance V / b; see the base class."""
         squared = min(mu**2 / self.count, 500.0)
-        return self._norm / math.sqrt(math.log1p(self.bins * math.expm1(squared)))
+        return self._norm / math.sqrt(math.log1p(self._length * math.expm1(squared)))
 
     def composition(self, sigma: float, look: _Look | None = None) -> Composition:
         """The composition of the epochs, given by nodes, at least at the requested resolution.
@@ -172,7 +190,13 @@ class FreshEpochsAccountant(Accountant):
         return self.guarantee, self.by
 
     def _composed(self, sigma: float, look: _Look) -> Composition:
-        return Composition(curves=tuple((look.curve(one, sigma), times) for one, times in self._epochs))
+        curves = tuple((look.curve(one, sigma), times) for one, times in self._epochs)
+        least, most = [], []
+        for bounds, times in self._plain:
+            low, high = quotient_down(bounds.lower, sigma), quotient_up(bounds.upper, sigma)
+            least.append(product_down(product_down(low, low), times))
+            most.append(product_up(product_up(high, high), times))
+        return Composition((sum_down(least), sum_up(most)), curves=curves)
 
     def _finer(self, theta: float, goal: float, far: float) -> _Look:
         """A resolution at which the hulls contribute about the goal, in log delta, under a tilt."""
@@ -211,7 +235,9 @@ class FreshEpochsAccountant(Accountant):
         squared = gaussian_sigma(eps, delta) ** -2.0 / self.count
         # For a mean of b lognormals with this variance.
         exponent = (
-            squared + math.log(self.bins) if squared > 500.0 else math.log1p(self.bins * math.expm1(squared))
+            squared + math.log(self._length)
+            if squared > 500.0
+            else math.log1p(self._length * math.expm1(squared))
         )
         target = gaussian_scale(eps, delta)
         here, slope, last = math.log(self._norm / math.sqrt(exponent)), 1.0, (math.nan, math.nan)

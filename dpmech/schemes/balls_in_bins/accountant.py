@@ -185,10 +185,11 @@ def of_fresh_bins(participation: BallsInBins, mechanism: Mechanism, method: Meth
         np.stack([norms.min(axis=1), norms.max(axis=1)], axis=1), axis=0, return_counts=True
     )
     epochs = tuple(
-        (Bounds.bracket(float(least), float(most), by).widened(moved), int(count))
+        (bins, Bounds.bracket(float(least), float(most), by).widened(moved), int(count))
         for (least, most), count in zip(alike, times, strict=True)
     )
-    return FreshEpochsAccountant(bins, epochs, bounds)
+    fresh = Provenance("bins.fresh", {"bins": bins, "epochs": mechanism.steps // bins})
+    return FreshEpochsAccountant(epochs, bounds, fresh)
 
 
 def of_users(

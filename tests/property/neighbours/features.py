@@ -268,6 +268,7 @@ SCHEMES = {
     "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), SAMPLED, {}),
     "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.methods.Rdp()}),
     "BallsInBins, fresh": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),
+    "RandomAllocation": (dm.RandomAllocation(2), dm.Identity(N), SAMPLED, {"slow": True}),
 }
 
 for _name, (_participation, _strategy, _adjacencies, _settings) in SCHEMES.items():

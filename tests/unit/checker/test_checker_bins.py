@@ -187,9 +187,12 @@ def test_a_delta_of_more_than_a_half_is_left_to_draws(tmp_path):
     assert (found.kind, found.failure > 0.0) == (Kind.PROVED, True)
 
 
-def test_draws_decide_what_grids_leave_open(tmp_path):
-    """ADD of few bins at a small delta: the grid does not reach down far enough."""
+def test_draws_decide_what_grids_leave_open(tmp_path, monkeypatch):
+    """ADD of few bins at a small delta: the grid reaches down to where all of them are small."""
     few = {"type": "Identity", "n": 8}, {"type": "BallsInBins", "bins": 4}
+    found = verdict(tmp_path, *few, 0.87, 1e-7, 8.0)
+    assert (found.kind, found.failure, "on a grid" in found.reason) == (Kind.PROVED, 0.0, True)
+    monkeypatch.setattr(decide, "_CELLS", ())
     found = verdict(tmp_path, *few, 0.87, 1e-7, 8.0)
     assert (found.kind, "draws" in found.reason or "closed form" in found.reason) == (Kind.PROVED, True)
 
@@ -224,7 +227,7 @@ def test_rounding_adds_up_over_rounds(monkeypatch):
             return arb(0.1)
 
     for rounds in (1, 10**6):
-        bins = decide.Independent(2, rounds, (arb(1), arb(1)))
+        bins = decide.Independent(((2, rounds),), (arb(1), arb(1)))
         monkeypatch.setattr(decide.Independent, "_laws", lambda *arguments, **options: (Told(), Told()))
         bins.answer("REMOVE", 0.0, 0.2, Work(0.0, 1.0, np.random.default_rng(1)))
     assert ratios == pytest.approx([1.0 - 1.1e-9, 1.0 - 1e-4], abs=1e-7)

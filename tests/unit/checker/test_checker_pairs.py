@@ -423,7 +423,8 @@ def test_what_products_below_float64_lose_is_less_than_what_is_spared(spare):
 
     def highest(square):
         """Log of the largest r."""
-        low = math.log(0.01 * math.sqrt(math.expm1(square)) / bins)
+        low = -math.sqrt(2.0 * square * math.log(1.0 / spare) / bins) - 0.5 * square
+        low = min(low, math.log(0.01 * math.sqrt(math.expm1(square)))) - math.log(bins)
         reach = math.sqrt(2.0 * square * math.log(bins / spare)) + 0.5 * square - math.log(bins)
         spacing = (reach + 3.0 - low) / cells
         return (math.floor(low / spacing) + cells + 1) * spacing

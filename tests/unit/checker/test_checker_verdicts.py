@@ -718,7 +718,7 @@ def test_sums_on_a_grid_are_moved_by_more_than_rounding(monkeypatch, rounds, rou
             return arb(value[self.above])
 
     monkeypatch.setattr(decide.Independent, "_laws", lambda self, *given, above: (Told(above), Told(above)))
-    shape = decide.Independent(2, rounds, (arb(1), arb(4)))
+    shape = decide.Independent(((2, rounds),), (arb(1), arb(4)))
     work = Work(1e-9, 5.0, np.random.default_rng(1))
     for name in ("REMOVE", "ADD"):
         value |= {True: 0.1, False: 0.0}

@@ -27,6 +27,7 @@ ALL = [
     dm.BallsInBins(3),
     dm.BallsInBins(3, max_examples_per_user=2),
     dm.BallsInBins(3, fresh=True),
+    dm.RandomAllocation(3),
 ]
 
 
@@ -57,6 +58,8 @@ def test_every_schema_is_listed_here():
         (dm.FixedSizeBatches(9, 3), 6, Pattern(6, 1)),
         (dm.BMinSep(4, 0.5), 6, Pattern(4, 2)),
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
+        (dm.RandomAllocation(2), 6, Pattern(1, 2)),
+        (dm.RandomAllocation(6), 6, Pattern(1, 6)),
         (dm.CyclicPoisson(0.5, 2, max_examples_per_user=3), 6, Pattern(6, 1)),
     ],
 )
@@ -105,6 +108,7 @@ def test_which_schemas_are_random():
         dm.BMinSep,
         dm.CyclicPoisson,
         dm.BallsInBins,
+        dm.RandomAllocation,
     }
     releases = {type(schema) for schema in ALL if schema.per_release}
     assert releases == {dm.Poisson, dm.FixedSizeBatches, dm.CyclicPoisson}
@@ -262,6 +266,7 @@ def test_every_schema_says_its_requirement_in_sentences(schema):
         (dm.BallsInBins, {"max_examples_per_user": 2}, dm.BallsInBins(39, max_examples_per_user=2)),
         (dm.BallsInBins, {"fresh": False}, dm.BallsInBins(39)),
         (dm.BallsInBins, {"fresh": True}, dm.BallsInBins(39, fresh=True)),
+        (dm.RandomAllocation, {}, dm.RandomAllocation(10)),
     ],
 )
 def test_a_plan_sizes_every_schema(kind, settings, expected):
@@ -281,6 +286,7 @@ def test_plans_know_each_schema_by_one_name():
         "epochs",
         "fixed-size",
         "poisson",
+        "random-allocation",
     ]
 
 

@@ -16,6 +16,7 @@ from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from dpmech.schemes.fixed_size.sampler import FixedSizeSampler
 from dpmech.schemes.poisson.sampler import PoissonSampler
 from dpmech.schemes.poisson.truncated_sampler import TruncatedPoissonSampler
+from dpmech.schemes.random_allocation.sampler import RandomAllocationSampler
 
 PAIRS = [example // 2 for example in range(200)]
 MAKE = {
@@ -31,6 +32,8 @@ MAKE = {
     "truncated": lambda rng=None: TruncatedPoissonSampler(200, 0.1, 30, 200, 12, rng=rng),
     "fixed size": lambda rng=None: FixedSizeSampler(200, 200, 20, 12, rng=rng),
     "b-min-sep": lambda rng=None: BMinSepSampler(200, 3, 0.1, 12, rng=rng),
+    "random allocation": lambda rng=None: RandomAllocationSampler(200, 3, 12, rng=rng),
+    "random allocation, most steps": lambda rng=None: RandomAllocationSampler(200, 9, 12, rng=rng),
     "reshuffled": lambda rng=None: SequentialSampler(
         200, dm.EveryStep(), 12, batch_size=40, reshuffle=True, rng=rng
     ),
@@ -54,6 +57,8 @@ def batches(sampler):
         (CyclicPoissonSampler(60, 0.5, 3, 9), 6, 10.0),
         (BallsInBinsSampler(10, 4, 8), 4, 2.5),
         (BallsInBinsSampler(10, 4, 8, fresh=True), 4, 2.5),
+        (RandomAllocationSampler(10, 3, 12), 4, 2.5),
+        (RandomAllocationSampler(10, 9, 12), 1, 7.5),
         (SequentialSampler(10, dm.MinSep(4), 9), 4, 2.5),
         (SequentialSampler(10, dm.MinSep(4), 9, drop_last=True), 4, 2.0),
         (SequentialSampler(10, dm.FixedEpochs(3), 9), 3, 10 / 3),

@@ -1,0 +1,231 @@
+r"""The accountant of random allocation with independent noise: composition over blocks of steps.
+
+An example takes part in the steps of S, a uniformly random set of k of the t steps, with gradients of norm at
+most 1, and every step has noise of standard deviation sigma. The pair P = mean over S of N(1_S, sigma^2 I),
+Q = N(0, sigma^2 I) dominates: from a sample y of P or of Q the releases with and without the example are
+generated step by step. The gradient g_i that the example has in step i if it takes part follows from the
+earlier releases and the batches of the others. With c = |g_i| <= 1, step i releases the sum of the others
+plus c y_i + sigma (1 - c^2)^(1/2) Z_i in the direction of g_i, and independent noise across it. Gradients of
+norm 1 in one direction attain the pair.
+
+With x_i = exp((y_i - 1/2) / sigma^2) the likelihood ratio of the pair is L = dP / dQ = e_k(x) / C(t, k), e_k
+the elementary symmetric polynomial. Under Q the x_i are independent lognormals of mean 1.
+
+**Theorem.** Let m_1 + ... + m_k = t with all m_j >= 1. For every a >= 0 both H_a(P || Q) and H_a(Q || P) are
+at most those of the composition of k independent releases, the j-th of which is one epoch of Balls-in-Bins
+with m_j bins.
+
+*Proof.* Let B_1, ..., B_k be a uniformly random partition of the steps into blocks of these sizes,
+independent of x, and take one uniform step of each block. The set of these k steps is uniform: its law does
+not change under permutations of the steps. Hence L = E_B [A_1 ... A_k | x], where A_j is the mean of x_i over
+i in B_j. For convex F, Jensen's inequality gives F(L) <= E_B [F(A_1 ... A_k) | x]. For every partition the
+A_j are, under Q, means of m_1, ..., m_k lognormals, all of which are independent, so that E_Q F(A_1 ... A_k)
+does not depend on the partition, and E_Q F(L) is at most its value. A_j is the likelihood ratio of one epoch
+with m_j bins, and the product is that of the composition. Both H_a(P || Q) = E_Q (L - a)_+ and
+H_a(Q || P) = E_Q (1 - a L)_+ are means of convex functions of L. []
+
+Of all sizes, those that differ by at most 1 are used: t mod k blocks of ceil(t / k) steps, the others of
+floor(t / k). Blocks of one step are plain Gaussian releases. With k = 1 the block is the run, and the bound
+is attained.
+
+From below, y_1 + ... + y_t is a post-processing: N(k, t sigma^2) against N(0, t sigma^2) is a Gaussian
+release of sensitivity k / sqrt(t).
+
+References:
+    Feldman and Shenfeld 2025 (arXiv:2502.08202), for random allocation by blocks.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from dpmech.engines import (
+    CLOSE,
+    Accountant,
+    Canary,
+    Composition,
+    Curve,
+    FreshEpochsAccountant,
+    GaussianAccountant,
+    Method,
+    Nodes,
+    Pld,
+    PrivacyProfile,
+    Progress,
+    Solution,
+    check_nonnegative,
+    unsampled,
+)
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.mechanism import Adjacency, Mechanism
+from dpmech.numerics import (
+    BOUND,
+    Bounds,
+    FloatArray,
+    Guarantee,
+    Provenance,
+    product_down,
+    quotient_down,
+    register_words,
+    root_up,
+)
+from dpmech.schemes.random_allocation.participation import RandomAllocation
+
+register_words(
+    {
+        "allocation.blocks": "PLD, random allocation of {participations} in {steps} steps by blocks of "
+        "{block} steps or one more, both directions"
+    }
+)
+
+
+class BlocksAccountant(Accountant):
+    """Upper bounds by the composition of blocks; lower bounds by the sum of all releases.
+
+    With k = 1 both bounds are those of the only block. See the module's documentation for the proofs.
+
+    Args:
+        participations: k, in [1, n - 1].
+        n: number of steps.
+        column: bounds on the norm of a column of C: the smallest of all columns, and the largest.
+        sensitivity: total sensitivity of all steps together.
+    """
+
+    def __init__(self, participations: int, n: int, column: Bounds, sensitivity: Bounds) -> None:
+        self.sensitivity = sensitivity
+        self.guarantee = BOUND
+        block, longer = divmod(n, participations)
+        facts = {"participations": participations, "steps": n, "block": block}
+        self.by = Provenance("allocation.blocks", facts)
+        sizes = ((block, participations - longer), (block + 1, longer))
+        blocks = tuple((size, column, times) for size, times in sizes if times)
+        self._blocks = FreshEpochsAccountant(blocks, sensitivity, self.by)
+        self.curve_counts = self._blocks.curve_counts
+        self._attained = participations == 1
+        sums = quotient_down(product_down(column.lower, participations), root_up(float(n)))
+        self._sums = GaussianAccountant(Bounds.bracket(sums, sensitivity.upper, column.by))
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        found = self._blocks.delta(sigma, eps, tolerance=tolerance)
+        return self._above(found, self._sums.delta(sigma, eps, tolerance=tolerance).lower)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper bound, without requirements on the lower one."""
+        return self._blocks.upper_delta(sigma, eps, tolerance=tolerance)
+
+    def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds for the composition of the blocks."""
+        return self._blocks.delta(sigma, eps, tolerance=tolerance)
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        found = self._blocks.epsilon(sigma, delta, tolerance=tolerance)
+        return self._above(found, self._sums.epsilon(sigma, delta, tolerance=tolerance).lower)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """The smallest sigma at which the composition of the blocks meets the budget."""
+        found = self._blocks.calibrate(eps, delta, rtol=rtol, progress=progress)
+        lower = self._sums.epsilon(found.sigma, delta, tolerance=rtol).lower
+        return dataclasses.replace(found, achieved=self._above(found.achieved, lower))
+
+    def rough_sigma(self, eps: float, delta: float) -> float:
+        """That of the composition of the blocks; see the base class."""
+        return self._blocks.rough_sigma(eps, delta)
+
+    def start_for_mu(self, mu: float) -> float:
+        """That of the composition of the blocks; see the base class."""
+        return self._blocks.start_for_mu(mu)
+
+    def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
+        """The composition of the blocks; with k > 1 from above only."""
+        found = self._blocks.profile(sigma, adjacency, rel_error=rel_error)
+        if self._attained:
+            return found
+        curves = tuple(
+            (Curve(_from_above(one.remove), _from_above(one.add)), times) for one, times in found.parts.curves
+        )
+        parts = Composition((0.0, found.parts.gaussian[1]), curves=curves)
+        return dataclasses.replace(found, parts=parts)
+
+    def nodes_label(self, nodes: int) -> tuple[Guarantee, Provenance]:
+        """Those of the accountant, which computes nodes for all results."""
+        return self._blocks.nodes_label(nodes)
+
+    def _above(self, found: Bounds, lower: float) -> Bounds:
+        """Bounds of the composition as bounds of the mechanism, with a lower end of its own."""
+        return found if self._attained else dataclasses.replace(found, lower=min(lower, found.upper))
+
+
+def _from_above(nodes: Nodes) -> Nodes:
+    """Nodes without lower bounds."""
+    return dataclasses.replace(nodes, lower=(0.0,) * len(nodes.lower))
+
+
+def of_allocation(participation: RandomAllocation, mechanism: Mechanism, method: Method | None) -> Accountant:
+    """The accountant of a mechanism under random allocation.
+
+    Raises:
+        UnsupportedCombinationError: for correlated noise, noise that varies from step to step, or a method
+            that does not apply.
+    """
+    strategy, bounds = mechanism.strategy, mechanism.sensitivity
+    check_nonnegative(strategy)
+    norms = strategy.column_norms()
+    least, most = float(norms.min()), float(norms.max())
+    if strategy.bands != 1 or least < most * (1.0 - CLOSE):
+        reason = "correlates it" if strategy.bands != 1 else "has steps with more noise than others"
+        raise UnsupportedCombinationError(
+            f"{participation!r} is accounted for where all steps have independent noise of one size, and "
+            f"{strategy!r} {reason}",
+            supported="Identity; BallsInBins for other strategies with entries >= 0, and CyclicPoisson and "
+            "BMinSep for strategies with few bands",
+        )
+    if not (method is None or isinstance(method, Pld)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}", supported="method=None or Pld()"
+        )
+    if participation.participations == mechanism.steps:
+        return unsampled(bounds, None)  # every example joins every step
+    moved = 1.01 * (strategy.error + strategy.gram_rounding)
+    column = Bounds.bracket(least, most, Provenance("sensitivity.largest_column")).widened(moved)
+    return BlocksAccountant(participation.participations, mechanism.steps, column, bounds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocated(Canary):
+    """A canary in a uniformly random set of k steps, with independent noise at every step.
+
+    Args:
+        participations: k, in [1, n].
+        norms: column norms of C, which is diagonal, shape (n,).
+    """
+
+    participations: int
+    norms: FloatArray
+
+    def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
+        """Sample gradients, shape (runs, n)."""
+        gradients = np.zeros((runs, self.norms.size))
+        if present:
+            ranked = np.argsort(generator.random(gradients.shape), axis=1)
+            np.put_along_axis(gradients, ranked[:, : self.participations], 1.0, axis=1)
+        return gradients
+
+    def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
+        """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n).
+
+        The elementary symmetric polynomial of the ratios of the steps over their number of sets, which a
+        recursion over the steps gives: E_j(i) = (1 - j / i) E_j(i - 1) + (j / i) x_i E_(j-1)(i - 1).
+        """
+        losses = (outputs * self.norms - 0.5 * self.norms**2) / sigma**2
+        count = self.participations
+        means = np.full((count + 1, len(outputs)), -np.inf)
+        means[0] = 0.0
+        with np.errstate(divide="ignore"):
+            for i, loss in enumerate(losses.T, start=1):
+                top = min(i, count)
+                j = np.arange(1, top + 1)[:, None]
+                kept, joined = np.log1p(-j / i), np.log(j / i)
+                means[1 : top + 1] = np.logaddexp(kept + means[1 : top + 1], joined + loss + means[:top])
+        return np.asarray(means[count])
