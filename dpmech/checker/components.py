@@ -47,7 +47,7 @@ def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int 
     bins, examples = claim.integer("bins", 1, n), users or 1
     if n % bins:
         raise BadDocument(f"{bins} bins do not divide n = {n}")
-    if bins == 1:
+    if bins == 1 and not (fresh and users):
         return None
     if grids and users is None and claim.strategy.bands() == 1:
         return bins

@@ -228,6 +228,8 @@ class Sampled:
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
         """Refine lattices until one decides; fine lattices from below come last because they are slow."""
         direction, ratio, best = self.names[name], arb(eps).exp(), "1"
+        if alone := next((low for part in direction.below if (low := part.curve(ratio)) > arb(delta)), None):
+            return Answer(verdict=False, number=f"at least {rounded_down(alone)} by one release alone")
         ends, open_ends = [math.inf, -math.inf], [True, True]
         with contextlib.suppress(TimeIsUp):
             for count, lattice in enumerate(lattices(direction.above, delta, work.seconds)):
@@ -253,8 +255,7 @@ class Sampled:
 def _may_cross(now: float, before: float, level: float) -> bool:
     """Whether finer lattices may bring a decreasing number down to the level.
 
-    Once it changes little, halving the spacing leaves at most half the error, so that the remaining decrease
-    is at most the last one.
+    Once it changes little, halving the spacing leaves at most half the error, and at most the last decrease.
     """
     moves = not (abs(now - before) < 0.1 * abs(now) and now < 0.5)
     return moves or 2.0 * now - before < level + 1e-6 * abs(level)

@@ -295,7 +295,7 @@ def joined(laws: Sequence[Law], allowance: float, end: float = math.inf) -> Law:
 
 
 def _product(one: Law, other: Law) -> Law:
-    infinite = one.infinite + other.infinite - one.infinite * other.infinite  # 0 for laws from below
+    infinite = one.infinite + other.infinite - one.infinite * other.infinite if one.above else arb(0)
     return Law(one.spacing, one.first + other.first, one.masses * other.masses, infinite, one.above)
 
 

@@ -208,8 +208,7 @@ def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
     if not np.all(np.isfinite(gram)):
         raise NotChecked("entries of C whose products leave float64")
     if pattern.evenly:
-        sums = [math.fsum(gram[s::b, s::b][:k, :k].ravel()) for s in range(b)]
-        return max(sums) * (1.0 + 4 * _UNIT)
+        return max(math.fsum(gram[s::b, s::b][:k, :k].ravel()) for s in range(b)) * (1.0 + 4 * _UNIT)
     capped = k < -(-n // b)
     if capped and n * n * k > _MOST_ROWS:
         raise NotChecked(f"{k} participations of {n} steps, row by row")

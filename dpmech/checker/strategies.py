@@ -55,7 +55,7 @@ class Strategy:
 
     def leading(self, steps: int) -> "Strategy":
         """The leading block of C: the strategy of a run that stopped after `steps` steps."""
-        coefs, scale = (balls and balls[:steps] for balls in (self.coefs, self.scale))
+        coefs, scale = (part and part[:steps] for part in (self.coefs, self.scale))
         matrix, unit = [row[:steps] for row in self.matrix[:steps]], self.unit_columns and steps == self.n
         return Strategy(steps, coefs, scale, matrix, unit, self.ratio)
 

@@ -556,7 +556,7 @@ def test_of_neighbours_that_replace_one_either_may_come_first():
     assert shape.names["ADD"] is shape.names["REMOVE"]
     found = shape.answer("ADD", 1.0, 1e-9, work)
     assert found.verdict is False
-    low = float(found.number.split()[-1])
+    low = float(found.number.split()[2])
     assert shape.answer("ADD", 1.0, low * 0.999, work).verdict is False
 
 
