@@ -157,7 +157,7 @@ class ProfileNodes:
         if reason := cls.refusal(mechanism):
             raise UnsupportedCombinationError(
                 f"nodes of {mechanism!r}, {reason}",
-                supported="a profile with method=None, which takes no room in a certificate",
+                supported="a certificate without a profile, which is computed again where it is asked for",
             )
         return cls(profile.parts.curves, profile.guarantee, profile.by)
 

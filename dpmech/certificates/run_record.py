@@ -395,6 +395,8 @@ class RunRecord(Document):
         """What a run that ended before its last step is charged."""
         if self.steps == self.certificate.strategy.n:
             return ""
+        if self.executed == self.certificate.achieved and self.stopped_by_plan:
+            return ", the whole claim: no smaller bound is known for the steps executed"
         if self.executed == self.certificate.achieved:
             return ", the whole claim: where it stopped may have been chosen by its results"
         if self.steps == 0:

@@ -415,7 +415,7 @@ def _set_of_steps(claim: Claim) -> Shape:
     if count == n:
         return _one_release(claim, Pattern(1, n, evenly=True))
     if claim.adjacency == "replace_one" or claim.strategy.bands() > 1:
-        raise NotChecked("no theorem here covers replace_one or correlated noise for a random set of steps")
+        raise NotChecked("no theorem here covers replace_one, or correlated noise, for a random set of steps")
     squares = _over_noise(claim, claim.strategy.squared_norms())
     blocks = (n // count, count - n % count), (n // count + 1, n % count)
     below = None if count == 1 else count * (squares[0] / n).sqrt()

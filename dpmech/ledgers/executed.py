@@ -28,7 +28,8 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     """Bounds on eps, at the certified delta, of the first steps of a mechanism.
 
     The release is C_t G + sigma Z with the leading block C_t of the strategy, under the same participation.
-    Where the participation repeats every epoch, a started epoch counts as a full one.
+    Where the participation repeats every epoch, a started epoch counts as a full one; a random allocation
+    always counts as a whole.
 
     **It holds only if the number of steps was decided without looking at what the run released**: in advance,
     or because of an external event such as a hardware failure. A run stopped because of its loss or accuracy
@@ -43,7 +44,8 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
         rng: for accountants that sample; None uses entropy from the operating system.
 
     Returns:
-        Bounds on eps, never above `claim.achieved`.
+        Bounds on eps, never above `claim.achieved`. Where more steps are charged than were executed, the
+        lower end is that of the steps charged.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

@@ -16,7 +16,7 @@ class RandomAllocation(Participation):
     and as balanced iteration subsampling. It requires independent noise of one size (`Identity`). With k = 1
     it is one epoch of `BallsInBins(n)`; with k = n nothing is sampled.
 
-    The bounds are for one example. For users with several examples let every user be one unit that is
+    The bounds are for one unit of privacy. For users with several examples let every user be one unit that is
     allocated as a whole (the unit user, `dpmech.optim.UserDataset`), or use `Poisson` with
     `max_examples_per_user`.
 
@@ -56,10 +56,10 @@ class RandomAllocation(Participation):
     def requirement(self, n: int) -> str:
         """One set of steps for every example, drawn once for the run."""
         return (
-            f"For every example draw once a set of exactly {self.participations} of the {n} steps, every set "
-            "of so many as likely, without regard to its data and independently of all other examples; the "
-            "example takes part in these steps and in no other. The sets, and how many examples each step "
-            "has, are kept secret."
+            f"For every example draw once a uniformly random set of exactly {self.participations} of the {n} "
+            "steps, without regard to its data and independently of all other examples; the example takes "
+            "part in these steps and in no other. The sets, and how many examples each step has, are kept "
+            "secret."
         )
 
     @classmethod

@@ -139,6 +139,13 @@ def test_a_stop_says_what_it_owes():
         assert one.to_json().splitlines()[0] == f'{{"guarantee": "{one.headline}",'
 
 
+def test_a_stop_by_plan_that_owes_the_whole_claim_is_not_blamed_on_results():
+    made = record("bins certified", 6, stopped_by_plan=True)
+    assert made.executed == CALS["bins certified"].achieved
+    assert "the whole claim: no smaller bound is known for the steps executed" in made.headline
+    assert "results" not in made.headline
+
+
 def test_executed_epsilon_is_that_of_the_shorter_mechanism():
     sigma = CALS["min-sep"].sigma
     matrix = dm.LambdaCGD(12, 0.8).to_dense()[:7, :7]

@@ -101,7 +101,7 @@ def test_both_directions_are_above_the_truth(n, k):
             least, most = interval(n, k, sigma, eps, add=add)
             assert lower <= most
             assert least <= upper <= 1.25 * most + 1e-3
-            # Of 10 % less noise, the truth is above most bounds: they are not far from it.
+            # With 20 % less noise the truth is above the bound, which is therefore not far from it.
             if k < n and eps == 0.2 and not add:
                 assert interval(n, k, 0.8 * sigma, eps, add=add)[0] > upper
     found = dm.delta(allocation(n, k), sigma, 1.0)
