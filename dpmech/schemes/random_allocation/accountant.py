@@ -74,7 +74,7 @@ from dpmech.schemes.random_allocation.participation import RandomAllocation
 register_words(
     {
         "allocation.blocks": "PLD, random allocation of {participations} in {steps} steps by blocks of "
-        "{block} steps or one more, both directions"
+        "at least {block} steps, both directions"
     }
 )
 
