@@ -153,6 +153,7 @@ def smallest_sigma(mu, tail):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_bins_with_correlated_noise_keep_mu_below_its_limit(tmp_path):
     target, lines = dm.GaussianTarget(1.0, tail=1e-6), []
     found = dm.calibrate_sigma_to(BINS, target, rng=1, progress=lines.append)
@@ -174,6 +175,7 @@ def test_two_bins_with_correlated_noise_keep_mu_below_its_limit(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_draws_find_the_sigma_that_the_law_of_independent_noise_has():
     """Norms that are not quite the same are no longer bins of one law, so that draws have to prove mu."""
     target, bins = dm.GaussianTarget(1.0, tail=1e-6), dm.BallsInBins(4)

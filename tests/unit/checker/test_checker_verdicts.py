@@ -81,8 +81,9 @@ def test_two_per_cent_less_noise_is_never_proved(path, tmp_path):
     verdict = check_file(
         write(tmp_path / path.name, with_checksum(document)), seconds=4.0, rng=np.random.default_rng(1)
     )
-    # From below, truncated batches are known by less than their bound.
-    assert verdict.kind is (Kind.NOT_CHECKED if path.stem == "truncated_batches" else Kind.REFUTED)
+    # From below, truncated batches and random sets of steps are known by less than their bound.
+    open_below = path.stem in {"truncated_batches", "allocation"}
+    assert verdict.kind is (Kind.NOT_CHECKED if open_below else Kind.REFUTED)
 
 
 PLAN = {"type": "LambdaCGD", "n": 3900, "lam": 0.9}, {"type": "BallsInBins", "bins": 390}

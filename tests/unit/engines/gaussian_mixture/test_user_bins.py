@@ -137,6 +137,7 @@ def test_the_sensitivity_is_that_of_all_examples_in_one_bin():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("eps", "delta"), [(2.0, 1e-4), (6.0, 1e-8)])
 def test_a_calibration_is_proved_verified_and_below_group_privacy(eps, delta):
     strategy, sampling = dm.LambdaCGD(20, 0.5), users(10, 2)

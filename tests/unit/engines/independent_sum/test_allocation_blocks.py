@@ -149,6 +149,7 @@ def test_blocks_of_one_step_are_gaussian_releases():
     assert delta.lower == pytest.approx(sums.lower, rel=1e-9)
 
 
+@pytest.mark.exhaustive
 @SLOW
 def test_more_participations_cost_more():
     uppers = [dm.delta(allocation(6, k), 2.0, 0.5).upper for k in range(1, 7)]

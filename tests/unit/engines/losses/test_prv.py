@@ -19,6 +19,7 @@ GRID = [(8.0, 1e-5, 1 / 390, 3900), (0.5, 1e-6, 0.01, 1000), (0.05, 1e-6, 0.01, 
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("eps", "delta", "q", "steps"),
     [*(pytest.param(*one, marks=pytest.mark.slow) for one in GRID), (2.0, 1e-8, 0.2, 50)],

@@ -414,6 +414,7 @@ def test_verify_refuses_a_claim_about_other_batches(batches):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_published_claim_with_cut_batches_can_be_checked():
     """Of the size of a language model: 100,000 batches of half a million out of 1.3e10 sequences."""
     size, batch, most = 12_700_000_000, 518_144, 525_000

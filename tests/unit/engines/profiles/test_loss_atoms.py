@@ -45,6 +45,7 @@ def falls_short(curves, pairs, *, add, times=None):
 @settings(max_examples=max(4, settings.default.max_examples // 6))
 @given(seed=st.integers(0, 2**32 - 1), outcomes=st.integers(2, 5), count=st.integers(1, 3))
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_composed_profiles_are_never_below_the_exact_composition(seed, outcomes, count):
     rng = np.random.default_rng(seed)
     pairs = [random_pair(rng, outcomes) for _ in range(count)]
