@@ -161,6 +161,7 @@ def test_what_the_page_reads_off_its_table():
 
 # What is certified by a sample moves from run to run; fits end within their tolerance.
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["error_against_eps", "which_strategy"])
 def test_the_numbers_of_the_figures_are_found_again(name):
     script = loaded(DOCS / "examples" / f"{name}.py")

@@ -86,6 +86,7 @@ def test_a_file_keeps_every_node(kind):
     assert again.fingerprint() == own.fingerprint()
 
 
+@pytest.mark.exhaustive
 @SLOW
 @pytest.mark.parametrize("kind", KINDS)
 def test_honest_nodes_are_confirmed_or_named(kind):

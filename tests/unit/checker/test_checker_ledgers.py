@@ -135,6 +135,7 @@ LAWS = [
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_private_selections_cost_no_less_than_by_the_library(law):
     ledger = non_adaptive((STEPS, law))

@@ -320,6 +320,7 @@ HARD = [(8.0, 1e-12, 4.25588), (2.0, 1e-5, 5.50506), (1.0, 1e-5, 7.50244), (0.5,
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("eps", "delta", "sigma"), HARD)
 def test_hundreds_of_bins_are_decided_where_many_components_count(eps, delta, sigma):
     for factor, verdict in ((1.0, True), (0.98, False)):

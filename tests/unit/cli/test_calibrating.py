@@ -201,6 +201,7 @@ def test_the_profile_is_kept_and_serves_risk(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_draws_of_a_profile_are_not_those_that_sized_sigma(tmp_path):
     """With one seed for both, sigma would be small where the same draws make delta small."""
     path = tmp_path / "certificate.json"

@@ -164,6 +164,7 @@ def test_identity_under_one_allocation_is_told_what_a_new_one_would_need():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_comparison_with_a_row_for_it_needs_no_note():
     one, both = (of_identity("compare", sampling=names) for names in ("balls-in-bins", BOTH))
     assert one.exit_code == both.exit_code == 0

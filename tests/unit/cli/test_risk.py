@@ -20,6 +20,7 @@ def path(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_sentences_are_what_the_profile_says_rounded_up(path):
     result = run("risk", path, "--fpr", "0.01", "--prior", "0.3", "--baseline", "0.001")
     assert result.exit_code == 0, result.output
@@ -36,6 +37,7 @@ def test_sentences_are_what_the_profile_says_rounded_up(path):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_json_holds_both_ends(path):
     result = run("risk", path, "--json", "--tail", "1e-9")
     document = json.loads(result.stdout)

@@ -360,6 +360,7 @@ def test_by_default_the_winner_has_a_calibration_of_its_own(family, options):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("method", [dm.methods.Certified(1e-3), dm.methods.Importance(0.1), None], ids=repr)
 def test_the_best_of_several_samples_keeps_its_guarantee(method, monkeypatch):
     """Every calibration among which the least error is chosen has a share of the error."""

@@ -250,6 +250,7 @@ class TestRandomParticipations:
         assert fit.error == pytest.approx(cal.rmse(), rel=1e-12)
 
     @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_balls_in_bins_is_close_to_a_dense_scan_and_shrinks_with_eps(self):
         schema, n = dm.BallsInBins(20), 60
         chosen = {}
@@ -385,6 +386,7 @@ def test_fit_family_reports_every_candidate():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_new_allocation_every_epoch_leaves_the_identity():
     fresh = dm.BallsInBins(2, fresh=True)
     fit = dm.optimize(dm.BandedToeplitz, fresh, n=4, eps=1.0, delta=1e-2)

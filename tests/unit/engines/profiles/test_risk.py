@@ -296,6 +296,7 @@ class TestOtherPackages:
         return one.self_compose(200)
 
     @pytest.mark.slow
+    @pytest.mark.exhaustive
     def test_dp_accounting(self):
         """The best tangent to its curve at a grid of eps: an upper bound as well, from another lattice."""
         lattice = self.lattice()
