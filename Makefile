@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check slow exhaustive lint types layers tests verification verification-full docs docs-all bench budgets test-core clean
+.PHONY: demo test quick check slow exhaustive lint types layers tests verification verification-full docs docs-all bench times test-core clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -77,13 +77,13 @@ tests: $(VENV)/.dev
 slow: $(VENV)/.dev
 	$(PYTEST) -m "slow and not exhaustive" $(COV)
 
-# The slow cases of long tables that the gate leaves out.
+# The slow cases that the gate leaves out.
 exhaustive: $(VENV)/.dev
 	$(PYTEST) -m exhaustive $(COV)
 
-# Both halves, on a machine that does nothing else: which files take over three times what is written down of them.
-budgets: export DPMECH_BUDGETS = check
-budgets: tests slow
+# Both halves: which tests take over three times the CPU seconds that they have (tests/support/times.py).
+times: export DPMECH_TIMES = check
+times: tests slow
 
 verification: $(VENV)/.dev
 	$(BIN)/python -m verification

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-pytest_plugins = ["tests.support.budgets"]
+pytest_plugins = ["tests.support.times"]
 
 # Doctests of the torch part are collected where torch is installed.
 _NEED_TORCH = [

@@ -39,7 +39,7 @@ from dpmech.exceptions import (
     UnattainableBudgetError,
     UnsupportedCombinationError,
 )
-from dpmech.fitting import Fit, optimize
+from dpmech.fitting import Fit, Recommendation, error_lower_bound, optimize
 from dpmech.ledgers import (
     Ledger,
     executed_epsilon,
@@ -70,7 +70,7 @@ from dpmech.mechanism import (
     workloads,
 )
 from dpmech.numerics import Bounds, Cluster, Guarantee, Kind, Workers
-from dpmech.plans import TrainingPlan
+from dpmech.plans import TrainingPlan, recommend
 from dpmech.schemes.b_min_sep import BMinSep
 from dpmech.schemes.balls_in_bins import BallsInBins
 from dpmech.schemes.cyclic_poisson import CyclicPoisson
@@ -120,6 +120,7 @@ __all__ = [
     "PrivacyBudget",
     "PrivacyProfile",
     "RandomAllocation",
+    "Recommendation",
     "RiskCalibration",
     "RunRecord",
     "SingleParticipation",
@@ -138,6 +139,7 @@ __all__ = [
     "certify_sigma",
     "delta",
     "epsilon",
+    "error_lower_bound",
     "exceptions",
     "executed_epsilon",
     "interchange",
@@ -148,6 +150,7 @@ __all__ = [
     "optimize",
     "per_step_error",
     "profile",
+    "recommend",
     "rmse",
     "samplers",
     "sensitivity",

@@ -13,10 +13,10 @@ class DpmechError(Exception):
     Example:
         >>> import dpmech as dm
         >>> try:
-        ...     dm.calibrate_sigma(dm.Identity(10), 0.0, 1e-5)
+        ...     dm.calibrate_sigma(dm.Identity(10), -1.0, 1e-5)
         ... except dm.DpmechError as error:
         ...     print(error)
-        eps must be a finite number in (0, inf), got 0.0
+        eps must be a finite number in (0, inf), got -1.0
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -119,6 +119,13 @@ class NumericalError(DpmechError, ArithmeticError):
         >>> import dpmech as dm
         >>> issubclass(dm.NumericalError, ArithmeticError)
         True
+    """
+
+
+class ContradictionError(NumericalError):
+    """Two proved bounds exclude each other, so that one of them is wrong: a fault of dpmech or the machine.
+
+    No other accountant answers in its place, as after other numerical errors: please report it.
     """
 
 

@@ -97,6 +97,10 @@ def _check_numbers(name: str, value: Any, accepted: str) -> npt.NDArray[np.float
 
 def check_eps(value: object, *, zero_allowed: bool = False) -> float:
     """Return a valid eps as a float."""
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if number and not zero_allowed and value == 0.0:
+        hint = "; delta at eps 0 is an attack's advantage: use calibrate_sigma_to and AdvantageTarget(delta)"
+        raise InvalidParameterError("eps", value, "a finite number in (0, inf)", hint)
     return check_real("eps", value, minimum=0.0, open_minimum=not zero_allowed)
 
 

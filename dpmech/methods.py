@@ -172,6 +172,8 @@ class Importance(Method):
 class Deterministic(Method):
     """Balls-in-Bins by convex-order dynamic program: an upper bound without confidence level, at any delta.
 
+    Lower bounds are those of independent blocks of bins, and may be far below where bins are correlated.
+
     Args:
         rel_error: target relative excess of delta, in (0, 10], for the cyclic dominating pair, whose
             covariance depends only on the cyclic distance of bins.
@@ -190,7 +192,9 @@ class Deterministic(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Certified(Method):
-    """Balls-in-Bins by sampling with a rigorous finite-sample bound; the default for Balls-in-Bins.
+    """Balls-in-Bins by sampling with a rigorous finite-sample bound.
+
+    The default for Balls-in-Bins, except for calibrations where `Deterministic` gives nearly the same sigma.
 
     A calibration counts beta inside delta: sigma is certified for delta - beta, on random numbers that the
     call draws itself, and "draw, calibrate, train" as a whole is (eps, delta)-differentially private. With a

@@ -5,8 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from tests.support import exhaustive
-
 # Every test under tests/statistical, and every one of the sampling schemes, may reject a correct library with
 # at most this probability.
 ALPHA = 1e-9
@@ -34,12 +32,6 @@ def longdouble(request, monkeypatch):
     """Runs a test twice: as it is, and as on processors whose long double is float64."""
     if request.param == "longdouble is float64":
         monkeypatch.setattr(np, "longdouble", np.float64)
-
-
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items):
-    exhaustive.mark(items)
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
 
 
 def pytest_report_collectionfinish(items):

@@ -205,10 +205,12 @@ def test_a_check_that_breaks_says_which(monkeypatch):
     assert "while checking ov.kappa" in caught.value.__notes__
 
 
-def test_a_run_over_everything_writes_the_pages(tmp_path, monkeypatch, capsys):
+def test_a_run_writes_the_pages_if_it_is_told_to(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(runner, "CHECKS", {"ov.kappa": CHECKS["ov.kappa"]})
     outcomes = tmp_path / "outcomes.json"
     assert runner.main(["--docs", str(tmp_path), "--outcomes", str(outcomes)]) == 0
+    assert not list(tmp_path.iterdir())
+    assert runner.main(["--write", "--docs", str(tmp_path), "--outcomes", str(outcomes)]) == 0
     assert "ov.kappa" in capsys.readouterr().out
     assert json.loads(outcomes.read_text())["ov.kappa"]["status"] == "CONFIRMED"
     written = {path.name for path in tmp_path.glob("*.md")}

@@ -1,4 +1,4 @@
-"""python -m verification: run the checks, print a table, write the pages."""
+"""python -m verification: run the checks and print a table; with --write, write the pages."""
 
 import argparse
 import dataclasses
@@ -27,7 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--id", help="one statement, e.g. cgd.thm1")
     parser.add_argument("--full", action="store_true", help="the long checks too")
     parser.add_argument("--skip", action="append", default=[], metavar="ID", help="leave one out; repeatable")
-    parser.add_argument("--json", action="store_true", help="print JSON, write nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON, no table")
+    parser.add_argument("--write", action="store_true", help="write the pages, and what was found")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of the pages (%(default)s)")
     parser.add_argument(
         "--outcomes", type=Path, default=PATH, help="what the latest runs found (%(default)s)"
@@ -53,10 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.write(json.dumps([_record(check, verdict) for check, verdict in results], indent=2) + "\n")
     else:
         Console(width=160).print(_table(results))
-        if options.id is None:
-            write_pages(
-                options.docs, entries, papers(), save_outcomes(options.outcomes, set(entries), results)
-            )
+    if options.write:
+        write_pages(options.docs, entries, papers(), save_outcomes(options.outcomes, set(entries), results))
     return int(any(verdict.status != check.expected for check, verdict in results))
 
 

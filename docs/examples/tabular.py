@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import dpmech as dm
 from dpmech.optim import make_private_with_epsilon
 
 # Typical sizes of these measurements, to one digit, set by hand. Means and standard deviations that are taken
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         delta=1e-4,
         epochs=given.epochs,
         dataset_size=455,  # declared: how many there are is private
+        strategy=dm.Identity,  # DP-SGD under Poisson sampling
         loss=nn.CrossEntropyLoss(),
     )
     while optimizer.steps_left:

@@ -1,8 +1,8 @@
-"""Three plans of training, five kinds of noise, two budgets: the table of the page on choosing a strategy.
+"""Three plans of training, seven kinds of noise, two budgets: the table of the page on choosing a strategy.
 
 Every number is a proved bound from `dm.calibrate_sigma`; what rests on samples moves by a few tenths of a per
-cent. Fitted strategies are fitted by `dm.optimize`, without data. Run as `python which_strategy.py FOLDER`;
-it writes the table and the numbers, and goes on with what the folder has.
+cent. Strategies are fitted by `dm.optimize`, without data. Run as `python which_strategy.py FOLDER`, for some
+forty minutes; it writes the table and the numbers, and goes on with what the folder has.
 """
 
 import argparse
@@ -23,8 +23,6 @@ PLANS = (
     ("middle", dm.TrainingPlan(dataset_size=10_000, batch_size=100, epochs=5)),
     ("CIFAR-10", dm.TrainingPlan(dataset_size=50_000, batch_size=128, epochs=10)),
 )
-# Set by hand.
-LAMS = {50: 0.6, 500: 0.9, 3900: 0.95}
 Found = dict[str, float | int | str]
 
 
@@ -58,29 +56,45 @@ def blt_fixed(plan: dm.TrainingPlan, eps: float) -> Found:
     return _found(dm.calibrate_sigma(fit.strategy, eps, DELTA, participation=participation), "")
 
 
+def allocated(plan: dm.TrainingPlan, eps: float) -> Found:
+    """Independent noise, every example in exactly as many steps as there are epochs."""
+    participation = plan.participation("random-allocation")
+    return _found(dm.calibrate_sigma(dm.Identity(plan.steps), eps, DELTA, participation=participation), "")
+
+
+def _fitted_bins(
+    family: type[dm.Strategy], plan: dm.TrainingPlan, eps: float, **options: int
+) -> dm.Calibration:
+    bins = dm.BallsInBins(plan.bins)
+    fit = dm.optimize(family, bins, n=plan.steps, eps=eps, delta=DELTA, **options)
+    return fit.calibration
+
+
 def lambda_bins(plan: dm.TrainingPlan, eps: float) -> Found:
-    """One lam for each plan under Balls-in-Bins."""
-    lam = LAMS[plan.steps]
-    cal = dm.calibrate_sigma(
-        dm.LambdaCGD(plan.steps, lam), eps, DELTA, participation=dm.BallsInBins(plan.bins)
-    )
-    return _found(cal, f"lam {lam:g}")
+    """The best lambda under Balls-in-Bins."""
+    cal = _fitted_bins(dm.LambdaCGD, plan, eps)
+    return _found(cal, f"lam {cal.strategy.lam:.3g}")
 
 
 def bisr_bins(plan: dm.TrainingPlan, eps: float) -> Found:
-    """The inverse square root under Balls-in-Bins, with 64 bands or as many as an epoch has steps."""
-    bands = min(64, plan.bins)
-    strategy = dm.InverseSquareRoot(plan.steps, bands)
-    cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=dm.BallsInBins(plan.bins))
-    return _found(cal, f"{bands} bands")
+    """The inverse square root under Balls-in-Bins, with the best number of bands up to 64."""
+    cal = _fitted_bins(dm.InverseSquareRoot, plan, eps, bands=min(64, plan.bins))
+    return _found(cal, f"{cal.strategy.inverse_bands} bands")
+
+
+def blt_bins(plan: dm.TrainingPlan, eps: float) -> Found:
+    """The best BLT with three buffers under Balls-in-Bins."""
+    return _found(_fitted_bins(dm.BLT, plan, eps, buffers=3), "")
 
 
 ROWS: tuple[tuple[str, str, Callable[[dm.TrainingPlan, float], Found]], ...] = (
     ("`Identity`: DP-SGD", "Poisson", dp_sgd),
-    ("`BLT`, 3 buffers, fitted", "fixed order", blt_fixed),
-    ("`BandedToeplitz`, fitted", "cyclic Poisson", banded_cyclic),
+    ("`Identity`", "random allocation", allocated),
+    ("`BLT`, 3 buffers", "fixed order", blt_fixed),
+    ("`BandedToeplitz`", "cyclic Poisson", banded_cyclic),
     ("`LambdaCGD`", "Balls-in-Bins", lambda_bins),
     ("`InverseSquareRoot`", "Balls-in-Bins", bisr_bins),
+    ("`BLT`, 3 buffers", "Balls-in-Bins", blt_bins),
 )
 
 
@@ -95,9 +109,9 @@ def table(results: dict[str, Found]) -> str:
         cells = []
         for name, _ in PLANS:
             for eps in BUDGETS:
-                one = results[f"{row} / {name} / {eps:g}"]
+                one = results[f"{row} / {sampling} / {name} / {eps:g}"]
                 cells.append(up(one["rmse"], 4) + (f" ({one['chosen']})" if one["chosen"] else ""))
-        cost = results[f"{row} / {PLANS[-1][0]} / {BUDGETS[-1]:g}"]
+        cost = results[f"{row} / {sampling} / {PLANS[-1][0]} / {BUDGETS[-1]:g}"]
         lines.append(
             f"| {row} | {sampling} | {' | '.join(cells)} | {cost['buffers']} | {cost['regenerated']} |"
         )
@@ -113,9 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     numbers = given.folder / "which_strategy.json"
     results = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
     for name, plan in PLANS:
-        for row, _, function in ROWS:
+        for row, sampling, function in ROWS:
             for eps in BUDGETS:
-                key = f"{row} / {name} / {eps:g}"
+                key = f"{row} / {sampling} / {name} / {eps:g}"
                 if key not in results:
                     results[key] = function(plan, eps)
                     numbers.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

@@ -1,47 +1,93 @@
-"""b-min-sep sampling, where there are too many sets of steps to list: the likelihood ratio is a recursion.
+"""Where there are too many sets of steps to list: the steps of one example are a Markov chain.
 
-After an example takes part in a step, it waits b - 1 steps. C has at most b bands, so that the columns c_t of
-the steps of one example have no row in common: log z of a set of steps is the sum of <c_t, x> - |c_t|^2 / 2
-over it, and r is the mean of its exponential over a Markov chain. Samples come from powers of r, whose law is
-also a Markov chain. `Chain` is a `Pair` of `mixtures`; docs/checker.md, section 6.2, has the proofs.
+A state of the example says with which chance it joins a step, and which of the last steps it joined. With
+X the sum of <c_s, c_t> over the pairs s < t of a set of steps, log z of the set is the sum of
+<c_t, x> - |c_t|^2 / 2 over it, less X, and r, the mean of its exponential, is a recursion over the states.
+Samples come from powers of r, whose law is also a Markov chain: docs/checker.md, section 6.2, has the proofs.
 """
 
+import dataclasses
 import functools
 import itertools
 import math
 
 import numpy as np
 
-from .mixtures import Pair, Part, log_sum
+from .mixtures import Pair, Part
 from .strategies import NotChecked
 
-_COPIES = 12
-_MOST_STATES = 2_000_000
-_MOST_GROWTH = 60.0  # twice the largest exponent of one step
+_COPIES, _COPIES_THAT_DIFFER = 12, 7
+_MOST_STATES, _MOST_MOVES = 2_000_000, 40_000_000
+_MOST_GROWTH, _MOST_IN_ALL = 60.0, 1200.0  # twice the largest exponent of one step, and of a set of steps
+_LEAST = 1e-250  # of the numbers in the recursion, relative to the largest of a step
+
+
+@dataclasses.dataclass(frozen=True)
+class States:
+    """The states of one example at n steps."""
+
+    chances: np.ndarray  # probability of joining, shape (n, S)
+    ends: np.ndarray  # the next state if the step is not joined, and if it is, shape (2, S)
+    starts: np.ndarray  # law of the first state, shape (S,)
+    last: np.ndarray  # the only states in which the run can end, shape (S,)
+    joined: np.ndarray  # whether a state joined the step d before, d = 1, ..., D, shape (S, D)
+    most: int  # largest number of steps that are joined
+    rates: tuple[float, float]  # probability of joining a step, and of joining two near ones
+
+
+def waits(n: int, bands: int, apart: int, prob: float) -> States:
+    """b-min-sep sampling: states wait 0, ..., b - 1 steps; first with probabilities 1 : prob : ... : prob."""
+    _check_size(n * apart)
+    w, starts = np.arange(apart), np.full(apart, prob)
+    starts[0] = 1.0
+    ends = np.stack([np.maximum(w - 1, 0), np.where(w == 0, apart - 1, w - 1)])
+    joined = (w[:, None] > 0) & (apart - w[:, None] == np.arange(1, bands))
+    chances = np.broadcast_to(np.where(w == 0, prob, 0.0), (n, apart))
+    starts /= starts.sum()
+    return States(chances, ends, starts, w >= 0, joined, n // apart + 1, (prob * starts[0], 0.0))
+
+
+def sets(n: int, bands: int, count: int) -> States:
+    """A uniformly random set of `count` steps: how many are left, and which of the last steps were joined."""
+    _check_size(n * (count + 1) * 2.0 ** (bands - 1))
+    words = itertools.product(range(count + 1), itertools.product((0, 1), repeat=bands - 1))
+    known = [(left, word) for left, word in words if left + sum(word) <= count]
+    places = {state: place for place, state in enumerate(known)}
+    ends = [
+        [places[left - (join and left > 0), (join * (left > 0), *word)[: bands - 1]] for left, word in known]
+        for join in (0, 1)
+    ]
+    left = np.array([left for left, _ in known])
+    chances, starts = np.minimum(left / np.arange(n, 0, -1)[:, None], 1.0), np.zeros(len(known))
+    starts[-1] = 1.0
+    joined = np.array([word for _, word in known], dtype=bool).reshape(len(known), bands - 1)
+    rates = count / n, count * (count - 1.0) / (n * (n - 1.0))
+    return States(chances, np.array(ends), starts, left == 0, joined, count, rates)
+
+
+def _check_size(numbers: float) -> None:
+    if numbers > _MOST_STATES:
+        raise NotChecked(f"a Markov chain with {numbers:g} states, over all steps")
 
 
 class Chain(Pair):
-    """The pair of b-min-sep sampling.
+    """The pair of an example whose steps are a Markov chain; columns of C over sigma from the diagonal on."""
 
-    Attributes:
-        columns: columns of C over sigma, from the diagonal downwards, shape (n, bands).
-        apart: b, at least the number of bands.
-        prob: probability of joining a step after the wait.
-        log_starts: logs of the probabilities of the first step that may be joined: 1 : prob : ... : prob.
-    """
-
-    def __init__(self, columns: np.ndarray, apart: int, prob: float) -> None:
-        self.columns, self.apart, self.prob = columns, apart, prob
-        self._squares = np.square(columns).sum(axis=1)
-        weights = np.full(apart, prob)
-        weights[0] = 1.0
-        self.log_starts = np.log(weights / weights.sum())
-        # Every step is joined with the same probability, and at most n // apart + 1 of them are joined.
-        rate, n, width = prob / weights.sum(), len(columns), sum(columns.shape)
-        squares = rate * float(self._squares.sum()), float(self._squares.max()) * (n // apart + 1)
-        mean = self.moved(np.full((n, 1), rate))[:, 0]
+    def __init__(self, columns: np.ndarray, states: States) -> None:
+        self.columns, self.states = columns, states
+        n, bands = columns.shape
+        self.squares, lags = np.square(columns).sum(axis=1), np.zeros((n, bands - 1))
+        for d in range(1, bands):
+            lags[d:, d - 1] = (columns[d:, : bands - d] * columns[:-d, d:]).sum(axis=1)
+        self.near = lags @ states.joined.T  # products of a column with those that a state joined
+        # Each step joined adds its square, and twice its products with those joined before.
+        self.top = float((self.squares[:, None] + 2.0 * self.near)[states.chances > 0.0].max())
+        mean = self.moved(np.full((n, 1), states.rates[0]))[:, 0]
+        square = states.rates[0] * float(self.squares.sum()) + 2.0 * states.rates[1] * float(lags.sum())
+        sizes, width = (square, self.top * states.most), n + bands
         inexact = 1024.0 * width + 4.0 * _MOST_STATES / n  # all steps, and the choice of the first state
-        super().__init__(mean, squares, steps=7 * width, inexact=inexact, cost=2 * width)
+        cost = 2 * width + 4 * len(states.starts)
+        super().__init__(mean, sizes, steps=7 * width, inexact=inexact, cost=cost)
 
     def moved(self, joined: np.ndarray) -> np.ndarray:
         """Sums of columns weighted by the counts `joined`, shape (n, draws): shape (width, draws)."""
@@ -55,19 +101,27 @@ class Chain(Pair):
         """<c_t, x> - |c_t|^2 / 2, shape (draws, n)."""
         n, bands = self.columns.shape
         across = np.ascontiguousarray(x.T)
-        found = np.repeat(-0.5 * self._squares[:, None], len(x), axis=1)
+        found = np.repeat(-0.5 * self.squares[:, None], len(x), axis=1)
         for k in range(bands):
             found += self.columns[:, k, None] * across[k : k + n]
         return np.asarray(found.T)
 
     def log_r(self, terms: np.ndarray) -> np.ndarray:
-        """Log r from the terms, by recursion over that of the steps from t on, where t may be joined."""
-        n, b, p = len(self.columns), self.apart, self.prob
-        tails, gains = np.zeros((n + b, len(terms))), np.ascontiguousarray(terms.T)
-        for t in range(n - 1, -1, -1):
-            join = np.exp(gains[t] + tails[t + b] - tails[t + 1])
-            tails[t] = tails[t + 1] + np.log(1.0 - p + p * join)
-        return log_sum(self.log_starts + tails[:b].T)
+        """Log r from the terms, by recursion over means from each step and state on; NaN if out of range."""
+        states, (rest, join) = self.states, self.states.ends
+        # A first column without gains shows from which states the run can end.
+        gains = np.concatenate([np.zeros((terms.shape[1], 1)), terms.T], axis=1)
+        tails, logs = np.tile(states.last[:, None] * 1.0, (1, gains.shape[1])), np.zeros(gains.shape[1])
+        for t in range(len(gains) - 1, -1, -1):
+            found, joins = tails[rest], np.flatnonzero(states.chances[t])
+            chance = states.chances[t, joins, None]
+            grown = np.exp(gains[t] - self.near[t, joins, None]) * tails[join[joins]]
+            found[joins] = (1.0 - chance) * found[joins] + chance * grown
+            top = found.max(axis=0)
+            tails = found / top
+            lost = ((tails < _LEAST) & (tails[:, :1] > 0.0)).any(axis=0)
+            logs += np.where(lost, np.nan, np.log(top))
+        return np.asarray(logs + np.log(states.starts @ tails))[1:]
 
     def parts(self, eps: float) -> tuple[None, list[Part]]:
         """Powers of r up to the limit on the number of states, with exponents in float64."""
@@ -76,77 +130,78 @@ class Chain(Pair):
 
     @functools.cached_property
     def _powers(self) -> list[Part]:
-        n, b, square = len(self.columns), self.apart, self._squares.max()
-        room = [m for m in range(1, _COPIES + 1) if n * math.comb(b + m - 1, m) <= _MOST_STATES]
-        most = [m for m in room if m * (m - 1) * square <= _MOST_GROWTH]
-        if not most:
-            raise NotChecked(f"{n} steps {b} apart")
-        return [_Power(self, m) for m in most]
+        n, own = len(self.columns), len(self.states.starts)
+        differ = bool(self.states.chances[:, 1:].any())
+        copies = range(1, (_COPIES_THAT_DIFFER if differ else _COPIES) + 1)
+        sizes = {m: n * math.comb(own + m - 1, m) for m in copies}
+        room = [m for m in copies if sizes[m] <= (_MOST_MOVES / 2**m if differ else _MOST_STATES)]
+        most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most if differ else math.inf) / self.top
+        return [_Power(self, m, differ=differ) for m in room if m * (m - 1) <= most]
 
 
 class _Power:
     """The law r^m dQ / E r^m: m sets of steps at once, with probability over exp(products of their means).
 
-    Columns of different sets have rows in common if their steps are less than b apart. A Markov chain over
-    the waits of all m copies computes this sum: a copy that waits w more steps joined b - w steps ago. Copies
-    are interchangeable, so that a state counts the copies at each wait, and the number that join is random.
+    Columns of different sets have rows in common if their steps are near. A Markov chain over the states of
+    all m copies computes this sum. Copies are interchangeable, so that their states are sorted; if copies in
+    the first state only can join, how many join is enough, else it matters which.
     """
 
     bounds = True
 
-    def __init__(self, chain: Chain, power: int) -> None:
-        n, b, p = len(chain.columns), chain.apart, chain.prob
-        self._chain, self._near, joining = chain, _near_products(chain), np.arange(power + 1)[:, None]
-        waits = np.array(list(itertools.combinations_with_replacement(range(b), power)))
-        places = b ** np.arange(power)[::-1]
-        self._counts = (waits[:, :, None] == np.arange(b)).sum(axis=1)
-        free = self._counts[:, 0]
-        # Probability that a given number of the `free` copies (first in the state) join, and the next state.
-        ways = np.array([[math.comb(count, k) for count in range(power + 1)] for k in range(power + 1)])
-        self._chances = ways[:, free] * p**joining * (1.0 - p) ** np.maximum(free - joining, 0)
-        codes, later = waits @ places, np.maximum(waits - 1, 0)
-        self._ends = np.empty(self._chances.shape, dtype=np.int64)
-        for join, ends in enumerate(self._ends):  # a loop, as all at once would take a gigabyte
-            after = np.where(np.arange(power) < join, b - 1, later)
+    def __init__(self, chain: Chain, power: int, *, differ: bool) -> None:
+        own, n = chain.states, len(chain.columns)
+        self._chain, count = chain, len(own.starts)
+        self._states = states = np.array(list(itertools.combinations_with_replacement(range(count), power)))
+        masks = list(itertools.product((0, 1), repeat=power)) if differ else np.tri(power + 1, power, -1)
+        self._masks = np.array(masks, dtype=bool)
+        self._joining = self._masks.sum(axis=1)
+        places = count ** np.arange(power)[::-1]
+        codes = states @ places
+        self._ends = np.empty((len(self._masks), len(states)), dtype=np.int64)
+        for mask, ends in zip(self._masks, self._ends, strict=True):  # not at once: that takes a gigabyte
+            after = np.where(mask, own.ends[1][states], own.ends[0][states])
             ends[:] = np.searchsorted(codes, np.sort(after, axis=1) @ places)
-        self._joining, self._pairs, total = joining, joining * (joining - 1) / 2.0, 0.0
-        self._values = np.ones((n + 1, len(waits)))  # scaled means of the exponential from step t on
+        free = (states == 0).sum(axis=1)
+        ways = np.array([[math.comb(size, k) for size in range(power + 1)] for k in range(power + 1)])
+        self._ways = 1.0 if differ else ways[:, free]
+        self._row, total = np.empty(0), 0.0
+        self._values = np.ones((n + 1, len(states)))  # scaled means of the exponential from step t on
+        self._values[n] = own.last[states].all(axis=1)
         for t in range(n - 1, -1, -1):
             found = self._steps(t).sum(axis=0)
             self._values[t] = found / found.max()
             total += math.log(found.max())
-        orders = [math.lgamma(power + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in self._counts]
-        self._starts = np.exp(orders + self._counts @ chain.log_starts) * self._values[0]
+        counts = (states[:, :, None] == np.arange(count)).sum(axis=1)
+        orders = [math.lgamma(power + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in counts]
+        logs = counts @ np.log(np.maximum(own.starts, 1e-300))
+        self._starts = np.exp(orders + logs) * self._values[0]
         self.power, self.log_scale = float(power), -total - math.log(self._starts.sum())
 
     def _steps(self, t: int) -> np.ndarray:
-        """Probability times exponential at step t times the later mean, by number that join, and by state."""
-        pull = self._counts[:, 1:] @ self._near[t, 1:]
-        growth = np.exp(self._joining * pull + self._pairs * self._near[t, 0])
+        """Probability times exponential at step t times the later mean, by copies that join, and by state."""
+        chain, row = self._chain, self._chain.states.chances[t]
+        if not np.array_equal(row, self._row):
+            self._row, self._chances = row, self._ways * np.ones(self._ends.shape)
+            for mask, state in zip(self._masks.T, self._states.T, strict=True):
+                self._chances *= np.where(mask[:, None], row[state], 1.0 - row[state])
+        near, pairs = chain.near[t][self._states], self._joining * (self._joining - 1) / 2.0
+        pull = self._masks @ (near.sum(axis=1, keepdims=True) - near).T  # with the steps that others joined
+        growth = np.exp(pull + pairs[:, None] * chain.squares[t])
         return np.asarray(self._chances * growth * self._values[t + 1, self._ends])
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw x."""
         sums = np.cumsum(self._starts)
         state = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
-        joined = np.zeros((len(self._near), size))
+        joined = np.zeros((len(self._chain.columns), size))
         for t, join in enumerate(joined):
             sums = np.cumsum(self._steps(t), axis=0)
             taken = (sums[:-1, state] <= rng.random(size) * sums[-1, state]).sum(axis=0)
-            join[:], state = taken, self._ends[taken, state]
+            join[:], state = self._joining[taken], self._ends[taken, state]
         return np.asarray(rng.standard_normal((size, self._chain.width)) + self._chain.moved(joined).T)
 
     def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
         """The density relative to Q."""
         del x, terms
         return np.asarray(self.power * log_r + self.log_scale)
-
-
-def _near_products(chain: Chain) -> np.ndarray:
-    """Products of column t with itself (w = 0), and with column t - b + w for waits w, shape (n, b)."""
-    n, bands = chain.columns.shape
-    found = np.zeros((n, chain.apart))
-    found[:, 0] = np.square(chain.columns).sum(axis=1)
-    for d in range(1, bands):
-        found[d:, chain.apart - d] = (chain.columns[d:, : bands - d] * chain.columns[:-d, d:]).sum(axis=1)
-    return found

@@ -24,27 +24,21 @@ _ADAPTIVE: dict[str, Any] = {
 COEFFICIENTS = ("C", "C^-1")
 _LARGEST = 2**53
 _MOST_COEFFICIENTS = 100_000
-_LARGEST_EPS, _LEAST_DELTA = 1e5, 1e-300
+_LARGEST_EPS, _LEAST_DELTA = 1e9, 1e-300
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """(eps, delta) for a strategy, a participation and an adjacency at noise `sigma` and clip norm 1.
-
-    Attributes:
-        sigma: a ball; with an adaptive clip norm, the effective noise of its two noise scales.
-        participation: the entries of `claim.participation`.
-        kind: type of the strategy.
-    """
+    """(eps, delta) for a strategy, a participation and an adjacency at noise `sigma` and clip norm 1."""
 
     eps: float
     delta: float
-    sigma: arb
+    sigma: arb  # a ball; with an adaptive clip norm, the effective noise of its two noise scales
     adjacency: str
     unit: str
     strategy: Strategy
-    participation: dict[str, Any]
-    kind: str
+    participation: dict[str, Any]  # the entries of `claim.participation`
+    kind: str  # type of the strategy
 
     def __str__(self) -> str:
         sigma = repr(float(self.sigma)) if self.sigma.is_exact() else rounded_up(self.sigma)

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from flint import arb
 
-from .chains import Chain
+from .chains import Chain, States, sets, waits
 from .claims import Claim
 from .documents import BadDocument
 from .mixtures import WIDEST, Mixture, Pair
@@ -36,17 +36,33 @@ def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | i
         return None
     if bands > apart:
         raise NotChecked(f"steps that are {apart} apart, with {bands} bands")
-    _check_size(n, bands)
-    above, below = (Chain(_diagonals(claim, bands, upper=upper), apart, prob) for upper in (True, False))
+    return _chains(claim, waits(n, bands, apart, prob))
+
+
+def pair_of_sets(claim: Claim, count: int) -> tuple[Pair, Pair]:
+    """The pair of a random set of `count` steps, with columns rounded up, and down."""
+    return _chains(claim, sets(claim.strategy.n, claim.strategy.bands(), count))
+
+
+def _chains(claim: Claim, states: States) -> tuple[Pair, Pair]:
+    bands = claim.strategy.bands()
+    _check_size(claim.strategy.n, bands)
+    above, below = (Chain(_diagonals(claim, bands, upper=upper), states) for upper in (True, False))
     return above, below
 
 
-def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int | None:
+def bins_of(claim: Claim) -> int:
+    """The number of bins of a participation that has the entries of Balls-in-Bins."""
     claim.only("bins", "fresh", "max_examples_per_user")
-    n, fresh, users = claim.strategy.n, claim.flag("fresh"), claim.examples()
-    bins, examples = claim.integer("bins", 1, n), users or 1
-    if n % bins:
-        raise BadDocument(f"{bins} bins do not divide n = {n}")
+    bins = claim.integer("bins", 1, claim.strategy.n)
+    if claim.strategy.n % bins:
+        raise BadDocument(f"{bins} bins do not divide n = {claim.strategy.n}")
+    return bins
+
+
+def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int | None:
+    bins, n, fresh, users = bins_of(claim), claim.strategy.n, claim.flag("fresh"), claim.examples()
+    examples = users or 1
     if bins == 1 and not (fresh and users):
         return None
     if grids and users is None and claim.strategy.bands() == 1:

@@ -22,43 +22,24 @@ DIRECTIONS = ("REMOVE", "ADD")
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """Budget of an answer.
+    """Budget of an answer."""
 
-    Attributes:
-        failure: probability that the samples mislead.
-        seconds: CPU time.
-        rng: random generator for sampling.
-    """
-
-    failure: float
-    seconds: float
-    rng: np.random.Generator
+    failure: float  # probability that the samples mislead
+    seconds: float  # CPU time
+    rng: np.random.Generator  # random generator for sampling
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Whether delta is at most a given number.
+    """Whether delta is at most a given number."""
 
-    Attributes:
-        verdict: True (it is), False (it is not), None (undecided).
-        number: what was found, in words.
-        failure: probability, over the draws made here, that a verdict is wrong, or would have been.
-    """
-
-    verdict: bool | None
-    number: str = ""
-    failure: float = 0.0
+    verdict: bool | None  # True (it is), False (it is not), None (undecided)
+    number: str = ""  # what was found, in words
+    failure: float = 0.0  # probability, over the draws made here, that a verdict is wrong, or would have been
 
 
 class SequentialTest:
-    """A sequential test that the mean is below a level (`upper`), or above it.
-
-    Args:
-        level: m > 0.
-        bound: upper bound on every draw.
-        failure: p.
-        upper: whether to prove mean < level; else mean > level.
-    """
+    """A sequential test that the mean of draws of at most `bound` is below a level (`upper`), or above it."""
 
     def __init__(self, level: float, bound: float, failure: float, *, upper: bool) -> None:
         if not (level > 0.0 and bound >= 0.0):  # written so that NaN fails
@@ -85,14 +66,9 @@ class SequentialTest:
         return self._sum / max(self.draws, 1)
 
     @property
-    def hopeless(self) -> bool:
-        """Whether the mean is on the wrong side by three standard errors."""
-        return self._sign * (self.mean - self.level) > 3.0 * math.sqrt(self._variance() / max(self.draws, 1))
-
-    @property
     def draws_needed(self) -> float:
-        """Estimated number of draws until the test succeeds."""
-        gap = self._sign * (self.level - self.mean)
+        """Draws until the test succeeds if the mean is better by three standard errors than it looks."""
+        gap = self._sign * (self.level - self.mean) + 3.0 * math.sqrt(self._variance() / max(self.draws, 1))
         return 2.0 * self.goal * self._variance() / gap**2 if gap > 0.0 else math.inf
 
     def add(self, draws: np.ndarray) -> None:

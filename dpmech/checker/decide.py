@@ -18,7 +18,7 @@ import numpy as np
 from flint import arb, ctx
 
 from .claims import Claim
-from .components import pair_of
+from .components import bins_of, pair_of, pair_of_sets
 from .confidence import DIRECTIONS, Answer, Work
 from .documents import BadDocument, shown
 from .losses import (
@@ -30,6 +30,7 @@ from .losses import (
     gaussian_delta,
     joined,
     lattices,
+    revealed_delta,
     reverse,
     rounded_down,
     rounded_up,
@@ -42,6 +43,8 @@ from .strategies import PRECISION, NotChecked
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time per direction
 _CELLS = (500, 1000, 2000, 4000)
+_LITTLE_NOISE, _MOST_KNOWN = 10, 20_000  # mu above which participations may be revealed, and how many
+_UNSAMPLED_EPS = 1e4  # above, no mixture of an allocation is sampled
 _COARSE = 4  # this many lattices are evaluated from both sides; later, from below if above is inconclusive
 _ROUNDING = 1e-9, 1e-10  # relative, above all rounding on a grid: a constant, and more for each round
 UNDECIDED = (NotChecked, TimeIsUp, ArithmeticError, MemoryError, ValueError)
@@ -57,23 +60,14 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """A verdict on one claim.
+    """A verdict on one claim."""
 
-    Attributes:
-        kind: what was shown.
-        claim: the claim in the checker's words.
-        reason: the numbers found and the theorem used, or why nothing was shown.
-        failure: probability, over the checker's own samples, that the verdict is wrong.
-        unchecked: parts of the file that the verdict does not cover.
-        parts: verdicts on the items of the file, from which this verdict is derived.
-    """
-
-    kind: Kind
-    claim: str
-    reason: str
-    failure: float = 0.0
-    unchecked: tuple[str, ...] = ()
-    parts: tuple["Verdict", ...] = ()
+    kind: Kind  # what was shown
+    claim: str  # the claim in the checker's words
+    reason: str  # the numbers found and the theorem used, or why nothing was shown
+    failure: float = 0.0  # probability, over the checker's own samples, that the verdict is wrong
+    unchecked: tuple[str, ...] = ()  # parts of the file that the verdict does not cover
+    parts: tuple["Verdict", ...] = ()  # verdicts on the items of the file, from which this verdict is derived
 
     def __str__(self) -> str:
         words = self.kind.value
@@ -98,13 +92,7 @@ class Shape(Protocol):
 def decide(claim: Claim, seconds: float, rng: np.random.Generator) -> tuple[Verdict, Shape | None]:
     """Return the verdict on a claim, and what its mechanism is compared with (None if no theorem covers it).
 
-    Args:
-        claim: the claim of a certificate.
-        seconds: CPU time per direction.
-        rng: random generator for sampling.
-
-    Raises:
-        BadDocument: if the entries of the participation do not fit its type.
+    `seconds` is the CPU time per direction. Raises BadDocument if entries of the participation do not fit it.
     """
     shape = None
     try:
@@ -147,17 +135,11 @@ def precise(delta: float) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Gaussian:
-    """One release of C G + sigma Z, without sampling.
+    """One release of C G + sigma Z, without sampling."""
 
-    Attributes:
-        lower: a ratio of sensitivity to noise that is attained.
-        upper: upper bound on the ratio of sensitivity to noise.
-        theorem: name of the theorem that gave it.
-    """
-
-    lower: arb
-    upper: arb
-    theorem: str
+    lower: arb  # a ratio of sensitivity to noise that is attained
+    upper: arb  # upper bound on the ratio of sensitivity to noise
+    theorem: str  # name of the theorem that gave it
     names = ("either direction",)
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
@@ -204,10 +186,7 @@ def _min_sep(claim: Claim) -> Gaussian:
 
 @dataclasses.dataclass(frozen=True)
 class Direction:
-    """Delta is at most that of the product of `above`, and at least that of the product of `below`.
-
-    `below` holds lower bounds on the first parts of `above`; it is empty where none are known.
-    """
+    """Delta is at most that of the product of `above`; `below` are lower bounds on first parts, if any."""
 
     above: tuple[Part, ...]
     below: tuple[Part, ...]
@@ -215,21 +194,21 @@ class Direction:
 
 @dataclasses.dataclass(frozen=True)
 class Sampled:
-    """Releases whose batches are sampled independently.
+    """Releases whose batches are sampled independently."""
 
-    Attributes:
-        names: both directions, by name.
-        mu: norms over noise of one mechanism: one that is attained, and the largest.
-    """
-
-    names: Mapping[str, Direction]
+    names: Mapping[str, Direction]  # both directions, by name
+    # norms over noise of one mechanism: one that is attained, and the largest
     mu: tuple[arb, arb] = (arb(0), arb(math.inf))
+    # bound on delta at an eps as if all participations were known, where there is little noise
+    revealed: Callable[[float], arb] | None = None
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
         """Refine lattices until one decides; fine lattices from below come last because they are slow."""
         direction, ratio, best = self.names[name], arb(eps).exp(), "1"
         if alone := next((low for part in direction.below if (low := part.curve(ratio)) > arb(delta)), None):
             return Answer(verdict=False, number=f"at least {rounded_down(alone)} by one release alone")
+        if self.revealed and (most := self.revealed(eps)) <= arb(delta):
+            return Answer(verdict=True, number=f"at most {rounded_up(most)} with all participations known")
         ends, open_ends = [math.inf, -math.inf], [True, True]
         with contextlib.suppress(TimeIsUp):
             for count, lattice in enumerate(lattices(direction.above, delta, work.seconds)):
@@ -262,22 +241,32 @@ def _may_cross(now: float, before: float, level: float) -> bool:
 
 
 def _composed(
-    claim: Claim, cycle: int, above: Callable[[arb, int], Curve], below: Callable[[arb, int], Curve]
+    claim: Claim,
+    cycle: int,
+    law: tuple[arb, int, bool, int],
+    above: Callable[[arb, int], Curve],
+    below: Callable[[arb, int], Curve],
 ) -> Sampled:
     """A composition of releases whose curves depend on the norm over the noise and on the number of examples.
 
     Groups take turns, `cycle` of them. C has at most that many bands, so that the releases of one example
-    share no noise. The bound from below uses an example with the largest norm.
+    share no noise. The bound from below uses an example with the largest norm. `law` has the probability that
+    one example joins, their number, whether they join independently, and the largest change of one in norms.
     """
     if (bands := claim.strategy.bands()) > cycle:
         raise NotChecked(f"no theorem here covers sampling with {bands} bands and {cycle} groups")
-    norms, times = claim.strategy.squared_norms(), -(-claim.strategy.n // cycle)
+    norms, times, known = claim.strategy.squared_norms(), -(-claim.strategy.n // cycle), None
     level = arb(norms[0].lower())
     mu = level.sqrt() / claim.sigma, largest_of(norms).sqrt() / claim.sigma
     upper = Part(above(mu[1], times), times)
     lower = Part(below(mu[0], times), sum(1 for norm in norms[::cycle] if norm >= level))
     back = [dataclasses.replace(part, curve=reverse(part.curve)) for part in (upper, lower)]
-    return Sampled({"REMOVE": Direction((upper,), (lower,)), "ADD": Direction((back[0],), (back[1],))}, mu)
+    q, most, coins, factor = law
+    if mu[1] > _LITTLE_NOISE and times * most**2 < _MOST_KNOWN:
+        weights = [arb(most).bin(j) * q**j * (1 - q) ** (most - j) for j in range(most + 1)]
+        known = functools.partial(revealed_delta, weights, times, factor * mu[1], coins=coins)
+    names = {"REMOVE": Direction((upper,), (lower,)), "ADD": Direction((back[0],), (back[1],))}
+    return Sampled(names, mu, known)
 
 
 def _poisson(claim: Claim) -> Shape:
@@ -292,7 +281,7 @@ def _poisson(claim: Claim) -> Shape:
         raise NotChecked(f"no theorem here covers {claim.adjacency} where batches are truncated")
     cut = Truncation(q, most, size)
     curves = (lambda mu, _: truncated_curve(q, mu, cut)), (lambda mu, _: sampled_curve(cut.joined, mu))
-    return _composed(claim, 1, *curves)
+    return _composed(claim, 1, (cut.joined, 1, False, 1), *curves)
 
 
 def _cyclic(claim: Claim) -> Shape:
@@ -308,10 +297,10 @@ def _coins(claim: Claim, cycle: int) -> Shape:
     if claim.adjacency == "replace_one":
         raise NotChecked("no theorem here covers replace_one under Poisson sampling")
     if examples is None:
-        return _composed(claim, cycle, *[lambda mu, _: sampled_curve(arb(q), mu)] * 2)
+        return _composed(claim, cycle, (arb(q), 1, True, 1), *[lambda mu, _: sampled_curve(arb(q), mu)] * 2)
     spare = claim.delta * 1e-5
     ends = [lambda mu, times, k=k: user_curve(arb(q), mu, examples, spare / times)[k] for k in (0, 1)]
-    return _composed(claim, cycle, *ends)
+    return _composed(claim, cycle, (arb(q), examples, True, 1), *ends)
 
 
 def _fixed_size(claim: Claim) -> Shape:
@@ -324,8 +313,9 @@ def _fixed_size(claim: Claim) -> Shape:
     if batch == size:
         return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True))
     q = arb(batch) / size
-    found = _composed(claim, 1, lambda mu, _: fixed_size_curve(q, mu), lambda mu, _: sampled_curve(q, 2 * mu))
-    return Sampled(dict.fromkeys(DIRECTIONS, found.names["REMOVE"]), found.mu)
+    above, below = (lambda mu, _: fixed_size_curve(q, mu)), (lambda mu, _: sampled_curve(q, 2 * mu))
+    found = _composed(claim, 1, (q, 1, False, 2), above, below)
+    return dataclasses.replace(found, names=dict.fromkeys(DIRECTIONS, found.names["REMOVE"]))
 
 
 # ---- Random allocation: chance decides which noise the gradients receive. Mixtures of Gaussians.
@@ -333,18 +323,14 @@ def _fixed_size(claim: Claim) -> Shape:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Independent:
-    """Bins that share no noise (section 5.5).
+    """Bins that share no noise (section 5.5)."""
 
-    Attributes:
-        rounds: numbers of bins, increasing, and for each the number of independent choices of one of them.
-        squares: least and largest squared length of a mean over the noise.
-        draws: makes the mixtures to sample from where grids leave the claim open and a bin is chosen once.
-        below: ratio for a Gaussian release that is attained, where the rounds are an upper bound only.
-    """
-
+    # numbers of bins, increasing, and for each the number of independent choices of one of them
     rounds: tuple[tuple[int, int], ...]
-    squares: tuple[arb, arb]
+    squares: tuple[arb, arb]  # least and largest squared length of a mean over the noise
+    # makes the mixtures to sample from where grids leave the claim open and a bin is chosen once
     draws: Callable[[], object] | None = None
+    # ratio for a Gaussian release that is attained, where the rounds are an upper bound only
     below: arb | None = None
     _known: dict[tuple[int, float, bool], tuple[Law, Law]] = dataclasses.field(default_factory=dict)
     names = DIRECTIONS
@@ -395,6 +381,11 @@ def _allocated(claim: Claim) -> Shape:
         raise NotChecked("no theorem here covers replace_one under a random allocation")
     if not claim.strategy.nonnegative():
         raise NotChecked("no theorem here covers a random allocation with negative entries in C")
+    if claim.eps > _UNSAMPLED_EPS and claim.participation["type"] == "BallsInBins":
+        pattern = Pattern(bins_of(claim), claim.strategy.n, evenly=True)
+        if not claim.flag("fresh"):  # no mixture is worse than its worst component, which is not attained
+            worst = _one_release(claim, pattern, claim.examples() or 1)
+            return dataclasses.replace(worst, lower=arb(1e-300))
     pair = pair_of(claim)
     if pair is None:  # there is nothing random
         return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True), claim.examples() or 1)
@@ -409,17 +400,20 @@ def _allocated(claim: Claim) -> Shape:
 
 
 def _set_of_steps(claim: Claim) -> Shape:
-    """A random set of k steps is at most one random step of each of k blocks: section 5.6."""
+    """A random set of k steps is at most one random step of each of k blocks (section 5.6), or a chain."""
     claim.only("participations")
     n, count = claim.strategy.n, claim.integer("participations", 1, claim.strategy.n)
     if count == n:
         return _one_release(claim, Pattern(1, n, evenly=True))
-    if claim.adjacency == "replace_one" or claim.strategy.bands() > 1:
-        raise NotChecked("no theorem here covers replace_one, or correlated noise, for a random set of steps")
+    if claim.adjacency == "replace_one" or not claim.strategy.nonnegative():
+        raise NotChecked("no theorem here covers replace_one, or entries < 0 in C, for a random set of steps")
+    draws = functools.partial(pair_of_sets, claim, count)
+    if claim.strategy.bands() > 1:
+        return Mixed(*draws())
     squares = _over_noise(claim, claim.strategy.squared_norms())
     blocks = (n // count, count - n % count), (n // count + 1, n % count)
     below = None if count == 1 else count * (squares[0] / n).sqrt()
-    return Independent(tuple(block for block in blocks if block[1]), squares, None, below)
+    return Independent(tuple(block for block in blocks if block[1]), squares, draws, below)
 
 
 def _over_noise(claim: Claim, norms: list[arb]) -> tuple[arb, arb]:

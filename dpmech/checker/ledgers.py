@@ -42,18 +42,12 @@ Total = tuple[float, float] | None
 
 @dataclasses.dataclass(frozen=True)
 class _Release(Certified):
-    """An entry with a certificate, decided with the delta that the ledger charges for it.
+    """An entry with a certificate, decided with the delta that the ledger charges for it."""
 
-    Attributes:
-        name: name of the entry.
-        delta: certified delta.
-        price: stated price.
-        runs: of a private selection, the mean number of runs and the growth of ratios; None for one run.
-    """
-
-    name: str
-    delta: float
-    price: list[float]
+    name: str  # name of the entry
+    delta: float  # certified delta
+    price: list[float]  # stated price
+    # of a private selection, the mean number of runs and the growth of ratios; None for one run
     runs: Runs | None
 
     @property
@@ -80,13 +74,8 @@ def _number(count: int, noun: str) -> str:
 def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -> Verdict:
     """Return the verdict on a ledger: REFUTED if a part of it is, PROVED if all parts are.
 
-    Args:
-        document: decoded ledger.
-        certifier: decides certificates.
-        total: (eps, delta) of all releases together; None checks the budget, or finds an eps.
-
-    Raises:
-        BadDocument: if it is not a ledger, or contradicts itself.
+    `total` is (eps, delta) of all releases together; None checks the budget, or finds an eps. Raises
+    BadDocument if it is not a ledger, or contradicts itself.
     """
     whole = entries(
         document, "the ledger", ("counts",), guarantee=str, schema_version=int, ledger=Any, releases=list,

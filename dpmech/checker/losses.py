@@ -65,6 +65,23 @@ def _decimal(end: arb, digits: int, rounding: str, towards: float) -> str:
         return f"{+exact:.{digits - 1}e}" if exact else "0"
 
 
+def revealed_delta(weights: Sequence[arb], times: int, mu: arb, eps: float, *, coins: bool) -> arb:
+    """A bound on delta in both directions, as if who takes part in which release were known: section 5.7.
+
+    `weights` are the probabilities of 0, 1, ... examples in a release; `coins`, that they join independently.
+    """
+    squares = {j * j: weight for j, weight in enumerate(weights)}
+    law = arb_poly([squares.get(k, 0) for k in range(len(weights) ** 2)]) ** times
+    each = functools.reduce(arb.min, ((weights[0] / weight).log() / k for k, weight in squares.items() if k))
+    none = -times * weights[0].log()
+    shifted = coins and bool(none <= eps)
+    total = times * (mu / arb(8).sqrt()).erfc() if shifted else arb(0)
+    for k, mass in enumerate(law.coeffs()[1:], start=1):
+        shift = (none + k * each).max(arb(0)) if shifted else arb(0)
+        total += mass * gaussian_delta(mu * arb(k).sqrt(), (eps + shift).exp())
+    return total
+
+
 class TimeIsUp(Exception):
     """The CPU time for one direction is used up."""
 
@@ -82,21 +99,13 @@ def until(end: float, curve: Curve) -> Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """Masses of P at losses (first + j) h, and its mass where Q has none.
+    """Masses of P at losses (first + j) h, and its mass where Q has none."""
 
-    Attributes:
-        spacing: h, a float, treated as exact.
-        first: index of the lowest loss.
-        masses: one ball for every loss.
-        infinite: mass of P at an infinite loss.
-        above: whether mass may be moved up (a law from above) or down (from below).
-    """
-
-    spacing: float
-    first: int
-    masses: arb_poly
-    infinite: arb
-    above: bool
+    spacing: float  # h, a float, treated as exact
+    first: int  # index of the lowest loss
+    masses: arb_poly  # one ball for every loss
+    infinite: arb  # mass of P at an infinite loss
+    above: bool  # whether mass may be moved up (a law from above) or down (from below)
 
     def delta(self, ratio: arb) -> arb:
         """The curve of this pair at alpha = ratio: sum of mass (1 - ratio e^-loss)_+."""
@@ -116,14 +125,10 @@ def reverse(curve: Curve) -> Curve:
 
 
 def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) -> Curve:
-    """The greatest convex curve through (0, 1) that satisfies the bounds on both directions.
+    """The greatest convex curve through (0, 1) that satisfies the bounds on both directions: section 4.5.
 
-    Args:
-        forth: losses >= 0, and upper bounds on delta of (P, Q) at them.
-        back: the same for (Q, P), which give bounds for (P, Q) at minus these losses.
-
-    Returns:
-        A curve that is nowhere below that of (P, Q): section 4.5.
+    It is nowhere below that of (P, Q). `forth` has losses >= 0, and upper bounds on delta of (P, Q) at them;
+    `back` the same for (Q, P), which give bounds for (P, Q) at minus these losses.
     """
     known = {loss: value for loss, value in sorted(forth, key=lambda one: -float(one[1].mid()))}
     for loss, value in back:

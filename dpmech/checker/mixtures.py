@@ -77,17 +77,15 @@ def picked(logs: np.ndarray, rng: np.random.Generator, count: int) -> np.ndarray
 
 
 class Pair(abc.ABC):
-    """The pair (P, Q).
+    """The pair (P, Q)."""
 
-    Attributes:
-        width: length of x.
-        mean: mean of x under P.
-        mean_square: mean of K_ss under P.
-        largest: largest K_ss.
-        slack: bound on the float64 error of log r and log rho at any x that is drawn: section 6.5.
-        inexact: bound on the distance of the law of any part's indices from the stated one: section 6.5.
-        batch: number of draws per batch.
-    """
+    width: int  # length of x
+    mean: np.ndarray  # mean of x under P
+    mean_square: float  # mean of K_ss under P
+    largest: float  # largest K_ss
+    slack: float  # bound on the float64 error of log r and log rho at any x that is drawn: section 6.5
+    inexact: float  # bound on the distance of the law of any part's indices from the stated one: section 6.5
+    batch: int  # number of draws per batch
 
     def __init__(
         self, mean: np.ndarray, squares: tuple[float, float], *, steps: int, inexact: float, cost: int
@@ -120,17 +118,11 @@ class Pair(abc.ABC):
 
 
 class Mixture(Pair):
-    """The pair, by its components.
-
-    Attributes:
-        root: shape (components, r).
-        log_weights: logarithms of p, shape (components,).
-        diagonal: K_ss.
-    """
+    """The pair by its components: `root` has shape (components, r), `log_weights` are logarithms of p."""
 
     def __init__(self, root: np.ndarray, log_weights: np.ndarray) -> None:
         self.root, self.log_weights = root, log_weights
-        self.diagonal = np.asarray(np.einsum("sr,sr->s", root, root))
+        self.diagonal = np.asarray(np.einsum("sr,sr->s", root, root))  # K_ss
         p = np.exp(log_weights)
         p /= p.sum()
         squares = float(p @ self.diagonal), float(self.diagonal.max())
@@ -444,8 +436,8 @@ def _played(
     batches = draws.weights(work.rng, sign)
     while not test.won:
         used = time.process_time() - start
-        far = test.batches > 4 and test.draws_needed * used > 2.0 * test.draws * work.seconds
-        if test.batches and (used > work.seconds or test.hopeless or far):
+        far = test.draws_needed * max(used, 1e-9) > 2.0 * test.draws * work.seconds
+        if test.batches and (used > work.seconds or far):
             return test, False
         batch = next(batches)
         if batch.max() > bound:

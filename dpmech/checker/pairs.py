@@ -86,10 +86,8 @@ _LARGEST_SIGMA = 5000
 class Truncation:
     """The effect of truncating batches of more than `most` examples to `most` on one of `size` examples.
 
-    Attributes:
-        full: tau, the probability that `most` or more of the others are sampled.
-        kept: p, the conditional probability that the example is sampled and kept, given that.
-        joined: probability that it is in the batch.
+    `full` is tau, the probability that `most` or more of the others are sampled; `kept` p, the conditional
+    one that the example is sampled and kept, given that; `joined` that it is in the batch.
     """
 
     def __init__(self, q: arb, most: int, size: int) -> None:
@@ -197,17 +195,9 @@ def bin_laws(
 ) -> tuple[Law, Law]:
     """Laws of (P, Q) and of (Q, P) from above or from below, to be composed `rounds` times.
 
-    Args:
-        bins: b.
-        square: squared length of the means over the noise.
-        cells: number of cells of the grid.
-        spare: approximate mass of P that may be beyond the grid.
-        rounds: number of compositions.
-        above: whether the laws are from above.
-        fewest: the least number of bins of all laws that share this grid; 0 for `bins`.
-
-    Raises:
-        NotChecked: if rounding may change the masses too much.
+    `square` is the squared length of the means over the noise; the grid has so many `cells`, and about a mass
+    of `spare` of P may be beyond it. `fewest` is the least number of bins of all laws that share this grid, 0
+    for `bins`. Raises NotChecked if rounding may change the masses too much.
     """
     relative = 8.0 * bins * (cells + 3.0) ** 2 * 2.0**-53  # of masses that are sums of that many terms
     if relative * rounds > 1e-3:

@@ -37,18 +37,12 @@ _STATEMENTS = (
 
 @dataclasses.dataclass(frozen=True)
 class Certified:
-    """A certificate with its verdict.
+    """A certificate with its verdict."""
 
-    Attributes:
-        claim: the claim that was decided; None if it is beyond the limits.
-        shape: what its mechanism is compared with; None if no theorem here covers it.
-        verdict: verdict on the claim and on the nodes of its profile.
-        profile: (eps, upper end of delta) of these nodes, by direction; empty if there are none.
-    """
-
-    claim: Claim | None
-    shape: Shape | None
-    verdict: Verdict
+    claim: Claim | None  # the claim that was decided; None if it is beyond the limits
+    shape: Shape | None  # what its mechanism is compared with; None if no theorem here covers it
+    verdict: Verdict  # verdict on the claim and on the nodes of its profile
+    # (eps, upper end of delta) of these nodes, by direction; empty if there are none
     profile: dict[str, list[tuple[float, float]]]
 
 

@@ -29,17 +29,11 @@ _NOTHING = 1e-40  # relative
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """Which sets of steps one example may take part in.
+    """Which sets of steps one example may take part in."""
 
-    Attributes:
-        apart: least distance of any two of its steps, >= 1.
-        most: largest number of its steps, >= 1.
-        evenly: whether only {s, s + apart, ...} with s < apart, and subsets of it, are possible.
-    """
-
-    apart: int
-    most: int
-    evenly: bool = False
+    apart: int  # least distance of any two of its steps, >= 1
+    most: int  # largest number of its steps, >= 1
+    evenly: bool = False  # whether only {s, s + apart, ...} with s < apart, and subsets of it, are possible
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,23 +29,17 @@ class NotChecked(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Strategy:
-    """C, of shape (n, n).
+    """C, of shape (n, n)."""
 
-    Attributes:
-        n: number of steps.
-        coefs: first column of the Toeplitz factor, length n; None for a matrix given by its entries.
-        scale: scale factors of the columns, length n; None for ones.
-        matrix: rows of floats where `coefs` is None; else empty.
-        unit_columns: whether the columns are divided by their norms, so that their norms are exactly 1.
-        ratio: lambda where coefs[t] = lambda^t with 0 <= lambda < 1; else None.
-    """
-
-    n: int
+    n: int  # number of steps
+    # first column of the Toeplitz factor, length n; None for a matrix given by its entries
     coefs: list[arb] | None = None
-    scale: list[arb] | None = None
+    scale: list[arb] | None = None  # scale factors of the columns, length n; None for ones
+    # rows of floats where `coefs` is None; else empty
     matrix: list[list[float]] = dataclasses.field(default_factory=list)
+    # whether the columns are divided by their norms, so that their norms are exactly 1
     unit_columns: bool = False
-    ratio: arb | None = None
+    ratio: arb | None = None  # lambda where coefs[t] = lambda^t with 0 <= lambda < 1; else None
 
     def bands(self) -> int:
         """Number of bands: p such that C[i, j] = 0 exactly for i - j >= p."""
@@ -178,8 +172,8 @@ def _banded_inverse(n: int, coefs: list[Any]) -> Strategy:
 def _blt(n: int, decays: list[Any], scales: list[Any]) -> Strategy:
     """c_0 = 1 and c_t = sum_j scales[j] decays[j]^(t - 1)."""
     factors, terms = _balls("decays", decays, 64), _balls("scales", scales, 64)
-    if len(factors) != len(terms) or not all(0 <= x < 1 for x in factors):
-        raise BadDocument(f"decays of the strategy are {shown(decays)}, not as many as scales, in [0, 1)")
+    if len(factors) != len(terms) or not all(0 <= x <= 1 for x in factors):
+        raise BadDocument(f"decays of the strategy are {shown(decays)}, not as many as scales, in [0, 1]")
     if n * len(terms) > _MOST_TERMS:
         raise NotChecked(f"a BLT of {len(terms)} buffers over {n} steps")
     coefs = [arb(1)]

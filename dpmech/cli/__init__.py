@@ -7,10 +7,12 @@ from dpmech.cli.calibrating import calibrate
 from dpmech.cli.checking import verify
 from dpmech.cli.commands import Group
 from dpmech.cli.comparing import compare
+from dpmech.cli.diagnosing import doctor, version
 from dpmech.cli.given_sigma import delta_command, epsilon_command
 from dpmech.cli.ledgers import add_counts, ledger
 from dpmech.cli.optimizing import optimize
 from dpmech.cli.planning import plan
+from dpmech.cli.recommending import recommend
 from dpmech.cli.reporting import report
 from dpmech.cli.risk import risk
 from dpmech.cli.showing import show
@@ -29,7 +31,14 @@ __all__ = ["main"]
         "dpmech epsilon --help",
     ],
 )
-@click.version_option(package_name="dpmech", prog_name="dpmech")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=version,
+    help="Show the version and the commit, and exit.",
+)
 def main() -> None:
     """How much noise differentially private training needs, with proof."""
 
@@ -41,6 +50,7 @@ for command in (
     delta_command,
     compare,
     optimize,
+    recommend,
     verify,
     show,
     sign,
@@ -49,5 +59,6 @@ for command in (
     report,
     plan,
     audit,
+    doctor,
 ):
     main.add_command(command)

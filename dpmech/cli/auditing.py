@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from dpmech.audits import Finding, PublishedClaim, Shuffled
 from dpmech.audits import audit as audit_claims
-from dpmech.cli.commands import Command, plain
+from dpmech.cli.commands import Command, Refusal, plain
 from dpmech.cli.options import output_options, seed_option
 from dpmech.cli.parameters import OneOf
 from dpmech.cli.printing import Column, Row, stacked, width
@@ -17,11 +17,17 @@ from dpmech.cli.results import as_data
 from dpmech.cli.running import Run, runs
 from dpmech.files import on_one_line
 from dpmech.numerics import down, typed, up
-from dpmech.plans import METHODS, read_claims
+from dpmech.plans import METHODS, published_claims, read_claims
 
 
-@click.command(cls=Command, examples=["dpmech audit claims.toml"])
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE...")
+@click.command(cls=Command, examples=["dpmech audit claims.toml", "dpmech audit --published noise_share"])
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="FILE...")
+@click.option(
+    "--published",
+    type=OneOf(published_claims),
+    multiple=True,
+    help="Tables of a published paper that come with dpmech; may be repeated.",
+)
 @click.option("--method", type=OneOf(METHODS), help="Accountant [the best valid one].")
 @seed_option
 @output_options
@@ -32,6 +38,7 @@ def audit(
     *,
     run: Run,
     files: tuple[Path, ...],
+    published: tuple[str, ...],
     method: str | None,
     seed: int | None,
 ) -> None:
@@ -40,7 +47,10 @@ def audit(
     FILE is a TOML file of [[claim]] tables. Exit code 1 if a claim is under-stated, or could not be shown to
     hold.
     """
-    claims = [claim for file in files for claim in read_claims(file)]
+    if not files and not published:
+        raise Refusal(f"missing: FILE... or --published, one of {', '.join(published_claims())}", ctx)
+    known = published_claims()
+    claims = [claim for file in (*files, *map(known.__getitem__, published)) for claim in read_claims(file)]
     findings = _audited(claims, method, seed, run)
     failed = sum(not finding.passed for finding in findings)
     notes = [on_one_line(f"{', '.join(names)}: {note}") for note, names in _notes(findings).items()]

@@ -1,19 +1,18 @@
 """`dpmech compare`: several strategies and samplings compared with each other and with DP-SGD (Poisson)."""
 
 import concurrent.futures
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.text import Text
 
-from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.calibration import Calibration
 from dpmech.cli.commands import Command, plain
-from dpmech.cli.options import NAMES, ResolvedPlan, plan_options, resolve_each
+from dpmech.cli.entries import WRITTEN, Prepared, calibrated, prepared
+from dpmech.cli.options import NAMES, UPDATES, ResolvedPlan, plan_options, resolve_each
 from dpmech.cli.printing import (
     Column,
-    Report,
     Row,
     shown,
     signed_percent,
@@ -27,15 +26,18 @@ from dpmech.cli.results import (
     baseline_row,
     cells_of,
     compared,
+    described,
+    error_words,
     missing,
     numbers_of,
     plan_notes,
 )
-from dpmech.cli.running import Run, in_order, runs, silent, worker_options
-from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.cli.running import Run, in_order, runs, worker_options
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.fitting import Trial
 from dpmech.mechanism import Mechanism, Strategy, Unit
-from dpmech.plans import STRATEGIES, Entry, build_strategy, parse_entries, read_plan
-from dpmech.schemes import accountant_for, method_among, scheme_of
+from dpmech.plans import Entry, parse_entries, read_plan
+from dpmech.schemes import accountant_for, scheme_of
 
 
 @click.command(
@@ -45,18 +47,18 @@ from dpmech.schemes import accountant_for, method_among, scheme_of
     examples=[
         "dpmech compare --strategies identity,lambda-cgd:lam=0.9,bandmf:coefs=1/0.5/0.2 --dataset-size 50000 "
         "--batch-size 128 --epochs 10 --sampling min-sep,epochs --eps 8 --delta 1e-5",
+        "dpmech compare --strategies blt,bisr,bandmf:bands=4 --dataset-size 50000 --batch-size 128 "
+        "--epochs 10 --sampling min-sep,balls-in-bins --eps 8 --delta 1e-5",
         "dpmech compare --plan plan.toml --eps 4",
     ],
 )
 @click.option(
     "--strategies",
-    help="Joined by commas, options by colons, numbers of a list by slashes: "
-    f"{', '.join(one.written(name) for name, one in STRATEGIES.items())}; with :column-normalized for unit "
-    "columns. [required, here or in --plan]",
+    help=f"{WRITTEN} [required, here or in --plan]",
 )
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with such a plan.")
 @worker_options
-@plan_options(several=True, here=", here or in --plan")
+@plan_options(several=True, here=", here or in --plan", errors=True)
 @runs("compare")
 def compare(
     *,
@@ -73,46 +75,24 @@ def compare(
     settings, entries = ({}, []) if plan_file is None else read_plan(plan_file)
     if strategies is not None:
         entries += parse_entries(strategies)
-    settings |= {key: value for key, value in given.items() if value is not None}
-    plans = resolve_each(settings, missing=[] if entries else ["strategies"])
+    own = {key: value for key, value in given.items() if value is not None}
+    for key in UPDATES:
+        if key in own and any(entry.published is not None for entry in entries):
+            raise InvalidParameterError(
+                key, own[key], "in the plan file, where errors are compared with published ones"
+            )
+    plans = resolve_each(settings | own, missing=[] if entries else ["strategies"])
     with run.executor() as executor:
         baseline, pairs = _compared(plans, entries, run, executor)
-    first = baseline_row(baseline)
+    first = baseline_row(baseline, plans[0].workload)
     rows = [row | compared(row, first) for row, _ in pairs]
-    described = _described(plans)
-    words = ", ".join(f"{key} {text}" for key, text in _in_words(described, plans).items())
+    whole = plans_described(plans)
+    words = ", ".join(f"{key} {text}" for key, text in plans_in_words(plans).items())
     run.answer(
-        lambda: {"plan": described, "baseline": first, "strategies": rows},
-        lambda: [Text(f"plan {words}"), *_comparison(first, rows)],
-        notes=_notes(plans[0], pairs),
+        lambda: {"plan": whole, "baseline": first, "strategies": rows},
+        lambda: [Text(f"plan {words}"), *table_of(first, rows, error_words(plans[0]))],
+        notes=notes_of(plans[0], pairs),
     )
-
-
-def _calibrated(
-    entry: Entry,
-    strategy: Strategy,
-    plan: ResolvedPlan,
-    calls: int,  # number of calls, for the correction for picking one
-    *,
-    executor: concurrent.futures.Executor | None = None,
-    report: Report = silent,
-) -> tuple[Calibration, float] | UnsupportedCombinationError:
-    start = time.perf_counter()
-    try:
-        cal = calibrate_sigma(
-            strategy,
-            *plan.budget,
-            participation=plan.participation,
-            adjacency=plan.adjacency,
-            rtol=plan.rtol,
-            method=method_among(plan.participation, plan.method, calls),
-            rng=plan.seed,
-            progress=lambda line: report(f"{entry.label}: {line}"),
-            executor=executor,
-        )
-    except UnsupportedCombinationError as error:
-        return error
-    return cal, time.perf_counter() - start
 
 
 # Accountants of more bins take seconds to set up.
@@ -133,37 +113,35 @@ def _compared(
     so. A strategy that none of them covers is refused, as with a single sampling.
     """
     pairs: _Pairs = []
-    trials = len(entries) * len(plans)
+    count = len(entries) * len(plans)
     # All are built before the first is calibrated, so that mistakes are reported at once.
-    built = [(entry, build_strategy(entry, plans[0].training.steps)) for entry in entries]
-    calls = [(entry, strategy, plan, trials) for entry, strategy in built for plan in plans]
-    for _, strategy in built:
-        _check_covered(strategy, plans)
+    built = prepared(entries, plans[0].training.steps)
+    calls = [(*one, plan, count) for one in built for plan in plans]
+    for one in built:
+        _check_covered(one, plans)
     with run.progress("calibrating", len(calls) + 1) as report:
-        found = in_order(executor, report, _calibrated, calls)
+        found = in_order(executor, report, calibrated, calls)
         for entry in entries:
-            refusals: list[UnsupportedCombinationError] = []
-            for plan in plans:
-                given = next(found)
-                if isinstance(given, UnsupportedCombinationError):
-                    refusals.append(given)
-                    pairs.append((missing(entry.label, plan.sampling, str(given)), None))
-                else:
-                    pairs.append((_row(entry, plan, *given), given[0]))
+            trials = [next(found) for _ in plans]
+            refusals = [trial.refusal for trial in trials if trial.refusal is not None]
             if len(refusals) == len(plans):
                 raise refusals[-1]
+            pairs += [(row_of(entry, *one), one[1].calibration) for one in zip(plans, trials, strict=True)]
         return baseline_of(plans[0], report), pairs
 
 
-def _check_covered(strategy: Strategy, plans: list[ResolvedPlan]) -> None:
+def _check_covered(one: Prepared, plans: list[ResolvedPlan]) -> None:
     """Refuse early what none of the samplings covers; slow checks are left for later."""
     refusal: UnsupportedCombinationError | None = None
     for plan in plans:
+        structure, choice = scheme_of(plan.participation).structure(plan.participation), one[1]
         try:
-            mechanism = Mechanism(strategy, plan.participation, plan.adjacency)
-            own = plan.participation
-            if (scheme_of(own).structure(own).bins or 0) <= _FEW_BINS:
-                accountant_for(mechanism, plan.method)
+            if isinstance(choice, Strategy):
+                mechanism = Mechanism(choice, plan.participation, plan.adjacency)
+                if (structure.bins or 0) <= _FEW_BINS:
+                    accountant_for(mechanism, plan.method)
+            elif structure.not_fitted is not None:
+                raise structure.not_fitted
         except UnsupportedCombinationError as error:
             refusal = error
         else:
@@ -172,14 +150,19 @@ def _check_covered(strategy: Strategy, plans: list[ResolvedPlan]) -> None:
         raise refusal
 
 
-def _row(entry: Entry, plan: ResolvedPlan, cal: Calibration, seconds: float) -> dict[str, Any]:
-    row = {"label": entry.label, "sampling": plan.sampling} | numbers_of(cal, seconds)
+def row_of(entry: Entry, plan: ResolvedPlan, trial: Trial) -> dict[str, Any]:
+    """A trial as a row of the table and of the JSON document; with the reason if it was refused."""
+    if trial.calibration is None:
+        return missing(entry.label, plan.sampling, str(trial.refusal))
+    row: dict[str, Any] = {"label": entry.label, "sampling": plan.sampling}
+    row |= numbers_of(trial.calibration, trial.seconds, plan.workload)
     if entry.published is not None:
         row["published_rmse"] = entry.published
-    return row
+    return row | ({"fitted": True} if entry.fitted else {})
 
 
-def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
+def notes_of(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
+    """Notes on a plan and on the calibrated rows."""
     several = len({row["sampling"] for row, _ in pairs}) > 1
     estimates = [
         f"{row['label']} under {row['sampling']}" if several else row["label"]
@@ -198,7 +181,7 @@ def _notes(plan: ResolvedPlan, pairs: _Pairs) -> list[str]:
 _OWN = {"sampling", "participation", "amplified"}
 
 
-def _described(plans: list[ResolvedPlan]) -> dict[str, Any]:
+def plans_described(plans: list[ResolvedPlan]) -> dict[str, Any]:
     """The plan as data; a list if samplings differ."""
     if len(plans) == 1:
         return plans[0].described()
@@ -206,9 +189,10 @@ def _described(plans: list[ResolvedPlan]) -> dict[str, Any]:
     return {key: [one[key] for one in each] if key in _OWN else value for key, value in each[0].items()}
 
 
-def _in_words(described: dict[str, Any], plans: list[ResolvedPlan]) -> dict[str, str]:
+def plans_in_words(plans: list[ResolvedPlan]) -> dict[str, str]:
+    """The plan as cells of text."""
     each = {"participation": [repr(plan.participation) for plan in plans]}
-    return cells_of(described) | {key: shown(key, value) for key, value in each.items()}
+    return cells_of(plans_described(plans)) | {key: shown(key, value) for key, value in each.items()}
 
 
 _COLUMNS = (
@@ -225,21 +209,24 @@ _COLUMNS = (
 )
 _PUBLISHED = (Column("published_rmse", "published rmse"), Column("difference", "difference"))
 _CAPTION = (
-    "rmse and max_se in units of the clip norm, at the calibrated sigma; times less: rmse of the baseline "
+    "rmse and max_se {errors}, at the calibrated sigma; times less: rmse of the baseline "
     "over that of the row, rounded down; buffers: vectors of the model's size that the noise keeps; "
     "regenerated: vectors regenerated every step; sigma: of identity and DP-SGD that of i.i.d. noise, of "
     "other strategies that of correlated noise, no number for DP-SGD tools"
 )
 
 
-def _comparison(baseline: dict[str, Any], rows: list[dict[str, Any]]) -> list[Any]:
+def table_of(baseline: dict[str, Any], rows: list[dict[str, Any]], errors: str) -> list[Any]:
+    """The baseline and the rows in one table, with the reasons for rows without numbers."""
     best = min(row["rmse"] for row in rows if "rmse" in row)
     columns: tuple[Column, ...] = _COLUMNS
     if any("published_rmse" in row for row in rows):
         columns = (*_COLUMNS[:-1], *_PUBLISHED, _COLUMNS[-1])
+    if any("fitted" in row for row in rows):
+        columns = (*columns, Column("fitted", "fitted", text=True))
     lines = []
     for row in (baseline, *rows):
-        cells = cells_of(row)
+        cells = cells_of(row) | ({"fitted": shown("", described(row))} if "fitted" in row else {})
         if "published_rmse" in row:
             # A deviation from a published number, not a cost: rounded to nearest.
             cells["difference"] = signed_percent(row["rmse"] / row["published_rmse"] - 1.0, 2)
@@ -250,4 +237,4 @@ def _comparison(baseline: dict[str, Any], rows: list[dict[str, Any]]) -> list[An
         for row in (baseline, *rows)
         if "unavailable" in row
     ]
-    return [*stacked(columns, lines, width(), caption=_CAPTION), *reasons]
+    return [*stacked(columns, lines, width(), caption=_CAPTION.format(errors=errors)), *reasons]

@@ -6,65 +6,66 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from dpmech.calibration import calibrate_sigma
-from dpmech.certificates import Certificate
+from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.cli.calibrating import CLIP_NORM
 from dpmech.cli.commands import Command, plain
-from dpmech.cli.files import drawable, force_option, save_certificate, save_figure, save_strategy
+from dpmech.cli.entries import WRITTEN, Prepared, calibrated, prepared
+from dpmech.cli.files import drawable, force_option, save_figure
 from dpmech.cli.options import NAMES, ResolvedPlan, plan_options, resolve
 from dpmech.cli.parameters import OneOf, Reals, Target
 from dpmech.cli.printing import Column, Report, Row, shown, stacked, width
-from dpmech.cli.results import BASELINE, Baseline, as_data, attempted, baseline_of, error_of, plan_notes
-from dpmech.cli.running import Run, in_order, runs, silent, worker_options
+from dpmech.cli.results import (
+    BASELINE,
+    Baseline,
+    as_data,
+    attempted,
+    baseline_of,
+    described,
+    error_of,
+    error_words,
+    file_lines,
+    plan_notes,
+    save_best,
+)
+from dpmech.cli.running import Run, in_order, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import on_one_line
-from dpmech.fitting import Fit, check_family
-from dpmech.fitting import optimize as fit_strategy
+from dpmech.fitting import Trial, gap_of, gap_words
 from dpmech.guards import check_real
-from dpmech.mechanism import Identity, Strategy, noise_cost
+from dpmech.mechanism import Identity, Workload, noise_cost
 from dpmech.numerics import times, typed
-from dpmech.plans import FAMILIES, STRATEGIES, FamilyEntry, parse_families, read_plan
-from dpmech.schemes import method_among
+from dpmech.plans import Entry, parse_entries, read_plan
 
 
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """The fit of one family, and its cost."""
-
-    entry: FamilyEntry
-    fit: Fit
-    seconds: float
-
-
-def row_of(found: Found, objective: str) -> dict[str, Any]:
-    """A fit as plain data."""
-    fit, cal = found.fit, found.fit.calibration
-    cost = noise_cost(fit.strategy)
+def row_of(entry: Entry, trial: Trial, objective: str, workload: Workload | None = None) -> dict[str, Any]:
+    """A calibrated entry as plain data, with the error of a workload."""
+    cal = calibration_of(trial)
+    cost = noise_cost(cal.strategy)
     return {
-        "family": found.entry.label,
-        objective: fit.error,
-        "sigma": None if cal is None else cal.sigma,
-        "guarantee": None if cal is None else str(cal.guarantee),
+        "family": entry.label,
+        objective: error_of(cal, objective, workload),
+        "sigma": cal.sigma,
+        "guarantee": str(cal.guarantee),
         "buffers": cost.buffers,
         "bytes_per_parameter": cost.bytes_per_parameter,
         "regenerated": cost.regenerated,
-        "seconds": round(found.seconds, 1),
-        "strategy": as_data(fit.strategy),
+        "seconds": round(trial.seconds, 1),
+        "strategy": as_data(cal.strategy),
     }
 
 
-def baseline_of_fits(baseline: Baseline, objective: str) -> dict[str, Any]:
+def baseline_of_fits(baseline: Baseline, objective: str, workload: Workload | None = None) -> dict[str, Any]:
     """DP-SGD under Poisson sampling in the columns of the fits; without numbers, with the reason."""
     cal = baseline.calibration
     row = {
         "family": BASELINE,
-        objective: None if cal is None else error_of(cal, objective),
+        objective: None if cal is None else error_of(cal, objective, workload),
         "sigma": None if cal is None else cal.sigma,
         "guarantee": None if cal is None else str(cal.guarantee),
         "buffers": 0,
@@ -76,23 +77,42 @@ def baseline_of_fits(baseline: Baseline, objective: str) -> dict[str, Any]:
     return row | ({"unavailable": baseline.reason} if cal is None else {})
 
 
-def independent_row(fit: Fit) -> dict[str, Any]:
-    """The row of independent noise under the plan's own sampling, the reference for every fit."""
-    return {
-        "family": "identity",
-        fit.objective: fit.identity_error,
-        "sigma": None,
-        "guarantee": None,
-        "buffers": 0,
-        "bytes_per_parameter": 0,
-        "regenerated": 0,
-        "seconds": None,
-        "strategy": None,
-    }
+def calibration_of(trial: Trial) -> Calibration:
+    """The calibration of a trial.
+
+    Raises:
+        UnsupportedCombinationError: if it was refused; also UnattainableBudgetError and NumericalError.
+    """
+    if trial.calibration is None:
+        raise cast(Exception, trial.refusal)
+    return trial.calibration
+
+
+def independent_row(entries: list[Entry], trials: list[Trial], objective: str) -> list[dict[str, Any]]:
+    """The row of independent noise under the plan's own sampling, the reference for every fit.
+
+    Empty if it is an entry, or if nothing is fitted.
+    """
+    known = [one.identity_error for one in trials if one.identity_error is not None]
+    if not known or any(one.name == "identity" for one in entries):
+        return []
+    return [
+        {
+            "family": "identity",
+            objective: known[0],
+            "sigma": None,
+            "guarantee": None,
+            "buffers": 0,
+            "bytes_per_parameter": 0,
+            "regenerated": 0,
+            "seconds": None,
+            "strategy": None,
+        }
+    ]
 
 
 _CAPTION = (
-    "errors in units of the clip norm at the calibrated sigma; times less: error of the baseline over that "
+    "errors {errors}, at the calibrated sigma; times less: error of the baseline over that "
     "of the row, rounded down; identity: independent noise under the plan's own sampling; buffers: vectors "
     "of the model's size that the noise keeps, 8 bytes a parameter; regenerated: vectors regenerated every "
     "step; sigma: of identity and DP-SGD that of i.i.d. noise, of other families that of correlated noise, "
@@ -101,7 +121,7 @@ _CAPTION = (
 
 
 def table_of(
-    baseline: dict[str, Any], rows: list[dict[str, Any]], eps: float, objective: str
+    baseline: dict[str, Any], rows: list[dict[str, Any]], eps: float, objective: str, errors: str
 ) -> list[RenderableType]:
     """The families at one eps."""
     columns = (
@@ -119,22 +139,15 @@ def table_of(
         compared = row is not baseline and reference is not None
         cells = row | {
             "times": times(reference, row[objective], 3) if compared else None,
-            "described": _described(row),
+            "described": described(row),
         }
         style = "italic" if row is baseline else "bold" if row[objective] == best else None
         lines.append(Row({one.key: shown(one.key, cells[one.key]) for one in columns}, style))
     title = f"best of every family at eps {typed(eps)}"
-    printed = stacked(columns, lines, width(), title=title, caption=_CAPTION)
+    printed = stacked(columns, lines, width(), title=title, caption=_CAPTION.format(errors=errors))
     if "unavailable" in baseline:
         printed.append(Text(f"no number for {BASELINE}: {plain(baseline['unavailable'])}"))
     return printed
-
-
-def _described(row: dict[str, Any]) -> str:
-    own = row["strategy"]
-    if own is None or "fingerprint" in own:
-        return "" if own is None else f"{own['type']}(n={own['n']})"
-    return repr(Strategy.from_dict(own))
 
 
 def draw(
@@ -173,8 +186,7 @@ _OBJECTIVES = ("rmse", "max_se", "last")
 @click.command(
     cls=Command,
     short_help="Find the best strategy of every family.",
-    lists={"Families": [(name, STRATEGIES[name].title) for name in FAMILIES]}
-    | {"Samplings": NAMES["Samplings"]},
+    lists=NAMES,
     examples=[
         "dpmech optimize --families lambda-cgd,blt:buffers=3 --dataset-size 50000 --batch-size 128 "
         "--epochs 10 --sampling min-sep --eps 8 --delta 1e-5 --out-strategy fit.json --out certificate.json",
@@ -184,7 +196,7 @@ _OBJECTIVES = ("rmse", "max_se", "last")
     "--families",
     default=_DEFAULT,
     show_default=True,
-    help=f"Of {', '.join(FAMILIES)}, sizes behind colons; add :column-normalized for unit columns.",
+    help=WRITTEN,
 )
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with such a plan.")
 @click.option(
@@ -202,7 +214,7 @@ _OBJECTIVES = ("rmse", "max_se", "last")
 @force_option
 @CLIP_NORM
 @worker_options
-@plan_options(here=", here or in --plan")
+@plan_options(here=", here or in --plan", errors=True)
 @runs("optimize")
 def optimize(
     families: str,
@@ -228,13 +240,12 @@ def optimize(
         raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
     if eps_grid is not None and figure is None:
         raise InvalidParameterError("eps_grid", ",".join(map(typed, eps_grid)), "left out without --figure")
-    entries = parse_families(families)
+    entries = parse_entries(families)
     settings = {} if plan_file is None else read_plan(plan_file)[0]
     settings |= {key: value for key, value in given.items() if value is not None}
     plan = resolve(settings)
     _check_folder(cache)
-    for entry in entries:
-        check_family(FAMILIES[entry.name], n=plan.training.steps, bands=entry.bands, buffers=entry.buffers)
+    built = prepared(entries, plan.training.steps)
     eps, delta = plan.budget
     grid = sorted({*(eps_grid or ()), eps}, reverse=True)
     plans = [
@@ -242,49 +253,54 @@ def optimize(
         for one in grid
     ]
     with run.working("fitting", (len(entries) + 1) * len(grid)) as (executor, report):
-        fits = _fits(entries, plans, objective, cache, executor, report)
-        baselines = {one.budget[0]: baseline_of_fits(baseline_of(one, report), objective) for one in plans}
+        fits = _fits(built, plans, objective, cache, executor, report)
+        baselines = {
+            one.budget[0]: baseline_of_fits(baseline_of(one, report), objective, plan.workload)
+            for one in plans
+        }
     rows = {
-        one: [independent_row(found[0].fit), *(row_of(each, objective) for each in found)]
+        one: [
+            *independent_row(entries, found, objective),
+            *(row_of(*each, objective, plan.workload) for each in zip(entries, found, strict=True)),
+        ]
         for one, found in fits.items()
     }
-    best = min(fits[eps], key=lambda found: found.fit.error)
-    certificate = _certificate(best, clip_norm, float(plan.training.batch_size)) if out else None
-    written: dict[str, Any] = {"certificate": out, "strategy_file": out_strategy, "figure": figure}
-    failed = {
-        "certificate": attempted(lambda: save_certificate(out, certificate, force=force))
-        if certificate and out
-        else None,
-        "strategy_file": attempted(lambda: save_strategy(out_strategy, best.fit.strategy, force=force))
-        if out_strategy
-        else None,
-        "figure": attempted(lambda: draw(baselines, rows, plan, objective, figure)) if figure else None,
-    }
+    best = min(
+        zip(entries, map(calibration_of, fits[eps]), strict=True),
+        key=lambda one: error_of(one[1], objective, plan.workload),
+    )
+    label = best[0].label
+    gap = gap_of(best[1].strategy, plan.participation, plan.workload) if objective == "rmse" else None
+    files, failed = save_best(best[1], plan.training, out, out_strategy, clip_norm=clip_norm, force=force)
+    if figure is not None:
+        undrawn = attempted(lambda: draw(baselines, rows, plan, objective, figure))
+        files["figure"], failed = None if undrawn else str(figure), failed or undrawn
     estimates = [
-        one.entry.label
+        entry.label
         for found in fits.values()
-        for one in found
-        if one.fit.calibration is not None and not one.fit.calibration.guarantee.rigorous
+        for entry, one in zip(entries, found, strict=True)
+        if not calibration_of(one).guarantee.rigorous
     ]
-    files = {name: None if failed[name] else str(path) for name, path in written.items() if path is not None}
 
     def content() -> dict[str, Any]:
         records = [{"eps": one, "baseline": baselines[one], "families": found} for one, found in rows.items()]
-        return {"plan": plan.described(), "best": best.entry.label, "fits": records} | files
+        return {"plan": plan.described(), "best": label, "gap": gap, "fits": records} | files
 
     def text() -> Iterator[RenderableType]:
         for one, found in rows.items():
-            yield from table_of(baselines[one], found, one, objective)
-        for name, path in files.items():
-            if path is not None:
-                what = "figure" if name == "figure" else f"{name.replace('_file', '')} of {best.entry.label}"
-                yield on_one_line(f"{what}: {path}")
+            yield from table_of(baselines[one], found, one, objective, error_words(plan))
+        if gap is not None:
+            yield Text(f"{label}: {gap_words(gap)} under {plan.sampling}, whatever the matrix")
+        drawn = files.get("figure")
+        yield from file_lines({name: path for name, path in files.items() if name != "figure"}, label)
+        if drawn is not None:
+            yield on_one_line(f"figure: {drawn}")
 
     run.answer(
         content,
         text,
         notes=plan_notes(plan.training, grid, delta, estimates=estimates),
-        failed=next(filter(None, failed.values()), None),
+        failed=failed,
     )
 
 
@@ -298,20 +314,14 @@ def _check_folder(path: Path | None) -> None:
         raise InvalidParameterError("cache", str(path), "a folder that may be written to")
 
 
-def _certificate(found: Found, clip_norm: float | None, batch_size: float) -> Certificate:
-    if found.fit.calibration is None:
-        raise InvalidParameterError("out", None, "left out where nothing is calibrated")
-    return found.fit.calibration.certificate(clip_norm, batch_size)
-
-
 def _fits(
-    entries: list[FamilyEntry],
+    entries: list[Prepared],
     plans: list[ResolvedPlan],
     objective: str,
     cache: Path | None,
     executor: concurrent.futures.Executor | None,
     report: Report,
-) -> dict[float, list[Found]]:
+) -> dict[float, list[Trial]]:
     """The fit of every family at every eps.
 
     Without amplification, sigma is the sensitivity times a factor that depends on eps only, so the best
@@ -320,9 +330,9 @@ def _fits(
     trials = len(entries) * len(plans)
     once = plans[0].participation.certain
     calls = [
-        (entry, one, objective, cache, trials) for one in plans[: 1 if once else None] for entry in entries
+        (*entry, one, trials, objective, cache) for one in plans[: 1 if once else None] for entry in entries
     ]
-    results = in_order(executor, report, _fitted, calls)
+    results = in_order(executor, report, calibrated, calls)
     fits = {one.budget[0]: [next(results) for _ in entries] for one in plans[: 1 if once else None]}
     if once:
         first = fits[plans[0].budget[0]]
@@ -331,7 +341,7 @@ def _fits(
     return fits
 
 
-def _again(found: list[Found], plan: ResolvedPlan, objective: str, report: Report) -> Iterator[Found]:
+def _again(found: list[Trial], plan: ResolvedPlan, objective: str, report: Report) -> Iterator[Trial]:
     """Fits for another eps, calibrated for this one."""
     settings: dict[str, Any] = {
         "adjacency": plan.adjacency,
@@ -343,46 +353,15 @@ def _again(found: list[Found], plan: ResolvedPlan, objective: str, report: Repor
     )
     for one in found:
         start = time.perf_counter()
-        cal = calibrate_sigma(one.fit.strategy, *plan.budget, participation=one.fit.participation, **settings)
-        fit = dataclasses.replace(
-            one.fit,
-            error=error_of(cal, objective),
-            identity_error=error_of(identity, objective),
-            candidates=(),
-            calibration=cal,
+        cal = calibrate_sigma(
+            calibration_of(one).strategy, *plan.budget, participation=plan.participation, **settings
         )
         report("")
-        yield Found(one.entry, fit, time.perf_counter() - start)
-
-
-def _fitted(
-    entry: FamilyEntry,
-    plan: ResolvedPlan,
-    objective: str,
-    cache: Path | None,
-    calls: int,  # number of calls, for the correction for picking one
-    *,
-    executor: concurrent.futures.Executor | None = None,
-    report: Report = silent,
-) -> Found:
-    start = time.perf_counter()
-    eps, delta = plan.budget
-    fit: Fit = fit_strategy(
-        FAMILIES[entry.name],
-        plan.participation,
-        n=plan.training.steps,
-        bands=entry.bands,
-        buffers=entry.buffers,
-        column_normalized=entry.column_normalized,
-        objective=objective,
-        eps=eps,
-        delta=delta,
-        adjacency=plan.adjacency,
-        method=method_among(plan.participation, plan.method, calls),
-        rtol=plan.rtol,
-        rng=plan.seed,
-        cache=cache,
-        progress=lambda line: report(f"{entry.label} at eps {typed(eps)}: {line}"),
-        executor=executor,
-    )
-    return Found(entry, fit, time.perf_counter() - start)
+        yield dataclasses.replace(
+            one,
+            calibration=cal,
+            seconds=time.perf_counter() - start,
+            identity_error=None
+            if one.identity_error is None
+            else error_of(identity, objective, plan.workload),
+        )

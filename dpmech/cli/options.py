@@ -12,10 +12,11 @@ from dpmech.cli.parameters import OneOf, Real, Reals, Whole
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import MOST_STEPS, check_delta, check_eps, check_real
-from dpmech.mechanism import Adjacency, ColumnNormalized, Participation, Strategy
+from dpmech.mechanism import Adjacency, ColumnNormalized, Participation, Strategy, Workload
 from dpmech.plans import (
     METHODS,
     NO_SAMPLINGS,
+    SCHEDULES,
     STRATEGIES,
     Entry,
     TrainingPlan,
@@ -26,6 +27,7 @@ from dpmech.plans import (
     owners,
     read_strategy,
     samplings,
+    workload_of,
 )
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -33,7 +35,13 @@ _Option = Callable[[Any], Any]
 
 
 def plan_options(
-    *, several: bool = False, budget: Collection[str] = ("eps", "delta"), search: bool = True, here: str = ""
+    *,
+    several: bool = False,
+    budget: Collection[str] = ("eps", "delta"),
+    search: bool = True,
+    here: str = "",
+    default_sampling: str | None = None,
+    errors: bool = False,
 ) -> Callable[[_Command], _Command]:
     """The options that describe a training plan and its budget.
 
@@ -42,6 +50,8 @@ def plan_options(
         budget: which of eps and delta are options.
         search: whether sigma is searched, to a tolerance.
         here: where required settings may be given other than on the command line.
+        default_sampling: the samplings if none is given; None if they are required.
+        errors: whether errors are compared, so that it matters what they are about.
     """
     due = f" [required{here}]"
     names = "one or more names, joined by commas, see below"
@@ -56,7 +66,10 @@ def plan_options(
         click.option(
             "--sampling",
             type=sampling,
-            help=f"How batches are drawn{': ' + names if several else ', see below'}.{due}",
+            default=default_sampling,
+            show_default=default_sampling is not None,
+            help=f"How batches are drawn{': ' + names if several else ', see below'}."
+            f"{due if default_sampling is None else ''}",
         ),
         *(
             click.option(f"--{key.replace('_', '-')}", type=Whole(1), help=f"{takers[key]}: {words}.")
@@ -68,6 +81,7 @@ def plan_options(
         *_budget_options(budget, due, search=search),
         click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
         *([_RTOL] if search else []),
+        *(_ERRORS if errors else []),
         *METHOD_OPTIONS,
         *_OUTPUT,
     ]
@@ -89,11 +103,30 @@ _SETTINGS = {
     "max_examples_per_user": "most examples of one user",
     "truncated_batch_size": "most examples of one batch",
 }
+# What errors are about, other than sums of gradients.
+UPDATES = ("momentum", "learning_rates", "workload")
 _ADJACENCIES = tuple(member.value for member in Adjacency)
 _RTOL = click.option(
     "--rtol",
     type=Real(minimum=1e-6, maximum=0.5),
     help="Sigma is within this factor of the smallest one [1e-3].",
+)
+_ERRORS = (
+    click.option(
+        "--momentum",
+        type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
+        help="Momentum of SGD in [0, 1): errors are those of its iterates [0].",
+    ),
+    click.option(
+        "--learning-rates",
+        help=f"Learning rates of SGD: {', '.join(SCHEDULES)}, or a .npy or CSV file with one for each step: "
+        "errors are those of its iterates [1 at every step: errors of the sums of gradients].",
+    ),
+    click.option(
+        "--workload",
+        help="What errors are about in place of the iterates: identity (the gradients), window:P (sums of "
+        "the last P gradients), or a .npy or CSV file with a lower triangular matrix, one row for each step.",
+    ),
 )
 _SEED = click.option("--seed", type=Whole(0), help="Seed of randomised methods [operating system entropy].")
 METHOD_OPTIONS = (
@@ -143,7 +176,10 @@ def seed_option(command: _Command) -> _Command:
 
 @dataclasses.dataclass(frozen=True)
 class ResolvedPlan:
-    """A training plan as library objects; eps and delta are None if they were not given."""
+    """A training plan as library objects; eps and delta are None if they were not given.
+
+    `workload` is what errors are about, as `updates` says; None is the sums of gradients.
+    """
 
     training: TrainingPlan
     sampling: str
@@ -154,6 +190,8 @@ class ResolvedPlan:
     rtol: float
     method: Method | None
     seed: int | None
+    updates: Mapping[str, Any]
+    workload: Workload | None
 
     @property
     def budget(self) -> tuple[float, float]:
@@ -180,6 +218,7 @@ class ResolvedPlan:
                 "adjacency": self.adjacency.value,
             }
             | {name: value for name, value in given.items() if value is not None}
+            | dict(self.updates)
         )
 
 
@@ -202,7 +241,7 @@ def resolve(
     """
     known = {
         "dataset_size", "batch_size", "epochs", "sampling", *owners(),
-        "eps", "delta", "adjacency", "rtol", "method", "rigorous", "seed",
+        "eps", "delta", "adjacency", "rtol", "method", "rigorous", "seed", *UPDATES,
     }  # fmt: skip
     for key, value in settings.items():
         if key not in known:
@@ -220,6 +259,7 @@ def resolve(
         accepted = f"so few that there are at most {MOST_STEPS} steps"
         raise InvalidParameterError("epochs", settings["epochs"], accepted, f": they are {training.steps}")
     details = {key: settings[key] for key in owners() if key in settings}
+    updates = {key: settings[key] for key in UPDATES if key in settings}
     participation = training.participation(settings["sampling"], **details)
     # Checks of the library, run early: a plan file may contain anything.
     checks: dict[str, Callable[[object], float]] = {
@@ -243,6 +283,8 @@ def resolve(
             seeded=settings.get("seed") is not None,
         ),
         seed=settings.get("seed"),
+        updates=updates,
+        workload=workload_of(training.steps, **updates),
     )
 
 
@@ -330,7 +372,7 @@ def strategy_options(command: _Command) -> _Command:
         ),
         click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands; bsr takes all without it."),
         click.option("--coefs", type=Reals(), help="bandmf, bandinv: coefficients, joined by commas."),
-        click.option("--decays", type=Reals(), help="blt: decays in [0, 1), joined by commas."),
+        click.option("--decays", type=Reals(), help="blt: decays in [0, 1], joined by commas."),
         click.option("--scales", type=Reals(), help="blt: scales, joined by commas."),
         click.option("--matrix", type=click.Path(), help="dense: a .npy or CSV file."),
         click.option(

@@ -13,8 +13,17 @@ from dpmech.cli.running import Run, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import on_one_line
 from dpmech.numerics import typed
-from dpmech.plans import TrainingPlan
-from dpmech.reports import planner_page, preview_of
+from dpmech.plans import parse_entries
+from dpmech.reports import (
+    FAST_SAMPLINGS,
+    PAGE_FAMILIES,
+    PAGE_SAMPLINGS,
+    check_plans,
+    planner_page,
+    preview_of,
+    row_kinds,
+    seconds_of,
+)
 
 _INSIDE = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
 _BELOW, _ABOVE = 0.5, 16.0
@@ -26,6 +35,8 @@ _BELOW, _ABOVE = 0.5, 16.0
     examples=[
         "dpmech plan --dataset-size 50000 --delta 1e-5 --epochs 5,10,20 --batch-size 128,256,512 --min-eps 1 "
         "--max-eps 12 --out planner.html",
+        "dpmech plan --dataset-size 1500 --delta 1e-5 --epochs 10 --batch-size 300 "
+        f"--sampling {','.join(PAGE_SAMPLINGS)} --min-eps 1 --max-eps 8 --out planner.html",
     ],
 )
 @click.option(
@@ -48,6 +59,18 @@ _BELOW, _ABOVE = 0.5, 16.0
     show_default=True,
     help="Largest eps of the page.",
 )
+@click.option(
+    "--sampling",
+    default=",".join(FAST_SAMPLINGS),
+    show_default=True,
+    help=f"What the rows show, joined by commas: {', '.join(PAGE_SAMPLINGS)}. The first one is always shown; "
+    "random-allocation and balls-in-bins take minutes a plan.",
+)
+@click.option(
+    "--strategies",
+    help="Families of correlated noise, fitted to each plan, joined by commas, also with :bands=4 or "
+    f":buffers=3: {', '.join(PAGE_FAMILIES)} [lambda-cgd, bisr and blt unsampled, blt under Balls-in-Bins].",
+)
 @click.option("--out", type=Target(lambda: ("html", "htm")), help="Write the page to this file. [required]")
 @page_force_option
 @worker_options
@@ -62,14 +85,17 @@ def plan(
     batch_size: list[int] | None,
     min_eps: float,
     max_eps: float,
+    sampling: str,
+    strategies: str | None,
     out: Path | None,
     force: bool,
 ) -> None:
     """Write a page that shows sigma, error and noise for every eps of a range, and the command to certify it.
 
-    For one dataset size and delta, and every pair of epochs and batch size: DP-SGD under Poisson sampling,
-    and correlated noise on unsampled batches. The page needs no network; every plan takes about 7 seconds of
-    one core. Its numbers are conservative previews, at most 3 % above a calibration.
+    For one dataset size and delta, and every pair of epochs and batch size: DP-SGD under Poisson sampling and
+    correlated noise on unsampled batches; with --sampling also DP-SGD under random allocation, and correlated
+    noise under Balls-in-Bins, fitted to a few eps. The page needs no network. Its numbers are conservative
+    previews, at most 3 % above a calibration, under random allocation and Balls-in-Bins 13 %.
     """
     given = {
         "dataset_size": dataset_size,
@@ -91,8 +117,13 @@ def plan(
     check_no_document(out, force=force)
     if max_eps <= min_eps:
         raise InvalidParameterError("max_eps", max_eps, f"above --min-eps {typed(min_eps)}")
-    plans = [TrainingPlan(dataset_size, size, count) for count in epochs for size in batch_size]
-    with run.working("planning", len(plans)) as (executor, report):
+    entries = None if strategies is None else parse_entries(strategies)
+    names = [one.strip() for one in sampling.split(",")]
+    kinds = row_kinds(names, entries)
+    plans = check_plans(dataset_size, epochs, batch_size, kinds)
+    times = [sum(seconds_of(one, kind, delta, min_eps, max_eps) for kind in kinds) for one in plans]
+    run.note(expected(times))
+    with run.working("planning", len(plans) * len(kinds)) as (executor, report):
         preview = preview_of(
             dataset_size,
             delta,
@@ -100,6 +131,8 @@ def plan(
             batch_sizes=batch_size,
             low=min_eps,
             high=max_eps,
+            samplings=names,
+            strategies=entries,
             executor=executor,
             progress=report,
         )
@@ -111,9 +144,38 @@ def plan(
         "delta": delta,
         "min_eps": min_eps,
         "max_eps": max_eps,
+        "rows": [{"label": kind.label, "sampling": kind.sampling} for kind in kinds],
         "plans": [
             {"epochs": one.training.epochs, "batch_size": one.training.batch_size, "n": one.training.steps}
             for one in preview.plans
         ],
     }
-    run.answer(lambda: content, lambda: [on_one_line(f"planner for {len(preview.plans)} plans: {out}")])
+    words = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
+    reasons = {
+        f"no numbers for {row.label}: {row.reason}" for one in preview.plans for row in one.rows if row.reason
+    }
+    run.note(*sorted(reasons))
+    run.answer(lambda: content, lambda: [on_one_line(f"planner for {words}: {out}")])
+
+
+_MINUTE, _HOUR = 60.0, 3600.0
+
+
+def expected(times: list[float]) -> str:
+    """About how long some plans take, on one core.
+
+    Args:
+        times: seconds of each plan.
+    """
+    if len(times) == 1:
+        return f"this takes about {_spoken(times[0])} of one core"
+    least, most = _spoken(min(times)), _spoken(max(times))
+    each = least if least == most else f"{least} to {most}"
+    return f"a plan takes about {each} of one core, all {len(times)} about {_spoken(sum(times))}"
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < 2.0 * _MINUTE:
+        return f"{seconds:.0f} seconds"
+    minutes = seconds / _MINUTE
+    return f"{minutes:.0f} minutes" if seconds < 2.0 * _HOUR else f"{seconds / _HOUR:.1f} hours"

@@ -167,7 +167,7 @@ Report = Callable[[str], None]
 _PIPE_WIDTH = 220
 
 # Keys not rounded up: typed, measured or already rounded ones; and lower ends, which are rounded down.
-_TYPED = {"eps", "delta", "published_rmse", "seconds", "times_less_rmse"}
+_TYPED = {"eps", "delta", "momentum", "published_rmse", "seconds", "times_less_rmse"}
 _LOWER = {"eps_lower", "delta_lower"}
 
 

@@ -2,10 +2,12 @@
 
 import dataclasses
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from dpmech.calibration import Calibration, calibrate_sigma
+from dpmech.cli.files import save_certificate, save_strategy
 from dpmech.cli.options import ResolvedPlan
 from dpmech.cli.printing import Report, shown
 from dpmech.exceptions import (
@@ -14,7 +16,17 @@ from dpmech.exceptions import (
     UnattainableBudgetError,
     UnsupportedCombinationError,
 )
-from dpmech.mechanism import Identity, Mechanism, Participation, Strategy, Unit, noise_cost, per_step_error
+from dpmech.files import on_one_line
+from dpmech.mechanism import (
+    Identity,
+    Mechanism,
+    Participation,
+    Strategy,
+    Unit,
+    Workload,
+    noise_cost,
+    per_step_error,
+)
 from dpmech.numerics import times, typed, up
 from dpmech.plans import TrainingPlan
 from dpmech.schemes import accountant_for, scheme_of
@@ -70,13 +82,23 @@ def _drawn_anew(plan: ResolvedPlan) -> Participation:
     return plan.training.participation("poisson", max_examples_per_user=own.examples)
 
 
-def error_of(cal: Calibration, objective: str) -> float:
-    """The error of the prefix sums in units of the clip norm: "rmse", "max_se", or "last"."""
+def error_of(cal: Calibration, objective: str, workload: Workload | None = None) -> float:
+    """The error of a workload in units of the clip norm: "rmse", "max_se", or "last"."""
     if objective == "rmse":
-        return cal.rmse()
+        return cal.rmse(workload=workload)
     if objective == "max_se":
-        return cal.max_se()
-    return float(per_step_error(cal.strategy)[-1]) * cal.sigma
+        return cal.max_se(workload=workload)
+    return float(per_step_error(cal.strategy, workload=workload)[-1]) * cal.sigma
+
+
+def error_words(plan: ResolvedPlan) -> str:
+    """What errors are about, and their unit."""
+    if plan.workload is None:
+        return "in units of the clip norm"
+    if "workload" in plan.updates:
+        return f"of the workload {shown('workload', plan.updates['workload'])}, in units of the clip norm"
+    given = ", ".join(f"{key.replace('_', ' ')} {shown(key, value)}" for key, value in plan.updates.items())
+    return f"of the iterates of SGD ({given}), in units of the clip norm"
 
 
 # Digits of a gain over the baseline, in the table and in JSON.
@@ -92,16 +114,24 @@ def as_data(strategy: Strategy) -> dict[str, Any]:
     return strategy.to_dict()
 
 
-def numbers_of(cal: Calibration, seconds: float) -> dict[str, Any]:
-    """A calibration as plain data."""
+def described(row: dict[str, Any]) -> str:
+    """The strategy of a row in words; a large matrix by its size."""
+    own = row["strategy"]
+    if own is None or "fingerprint" in own:
+        return "" if own is None else f"{own['type']}(n={own['n']})"
+    return repr(Strategy.from_dict(own))
+
+
+def numbers_of(cal: Calibration, seconds: float, workload: Workload | None = None) -> dict[str, Any]:
+    """A calibration as plain data, with the errors of a workload."""
     cost = noise_cost(cal.strategy)
     return {
         "sigma": cal.sigma,
         "sigma_use": cal.sigma_use,
         "sensitivity": cal.sensitivity.upper,
         "noise_multiplier": cal.noise_multiplier,
-        "rmse": cal.rmse(),
-        "max_se": cal.max_se(),
+        "rmse": cal.rmse(workload=workload),
+        "max_se": cal.max_se(workload=workload),
         "eps_lower": cal.achieved.lower,
         "eps_upper": cal.achieved.upper,
         "guarantee": str(cal.guarantee),
@@ -119,12 +149,12 @@ def missing(label: str, sampling: str, reason: str) -> dict[str, Any]:
     return {"label": label, "sampling": sampling, "unavailable": reason}
 
 
-def baseline_row(baseline: Baseline) -> dict[str, Any]:
-    """DP-SGD under Poisson sampling as a row."""
+def baseline_row(baseline: Baseline, workload: Workload | None = None) -> dict[str, Any]:
+    """DP-SGD under Poisson sampling as a row, with the errors of a workload."""
     if baseline.calibration is None:
         return missing(BASELINE, "poisson", baseline.reason)
     own = {"label": BASELINE, "sampling": "poisson"}
-    return own | numbers_of(baseline.calibration, baseline.seconds)
+    return own | numbers_of(baseline.calibration, baseline.seconds, workload)
 
 
 def compared(row: dict[str, Any], baseline: dict[str, Any]) -> dict[str, Any]:
@@ -156,6 +186,43 @@ def attempted(*writes: Any) -> DpmechError | None:  # noqa: ANN401 - callables w
         except DpmechError as error:
             first = first or error
     return first
+
+
+def save_best(
+    cal: Calibration,
+    training: TrainingPlan,
+    out: Path | None,
+    out_strategy: Path | None,
+    *,
+    clip_norm: float | None,
+    force: bool,
+) -> tuple[dict[str, str | None], DpmechError | None]:
+    """Write the certificate and the strategy of a calibration to the files that were asked for.
+
+    Returns:
+        The paths by their names in documents, None for what could not be written; and the first error.
+    """
+    own = cal.participation
+    size = scheme_of(own).batch_size_of(own, float(training.batch_size))
+    files: dict[str, str | None] = {}
+    failed = []
+    if out is not None:
+        certificate = cal.certificate(clip_norm, size)
+        failed.append(attempted(lambda: save_certificate(out, certificate, force=force)))
+        files["certificate"] = None if failed[-1] else str(out)
+    if out_strategy is not None:
+        failed.append(attempted(lambda: save_strategy(out_strategy, cal.strategy, force=force)))
+        files["strategy_file"] = None if failed[-1] else str(out_strategy)
+    return files, next(filter(None, failed), None)
+
+
+def file_lines(files: Mapping[str, str | None], label: str) -> list[str]:
+    """The files that were written, in words."""
+    return [
+        on_one_line(f"{name.replace('_file', '')} of {label}: {path}")
+        for name, path in files.items()
+        if path is not None
+    ]
 
 
 _LARGEST_EPS = 20.0

@@ -18,6 +18,7 @@ from dpmech.engines.gaussian_mixture import (
     RoughSample,
     RoughSigma,
     Stage,
+    allocation_gram,
     bin_gram,
     chain_gram,
     check_nonnegative,
@@ -26,6 +27,7 @@ from dpmech.engines.gaussian_mixture import (
     half_space_add,
     log_mean_exp,
     lower_gram,
+    lower_profiles,
     lower_tuple_gram,
     pilot_size,
     ring_profile,
@@ -34,7 +36,7 @@ from dpmech.engines.gaussian_mixture import (
     tuple_gram,
 )
 from dpmech.engines.in_turn import InTurnAccountant, Turn
-from dpmech.engines.independent_sum import FreshEpochsAccountant, IndependentAccountant
+from dpmech.engines.independent_sum import BlockBound, FreshEpochsAccountant, IndependentAccountant
 from dpmech.engines.likelihood_ratios import (
     Algebra,
     Canary,
@@ -46,9 +48,13 @@ from dpmech.engines.likelihood_ratios import (
     of_pattern,
 )
 from dpmech.engines.losses import (
+    ComposedLoss,
     FixedAccountant,
     FixedDraw,
     FixedRelease,
+    JointMoments,
+    LatticeLoss,
+    LossMoments,
     PoissonAccountant,
     PoissonRelease,
     PrvAccountant,
@@ -57,6 +63,7 @@ from dpmech.engines.losses import (
     Truncation,
     UserAccountant,
     UserRelease,
+    compose_all,
 )
 from dpmech.engines.profiles import (
     Composition,
@@ -107,10 +114,12 @@ __all__ = [
     "Algebra",
     "AllocationRenyiAccountant",
     "BinGram",
+    "BlockBound",
     "Canary",
     "Certified",
     "CertifiedAccountant",
     "CollectiveParts",
+    "ComposedLoss",
     "Composition",
     "Curve",
     "Deterministic",
@@ -129,7 +138,10 @@ __all__ = [
     "InTurnAccountant",
     "Independent",
     "IndependentAccountant",
+    "JointMoments",
+    "LatticeLoss",
     "LiftedGroup",
+    "LossMoments",
     "Method",
     "Mixture",
     "NegativeBinomialRuns",
@@ -162,6 +174,7 @@ __all__ = [
     "UserRelease",
     "accountant_of_examples",
     "accountant_of_users",
+    "allocation_gram",
     "best_order",
     "bin_gram",
     "budget_at",
@@ -170,6 +183,7 @@ __all__ = [
     "check_method",
     "check_nonnegative",
     "check_variance",
+    "compose_all",
     "delta_at",
     "draw_entropy",
     "epsilon_at",
@@ -183,6 +197,7 @@ __all__ = [
     "least_of_equals",
     "log_mean_exp",
     "lower_gram",
+    "lower_profiles",
     "lower_tuple_gram",
     "of_pattern",
     "pilot_size",

@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple, TypeVar
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian_mixture import FarAimError
 from dpmech.engines.profiles import PrivacyProfile
-from dpmech.exceptions import DpmechError, UnattainableBudgetError, WorkLimitError
+from dpmech.exceptions import ContradictionError, DpmechError, UnattainableBudgetError, WorkLimitError
 from dpmech.mechanism import Adjacency
 from dpmech.methods import Method
 from dpmech.numerics import Bounds, metered
@@ -88,12 +88,16 @@ class InTurnAccountant(Accountant):
         """The profile of the first accountant that provides one."""
         try:
             return self.first.profile(sigma, adjacency, rel_error=rel_error)
+        except ContradictionError:
+            raise
         except ArithmeticError as error:
             refusal = error
         for turn in self.others:
             try:
                 with turn.budget():
                     return turn.make().profile(sigma, adjacency, rel_error=rel_error)
+            except ContradictionError:
+                raise
             except (DpmechError, ArithmeticError):
                 continue
         raise refusal
@@ -110,7 +114,7 @@ class InTurnAccountant(Accountant):
         refusal: ArithmeticError | None = None
         try:
             answers.append((asked(self.first), None))
-        except UnattainableBudgetError:
+        except (UnattainableBudgetError, ContradictionError):
             raise
         except ArithmeticError as error:  # NumericalError, or overflow of float64
             refusal = error
@@ -136,6 +140,8 @@ class InTurnAccountant(Accountant):
             try:
                 with turn.budget():
                     answer = asked(turn.make())
+            except ContradictionError:
+                raise
             except WorkLimitError as error:
                 progress(
                     f"{method!r}: {error.what} takes the work to about {error.estimate[0]:.3g} s, above the "

@@ -1,11 +1,12 @@
 """The smallest sigma that meets a budget, for an accountant that bounds delta on both sides."""
 
+import contextlib
 import math
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian import gaussian_log_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
-from dpmech.numerics import safe_root, signed, up
+from dpmech.numerics import Bounds, safe_root, signed, up
 
 
 def gaussian_scale(eps: float, delta: float) -> float:
@@ -57,15 +58,66 @@ def smallest_sigma(
     return _certified(accountant, math.exp(root), eps, delta, rtol)
 
 
+# Largest number of secant steps from a close start; where they aim, and the farthest that is accepted, above
+# the root in units of rtol.
+_STEPS, _AIM, _ACCEPTED = 6, 0.05, 0.15
+
+
+def sigma_near(
+    accountant: Accountant, eps: float, delta: float, *, rtol: float, start: float, progress: Progress
+) -> Solution:
+    """As `smallest_sigma`, for bounds that take long and a start that is close: few probes, none below.
+
+    That sigma is within rtol of the smallest one is proved as there, from its achieved bounds. If the steps
+    do not converge, or the proof fails, the search with a bracket follows.
+
+    Args:
+        accountant: bounds delta on both sides.
+        eps: > 0.
+        delta: in (0, 1).
+        rtol: sigma is at most a factor 1 + rtol above the smallest valid one.
+        start: a guess that is better than the bracket of a search would be.
+        progress: called for every probe.
+
+    Raises:
+        NumericalError: as for `smallest_sigma`.
+        UnattainableBudgetError: as for `smallest_sigma`.
+    """
+    target = gaussian_scale(eps, delta)
+    here, slope, before = math.log(start), 1.0, (math.nan, math.nan)
+    for _ in range(_STEPS):
+        upper = accountant.upper_delta(math.exp(here), eps, tolerance=0.4 * rtol)
+        progress(f"sigma {up(math.exp(here))}: delta <= {up(upper, 4)}")
+        above = signed(gaussian_scale(eps, upper) - target, safe=upper <= delta)
+        if here != before[0] and (above - before[1]) / (here - before[0]) > 0.02:
+            slope = (above - before[1]) / (here - before[0])
+        # Beyond a usual slope the last two probes say little of the next.
+        if 0.0 <= above <= _ACCEPTED * rtol * min(slope, 2.0):
+            with contextlib.suppress(NumericalError):
+                return _certified(accountant, math.exp(here), eps, delta, rtol)
+            break
+        before = here, above
+        here += min(max(_AIM * rtol - above / slope, -0.5), 0.5)
+    return smallest_sigma(
+        accountant, eps, delta, rtol=rtol, start=math.exp(here), step=rtol, progress=progress
+    )
+
+
 def _certified(accountant: Accountant, sigma: float, eps: float, delta: float, rtol: float) -> Solution:
     tolerance = 0.4 * rtol
-    achieved = accountant.epsilon(sigma, delta, tolerance=tolerance)
+
+    def bounded(sigma: float) -> tuple[Bounds, bool]:
+        achieved = accountant.epsilon(sigma, delta, tolerance=tolerance)
+        safe = achieved.upper <= eps and accountant.delta(sigma, eps, tolerance=tolerance).upper <= delta
+        return achieved, safe
+
+    # Bounds of several calls differ by a little, though all hold.
+    achieved, safe = bounded(sigma)
     for _ in range(5):
-        if achieved.upper <= eps:
+        if safe:
             break
         sigma *= 1.0 + 0.02 * rtol
-        achieved = accountant.epsilon(sigma, delta, tolerance=tolerance)
-    safe = accountant.delta(sigma, eps, tolerance=tolerance).upper <= delta and achieved.upper <= eps
+        achieved, safe = bounded(sigma)
     below = accountant.bounded_delta(sigma / (1.0 + rtol), eps, tolerance=tolerance)
     # Without a lower bound, compare with the smallest sigma that this accountant certifies.
     tight = (below.lower if below.lower > 0.0 else below.upper) > delta

@@ -1,8 +1,10 @@
 r"""The best strategy without Toeplitz structure: the convex program in X = C^T C.
 
 For C with p <= b bands the columns of one participation set share no row, so the squared sensitivity
-is the largest sum of diagonal entries of X over the sets, exactly. The error is tr(M X^-1) with M = A^T A,
-convex in X; entries p or more off the diagonal are 0. C is the lower-triangular factor with C^T C = X,
+is the largest sum of diagonal entries of X over the sets, exactly. So it is for any number of bands if the
+sets are {s, s + b, ...} and all entries of X a multiple of b off the diagonal are 0: columns of one set are
+orthogonal, whatever the signs. The error is tr(M X^-1) with M = A^T A,
+convex in X; entries p or more off the diagonal are 0 too. C is the lower-triangular factor with C^T C = X,
 which is the Cholesky factor of X with rows and columns reversed (that of X itself would have rows, not
 columns, of the required norms). Under Balls-in-Bins a linear form in X replaces the squared sensitivity,
 and the program is again convex.
@@ -21,7 +23,8 @@ from dpmech.numerics import FloatArray, up, windowed_sums
 
 LARGEST_DENSE = 4096
 _MEMORY = 12
-_SHARPNESS = 200.0
+# Of the smooth maximum over sets, for the first stages and, where sets are few, for later ones.
+_SHARPNESS, _SHARPER = 200.0, (10.0, 100.0, 1000.0)
 _ITERATIONS = (150, 100)
 _FORM_ITERATIONS = 60
 _FLAT = 1e-7
@@ -37,18 +40,22 @@ def fit_dense(
 
     Args:
         problem: the setting of the fit; column normalisation stops after the first stage.
-        bands: p <= b, or any number if every example takes part in one step only.
-        start: a strategy with at most p bands.
+        bands: p <= b, or any number if every example takes part in one step, or in steps that are exactly b
+            apart.
+        start: a strategy with at most min(p, b) bands.
         progress: called for every stage.
     """
     dense = start.to_dense() / start.column_norms()
     gram = dense.T @ dense
     best: tuple[Strategy, float] | None = None
-    for free, steps in zip((False, True), _ITERATIONS, strict=True):
+    stages = [(False, _SHARPNESS), (True, _SHARPNESS)]
+    if problem.pattern.evenly_spaced:
+        stages += [(True, _SHARPNESS * factor) for factor in _SHARPER]
+    for free, sharpness in stages:
         if free and (problem.column_normalized or problem.pattern.max_participations == 1):
             break
-        program = _Program(problem, bands, free=free)
-        gram = _minimised(program, gram, steps)
+        program = _Program(problem, bands, free=free, sharpness=sharpness)
+        gram = _minimised(program, gram, _ITERATIONS[free])
         strategy = Dense(_factor(gram))
         error = certified_error(problem, strategy)
         progress(f"Dense, {'free' if free else 'unit'} columns: {up(error)}")
@@ -103,12 +110,15 @@ class _Program:
     bands: int
     free: bool
     form: FloatArray | None = None
+    sharpness: float = _SHARPNESS
 
     def __post_init__(self) -> None:
         n = self.problem.n
         self.workload = self.problem.workload.to_dense()
         lags = np.abs(np.arange(n)[:, None] - np.arange(n)[None, :])
         self.mask = lags < self.bands
+        if self.problem.pattern.evenly_spaced and self.form is None:
+            self.mask &= (lags == 0) | (lags % self.problem.pattern.min_sep != 0)
         if not self.free:
             self.mask[np.diag_indices(n)] = False
 
@@ -131,16 +141,19 @@ class _Program:
             return None
         solved = scipy.linalg.cho_solve(factor, self.workload.T)
         errors = np.sum(self.workload.T * solved, axis=0)
-        if not np.all(errors > 0.0):
+        # Rows of zeros in A have no error.
+        if not (np.all(errors >= 0.0) and errors.max() > 0.0):
             return None
-        weights = self._weights(errors)
-        value = float(np.log(weights @ errors))
-        gradient = -(solved * (weights / (weights @ errors))) @ solved.T
         if self.problem.objective is Objective.MAX_SE:
-            top = errors.max()
-            shares = np.exp(_SHARPNESS * np.log(errors / top))
-            value = float(np.log(top) + np.log(shares.sum()) / _SHARPNESS)
-            gradient = -(solved * (shares / shares.sum() / errors)) @ solved.T
+            top, some, weights = errors.max(), errors > 0.0, np.zeros(errors.size)
+            shares = np.exp(self.sharpness * np.log(errors[some] / top))
+            value = float(np.log(top) + np.log(shares.sum()) / self.sharpness)
+            weights[some] = shares / shares.sum() / errors[some]
+        else:
+            weights = self._weights(errors)
+            value = float(np.log(weights @ errors))
+            weights = weights / (weights @ errors)
+        gradient = -(solved * weights) @ solved.T
         if self.form is not None:
             square = float(np.vdot(self.form, gram))
             value += float(np.log(square))
@@ -163,8 +176,8 @@ class _Program:
         pattern, n = self.problem.pattern, diagonal.size
         sums = windowed_sums(diagonal, pattern.min_sep, pattern.max_participations)
         logs = np.log(sums)
-        shares = np.exp(_SHARPNESS * (logs - logs.max()))
-        value = float(logs.max() + np.log(shares.sum()) / _SHARPNESS)
+        shares = np.exp(self.sharpness * (logs - logs.max()))
+        value = float(logs.max() + np.log(shares.sum()) / self.sharpness)
         by_sums = shares / shares.sum() / sums
         spread = windowed_sums(by_sums[::-1], pattern.min_sep, pattern.max_participations)[::-1]
         return value, spread[:n]

@@ -88,17 +88,7 @@ def _toeplitz(inverse: FloatArray, workload: Workload, objective: Objective) -> 
     column = workload.matmul(inverse)
     weights = (n - np.arange(n)) / n if objective is Objective.RMSE else np.ones(n)
     square = float(cumulative_sum(weights * column**2)[-1])
-    return DecoderSquare(square, _adjoint(workload, 2.0 * weights * column), None)
-
-
-def _adjoint(workload: Workload, x: FloatArray) -> FloatArray:
-    """A^T x for x of shape (n,) or (n, m)."""
-    sums = np.cumsum(x[::-1], axis=0)[::-1]
-    if workload.rates is not None:
-        sums = (sums.T * workload.rates).T
-    if workload.beta == 0.0:
-        return np.asarray(sums, dtype=np.float64)
-    return np.asarray(scipy.signal.lfilter([1.0], [1.0, -workload.beta], sums[::-1], axis=0)[::-1])
+    return DecoderSquare(square, workload.adjoint(2.0 * weights * column), None)
 
 
 def _columns(inverse: FloatArray, scale: FloatArray, start: int, width: int) -> FloatArray:
@@ -126,7 +116,7 @@ def _general_gradient(
     for start in range(0, n, _BLOCK):
         width = min(_BLOCK, n - start)
         columns = _columns(inverse, scale, start, width)
-        back = _adjoint(workload, 2.0 * weights[:, None] * workload.matmul(columns))
+        back = workload.adjoint(2.0 * weights[:, None] * workload.matmul(columns))
         by_scale += np.sum(back * columns, axis=1) / scale
         scaled = back * scale[:, None]
         for offset in range(width):

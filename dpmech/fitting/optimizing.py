@@ -22,6 +22,7 @@ from dpmech.fitting.amplified import AmplifiedSearch, Sized, error_at
 from dpmech.fitting.dense_program import LARGEST_DENSE, fit_dense
 from dpmech.fitting.descent import Objective, Problem, certified_error, fit_family
 from dpmech.fitting.families import BandedFamily, BufferedFamily, Family, InverseFamily
+from dpmech.fitting.lower_bounds import gap_of, gap_words
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     BLT,
@@ -31,12 +32,14 @@ from dpmech.mechanism import (
     ColumnNormalized,
     Dense,
     EveryStep,
+    InverseSquareRoot,
     LambdaCGD,
     Mechanism,
     Participation,
     PrivacyBudget,
     Strategy,
     Workload,
+    check_bands,
     check_participation,
     check_workload,
 )
@@ -60,15 +63,19 @@ class Fit:
         objective: "rmse", "max_se" or "last".
         error: the certified error in units of the clip norm: at sigma / sensitivity 1 without a budget, at
             the calibrated sigma with one.
-        identity_error: the error of independent noise, under the first participation.
+        identity_error: the error of independent noise, under the first participation; NaN if it was not
+            compared.
         candidates: (description, error) of everything in the final comparison, including the best strategy.
         calibration: that of the best strategy; None without a budget.
+        gap: how far the error is above that of the best matrix, relative, at most, by
+            `dpmech.error_lower_bound`; None under sampling, for other errors than the RMSE of prefix sums,
+            and above 256 steps.
 
     Example:
         >>> import dpmech as dm
         >>> fit = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50)
-        >>> f"{fit.strategy.lam:.2f}", fit.error < fit.identity_error
-        ('0.76', True)
+        >>> f"{fit.strategy.lam:.2f}", fit.error < fit.identity_error, fit.gap < 0.2
+        ('0.76', True, True)
     """
 
     strategy: Strategy
@@ -78,11 +85,16 @@ class Fit:
     identity_error: float
     candidates: tuple[tuple[str, float], ...]
     calibration: Calibration | None = None
+    gap: float | None = None
 
     def __str__(self) -> str:
-        errors = f"{up(self.error)}, of independent noise {up(self.identity_error)}"
+        errors = up(self.error)
+        if not math.isnan(self.identity_error):
+            errors += f", of independent noise {up(self.identity_error)}"
         unit = "at sigma / sensitivity 1" if self.calibration is None else "at the calibrated sigma"
         fitted = [repr(self.strategy), repr(self.participation), f"{self.objective} {errors}: {unit}"]
+        if self.gap is not None:
+            fitted.append(gap_words(self.gap))
         return "\n".join(fitted if self.calibration is None else [*fitted, str(self.calibration)])
 
 
@@ -187,10 +199,12 @@ class Request:
     adjacency: Adjacency
     calibration: dict[str, Any]
     report: Report
+    compare: bool = True
 
     def plain(self, schemas: Sequence[Participation]) -> dict[str, Any]:
         """The inputs that determine the result, as plain data."""
-        rates, method = self.workload.rates, self.calibration["method"]
+        forms = {name: getattr(self.workload, name) for name in ("rates", "coefs", "matrix")}
+        method = self.calibration["method"]
         return {
             "family": self.family.__name__,
             "n": self.n,
@@ -199,12 +213,14 @@ class Request:
             "column_normalized": self.column_normalized,
             "objective": self.objective.value,
             "beta": self.workload.beta,
-            "rates": None if rates is None else rates.tolist(),
+            "rates": None,
+            **{name: entries.tolist() for name, entries in forms.items() if entries is not None},
             "budget": None if self.budget is None else [self.budget.eps, self.budget.delta],
             "adjacency": self.adjacency.value,
             "participation": [schema.to_dict() for schema in schemas],
             # Strategies are ranked by the looseness of the method.
             "method": None if method is None else type(method).__name__,
+            **({} if self.compare else {"compare": False}),
             "settings": [] if method is None else [repr(getattr(method, name)) for name in _settings(method)],
         }
 
@@ -214,6 +230,7 @@ class Request:
             LambdaCGD: lambda: LambdaCGD(self.n, 0.0),
             BandedToeplitz: lambda: BandedToeplitz(self.n, np.ones(1)),
             BandedInverse: lambda: BandedInverse(self.n, np.ones(1)),
+            InverseSquareRoot: lambda: InverseSquareRoot(self.n, 1),
             BLT: lambda: BLT(self.n, np.zeros(1), np.zeros(1)),
             Dense: lambda: Dense(np.eye(self.n)),
         }
@@ -250,6 +267,9 @@ class Request:
             return problem.finished(self.identity()), certified_error(problem, self.identity())
         if self.family is LambdaCGD:
             return _best_lambda(problem, self.report)
+        if self.family is InverseSquareRoot:
+            found = [(one, certified_error(problem, one)) for one in self._square_roots(problem)]
+            return min(found, key=lambda one: one[1])
         if self.family is BandedInverse:
             bands = min(_DEFAULT_INVERSE_BANDS if self.bands is None else self.bands, self.n)
             if bands == 1:
@@ -257,21 +277,29 @@ class Request:
             return fit_family(problem, InverseFamily(self.n, bands), None, self.report)
         if self.family is BLT:
             return fit_family(problem, BufferedFamily(self.n, self.buffers), None, self.report)
-        bands = self._bands_of_c(room, most)
+        bands = self._bands_of_c(problem, room, most)
         if bands == 1 and self.family is not Dense:
             return problem.finished(self.identity()), certified_error(problem, self.identity())
         start: tuple[Strategy, float] = (self.identity(), math.inf)
         if bands > 1:
-            banded = BandedFamily(self.n, bands, monotone=bands > room)
-            start = fit_family(problem, banded, bands, self.report)
+            own = min(bands, room) if self.family is Dense else bands
+            banded = BandedFamily(self.n, own, monotone=own > room)
+            start = fit_family(problem, banded, own, self.report)
         if self.family is BandedToeplitz:
             return start
         return fit_dense(problem, bands, start[0], self.report)
 
-    def _bands_of_c(self, room: int, most: int | None) -> int:
+    def _square_roots(self, problem: Problem) -> list[Strategy]:
+        """Inverse square roots with fewer bands first: powers of two, and the most bands allowed."""
+        most = min(_DEFAULT_BANDS if self.bands is None else self.bands, self.n)
+        sizes = sorted({most, *(2**power for power in range(most.bit_length()))})
+        return [problem.finished(InverseSquareRoot(self.n, bands)) for bands in sizes]
+
+    def _bands_of_c(self, problem: Problem, room: int, most: int | None) -> int:
         if self.family is Dense:
-            bands = room if self.bands is None else self.bands
-            if bands > room:
+            evenly = most is None and problem.pattern.evenly_spaced
+            bands = (self.n if evenly else room) if self.bands is None else self.bands
+            if bands > room and not evenly:
                 raise UnsupportedCombinationError(
                     f"Dense with bands={bands} where participations may be {room} steps apart",
                     supported=f"at most {room} bands: the squared column norms then add",
@@ -279,7 +307,10 @@ class Request:
             return bands
         bands = min(room, _DEFAULT_BANDS) if self.bands is None else self.bands
         if most is not None and bands > most:
-            raise InvalidParameterError("bands", bands, f"at most the cycle, {most}")
+            raise UnsupportedCombinationError(
+                f"{self.family.__name__} with bands={bands} under a cycle of {most}",
+                supported="at most as many bands as the cycle",
+            )
         return bands
 
     def _amplified(self, schema: Participation, bins: int) -> list[Candidate]:
@@ -294,6 +325,9 @@ class Request:
         epochs = FixedEpochs(self.n // bins)
         schemas = [epochs] if bins == self.n else [epochs, SingleParticipation()]
         most = bins if self.family is Dense else None
+        if self.family is InverseSquareRoot:
+            roots = map(search.sized, self._square_roots(self._problem(epochs)))
+            return [self.candidate(one.strategy, schema, one.error) for one in roots if one is not None]
         if self.family is LambdaCGD:
             longest = self._problem(epochs).finished(LambdaCGD(self.n, 1.0 - 1.0 / (4.0 * self.n + 10.0)))
             starts, paths = [self._fitted(epochs, None)[0]], [longest]
@@ -345,8 +379,10 @@ class Request:
         trials = len(found) + len(schemas)
         independent = {schema: self.candidate(self.identity(), schema).mechanism for schema in schemas}
         for schema in schemas:
-            judged += self._best_of([one for one in found if one.mechanism.participation == schema], trials)
-            judged.append(self._judged(independent[schema], trials))
+            own = [one for one in found if one.mechanism.participation == schema]
+            judged += self._best_of(own, trials)
+            if self.compare or not own:
+                judged.append(self._judged(independent[schema], trials))
         plain = self.identity()
         # Correlation whose gain is within rounding does not justify its buffers.
         best = min(judged, key=lambda one: one[1] * (1.0 - (_TIE if one[0].strategy == plain else 0.0)))
@@ -355,9 +391,12 @@ class Request:
             participation=best[0].participation,
             objective=self.objective.value,
             error=best[1],
-            identity_error=next(error for own, error, _ in judged if own == independent[schemas[0]]),
+            identity_error=next((one[1] for one in judged if one[0] == independent[schemas[0]]), math.nan),
             candidates=tuple((f"{own.strategy!r}, {own.participation!r}", error) for own, error, _ in judged),
             calibration=best[2],
+            gap=gap_of(best[0].strategy, best[0].participation, self.workload)
+            if self.objective is Objective.RMSE
+            else None,
         )
 
     def _best_of(self, own: list[Candidate], trials: int) -> list[_Judged]:
@@ -369,7 +408,7 @@ class Request:
         judged: list[_Judged] = []
         for one in ranked:
             close = not rough or one.error <= _CLEARLY_WORSE * ranked[0].error
-            if judged and not (one.start and close):
+            if judged and not (one.start and close and self.compare):
                 continue
             try:
                 judged.append(self._judged(one.mechanism, trials))
@@ -435,7 +474,14 @@ def _best_lambda(problem: Problem, report: Report) -> tuple[Strategy, float]:
     return member(position), error(position)
 
 
-_FAMILIES: tuple[type[Strategy], ...] = (LambdaCGD, BandedToeplitz, BandedInverse, BLT, Dense)
+_FAMILIES: tuple[type[Strategy], ...] = (
+    LambdaCGD,
+    BandedToeplitz,
+    BandedInverse,
+    InverseSquareRoot,
+    BLT,
+    Dense,
+)
 _DEFAULT_BUFFERS = 3
 
 
@@ -455,6 +501,7 @@ def optimize(
     method: Method | None = None,
     rtol: float = 1e-3,
     rng: np.random.Generator | int | None = None,
+    compare: bool = True,
     cache: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
     executor: concurrent.futures.Executor | None = None,
@@ -470,14 +517,16 @@ def optimize(
     the Identity.
 
     Args:
-        family: LambdaCGD, BandedToeplitz, BandedInverse, BLT or Dense (n <= 4096).
+        family: LambdaCGD, BandedToeplitz, BandedInverse, InverseSquareRoot, BLT or Dense (n <= 4096).
         participation: who takes part when; None is EveryStep. If several alternatives are given, such as
             those of `dpmech.fitting.cyclic_choices`, the best is returned. Balls-in-Bins: at most 6000
             bins.
         n: number of steps, >= 1.
         bands: bands of C (BandedToeplitz, Dense) or C^-1 (BandedInverse). Default: the most that the
-            participation allows, at most 64 for BandedToeplitz and without that limit for Dense; 4 for
-            BandedInverse.
+            participation allows, at most 64 for BandedToeplitz and without that limit for Dense (under
+            FixedEpochs n, as entries of X a multiple of n / epochs off the diagonal are 0); 4 for
+            BandedInverse. For InverseSquareRoot the most bands that are tried, with all powers of two below:
+            64 by default.
         buffers: exponentials of a BLT, 1 to 8. Default 3.
         column_normalized: scale the columns to norm 1 and fit for that.
         objective: "rmse", "max_se" or "last".
@@ -490,14 +539,18 @@ def optimize(
             they share one failure probability.
         rtol: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`, for the final calibrations; the search has a fixed seed.
+        compare: whether the Identity and the optimum without amplification are calibrated too, in case they
+            are better. False calibrates the best candidate alone, which under Balls-in-Bins takes half the
+            time.
         cache: a folder; coefficients already fitted for the same request are read from it.
         progress: called with a line of text from time to time.
         executor: where samples are generated, as for `calibrate_sigma`.
 
     Returns:
         A Fit. Its error is that of its strategy, with the guarantee of the sensitivity or of the calibration,
-        and at most that of the Identity and of the unamplified optimum (if that can be calibrated). It need
-        not be the best strategy of the family (the program is convex only for Dense with unit columns).
+        and with `compare` at most that of the Identity and of the unamplified optimum (if that can be
+        calibrated). It need not be the best strategy of the family (the program is convex only for Dense
+        with unit columns).
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -517,18 +570,23 @@ def optimize(
     steps = int(n)
     if (eps is None) != (delta is None):
         raise InvalidParameterError("delta" if delta is None else "eps", None, "given with the other one")
+    aim, sums = Objective.check(objective), check_workload(workload, steps)
+    if aim is Objective.LAST and sums is not None and sums.matrix is not None and not sums.matrix[-1].any():
+        accepted = "a matrix whose last row is not 0, as objective='last' is about the error of that row"
+        raise InvalidParameterError("workload", workload, accepted)
     request = Request(
         family=family,
         n=steps,
         bands=size,
         buffers=exponentials,
         column_normalized=bool(column_normalized),
-        objective=Objective.check(objective),
-        workload=check_workload(workload, steps),
+        objective=aim,
+        workload=sums,
         budget=None if eps is None or delta is None else PrivacyBudget(eps, delta),
         adjacency=Adjacency.check(adjacency),
         calibration={"method": method, "rtol": rtol, "rng": rng},
         report=progress if progress is not None else _silent,
+        compare=bool(compare),
     )
     schemas = _alternatives(participation)
     for schema in schemas:
@@ -616,7 +674,7 @@ def _checked_bands(family: type[Strategy], value: int | None, n: int) -> int | N
         return None
     if family in {LambdaCGD, BLT}:
         raise InvalidParameterError("bands", value, f"None for {family.__name__}")
-    return check_integer("bands", value, minimum=1, maximum=n)
+    return check_bands(value, n)
 
 
 def _checked_buffers(family: type[Strategy], value: int | None) -> int:
@@ -624,6 +682,9 @@ def _checked_buffers(family: type[Strategy], value: int | None) -> int:
         return _DEFAULT_BUFFERS
     if family is not BLT:
         raise InvalidParameterError("buffers", value, f"None for {family.__name__}")
+    if value == 0:
+        hint = "; without buffers the only strategy is Identity(n)"
+        raise InvalidParameterError("buffers", value, "an integer in [1, 8]", hint)
     return check_integer("buffers", value, minimum=1, maximum=8)
 
 

@@ -1,7 +1,7 @@
 """Composition: several releases about the same people, from one batch or over the lifetime of a project."""
 
 from dpmech.engines import NegativeBinomialRuns, PoissonRuns
-from dpmech.ledgers.executed import RunningEpsilon, executed_epsilon
+from dpmech.ledgers.executed import RunningEpsilon, epsilon_saved, executed_epsilon
 from dpmech.ledgers.ledger import Ledger
 from dpmech.ledgers.ledger_entries import CountsRelease, Mode, Release
 from dpmech.ledgers.ledger_file import is_ledger, locked, parsed
@@ -25,6 +25,7 @@ __all__ = [
     "RenyiAccounting",
     "RunningEpsilon",
     "SharedBatch",
+    "epsilon_saved",
     "executed_epsilon",
     "is_ledger",
     "joint_release",

@@ -84,6 +84,33 @@ _PARTS = 32  # number of parts of a run; eps is computed at their ends
 _FINER = 2.0**0.5  # ratio between points of the first part
 
 
+def epsilon_saved(claim: Claim, steps: int, *, rng: np.random.Generator | int | None = None) -> float:
+    """The eps that a shorter plan saves at the same noise: eps of all steps less that of the first ones.
+
+    As of `executed_epsilon`, it is saved only if the number of steps was decided without looking at what the
+    run released. A method that reaches the same accuracy in fewer steps can spend it: on less noise.
+
+    Args:
+        claim: a Calibration or a Certificate.
+        steps: number of steps of the shorter plan, in [0, n].
+        rng: for accountants that sample; None uses entropy from the operating system.
+
+    Returns:
+        The difference of the upper ends of `achieved` and of `executed_epsilon`, >= 0. An estimate: both ends
+        are close to the smallest eps, not equal to it.
+
+    Raises:
+        InvalidParameterError: if an argument is invalid.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> cal = dm.calibrate_sigma(dm.Identity(400), 6.7, 1e-5, participation=dm.Poisson(2000 / 67_349))
+        >>> round(dm.ledgers.epsilon_saved(cal, 330), 2)
+        0.55
+    """
+    return max(0.0, claim.achieved.upper - executed_epsilon(claim, steps, rng=rng).upper)
+
+
 class RunningEpsilon:
     """Bounds on eps of the first steps of a mechanism, computed at a few points and cached.
 

@@ -137,8 +137,8 @@ def _row_norms_squared(strategy: Strategy, workload: Workload) -> FloatArray:
         if factors.scale is None and workload.toeplitz:
             # B is Toeplitz, and its first column is A applied to that of C^-1.
             return cumulative_sum(workload.matmul(factors.inverse_coefs) ** 2)
-        if workload.beta == 0.0 and factors.inverse_bands is not None and factors.inverse_bands <= _SHORT:
-            rates = np.ones(strategy.n) if workload.rates is None else workload.rates
+        rates = workload.weighted_sums
+        if rates is not None and factors.inverse_bands is not None and factors.inverse_bands <= _SHORT:
             return _banded_decoder(factors.inverse_coefs[: factors.inverse_bands], rates / factors.scales())
     return _dense_decoder(strategy, workload)
 

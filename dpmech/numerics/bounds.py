@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, TypeAlias
 
-from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.exceptions import ContradictionError, InvalidParameterError
 from dpmech.guards import check_real
 from dpmech.numerics.printed import between, typed, up
 from dpmech.numerics.rounding import outward, product_down, product_up, rounded_down, sum_up
@@ -402,10 +402,10 @@ class Bounds:
             by: the provenance; None takes that of the lower upper bound.
 
         Raises:
-            NumericalError: if the intersection is empty, beyond rounding.
+            ContradictionError: if the intersection is empty, beyond rounding.
         """
         if max(self.lower, other.lower) * (1.0 - EXACT_RTOL) > min(self.upper, other.upper):
-            raise NumericalError(f"{self!r} and {other!r} contradict each other")
+            raise ContradictionError(f"{self!r} and {other!r} contradict each other")
         best = min(self, other, key=lambda one: one.upper)
         lower = min(max(self.lower, other.lower), best.upper)
         how = best.by if by is None else by

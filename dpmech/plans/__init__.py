@@ -1,6 +1,6 @@
 """Plans in user notation: names, TOML, and the integer steps of a training plan."""
 
-from dpmech.plans.files import read_claims, read_policy, read_strategy, write_strategy
+from dpmech.plans.files import published_claims, read_claims, read_policy, read_strategy, write_strategy
 from dpmech.plans.names import (
     FAMILIES,
     METHODS,
@@ -12,23 +12,24 @@ from dpmech.plans.names import (
     owners,
     samplings,
 )
+from dpmech.plans.recommending import SAMPLINGS, recommend
 from dpmech.plans.training_plans import (
     Entry,
-    FamilyEntry,
     TrainingPlan,
     build_strategy,
     parse_entries,
-    parse_families,
     read_plan,
 )
+from dpmech.plans.workloads import SCHEDULES, workload_of
 
 __all__ = [
     "FAMILIES",
     "METHODS",
     "NO_SAMPLINGS",
+    "SAMPLINGS",
+    "SCHEDULES",
     "STRATEGIES",
     "Entry",
-    "FamilyEntry",
     "TrainingPlan",
     "build_strategy",
     "check_known",
@@ -36,11 +37,13 @@ __all__ = [
     "meant",
     "owners",
     "parse_entries",
-    "parse_families",
+    "published_claims",
     "read_claims",
     "read_plan",
     "read_policy",
     "read_strategy",
+    "recommend",
     "samplings",
+    "workload_of",
     "write_strategy",
 ]

@@ -155,6 +155,12 @@ def read_claims(path: str | Path) -> list[PublishedClaim]:
     return [claim for table in tables for claim in _series(defaults | _table(table))]
 
 
+def published_claims() -> dict[str, Path]:
+    """Files of published claims that the package brings, by name: `read_claims` reads them."""
+    folder = Path(__file__).parent / "published"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
 def _table(value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidParameterError("claim", value, "a [[claim]] table")

@@ -2,16 +2,11 @@
 
 import dataclasses
 import difflib
-import io
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
 from dpmech.engines import Certified, Deterministic, Exact, Importance, Method, Pld, Prv, Rdp
 from dpmech.exceptions import InvalidParameterError
-from dpmech.files import read_bytes
 from dpmech.mechanism import (
     BLT,
     BandedInverse,
@@ -25,6 +20,7 @@ from dpmech.mechanism import (
     Strategy,
     kinds,
 )
+from dpmech.plans.number_files import read_numbers
 from dpmech.schemes import effective_method, unsampled_method
 
 # Shortest prefix that is taken for a name.
@@ -60,9 +56,6 @@ def check_known(
     hint = meant(value, known) if reason is None else f": {reason}"
     raise InvalidParameterError(name, value, f"one of {', '.join(known)}", hint)
 
-
-# Upper bound on the header of a .npy file, in bytes.
-_HEADER = 65_536
 
 _Builder = Callable[[int, dict[str, Any]], Strategy]
 
@@ -140,7 +133,7 @@ STRATEGIES: dict[str, StrategyName] = {
         "any lower-triangular matrix, from a file",
         Dense,
         {"matrix": "FILE"},
-        lambda n, o: _dense(n, o["matrix"]),
+        lambda n, o: Dense(read_numbers("matrix", o["matrix"], (n, n))),
     ),
 }
 
@@ -219,45 +212,12 @@ def chosen_method(
     return METHODS[name]
 
 
+# Strategies whose coefficients, or number of bands, can be fitted.
 FAMILIES: dict[str, type[Strategy]] = {
     "lambda-cgd": LambdaCGD,
+    "bisr": InverseSquareRoot,
     "bandmf": BandedToeplitz,
     "bandinv": BandedInverse,
     "blt": BLT,
     "dense": Dense,
 }
-
-
-def _dense(n: int, path: str) -> Strategy:
-    accepted = "a readable .npy or CSV file"
-    # At most 32 characters per number in CSV, so reading takes no more memory than the expected matrix.
-    content = read_bytes(
-        "matrix", path, largest=_HEADER + 32 * n * n, accepted=accepted, hint=f", for {n} x {n} numbers"
-    )
-    try:
-        if str(path).endswith(".npy"):
-            _check_length(content)
-            matrix = np.load(io.BytesIO(content), allow_pickle=False)
-        else:
-            matrix = np.loadtxt(io.StringIO(content.decode("utf-8")), delimiter=",", ndmin=2)
-    except Exception as error:  # numpy documents no error type for unreadable files
-        raise InvalidParameterError("matrix", str(path), f"{accepted} ({str(error)[:200]})") from error
-    if matrix.shape != (n, n):
-        shape = " x ".join(map(str, matrix.shape))
-        raise InvalidParameterError("matrix", shape, f"{n} x {n}, one row a step")
-    return Dense(matrix)
-
-
-def _check_length(content: bytes) -> None:
-    """Refuse a .npy file shorter than its header says: numpy allocates the full size at once."""
-    stream = io.BytesIO(content)
-    reader = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    version = np.lib.format.read_magic(stream)
-    if version not in reader:
-        raise ValueError(f"version {version} of the format holds no plain numbers")
-    shape, _, kind = reader[version](stream)
-    if kind.kind not in "iuf":
-        raise ValueError(f"it holds {kind}, and no numbers")
-    held = len(content) - stream.tell()
-    if min(shape, default=0) < 0 or math.prod(shape) * kind.itemsize > held:
-        raise ValueError(f"its header says {' x '.join(map(str, shape))} numbers, and it holds {held} bytes")

@@ -123,14 +123,27 @@ class TrainingPlan:
         return kind.planned(self.epochs, self.steps_per_epoch, self.sampling_prob, settings)
 
 
+_SIZES = {"bands", "buffers"}
+
+
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One strategy of a comparison: its name, its options, and a published RMSE to compare with."""
+    """One strategy of a comparison: its name, its options, and a published RMSE to compare with.
+
+    Without the options that determine its coefficients, at most with sizes (`bands`, `buffers`), it is a
+    family, of which the best member is fitted.
+    """
 
     name: str
     options: Mapping[str, Any]
     column_normalized: bool = False
     published: float | None = None
+
+    @property
+    def fitted(self) -> bool:
+        """Whether it is a family."""
+        own = STRATEGIES[self.name].due if self.name in FAMILIES else ()
+        return not self.options.keys() - _SIZES and any(key not in self.options for key in own)
 
     @property
     def label(self) -> str:
@@ -140,8 +153,13 @@ class Entry:
         return f"{label}, column-normalised" if self.column_normalized else label
 
 
-def build_strategy(entry: Entry, n: int) -> Strategy:
+def build_strategy(entry: Entry, n: int, *, fits: bool = False) -> Strategy:
     """The strategy of an entry over n steps.
+
+    Args:
+        entry: name and options.
+        n: number of steps.
+        fits: whether a family could be given instead, which an error then says.
 
     Raises:
         InvalidParameterError: if the name is unknown, or options are missing or belong to another strategy.
@@ -150,12 +168,13 @@ def build_strategy(entry: Entry, n: int) -> Strategy:
     foreign = sorted(set(entry.options) - set(named.options))
     missing = [name for name in named.due if name not in entry.options]
     if foreign or missing:
+        fitted = f", or {entry.name} to fit it" if fits and entry.name in FAMILIES else ""
         due = [f"{key}{' or without' if key in named.optional else ''}" for key in named.options]
         raise InvalidParameterError(
             f"strategy {entry.name}",
             ", ".join(f"{key}={value}" for key, value in entry.options.items()) or "nothing",
             f"given with {' and '.join(due)}, and nothing else" if due else "given without options",
-            f"; for example {named.written(entry.name)}",
+            f"; for example {named.written(entry.name)}{fitted}",
         )
     strategy = named.build(n, dict(entry.options))
     return ColumnNormalized(strategy) if entry.column_normalized else strategy
@@ -187,49 +206,6 @@ def parse_entries(text: str) -> list[Entry]:
                 )
         entries.append(Entry(name, options, normalized))
     return entries
-
-
-@dataclasses.dataclass(frozen=True)
-class FamilyEntry:
-    """One family to fit: its name and its size."""
-
-    name: str
-    bands: int | None = None
-    buffers: int | None = None
-    column_normalized: bool = False
-
-    @property
-    def label(self) -> str:
-        """Its label in tables."""
-        sizes = [
-            f"{key}={value}" for key, value in (("bands", self.bands), ("buffers", self.buffers)) if value
-        ]
-        label = " ".join([self.name, *sizes])
-        return f"{label}, column-normalised" if self.column_normalized else label
-
-
-def parse_families(text: str) -> list[FamilyEntry]:
-    """Parse 'lambda-cgd,bandmf:bands=16,blt:buffers=3:column-normalized'.
-
-    Raises:
-        InvalidParameterError: if a family or option is unknown.
-    """
-    families = []
-    for entry in parse_entries(text):
-        check_known("families", entry.name, FAMILIES)
-        foreign = set(entry.options) - {"bands", "buffers"}
-        if foreign:
-            raise InvalidParameterError(
-                f"family {entry.name}",
-                ", ".join(sorted(foreign)),
-                "written with bands=... or buffers=... behind a colon",
-            )
-        sizes = {
-            key: check_integer(key, int(value) if float(value).is_integer() else value, minimum=1)
-            for key, value in entry.options.items()
-        }
-        families.append(FamilyEntry(entry.name, column_normalized=entry.column_normalized, **sizes))
-    return families
 
 
 def read_plan(path: Path) -> tuple[dict[str, Any], list[Entry]]:
@@ -270,7 +246,7 @@ def _parse_value(key: str, value: str) -> Any:  # noqa: ANN401 - an int, a float
         return numbers
     if len(numbers) > 1:
         raise InvalidParameterError(key, value, "one number")
-    return int(numbers[0]) if key == "bands" and numbers[0].is_integer() else numbers[0]
+    return int(numbers[0]) if key in _SIZES and numbers[0].is_integer() else numbers[0]
 
 
 def _is_number(text: str) -> bool:

@@ -2,11 +2,23 @@
 
 from dpmech.reports.attacks import Finding, attacks_of, findings
 from dpmech.reports.checklists import checklists
-from dpmech.reports.previews import planner_page, preview_of
+from dpmech.reports.planner import planner_page
+from dpmech.reports.previews import (
+    FAST_SAMPLINGS,
+    PAGE_FAMILIES,
+    PAGE_SAMPLINGS,
+    check_plans,
+    preview_of,
+    row_kinds,
+    seconds_of,
+)
 from dpmech.reports.rendering import as_html, as_json, as_markdown, total_of
 from dpmech.reports.review import Review, Subject
 
 __all__ = [
+    "FAST_SAMPLINGS",
+    "PAGE_FAMILIES",
+    "PAGE_SAMPLINGS",
     "Finding",
     "Review",
     "Subject",
@@ -14,9 +26,12 @@ __all__ = [
     "as_json",
     "as_markdown",
     "attacks_of",
+    "check_plans",
     "checklists",
     "findings",
     "planner_page",
     "preview_of",
+    "row_kinds",
+    "seconds_of",
     "total_of",
 ]

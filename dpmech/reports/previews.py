@@ -1,148 +1,138 @@
-"""Previews: the noise of many training plans over a range of eps, and the planning page that shows it."""
+"""Previews: the noise of many training plans over a range of eps, for the planning page."""
 
-import base64
-import bisect
 import concurrent.futures
 import dataclasses
-import hashlib
-import importlib.resources
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from dpmech.calibration import calibrate_sigma, epsilon
-from dpmech.exceptions import DpmechError, InvalidParameterError
-from dpmech.fitting import optimize
+from dpmech.engines import gaussian_sigma
+from dpmech.exceptions import (
+    InvalidParameterError,
+    NumericalError,
+    UnattainableBudgetError,
+    UnsupportedCombinationError,
+)
+from dpmech.fitting import check_family, optimize
 from dpmech.mechanism import (
-    BLT,
+    ColumnNormalized,
     Identity,
-    InverseSquareRoot,
-    LambdaCGD,
     Mechanism,
-    Participation,
     Strategy,
     decoder_norm,
     noise_cost,
     sensitivity,
 )
 from dpmech.numerics import product_up, typed, up
-from dpmech.plans import TrainingPlan
-from dpmech.reports.rendering import environment
-from dpmech.schemes.fixed_order import SingleParticipation
+from dpmech.plans import FAMILIES, STRATEGIES, Entry, TrainingPlan, check_known
+from dpmech.reports.grids import (
+    COARSE,
+    COARSE_MARGIN,
+    MARGIN,
+    RATIO,
+    Grid,
+    calibrated_grid,
+    gaussian_grid,
+    grid_of,
+)
 
-# Ratio of consecutive noise scales, and a margin on each: a calibration may end 0.1 % above the least noise,
-# and a preview must not be lower.
-RATIO, MARGIN = 1.024, 1.002
 _DIGITS = 6
-_MOST_PAIRS = 2000
+_MOST_PLANS = 100
+# Values of eps that people ask for.
+USUAL = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+# A fitted strategy serves a range of eps of at most this ratio.
+_WINDOW = 4.0
+# How much two calibrations of one budget may differ.
+_TWICE = 1.005
+
+# Families that a sampling shows by default; none where noise has to be independent.
+_DEFAULTS: dict[str, tuple[Entry, ...]] = {
+    "poisson": (),
+    "random-allocation": (),
+    "balls-in-bins": (Entry("blt", {}),),
+    "min-sep": (Entry("lambda-cgd", {}), Entry("bisr", {}), Entry("blt", {})),
+}
+PAGE_SAMPLINGS = tuple(_DEFAULTS)
+FAST_SAMPLINGS = ("poisson", "min-sep")
+# A command has no room for a matrix.
+PAGE_FAMILIES = tuple(name for name in FAMILIES if name != "dense")
+_LABELS = {
+    "lambda-cgd": "lambda-CGD",
+    "bisr": "BISR",
+    "bandmf": "BandMF",
+    "bandinv": "BandInvMF",
+    "blt": "BLT",
+}
+_SAMPLED = {"random-allocation": "random allocation", "balls-in-bins": "Balls-in-Bins"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Grid:
-    """Pairs of eps and noise, close together, for a page that computes nothing itself.
-
-    Between two pairs the page uses the noise of the smaller eps. It is always sufficient, since less noise is
-    never more private, and never far too large, since neighbouring noise scales have a fixed ratio. A chord
-    would be closer, but requires convexity, which is not proven under sampling.
-
-    **Guarantee:** at `sigma[i]` the mechanism meets (`eps[i]`, delta), with the guarantee of its accountant.
+class RowKind:
+    """What a row of every plan shows: a sampling, and independent noise or the best member of a family.
 
     Attributes:
-        eps: increasing values.
-        sigma: decreasing values.
+        sampling: its name on the command line.
+        family: a family without coefficients; None for independent noise.
     """
 
-    eps: tuple[float, ...]
-    sigma: tuple[float, ...]
+    sampling: str
+    family: Entry | None = None
 
-    def at(self, eps: float) -> float | None:
-        """A noise scale that meets eps: that of the next smaller eps; None outside the grid.
-
-        Args:
-            eps: the requested eps.
-        """
-        place = bisect.bisect_right(self.eps, eps)
-        return self.sigma[place - 1] if place and eps <= self.eps[-1] else None
-
-
-def gaussian_grid(delta: float, low: float, high: float) -> Grid:
-    """Sigma / sensitivity of unsampled mechanisms.
-
-    Args:
-        delta: in (0, 1).
-        low: smallest requested eps, > 0.
-        high: largest requested eps, above `low`.
-    """
-    return grid_of(Mechanism(Identity(1), SingleParticipation()), delta, low, high)
+    @property
+    def label(self) -> str:
+        """Its label in tables."""
+        name = "DP-SGD"
+        if self.family is not None:
+            sizes = [f"{value} {key}" for key, value in self.family.options.items()]
+            normalized = ["unit columns"] if self.family.column_normalized else []
+            name = ", ".join([_LABELS[self.family.name], *sizes, *normalized])
+        return f"{name}, {_SAMPLED[self.sampling]}" if self.sampling in _SAMPLED else name
 
 
-def grid_of(
-    mechanism: Mechanism,
-    delta: float,
-    low: float,
-    high: float,
-    *,
-    progress: Callable[[str], None] | None = None,
-) -> Grid:
-    """The grid of a mechanism whose eps at a given noise scale is fast to compute.
-
-    It ends early where its accountant has no bound at such small noise.
+def row_kinds(samplings: Sequence[str], strategies: Sequence[Entry] | None = None) -> tuple[RowKind, ...]:
+    """The rows of every plan: DP-SGD under Poisson sampling first, which others are compared with.
 
     Args:
-        mechanism: the mechanism.
-        delta: in (0, 1).
-        low: smallest requested eps, > 0.
-        high: largest requested eps, above `low`.
-        progress: called with the progress.
+        samplings: names, of `PAGE_SAMPLINGS`; repeated ones count once.
+        strategies: families of correlated noise, without coefficients; None takes those that suit each
+            sampling: BLT under Balls-in-Bins; lambda-CGD, BISR and BLT without sampling.
 
     Raises:
-        UnsupportedCombinationError: if no theorem covers it.
+        InvalidParameterError: on an unknown sampling; a strategy that is no family of `PAGE_FAMILIES`; or
+            strategies where every sampling takes independent noise.
     """
-    sigma = calibrate_sigma(mechanism, low, delta).sigma
-    eps = 0.0
-    found: list[tuple[float, float]] = []
-    while len(found) < _MOST_PAIRS and eps < high:
-        try:
-            eps = max(eps, epsilon(mechanism, sigma, delta).upper)
-        except (DpmechError, ArithmeticError):
-            if not found:
-                raise
-            break
-        if not found and eps > low:
-            # The search and the evaluation stop at different tolerances.
-            sigma, eps = RATIO * sigma, 0.0
-            continue
-        found.append((float(up(eps, _DIGITS)), float(up(product_up(MARGIN, sigma), _DIGITS))))
-        if progress is not None:
-            progress(f"eps {up(eps, 3)}")
-        sigma /= RATIO
-    # The first pair holds at `low`, which rounding may have exceeded.
-    found[0] = (min(low, found[0][0]), found[0][1])
-    pairs = list(zip(*_increasing(found), strict=True))
-    return Grid(tuple(pairs[0]), tuple(pairs[1]))
-
-
-def _increasing(found: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """For equal eps, keep the pair with the least noise."""
-    last = {eps: sigma for eps, sigma in found}
-    return sorted(last.items())
-
-
-_Kind = TypeVar("_Kind", bound=Strategy)
-
-_BANDS, _BUFFERS = 64, 3
-_MOST_PLANS = 100
+    for name in samplings:
+        check_known("sampling", name, PAGE_SAMPLINGS)
+    for one in strategies or ():
+        if one.name not in PAGE_FAMILIES or not one.fitted:
+            raise InvalidParameterError(
+                "strategies",
+                one.label,
+                f"families without coefficients: {', '.join(PAGE_FAMILIES)}",
+                "; independent noise is on the page, and dpmech compare takes other strategies",
+            )
+    taking = [name for name, default in _DEFAULTS.items() if default]
+    if strategies and not set(samplings) & set(taking):
+        given = ", ".join(one.label for one in strategies)
+        raise InvalidParameterError("strategies", given, f"left out without {' or '.join(taking)}")
+    found = [RowKind("poisson")]
+    for name in samplings:
+        default = _DEFAULTS[name]
+        chosen = default if strategies is None or not default else strategies
+        rows = [RowKind(name, one) for one in chosen] or [RowKind(name)]
+        found += [one for one in rows if one not in found]
+    return tuple(found)
 
 
 @dataclasses.dataclass(frozen=True)
-class PreviewRow:
-    """One kind of noise for one plan.
+class Variant:
+    """A strategy, and its noise over a range of eps.
 
     Attributes:
-        label: its label in tables.
-        sampling: how its batches are sampled, in the name of the command line.
-        options: options of `dpmech calibrate` for its strategy.
+        options: options of `dpmech calibrate` for the strategy.
         grid: its own grid, or None for the shared grid of unsampled mechanisms.
         scale: factor on the grid's number: the sensitivity, rounded up.
         rmse: error of the sums of gradients, in clip norms, at sigma 1.
@@ -152,8 +142,6 @@ class PreviewRow:
         regenerated: number of vectors regenerated every step.
     """
 
-    label: str
-    sampling: str
     options: tuple[tuple[str, str], ...]
     grid: Grid | None
     scale: float
@@ -161,6 +149,25 @@ class PreviewRow:
     noise: float
     buffers: int
     regenerated: int
+
+
+@dataclasses.dataclass(frozen=True)
+class PreviewRow:
+    """One kind of noise for one plan.
+
+    Attributes:
+        label: its label in tables.
+        sampling: how its batches are sampled, in the name of the command line.
+        variants: strategies, of which the one with the smallest error at the requested eps counts.
+        above: how far its noise may be above that of a calibration, in per cent, rounded up.
+        reason: why it has no numbers; empty if it has.
+    """
+
+    label: str
+    sampling: str
+    variants: tuple[Variant, ...]
+    above: float
+    reason: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,11 +198,22 @@ class Preview:
     shared: Grid
     plans: tuple[PreviewPlan, ...]
 
+    def at(self, row: PreviewRow, eps: float) -> tuple[Variant, float] | None:
+        """What the page shows at an eps: a strategy and its noise scale; None if the row has none."""
+        best: tuple[Variant, float] | None = None
+        for one in row.variants:
+            found = None if eps > self.high else (one.grid or self.shared).at(eps)
+            if found is None:
+                continue
+            sigma = one.scale * found
+            if best is None or sigma * one.rmse < best[1] * best[0].rmse:
+                best = one, sigma
+        return best
+
     def sigma(self, row: PreviewRow, eps: float) -> float | None:
         """The noise scale that the page shows at an eps; None if it has none."""
-        grid = self.shared if row.grid is None else row.grid
-        found = None if eps > self.high else grid.at(eps)
-        return None if found is None else row.scale * found
+        found = self.at(row, eps)
+        return None if found is None else found[1]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for the page."""
@@ -217,31 +235,23 @@ class Preview:
         }
 
 
-def preview_of(
+def check_plans(
     dataset_size: int,
-    delta: float,
-    *,
     epochs: Sequence[int],
     batch_sizes: Sequence[int],
-    low: float,
-    high: float,
-    executor: concurrent.futures.Executor | None = None,
-    progress: Callable[[str], None] = lambda line: None,
-) -> Preview:
-    """Compute the grids of all plans: DP-SGD (Poisson), and unsampled correlated noise.
+    kinds: Sequence[RowKind],
+) -> list[TrainingPlan]:
+    """All plans, in order, after everything is checked that can be checked before the computation.
 
     Args:
         dataset_size: number of examples, >= 1.
-        delta: in (0, 1).
         epochs: numbers of epochs; repeated ones count once.
         batch_sizes: batch sizes, each at most the size of the dataset.
-        low: smallest eps, > 0.
-        high: largest eps, above `low`.
-        executor: computes the plans in parallel.
-        progress: called with the progress, and with "" after each plan.
+        kinds: the rows.
 
     Raises:
-        InvalidParameterError: if a number is invalid, or there are more than 100 plans.
+        InvalidParameterError: if a number is invalid, there are more than 100 plans, or a family does not
+            have the sizes that are given for it.
     """
     trainings = [
         TrainingPlan(dataset_size, size, count)
@@ -250,95 +260,234 @@ def preview_of(
     ]
     if not 1 <= len(trainings) <= _MOST_PLANS:
         raise InvalidParameterError("epochs", list(epochs), f"1 to {_MOST_PLANS} plans with the batch sizes")
+    for training in trainings:
+        for kind in kinds:
+            if kind.family is not None:
+                sizes = _sizes(kind.family)
+                check_family(FAMILIES[kind.family.name], n=training.steps, **sizes)
+    return trainings
+
+
+# Seconds of one core for a number, and for every batch of an epoch in addition; the same for a fit. Measured
+# on 50 to 3,900 steps in epochs of 5 to 390 batches.
+_SECONDS = {
+    "poisson": ((0.1, 0.0003), (0.0, 0.0)),
+    "random-allocation": ((3.7, 0.02), (0.0, 0.0)),
+    "balls-in-bins": ((2.0, 0.08), (5.0, 0.6)),
+    "min-sep": ((0.0, 0.0), (0.3, 0.003)),
+}
+# Independent noise under sampling falls less over a range of eps than noise that is not amplified.
+_SHARE = 0.65
+
+
+def seconds_of(training: TrainingPlan, kind: RowKind, delta: float, low: float, high: float) -> float:
+    """About how long a row takes on one core: an estimate, mostly within a factor of two.
+
+    Args:
+        training: the plan.
+        kind: the row.
+        delta: in (0, 1).
+        low: smallest eps, > 0.
+        high: largest eps, above `low`.
+    """
+    (number, by_batch), (fit, fit_by_batch) = _SECONDS[kind.sampling]
+    fall = math.log(gaussian_sigma(low, delta) / gaussian_sigma(high, delta))
+    ratio = RATIO if kind.sampling == "poisson" else COARSE
+    count = fall * (_SHARE if kind.family is None else 1.0) / math.log(ratio) + 2.0
+    fits = 0 if kind.family is None else 1 if number == 0.0 else len(windows(low, high))
+    batches = training.steps_per_epoch
+    return count * (number + by_batch * batches) + fits * (fit + fit_by_batch * batches)
+
+
+def preview_of(
+    dataset_size: int,
+    delta: float,
+    *,
+    epochs: Sequence[int],
+    batch_sizes: Sequence[int],
+    low: float,
+    high: float,
+    samplings: Sequence[str] = FAST_SAMPLINGS,
+    strategies: Sequence[Entry] | None = None,
+    executor: concurrent.futures.Executor | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Preview:
+    """Compute the grids of all rows of all plans.
+
+    Args:
+        dataset_size: number of examples, >= 1.
+        delta: in (0, 1).
+        epochs: numbers of epochs; repeated ones count once.
+        batch_sizes: batch sizes, each at most the size of the dataset.
+        low: smallest eps, > 0.
+        high: largest eps, above `low`.
+        samplings: as for `row_kinds`.
+        strategies: as for `row_kinds`.
+        executor: computes the rows in parallel.
+        progress: called with the progress, and with "" after each row.
+
+    Raises:
+        InvalidParameterError: if a number is invalid, or there are more than 100 plans.
+    """
+    kinds = row_kinds(samplings, strategies)
+    trainings = check_plans(dataset_size, epochs, batch_sizes, kinds)
     if not 0.0 < low < high:
         raise InvalidParameterError("max_eps", high, f"above the smallest eps, {low}")
     progress("noise that is not sampled")
     shared = gaussian_grid(delta, low, high)
+    calls = [(one, kind, delta, low, high) for one in trainings for kind in kinds]
+    found: list[PreviewRow] = []
     if executor is None:
-        plans = []
-        for one in trainings:
-            plans.append(_plan(one, delta, low, high, progress))
+        for call in calls:
+            found.append(_row(*call, shared.step, progress))
             progress("")
     else:
-        tasks = [executor.submit(_plan, one, delta, low, high, None) for one in trainings]
-        plans = []
-        for task in tasks:
-            plans.append(task.result())
+        for task in [executor.submit(_row, *call, shared.step, None) for call in calls]:
+            found.append(task.result())
             progress("")
+    each = len(kinds)
+    plans = (
+        PreviewPlan(one, tuple(found[place * each : (place + 1) * each]))
+        for place, one in enumerate(trainings)
+    )
     return Preview(dataset_size, delta, low, high, shared, tuple(plans))
 
 
-def _plan(
-    training: TrainingPlan, delta: float, low: float, high: float, progress: Callable[[str], None] | None
-) -> PreviewPlan:
-    name = f"{training.epochs} epochs, batch {training.batch_size}"
+def _row(
+    training: TrainingPlan,
+    kind: RowKind,
+    delta: float,
+    low: float,
+    high: float,
+    shared_step: float,
+    progress: Callable[[str], None] | None,
+) -> PreviewRow:
+    """One row; without numbers, but with the reason, if every fit or calibration is refused."""
 
     def told(line: str) -> None:
         if progress is not None:
-            progress(f"{name}: {line}")
+            progress(f"{training.epochs} epochs, batch {training.batch_size}: {kind.label}, {line}")
 
-    told("fitting")
-    passes = training.participation("min-sep")
-    rows = [_sampled(training, delta, low, high, told)]
-    lam = _fitted(optimize(LambdaCGD, passes, n=training.steps).strategy, LambdaCGD)
-    rows.append(_unsampled("lambda-CGD", lam, passes, training, "lambda-cgd", {"--lam": [lam.lam]}))
-    bands = InverseSquareRoot(training.steps, min(_BANDS, training.steps))
-    rows.append(
-        _unsampled(
-            "BISR", bands, passes, training, "bisr", {"--bands": [bands.inverse_bands or training.steps]}
-        )
+    build = {"poisson": _quick, "min-sep": _unsampled}.get(kind.sampling, _calibrated)
+    try:
+        variants = build(training, kind, delta, low, high, told)
+    except (UnsupportedCombinationError, UnattainableBudgetError, NumericalError) as error:
+        return PreviewRow(kind.label, kind.sampling, (), 0.0, str(error))
+    above = max(
+        (shared_step if one.grid is None else one.grid.step)
+        * (COARSE_MARGIN * _TWICE if build is _calibrated else MARGIN)
+        for one in variants
     )
-    blt = _fitted(optimize(BLT, passes, n=training.steps, buffers=_BUFFERS).strategy, BLT)
-    values = {"--decays": blt.decays.tolist(), "--scales": blt.scales.tolist()}
-    rows.append(_unsampled("BLT", blt, passes, training, "blt", values))
-    return PreviewPlan(training, tuple(rows))
+    return PreviewRow(kind.label, kind.sampling, variants, float(up(100.0 * (above - 1.0), 2)))
 
 
-def _fitted(strategy: Strategy, kind: type[_Kind]) -> _Kind:
-    if not isinstance(strategy, kind):
-        raise TypeError(f"a {kind.__name__} was fitted as a {type(strategy).__name__}")
-    return strategy
+_Told = Callable[[str], None]
 
 
-def _sampled(
-    training: TrainingPlan, delta: float, low: float, high: float, told: Callable[[str], None]
-) -> PreviewRow:
-    """Standard DP-SGD: independent noise, Poisson sampling."""
-    mechanism = Mechanism(Identity(training.steps), training.participation("poisson"))
-    grid = grid_of(mechanism, delta, low, high, progress=lambda line: told(f"DP-SGD, {line}"))
-    return _row("DP-SGD", mechanism.strategy, "poisson", training, "identity", {}, grid, 1.0)
+def _quick(
+    training: TrainingPlan, kind: RowKind, delta: float, low: float, high: float, told: _Told
+) -> tuple[Variant, ...]:
+    """Independent noise whose eps at a noise scale is fast to compute."""
+    mechanism = Mechanism(Identity(training.steps), training.participation(kind.sampling))
+    return (
+        _variant(mechanism.strategy, training, kind, grid_of(mechanism, delta, low, high, progress=told)),
+    )
 
 
 def _unsampled(
-    label: str,
-    strategy: Strategy,
-    passes: Participation,
-    training: TrainingPlan,
-    name: str,
-    values: Mapping[str, Sequence[float]],
-) -> PreviewRow:
-    scale = sensitivity(strategy, passes).upper
-    return _row(label, strategy, "min-sep", training, name, values, None, float(up(scale, _DIGITS)))
+    training: TrainingPlan, kind: RowKind, delta: float, low: float, high: float, told: _Told
+) -> tuple[Variant, ...]:
+    """The best member of a family, which does not depend on eps, as multiples of the sensitivity."""
+    del delta, low, high
+    told("fitting")
+    passes = training.participation(kind.sampling)
+    strategy = optimize(
+        FAMILIES[_family(kind).name], passes, n=training.steps, **_settings(_family(kind))
+    ).strategy
+    scale = float(up(sensitivity(strategy, passes).upper, _DIGITS))
+    return (_variant(strategy, training, kind, None, scale),)
 
 
-def _row(
-    label: str,
-    strategy: Strategy,
-    sampling: str,
-    training: TrainingPlan,
-    name: str,
-    values: Mapping[str, Sequence[float]],
-    grid: Grid | None,
-    scale: float,
-) -> PreviewRow:
+def _calibrated(
+    training: TrainingPlan, kind: RowKind, delta: float, low: float, high: float, told: _Told
+) -> tuple[Variant, ...]:
+    """Noise that takes seconds to size: independent, or fitted at a few eps, each for a part of the range.
+
+    Raises:
+        UnsupportedCombinationError: if no part of the range has numbers; the error of the first one. Also
+            UnattainableBudgetError and NumericalError.
+    """
+    participation = training.participation(kind.sampling)
+    if kind.family is None:
+        mechanism = Mechanism(Identity(training.steps), participation)
+        grid = calibrated_grid(mechanism, delta, low, high, marks=USUAL, progress=told)
+        return (_variant(mechanism.strategy, training, kind, grid),)
+    found: list[Variant] = []
+    refusals: list[Exception] = []
+    for left, anchor, right in windows(low, high):
+        told(f"fitting at eps {typed(anchor)}")
+        try:
+            fit = optimize(
+                FAMILIES[kind.family.name],
+                participation,
+                n=training.steps,
+                eps=anchor,
+                delta=delta,
+                compare=False,
+                **_settings(kind.family),
+            )
+            known = {} if fit.calibration is None else {anchor: fit.calibration.sigma}
+            mechanism = Mechanism(fit.strategy, participation)
+            grid = calibrated_grid(mechanism, delta, left, right, marks=USUAL, known=known, progress=told)
+        except (UnsupportedCombinationError, UnattainableBudgetError, NumericalError) as error:
+            refusals.append(error)
+            continue
+        found.append(_variant(fit.strategy, training, kind, grid))
+    if not found:
+        raise refusals[0]
+    return tuple(found)
+
+
+def windows(low: float, high: float) -> list[tuple[float, float, float]]:
+    """Parts of a range of eps, each with the eps that its strategy is fitted at: (left, anchor, right).
+
+    The ends of a part have at most the ratio `_WINDOW`. The anchor is the usual value next to the geometric
+    middle; that middle, if there is no usual value in the part.
+    """
+    parts = max(1, math.ceil(math.log(high / low) / math.log(_WINDOW) - 1e-9))
+    edges = [low * (high / low) ** (place / parts) for place in range(parts)] + [high]
+    found = []
+    for left, right in itertools.pairwise(edges):
+        middle = math.sqrt(left * right)
+        inside = [eps for eps in USUAL if left <= eps <= right] or [middle]
+        found.append((left, min(inside, key=lambda eps: abs(math.log(eps / middle))), right))
+    return found
+
+
+def _family(kind: RowKind) -> Entry:
+    if kind.family is None:
+        raise UnsupportedCombinationError(
+            f"independent noise under {kind.sampling}", supported="a family of correlated noise"
+        )
+    return kind.family
+
+
+def _sizes(family: Entry) -> dict[str, Any]:
+    return {key: family.options.get(key) for key in ("bands", "buffers")}
+
+
+def _settings(family: Entry) -> dict[str, Any]:
+    return _sizes(family) | {"column_normalized": family.column_normalized}
+
+
+def _variant(
+    strategy: Strategy, training: TrainingPlan, kind: RowKind, grid: Grid | None, scale: float = 1.0
+) -> Variant:
     cost = noise_cost(strategy)
     rows = strategy.noising_row_norms()
     spread = float(np.sqrt(np.mean(rows**2))) / training.batch_size
-    options = {"--strategy": name} | {key: ",".join(map(typed, one)) for key, one in values.items()}
-    return PreviewRow(
-        label,
-        sampling,
-        tuple((*options.items(), ("--sampling", sampling))),
+    return Variant(
+        (*_options(strategy, kind.family).items(), ("--sampling", kind.sampling)),
         grid,
         scale,
         _shown(decoder_norm(strategy)),
@@ -348,60 +497,21 @@ def _row(
     )
 
 
+def _options(strategy: Strategy, family: Entry | None) -> Mapping[str, str]:
+    """Options of `dpmech calibrate`; an option without value has an empty one."""
+    if family is None:
+        return {"--strategy": "identity"}
+    inner = strategy.strategy if isinstance(strategy, ColumnNormalized) else strategy
+    own = inner.to_dict()
+    values = {
+        key: np.atleast_1d(own[key] if key in own else own[f"inverse_{key}"]).tolist()
+        for key in STRATEGIES[family.name].options
+    }
+    found = {"--strategy": family.name}
+    found |= {f"--{key}": ",".join(map(typed, one)) for key, one in values.items()}
+    return found | ({"--column-normalized": ""} if inner is not strategy else {})
+
+
 def _shown(value: float) -> float:
     """Round to few digits, but never below the value, rounding errors included."""
     return float(up(product_up(1.0 + 1e-9, value), _DIGITS))
-
-
-# Values of eps in the tables, which need no script.
-_TABLED = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-_SHOWN_DIGITS = 4
-
-
-def planner_page(preview: Preview, *, made: str) -> str:
-    """A page that needs no network; without scripts it shows tables.
-
-    Args:
-        preview: the numbers.
-        made: date of the page.
-    """
-    script = importlib.resources.files("dpmech.reports").joinpath("templates/planner.js").read_text("utf-8")
-    digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
-    return (
-        environment(escape=True)
-        .get_template("planner.html")
-        .render(
-            preview=preview,
-            made=made,
-            data=preview.to_dict(),
-            digest=digest,
-            delta=typed(preview.delta),
-            low=typed(preview.low),
-            high=typed(preview.high),
-            start=typed(_start(preview)),
-            tables=[(plan, _tables(preview, plan)) for plan in preview.plans],
-        )
-    )
-
-
-def _start(preview: Preview) -> float:
-    """The initial eps: the largest usual value within the range, or the end of the range."""
-    inside = [eps for eps in _TABLED if preview.low <= eps <= min(preview.high, 8.0)]
-    return inside[-1] if inside else preview.high
-
-
-def _tables(preview: Preview, plan: PreviewPlan) -> Sequence[tuple[str, list[dict[str, Any]]]]:
-    """For some values of eps, every row with its numbers, rounded up."""
-    inside = [eps for eps in _TABLED if preview.low <= eps <= preview.high] or [preview.high]
-    return [
-        (typed(eps), [_cells(preview, plan, place, eps) for place in range(len(plan.rows))]) for eps in inside
-    ]
-
-
-def _cells(preview: Preview, plan: PreviewPlan, place: int, eps: float) -> dict[str, Any]:
-    row = plan.rows[place]
-    sigma = preview.sigma(row, eps)
-    cells: dict[str, Any] = {"label": row.label, "sampling": row.sampling}
-    for name, factor in (("sigma", 1.0), ("rmse", row.rmse), ("noise", row.noise)):
-        cells[name] = "none" if sigma is None else up(sigma * factor, _SHOWN_DIGITS)
-    return cells

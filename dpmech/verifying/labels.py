@@ -43,7 +43,9 @@ _RTOL = (1e-6, 0.5)
 # Largest eps for which sampled accountants draw no samples, and the basis they then state.
 _NOTHING, _UNAMPLIFIED = 1e-4, Provenance("bins.unamplified")
 # Routes of estimates, which state what contributed to them.
-_ESTIMATES = ("bins.importance", "chains.importance", "users.importance")
+_FAMILIES = ("bins", "chains", "allocation", "users")
+_ESTIMATES = tuple(f"{family}.importance" for family in _FAMILIES)
+_SAMPLED = tuple(f"{family}.certified" for family in _FAMILIES)
 # The route of `Exact` for independent bins in older versions, before it had the law of their sum.
 _FORMERLY = {"bins.independent": "bins.program"}
 # Methods that compute the nodes of a profile; sampling is not listed, since it has a beta.
@@ -108,7 +110,7 @@ def nodes_method(nodes: ProfileNodes) -> Method:
         InvalidParameterError: if they are stated to come from something else.
     """
     for source in (nodes.by, *nodes.by.rests_on):
-        if source.route in ("bins.certified", "chains.certified", "users.certified"):
+        if source.route in _SAMPLED:
             beta = source.facts.get("beta")
             return Certified(float(beta) if isinstance(beta, int | float) else None)
         if source.route in _FOUND_BY:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.optim.noise.rows import exponentials_error
 from tests.support import oracles as oracle
 from tests.support.quick_cases import slow_but
 
@@ -35,7 +36,12 @@ EXAMPLES = {
         dm.BandedInverse(4, [0.5, 0.25, -0.25, 0.1]),
         dm.BandedInverse(5, [2.0]),
     ],
-    "BLT": [dm.BLT(8, [0.9, 0.5], [0.3, 0.2]), dm.BLT(6, [0.0, 0.8], [-0.3, 0.4]), dm.BLT(1, [0.5], [0.5])],
+    "BLT": [
+        dm.BLT(8, [0.9, 0.5], [0.3, 0.2]),
+        dm.BLT(6, [0.0, 0.8], [-0.3, 0.4]),
+        dm.BLT(1, [0.5], [0.5]),
+        dm.BLT(7, [1.0, 0.5], [0.1, -0.2]),
+    ],
     "Diagonal": [dm.Diagonal([3.0, 2.0, 0.5]), dm.Diagonal([2.0])],
     "Dense": [dm.Dense(SIGNED), dm.Dense(np.tril(np.ones((5, 5)))), dm.Dense([[-2.0]])],
     "ColumnNormalized": [
@@ -440,3 +446,41 @@ def test_identity_agrees_under_cyclic_poisson(way, cycle):
     reference, _ = reference_of(-(-N // cycle), dm.Poisson(0.3))
     calibration = dm.calibrate_sigma(way, 1.0, 1e-5, participation=participation)
     assert calibration.sigma == pytest.approx(reference.sigma, rel=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("make", "way_out"),
+    [
+        (lambda: dm.BandedToeplitz(6, (-1.0, 0.5)), "negate all coefs"),
+        (lambda: dm.BandedInverse(6, (-1.0, 0.5)), "negate all coefs"),
+        (lambda: dm.BandedToeplitz(2, (1.0, 0.5, 0.3)), r"coefs\[:2\]"),
+        (lambda: dm.BandedInverse(2, np.array([1.0, 0.5, 0.3])), r"coefs\[:2\]"),
+        (lambda: dm.SquareRoot(4, 9), "bands=4"),
+        (lambda: dm.InverseSquareRoot(4, np.int64(9)), "bands=4"),
+        (lambda: dm.optimize(dm.BandedToeplitz, dm.EveryStep(), n=4, bands=9), "bands=4"),
+        (lambda: dm.BLT(6, (), ()), r"Identity\(n\)"),
+        (lambda: dm.optimize(dm.BLT, dm.EveryStep(), n=4, buffers=0), r"Identity\(n\)"),
+        (lambda: dm.BLT(6, (1.1,), (0.5,)), r"numbers in \[0, 1\]"),
+    ],
+)
+def test_refused_sizes_name_the_way_out(make, way_out):
+    with pytest.raises(dm.InvalidParameterError, match=way_out):
+        make()
+
+
+def test_a_decay_of_one_is_a_sum_of_all_earlier_steps():
+    strategy = dm.BLT(5, [1.0], [0.25])
+    assert np.array_equal(strategy.toeplitz_coefs, [1.0, 0.25, 0.25, 0.25, 0.25])
+    matrix = np.eye(5) + 0.25 * np.tril(np.ones((5, 5)), -1)
+    assert np.allclose(strategy.solve(matrix), np.eye(5), atol=1e-15)
+    cal = dm.calibrate_sigma(strategy, 1.0, 1e-5, participation=dm.MinSep(2))
+    other = dm.calibrate_sigma(dm.Dense(matrix), 1.0, 1e-5, participation=dm.MinSep(2))
+    assert cal.sigma == pytest.approx(other.sigma, rel=1e-9)
+    assert "PROVED" in str(dm.verify(cal.certificate()))
+
+
+@pytest.mark.parametrize("n", [7, 40_000])
+def test_noise_with_a_decay_of_one_is_that_of_the_matrix(n):
+    """Rounding of the buffers is bounded for decays that do not fall."""
+    bound = exponentials_error(dm.BLT(n, [1.0, 0.9], [0.01, 0.2])._factors())
+    assert 0.0 < bound < 1e-6

@@ -162,6 +162,9 @@ def test_outlook_separates_the_three_regimes():
     quiet = scatter.correction_outlook(0.01, 1.0, **arguments)
     good = scatter.correction_outlook(0.5, 1.0, **arguments)
     saturated = scatter.correction_outlook(1.0, 1.0, **arguments)
+    assert quiet.verdict == "little noise: correction would change a step by 0.51 % only"
+    assert good.verdict.startswith("correction can help: it enlarges a step by 42 %")
+    assert saturated.verdict.startswith("the second moment is noise: ")
     assert (quiet.material, quiet.estimable, quiet.can_help) == (False, True, False)
     assert (good.material, good.estimable, good.can_help) == (True, True, True)
     assert (saturated.material, saturated.estimable, saturated.can_help) == (True, False, False)

@@ -426,6 +426,10 @@ IN_BINS = [
         adjacencies=BOTH,
     ),
     *plans(allocated(2), [("identity", 5)], ("delta", 3.0, 0.5), methods=(PLD,)),
+    *plans(
+        allocated(2), [("identity", 5)], ("sigma", 2.0, 1e-3), ("delta", 1.0, 0.5),
+        methods=(CERTIFIED, IMPORTANCE),
+    ),
     *plans(allocated(2), [("identity", 5)], ("profile", 3.0), ("sensitivity",)),
     *plans(allocated(4), [("identity", 4)], *sigmas(COMMON)),
 ]  # fmt: skip
@@ -535,7 +539,7 @@ REFUSING = [
     *(_refused(bins(4), _LAM, method=how) for how in (PLD, PRV, EXACT)),
     *(_refused(bins(4, users=2), _LAM, method=how) for how in (PLD, PROGRAM, EXACT)),
     *(_refused(fresh(4), _ID, method=how) for how in (PLD, RDP, CERTIFIED)),
-    *(_refused(allocated(2), _ID, method=how) for how in (PRV, RDP, EXACT, CERTIFIED)),
+    *(_refused(allocated(2), _ID, method=how) for how in (PRV, RDP, EXACT)),
     # sizes that do not fit, numbers out of range, budgets out of reach
     _refused(epochs(5), _LAM),
     _refused(bins(5), _LAM),

@@ -189,9 +189,11 @@ NAN = math.nan
           for kind in (dm.BandedToeplitz, dm.BandedInverse) for head in (0.0, -1.0)),
         *((lambda kind=kind, coefs=coefs: kind(3, coefs), "coefs must be a non-empty one-dim")
           for kind in (dm.BandedToeplitz, dm.BandedInverse)
-          for coefs in ([], [1.0] * 4, [NAN], [1.0, math.inf], "1,2", 1.0, None, [True], ["1"], [[1.0]])),
-        *((lambda decays=decays: dm.BLT(3, decays, [0.1]), r"decays must be numbers in \[0, 1\)")
-          for decays in ([1.0], [-0.1], [2.0])),
+          for coefs in ([], [NAN], [1.0, math.inf], "1,2", 1.0, None, [True], ["1"], [[1.0]])),
+        *((lambda kind=kind: kind(3, [1.0] * 4), r"coefs must be at most 3 numbers, got .* coefs\[:3\]")
+          for kind in (dm.BandedToeplitz, dm.BandedInverse)),
+        *((lambda decays=decays: dm.BLT(3, decays, [0.1]), r"decays must be numbers in \[0, 1\], got")
+          for decays in ([math.nextafter(1.0, 2.0)], [-0.1], [2.0])),
         (lambda: dm.BLT(3, [NAN], [0.1]), "decays must be a non-empty"),
         (lambda: dm.BLT(3, [0.5], [0.1, 0.2]), "scales must be as many numbers as decays, 1"),
         (lambda: dm.BLT(3, [0.5], [math.inf]), "scales must be a non-empty"),

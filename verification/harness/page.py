@@ -19,10 +19,10 @@ look in a minute. We read preprints (and one report of a course project) in text
 may be those of the conversion, and some will be ours. Corrections are welcome.
 
 The statements stand in `verification/registry/`, one TOML file a paper. `python -m verification` runs all
-but the longest checks in about a minute, `--full` the long ones too, and `--id cgd.thm1` a single one. Each
-run writes these pages; checks that it left out keep what their latest run found. "DP-SGD" in a statement is
-the papers' word: independent noise, whatever the sampling; elsewhere in this documentation it is under
-Poisson sampling.
+but the longest checks in about a minute, `--full` the long ones too, and `--id cgd.thm1` a single one. A
+run with `--write` writes these pages; checks that it left out keep what their latest run found. "DP-SGD" in
+a statement is the papers' word: independent noise, whatever the sampling; elsewhere in this documentation it
+is under Poisson sampling.
 """
 
 _ERRATA = """# Errata of the papers

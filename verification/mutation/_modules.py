@@ -30,6 +30,8 @@ GROUPS: dict[str, list[str]] = {
         "analysis.sde.bounds",
         "analysis.sde.stationary",
         "analysis.noise_share.signal_ceiling",
+        "analysis.noise_share.targets",
+        "analysis.sde.estimates",
     ],
     "gaussian": [
         "engines.gaussian",
@@ -54,6 +56,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.losses.contour",
         "engines.losses.direction",
         "engines.losses.lattice_route",
+        "engines.losses.revealed",
         "engines.losses.prv",
         "engines.losses.transform",
         "engines.convex_order.ring",
@@ -80,6 +83,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.gaussian_mixture.user_gram",
         "engines.gaussian_mixture.chains",
         "engines.gaussian_mixture.chain_mixtures",
+        "engines.gaussian_mixture.allocation_chain",
         "engines.gaussian_mixture.streams",
         "engines.gaussian_mixture.tilted_normal",
         "engines.gaussian_mixture.tuples",
@@ -111,6 +115,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.independent_sum.direction",
         "engines.independent_sum.accountant",
         "engines.independent_sum.fresh_epochs",
+        "engines.independent_sum.blocks",
     ],
     "renyi": [
         "engines.renyi",
@@ -135,6 +140,7 @@ GROUPS: dict[str, list[str]] = {
     ],
     "kernels": [
         "engines.convex_order.kernels",
+        "engines.gaussian_mixture.allocation_kernels",
         "engines.gaussian_mixture.chain_kernels",
         "numerics.integer_kernels",
     ],
@@ -182,6 +188,7 @@ GROUPS: dict[str, list[str]] = {
 # numba compiles these: what stands in the function is not what runs.
 COMPILED = {
     "engines.convex_order.kernels",
+    "engines.gaussian_mixture.allocation_kernels",
     "engines.gaussian_mixture.chain_kernels",
     "numerics.integer_kernels",
 }

@@ -16,6 +16,7 @@ Functions of (phi, second moment) take numbers or arrays and broadcast them.
 """
 
 import dataclasses
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from dpmech.analysis._arguments import check_numbers, check_result
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
-from dpmech.numerics import FloatArray, cumulative_sum
+from dpmech.numerics import FloatArray, cumulative_sum, up
 from dpmech.schemes.fixed_order import SingleParticipation
 
 
@@ -60,12 +61,14 @@ def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float)
     return float(check_result(np.float64(sigma * clip / size) ** 2, "the noise variance"))
 
 
-def noise_share(phi: npt.ArrayLike, second_moment: npt.ArrayLike) -> FloatArray:
+def noise_share(phi: npt.ArrayLike, signal_second_moment: npt.ArrayLike) -> FloatArray:
     """The noise share rho = Phi / (v + Phi), in (0, 1]; 1 if the gradients vanish.
+
+    An optimizer holds v + Phi, not v: `share_of_measured`.
 
     Args:
         phi: Phi > 0.
-        second_moment: v >= 0, mean square of the clipped gradient, without its noise.
+        signal_second_moment: v >= 0, mean square of the clipped gradient, without its noise.
 
     Returns:
         The broadcast shape. Exact.
@@ -82,8 +85,36 @@ def noise_share(phi: npt.ArrayLike, second_moment: npt.ArrayLike) -> FloatArray:
         0.25
     """
     noise = check_numbers("phi", phi, open_minimum=True)
-    signal = check_numbers("second_moment", second_moment)
+    signal = check_numbers("signal_second_moment", signal_second_moment)
     return check_result(1.0 / (1.0 + signal / noise), "the noise share")
+
+
+def share_of_measured(phi: npt.ArrayLike, measured_second_moment: npt.ArrayLike) -> FloatArray:
+    """The noise share rho = Phi / v_hat from the second moment that an optimizer holds, noise included.
+
+    Args:
+        phi: Phi > 0.
+        measured_second_moment: v_hat > 0, bias-corrected, of one coordinate or averaged over coordinates;
+            for a median over coordinates there is `debiased_noise_share`.
+
+    Returns:
+        The broadcast shape. An estimate, unbiased in 1 / rho; it exceeds 1 where v_hat is below Phi by its
+        scatter (`second_moment_scatter`).
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+
+    References:
+        noise_share ov.thm3.def.
+
+    Examples:
+        >>> from dpmech.analysis.noise_share.moments import noise_share, share_of_measured
+        >>> float(share_of_measured(2.0, 6.0 + 2.0)), float(noise_share(2.0, 6.0))
+        (0.25, 0.25)
+    """
+    noise = check_numbers("phi", phi, open_minimum=True)
+    measured = check_numbers("measured_second_moment", measured_second_moment, open_minimum=True)
+    return check_result(noise / measured, "the noise share")
 
 
 def noise_to_signal(rho: npt.ArrayLike) -> FloatArray:
@@ -297,7 +328,7 @@ def debiased_noise_share(phi: npt.ArrayLike, median: npt.ArrayLike, *, beta2: fl
 
 
 def clamp_fraction(
-    phi: npt.ArrayLike, second_moment: npt.ArrayLike, floor: npt.ArrayLike, *, beta2: float, step: int
+    phi: npt.ArrayLike, signal_second_moment: npt.ArrayLike, floor: npt.ArrayLike, *, beta2: float, step: int
 ) -> FloatArray:
     """The share of coordinates whose corrected second moment is below its floor.
 
@@ -305,7 +336,7 @@ def clamp_fraction(
 
     Args:
         phi: Phi > 0.
-        second_moment: v >= 0.
+        signal_second_moment: v >= 0, without the noise.
         floor: lower limit in max(second moment - Phi, floor), >= 0.
         beta2: decay, in [0, 1).
         step: updates so far, t >= 1.
@@ -320,7 +351,7 @@ def clamp_fraction(
         noise_share ov.thm3.ii, ov.thm3.rem.floor.
     """
     noise = check_numbers("phi", phi, open_minimum=True)
-    signal = check_numbers("second_moment", second_moment)
+    signal = check_numbers("signal_second_moment", signal_second_moment)
     lowest = check_numbers("floor", floor)
     samples = effective_samples(beta2, step)
     threshold = samples * (noise + lowest) / (noise + signal)
@@ -349,6 +380,21 @@ class CorrectionOutlook:
     def can_help(self) -> bool:
         """Whether the correction is material and estimable; otherwise it only changes the step size."""
         return self.material and self.estimable
+
+    @property
+    def verdict(self) -> str:
+        """The same in a sentence."""
+        change = f"{up(100.0 * self.change, 2)} %" if math.isfinite(self.change) else "an unbounded factor"
+        if not self.material:
+            return f"little noise: correction would change a step by {change} only"
+        if not self.estimable:
+            return (
+                f"the second moment is noise: {up(100.0 * self.clamped, 2)} % of its corrected values are "
+                "below the floor, so that correction only changes the step size; a larger batch or eps helps"
+            )
+        return (
+            f"correction can help: it enlarges a step by {change}, in the coordinates where noise dominates"
+        )
 
 
 def correction_outlook(
@@ -572,7 +618,7 @@ def effective_learning_rate(learning_rate: float, phi: float, adam_eps: float = 
     return rate / (float(np.sqrt(noise)) + _check_adam_eps(adam_eps))
 
 
-def preconditioner_deviation_bound(phi: float, second_moment: float, adam_eps: float = 1e-8) -> float:
+def preconditioner_deviation_bound(phi: float, signal_second_moment: float, adam_eps: float = 1e-8) -> float:
     """Bound on the deviation of 1 / (sqrt(v + Phi) + eps) from 1 / (sqrt(Phi) + eps).
 
     v / (2 sqrt(Phi) (sqrt(Phi) + eps)^2); the relative deviation is at most
@@ -580,7 +626,7 @@ def preconditioner_deviation_bound(phi: float, second_moment: float, adam_eps: f
 
     Args:
         phi: Phi > 0.
-        second_moment: v >= 0.
+        signal_second_moment: v >= 0, without the noise.
         adam_eps: the constant that Adam adds to the denominator, > 0.
 
     Returns:
@@ -593,7 +639,7 @@ def preconditioner_deviation_bound(phi: float, second_moment: float, adam_eps: f
         noise_share ov.thm6.iv.
     """
     noise = check_real("phi", phi, minimum=0.0, open_minimum=True)
-    clean = check_real("second_moment", second_moment, minimum=0.0)
+    clean = check_real("signal_second_moment", signal_second_moment, minimum=0.0)
     root = float(np.sqrt(noise))
     return clean / (2.0 * root * (root + _check_adam_eps(adam_eps)) ** 2)
 

@@ -20,6 +20,7 @@ multiplier. DP-SGD and DP-SignSGD are named as in the paper: independent noise, 
 
 import dataclasses
 import math
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -459,6 +460,61 @@ def optimal_sign_rate(*, dimension: int, steps: int, smoothness: float, initial_
     size = check_integer("dimension", dimension, minimum=1)
     total, smooth, start = _check_training(steps, smoothness, initial_loss)
     return math.sqrt(2.0 * start / (size * smooth * total))
+
+
+def rescale_rate(
+    rate: float, old: GradientNoise, new: GradientNoise, *, optimizer: Literal["sgd", "sign", "adam"]
+) -> float:
+    """A learning rate tuned for one noise, carried over to another: for a new eps, batch size or clip norm.
+
+    SGD's best rate is in proportion to one over the standard deviation of the mean gradient, privacy and
+    batch noise together: to 1 / sigma once the noise for privacy dominates. Updates by the sign, and those of
+    Adam where its second moment is mostly noise, have the size of the rate whatever the noise: it stays.
+
+    Args:
+        rate: the learning rate tuned for `old`, > 0.
+        old: the noise that it was tuned for.
+        new: the noise of the new run, over as many steps and of the same dimension.
+        optimizer: "sgd", "sign" or "adam".
+
+    Returns:
+        The rate for `new`: for "sgd" and "sign" the ratio of the exact minimisers of `sgd_gradient_bound` and
+        `sign_gradient_bound`, an estimate for training itself; for "adam" a rule of thumb.
+
+    Raises:
+        InvalidParameterError: on a bad argument.
+        NumericalError: if the rate leaves the range of float64.
+
+    References:
+        sde sde.thm4.6, sde.thm4.7.
+
+    Examples:
+        >>> import dataclasses
+        >>> from dpmech.analysis.sde.bounds import rescale_rate
+        >>> from dpmech.analysis.sde.dynamics import GradientNoise
+        >>> old = GradientNoise(
+        ...     dimension=9000, clip_norm=1.0, batch_size=64, batch_noise=0.0, noise_multiplier=2.0
+        ... )
+        >>> new = dataclasses.replace(old, noise_multiplier=8.0)
+        >>> round(rescale_rate(0.5, old, new, optimizer="sgd"), 3)
+        0.125
+        >>> rescale_rate(0.5, old, new, optimizer="sign")
+        0.5
+    """
+    tuned = check_real("rate", rate, minimum=0.0, open_minimum=True)
+    if optimizer not in ("sgd", "sign", "adam"):
+        raise InvalidParameterError("optimizer", optimizer, '"sgd", "sign" or "adam"')
+    if old.dimension != new.dimension:
+        raise InvalidParameterError("new", new, f"a GradientNoise of dimension {old.dimension}, as `old`")
+    if optimizer != "sgd":
+        return tuned
+    before, after = (
+        optimal_sgd_rate(noise, steps=1, smoothness=1.0, initial_loss=1.0) for noise in (old, new)
+    )
+    found = tuned * (after / before)
+    if not 0.0 < found < math.inf:
+        raise NumericalError("the learning rate leaves the range of float64")
+    return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

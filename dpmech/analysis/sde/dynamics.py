@@ -28,14 +28,15 @@ gradient, the last axis is the d coordinates and any axes before it are replicas
 import dataclasses
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import scipy
 
 from dpmech.analysis._arguments import check_numbers, check_result
-from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.certificates import Claim
+from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import FloatArray
 
@@ -210,6 +211,57 @@ class GradientNoise:
             object.__setattr__(self, name, value)
         if not math.isfinite(self.total_variance):
             raise NumericalError(f"the variance of {self!r} leaves the range of float64")
+
+    @classmethod
+    def of(
+        cls,
+        claim: Claim,
+        *,
+        dimension: int,
+        clip_norm: float,
+        batch_size: float,
+        batch_noise: float,
+        degrees_of_freedom: float = math.inf,
+    ) -> Self:
+        """The noise of a run under a calibration or certificate with independent noise.
+
+        Args:
+            claim: a Calibration or a Certificate.
+            dimension: d >= 1, coordinates.
+            clip_norm: C > 0.
+            batch_size: B >= 1, the public denominator of the mean.
+            batch_noise: sigma_gamma >= 0, as of `estimates.estimate_batch_noise`.
+            degrees_of_freedom: nu > 0, likewise.
+
+        Raises:
+            InvalidParameterError: on a bad argument.
+            UnsupportedCombinationError: if the noise of steps is correlated or differs: the equations need it
+                independent.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> from dpmech.analysis.sde.dynamics import GradientNoise
+            >>> cal = dm.calibrate_sigma(dm.Identity(100), 2.0, 1e-5, participation=dm.Poisson(0.01))
+            >>> noise = GradientNoise.of(cal, dimension=10, clip_norm=0.5, batch_size=64, batch_noise=1.0)
+            >>> noise.noise_multiplier == cal.sigma
+            True
+        """
+        if not isinstance(claim, Claim):
+            raise InvalidParameterError("claim", claim, "a Calibration or a Certificate")
+        multiplier = claim.noise_multiplier
+        if multiplier is None:
+            raise UnsupportedCombinationError(
+                f"the equations need independent noise of one size for a fixed clip norm; {claim.sigma_use}",
+                supported="Identity(n) with a fixed clip norm; `noise_variance(step, ...)` of any claim",
+            )
+        return cls(
+            dimension=dimension,
+            clip_norm=clip_norm,
+            batch_size=batch_size,
+            batch_noise=batch_noise,
+            noise_multiplier=multiplier,
+            degrees_of_freedom=degrees_of_freedom,
+        )
 
     @property
     def privacy_variance(self) -> float:

@@ -13,14 +13,15 @@ from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.convex_order.bound import LARGEST_EPS, REL_ERROR, RingResult, ring_delta
 from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.grid import coarser
-from dpmech.engines.convex_order.mixture_ring import MixtureGram, dominating_mixture
+from dpmech.engines.convex_order.mixture_ring import MixtureFits, MixtureGram, dominating_mixture
 from dpmech.engines.convex_order.ring import Height, RingGram, dominating_ring
 from dpmech.engines.convex_order.tilted import tilted_delta
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import BinGram, RoughSample, draw_entropy
+from dpmech.engines.independent_sum import BlockBound
 from dpmech.engines.sigma_search import gaussian_scale
-from dpmech.exceptions import NumericalError, WorkLimitError
+from dpmech.exceptions import ContradictionError, NumericalError, WorkLimitError
 from dpmech.methods import Deterministic
 from dpmech.numerics import (
     BOUND,
@@ -51,21 +52,36 @@ register_words({"bins.program": _words})
 
 _CONFIRMATIONS = 6
 _CLOSE = 5e-4
-# Sigmas in one cell of this width, in log, share matrices where delta may be small: where the log of the
-# moment bound is at most _LOOSE above that of SMALL_DELTA e^eps.
+# In log sigma: the cells that share matrices, and those that share a first guess of a small delta.
+_FIT_CELL = 0.05
 _CELL = 0.02
-_LOOSE = 10.0
+# Longest correlation, in bins, of which the moment bound tells enough.
+_LONGEST = 20.0
+# Step in sigma for the slope of the moment bound.
+_STEP = 0.01
 # Limits for Laplace transforms, whose absolute errors are about 1e-12 e^eps. With few bins the dynamic
 # program is as fast, and more eigenvalues matter.
 LEAST_BINS = 40
 MOST_EPS = 20.0
 MOST_DIAGONAL = 60.0
 SECOND_EPS = 3.0
+# Below it transforms take longer than samples, or fail, where bins are few.
+FAST_EPS = 6.0
 SMALL_DELTA = 1e-9
-# Above this delta these errors are negligible, and no alternative is tried.
-CLEAR_DELTA = 1e-6
+# Above this delta, in units of e^eps, these errors are negligible (below 1 %), and no tilt is tried.
+CLEAR_DELTA = 2e-9
 # This sample affects only the start of a search, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
+
+
+def _removal(gram: MixtureGram, eps: float, rel_error: float) -> float:
+    """REMOVE by transforms; half the error takes only a few more of them, but may need too high ones."""
+    if len(gram.parts) > 1:
+        return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
+    try:
+        return mixture_delta(gram, eps, rel_error=0.5 * rel_error, remove=True)
+    except NumericalError:
+        return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,32 +98,61 @@ class DeterministicAccountant(Accountant):
     """An upper bound on delta from a cyclic Gram matrix that dominates the strategy's, entry by entry.
 
     Its pair is the cyclic dominating pair. Delta is monotone in every entry of the Gram matrix, so that a
-    bound for it holds for the strategy. `method` reports by how much its entries are larger.
+    bound for it holds for the strategy. `method` reports by how much its entries are larger. Lower bounds are
+    those of independent blocks of bins.
     """
 
     evaluates: ClassVar[bool] = False
 
     def __init__(
-        self, profile: FloatArray, gram: BinGram, sensitivity: Bounds, method: Deterministic
+        self,
+        profile: FloatArray,
+        gram: BinGram,
+        sensitivity: Bounds,
+        method: Deterministic,
+        below: BlockBound,
     ) -> None:
         self.covariance = profile
         self.gram = gram
+        self.below = below
         self.sensitivity = sensitivity
         self.settings = method
         self.by = Provenance("bins.program", {"bins": gram.bins})
         self.guarantee = BOUND
         self._mixtures: dict[tuple[float, float], _Rings | None] = {}
+        self._searches: dict[tuple[int, float], MixtureFits] = {}
+        self._fits: dict[tuple[float, float], tuple[MixtureGram, MixtureGram] | None] = {}
         self._found: dict[tuple[_Rings, float, float], float] = {}
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
-        """An upper bound on delta; the lower end is 0."""
+        """An upper bound on delta, and what independent blocks of bins prove from below."""
         del tolerance
+        upper, by = self._bounded(sigma, eps)
+        return self._bracket(self.below.delta(sigma, eps), upper, by)
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper bound alone."""
+        del tolerance
+        return self._bounded(sigma, eps)[0]
+
+    def _bracket(self, lower: float, upper: float, by: Provenance) -> Bounds:
+        """Both ends, which are proved independently of each other.
+
+        Raises:
+            ContradictionError: if they exclude each other.
+        """
+        if lower > upper:
+            raise ContradictionError(f"the lower bound {lower!r} is above the upper bound {upper!r} ({by})")
+        return Bounds(lower, upper, self.guarantee, by)
+
+    def _bounded(self, sigma: float, eps: float) -> tuple[float, Provenance]:
+        """An upper bound on delta."""
         rings = self._mixture(sigma, eps)
         if rings is not None:
             upper = min(self._transformed(rings, sigma, eps), self._unamplified(sigma, eps))
-            return Bounds(0.0, upper, self.guarantee, self._described(rings.remove))
+            return upper, self._described(rings.remove)
         ring = self._ring(sigma, eps)
-        return Bounds(0.0, self._search(ring, sigma, eps).delta, self.guarantee, self._described(ring))
+        return self._search(ring, sigma, eps).delta, self._described(ring)
 
     def upper_add(self, sigma: float, eps: float) -> float:
         """An upper bound on the ADD direction alone, accurate to about a factor of 2."""
@@ -121,7 +166,7 @@ class DeterministicAccountant(Accountant):
         ).delta
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
-        """An upper bound on eps; the lower end is 0."""
+        """An upper bound on eps, and what independent blocks of bins prove from below."""
         guess = max(self._guess(sigma, delta), 1e-4)
         if guess > 0.95 * LARGEST_EPS:
             raise NumericalError(
@@ -139,7 +184,8 @@ class DeterministicAccountant(Accountant):
         root = safe_root(
             excess, math.log(guess), step=0.01, resolution=rung_below(max(tolerance, 1e-3), 1e-3)
         )
-        return Bounds(0.0, math.exp(root), self.guarantee, self._described(ring))
+        lower = self.below.epsilon(sigma, delta, near=math.exp(root))
+        return self._bracket(lower, math.exp(root), self._described(ring))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma that the dynamic program certifies; the search starts at an estimate.
@@ -149,6 +195,12 @@ class DeterministicAccountant(Accountant):
         """
         rtol = rung_below(rtol, _CLOSE)
         sensitivity = self.sensitivity.upper
+        if self._clear(eps, delta):
+            # Evaluations are faster than the sample, and one of them says as much.
+            with contextlib.suppress(OverflowError):
+                near = _GUIDE.moment_sigma(self.gram, eps, delta, sensitivity=sensitivity)
+                if self._mixture(near, eps) is not None:
+                    return self._confirmed(math.log(near), eps, delta, rtol, progress)
         start = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=progress).sigma
         target = gaussian_scale(eps, delta)
         if self._mixture(start, eps) is not None:
@@ -173,80 +225,124 @@ class DeterministicAccountant(Accountant):
         # Slightly higher, so that the first confirmation is likely to succeed.
         return self._confirmed(log_sigma + 0.3 * max(rtol, _CLOSE), eps, delta, rtol, progress)
 
+    def foreseen_excess(self, eps: float, delta: float) -> float:
+        """As in the base class, by a comparison of moment bounds of both matrices.
+
+        Infinite where more is needed than transforms with one exponential.
+        """
+        if eps < FAST_EPS or not self._clear(eps, delta):
+            return math.inf
+        try:
+            sigma = _GUIDE.moment_sigma(self.gram, eps, delta, sensitivity=self.sensitivity.upper)
+        except OverflowError:
+            return math.inf
+        profile = self.covariance * sigma**-2
+        if self._flat(profile, eps) or not self._search_near(sigma, eps)[0].close:
+            return math.inf
+        fitted = self._fitted(sigma, eps)
+        if fitted is None or fitted[0] != fitted[1] or fitted[0].constant > 0.0:
+            return math.inf
+        if any(math.log(decay) > -1.0 / _LONGEST for _, decay in fitted[0].parts):
+            return math.inf
+        height = Height(self.gram.bins, eps)
+        here, below, ring = (
+            float(np.min(height.of(entries)))
+            for entries in (profile, profile * (1.0 - _STEP) ** 2, fitted[0].scaled(sigma**-2).profile())
+        )
+        return -math.log1p(-_STEP) * max(ring - here, 0.0) / max(here - below, 1e-300)
+
+    def _clear(self, eps: float, delta: float) -> bool:
+        """Whether transforms without a tilt serve, from a start that the moments give."""
+        return SECOND_EPS <= eps <= MOST_EPS and delta > CLEAR_DELTA * math.exp(eps)
+
     def _confirmed(
         self, log_sigma: float, eps: float, delta: float, rtol: float, progress: Progress
     ) -> Solution:
         """A sigma at which `delta` holds, within about rtol of the smallest; the first guess is close."""
-        target = gaussian_scale(eps, delta)
+        target, close = gaussian_scale(eps, delta), max(rtol, _CLOSE)
         safe: Solution | None = None
+        # The slope of the Gaussian scale in log sigma is about 1; the last two points say how much.
+        slope, last = 1.0, (math.nan, math.nan)
         for _ in range(_CONFIRMATIONS):
             sigma = math.exp(log_sigma)
             if safe is not None and sigma >= safe.sigma:
                 break
             try:
-                bounds = self.delta(sigma, eps, tolerance=rtol)
+                upper, by = self._bounded(sigma, eps)
             except WorkLimitError:
                 if safe is None:
                     raise
                 # A valid sigma is known: keep it if the work limit prevents a closer one.
                 break
-            progress(f"confirm: sigma {up(sigma)}: delta <= {up(bounds.upper, 4)}")
-            gap = gaussian_scale(eps, bounds.upper) - target
-            if bounds.upper > delta:
-                log_sigma += 0.1 * rtol - 1.2 * gap
-                continue
-            safe = Solution(sigma, Bounds(0.0, eps, self.guarantee, bounds.by))
-            if gap <= max(rtol, _CLOSE):
-                break
-            log_sigma -= gap - 0.3 * max(rtol, _CLOSE)
+            progress(f"confirm: sigma {up(sigma)}: delta <= {up(upper, 4)}")
+            gap = gaussian_scale(eps, upper) - target
+            if upper <= delta:
+                safe = Solution(sigma, Bounds(0.0, eps, self.guarantee, by))
+                if gap <= close:
+                    break
+            if abs(log_sigma - last[0]) > 0.1 * close:
+                slope = min(max((gap - last[1]) / (log_sigma - last[0]), 0.8), 1.25)
+            last = log_sigma, gap
+            # Slightly above the root, so that the next one is likely to hold and to be close enough.
+            log_sigma -= gap / slope - (0.1 * close + 0.02 * abs(gap))
         if safe is None:
             raise NumericalError(f"sigma={sigma!r} could not be confirmed at eps={eps!r}, delta={delta!r}")
-        return safe
+        lower = self.below.epsilon(safe.sigma, delta, near=eps)
+        return dataclasses.replace(safe, achieved=self._bracket(lower, eps, safe.achieved.by))
 
     def _mixture(self, sigma: float, eps: float) -> _Rings | None:
         """Matrices for Laplace transforms, at sigma 1, fitted near that point; None if transforms fail.
 
         A trial run decides. Absolute errors grow with e^eps, which rules out small deltas without a tilt.
         """
-        profile = self.covariance * sigma**-2
-        if self._flat(profile, eps):
+        if self._flat(self.covariance * sigma**-2, eps):
             return None
         key = (sigma, eps)
         if key not in self._mixtures:
-            found = self._near(profile, sigma, eps)
-            self._mixtures[key] = self._served(profile, sigma, eps) if found is None else found
+            self._mixtures[key] = self._served(sigma, eps)
         return self._mixtures[key]
-
-    def _near(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
-        """Tilted matrices of a nearby sigma, one per cell: the result does not depend on other calls."""
-        moments = float(np.min(Height(self.gram.bins, eps).of(profile)))
-        there = math.exp(_CELL * round(math.log(sigma) / _CELL))
-        if moments > math.log(SMALL_DELTA) + eps + _LOOSE or there == sigma:
-            return None
-        rings = self._mixture(there, eps)
-        if rings is None or not rings.tilted:
-            return None
-        near = dataclasses.replace(rings, guess=2.0 * self._transformed(rings, there, eps))
-        try:
-            self._transformed(near, sigma, eps)
-        except NumericalError:
-            return None
-        return near
 
     def _flat(self, profile: FloatArray, eps: float) -> bool:
         """Whether transforms are not worth trying."""
         flat = self.gram.bins < LEAST_BINS or not np.ptp(profile) > 1e-9 * profile[0]
         return flat or eps > MOST_EPS or not profile[0] <= MOST_DIAGONAL
 
-    def _served(self, profile: FloatArray, sigma: float, eps: float) -> _Rings | None:
-        raised, bins = profile * (1.0 + 32.0 * UNIT), self.gram.bins
-        try:
-            one = dominating_mixture(raised, bins, eps=eps, parts=1).scaled(sigma**2)
-        except NumericalError:
+    def _search_near(self, sigma: float, eps: float) -> tuple[MixtureFits, float]:
+        """The search for matrices of the cell of a sigma, and the sigma in its middle.
+
+        It does not depend on other calls, and what it finds is not noticeably above what is fitted at sigma.
+        """
+        key = (round(math.log(sigma) / _FIT_CELL), eps)
+        there = math.exp(_FIT_CELL * key[0])
+        if key not in self._searches:
+            raised = self.covariance * there**-2 * (1.0 + 32.0 * UNIT)
+            self._searches[key] = MixtureFits(raised, self.gram.bins, eps)
+        return self._searches[key], there
+
+    def _fitted(self, sigma: float, eps: float) -> tuple[MixtureGram, MixtureGram] | None:
+        """Matrices with one and with two exponentials, one fit per cell of sigma; None if there are none."""
+        search, there = self._search_near(sigma, eps)
+        key = (there, eps)
+        if key not in self._fits:
+            try:
+                one = search.best(1)
+                two = search.best(2) if eps >= SECOND_EPS else one
+                self._fits[key] = one.scaled(there**2), two.scaled(there**2)
+            except NumericalError:
+                self._fits[key] = None
+        return self._fits[key]
+
+    def _served(self, sigma: float, eps: float) -> _Rings | None:
+        fitted = self._fitted(sigma, eps)
+        if fitted is None:
             return None
-        two = one
-        if eps >= SECOND_EPS:
-            two = dominating_mixture(raised, bins, eps=eps, parts=2).scaled(sigma**2)
+        one, two = fitted
+        profile, unit = self.covariance * sigma**-2, max(1.0, math.exp(eps))
+        moments = float(np.min(Height(self.gram.bins, eps).of(profile)))
+        small = moments <= math.log(SMALL_DELTA) + eps
+        tilted = self._near(one, sigma, eps) if small else None
+        if tilted is not None:
+            return tilted
         # with most paths removed, as in ADD, transforms succeed only with a single exponential
         upper, found = math.inf, None
         for rings in dict.fromkeys((_Rings(two, one), _Rings(one, one))):
@@ -255,16 +351,24 @@ class DeterministicAccountant(Accountant):
             except NumericalError:
                 continue
             break
-        unit = max(1.0, math.exp(eps))
         if found is not None and upper > CLEAR_DELTA * unit:
             return found
         if not upper > SMALL_DELTA * unit:
             upper, found = math.inf, None
+        tilted = None if small else self._near(one, sigma, eps)
+        return tilted if tilted is not None and self._transformed(tilted, sigma, eps) < upper else found
+
+    def _near(self, one: MixtureGram, sigma: float, eps: float) -> _Rings | None:
+        """The tilted matrix, with delta in the middle of a cell as a guess; None if it has no answer."""
+        there = math.exp(_CELL * round(math.log(sigma) / _CELL))
         rings = _Rings(one, one, tilted=True)
         try:
-            return rings if self._transformed(rings, sigma, eps) < upper else found
+            if there != sigma:
+                rings = dataclasses.replace(rings, guess=2.0 * self._transformed(rings, there, eps))
+            self._transformed(rings, sigma, eps)
         except NumericalError:
-            return found
+            return None
+        return rings
 
     def _transformed(self, rings: _Rings, sigma: float, eps: float) -> float:
         """A bound for both directions by Laplace transforms."""
@@ -276,7 +380,7 @@ class DeterministicAccountant(Accountant):
                 remove = tilted_delta(one, eps, rel_error=error, remove=True, guess=rings.guess)
                 add = tilted_delta(other, eps, rel_error=error, remove=False, floor=remove)
             else:
-                remove = mixture_delta(one, eps, rel_error=error, remove=True)
+                remove = _removal(one, eps, error)
                 add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
             self._found[key] = max(remove, add)
         return self._found[key]

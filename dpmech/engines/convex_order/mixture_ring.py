@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 import scipy
@@ -110,6 +110,9 @@ COARSE_SCAN = 10
 # Least reduction of ln delta for which an additional part is worth its time.
 CONSTANT_PRICE = 0.03
 SECOND_PRICE = 0.05
+# Differences in ln delta that are worth no further search, and those that a local search makes up for.
+SMALL_GAIN = 0.005
+NEAR_LEAST = 0.1
 # Limit on the relevant eigenvalues in a trace over the bins: their number grows with the decays.
 MOST_LEADING = 12
 DROPPED = 38.0
@@ -134,7 +137,7 @@ def dominating_mixture(profile: FloatArray, bins: int, *, eps: float, parts: int
     Raises:
         NumericalError: if none is found.
     """
-    return _Fits(profile, bins, eps).best(parts)
+    return MixtureFits(profile, bins, eps).best(parts)
 
 
 def excess(profile: FloatArray, waves: FloatArray, gram: MixtureGram) -> float:
@@ -150,7 +153,9 @@ class _Fit:
     gram: MixtureGram
 
 
-class _Fits:
+class MixtureFits:
+    """The search of `dominating_mixture` for one profile, whose parts are shared; arguments as there."""
+
     def __init__(self, profile: FloatArray, bins: int, eps: float) -> None:
         self.bins, self.top = bins, float(profile[0])
         self.target = profile / self.top
@@ -158,24 +163,52 @@ class _Fits:
         self.prices = self.height.gradient(profile)
         self.waves = _cosines(bins)
         self.own = own_decay(profile, bins)
+        # the moment bound increases in the same order as delta: no ring has a lower one
+        self.least = float(np.min(self.height.of(profile)))
 
     def best(self, parts: int) -> MixtureGram:
-        """Try one exponential, with and without a constant part; then two, without."""
-        lengths = np.linspace(math.log(0.3), math.log(self._longest(1)), SCAN)
-        singles = [(float(length),) for length in lengths]
-        if self.own > 0.0:
-            singles.insert(0, (_length(self.own),))
-        fits = [self._refined(singles, constant=constant) for constant in (False, True)]
+        """Try one exponential, with and without a constant part; then two, without.
+
+        What costs more is tried only if it may pay: where the price is not yet close to the least one.
+        """
+        found = self._single
         longest = math.log(self._longest(2))
-        if parts > 1 and longest > math.log(0.5):
+        if parts > 1 and longest > math.log(0.5) and self._above(found) > SECOND_PRICE + SMALL_GAIN:
             coarse = np.linspace(math.log(0.3), longest, COARSE_SCAN)
             pairs = [(float(one), float(other)) for one, other in itertools.combinations(coarse, 2)]
             # with a constant part it would take minutes
-            fits.append(self._refined(pairs, constant=False))
-        found = [fit for fit in fits if fit is not None]
-        if not found:
+            found = _cheaper(found, self._refined(pairs, constant=False))
+        if found is None:
             raise NumericalError(f"no ring dominates a profile of {self.bins} bins")
-        return min(found, key=lambda fit: fit.price).gram
+        return found.gram
+
+    @cached_property
+    def _single(self) -> _Fit | None:
+        """The best fit with one exponential."""
+        found = self._plain
+        if self._above(found) > CONSTANT_PRICE + SMALL_GAIN:
+            found = _cheaper(found, self._refined(self._starts, constant=True))
+        return found
+
+    @cached_property
+    def _plain(self) -> _Fit | None:
+        """The best fit with one exponential and no constant part."""
+        return self._refined(self._starts, constant=False)
+
+    @property
+    def close(self) -> bool:
+        """Whether one exponential is so close to the least price that a second one is not tried."""
+        return self._above(self._plain) <= SECOND_PRICE + SMALL_GAIN
+
+    @property
+    def _starts(self) -> list[tuple[float, ...]]:
+        lengths = np.linspace(math.log(0.3), math.log(self._longest(1)), SCAN)
+        starts: list[tuple[float, ...]] = [(float(length),) for length in lengths]
+        return [(_length(self.own),), *starts] if self.own > 0.0 else starts
+
+    def _above(self, fit: _Fit | None) -> float:
+        """How far the price is above the least one of any ring."""
+        return math.inf if fit is None else fit.price - self.least
 
     def _longest(self, parts: int) -> float:
         """The longest correlation, in bins, for which few enough eigenvalues are near 1."""
@@ -184,8 +217,14 @@ class _Fits:
 
     def _refined(self, starts: Sequence[tuple[float, ...]], *, constant: bool) -> _Fit | None:
         """The best of a scan, improved by a local search; then again with the prices at the result."""
-        scanned = [(self._solve(start, self.prices, constant=constant), start) for start in starts]
-        known = [(fit, start) for fit, start in scanned if fit is not None]
+        known = []
+        for start in starts:
+            scanned = self._solve(start, self.prices, constant=constant)
+            if scanned is not None:
+                known.append((scanned, start))
+            if len(start) == 1 and self._above(scanned) < NEAR_LEAST:
+                # the decay of the strategy itself, as a rule: no other is much better
+                break
         if not known:
             return None
         fit, start = min(known, key=lambda pair: pair[0].price)
@@ -197,8 +236,9 @@ class _Fits:
             end = scipy.optimize.minimize(price, np.array(start), method="Nelder-Mead", options=options)  # type: ignore[call-overload]  # its stub wants a typed dict
             lengths = tuple(np.minimum(np.asarray(end.x), top).tolist())
             better = self._solve(lengths, prices, constant=constant)
-            if better is not None and better.price < fit.price:
-                fit, start = better, lengths
+            if better is None or better.price > fit.price - SMALL_GAIN:
+                return _cheaper(fit, better)
+            fit, start = better, lengths
         return fit
 
     def _price(self, lengths: FloatArray, *, top: float, prices: FloatArray, constant: bool) -> float:
@@ -242,6 +282,10 @@ class _Fits:
         cost = float(np.min(self.height.of(gram.profile())))
         cost += (CONSTANT_PRICE if gram.constant > 0.0 else 0.0) + SECOND_PRICE * (len(parts) - 1)
         return _Fit(cost, gram)
+
+
+def _cheaper(one: _Fit | None, other: _Fit | None) -> _Fit | None:
+    return min((fit for fit in (one, other) if fit is not None), key=lambda fit: fit.price, default=None)
 
 
 def _length(decay: float) -> float:

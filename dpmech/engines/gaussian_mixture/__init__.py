@@ -1,6 +1,7 @@
 """Mixtures of Gaussians against one Gaussian: closed-form bounds and importance sampling."""
 
 from dpmech.engines.gaussian_mixture.all_bins_tilt import CollectiveParts
+from dpmech.engines.gaussian_mixture.allocation_chain import AllocationGram, allocation_gram
 from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant
 from dpmech.engines.gaussian_mixture.chain_mixtures import ChainRemove
 from dpmech.engines.gaussian_mixture.chains import ChainGram, chain_gram
@@ -9,6 +10,7 @@ from dpmech.engines.gaussian_mixture.dominating_pair import (
     check_nonnegative,
     folded,
     lower_gram,
+    lower_profiles,
     ring_profile,
     sampling_gram,
 )
@@ -33,6 +35,7 @@ __all__ = [
     "ORDERS",
     "AddPoint",
     "AddProposal",
+    "AllocationGram",
     "AllocationRenyiAccountant",
     "BinGram",
     "CertifiedAccountant",
@@ -48,6 +51,7 @@ __all__ = [
     "RoughSigma",
     "Stage",
     "UserGram",
+    "allocation_gram",
     "bin_gram",
     "chain_gram",
     "check_nonnegative",
@@ -58,6 +62,7 @@ __all__ = [
     "log_mean_exp",
     "log_tail_factor",
     "lower_gram",
+    "lower_profiles",
     "lower_tuple_gram",
     "pilot_size",
     "ring_profile",

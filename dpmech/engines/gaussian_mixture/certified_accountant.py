@@ -86,6 +86,7 @@ class CertifiedAccountant(Accountant):
         lower: a lower bound on the Gram matrix, for lower ends; None sets them to 0.
         settled_add: a proved upper bound on ADD at (sigma, eps), used where sampling would take too long.
         reach: largest distance above the required sigma, in log, for a proof; infinite for no limit.
+        settle_first: whether `settled_add` is cheap, and tried before the number of draws is chosen.
     """
 
     evaluates: ClassVar[bool] = False
@@ -100,8 +101,10 @@ class CertifiedAccountant(Accountant):
         lower: BinGram | None,
         settled_add: Callable[[float, float], float] | None = None,
         reach: float = math.inf,
+        settle_first: bool = False,
     ) -> None:
         self.gram, self.lower, self.reach = gram, lower, reach
+        self.settle_first = settle_first
         self.settled_add = settled_add
         self.sensitivity = sensitivity
         self.settings = method
@@ -244,6 +247,10 @@ class CertifiedAccountant(Accountant):
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
             return _Search(pilots, start, 0.0, 0.0)
+        if self.settle_first and pilots.decider != "add":
+            sigma = math.sqrt(float(self.gram.diagonal[0] / pilots.gram.diagonal[0]))
+            # Attempts settle it again, at exactly their sigma and eps.
+            pilots = self._settled(pilots, sigma, 0.9 * delta)
         further = pilots.moved(*at(start + _STEP), pilots.entropy).of_decider().regenerated()
         # Both use the same random numbers, so that their difference is accurate.
         fall = max((pilots.log_mean - further.log_mean) / _STEP, _LEAST_FALL)
@@ -302,10 +309,13 @@ class CertifiedAccountant(Accountant):
 
     def _settled(self, pilots: Pilots, sigma: float, delta: float | None) -> Pilots:
         """Omit samples for ADD where they would take long and the bound without samples is small enough."""
-        if self.settled_add is None or "add" not in pilots.weights or pilots.decider == "add":
+        if self.settled_add is None or pilots.decider == "add":
             return pilots
         goal = math.exp(pilots.log_mean) if delta is None else delta
-        if pilots.summary("add").log_mean > math.log(goal) - _SMALL_ADD:
+        if self.settle_first:
+            upper = self.settled_add(sigma, pilots.eps)
+            return pilots.without("add", upper) if upper <= goal or "add" not in pilots.weights else pilots
+        if "add" not in pilots.weights or pilots.summary("add").log_mean > math.log(goal) - _SMALL_ADD:
             return pilots
         bound = pilots.proposals["add"].log_weight_bound
         # For small weights, the gain of a test per draw is about the goal divided by the weight bound.

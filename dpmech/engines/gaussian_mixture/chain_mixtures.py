@@ -36,8 +36,9 @@ from typing import Self
 import numpy as np
 import scipy
 
-from dpmech.engines.gaussian_mixture.chains import ChainGram, Tilt, loss_rounding
+from dpmech.engines.gaussian_mixture.chains import ChainGram, Copies, Tilt, loss_rounding
 from dpmech.engines.gaussian_mixture.mixtures import ADD_PARTS, AddProposal, add_mixture, remove_mixture
+from dpmech.engines.gaussian_mixture.moments import log_tail_factor
 from dpmech.engines.gaussian_mixture.points import AddPoint
 from dpmech.engines.gaussian_mixture.proposal import (
     LogError,
@@ -83,7 +84,7 @@ def _point(gram: ChainGram, eps: float) -> AddPoint:
     gains, height = np.zeros(gram.bins), -math.inf
     best = AddPoint(gains, gains, 1.0, 0.0, 0.0)
     for _ in range(_STEPS):
-        law = gram.tilt(gains)
+        law = gram.tilt(gains, -1.0)
         direction = law.marginals()
         image = gram.matvec(direction)
         square = float(image @ direction)
@@ -104,7 +105,7 @@ def _rounding(gram: ChainGram, law: Tilt, eps: float) -> float:
     gains = float(np.abs(law.gains).max())
     largest = gains + float(gram.diagonal.max())
     total = 1.001 * float(law.marginals().sum())
-    recursion = gram.sum_rounding(gains, 8.0 * UNIT * gains)
+    recursion = gram.sum_rounding(gains, 8.0 * UNIT * gains, 1.0)
     terms = total * largest * (gram.entry_rounding + (2.0 * gram.bins + 40.0) * UNIT)
     return recursion.error + terms + 8.0 * UNIT * (eps + recursion.size)
 
@@ -129,7 +130,8 @@ class ChainPart:
     Attributes:
         name: name of the part.
         scale: a; 0 if the shift of means does not depend on participations.
-        tilt: the law of the participations, with g.
+        tilt: the law of the participations, with g and h.
+        crossing: h.
         shift: v, shape (n,).
         image: K v, shape (n,).
     """
@@ -137,25 +139,38 @@ class ChainPart:
     name: str
     scale: float
     tilt: Tilt
+    crossing: float
     shift: FloatArray
     image: FloatArray
 
     @classmethod
     def at(
-        cls, gram: ChainGram, name: str, scale: float, gains: FloatArray, shift: FloatArray
+        cls,
+        gram: ChainGram,
+        name: str,
+        scale: float,
+        gains: FloatArray,
+        shift: FloatArray,
+        crossing: float = 0.0,
     ) -> "ChainPart":
-        """The part with the given g, a and v."""
-        return cls(name, scale, gram.tilt(gains), shift, gram.matvec(shift))
+        """The part with the given g, a, v and h."""
+        return cls(name, scale, gram.tilt(gains, crossing), crossing, shift, gram.matvec(shift))
 
     @property
     def sizes(self) -> tuple[FloatArray, FloatArray]:
         """Multiples of the mean of a joined step, shape (J,), and the gains of each, shape (J, n)."""
         return np.array([self.scale]), self.tilt.gains[None]
 
+    @property
+    def bound(self) -> tuple[float, float]:
+        """(a, log s) for which D >= s r^a: of the nominal part, and of those made by `_scaled` without v."""
+        return self.scale, -self.scale * self.tilt.log_total
+
     def reach(self, gram: ChainGram) -> float:
-        """Largest distance of the means from 0: columns of joined steps do not overlap."""
+        """Largest distance of the means from 0: few columns of joined steps have rows in common with one."""
         largest = float(self.sizes[0].max())
-        return (float(np.abs(self.shift).sum()) + 2.0 * largest) * float(gram.diagonal.max())
+        near = 2.0 * gram.banded.shape[1] - 1.0 if gram.overlapping else 2.0
+        return (float(np.abs(self.shift).sum()) + near * largest) * float(gram.diagonal.max())
 
     def rounding(self, gram: ChainGram, farthest: float) -> LogError:
         """Error of `log_density`, if no |w| exceeds `farthest`."""
@@ -178,8 +193,8 @@ class ChainPart:
         if count > 1:
             # Horner's rule for a polynomial of that degree, or the same number of log-additions.
             each += count * (2.0 * ELEMENTARY + 6.0 * UNIT * size) + ELEMENTARY * size
-        sums = gram.sum_rounding(size, each)
-        total = gram.sum_rounding(gains, 8.0 * UNIT * gains)
+        sums = gram.sum_rounding(size, each, abs(self.crossing) + largest**2)
+        total = gram.sum_rounding(gains, 8.0 * UNIT * gains, abs(self.crossing))
         found = straight.plus(sums.error, sums.size)
         return found.plus(total.error, total.size)
 
@@ -192,15 +207,17 @@ class ChainPart:
         """V + a pi, shape (count, n)."""
         if self.scale == 0.0:
             return np.tile(self.shift, (count, 1))
-        return self.shift + self.scale * gram.patterns(self.tilt, rng, count)
+        return self.shift + self.scale * self.tilt.patterns(rng, count)
 
-    def log_density(self, gram: ChainGram, values: FloatArray) -> FloatArray:
-        """Log D of rows w, shape (m,)."""
+    def log_density(self, gram: ChainGram, values: FloatArray, losses: FloatArray) -> FloatArray:
+        """Log D of rows w, shape (m,), from their losses."""
+        del losses
         straight = values @ self.shift - 0.5 * float(self.shift @ self.image)
         if self.scale == 0.0:
             return straight
         offsets = self.tilt.gains - self.scale * self.image - 0.5 * self.scale**2 * gram.diagonal
-        return straight + gram.log_sums(values, self.scale, offsets) - self.tilt.log_total
+        crossing = self.crossing - self.scale**2
+        return straight + gram.log_sums(values, self.scale, offsets, crossing) - self.tilt.log_total
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -220,14 +237,14 @@ class PowerPart(ChainPart):
     @classmethod
     def made(cls, gram: ChainGram, power: float, shift: FloatArray) -> "PowerPart":
         """The part of a power, with a common shift of all steps."""
-        odds = math.log(min(gram.sampling_prob / max(1.0 - gram.sampling_prob, 1e-300), _ODDS))
+        odds = math.log(min(gram.odds, _ODDS))
         count = np.arange(1, math.ceil(power) + 1)
         # For a non-integer power, the binomial coefficients up to there are positive.
         ways = np.cumsum(np.log((power - count + 1.0) / count))
         most = (ways + (count - 1) * odds)[:, None]
         logs = most + 0.5 * (count * (count - 1))[:, None] * gram.diagonal
         gains: FloatArray = scipy.special.logsumexp(logs, axis=0)
-        return cls("powers", 1.0, gram.tilt(gains), shift, gram.matvec(shift), logs)
+        return cls("powers", 1.0, gram.tilt(gains, 0.0), 0.0, shift, gram.matvec(shift), logs)
 
     @property
     def _logs(self) -> float:
@@ -240,22 +257,61 @@ class PowerPart(ChainPart):
 
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
         """V + j pi, shape (count, n)."""
-        joined = gram.patterns(self.tilt, rng, count)
+        joined = self.tilt.patterns(rng, count)
         rows, steps = np.nonzero(joined)
         bounds = np.cumsum(np.exp(self.logs - self.tilt.gains), axis=0)[:, steps]
         drawn = rng.random(rows.size) * bounds[-1]
         joined[rows, steps] = 1.0 + np.minimum((drawn >= bounds).sum(axis=0), len(bounds) - 1)
         return self.shift + joined
 
-    def log_density(self, gram: ChainGram, values: FloatArray) -> FloatArray:
-        """Log D of rows w, shape (m,)."""
+    def log_density(self, gram: ChainGram, values: FloatArray, losses: FloatArray) -> FloatArray:
+        """Log D of rows w, shape (m,), from their losses."""
+        del losses
         from dpmech.engines.gaussian_mixture.chain_kernels import log_powers
 
         sizes, terms = np.arange(1.0, len(self.logs) + 1.0), np.empty_like(values)
         log_powers(values - self.image, self.logs - 0.5 * (sizes**2)[:, None] * gram.diagonal, terms)
-        sums = gram.log_sums(terms, 1.0, np.zeros(gram.bins))
+        sums = gram.log_sums(terms, 1.0, np.zeros(gram.bins), 0.0)
         found: FloatArray = values @ self.shift - 0.5 * float(self.shift @ self.image) + sums
         return found - self.tilt.log_total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class CopiesPart:
+    """The part r^m dQ / E_Q r^m.
+
+    Attributes:
+        name: name of the part.
+        law: the law of the copies.
+    """
+
+    name: str
+    law: Copies
+
+    @property
+    def bound(self) -> tuple[float, float]:
+        """As in `ChainPart`; the density is equal to it."""
+        return float(self.law.power), -self.law.log_total
+
+    def reach(self, gram: ChainGram) -> float:
+        """Largest distance of the means from 0: few columns have rows in common with one."""
+        near = 2.0 * gram.banded.shape[1] - 1.0
+        return float(self.law.power * near * float(gram.diagonal.max()))
+
+    def rounding(self, gram: ChainGram, farthest: float) -> LogError:
+        """Error of `log_density`, if no |w| exceeds `farthest`."""
+        found = loss_rounding(gram, farthest).times(float(self.law.power))
+        return found.plus(self.law.error, abs(self.law.log_total))
+
+    def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
+        """How many copies join each step, shape (count, n)."""
+        del gram
+        return self.law.counts(rng, count)
+
+    def log_density(self, gram: ChainGram, values: FloatArray, losses: FloatArray) -> FloatArray:
+        """Log D of rows w, shape (m,), from their losses."""
+        del gram, values
+        return self.law.power * losses - self.law.log_total
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -272,7 +328,7 @@ class ChainRemove(Proposal):
 
     gram: ChainGram
     eps: float
-    parts: tuple[ChainPart, ...]
+    parts: tuple[ChainPart | CopiesPart, ...]
     alphas: FloatArray
     below: bool = False
 
@@ -281,8 +337,9 @@ class ChainRemove(Proposal):
         """The mixture at eps, with equal probabilities: the first two parts and those that are named."""
         none = np.zeros(gram.bins)
         nominal = ChainPart.at(gram, "nominal", 1.0, none, none)
-        parts = [nominal, _scaled(gram, "star", _best_scale(gram, eps))]
-        parts.extend(_aimed(gram, eps, names))
+        star, copies = _bounding(gram, eps)
+        wanted = [part for part in copies if names is None or part.name in names]
+        parts = [nominal, star, *wanted, *_aimed(gram, eps, names)]
         return cls(gram, eps, tuple(parts), np.full(len(parts), 1.0 / len(parts)))
 
     @property
@@ -303,9 +360,9 @@ class ChainRemove(Proposal):
     @property
     def log_weight_bound(self) -> float:
         """Log of a proved upper bound on every weight, from the nominal part and the star."""
-        star = self.parts[1]
-        slopes = np.array([0.0, star.scale - 1.0])
-        logs = np.array([0.0, star.scale * star.tilt.log_total])
+        power, log_scale = self.parts[1].bound
+        slopes = np.array([0.0, power - 1.0])
+        logs = np.array([0.0, -log_scale])
         return log_largest_weight(slopes, slopes * self.eps - logs, self.alphas[:2])
 
     @functools.cached_property
@@ -363,7 +420,7 @@ class ChainRemove(Proposal):
         self.check_reach(reached)
         densities[hits, 0] = losses[hits]
         for place, part in enumerate(self.parts[1:], 1):
-            densities[hits, place] = part.log_density(gram, reached)
+            densities[hits, place] = part.log_density(gram, reached, losses[hits])
         return payoffs, densities
 
 
@@ -377,14 +434,37 @@ def _payoffs(losses: FloatArray, eps: float) -> FloatArray:
 def _scaled(gram: ChainGram, name: str, scale: float, shift: FloatArray | None = None) -> ChainPart:
     """The part with means a times as large, and the best participations for that."""
     still = np.zeros(gram.bins) if shift is None else shift
-    return ChainPart.at(gram, name, scale, 0.5 * (scale - 1.0) * gram.diagonal, still)
+    return ChainPart.at(gram, name, scale, 0.5 * (scale - 1.0) * gram.diagonal, still, scale - 1.0)
+
+
+def _bounding(gram: ChainGram, eps: float) -> tuple[ChainPart | CopiesPart, list[CopiesPart]]:
+    """The part with the smallest weight bound, and those with a copy less or more."""
+    scaled = _scaled(gram, "star", _best_scale(gram, eps))
+
+    def log_bound(power: float, log_scale: float) -> float:
+        return log_tail_factor(power, eps) - log_scale
+
+    found: list[Copies] = []
+    while (law := gram.copies(len(found) + 2)) is not None:
+        found.append(law)
+        if len(found) > 1 and not log_bound(law.power, -law.log_total) < log_bound(
+            found[-2].power, -found[-2].log_total
+        ):
+            break
+    bounds = [log_bound(law.power, -law.log_total) for law in found]
+    if not bounds or not min(bounds) < log_bound(*scaled.bound):
+        return scaled, []
+    best = int(np.argmin(bounds))
+    names = {best - 1: "a copy less", best + 1: "a copy more"}
+    others = [CopiesPart(names[place], law) for place, law in enumerate(found) if place in names]
+    return CopiesPart("star", found[best]), others
 
 
 def _best_scale(gram: ChainGram, eps: float) -> float:
     """The a with the smallest weight bound."""
 
     def bound(scale: float) -> float:
-        total = gram.tilt(0.5 * (scale - 1.0) * gram.diagonal).log_total
+        total = gram.tilt(0.5 * (scale - 1.0) * gram.diagonal, scale - 1.0).log_total
         return scale * total - (scale - 1.0) * eps
 
     best, last = 1.0, 0.0
@@ -424,7 +504,7 @@ def _aimed(gram: ChainGram, eps: float, names: Collection[str] | None) -> list[C
         parts.append(solved(lambda h: ChainPart.at(gram, "all steps", 0.0, none, h * level)))
     if wanted("joined, all steps"):
         parts.append(solved(lambda h: ChainPart.at(gram, "joined, all steps", 1.0, none, h * level)))
-    if wanted("powers"):
+    if wanted("powers") and not gram.overlapping:
         if loss(PowerPart.made(gram, _POWERS, none)) >= eps:
             parts.append(solved(lambda a: PowerPart.made(gram, min(1.0 + a, _POWERS), none)))
         else:

@@ -1,4 +1,7 @@
-r"""b-min-sep sampling of a banded strategy: columns, the law of the cooldown counter, the likelihood ratio.
+r"""Banded strategies whose participations are a Markov chain: columns, and the law of b-min-sep sampling.
+
+A `ChainGram` has the columns of C, and a law of the set pi of steps that one example joins. `WaitingGram` is
+b-min-sep sampling; `allocation_chain.AllocationGram` is a uniformly random set of k steps.
 
 After joining a step, an example waits b - 1 steps; it joins every other step with probability p. With pi the
 set of its steps, P = sum_pi P(pi) N(sum of c_t over pi, sigma^2 I) and Q = N(0, sigma^2 I). C has at most b
@@ -9,9 +12,11 @@ bands, so that the columns of one pi do not overlap, and for `w_t = <c_t, y> / s
 which the recursion over the cooldown counter in `chain_kernels` evaluates in O(n) per draw.
 """
 
+import abc
 import dataclasses
 import functools
 import math
+from typing import Self
 
 import numpy as np
 
@@ -30,19 +35,36 @@ _ENTRY = 16.0 * UNIT
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Tilt:
+class Tilt(abc.ABC):
     """The law of the participations with each joined step weighted by `e^gains[t]`.
 
     Attributes:
         gains: logs, shape (n,).
         log_total: log E_P[product of e^gains over the steps joined].
+    """
+
+    gains: FloatArray
+    log_total: float
+
+    @abc.abstractmethod
+    def marginals(self) -> FloatArray:
+        """The probability of joining each step, shape (n,)."""
+
+    @abc.abstractmethod
+    def patterns(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Draw participations, 1.0 where a step is joined and else 0.0, shape (count, n)."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WaitingTilt(Tilt):
+    """That of b-min-sep sampling.
+
+    Attributes:
         joins: probability of joining a step when available, shape (n,).
         starts: law of the first step at which the example is available, shape (b,).
         tails: logs of the same expectations from every step on, shape (n + b,).
     """
 
-    gains: FloatArray
-    log_total: float
     joins: FloatArray
     starts: FloatArray
     tails: FloatArray
@@ -53,6 +75,35 @@ class Tilt:
 
         return joined(self.joins, self.starts)
 
+    def patterns(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """Draw participations, 1.0 where a step is joined and else 0.0, shape (count, n)."""
+        from dpmech.engines.gaussian_mixture.chain_kernels import draw_patterns
+
+        out = np.zeros((count, self.gains.size), dtype=np.bool_)
+        draw_patterns(rng.random((count, self.gains.size + 1)), self.joins, np.cumsum(self.starts), out)
+        return out.astype(np.float64)
+
+
+class Copies(abc.ABC):
+    """The law r^m dQ / E r^m of m copies of the example: which of them join each step.
+
+    Attributes:
+        power: m.
+        log_total: log E_Q r^m.
+    """
+
+    power: int
+    log_total: float
+
+    @property
+    @abc.abstractmethod
+    def error(self) -> float:
+        """A bound on the absolute error of `log_total`."""
+
+    @abc.abstractmethod
+    def counts(self, rng: np.random.Generator, count: int) -> FloatArray:
+        """How many copies join each step, shape (count, n)."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChainGram(BinGram):
@@ -60,28 +111,55 @@ class ChainGram(BinGram):
 
     Attributes:
         banded: columns of C over sigma, c_t[t + k] = banded[t, k] >= 0, shape (n, bands).
-        min_sep: b, at least the number of bands.
-        sampling_prob: p.
     """
 
     banded: FloatArray
-    min_sep: int
-    sampling_prob: float
+
+    @property
+    @abc.abstractmethod
+    def rate(self) -> float:
+        """The probability of joining a step, the same for all steps."""
+
+    @property
+    @abc.abstractmethod
+    def odds(self) -> float:
+        """About the odds of joining a step that may be joined; they choose a part of a mixture."""
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether columns of two steps of one example may have a row in common."""
+        return False
+
+    @abc.abstractmethod
+    def log_sums(self, values: FloatArray, scale: float, offsets: FloatArray, crossing: float) -> FloatArray:
+        """Log E_pi[exp(sum over t in pi of scale w_t + offsets_t, + crossing times X)] of rows w, shape (m,).
+
+        X is the sum of the products <c_s, c_t> / sigma^2 over the pairs s < t in pi.
+        """
+
+    @abc.abstractmethod
+    def sum_rounding(self, largest: float, each: float, crossing: float) -> LogError:
+        """Error of `log_sums` for exponents of at most that size, each with an error of at most `each`.
+
+        Args:
+            largest: largest absolute value of an exponent of one step.
+            each: its largest error.
+            crossing: absolute value of the factor of X.
+        """
+
+    @abc.abstractmethod
+    def tilt(self, gains: FloatArray, crossing: float) -> Tilt:
+        """The law of the participations weighted by e to their gains and to `crossing` times X."""
+
+    def copies(self, power: int) -> "Copies | None":
+        """The law of several copies of the example, if it has a recursion of reasonable length."""
+        del power
+        return None
 
     @property
     def bins(self) -> int:
         """The number of steps."""
         return len(self.banded)
-
-    @property
-    def family(self) -> str:
-        """Prefix of the accounting method names for this matrix."""
-        return "chains"
-
-    @property
-    def facts(self) -> dict[str, int]:
-        """The facts that are reported with those names."""
-        return {"steps": self.bins, "min_sep": self.min_sep}
 
     @property
     def words(self) -> str:
@@ -114,29 +192,6 @@ class ChainGram(BinGram):
         del norm
         return 1.01 * (4.0 * float(self.banded.shape[1]) + 8.0) * UNIT * float(self.diagonal.max()) * total
 
-    @property
-    def log_prob(self) -> float:
-        """Log p."""
-        return math.log(self.sampling_prob)
-
-    @property
-    def log_rest(self) -> float:
-        """log(1 - p)."""
-        return math.log1p(-self.sampling_prob) if self.sampling_prob < 1.0 else -math.inf
-
-    @property
-    def rate(self) -> float:
-        """The probability of joining a step, the same for all steps: p / (1 + p (b - 1))."""
-        return self.sampling_prob / (1.0 + self.sampling_prob * (self.min_sep - 1))
-
-    @functools.cached_property
-    def log_starts(self) -> FloatArray:
-        """Logs of the stationary law of the cooldown counter, shape (b,): 1 : p : ... : p."""
-        law = np.full(self.min_sep, self.sampling_prob)
-        law[0] = 1.0
-        logs: FloatArray = np.log(law) - math.log1p(self.sampling_prob * (self.min_sep - 1))
-        return logs
-
     def matmat(self, values: FloatArray) -> FloatArray:
         """K @ values."""
         from dpmech.engines.gaussian_mixture.chain_kernels import correlate, spread
@@ -167,23 +222,75 @@ class ChainGram(BinGram):
         spread(self.banded, weights, out)
         return out
 
-    def scaled(self, factor: float) -> "ChainGram":
+    def scaled(self, factor: float) -> Self:
         """K times a factor."""
         return dataclasses.replace(self, banded=self.banded * math.sqrt(factor))
 
     def losses(self, values: FloatArray) -> FloatArray:
         """Log dP/dQ of rows w, shape (m,)."""
-        return self.log_sums(values, 1.0, -0.5 * self.diagonal)
+        return self.log_sums(values, 1.0, -0.5 * self.diagonal, -1.0)
 
-    def log_sums(self, values: FloatArray, scale: float, offsets: FloatArray) -> FloatArray:
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WaitingGram(ChainGram):
+    """K with the law of b-min-sep sampling: columns of steps of one example do not overlap, so that X = 0.
+
+    Attributes:
+        min_sep: b, at least the number of bands.
+        sampling_prob: p.
+    """
+
+    min_sep: int
+    sampling_prob: float
+
+    @property
+    def family(self) -> str:
+        """Prefix of the accounting method names for this matrix."""
+        return "chains"
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """The facts that are reported with those names."""
+        return {"steps": self.bins, "min_sep": self.min_sep}
+
+    @property
+    def odds(self) -> float:
+        """Those of joining a step after the cooldown."""
+        return self.sampling_prob / max(1.0 - self.sampling_prob, 1e-300)
+
+    @property
+    def log_prob(self) -> float:
+        """Log p."""
+        return math.log(self.sampling_prob)
+
+    @property
+    def log_rest(self) -> float:
+        """log(1 - p)."""
+        return math.log1p(-self.sampling_prob) if self.sampling_prob < 1.0 else -math.inf
+
+    @property
+    def rate(self) -> float:
+        """The probability of joining a step, the same for all steps: p / (1 + p (b - 1))."""
+        return self.sampling_prob / (1.0 + self.sampling_prob * (self.min_sep - 1))
+
+    @functools.cached_property
+    def log_starts(self) -> FloatArray:
+        """Logs of the stationary law of the cooldown counter, shape (b,): 1 : p : ... : p."""
+        law = np.full(self.min_sep, self.sampling_prob)
+        law[0] = 1.0
+        logs: FloatArray = np.log(law) - math.log1p(self.sampling_prob * (self.min_sep - 1))
+        return logs
+
+    def log_sums(self, values: FloatArray, scale: float, offsets: FloatArray, crossing: float) -> FloatArray:
         """Log E_pi[exp(sum over t in pi of scale w_t + offsets_t)] of rows w, shape (m,)."""
+        del crossing
         from dpmech.engines.gaussian_mixture.chain_kernels import log_sums
 
         out = np.empty(len(values))
         log_sums(values, scale, offsets, self.log_prob, self.log_rest, self.log_starts, out)
         return out
 
-    def sum_rounding(self, largest: float, each: float) -> LogError:
+    def sum_rounding(self, largest: float, each: float, crossing: float) -> LogError:
         """Error of `log_sums` for exponents of at most that size, each with an error of at most `each`.
 
         In linear representation, a step takes a few multiplications and additions (4 u) and inherits the
@@ -192,6 +299,7 @@ class ChainGram(BinGram):
         of the result, and takes an exponential and a logarithm of numbers of size 1. At most n / b + 1 steps
         are joined. Underflow costs 1e-28 of a sum. Both representations may occur, so both errors are added.
         """
+        del crossing
         n, joined = self.bins, self.bins / self.min_sep + 1.0
         rest = 0.0 if self.sampling_prob == 1.0 else abs(self.log_rest)
         start = math.log(self.min_sep) + 2.0 * abs(self.log_prob) + 1.0
@@ -201,8 +309,9 @@ class ChainGram(BinGram):
         logs = (n + self.min_sep) * (5.0 * UNIT * size + 2.0 * ELEMENTARY)
         return LogError(1.05 * (steps + logs + ELEMENTARY * size + 4.0 * UNIT * size), size)
 
-    def tilt(self, gains: FloatArray) -> Tilt:
+    def tilt(self, gains: FloatArray, crossing: float) -> Tilt:
         """The law of the participations with each joined step weighted by `e^gains[t]`, shape (n,)."""
+        del crossing
         from dpmech.engines.gaussian_mixture.chain_kernels import tails
 
         found = tails(gains, self.log_prob, self.log_rest, self.min_sep)
@@ -210,25 +319,17 @@ class ChainGram(BinGram):
         logs = self.log_starts + found[:b]
         total = float(np.logaddexp.reduce(logs))
         joins = np.exp(np.minimum(self.log_prob + gains + found[b : n + b] - found[:n], 0.0))
-        return Tilt(gains, total, joins, np.exp(logs - total), found)
-
-    def patterns(self, tilt: Tilt, rng: np.random.Generator, count: int) -> FloatArray:
-        """Draw participations, 1.0 where a step is joined and else 0.0, shape (count, n)."""
-        from dpmech.engines.gaussian_mixture.chain_kernels import draw_patterns
-
-        out = np.zeros((count, self.bins), dtype=np.bool_)
-        draw_patterns(rng.random((count, self.bins + 1)), tilt.joins, np.cumsum(tilt.starts), out)
-        return out.astype(np.float64)
+        return WaitingTilt(gains, total, joins, np.exp(logs - total), found)
 
 
 def loss_rounding(gram: ChainGram, farthest: float) -> LogError:
     """Error of the losses of rows w, if no |w| exceeds `farthest`."""
     top = float(gram.diagonal.max())
     size = farthest + 0.5 * top
-    return gram.sum_rounding(size, 2.0 * UNIT * size + 0.5 * gram.entry_rounding * top)
+    return gram.sum_rounding(size, 2.0 * UNIT * size + 0.5 * gram.entry_rounding * top, 1.0)
 
 
-def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower: bool = False) -> ChainGram:
+def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower: bool = False) -> WaitingGram:
     """K at sigma 1, with every entry raised by the largest rounding error (lowered for `lower`).
 
     A delta of larger columns is no smaller (`docs/b_min_sep.md`).
@@ -255,12 +356,17 @@ def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower:
             "entries",
             supported="strategies with non-negative entries; the others without amplification by sampling",
         )
+    return WaitingGram(rounded_columns(strategy, bands, lower=lower), min_sep, sampling_prob)
+
+
+def rounded_columns(strategy: Strategy, bands: int, *, lower: bool) -> FloatArray:
+    """c_t[t + k], shape (n, bands), raised (lowered for `lower`) by the largest rounding error."""
     columns = _columns(strategy, bands)
     hidden = 1.01 * strategy.error * np.sqrt(np.einsum("tk,tk->t", columns, columns))[:, None]
     inside = np.arange(strategy.n)[:, None] + np.arange(bands) < strategy.n
     sign = -1.0 if lower else 1.0
     moved = np.maximum(columns * (1.0 + sign * _ENTRY) + sign * hidden, 0.0)
-    return ChainGram(np.ascontiguousarray(np.where(inside, moved, 0.0)), min_sep, sampling_prob)
+    return np.ascontiguousarray(np.where(inside, moved, 0.0))
 
 
 @rough_log_delta.register

@@ -12,6 +12,7 @@ x n is formed.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import scipy
@@ -116,18 +117,60 @@ def lower_gram(strategy: Strategy, bins: int) -> BinGram | None:
     if bins >= _CIRCULANT_BINS:
         return None
     if coefs is not None:
-        # Bin means are >= 0, with an entrywise error relative to their norm.
-        mean = folded(coefs, bins)
-        error = 1.01 * strategy.error * math.sqrt(strategy.n // bins) * float(np.linalg.norm(mean))
-        mean = np.maximum(mean - error, 0.0)
-        return DenseGram(below * _toeplitz_gram(mean, bins))
-    gram = _folded_gram(strategy, bins)
-    hidden = _hidden(strategy, bins) * float(np.diag(gram).max())
+        return DenseGram(below * _toeplitz_gram(_lowered_mean(strategy, coefs, bins), bins))
     try:
-        return DenseGram(np.maximum(below * gram - hidden, 0.0))
+        return DenseGram(_lowered_gram(strategy, bins))
     except DpmechError:
         # Lowering may not leave a Gram matrix if bins are almost identical.
         return None
+
+
+def lower_profiles(strategy: Strategy, bins: int, most: int, dropped: Sequence[int]) -> FloatArray:
+    """Smallest Gram entry of the first bins at each distance |i - l| < most, at sigma 1, rounded down.
+
+    The last bins of a run have smaller entries than the others, as no step follows them.
+
+    Args:
+        strategy: C >= 0 over n steps.
+        bins: b, a divisor of n.
+        most: in [1, b].
+        dropped: how many of the last bins are left out; each in [0, b - 1].
+
+    Returns:
+        Shape (len(dropped), most), >= 0; 0 where no bins have this distance.
+    """
+    check_nonnegative(strategy)
+    coefs, n = strategy.toeplitz_coefs, strategy.n
+    found = np.zeros((len(dropped), most))
+    if coefs is not None:
+        # Entries decrease along a diagonal, so that the last two bins have the smallest.
+        mean = _lowered_mean(strategy, coefs, bins)
+        spend(2e-8 * n * most, 64.0 * n, what=f"{most} entries of the Gram matrix")
+        for d in range(most):
+            diagonal = cumulative_sum(mean[: n - d] * mean[d:])
+            for row, left in enumerate(dropped):
+                if left + d < bins:
+                    found[row, d] = diagonal[n - bins + left]
+        return (1.0 - _rounding(strategy, bins)) * found
+    gram = _lowered_gram(strategy, bins)
+    for row, left in enumerate(dropped):
+        for d in range(min(most, bins - left)):
+            found[row, d] = np.diagonal(gram, d)[: bins - left - d].min()
+    return found
+
+
+def _lowered_mean(strategy: Strategy, coefs: FloatArray, bins: int) -> FloatArray:
+    """Bin mean 0, nowhere above the exact one: it is >= 0, with an entrywise error relative to its norm."""
+    mean = folded(coefs, bins)
+    error = 1.01 * strategy.error * math.sqrt(strategy.n // bins) * float(np.linalg.norm(mean))
+    return np.maximum(mean - error, 0.0)
+
+
+def _lowered_gram(strategy: Strategy, bins: int) -> FloatArray:
+    """Entries that are nowhere above the exact ones, and >= 0; they need not be those of a Gram matrix."""
+    gram = _folded_gram(strategy, bins)
+    hidden = _hidden(strategy, bins) * float(np.diag(gram).max())
+    return np.maximum((1.0 - _rounding(strategy, bins)) * gram - hidden, 0.0)
 
 
 def check_nonnegative(strategy: Strategy) -> None:

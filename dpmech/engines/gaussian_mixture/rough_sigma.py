@@ -51,6 +51,10 @@ def check_reach(log_eps: float, sigma: float, delta: float) -> None:
         )
 
 
+class _TooLargeError(OverflowError):
+    """Sigma would exceed 1e15."""
+
+
 # The current mixtures, and the point (log sigma, or log eps) for which their probabilities were adapted.
 Adapted: TypeAlias = dict[DirectionStages, tuple[Proposal, float]]
 
@@ -125,8 +129,13 @@ class RoughSample:
 
         Raises:
             UnattainableBudgetError: if sigma would exceed 1e15.
-            NumericalError: if the estimates do not converge.
+            NumericalError: if the estimates do not converge, or eps is above 1e4.
         """
+        if eps > _LARGEST_EPS:
+            raise NumericalError(
+                f"eps={eps!r} is above {_LARGEST_EPS:g}, beyond what can be sampled: a method without "
+                "samples may have a bound"
+            )
         target = gaussian_scale(eps, delta)
         adapted: Adapted = {}
         probes: dict[float, tuple[float, bool]] = {}
@@ -146,8 +155,13 @@ class RoughSample:
                 return probes[log_sigma][0]
 
             found = math.exp(_root(excess, start, _SLOPE))
-        except OverflowError:
+        except _TooLargeError:
             raise UnattainableBudgetError(eps, delta, "sigma would exceed 1e15") from None
+        except OverflowError:
+            raise NumericalError(
+                f"likelihood ratios at eps={eps!r} leave the range of float64: a method without samples may "
+                "have a bound"
+            ) from None
         nearest = min(probes, key=lambda at: abs(probes[at][0]))
         parts = frozenset(name for proposal, _ in adapted.values() for name in proposal.names)
         return RoughSigma(found, gram.scaled(found**-2), probes[nearest][1], parts)
@@ -254,7 +268,7 @@ def _root(
         if abs(step) <= _RESOLUTION or (here <= lowest and step < 0.0):
             return here + step
         if here + step > math.log(1e15):
-            raise OverflowError
+            raise _TooLargeError
         there = max(here + step, lowest)
         moved = excess(there)
         secant = (moved - value) / (there - here) if there != here else slope

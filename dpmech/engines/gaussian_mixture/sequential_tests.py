@@ -28,7 +28,7 @@ from typing import ClassVar
 import numpy as np
 import scipy
 
-from dpmech.exceptions import NumericalError
+from dpmech.exceptions import ContradictionError, NumericalError
 from dpmech.guards import check_real
 from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, next_down, next_up, sum_down, sum_rounding, total
 
@@ -122,7 +122,8 @@ class SequentialTest(abc.ABC):
         """Add weights by their logs, shape (n,), -inf for zero, with the stake set by earlier weights.
 
         Raises:
-            NumericalError: if a weight is not a number or exceeds its proved bound by more than rounding.
+            NumericalError: if a weight is not a number.
+            ContradictionError: if one exceeds its proved bound by more than rounding.
         """
         self._check(log_weights)
         logs = log_weights[log_weights > -np.inf] - self.log_unit
@@ -239,8 +240,10 @@ class UpperTest(SequentialTest):
 
     def _check(self, log_weights: FloatArray) -> None:
         top = float(np.max(log_weights, initial=-np.inf))
-        if math.isnan(top) or top > self.log_unit + self._rounding + _unit_rounding(self.log_unit):
-            raise NumericalError(
+        if math.isnan(top):
+            raise NumericalError("a weight is not a number")
+        if top > self.log_unit + self._rounding + _unit_rounding(self.log_unit):
+            raise ContradictionError(
                 f"a weight of e^{top:.12g} exceeds its proved bound e^{self.log_unit:.12g}: "
                 "the bound or the sampler is wrong"
             )

@@ -27,6 +27,10 @@ _BEYOND = 32.0
 _AGREEMENTS = 12
 # Entries of the Gram matrix that differ by less than this count as equal; their roots differ by half of it.
 _ALIKE = 1e-13
+# Sensitivity over sigma beyond which lattices of the losses no longer fit into memory.
+_MOST = 500.0
+# Sigmas whose logs differ by less share a survey of the curve.
+_NEAR = 0.02
 # Range of log delta over which nodes share sums; distance of their bounds, relative to the error of the hull.
 _STRETCH, _OF_HULL = 3.0, 0.5
 
@@ -47,6 +51,7 @@ class IndependentAccountant(Accountant):
         self.sensitivity = sensitivity
         self.by = Provenance("bins.independent", {"bins": bins})
         self.guarantee = BOUND
+        self._surveys: dict[bool, tuple[float, _Survey]] = {}
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
@@ -64,7 +69,7 @@ class IndependentAccountant(Accountant):
         """Bounds on eps; see the base class."""
         target = math.log(delta)
         directions = self._directions(sigma)
-        guesses = [_eps_of(direction, target) for direction in directions]
+        guesses = [direction.rough_epsilon(target) for direction in directions]
         if max(guesses) <= _SMALLEST_EPS and self._bracket(sigma, 0.0, tolerance)[1] <= delta:
             return Bounds(0.0, 0.0, self.guarantee, self.by)
         first = guesses.index(max(guesses))
@@ -103,8 +108,19 @@ class IndependentAccountant(Accountant):
             steepest: as in `placed_nodes`.
             least: a delta, in (0, 1), at which the curve may end.
         """
-        sides = [_followed(one, rel_error, steepest, least) for one in self._directions(sigma)]
-        return Curve(*sides)
+        remove, add = self._directions(sigma)
+        return Curve(
+            _followed(remove, self._survey(sigma, remove, least), rel_error, steepest, least),
+            _followed(add, self._survey(sigma, add, least), rel_error, steepest, least),
+        )
+
+    def _survey(self, sigma: float, direction: Direction, least: float) -> "_Survey":
+        """A survey of one direction, at this sigma or at one so close that nodes are placed alike."""
+        known = self._surveys.get(direction.remove)
+        if known is None or abs(math.log(known[0] / sigma)) > _NEAR:
+            known = sigma, _Survey((0.0,), (direction.log_delta(0.0),))
+        self._surveys[direction.remove] = known[0], known[1].down_to(math.log(least), direction)
+        return self._surveys[direction.remove][1]
 
     def _agreed(self, sigma: float, eps: float, delta: float, tolerance: float) -> float:
         """An eps, at least the given bound, at which `delta` confirms the target on separate lattices."""
@@ -128,6 +144,10 @@ class IndependentAccountant(Accountant):
 
     def _directions(self, sigma: float) -> tuple[Direction, Direction]:
         most = quotient_up(self.sensitivity.upper, sigma)
+        if most > _MOST:
+            raise NumericalError(
+                f"sigma={sigma!r} is below the sensitivity over {_MOST:g}: losses are too large for a lattice"
+            )
         least = quotient_down(self.sensitivity.lower * (1.0 - _ALIKE), sigma)
         return (
             Direction(self.bins, least, most, remove=True),
@@ -162,14 +182,37 @@ class IndependentAccountant(Accountant):
         return math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-4)))
 
 
-def _followed(direction: Direction, rel_error: float, steepest: float, least: float) -> Nodes:
+@dataclasses.dataclass(frozen=True)
+class _Survey:
+    """Approximate logs of one direction of a curve; they place nodes, and enter no bound.
+
+    Args:
+        eps: increasing, from 0 on.
+        logs: approximate log delta there.
+    """
+
+    eps: tuple[float, ...]
+    logs: tuple[float, ...]
+
+    def down_to(self, least: float, direction: Direction) -> "_Survey":
+        """Continued until log delta is at most `least`."""
+        eps, logs = list(self.eps), list(self.logs)
+        while logs[-1] > least:
+            width = 0.1
+            if len(eps) > 1:
+                fall = max((logs[-2] - logs[-1]) / (eps[-1] - eps[-2]), 1e-3)
+                width = min(1.0 / fall, 2.0 * (eps[-1] - eps[-2]))
+            eps.append(eps[-1] + width)
+            logs.append(direction.log_delta(eps[-1]))
+        return _Survey(tuple(eps), tuple(logs))
+
+
+def _followed(
+    direction: Direction, survey: _Survey, rel_error: float, steepest: float, least: float
+) -> Nodes:
     """Nodes of one direction, down to where the curve may end, and a few beyond."""
-    eps, logs, width = [0.0], [direction.log_delta(0.0)], 0.1
-    while logs[-1] > math.log(least):
-        eps.append(eps[-1] + width)
-        logs.append(direction.log_delta(eps[-1]))
-        fall = max((logs[-2] - logs[-1]) / (eps[-1] - eps[-2]), 1e-3)
-        width = min(1.0 / fall, 2.0 * width)
+    end = 1 + next(place for place, log in enumerate(survey.logs) if log <= math.log(least))
+    eps, logs = survey.eps[:end], survey.logs[:end]
     known = np.maximum(np.array(logs), math.log(least) - _BEYOND)
     nodes = placed_nodes(np.array(eps), known, rel_error, steepest)
     far = nodes[-1] * np.array([1.1, 1.3, 1.6, 2.0])
@@ -186,20 +229,3 @@ def _followed(direction: Direction, rel_error: float, steepest: float, least: fl
         first = last
     lower, upper = np.array(ends).T
     return Nodes.of(every, lower, upper)
-
-
-def _eps_of(direction: Direction, target: float) -> float:
-    """Approximate eps where log delta is `target`; 0 if log delta is below it at eps 0."""
-
-    def excess(eps: float) -> float:
-        return max(direction.log_delta(eps), -1e4) - target
-
-    if excess(0.0) <= 0.0:
-        return 0.0
-    high = 1e-3
-    while excess(high) > 0.0:
-        high *= 4.0
-        if high > 1e4:
-            raise NumericalError(f"eps is beyond {high:g}")
-    low = 0.0 if high <= 1e-3 else 0.25 * high
-    return float(scipy.optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-5))

@@ -1,6 +1,7 @@
 """One direction of the pair for independent bins: bounds on lattices that are refined until they agree."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -97,15 +98,27 @@ class _Sight:
         log_delta: approximate log delta; -infinity if it is below float64.
         theta: the tilt; infinite if the sum cannot exceed the level.
         spread: standard deviation of the tilted sum.
-        reaches: exponents for the ends of the window.
-        window: approximate length of the window.
+        moments: of the law, for the window of its sum.
     """
 
     log_delta: float
     theta: float
     spread: float
-    reaches: tuple[float, float]
-    window: float
+    moments: Moments
+
+    @functools.cached_property
+    def _ends(self) -> tuple[tuple[float, float], float]:
+        return ((1.0, 1.0), 1.0) if math.isinf(self.theta) else self.moments.reaches(self.theta)
+
+    @property
+    def reaches(self) -> tuple[float, float]:
+        """Exponents for the ends of the window."""
+        return self._ends[0]
+
+    @property
+    def window(self) -> float:
+        """Approximate length of the window."""
+        return self._ends[1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,6 +206,22 @@ class Direction:
         rough = self._tilted(ratio, sight, step, self.level(eps), upper=True)
         return math.log(max(self.upper(rough, ratio, eps), NOTHING))
 
+    def rough_epsilon(self, target: float) -> float:
+        """Approximate eps where log delta is `target`; 0 if log delta is below it at eps 0."""
+
+        def excess(eps: float) -> float:
+            return max(self.log_delta(eps), -1e4) - target
+
+        if excess(0.0) <= 0.0:
+            return 0.0
+        high = 1e-3
+        while excess(high) > 0.0:
+            high *= 4.0
+            if high > 1e4:
+                raise NumericalError(f"eps is beyond {high:g}")
+        low = 0.0 if high <= 1e-3 else 0.25 * high
+        return float(scipy.optimize.brentq(excess, low, high, xtol=1e-12, rtol=1e-5))
+
     def ceiling(self, eps: float) -> float:
         """A cheap upper bound on delta: Chernoff's bound, and the closed form of jumps."""
         return self._ceiling(eps, *self._look(eps))
@@ -250,11 +279,10 @@ class Direction:
         theta = moments.tilt(tau)
         log_jumps = self._log_jumps(ratio, eps)
         if math.isinf(theta):
-            return _Sight(log_jumps, theta, 1.0, (1.0, 1.0), 1.0)
+            return _Sight(log_jumps, theta, 1.0, moments)
         spread = math.sqrt(self.bins * moments.cumulants(theta)[2])
         log_sum = moments.log_excess(tau, theta) - math.log(self.bins) + (0.0 if self.remove else eps)
-        reaches, window = moments.reaches(theta)
-        return _Sight(float(np.logaddexp(log_sum, log_jumps)), theta, spread, reaches, window)
+        return _Sight(float(np.logaddexp(log_sum, log_jumps)), theta, spread, moments)
 
     def _log_jumps(self, ratio: Ratio, eps: float) -> float:
         if not self.remove:

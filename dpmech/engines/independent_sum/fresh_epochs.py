@@ -13,7 +13,7 @@ from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.independent_sum.accountant import IndependentAccountant
 from dpmech.engines.profiles import LEAST_DELTA, Composition, Curve, PrivacyProfile
-from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
+from dpmech.engines.sigma_search import gaussian_scale, sigma_near
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Adjacency
 from dpmech.numerics import (
@@ -42,14 +42,18 @@ _COARSE, _FINEST = 0.02, 1e-7
 # Shares of the error that a tolerance allows, in log delta, for the hulls of all epochs and for the lattices
 # of the composition.
 _OF_HULLS, _OF_LATTICES = 0.9, 0.1
-# Tolerance of the first lattices, largest number of refinements, and the factor on the error in each of them.
+# Tolerance of the first lattices, largest number of refinements, and the factor on the error in each of them:
+# the first one allows for hulls from below, which cost more than those from above.
 _ROUGH, _LOOKS, _MORE = 0.02, 3, 0.3
 # Contribution, relative to delta, of the omitted end of an epoch's curve, and largest delta at which it may
 # end.
 _FAR, _LEAST = 1e-3, 1e-6
 _NOTHING = 1e-280
-# Largest number of corrections of a first sigma, and its target accuracy in units of rtol.
-_CORRECTIONS, _CLOSE = 12, 0.5
+# Largest number of corrections of a first sigma, and the last of them in units of rtol and of `_ROUGH`; what
+# it leaves is of second order.
+_CORRECTIONS, _LAST, _LAST_ROUGH = 12, 5.0, 0.5
+# Sigmas whose logs differ by less have estimates in common: tilts, and which deltas matter.
+_NEAR = 0.02
 _AGREEMENTS = 12
 _KEPT = 6
 
@@ -114,15 +118,31 @@ class FreshEpochsAccountant(Accountant):
         return Bounds(lower, upper, self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
-        """The upper bound, regardless of the distance from the lower one."""
-        return self._bracket(sigma, eps, tolerance)[1]
+        """The upper bound, at the resolution that bounds on both sides call for; computes no lower one."""
+        here, near = self._nearby(sigma)
+        rough = max(near.upper_delta(eps, add=add, tolerance=_ROUGH) for add in (False, True))
+        if here and rough <= _NOTHING:
+            return rough
+        goal = tolerance * _slope(eps, rough)
+        theta = max(near.tilt(eps, add=add) for add in (False, True))
+        # Half, so that the curves serve for bounds on both sides as well.
+        far = 0.5 * _FAR * max(rough, _NOTHING) / self.count
+        composed = self.composition(sigma, self._finer(theta, _MORE * goal, far))
+        within = _OF_LATTICES * goal
+        return max(composed.upper_delta(eps, add=add, tolerance=within) for add in (False, True))
+
+    def upper_add(self, sigma: float, eps: float) -> float:
+        """An upper bound on the ADD direction alone, from first curves."""
+        composed = self.composition(sigma, _Look(least=LEAST_DELTA))
+        return composed.upper_delta(eps, add=True, tolerance=_ROUGH)
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         far = _FAR * delta / self.count
+        # Curves that a search left may suffice.
+        caution = 1.0 if any(had == sigma for had, _ in self._found) else _MORE
         composed = self.composition(sigma, _Look(least=min(_LEAST, far)))
         ends = {add: composed.epsilon(delta, add=add, tolerance=_ROUGH) for add in (False, True)}
-        caution = 1.0
         for _ in range(_LOOKS):
             lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
             if upper - lower <= tolerance * upper or upper <= _SMALLEST_EPS:
@@ -143,13 +163,13 @@ class FreshEpochsAccountant(Accountant):
         return Bounds(min(lower, upper), upper, self.guarantee, self.by)
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
-        """Safeguarded secant on the upper bound; see the base class."""
-        start = self._close_sigma(eps, delta, rtol)
-        return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=_CLOSE * rtol, progress=progress)
+        """Secant steps on the upper bound, from estimates by first curves; see the base class."""
+        start = self._close_sigma(eps, delta, _LAST * rtol)
+        return sigma_near(self, eps, delta, rtol=rtol, start=start, progress=progress)
 
     def rough_sigma(self, eps: float, delta: float) -> float:
         """From first curves; see the base class."""
-        return self._close_sigma(eps, delta, _ROUGH)
+        return self._close_sigma(eps, delta, _LAST_ROUGH * _ROUGH)
 
     def start_for_mu(self, mu: float) -> float:
         """Uses that the mean of b lognormals of variance V has variance V / b; see the base class."""
@@ -208,20 +228,32 @@ class FreshEpochsAccountant(Accountant):
             min(10.0 ** math.floor(math.log10(far)), _LEAST),
         )
 
+    def _nearby(self, sigma: float) -> tuple[bool, Composition]:
+        """A composition known at this sigma or at a close one, or else a first one; whether at this one."""
+        for (had, _), one in self._found.items():
+            if had == sigma:
+                return True, one
+        for (had, _), one in self._found.items():
+            if abs(math.log(had / sigma)) <= _NEAR:
+                return False, one
+        return True, self.composition(sigma, _Look(least=LEAST_DELTA))
+
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float]:
         """Lower and upper delta, as close as `tolerance`, a change of sigma, requires."""
-        known = [one for (had, _), one in self._found.items() if had == sigma]
-        composed = known[0] if known else self.composition(sigma, _Look(least=LEAST_DELTA))
+        here, composed = self._nearby(sigma)
         ends = {add: composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)}
-        caution = 1.0
+        caution = _MORE
         for _ in range(_LOOKS):
             lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
             goal = tolerance * _slope(eps, upper)
-            if upper <= _NOTHING or (lower > 0.0 and math.log(upper / lower) <= goal):
+            if here and (upper <= _NOTHING or (lower > 0.0 and math.log(upper / lower) <= goal)):
                 break
-            deciding = [add for add, one in ends.items() if one[1] > lower]
+            deciding = [add for add, one in ends.items() if not here or one[1] > lower]
             theta = max(composed.tilt(eps, add=add) for add in deciding)
-            far = _FAR * max(lower, _FAR * upper) / self.count
+            far = _FAR * max(lower, _FAR * upper, _NOTHING) / self.count
+            if not here:
+                # Those of another sigma served as estimates.
+                here, ends = True, dict.fromkeys((False, True), (0.0, 1.0))
             composed = self.composition(sigma, self._finer(theta, caution * goal, far))
             for add in deciding:
                 found = composed.delta(eps, add=add, tolerance=_OF_LATTICES * goal)
@@ -230,8 +262,14 @@ class FreshEpochsAccountant(Accountant):
         lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
         return min(lower, upper), upper
 
-    def _close_sigma(self, eps: float, delta: float, rtol: float) -> float:
-        """Approximate sigma, from the middle of first bounds; no guarantee depends on it."""
+    def _close_sigma(self, eps: float, delta: float, last: float) -> float:
+        """Approximate sigma, from the middle of first bounds; no guarantee depends on it.
+
+        Args:
+            eps: of the budget.
+            delta: of the budget.
+            last: change of log sigma with which corrections end.
+        """
         squared = gaussian_sigma(eps, delta) ** -2.0 / self.count
         # For a mean of b lognormals with this variance.
         exponent = (
@@ -240,7 +278,7 @@ class FreshEpochsAccountant(Accountant):
             else math.log1p(self._length * math.expm1(squared))
         )
         target = gaussian_scale(eps, delta)
-        here, slope, last = math.log(self._norm / math.sqrt(exponent)), 1.0, (math.nan, math.nan)
+        here, slope, before = math.log(self._norm / math.sqrt(exponent)), 1.0, (math.nan, math.nan)
         for _ in range(_CORRECTIONS):
             composed = self.composition(math.exp(here), _Look(least=min(_LEAST, _FAR * delta / self.count)))
             ends = [composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)]
@@ -248,11 +286,11 @@ class FreshEpochsAccountant(Accountant):
             # The excess of hulls from above is about a third of the deficit from below.
             middle = upper**0.75 * lower**0.25 if lower > 0.0 else upper
             short = gaussian_scale(eps, middle) - target
-            if here != last[0] and (short - last[1]) / (here - last[0]) > 0.02:
-                slope = (short - last[1]) / (here - last[0])
-            last = here, short
+            if here != before[0] and (short - before[1]) / (here - before[0]) > 0.02:
+                slope = (short - before[1]) / (here - before[0])
+            before = here, short
             here -= min(max(short / slope, -0.7), 0.7)
-            if abs(here - last[0]) <= _CLOSE * rtol:
+            if abs(here - before[0]) <= last:
                 break
         return math.exp(here)
 
@@ -268,8 +306,8 @@ def _agreed(composed: Composition, eps: float, delta: float, tolerance: float) -
     """An eps, at least the given bound, at which delta on lattices set up for it meets the target."""
     step = 0.1 * tolerance * eps
     for _ in range(_AGREEMENTS):
-        found = (composed.delta(eps, add=add, tolerance=tolerance) for add in (False, True))
-        if eps == 0.0 or max(upper for _, upper in found) <= delta:
+        found = (composed.upper_delta(eps, add=add, tolerance=tolerance) for add in (False, True))
+        if eps == 0.0 or max(found) <= delta:
             return eps
         eps, step = eps + step, 2.0 * step
     raise NumericalError(f"bounds on delta and on eps do not agree near eps={eps!r}")

@@ -69,21 +69,23 @@ class Ratio:
         remove: whether this is REMOVE; else ADD.
         low: the least x.
         high: the largest x.
+        centre: the c of v = g (a - c), 0 or 1. By default it follows from the spread; laws that are compared
+            at one level need the same.
     """
 
     spread: float
     remove: bool
     low: float = -38.0
     high: float = 38.0
+    centre: float = math.nan
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.centre):
+            object.__setattr__(self, "centre", 1.0 if self.spread < _CLOSE else 0.0)
 
     @property
     def _sign(self) -> float:
         return 1.0 if self.remove else -1.0
-
-    @property
-    def centre(self) -> float:
-        """The c of v = g (a - c)."""
-        return 1.0 if self.spread < _CLOSE else 0.0
 
     def values(self, x: FloatArray) -> FloatArray:
         """The value of v at x."""

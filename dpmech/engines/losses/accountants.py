@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import scipy
 
-from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
+from dpmech.engines.accountant import Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.engines.losses.contour import Sketch
 from dpmech.engines.losses.convolution import LossMoments
@@ -17,6 +17,7 @@ from dpmech.engines.losses.direction import Direction
 from dpmech.engines.losses.lattice import Loss
 from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.engines.losses.revealed import ComposedAccountant, Revealed
 from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 from dpmech.guards import check_integer
@@ -205,7 +206,7 @@ def _near_root(excess: Callable[[float], float], guess: float, step: float) -> f
     return math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-3)) if low < high else low)
 
 
-class PoissonAccountant(Accountant):
+class PoissonAccountant(ComposedAccountant):
     """Both directions by the transform of the privacy loss distribution, along a line in the complex plane.
 
     Upper and lower bound are rigorous, rounding included. The smoothing that makes the integral finite is
@@ -219,10 +220,12 @@ class PoissonAccountant(Accountant):
         self.sensitivity = release.sensitivity
         self.by = Provenance("pld.poisson", {"q": release.sampling_prob, "steps": release.steps})
         self.guarantee = BOUND
+        both = release.sampling_prob, release.sampling_prob
+        self.revealed = Revealed(release.steps, both, release.sensitivity, tight=release.tight)
         # Cache of the last bracket: a search ends at its last probe, and its result is checked there.
         self._asked = (math.nan, math.nan, math.nan), (0.0, 1.0, 1.0)
 
-    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+    def resolved_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         lower, upper, slope = self._bracket(sigma, eps, tolerance)
         allowed = max(tolerance, _WIDEST) * slope
@@ -291,7 +294,7 @@ class PoissonAccountant(Accountant):
         """Sigma over the sensitivity: rounded up for lower bounds, rounded down for upper ones."""
         return quotient_up(sigma, self.sensitivity.lower), quotient_down(sigma, self.sensitivity.upper)
 
-    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+    def resolved_epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         if self.release.steps == 1:
             ends = one_step_epsilon(self.release.sampling_prob, self._multipliers(sigma), delta)
@@ -307,7 +310,7 @@ class PoissonAccountant(Accountant):
             raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
-    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+    def resolved_sigma(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Safeguarded secant on the upper bound; see the base class."""
         start = saddle_point_sigma(self.release, eps, delta)
         step = 0.01
@@ -339,7 +342,7 @@ class PoissonAccountant(Accountant):
         return Direction(self.release, sigma, remove=True), Direction(self.release, sigma, remove=False)
 
 
-class _LatticeAccountant(Accountant):
+class _LatticeAccountant(ComposedAccountant):
     """Upper and lower bounds by the losses of `LatticeRoute`, unless a better bound is known.
 
     Args:
@@ -362,7 +365,7 @@ class _LatticeAccountant(Accountant):
         """The sensitivity of one release: all releases together have at least this sensitivity."""
         return self.sensitivity.times_root(self.steps)
 
-    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+    def resolved_sigma(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Safeguarded secant on the upper bound; see the base class."""
         start = self.guess(eps, delta)
         return smallest_sigma(self, eps, delta, rtol=rtol, start=start, step=self.step, progress=progress)
@@ -387,12 +390,15 @@ class UserAccountant(_LatticeAccountant):
     def __init__(self, release: UserRelease, sensitivity: Bounds) -> None:
         super().__init__(release, sensitivity)
         self.release = release
+        joined = release.sampling_prob, release.sampling_prob
+        one, tight = release.sensitivity, release.tight
+        self.revealed = Revealed(release.steps, joined, one, release.examples, tight=tight)
 
-    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+    def resolved_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         return self.route.delta(sigma, eps, tolerance=tolerance)
 
-    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+    def resolved_epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         lower, upper = self.route.epsilon(sigma, delta, tolerance)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
@@ -452,6 +458,8 @@ class TruncatedAccountant(_LatticeAccountant):
         super().__init__(release, release.sensitivity)
         self.release = release
         odds, steps = release.truncation, release.steps
+        one, tight = release.sensitivity, release.tight
+        self.revealed = Revealed(steps, odds.joined, one, tight=tight, poisson=False)
         # Upper bound on the probability that any batch of the run is truncated, at least T tau.
         self._ever = product_up(odds.truncated[1], steps)
         self._alone = PoissonAccountant(
@@ -463,7 +471,7 @@ class TruncatedAccountant(_LatticeAccountant):
             else None
         )
 
-    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+    def resolved_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         upper = self.bounded_delta(sigma, eps, tolerance=tolerance).upper
         lower = self._alone.delta(sigma, eps, tolerance=tolerance).lower
@@ -493,7 +501,7 @@ class TruncatedAccountant(_LatticeAccountant):
         upper = self._whole.upper_delta(sigma, eps, tolerance=tolerance)
         return min(1.0, next_up(upper + self._ever)) if self._ever <= _RARE * upper else None
 
-    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+    def resolved_epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         lower = self._alone.epsilon(sigma, delta, tolerance=tolerance).lower
         if self._whole is not None and self._ever <= _RARE * delta:
@@ -524,6 +532,8 @@ class FixedAccountant(_LatticeAccountant):
     def __init__(self, release: FixedRelease) -> None:
         super().__init__(release, release.sensitivity)
         self.release = release
+        one, tight = release.sensitivity, release.tight
+        self.revealed = Revealed(release.steps, release.draw.joined, one, tight=tight, poisson=False)
         least, most = (
             PoissonAccountant(PoissonRelease(q, release.steps, release.sensitivity, release.tight))
             for q in release.draw.joined
@@ -531,7 +541,7 @@ class FixedAccountant(_LatticeAccountant):
         self._attained = least
         self._one_step = most if release.steps == 1 else None
 
-    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+    def resolved_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         upper = self.upper_delta(sigma, eps, tolerance=tolerance)
         lower = self._attained.delta(sigma, eps, tolerance=tolerance).lower
@@ -546,10 +556,10 @@ class FixedAccountant(_LatticeAccountant):
     def bounded_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds for the dominating law."""
         if self._one_step is not None:
-            return self.delta(sigma, eps, tolerance=tolerance)
+            return self.resolved_delta(sigma, eps, tolerance=tolerance)
         return self.route.delta(sigma, eps, tolerance=tolerance)
 
-    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+    def resolved_epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         lower = self._attained.epsilon(sigma, delta, tolerance=tolerance).lower
         if self._one_step is not None:

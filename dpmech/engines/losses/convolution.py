@@ -219,6 +219,17 @@ class ComposedLoss:
         )
         return self._summed(eps, self.masses[above:last], weights, UNIT * moved, 0.0)
 
+    def tail(self, index: int) -> float:
+        """The bound on the probability of the loss at an index of `losses`, and of larger ones."""
+        start = float(self.losses[index])
+        last = int(np.searchsorted(self.losses, start + 600.0 / max(self.theta, 1e-300), side="right"))
+        excess = self.losses[index:last] - start
+        weights = np.exp(-self.theta * excess)
+        # As in `delta`, but that no loss is compared with eps.
+        furthest = min(float(excess[-1]), 0.37 / max(self.theta, 1e-300))
+        moved = 3.0 * self.theta * (2.0 * abs(start) + furthest) + 97.0
+        return self._summed(start, self.masses[index:last], weights, UNIT * moved, 0.0)
+
     def delta_beside(self, eps: float, square: float) -> float:
         """The bound on delta at eps of the sum of this loss and an independent Gaussian one.
 

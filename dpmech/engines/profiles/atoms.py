@@ -26,7 +26,8 @@ post-processing of the second (Blackwell). Coordinate by coordinate, the product
 post-processing of the product of the second ones, and no post-processing raises a curve. []
 
 Mass that rounding removes counts as loss -infinity, and losses are rounded down: the sum over all outputs
-of P'-mass times (1 - a e^-loss)_+ only decreases.
+of P'-mass times (1 - a e^-loss)_+ only decreases. Outputs may also be merged before: their masses add, and
+the pair is a post-processing.
 
 References:
     Zhu, Dong and Wang 2022, Proposition 8 and Theorem 10; Dong, Roth and Su 2022, Theorem 2.
@@ -193,23 +194,66 @@ class LowerAtoms:
         return not bool(np.any(self.losses > 0.0))
 
     def lattice(self, step: float) -> LatticeLoss:
-        """The loss on multiples of a step, with every value moved down to a multiple.
+        """A loss on multiples of a step, which this one dominates.
+
+        From the largest value down, each value is merged with as much of the next lower ones as moves the
+        merged loss to the multiple below it. That is a post-processing, and costs a small part of what moving
+        each value down by itself would cost.
 
         Raises:
             NumericalError: if that takes more than 2e7 points.
         """
-        cells = np.floor((self.losses - 4.0 * UNIT * (np.abs(self.losses) + step)) / step)
+        cells = np.floor((self.losses - 40.0 * UNIT * (np.abs(self.losses) + step)) / step)
         first, count = int(cells[0]), int(cells[-1] - cells[0]) + 1
         if count > _MOST_CELLS:
             raise NumericalError(
                 f"losses from {self.losses[0]!r} to {self.losses[-1]!r} in steps of {step!r}: too many points"
             )
-        spend(1e-8 * count, 24.0 * count, what=f"a lattice of {count} points")
-        nodes: FloatArray = np.bincount((cells - first).astype(np.int64), self.masses, count).astype(
-            np.float64
-        )
-        # A sequential sum of k terms has error k u.
-        return LatticeLoss(step, first, nodes * (1.0 - (self.losses.size + 8.0) * UNIT), 0.0)
+        spend(1e-8 * count + 2e-6 * cells.size, 24.0 * count, what=f"a lattice of {count} points")
+        nodes: FloatArray = np.zeros(count)
+        np.add.at(nodes, (cells - first).astype(np.int64), self._merged(cells * step, step))
+        # A sum of k masses has error k u, and its parts 4 u more.
+        return LatticeLoss(step, first, nodes * (1.0 - (self.losses.size + 16.0) * UNIT), 0.0)
+
+    def _merged(self, floors: FloatArray, step: float) -> FloatArray:
+        """Masses with a loss of at least the floor of each value, after parts of lower values joined them.
+
+        Outputs with P-masses p_i and Q-masses p_i e^(-l_i) have together a loss of at least f if
+        sum p_i (e^(f - l_i) - 1) <= 0. A floor has error u |f|, a difference that and one rounding, and the
+        function 8 u: terms are raised by 16 u (|f| + |l_i| + step) e^(f - l_i).
+        """
+        losses, left, gathered = self.losses.tolist(), self.masses.tolist(), [0.0] * self.losses.size
+
+        def price(floor: float, loss: float) -> float:
+            off = 16.0 * UNIT * (abs(floor) + abs(loss) + step)
+            return math.expm1(floor - loss) + off * math.exp(floor - loss)
+
+        top = len(losses) - 1
+        while top >= 0:
+            floor, mass, below = float(floors[top]), left[top], top - 1
+            surplus = -mass * price(floor, losses[top]) * (1.0 - 4.0 * UNIT)
+            # A value of the same cell has a negative price, and adds to the surplus.
+            while below >= 0 and surplus > 0.0 and floor - losses[below] < _LARGEST:
+                each = price(floor, losses[below])
+                if left[below] * each > surplus:
+                    part = surplus / each * (1.0 - 8.0 * UNIT)
+                    mass, left[below] = mass + part, (left[below] - part) * (1.0 - 2.0 * UNIT)
+                    break
+                mass += left[below]
+                paid = left[below] * each
+                surplus -= paid + 4.0 * UNIT * (abs(paid) + surplus)
+                below -= 1
+            gathered[top] = mass
+            top = below
+        return np.array(gathered)
+
+    def distance(self, theta: float) -> float:
+        """Mean distance of a value from the next lower one, under a tilt; an estimate."""
+        if self.losses.size < 2:
+            return 0.0
+        exponents = self.log_masses[1:] + theta * self.losses[1:]
+        weights = np.exp(exponents - exponents.max())
+        return float(weights @ np.diff(self.losses) / weights.sum())
 
     @functools.cached_property
     def log_masses(self) -> FloatArray:

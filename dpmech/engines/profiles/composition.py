@@ -183,6 +183,10 @@ class Composition:
         upper = side.upper(eps, tolerance)(eps)
         return min(side.lower(eps, tolerance)(eps), upper), upper
 
+    def upper_delta(self, eps: float, *, add: bool, tolerance: float) -> float:
+        """The upper bound of `delta` at eps >= 0 alone, for much less computing."""
+        return _Side(self, add=add).upper(eps, tolerance)(eps)
+
     def epsilon(self, delta: float, *, add: bool, tolerance: float) -> tuple[float, float]:
         """Lower and upper bound on the smallest eps >= 0 at which one direction is at most `delta`.
 
@@ -268,7 +272,7 @@ class _Side:
         below = tuple(
             (curve, times)
             for curve, times in self.whole.curves
-            if not curve.atoms_below(add=self.add).says_nothing
+            if not curve.atoms_below(add=self.add).says_nothing and curve.atoms(add=self.add).losses.size
         )
         if below:
             if len(below) == 1 and below[0][1] == 1 and not tight and square == 0.0:
@@ -355,17 +359,20 @@ class _Side:
         """Steps that change log delta by about the goal, and finer ones, as long as they are affordable.
 
         Splitting a mass over a step h adds at most h^2 / 4 to the variance, and h^2 / 6 on average: log delta
-        rises by theta (theta + 1) / 2 times that for each loss. Where losses at nodes are moved down, by
-        h / 2 on average, it falls by theta times that.
+        rises by theta (theta + 1) / 2 times that for each loss. Where losses at nodes are moved down by r, on
+        average h / 2, by mass from a distance d, the variance falls by r d.
         """
         # Losses on few values may call for any tilt, where a lattice gains little.
         count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
         spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
-        repeated = sum(times for _, times in self.atoms)
-        if floored and repeated:
-            wanted = min(wanted, 2.0 * _OF_DELTA * tolerance / (max(theta, 0.1) * repeated))
+        if floored:
+            apart = sum(times * one.distance(theta) for one, times in self._below)
+            merged = apart * (theta * (theta + 1.0) / 4.0 + 0.25 * spread**-2)
+            # No loss moves down by more than the step, by which log delta falls by at most theta each.
+            moved = 0.5 * max(theta, 0.1) * sum(times for _, times in self._below)
+            wanted = min(wanted, _OF_DELTA * tolerance / max(min(merged, moved), 1e-300))
         low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
         spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
         # All lattices are in memory at once: with many kinds, each gets a smaller part of it.

@@ -12,6 +12,7 @@ from dpmech.mechanism.strategies.toeplitz import (
     BandedToeplitz,
     LambdaCGD,
     SquareRoot,
+    check_bands,
     inverse_square_root_coefs,
     square_root_coefs,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "ScaledToeplitz",
     "SquareRoot",
     "Strategy",
+    "check_bands",
     "check_strategy",
     "decoder_work",
     "form_work",

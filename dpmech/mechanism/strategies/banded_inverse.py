@@ -11,6 +11,7 @@ from dpmech.mechanism.strategies.scaled_toeplitz import ScaledToeplitz
 from dpmech.mechanism.strategies.shape import Shape
 from dpmech.mechanism.strategies.toeplitz import (
     SQUARE_ROOT_ROUNDING,
+    check_bands,
     check_coefs,
     inverse_square_root_coefs,
     square_root_coefs,
@@ -41,7 +42,7 @@ class InverseSquareRoot(FactoredStrategy):
 
     def __init__(self, n: int, bands: int) -> None:
         object.__setattr__(self, "n", check_integer("n", n, minimum=1, maximum=MOST_STEPS))
-        object.__setattr__(self, "inverse_bands", check_integer("bands", bands, minimum=1, maximum=self.n))
+        object.__setattr__(self, "inverse_bands", check_bands(bands, self.n))
 
     @property
     def shape(self) -> Shape:

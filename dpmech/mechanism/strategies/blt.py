@@ -24,7 +24,7 @@ class BLT(FactoredStrategy):
 
     Args:
         n: number of steps, >= 1.
-        decays: each in [0, 1), shape (d,).
+        decays: each in [0, 1], shape (d,); a buffer with decay 1 is a sum of all earlier steps.
         scales: finite, signs free, shape (d,).
 
     Raises:
@@ -43,9 +43,12 @@ class BLT(FactoredStrategy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n", check_integer("n", self.n, minimum=1, maximum=MOST_STEPS))
+        if np.ndim(self.decays) == 1 and len(self.decays) == 0:
+            accepted = "a non-empty sequence of numbers in [0, 1]"
+            raise InvalidParameterError("decays", self.decays, accepted, "; without buffers C is Identity(n)")
         decays = check_vector("decays", self.decays)
-        if np.any(decays < 0.0) or np.any(decays >= 1.0):
-            raise InvalidParameterError("decays", self.decays, "numbers in [0, 1)")
+        if np.any(decays < 0.0) or np.any(decays > 1.0):
+            raise InvalidParameterError("decays", self.decays, "numbers in [0, 1]")
         scales = check_vector("scales", self.scales)
         if scales.size != decays.size:
             raise InvalidParameterError("scales", self.scales, f"as many numbers as decays, {decays.size}")
@@ -66,7 +69,7 @@ class BLT(FactoredStrategy):
         coefs[0] = 1.0
         for decay, scale in zip(self.decays, self.scales, strict=True):
             # Powers below 1e-300 are omitted, because subnormal numbers are slow.
-            count = self.n - 1 if decay == 0.0 else min(self.n - 1, 1 + int(-691.0 / math.log(decay)))
+            count = self.n - 1 if decay in {0.0, 1.0} else min(self.n - 1, 1 + int(-691.0 / math.log(decay)))
             if count > 0:
                 terms = scale * powers(decay, count)
                 coefs[1 : count + 1] += terms

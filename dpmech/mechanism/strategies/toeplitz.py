@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import numbers
 
 import numpy as np
 
@@ -94,7 +95,7 @@ class SquareRoot(FactoredStrategy):
         n = check_integer("n", self.n, minimum=1, maximum=MOST_STEPS)
         object.__setattr__(self, "n", n)
         if self.bands is not None:
-            object.__setattr__(self, "bands", check_integer("bands", self.bands, minimum=1, maximum=n))
+            object.__setattr__(self, "bands", check_bands(self.bands, n))
 
     @property
     def shape(self) -> Shape:
@@ -169,10 +170,26 @@ class BandedToeplitz(FactoredStrategy):
 
 def check_coefs(value: FloatArray, n: int) -> FloatArray:
     """Return at most n finite coefficients, the first one positive, as a read-only float64 array."""
-    coefs = check_vector("coefs", value, maximum_length=n)
+    if np.ndim(value) == 1 and len(value) > n:
+        raise InvalidParameterError(
+            "coefs",
+            value,
+            f"at most {n} numbers",
+            f"; there are n={n} steps, later ones have no effect: coefs[:{n}]",
+        )
+    coefs = check_vector("coefs", value)
     if coefs[0] <= 0.0:
-        raise InvalidParameterError("coefs[0]", float(coefs[0]), "a finite number > 0")
+        hint = "; -C releases what C does, as Z is symmetric: negate all coefs" if coefs[0] else ""
+        raise InvalidParameterError("coefs[0]", float(coefs[0]), "a finite number > 0", hint)
     return coefs
+
+
+def check_bands(value: object, n: int) -> int:
+    """Return a number of bands in [1, n] as an int."""
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral) and int(value) > n:
+        hint = f"; there are n={n} steps, so that {n} bands are all: bands={n}"
+        raise InvalidParameterError("bands", value, f"an integer in [1, {n}]", hint)
+    return check_integer("bands", value, minimum=1, maximum=n)
 
 
 def powers(base: float, n: int) -> FloatArray:

@@ -98,7 +98,7 @@ def exponentials_error(factors: ScaledToeplitz) -> float:
     row = _gamma(2 * (decays.size + _FACTORS))
     total = row * _sum(inverse) + _gamma(_FACTORS) * _condition(factors)
     for decay, weight in zip(decays.tolist(), weights.tolist(), strict=True):
-        memory = min(float(inverse.size), 1.0 / (1.0 - decay))
+        memory = _memory(decay, inverse.size)
         carried = 2.0 * _gamma(2) * memory
         response = scipy.signal.lfilter([0.0, 1.0], [1.0, -decay], inverse)
         total += abs(weight) * _sum(response) * (row + carried) / (1.0 - carried)
@@ -111,6 +111,11 @@ def exponentials_error(factors: ScaledToeplitz) -> float:
 def _gamma(count: int) -> float:
     """Relative error of `count` successive roundings."""
     return count * _UNIT / (1.0 - count * _UNIT)
+
+
+def _memory(decay: float, steps: int) -> float:
+    """Upper bound on the sum of the powers of a decay in [0, 1]."""
+    return float(steps) if decay == 1.0 else min(float(steps), 1.0 / (1.0 - decay))
 
 
 def _sum(coefs: FloatArray) -> float:
@@ -161,7 +166,7 @@ def _exponentials_product(
             np.array([0.0, 1.0], np.longdouble), np.array([1.0, -decay], np.longdouble), inverse
         )
         product = product + weight * response
-        memory = min(float(inverse.size), 1.0 / (1.0 - decay))
+        memory = _memory(decay, inverse.size)
         own += abs(weight) * _sum(response) * (2.0 * memory + decays.size + 2.0)
     return np.asarray(product), 2.0 * LONGDOUBLE_UNIT * (own + _sum(inverse) * (decays.size + 2.0))
 

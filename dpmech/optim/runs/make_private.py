@@ -1,6 +1,8 @@
 """make_private: make the model, optimizer and loader of an ordinary run private under a certificate."""
 
 import functools
+import inspect
+import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NoReturn
@@ -20,7 +22,7 @@ from dpmech.exceptions import (
     InvalidParameterError,
     UnsupportedCombinationError,
 )
-from dpmech.fitting import BetterMember, better_member
+from dpmech.fitting import BetterMember, Search, better_member, check_vectors, recommend_under
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     Adjacency,
@@ -52,6 +54,9 @@ from dpmech.samplers import sampler_for
 from dpmech.schemes.balls_in_bins import BallsInBins
 from dpmech.schemes.fixed_order import SequentialSampler
 from dpmech.schemes.poisson import Poisson
+
+# Shown on standard error where logging is not configured: what was chosen determines memory and sampling.
+_LOGGER = logging.getLogger("dpmech.optim")
 
 
 class BetterParameterWarning(UserWarning):
@@ -237,7 +242,7 @@ def make_private(
     )
     check_layers(inner, hooks=loss is None)
     check_dataset(loader)
-    _check_order(loader, claim)
+    _check_order(loader, claim.participation)
     world = processes(process_group)
     check_same_choice(loader.dataset, process_group)
     check_same_length(loader.dataset, process_group)
@@ -334,14 +339,14 @@ def _share_weights(module: nn.Module, group: Group) -> None:
         dist.broadcast(tensor.detach(), source, group)
 
 
-def _check_order(loader: DataLoader[Any], claim: Claim) -> None:
+def _check_order(loader: DataLoader[Any], participation: Participation) -> None:
     """Refuse loaders that set the order of examples: the certificate determines it."""
     if loader.batch_size is None:
         raise UnsupportedCombinationError(
             "the loader makes its own batches", supported="DataLoader(dataset, batch_size=...)"
         )
     if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
-        if claim.participation.unrestricted:
+        if participation.unrestricted:
             return  # no assumption that shuffling could violate
         raise UnsupportedCombinationError(
             "the loader shuffles: an example at the end of one epoch may start the next, so no separation of "
@@ -521,6 +526,7 @@ def make_private_with_epsilon(
     epochs: int,
     strategy: Strategy | Callable[[int], Strategy] | None = None,
     participation: Participation | None = None,
+    max_vectors: int | None = None,
     adjacency: Adjacency = Adjacency.ADD_REMOVE,
     dataset_size: int | None = None,
     method: Method | None = None,
@@ -541,10 +547,18 @@ def make_private_with_epsilon(
         eps: > 0.
         delta: in (0, 1); less than 1 over the number of examples, or one of them may be published whole.
         epochs: passes over the data, an integer >= 1.
-        strategy: noise strategy over n steps; or a function of n, such as `lambda n: dm.LambdaCGD(n, 0.9)`.
-            None is independent noise: DP-SGD.
-        participation: None is Poisson sampling under independent noise, and
-            Balls-in-Bins, one bin per step of an epoch, under other strategies.
+        strategy: noise strategy over n steps; or a function of n, such as `lambda n: dm.LambdaCGD(n, 0.9)`
+            or `dm.Identity`, independent noise: DP-SGD. None recommends the one with the least error, as
+            `dm.recommend` does, under Poisson sampling or Balls-in-Bins, and logs one line that says which:
+            never worse than DP-SGD (RMSE of the prefix sums). It takes seconds for tens of steps and minutes
+            for thousands, while other processes wait, and may sample, so that another call makes another
+            claim: to resume, save `optimizer.claim.certificate()`, and give it to `make_private`.
+        participation: None is Poisson sampling under independent noise, and Balls-in-Bins, one bin per step
+            of an epoch, under other strategies. Without a strategy, the one under which it is recommended.
+        max_vectors: without a strategy, most vectors of the model's size that a step's noise may take beside
+            the new one, as for `dm.recommend`: one that is stored takes 8 bytes a parameter. None is 1, which
+            at most doubles the state of Adam (0 with generator="secure-lattice", which needs independent
+            noise); 0 leaves independent noise. None with a strategy.
         adjacency: as for calibrate_sigma.
         dataset_size: a public number of examples. Under ADD_REMOVE the real one is private; steps and
             sampling probability then follow from this constant, which you choose, within 10 % of the real
@@ -576,6 +590,7 @@ def make_private_with_epsilon(
         ...     delta=1e-5,
         ...     epochs=2,
         ...     dataset_size=100,
+        ...     strategy=dm.Identity,
         ...     loss=torch.nn.MSELoss(),
         ... )
         >>> optimizer.steps_left, optimizer.claim.participation
@@ -602,16 +617,39 @@ def make_private_with_epsilon(
     )
     per_epoch = size // batch
     n = check_integer("epochs", epochs, minimum=1) * per_epoch
-    chosen = _strategy(strategy, n)
-    if participation is None:
-        participation = Poisson(batch / size) if isinstance(chosen, Identity) else BallsInBins(per_epoch)
+    if strategy is not None and max_vectors is not None:
+        raise InvalidParameterError("max_vectors", max_vectors, "None with a strategy, which fixes them")
+    alone_only = options.get("generator") == "secure-lattice"
+    most = check_vectors(1 - alone_only if max_vectors is None else max_vectors)
+    if most and alone_only:
+        raise InvalidParameterError("max_vectors", max_vectors, 'None or 0 with generator="secure-lattice"')
+    alone, bins = _strategy(strategy, n), BallsInBins(per_epoch)
+    sampled: list[Participation] = [Poisson(batch / size), bins] if isinstance(alone, Identity) else [bins]
+    sampled = sampled if participation is None else [participation]
     # Before the calibration, which may take long: a bad combination is refused at once.
-    mechanism = Mechanism(chosen, participation, adjacency)
+    inspect.signature(make_private).bind(model, optimizer, loader, None, clip_norm, **options)
+    if not isinstance(clip_norm, AdaptiveClip):
+        check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
+    mechanism = Mechanism(alone, sampled[0], adjacency)
+    _check_order(loader, sampled[0])
+    if isinstance(model, nn.Module):
+        check_layers(model, hooks=options.get("loss") is None)
     if dataset_size is None and mechanism.hides_size:
         _refuse_private_size()
 
     def claim() -> Claim:
-        return calibrate_sigma(mechanism, eps, delta, method=method)
+        if strategy is not None:
+            return calibrate_sigma(mechanism, eps, delta, method=method)
+        best = recommend_under(
+            sampled,
+            n=n,
+            eps=eps,
+            delta=delta,
+            max_vectors=most,
+            search=Search(adjacency=adjacency, method=method),
+        )
+        _LOGGER.warning("no strategy was given: %s (strategy=dm.Identity for DP-SGD, Poisson)", best.words)
+        return best.calibration
 
     shared = claim() if processes(process_group) == 1 else _from_first(claim, process_group)
     return make_private(

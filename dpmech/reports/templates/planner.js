@@ -1,22 +1,34 @@
 "use strict";
-// What the page computes; `dpmech.reports.previews.Preview.sigma` says the same in Python.
+// What the page computes; `dpmech.reports.previews.Preview.at` says the same in Python.
 
 // The noise of the next smaller eps: always enough, as less noise is never more private.
-function sigmaAt(data, row, eps) {
-  const grid = row.grid === null ? data.shared : row.grid;
+function gridAt(data, variant, eps) {
+  const grid = variant.grid === null ? data.shared : variant.grid;
   if (!(eps >= grid.eps[0] && eps <= Math.min(data.high, grid.eps[grid.eps.length - 1]))) return null;
   let low = 0, high = grid.eps.length;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
     if (grid.eps[middle] <= eps) low = middle; else high = middle;
   }
-  return row.scale * grid.sigma[low];
+  return variant.scale * grid.sigma[low];
+}
+
+// The strategy of a row with the smallest error at an eps, and its sigma; null if it has none there.
+function variantAt(data, row, eps) {
+  let best = null;
+  for (const variant of row.variants) {
+    const sigma = gridAt(data, variant, eps);
+    if (sigma !== null && (best === null || sigma * variant.rmse < best.sigma * best.variant.rmse)) {
+      best = {variant, sigma};
+    }
+  }
+  return best;
 }
 
 function numberAt(data, row, eps, measure) {
-  const sigma = sigmaAt(data, row, eps);
-  if (sigma === null) return null;
-  return measure === "sigma" ? sigma : sigma * row[measure];
+  const best = variantAt(data, row, eps);
+  if (best === null) return null;
+  return measure === "sigma" ? best.sigma : best.sigma * best.variant[measure];
 }
 
 // Rounded up, or down, to so many digits.
@@ -32,7 +44,9 @@ function planOf(data, epochs, batch) {
 }
 
 function commandOf(data, plan, row, eps) {
-  const words = row.options.map(([name, value]) => name + " " + value);
+  const best = variantAt(data, row, eps);
+  if (best === null) return "";
+  const words = best.variant.options.map(([name, value]) => value === "" ? name : name + " " + value);
   return ["dpmech calibrate", ...words, "--dataset-size " + data.dataset_size,
     "--batch-size " + plan.batch_size, "--epochs " + plan.epochs,
     "--eps " + eps, "--delta " + data.delta, "--out certificate.json"].join(" ");
@@ -114,7 +128,7 @@ function startPlanner() {
     const base = numberAt(data, plan.rows[0], eps, "rmse");
     const inside = eps >= data.low && eps <= data.high;
     byId("facts").textContent = inside
-      ? plan.steps + " steps; steps of the grid cost up to 3 %"
+      ? plan.steps + " steps"
       : "Choose an eps from " + data.low + " to " + data.high + ".";
     if (!chosenByHand && inside) {
       const errors = plan.rows.map(row => numberAt(data, row, eps, "rmse") ?? Infinity);
@@ -136,11 +150,14 @@ function startPlanner() {
       line.insertCell().textContent = base === null || rmse === null || place === 0 ? "" : rounded(base / rmse, 2, false);
       return line;
     }));
-    const row = plan.rows[chosen];
-    byId("command").textContent = inside ? commandOf(data, plan, row, eps) : "";
-    byId("copy").disabled = !inside;
-    byId("cost").textContent = "A step keeps " + row.buffers + " vectors of the model's size and draws "
-      + row.regenerated + " again, besides the new one.";
+    const row = plan.rows[chosen], best = inside ? variantAt(data, row, eps) : null;
+    byId("command").textContent = best === null ? "" : commandOf(data, plan, row, eps);
+    byId("copy").disabled = best === null;
+    byId("cost").textContent = best === null
+      ? row.label + " has no number here" + (row.reason ? ": " + row.reason : ".")
+      : "A step keeps " + best.variant.buffers + " vectors of the model's size and draws "
+        + best.variant.regenerated + " again, besides the new one. The calibration finds at most this sigma, and at "
+        + "most " + row.above + " % less.";
     const words = fields.measure.selectedOptions[0].textContent;
     const many = Array.from({length: 161}, (_, place) => data.low * (data.high / data.low) ** (place / 160));
     draw(byId("over-eps"), plan.rows.map(one => many.map(x => [x, numberAt(data, one, x, measure)])), null,

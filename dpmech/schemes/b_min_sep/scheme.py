@@ -45,7 +45,7 @@ class ChainCertifiedAccountant(CertifiedAccountant):
 
 def _refusal(error: NumericalError) -> NumericalError:
     return NumericalError(
-        f"{error}; method=Importance() gives an estimate here, and MinSep (not sampled), CyclicPoisson and "
+        f"{error}; method=Importance() may give an estimate, and MinSep (not sampled), CyclicPoisson and "
         "BallsInBins have bounds"
     )
 

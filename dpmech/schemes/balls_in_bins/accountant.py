@@ -8,6 +8,7 @@ from dpmech.engines import (
     CLOSE,
     Accountant,
     AllocationRenyiAccountant,
+    BlockBound,
     Certified,
     CertifiedAccountant,
     Deterministic,
@@ -25,6 +26,7 @@ from dpmech.engines import (
     check_nonnegative,
     half_space_add,
     lower_gram,
+    lower_profiles,
     lower_tuple_gram,
     ring_profile,
     sampling_gram,
@@ -34,13 +36,16 @@ from dpmech.engines import (
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Strategy
 from dpmech.numerics import Bounds, Provenance
+from dpmech.schemes.balls_in_bins.default import DeterministicFirst
 from dpmech.schemes.balls_in_bins.participation import BallsInBins
 
 _COARSE = Deterministic(rel_error=0.4)
 _FINE = Deterministic(rel_error=0.1)
-_QUICK, _LAST_RESORT = 200.0, 600.0
+_DEFAULT, _QUICK, _LAST_RESORT = 15.0, 200.0, 600.0
 # A proof by sampling that would aim this far above the true sigma, in log, is replaced by other accountants.
 _WIDE = 0.05
+# With fewer or more bins a calibration without samples may take many times as long, or stand 1 % above.
+_LEAST_BINS, _MOST_BINS = 100, 1000
 
 
 def accountant_in_turn(
@@ -53,6 +58,8 @@ def accountant_in_turn(
     independent: bool,
 ) -> InTurnAccountant:
     """Try the proof by samples first; if it would aim too high, use the best of the other accountants.
+
+    Before both, calibrations use no samples where the plan says that it makes no difference.
 
     Args:
         strategy: C >= 0.
@@ -80,7 +87,12 @@ def accountant_in_turn(
     ]
     if independent:
         return InTurnAccountant(IndependentAccountant(bins, bounds), turns)
-    return InTurnAccountant(certified_accountant(strategy, bins, bounds, sampled, rng, reach=_WIDE), turns)
+    first = certified_accountant(strategy, bins, bounds, sampled, rng, reach=_WIDE)
+    if not _LEAST_BINS <= bins <= _MOST_BINS:
+        return InTurnAccountant(first, turns)
+    method = Deterministic()
+    unsampled = Turn(method, lambda: deterministic_accountant(strategy, bins, bounds, method), _DEFAULT)
+    return DeterministicFirst(first, turns, unsampled)
 
 
 def certified_accountant(
@@ -109,7 +121,8 @@ def deterministic_accountant(
 ) -> DeterministicAccountant:
     """The accountant of bounds without samples."""
     profile, gram = ring_profile(strategy, bins), bin_gram(strategy, bins)
-    return DeterministicAccountant(profile, gram, bounds, method or Deterministic())
+    below = BlockBound(bins, lambda most, dropped: lower_profiles(strategy, bins, most, dropped))
+    return DeterministicAccountant(profile, gram, bounds, method or Deterministic(), below)
 
 
 def of_examples(

@@ -1,4 +1,7 @@
-r"""The accountant of random allocation with independent noise: composition over blocks of steps.
+r"""The accountants of random allocation: composition over blocks of steps, and samples.
+
+With independent noise of one size the composition below is the default. `Certified()` and `Importance()`
+sample the pair itself (`engines.gaussian_mixture.allocation_chain`), also with correlated noise if asked for.
 
 An example takes part in the steps of S, a uniformly random set of k of the t steps, with gradients of norm at
 most 1, and every step has noise of standard deviation sigma. The pair P = mean over S of N(1_S, sigma^2 I),
@@ -29,7 +32,8 @@ floor(t / k). Blocks of one step are plain Gaussian releases. With k = 1 the blo
 is attained.
 
 From below, y_1 + ... + y_t is a post-processing: N(k, t sigma^2) against N(0, t sigma^2) is a Gaussian
-release of sensitivity k / sqrt(t).
+release of sensitivity k / sqrt(t). A test of y_1, ..., y_t gives another bound (`ThresholdTest`); the larger
+one is taken.
 
 References:
     Feldman and Shenfeld 2025 (arXiv:2502.08202), for random allocation by blocks.
@@ -43,16 +47,21 @@ from dpmech.engines import (
     CLOSE,
     Accountant,
     Canary,
+    Certified,
+    CertifiedAccountant,
     Composition,
     Curve,
     FreshEpochsAccountant,
     GaussianAccountant,
+    Importance,
+    ImportanceAccountant,
     Method,
     Nodes,
     Pld,
     PrivacyProfile,
     Progress,
     Solution,
+    allocation_gram,
     check_nonnegative,
     unsampled,
 )
@@ -70,6 +79,7 @@ from dpmech.numerics import (
     root_up,
 )
 from dpmech.schemes.random_allocation.participation import RandomAllocation
+from dpmech.schemes.random_allocation.threshold_test import ThresholdTest
 
 register_words(
     {
@@ -80,7 +90,7 @@ register_words(
 
 
 class BlocksAccountant(Accountant):
-    """Upper bounds by the composition of blocks; lower bounds by the sum of all releases.
+    """Upper bounds by the composition of blocks; lower bounds by the sum of all releases, and by a test.
 
     With k = 1 both bounds are those of the only block. See the module's documentation for the proofs.
 
@@ -104,11 +114,19 @@ class BlocksAccountant(Accountant):
         self._attained = participations == 1
         sums = quotient_down(product_down(column.lower, participations), root_up(float(n)))
         self._sums = GaussianAccountant(Bounds.bracket(sums, sensitivity.upper, column.by))
+        self._test = ThresholdTest(participations, n, column.lower)
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         found = self._blocks.delta(sigma, eps, tolerance=tolerance)
-        return self._above(found, self._sums.delta(sigma, eps, tolerance=tolerance).lower)
+        if self._attained:
+            return found
+        by_sum = self._sums.delta(sigma, eps, tolerance=tolerance).lower
+        return self._above(found, max(by_sum, self._test.delta(sigma, eps)))
+
+    def upper_add(self, sigma: float, eps: float) -> float:
+        """An upper bound on the ADD direction alone."""
+        return self._blocks.upper_add(sigma, eps)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
         """The upper bound, without requirements on the lower one."""
@@ -121,12 +139,12 @@ class BlocksAccountant(Accountant):
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         found = self._blocks.epsilon(sigma, delta, tolerance=tolerance)
-        return self._above(found, self._sums.epsilon(sigma, delta, tolerance=tolerance).lower)
+        return self._above(found, self._lower_eps(sigma, delta, tolerance))
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """The smallest sigma at which the composition of the blocks meets the budget."""
         found = self._blocks.calibrate(eps, delta, rtol=rtol, progress=progress)
-        lower = self._sums.epsilon(found.sigma, delta, tolerance=rtol).lower
+        lower = self._lower_eps(found.sigma, delta, rtol)
         return dataclasses.replace(found, achieved=self._above(found.achieved, lower))
 
     def rough_sigma(self, eps: float, delta: float) -> float:
@@ -152,6 +170,12 @@ class BlocksAccountant(Accountant):
         """Those of the accountant, which computes nodes for all results."""
         return self._blocks.nodes_label(nodes)
 
+    def _lower_eps(self, sigma: float, delta: float, tolerance: float) -> float:
+        if self._attained:
+            return 0.0
+        by_sum = self._sums.epsilon(sigma, delta, tolerance=tolerance).lower
+        return max(by_sum, self._test.epsilon(sigma, delta))
+
     def _above(self, found: Bounds, lower: float) -> Bounds:
         """Bounds of the composition as bounds of the mechanism, with a lower end of its own."""
         return found if self._attained else dataclasses.replace(found, lower=min(lower, found.upper))
@@ -162,34 +186,67 @@ def _from_above(nodes: Nodes) -> Nodes:
     return dataclasses.replace(nodes, lower=(0.0,) * len(nodes.lower))
 
 
-def of_allocation(participation: RandomAllocation, mechanism: Mechanism, method: Method | None) -> Accountant:
+def of_allocation(
+    participation: RandomAllocation,
+    mechanism: Mechanism,
+    method: Method | None,
+    rng: np.random.Generator | None,
+) -> Accountant:
     """The accountant of a mechanism under random allocation.
 
     Raises:
-        UnsupportedCombinationError: for correlated noise, noise that varies from step to step, or a method
-            that does not apply.
+        UnsupportedCombinationError: for a strategy with negative entries or too many bands, or a method that
+            does not apply.
     """
-    strategy, bounds = mechanism.strategy, mechanism.sensitivity
+    strategy, bounds, count = mechanism.strategy, mechanism.sensitivity, participation.participations
     check_nonnegative(strategy)
-    norms = strategy.column_norms()
-    least, most = float(norms.min()), float(norms.max())
-    if strategy.bands != 1 or least < most * (1.0 - CLOSE):
+    blocks = _by_blocks(count, mechanism)
+    if not (method is None or isinstance(method, Pld | Certified | Importance)):
+        raise UnsupportedCombinationError(
+            f"{method!r} does not apply to {participation!r}",
+            supported="Certified(), Importance(), and with Identity method=None or Pld()",
+        )
+    if not isinstance(method, Certified | Importance):
+        if count == mechanism.steps:
+            return unsampled(bounds, None)  # every example joins every step
+        if blocks is not None:
+            return blocks
         reason = "correlates it" if strategy.bands != 1 else "has steps with more noise than others"
         raise UnsupportedCombinationError(
-            f"{participation!r} is accounted for where all steps have independent noise of one size, and "
+            f"Pld(), the default method of {participation!r}, takes independent noise of one size, and "
             f"{strategy!r} {reason}",
-            supported="Identity; BallsInBins for other strategies with entries >= 0, and CyclicPoisson and "
-            "BMinSep for strategies with few bands",
+            supported="method=Certified() or Importance() for strategies with few bands; Identity; "
+            "BallsInBins, and BMinSep for strategies with few bands",
         )
-    if not (method is None or isinstance(method, Pld)):
+    if count == mechanism.steps:
         raise UnsupportedCombinationError(
-            f"{method!r} does not apply to {participation!r}", supported="method=None or Pld()"
+            f"{method!r} samples, and with {participation!r} every example joins each of the {count} steps",
+            supported="method=None",
         )
-    if participation.participations == mechanism.steps:
-        return unsampled(bounds, None)  # every example joins every step
+    gram = allocation_gram(strategy, count)
+    if isinstance(method, Importance):
+        return ImportanceAccountant(gram, bounds, method, rng)
+    return CertifiedAccountant(
+        gram,
+        bounds,
+        method,
+        rng,
+        lower=allocation_gram(strategy, count, lower=True),
+        settled_add=None if blocks is None else blocks.upper_add,
+        settle_first=blocks is not None,
+    )
+
+
+def _by_blocks(count: int, mechanism: Mechanism) -> BlocksAccountant | None:
+    """The accountant of the composition of blocks; None without independent noise of one size."""
+    strategy = mechanism.strategy
+    norms = strategy.column_norms()
+    least, most = float(norms.min()), float(norms.max())
+    if strategy.bands != 1 or least < most * (1.0 - CLOSE) or count == mechanism.steps:
+        return None
     moved = 1.01 * (strategy.error + strategy.gram_rounding)
     column = Bounds.bracket(least, most, Provenance("sensitivity.largest_column")).widened(moved)
-    return BlocksAccountant(participation.participations, mechanism.steps, column, bounds)
+    return BlocksAccountant(count, mechanism.steps, column, mechanism.sensitivity)
 
 
 @dataclasses.dataclass(frozen=True)

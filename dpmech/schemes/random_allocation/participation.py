@@ -13,8 +13,9 @@ class RandomAllocation(Participation):
     """Every example takes part in exactly k of the n steps; all sets of k steps have the same probability.
 
     The sets of different examples are independent. The scheme is also known as k-out-of-t random allocation
-    and as balanced iteration subsampling. It requires independent noise of one size (`Identity`). With k = 1
-    it is one epoch of `BallsInBins(n)`; with k = n nothing is sampled.
+    and as balanced iteration subsampling. The default method requires independent noise of one size
+    (`Identity`); `Certified()` and `Importance()` also take strategies with entries >= 0 and few bands. With
+    k = 1 it is one epoch of `BallsInBins(n)`; with k = n nothing is sampled.
 
     The bounds are for one unit of privacy. For users with several examples let every user be one unit that is
     allocated as a whole (the unit user, `dpmech.optim.UserDataset`), or use `Poisson` with

@@ -3,6 +3,7 @@
 import numpy as np
 
 from dpmech.engines import Accountant, Canary, Method, Pld
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
 from dpmech.schemes.random_allocation.accountant import Allocated, of_allocation
 from dpmech.schemes.random_allocation.participation import RandomAllocation
@@ -28,13 +29,16 @@ class RandomAllocationScheme(Scheme[RandomAllocation]):
         method: Method | None,
         rng: np.random.Generator | None,
     ) -> Accountant:
-        """The composition of k allocations of one step of a block each."""
-        del rng
-        return of_allocation(participation, mechanism, method)
+        """The composition of k allocations of one step of a block each, or samples."""
+        return of_allocation(participation, mechanism, method, rng)
 
     def canary(self, participation: RandomAllocation, mechanism: Mechanism) -> Canary:
-        """A canary in a uniformly random set of k steps; refused with the accountant's words."""
-        of_allocation(participation, mechanism, None)
+        """A canary in a uniformly random set of k steps, with independent noise."""
+        if mechanism.strategy.bands != 1:
+            raise UnsupportedCombinationError(
+                f"no canary for {participation!r} with {mechanism.strategy!r}, which correlates noise",
+                supported="Identity; BallsInBins for other strategies",
+            )
         return Allocated(participation.participations, mechanism.strategy.column_norms())
 
     def structure(self, participation: RandomAllocation) -> Structure:

@@ -7,12 +7,13 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
+import dpmech.plans
 from dpmech import cli
 from dpmech.audits.published import Finding, PublishedClaim, audit
-from dpmech.plans.files import read_claims
+from dpmech.plans.files import published_claims, read_claims
 from verification.claims import procedures
 
-CLAIMS = pathlib.Path(__file__).parents[3] / "verification" / "claims"
+CLAIMS = pathlib.Path(dpmech.plans.__file__).parent / "published"
 BASE = {"name": "a", "sampling": "poisson", "sampling_prob": 0.1, "steps": 5, "sigma": 1.0, "delta": 1e-5}
 
 
@@ -341,6 +342,21 @@ def test_bad_input_exits_2(tmp_path):
 
 
 # ---- published claims
+
+
+def test_published_claims_come_with_the_package():
+    assert set(published_claims()) >= {"dp_muon", "noise_share", "sde_imdb"}
+    by_name = CliRunner().invoke(cli.main, ["audit", "--published", "noise_share", "--json", "-q"])
+    by_path = CliRunner().invoke(cli.main, ["audit", str(CLAIMS / "noise_share.toml"), "--json", "-q"])
+    assert (by_name.exit_code, by_name.stdout) == (0, by_path.stdout)
+    twice = ["audit", str(CLAIMS / "noise_share.toml"), "--published", "noise_share", "--json", "-q"]
+    assert len(json.loads(CliRunner().invoke(cli.main, twice).stdout)["claims"]) == 4
+    unknown = CliRunner().invoke(cli.main, ["audit", "--published", "dp_moun"])
+    assert unknown.exit_code == 2
+    assert "did you mean dp_muon?" in unknown.stderr
+    nothing = CliRunner().invoke(cli.main, ["audit"])
+    assert nothing.exit_code == 2
+    assert "missing: FILE... or --published, one of dp_muon," in nothing.stderr
 
 
 @pytest.mark.parametrize("path", sorted(CLAIMS.glob("*.toml")), ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Random sets of k of n steps: proved by blocks of steps, refuted by the sum of all steps, else left open."""
+"""Random sets of k of n steps: proved by blocks of steps, refuted by the sum of all steps, else by draws."""
 
 import itertools
 import math
@@ -52,12 +52,12 @@ def test_what_is_proved_holds_and_what_is_refuted_does_not(tmp_path, n, k, sigma
         found = verdict(tmp_path, n, k, sigma, delta)
         if found.kind is Kind.PROVED:
             assert delta > true - error
-            assert found.failure == 0.0
+            assert found.failure == ("draws" in found.reason) * 5e-10 * found.reason.count("draws")
         if found.kind is Kind.REFUTED:
             assert delta < true + error
-            assert "by the sum of all steps" in found.reason
-    assert verdict(tmp_path, n, k, sigma, 1.4 * true + 1e-3).kind is Kind.PROVED
-    assert verdict(tmp_path, n, k, sigma, 0.5 * true).kind is Kind.REFUTED
+            assert "by the sum of all steps" in found.reason or "draws" in found.reason
+    assert verdict(tmp_path, n, k, sigma, 1.1 * true + 1e-3).kind is Kind.PROVED
+    assert verdict(tmp_path, n, k, sigma, 0.9 * true - 1e-3).kind is Kind.REFUTED
 
 
 def test_one_step_is_decided_from_both_sides(tmp_path):
@@ -104,8 +104,8 @@ def test_other_claims_are_refused_or_left_open(tmp_path):
         check_file(
             write(tmp_path / "c.json", certificate({"type": "Identity", "n": 6}, extra, 1.0, 0.1, 1.0))
         )
-    correlated = {"type": "LambdaCGD", "n": 6, "lam": 0.5}
-    found = verdict(tmp_path, 6, 2, 5.0, 0.1, strategy=correlated)
+    signed = {"type": "BandedToeplitz", "n": 6, "coefs": [1.0, -0.5]}
+    found = verdict(tmp_path, 6, 2, 5.0, 0.1, strategy=signed)
     assert (found.kind, "random set of steps" in found.reason) == (Kind.NOT_CHECKED, True)
     found = verdict(tmp_path, 6, 2, 5.0, 0.1, adjacency="replace_one")
     assert (found.kind, "replace_one" in found.reason) == (Kind.NOT_CHECKED, True)
@@ -115,4 +115,4 @@ def test_of_columns_of_different_lengths_the_longest_counts(tmp_path):
     uneven = {"type": "Diagonal", "entries": [1.0] * 5 + [2.0]}
     value = drawn(6, 2, 2.0, 1.0)[0]
     assert verdict(tmp_path, 6, 2, 2.0, 1.5 * value + 1e-3).kind is Kind.PROVED
-    assert verdict(tmp_path, 6, 2, 2.0, 1.5 * value + 1e-3, strategy=uneven).kind is Kind.NOT_CHECKED
+    assert verdict(tmp_path, 6, 2, 2.0, 1.5 * value + 1e-3, strategy=uneven).kind is Kind.REFUTED

@@ -16,6 +16,7 @@ from dpmech.checker.losses import (
     law_above,
     law_below,
     normal_cdf,
+    revealed_delta,
     reverse,
     rounded_down,
     rounded_up,
@@ -380,3 +381,34 @@ def test_a_law_without_the_budget_in_its_range():
     law = Law(0.5, 0, arb_poly([arb(0.25), arb(0.5)]), arb(0.25), above=True)
     assert float(law.delta(arb(10).exp())) == 0.25
     assert float(law.delta((arb(-10)).exp())) == pytest.approx(0.25 + 0.75, abs=1e-3)
+
+
+@pytest.mark.parametrize("coins", [True, False])
+@pytest.mark.parametrize("weights", [("0.9", "0.1"), ("0.64", "0.32", "0.04"), ("0.1", "0.9")])
+@pytest.mark.parametrize("eps", [0.3, 30.0, 200.0, 420.0])
+def test_known_participations_are_enumerated(weights, eps, coins):
+    """Every sequence of three steps, and the shift of eps by the log of its probability."""
+    mu, times, total = 14, 3, mpmath.mpf(0)
+    with mpmath.workdps(60):
+        probs = [mpmath.mpf(weight) for weight in weights]
+        shifted = coins and -times * mpmath.log(probs[0]) <= eps
+        slopes = [mpmath.log(probs[0] / p) / j**2 for j, p in enumerate(probs) if j]
+        for numbers in itertools.product(range(len(probs)), repeat=times):
+            square = sum(j * j for j in numbers)
+            if square:
+                at, scale = mpmath.mpf(eps), mu * mpmath.sqrt(square)
+                at += max(0, -times * mpmath.log(probs[0]) + square * min(slopes)) if shifted else 0
+                curve = mpmath.ncdf(scale / 2 - at / scale)
+                curve -= mpmath.exp(at) * mpmath.ncdf(-scale / 2 - at / scale)
+                total += mpmath.fprod(probs[j] for j in numbers) * curve
+        total += 2 * times * mpmath.ncdf(-mpmath.mpf(mu) / 2) if shifted else 0
+        found = revealed_delta([arb(weight) for weight in weights], times, arb(mu), eps, coins=coins)
+        assert float((found / arb(mpmath.nstr(total, 50)) - 1).abs_upper()) < 1e-30
+
+
+def test_known_participations_are_above_the_lattice():
+    """The bound from below of the product is nowhere above."""
+    curve, q, mu = sampled_curve(arb("0.2"), arb(12)), arb("0.2"), arb(12)
+    for eps in (60.0, 100.0, 130.0):
+        law = compose(law_below(curve, 0.02, (-1.0, 260.0)), 2, 1e-12)
+        assert law.delta(arb(eps).exp()) <= revealed_delta([1 - q, q], 2, mu, eps, coins=True)

@@ -101,7 +101,7 @@ def test_strategies_are_their_definitions(record, expected):
         ({"type": "BandedToeplitz", "n": 2, "coefs": [1.0, 1.0, 1.0]}, "coefs"),
         ({"type": "BandedToeplitz", "n": 2, "coefs": [0.0]}, "coefs"),
         ({"type": "BandedToeplitz", "n": 2, "coefs": [1]}, "coefs"),
-        ({"type": "BLT", "n": 4, "decays": [1.0], "scales": [0.1]}, "decays"),
+        ({"type": "BLT", "n": 4, "decays": [1.0625], "scales": [0.1]}, "decays"),
         ({"type": "BLT", "n": 4, "decays": [0.5], "scales": [0.1, 0.2]}, "decays"),
         ({"type": "Diagonal", "entries": [1.0, 0.0]}, "entries"),
         ({"type": "Dense", "matrix": []}, "square"),

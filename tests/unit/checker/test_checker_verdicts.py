@@ -20,10 +20,11 @@ from dpmech.checker.pairs import sampled_curve
 from tests.support.checker_files import certificate, filled, plain, with_checksum, write
 
 SAVED = sorted((pathlib.Path(__file__).parents[2] / "certificates").glob("*.json"))
+BINS_APART = {"type": "BallsInBins", "bins": 12, "fresh": False, "max_examples_per_user": None}
 IDENTITY, LAMBDA = {"type": "Identity", "n": 12}, {"type": "LambdaCGD", "n": 12, "lam": 0.5}
 # Bounds that are looser than 2 % in sigma: what they claim is true with less noise too.
 LOOSE = {"bins_moments", "bins_moments_6", "bins_moments_24", "bins_program", "bins_program_24"}
-LOOSE |= {"users_in_bins_moments"}
+LOOSE |= {"users_in_bins_moments", "allocation"}
 
 
 def verdict_of(tmp_path, *arguments, seconds=10.0, **changes):
@@ -81,8 +82,8 @@ def test_two_per_cent_less_noise_is_never_proved(path, tmp_path):
     verdict = check_file(
         write(tmp_path / path.name, with_checksum(document)), seconds=4.0, rng=np.random.default_rng(1)
     )
-    # From below, truncated batches and random sets of steps are known by less than their bound.
-    open_below = path.stem in {"truncated_batches", "allocation"}
+    # From below, truncated batches are known by less than their bound.
+    open_below = path.stem == "truncated_batches"
     assert verdict.kind is (Kind.NOT_CHECKED if open_below else Kind.REFUTED)
 
 
@@ -244,6 +245,42 @@ def test_every_entry_of_a_participation_has_to_be_there(tmp_path, participation)
         short = {key: value for key, value in whole.items() if key != name}
         with pytest.raises(BadDocument, match="the participation has the entries"):
             verdict_of(tmp_path, IDENTITY, participation, 8.0, 1e-5, 2.0, participation=short)
+
+
+@pytest.mark.parametrize(
+    "participation",
+    [
+        {"type": "BMinSep", "min_sep": 2, "sampling_prob": 0.9, "bins": 12, "fresh": False},
+        {"type": "BMinSep", "bins": 12, "fresh": False},
+        {"type": "BallsInBins", "bins": 5, "fresh": False, "max_examples_per_user": None},
+        {"type": "BallsInBins", "bins": 12, "fresh": False, "max_examples_per_user": None, "more": 1},
+        {"type": "BallsInBins", "bins": 12, "fresh": False},
+    ],
+)
+def test_entries_are_those_of_the_type_at_every_eps(tmp_path, participation):
+    """Beyond eps 1e4 bins count by their worst component; sigma is that of one participation."""
+    with pytest.raises(BadDocument):
+        verdict_of(tmp_path, IDENTITY, BINS_APART, 1e6, 1e-5, 7.1e-4, participation=participation)
+    assert verdict_of(tmp_path, IDENTITY, BINS_APART, 1e6, 1e-5, 7.1e-4).kind is Kind.PROVED
+    few = {"type": "BMinSep", "min_sep": 2, "sampling_prob": 0.9}
+    assert verdict_of(tmp_path, IDENTITY, few, 1e6, 1e-5, 7.1e-4, seconds=0.1).kind is not Kind.PROVED
+
+
+def test_with_little_noise_all_participations_may_be_known(tmp_path):
+    """Sigma of the library for eps 1e5; the checker does not prove less."""
+    poisson = {"type": "Poisson", "sampling_prob": 0.1}
+    sigma = dm.calibrate_sigma(dm.Identity(12), 1e5, 1e-5, participation=dm.Poisson(0.1)).sigma
+    verdict = verdict_of(tmp_path, IDENTITY, poisson, 1e5, 1e-5, sigma)
+    assert verdict.kind is Kind.PROVED
+    assert "with all participations known" in verdict.reason
+    less = verdict_of(tmp_path, IDENTITY, poisson, 1e5, 1e-5, 0.999 * sigma, seconds=0.5)
+    assert less.kind is not Kind.PROVED
+
+
+def test_fresh_bins_have_no_worst_allocation_at_any_eps(tmp_path):
+    fresh = BINS_APART | {"bins": 3, "fresh": True}
+    assert verdict_of(tmp_path, IDENTITY, fresh, 2e4, 1e-5, 1.0).kind is Kind.PROVED
+    assert verdict_of(tmp_path, IDENTITY, fresh, 2e4, 1e-5, 1e-3).kind is Kind.NOT_CHECKED
 
 
 def test_noise_counts_over_the_columns(tmp_path):

@@ -3,6 +3,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
+import dpmech as dm
 from dpmech import cli
 from dpmech.numerics.printed import up
 
@@ -115,3 +116,74 @@ def test_bad_plans(tmp_path, old, new, words, form):
     for word in words:
         assert word in message
     assert [item.name for item in tmp_path.iterdir()] == ["plan.toml"]
+
+
+FITTED = "identity,lambda-cgd,blt:buffers=1,bisr,bandmf:bands=2:column-normalized"
+
+
+@pytest.mark.slow
+def test_families_are_fitted_under_every_sampling():
+    arguments = [
+        "compare",
+        "--strategies",
+        FITTED,
+        *SMALL,
+        *BUDGET,
+        "--sampling",
+        "min-sep,every-step,poisson",
+    ]
+    rows = json.loads(run(*arguments, "--json").stdout)["strategies"]
+    own = {(row["label"], row["sampling"]): row for row in rows}
+    assert len(own) == 15
+    for sampling, participation in (
+        ("min-sep", dm.MinSep(12, 3)),
+        ("every-step", dm.EveryStep()),
+        ("poisson", dm.Poisson(10 / 120)),
+    ):
+        fit = dm.optimize(dm.BLT, participation, n=36, buffers=1, eps=2.0, delta=1e-5)
+        row = own["blt buffers=1", sampling]
+        assert row["fitted"] is True
+        assert dm.Strategy.from_dict(row["strategy"]) == fit.strategy
+        assert (row["sigma"], row["rmse"]) == (fit.calibration.sigma, pytest.approx(fit.error, rel=1e-12))
+        assert row["rmse"] <= own["identity", sampling]["rmse"] * (1 + 1e-9)
+        assert "fitted" not in own["identity", sampling]
+    assert own["lambda-cgd", "min-sep"]["strategy"] != own["lambda-cgd", "every-step"]["strategy"]
+    text = " ".join(run(*arguments).stdout.split())
+    assert "fitted of lambda-cgd under min-sep: lambda-cgd (n=36, lam=" in text
+
+
+def test_a_sampling_without_fits_has_a_row_that_says_so():
+    arguments = ["compare", "--strategies", "blt:buffers=1,bandmf:bands=9", *SMALL, *BUDGET, "--cycle", "4"]
+    rows = json.loads(run(*arguments, "--sampling", "min-sep,cyclic-poisson,fixed-size", "--json").stdout)
+    reasons = {(row["label"], row["sampling"]): row.get("unavailable") for row in rows["strategies"]}
+    assert reasons["bandmf bands=9", "min-sep"] is None
+    assert "bands=9 under a cycle of 4" in reasons["bandmf bands=9", "cyclic-poisson"]
+    for label in ("blt buffers=1", "bandmf bands=9"):
+        assert "nothing is fitted under" in reasons[label, "fixed-size"]
+    refused("compare", "--strategies", "blt", *SMALL, *BUDGET, "--sampling", "fixed-size")
+
+
+def test_a_plan_file_has_families(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.replace("50000", "1280").replace("lam = 0.9\n", "").replace("published = 19.72", ""))
+    document = json.loads(run("compare", "--plan", str(path), "--json").stdout)
+    fit = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 10), n=100, eps=8.0, delta=1e-5)
+    assert dm.Strategy.from_dict(document["strategies"][1]["strategy"]) == fit.strategy
+
+
+def test_optimize_takes_given_strategies_and_compares_them():
+    plan = [*SMALL, *BUDGET, "--sampling", "min-sep", "--json"]
+    given = "bsr:bands=4,lambda-cgd:lam=0.5"
+    fits = json.loads(run("optimize", "--families", f"{given},lambda-cgd", *plan).stdout)["fits"][0][
+        "families"
+    ]
+    compared = json.loads(run("compare", "--strategies", given, *plan).stdout)["strategies"]
+    assert [row["family"] for row in fits] == ["identity", "bsr bands=4", "lambda-cgd lam=0.5", "lambda-cgd"]
+    assert [row["sigma"] for row in fits[1:3]] == [row["sigma"] for row in compared]
+    alone = json.loads(run("optimize", "--families", f"identity,{given}", *plan).stdout)
+    assert [row["family"] for row in alone["fits"][0]["families"]] == [
+        "identity",
+        "bsr bands=4",
+        "lambda-cgd lam=0.5",
+    ]
+    assert alone["best"] == "bsr bands=4"

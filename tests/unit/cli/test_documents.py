@@ -48,9 +48,14 @@ def calls():
             *("--sampling", "min-sep,poisson"),
         ),
         "optimize": ("optimize", "--families", "lambda-cgd", *plan, *BUDGET, "--out-strategy", "fit.json"),
+        "recommend": (
+            *("recommend", "--max-vectors", "1", *SIZES, *BUDGET, "--sampling", "min-sep,poisson"),
+            *("--out", "best.json", "--out-strategy", "best-fit.json"),
+        ),
         "verify": ("verify", "certificate.json"),
         "sign": ("sign", "certificate.json", "--key", "key.pem", "--issuer", "review", "--replace"),
         "audit": ("audit", "claims.toml"),
+        "doctor": ("doctor",),
         "show": ("show", "certificate.json"),
         "risk": ("risk", "certificate.json", "--fpr", "0.01"),
         "plan": (

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 import dpmech as dm
-from dpmech.cli import calibrating, comparing, given_sigma, optimizing
+from dpmech.cli import calibrating, comparing, given_sigma
 from dpmech.exceptions import InvalidParameterError
+from dpmech.fitting import recommending
 from tests.support.command_line import BUDGET, SIZES, run, validator
 
 PLAN = (*SIZES, "--sampling", "min-sep")
@@ -20,9 +21,9 @@ def nothing_computed(monkeypatch):
         raise AssertionError("computed before everything was looked at")
 
     monkeypatch.setattr(calibrating, "calibrate_sigma", computed)
-    monkeypatch.setattr(comparing, "calibrate_sigma", computed)
+    monkeypatch.setattr(recommending, "calibrate_sigma", computed)
+    monkeypatch.setattr(recommending, "optimize", computed)
     monkeypatch.setattr(comparing, "baseline_of", computed)
-    monkeypatch.setattr(optimizing, "fit_strategy", computed)
     for name in ("epsilon", "delta", "certify_sigma"):
         monkeypatch.setattr(given_sigma, name, computed)
 
@@ -45,6 +46,12 @@ def nothing_computed(monkeypatch):
         (("optimize", *PLAN, *BUDGET, "--families", "lambda-cgd,bandmf:bands=99"), "bands must be"),
         (("compare", *PLAN, *BUDGET, "--strategies", "identity,bisr:bands=99"), "bands must be"),
         (("compare", *PLAN, *BUDGET, "--strategies", "identity,dense:matrix=no.npy"), "matrix must be"),
+        (("compare", *PLAN, *BUDGET, "--strategies", "identity,blt:buffers=9"), "buffers must be"),
+        (("compare", *PLAN, *BUDGET, "--strategies", "identity,bandmf:bands=99"), "bands must be"),
+        (
+            ("compare", *SIZES, *BUDGET, "--sampling", "random-allocation", "--strategies", "identity,blt"),
+            "nothing is fitted under",
+        ),
         (
             (
                 "compare",

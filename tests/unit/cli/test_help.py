@@ -105,10 +105,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-EXAMPLES = [example for _, command in ALL for example in command.examples]
+def marked(example):
+    """A fit under Balls-in-Bins takes seconds; so does a recommendation without --sampling, which has it."""
+    sampled = "balls-in-bins" in example or ("recommend" in example and "--sampling" not in example)
+    return pytest.param(example, marks=pytest.mark.slow) if sampled else example
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example[7:70])
+EXAMPLES = [marked(example) for _, command in ALL for example in command.examples]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example[7:90])
 def test_examples_run(example, folder):
     words = [SMALLER.get(word, word) for word in shlex.split(example)]
     if "--new" in words:

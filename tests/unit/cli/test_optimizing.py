@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
-from dpmech.cli import main, optimizing
-from dpmech.exceptions import InvalidParameterError
+from dpmech.cli import main
+from dpmech.fitting import recommending
 from dpmech.mechanism.noise_cost import noise_cost
-from dpmech.plans.training_plans import FamilyEntry, parse_families
+from dpmech.plans.training_plans import Entry, parse_entries
 
 PLAN = [
     "--dataset-size",
@@ -53,8 +53,21 @@ def test_json_holds_the_coefficients_and_their_error():
             noise_cost(strategy).buffers,
             noise_cost(strategy).regenerated,
         )
+    best = dm.Strategy.from_dict(rows[record["best"]]["strategy"])
+    ratio = dm.rmse(best, dm.MinSep(20, 2)) / dm.error_lower_bound(dm.MinSep(20, 2), n=40)
+    assert record["gap"] == pytest.approx(ratio - 1.0, rel=1e-5)
     identity = dm.calibrate_sigma(dm.Identity(40), 2.0, 1e-5, participation=dm.MinSep(20, 2))
     assert rows["identity"]["rmse"] == pytest.approx(identity.rmse(), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [((), True), (("--objective", "last"), False), (("--momentum", "0.5"), False)],
+)
+def test_the_distance_from_the_best_matrix_is_stated_for_the_error_that_has_a_bound(options, said):
+    result = run(*PLAN, "--families", "lambda-cgd", *options)
+    assert result.exit_code == 0, result.stderr
+    assert ("% of the best possible under min-sep, whatever the matrix" in result.stdout) is said
 
 
 @pytest.mark.slow
@@ -75,7 +88,8 @@ def test_table_and_figure(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--families", "bsr:bands=2"], "families"),
+        (["--families", "muon"], "strategy must be one of"),
+        (["--families", "lambda-cgd,random"], "strategy must be one of"),
         (["--families", "bandmf:lam=2"], "bandmf"),
         (["--families", "bandmf:bands=2.5"], "bands"),
         (["--eps-grid", "1,2"], "--eps-grid"),
@@ -95,9 +109,9 @@ def test_bad_input_ends_with_2_and_names_it(arguments, named):
 def test_an_unsampled_strategy_is_fitted_once_and_is_the_best_at_every_eps(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib", reason="the extra `plots` is optional")
     fitted = []
-    real = optimizing.fit_strategy
+    real = recommending.optimize
     monkeypatch.setattr(
-        optimizing, "fit_strategy", lambda *given, **own: fitted.append(own["eps"]) or real(*given, **own)
+        recommending, "optimize", lambda *given, **own: fitted.append(own["eps"]) or real(*given, **own)
     )
     call = [*PLAN, *FAMILIES, "--figure", str(tmp_path / "errors.png"), "--eps-grid", "4,1", "--json"]
     fits = json.loads(run(*call).stdout)["fits"]
@@ -139,12 +153,11 @@ def test_the_winner_is_written_and_can_be_used(tmp_path):
 
 
 def test_families_are_read():
-    assert parse_families("dense,blt:buffers=2:column-normalized") == [
-        FamilyEntry("dense"),
-        FamilyEntry("blt", buffers=2, column_normalized=True),
-    ]
-    with pytest.raises(InvalidParameterError, match="families"):
-        parse_families("muon")
+    families = parse_entries("dense,blt:buffers=2:column-normalized")
+    assert families == [Entry("dense", {}), Entry("blt", {"buffers": 2}, column_normalized=True)]
+    assert all(one.fitted for one in families)
+    given = parse_entries("identity,bsr,bisr:bands=2,lambda-cgd:lam=0.5,muon,blt:decays=0.1")
+    assert not any(one.fitted for one in given)
 
 
 @pytest.mark.parametrize(

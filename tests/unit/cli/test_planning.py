@@ -13,6 +13,7 @@ def test_a_page_is_written_with_each_plan_once(tmp_path):
     path = tmp_path / "planner.html"
     result = done(*PLAN, *RANGE, "--out", path)
     assert result.stdout == f"planner for 2 plans: {path}\n"
+    assert "a plan takes about" in result.stderr
     page = Page(path.read_text(encoding="utf-8"))
     assert page.faults == []
     assert page.elements.count("details") == 2
@@ -25,6 +26,9 @@ def test_a_page_is_written_with_each_plan_once(tmp_path):
         (("--out", "p.txt"), "--out must be a file that ends in .htm, .html"),
         (("--out", "p.html", "--max-eps", "0.1"), "--max-eps must be above --min-eps 1"),
         ((), "missing: --out"),
+        (("--out", "p.html", "--sampling", "poison"), "did you mean poisson?"),
+        (("--out", "p.html", "--strategies", "identity"), "--strategies must be families without"),
+        (("--out", "p.html", "--strategies", "bandmf:bands=400"), "bands must be an integer in [1, 12]"),
     ],
 )
 def test_before_anything_is_computed(call, words, tmp_path, monkeypatch):
@@ -37,3 +41,16 @@ def test_before_anything_is_computed(call, words, tmp_path, monkeypatch):
     assert (result.exit_code, result.stdout) == (2, "")
     assert words in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [
+        ([7.4], "this takes about 7 seconds of one core"),
+        ([7.4, 7.2], "a plan takes about 7 seconds of one core, all 2 about 15 seconds"),
+        ([60.0, 600.0], "a plan takes about 60 seconds to 10 minutes of one core, all 2 about 11 minutes"),
+        ([9000.0], "this takes about 2.5 hours of one core"),
+    ],
+)
+def test_the_time_is_stated_in_words(times, words):
+    assert planning.expected(times) == words

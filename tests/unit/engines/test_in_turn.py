@@ -15,7 +15,8 @@ from dpmech.engines.gaussian_mixture.estimate import estimate_delta
 from dpmech.engines.gaussian_mixture.pilots import FarAimError
 from dpmech.engines.gaussian_mixture.streams import Stage
 from dpmech.engines.in_turn import InTurnAccountant, Turn
-from dpmech.exceptions import NumericalError, UnattainableBudgetError, WorkLimitError
+from dpmech.engines.independent_sum import BlockBound
+from dpmech.exceptions import ContradictionError, NumericalError, UnattainableBudgetError, WorkLimitError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import BOUND, Bounds, metered, spend
 from dpmech.schemes import accountant_for
@@ -54,6 +55,22 @@ def answers(accountant):
         accountant.calibrate(1.0, 1e-3, rtol=1e-3, progress=told.append),
     )
     return found, told
+
+
+@pytest.mark.parametrize("wrong_first", [True, False])
+def test_bounds_that_exclude_each_other_are_heard(wrong_first):
+    """A fault of one of two proofs: no third one may hide it."""
+    wrong, refusing = Fixed(error=ContradictionError("both are proved")), Fixed(error=NumericalError("no"))
+    first, second = (wrong, Fixed(2.0)) if wrong_first else (refusing, wrong)
+    turns = [Turn(dm.methods.Pld(), lambda: second), Turn(dm.methods.Rdp(), lambda: Fixed(3.0))]
+    accountant = InTurnAccountant(first, turns)
+    for asked in (
+        lambda: accountant.delta(1.0, 1.0, tolerance=1e-3),
+        lambda: accountant.epsilon(1.0, 1e-3, tolerance=1e-3),
+        lambda: accountant.calibrate(1.0, 1e-3, rtol=1e-3, progress=lambda _: None),
+    ):
+        with pytest.raises(ContradictionError, match="both are proved"):
+            asked()
 
 
 def never():
@@ -167,14 +184,15 @@ def test_a_deterministic_sigma_that_holds_stands_where_work_for_a_closer_one_is_
     program = accountant_for(Mechanism(STRATEGY, SCHEME), dm.methods.Deterministic())
     held, asked = [3e-4, None], []
 
-    def delta(self, sigma, eps, *, tolerance):
+    def bounded(self, sigma, eps):
         asked.append(sigma)
         upper = held[len(asked) - 1]
         if upper is None:
             raise WorkLimitError("a run", (2.0, 0.0), (1.0, 0.0))
-        return Bounds(0.0, upper, BOUND, self.by)
+        return upper, self.by
 
-    monkeypatch.setattr(type(program), "delta", delta)
+    monkeypatch.setattr(type(program), "_bounded", bounded)
+    monkeypatch.setattr(BlockBound, "epsilon", lambda self, sigma, delta, near: 0.0)
     found = program._confirmed(0.0, 2.0, 1e-3, 1e-3, lambda _: None)
     assert len(asked) == 2
     assert found.sigma == asked[0] == 1.0

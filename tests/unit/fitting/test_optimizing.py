@@ -77,6 +77,54 @@ def test_gradient_of_the_dense_program(objective, free):
             assert slope == pytest.approx(float(np.vdot(gradient, move)), abs=1e-8)
 
 
+def test_gradient_of_the_dense_program_under_exact_spacing():
+    n = 8
+    problem = Problem(
+        dm.FixedEpochs(4), n, dm.workloads.prefix_sum(n), Objective.RMSE, column_normalized=False
+    )
+    program = _Program(problem, n, free=True, sharpness=2000.0)
+    assert not program.mask[0, 2]
+    assert program.mask[0, 1]
+    assert program.mask[0, 7]
+    gram = np.eye(n) + 0.05 * program.mask
+    gradient = program(gram)[1]
+    for i, j in itertools.product(range(n), repeat=2):
+        move = np.zeros((n, n))
+        move[i, j] += 0.5 * program.mask[i, j]
+        move[j, i] += 0.5 * program.mask[i, j]
+        slope = (program(gram + 1e-6 * move)[0] - program(gram - 1e-6 * move)[0]) / 2e-6
+        assert slope == pytest.approx(float(np.vdot(gradient, move)), abs=1e-7)
+
+
+# What jax_privacy's dense optimisation for fixed epochs reaches.
+@pytest.mark.parametrize(("n", "peer"), [(16, 3.6706), (64, 4.4079)])
+def test_dense_under_exact_spacing_is_no_worse_than_jax_privacy(n, peer):
+    schema, apart = dm.FixedEpochs(4), n // 4
+    fit = dm.optimize(dm.Dense, schema, n=n)
+    assert fit.error <= peer * (1 + 1e-5)
+    matrix = fit.strategy.to_dense()
+    # The sensitivity by all signs of all four steps of an example, and the error by the inverse.
+    signs = np.array(list(itertools.product((1.0, -1.0), repeat=4)))
+    worst = max(np.linalg.norm(matrix[:, s::apart] @ signs.T, axis=0).max() for s in range(apart))
+    rows = np.linalg.norm(np.tril(np.ones((n, n))) @ np.linalg.inv(matrix), axis=1)
+    assert fit.error == pytest.approx(worst * np.linalg.norm(rows) / math.sqrt(n), rel=1e-9)
+    assert fit.error >= worst * np.linalg.norm(rows) / math.sqrt(n) * (1 - 1e-12)
+    banded = dm.optimize(dm.Dense, schema, n=n, bands=apart)
+    assert banded.strategy.bands <= apart
+    assert fit.error < banded.error
+
+
+@pytest.mark.parametrize("options", [{"bands": 7}, {"column_normalized": True}, {"objective": "max_se"}])
+def test_dense_under_exact_spacing_takes_the_options(options):
+    fit = dm.optimize(dm.Dense, dm.FixedEpochs(3), n=12, **options)
+    limited = dm.optimize(dm.Dense, dm.FixedEpochs(3), n=12, **{**options, "bands": 4})
+    assert fit.error <= limited.error * (1 + 1e-6)
+    if "bands" in options:
+        assert fit.strategy.bands <= 7
+    if "column_normalized" in options:
+        np.testing.assert_allclose(fit.strategy.column_norms(), 1.0, rtol=1e-12)
+
+
 class TestCuts:
     def test_best_set_attains_the_best_sum(self):
         rng = np.random.default_rng(5)
@@ -240,7 +288,7 @@ class TestRandomParticipations:
         assert fit.error <= fit.identity_error
 
     def test_bands_above_the_cycle_are_refused(self):
-        with pytest.raises(InvalidParameterError, match="cycle"):
+        with pytest.raises(UnsupportedCombinationError, match="bands=5 under a cycle of 4"):
             dm.optimize(dm.BandedToeplitz, dm.CyclicPoisson(0.1, 4), n=40, bands=5, eps=1.0, delta=1e-5)
 
     def test_a_budget_sizes_the_noise_of_the_winner(self):
@@ -364,11 +412,14 @@ def test_dense_bands_beyond_the_separation_are_refused():
 
 def test_a_fit_is_printed_as_lines():
     plain = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50)
-    first, second, third = str(plain).splitlines()
+    first, second, third, fourth = str(plain).splitlines()
     assert (first, second) == (repr(plain.strategy), "MinSep(min_sep=10, max_participations=5)")
     assert third.startswith(f"rmse {up(plain.error)}, of independent noise {up(plain.identity_error)}: ")
+    assert fourth == "within 15 % of the best possible"
     sized = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50, eps=2.0, delta=1e-5)
-    assert str(sized).endswith(f"at the calibrated sigma\n{sized.calibration}")
+    assert str(sized).endswith(f"at the calibrated sigma\n{fourth}\n{sized.calibration}")
+    last = dm.optimize(dm.LambdaCGD, dm.MinSep(10, 5), n=50, objective="last")
+    assert len(str(last).splitlines()) == 3
 
 
 def test_one_step():
@@ -394,3 +445,29 @@ def test_a_new_allocation_every_epoch_leaves_the_identity():
     own = dm.calibrate_sigma(dm.Identity(4), 1.0, 1e-2, participation=fresh)
     assert fit.calibration.sigma == pytest.approx(own.sigma, rel=1e-3)
     assert fit.calibration.participation == fresh
+
+
+def test_the_best_candidate_alone_can_be_calibrated(tmp_path):
+    call = {"n": N, "eps": 2.0, "delta": 1e-5, "cache": tmp_path}
+    whole = dm.optimize(dm.LambdaCGD, dm.MinSep(7, 4), **call)
+    alone = dm.optimize(dm.LambdaCGD, dm.MinSep(7, 4), **call, compare=False)
+    assert (alone.strategy, alone.error) == (whole.strategy, whole.error)
+    assert (len(whole.candidates), len(alone.candidates)) == (2, 1)
+    assert math.isnan(alone.identity_error)
+    assert "independent" not in str(alone)
+    # Without a candidate it is independent noise, which is then compared.
+    none = dm.optimize(dm.LambdaCGD, dm.Poisson(0.1), **call, compare=False)
+    assert (none.strategy, none.error) == (dm.LambdaCGD(N, 0.0), none.identity_error)
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_inverse_square_roots_have_the_best_of_some_numbers_of_bands(normalized):
+    fit = dm.optimize(dm.InverseSquareRoot, dm.MinSep(7, 4), n=N, bands=11, column_normalized=normalized)
+    inner = fit.strategy.strategy if normalized else fit.strategy
+    errors = {}
+    for bands in (1, 2, 4, 8, 11):
+        one = dm.InverseSquareRoot(N, bands)
+        one = dm.ColumnNormalized(one) if normalized and bands > 1 else one
+        errors[bands] = dm.rmse(one, dm.MinSep(7, 4))
+    assert fit.error == pytest.approx(min(errors.values()), rel=1e-9)
+    assert errors[inner.inverse_bands] == pytest.approx(fit.error, rel=1e-9)

@@ -126,6 +126,10 @@ NEAREST = {
     (
         "engines/convex_order/accountant.py",
         "math.log(sigma) / _CELL",
+    ): "a sigma close by: a first guess there",
+    (
+        "engines/convex_order/accountant.py",
+        "math.log(sigma) / _FIT_CELL",
     ): "a sigma close by, whose rings are then bounds at sigma itself",
     ("engines/in_turn.py", "error.estimate[0]"): "seconds of work, in a refusal",
     ("engines/in_turn.py", "error.allowed[0]"): "seconds of work, in a refusal",

@@ -5,7 +5,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.accountant import Accountant
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
-from dpmech.engines.sigma_search import smallest_sigma
+from dpmech.engines.sigma_search import sigma_near, smallest_sigma
 from dpmech.numerics import bisect_boundary, safe_root
 from dpmech.numerics.bounds import Bounds
 
@@ -47,6 +47,27 @@ def test_safe_and_within_rtol_from_any_start(rtol, start):
     sigma = solve(Plain(), rtol, start).sigma
     assert sigma * (1 + 1e-12) >= EXACT
     assert sigma <= EXACT * (1 + rtol)
+
+
+@pytest.mark.parametrize("rtol", [1e-4, 1e-3, 0.1])
+@pytest.mark.parametrize("start", [1e-4, 0.5, EXACT * 0.999, EXACT, EXACT * 1.0005, 30.0, 1e6])
+def test_a_search_nearby_is_safe_and_within_rtol_from_any_start(rtol, start):
+    accountant = Plain()
+    sigma = sigma_near(accountant, 1.0, 1e-5, rtol=rtol, start=start, progress=lambda line: None).sigma
+    assert sigma * (1 + 1e-12) >= EXACT
+    assert sigma <= EXACT * (1 + 0.5 * rtol)
+    # Two of the probes prove the result.
+    if abs(start / EXACT - 1.0) <= 1e-3:
+        assert accountant.probes <= 5
+
+
+def test_a_search_nearby_that_does_not_end_is_followed_by_one_with_a_bracket():
+    class Stuck(Plain):
+        def upper_delta(self, sigma, eps, *, tolerance):
+            return 1.0 if sigma < EXACT else 0.5e-5
+
+    sigma = sigma_near(Stuck(), 1.0, 1e-5, rtol=0.1, start=1.0, progress=lambda line: None).sigma
+    assert EXACT <= sigma <= EXACT * 1.1
 
 
 def test_few_probes_from_a_good_guess():

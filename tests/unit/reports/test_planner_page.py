@@ -1,3 +1,4 @@
+import dataclasses
 import importlib.resources
 import json
 import random
@@ -7,6 +8,8 @@ import pytest
 
 from dpmech.numerics import up
 from dpmech.reports import planner_page, preview_of
+from dpmech.reports.grids import Grid
+from dpmech.reports.previews import PreviewRow
 from tests.support.browser import browser, check_layout, shown
 from tests.support.command_line import told
 from tests.support.reviewed import Page
@@ -24,6 +27,10 @@ def text(preview):
 
 @pytest.fixture(scope="module")
 def script(text):
+    return script_of(text)
+
+
+def script_of(text):
     """The page's own functions, with the data that is embedded."""
     quickjs = pytest.importorskip("quickjs", reason="of the extra `test`")
     context = quickjs.Context()
@@ -40,10 +47,68 @@ def test_the_script_says_what_python_says(preview, script):
     for eps in [*edges, *(1.0 + 0.15 * chance.random() for _ in range(40))]:
         for number, plan in enumerate(preview.plans):
             for place, row in enumerate(plan.rows):
-                found = script.eval(f"sigmaAt(data, data.plans[{number}].rows[{place}], {eps!r})")
+                found = script.eval(f"numberAt(data, data.plans[{number}].rows[{place}], {eps!r}, 'sigma')")
                 assert found == preview.sigma(row, eps)
                 error = script.eval(f"numberAt(data, data.plans[{number}].rows[{place}], {eps!r}, 'rmse')")
-                assert error == (None if found is None else found * row.rmse)
+                best = preview.at(row, eps)
+                assert error == (None if best is None else best[1] * best[0].rmse)
+
+
+def with_sampled_rows(preview):
+    """The preview with a row of two strategies and a row without numbers in place of two others."""
+    plans = []
+    for plan in preview.plans:
+        blt = plan.rows[3].variants[0]
+        grids = Grid((1.0, 1.05, 1.1), (2.0, 1.9, 1.8)), Grid((1.04, 1.15), (1.7, 1.6))
+        two = tuple(
+            dataclasses.replace(
+                blt, grid=grid, rmse=rmse, options=(("--column-normalized", ""), ("--lam", name))
+            )
+            for grid, rmse, name in zip(grids, (3.0, 3.4), ("1", "2"), strict=True)
+        )
+        rows = (
+            *plan.rows,
+            PreviewRow("BLT, Balls-in-Bins", "balls-in-bins", two, 12.0),
+            PreviewRow("BISR, Balls-in-Bins", "balls-in-bins", (), 0.0, "<too> many bins"),
+        )
+        plans.append(dataclasses.replace(plan, rows=rows))
+    return dataclasses.replace(preview, plans=tuple(plans))
+
+
+def test_of_several_strategies_the_script_takes_the_one_that_python_takes(preview):
+    found = with_sampled_rows(preview)
+    context = script_of(planner_page(found, made="2026-11-23"))
+    row = found.plans[0].rows[4]
+    names = set()
+    for eps in (1.0, 1.02, 1.04, 1.05, 1.09, 1.1, 1.12, 1.15):
+        variant, sigma = found.at(row, eps)
+        best = f"variantAt(data, data.plans[0].rows[4], {eps!r})"
+        assert context.eval(f"{best}.sigma") == sigma
+        command = context.eval(f"commandOf(data, data.plans[0], data.plans[0].rows[4], {eps!r})")
+        assert f"dpmech calibrate --column-normalized --lam {variant.options[1][1]} --dataset" in command
+        names.add(variant.options[1][1])
+    assert names == {"1", "2"}
+    assert context.eval("variantAt(data, data.plans[0].rows[5], 1.1)") is None
+    assert context.eval("commandOf(data, data.plans[0], data.plans[0].rows[5], 1.1)") == ""
+
+
+def test_sampled_rows_are_shown_and_the_page_states_the_largest_excess(preview, tmp_path):
+    text = planner_page(with_sampled_rows(preview), made="2026-11-23")
+    words = " ".join("".join(Page(text).text).split())
+    assert "up to 12 % above" in words
+    assert "assigned to a batch of the epoch once" in words
+    assert "not here" in words  # random allocation
+    assert "Correlated noise under Balls-in-Bins often" in words
+    path = tmp_path / "sampled.html"
+    path.write_text(text, encoding="utf-8")
+    with browser() as opened, shown(opened, path, "phone") as page:
+        check_layout(page)
+        page.select_option("#strategy", label="BISR, Balls-in-Bins")
+        assert "<too> many bins" in page.inner_text("#cost")
+        assert page.is_disabled("#copy")
+        page.select_option("#strategy", label="BLT, Balls-in-Bins")
+        assert "at most 12 % less" in page.inner_text("#cost")
+        check_layout(page)
 
 
 @pytest.mark.parametrize("value", [2.9336702384, 0.00123451, 4.005, 9999.6, 1e-7, 3.0, 1.0000001])

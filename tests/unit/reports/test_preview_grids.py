@@ -7,8 +7,8 @@ from scipy.stats import norm
 
 import dpmech as dm
 from dpmech.exceptions import NumericalError
-from dpmech.reports import previews
-from dpmech.reports.previews import MARGIN, RATIO, Grid, gaussian_grid, grid_of
+from dpmech.reports import grids
+from dpmech.reports.grids import COARSE, MARGIN, RATIO, Grid, calibrated_grid, gaussian_grid, grid_of
 
 DELTA = 1e-5
 
@@ -60,8 +60,66 @@ def test_where_the_accountant_stops_the_grid_ends(monkeypatch):
             raise NumericalError("no bound")
         return real(*arguments, **settings)
 
-    monkeypatch.setattr(previews, "epsilon", tired)
+    monkeypatch.setattr(grids, "epsilon", tired)
     assert len(gaussian_grid(DELTA, 1.0, 16.0).eps) <= 3
-    monkeypatch.setattr(previews, "epsilon", lambda *a, **k: tired())
+    monkeypatch.setattr(grids, "epsilon", lambda *a, **k: tired())
     with pytest.raises(NumericalError):
         gaussian_grid(DELTA, 1.0, 16.0)
+
+
+def as_if_calibrated(monkeypatch, sigma_of):
+    """Calibrations that take no time; the requested values of eps, in order."""
+    asked = []
+
+    class Found:
+        def __init__(self, sigma):
+            self.sigma = sigma
+
+    def found(mechanism, eps, delta, *, rtol):
+        asked.append(eps)
+        return Found(sigma_of(eps))
+
+    monkeypatch.setattr(grids, "calibrate_sigma", found)
+    return asked
+
+
+MECHANISM = dm.Mechanism(dm.Identity(4), dm.SingleParticipation())
+
+
+def test_a_calibrated_grid_has_its_marks_and_short_steps(monkeypatch):
+    asked = as_if_calibrated(monkeypatch, lambda eps: 3.0 * eps**-0.8)
+    grid = calibrated_grid(
+        MECHANISM, DELTA, 0.7, 9.0, marks=(0.5, 1.0, 4.0, 16.0), known={2.0: 3.0 * 2**-0.8}
+    )
+    assert {0.7, 1.0, 2.0, 4.0, 9.0} <= set(grid.eps)
+    assert 2.0 not in asked
+    assert len(asked) == len(set(asked)) == len(grid.eps) - 1
+    assert 1.0 < grid.step <= COARSE**1.1 * 1.001
+    # No more points than twice those of the fewest steps.
+    assert len(asked) <= 2 * np.log(grid.sigma[0] / grid.sigma[-1]) / np.log(COARSE)
+    for eps in np.geomspace(0.7, 9.0, 200):
+        assert 1.005 <= grid.at(min(float(eps), 9.0)) / (3.0 * eps**-0.8) * (1 + 1e-9) <= COARSE**1.1 * 1.006
+
+
+def test_noise_that_rises_by_chance_is_not_shown(monkeypatch):
+    as_if_calibrated(monkeypatch, lambda eps: 1.001 if eps >= 2.0 else 1.0)
+    grid = calibrated_grid(MECHANISM, DELTA, 1.0, 2.0)
+    assert grid.eps == (1.0, 2.0)
+    assert grid.sigma[0] == grid.sigma[1] == grid.at(2.0) == pytest.approx(1.005)
+
+
+def test_points_that_are_refused_are_left_out_and_the_longer_step_is_stated(monkeypatch):
+    def sigma_of(eps):
+        if eps > 3.0 or 1.2 < eps < 2.0:
+            raise NumericalError("no bound")
+        return 3.0 / eps
+
+    as_if_calibrated(monkeypatch, sigma_of)
+    grid = calibrated_grid(MECHANISM, DELTA, 1.0, 4.0, marks=(2.0, 3.0))
+    assert grid.eps[-1] == 3.0
+    assert not [eps for eps in grid.eps if 1.2 < eps < 2.0]
+    assert grid.step > 1.5
+    assert grid.at(3.5) is None
+    as_if_calibrated(monkeypatch, lambda eps: sigma_of(9.0))
+    with pytest.raises(NumericalError):
+        calibrated_grid(MECHANISM, DELTA, 1.0, 4.0)

@@ -54,10 +54,8 @@ class TestCalibration:
     def test_a_bound_that_cannot_be_confirmed_raises(self, monkeypatch):
         monkeypatch.setattr(
             programmed.DeterministicAccountant,
-            "delta",
-            lambda self, sigma, eps, tolerance: dm.Bounds.bracket(
-                0.0, 1.0, dm.numerics.Provenance("a bound that is of no use")
-            ),
+            "_bounded",
+            lambda self, sigma, eps: (1.0, dm.numerics.Provenance("a bound that is of no use")),
         )
         with pytest.raises(NumericalError, match="confirmed"):
             calibrated()

@@ -10,7 +10,8 @@ import dpmech as dm
 from dpmech.engines.convex_order import accountant as programmed
 from dpmech.engines.convex_order.ring import RingGram
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
-from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, ring_profile
+from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, lower_profiles, ring_profile
+from dpmech.engines.independent_sum import BlockBound
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, up
 from tests.support.bins_oracles import gaussian
@@ -24,6 +25,7 @@ def small_accountant(rel_error=0.3):
         bin_gram(strategy, 4),
         dm.sensitivity(strategy, dm.BallsInBins(4)),
         dm.methods.Deterministic(rel_error),
+        BlockBound(4, lambda most, dropped: lower_profiles(strategy, 4, most, dropped)),
     )
 
 
@@ -50,11 +52,15 @@ class TestRing:
         assert f"decay {ring.decay:.4g} (entries over-stated by {up(excess, 2)} % in the mean)" in str(by)
 
 
+NOTHING_BELOW = BlockBound(2, lambda most, dropped: np.zeros((len(dropped), most)))
+
+
 class Closed(programmed.DeterministicAccountant):
     """One Gaussian in the place of the program, and a guess that is off."""
 
     def __init__(self, off):
         self.off = off
+        self.below = NOTHING_BELOW
         self.settings = dm.methods.Deterministic()
         self.guarantee = BOUND
 
@@ -102,15 +108,12 @@ class Known(programmed.DeterministicAccountant):
 
     def __init__(self, cliff=0.0):
         self.cliff = cliff
+        self.below = NOTHING_BELOW
         self.guarantee = BOUND
 
-    def delta(self, sigma, eps, *, tolerance):
-        del tolerance
-        return dm.Bounds.bracket(
-            0.0,
-            gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5,
-            dm.numerics.Provenance("known"),
-        )
+    def _bounded(self, sigma, eps):
+        upper = gaussian_delta(sigma, eps)[1] if sigma >= self.cliff else 0.5
+        return upper, dm.numerics.Provenance("known")
 
 
 class TestConfirmation:

@@ -70,6 +70,6 @@ def test_a_ring_is_found_again():
 
 
 def test_none_found(monkeypatch):
-    monkeypatch.setattr(mixture_fit._Fits, "_solve", lambda *_, **__: None)
+    monkeypatch.setattr(mixture_fit.MixtureFits, "_solve", lambda *_, **__: None)
     with pytest.raises(NumericalError, match="dominates"):
         dominating_mixture(banded(20, 4), 20, eps=1.0)

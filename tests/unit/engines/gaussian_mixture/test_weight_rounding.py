@@ -336,7 +336,7 @@ def test_losses_and_densities_of_chains(kind, prob, sigma, eps):
                         exponents.append(mpmath.log(mpmath.fsum(map(mpmath.exp, terms))))
                         gains.append(mpf(float(one.tilt.gains[t])))
                     total = straight + expected(exponents) - expected(gains)
-                found = float(one.log_density(gram, values[draw : draw + 1])[0])
+                found = float(one.log_density(gram, values[draw : draw + 1], losses[draw : draw + 1])[0])
                 assert abs(mpf(found) - total) <= part.error, one.name
 
 

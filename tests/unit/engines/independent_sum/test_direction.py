@@ -38,6 +38,21 @@ def test_two_bins_against_quadrature(spread, eps, remove):
 
 
 @pytest.mark.parametrize("remove", [True, False])
+@pytest.mark.parametrize("eps", [0.0, 0.02])
+@pytest.mark.parametrize(
+    ("least", "most"),
+    [(math.nextafter(0.1, 0.0), 0.1), (0.1 * (1 - 1e-13), 0.1 * (1 + 1e-13)), (0.0999, 0.1001)],
+)
+def test_spreads_on_both_sides_of_where_values_are_taken_from_one(least, most, eps, remove):
+    """Both laws are compared at one level: otherwise a lower end was 0.99999 where delta is 0.02."""
+    lower, upper = Direction(2, least, most, remove=remove).delta(eps, TOLERANCE)
+    small, large = (delta_of_two(spread, eps, remove=remove) for spread in (least, most))
+    assert lower * (1.0 - OFF) <= small
+    assert large <= upper * (1.0 + OFF)
+    assert upper <= lower * (1.02 if most > 0.1001 else 1.01)
+
+
+@pytest.mark.parametrize("remove", [True, False])
 def test_three_bins_against_quadrature(remove):
     spread, eps = 0.8, 1.2
     level = 3.0 * math.exp(eps if remove else -eps)

@@ -98,6 +98,17 @@ def test_a_curve_that_says_nothing_composes_to_nothing(claim):
             whole.epsilon(1e-5, add=True, tolerance=1e-3)
 
 
+def test_a_curve_without_upper_bounds_leaves_its_own_lower_ones():
+    nodes = Nodes((0.0, 1.0), (0.9, 0.8), (1.0, 1.0))
+    for whole in (
+        Composition(curves=((Curve(nodes, nodes), 4),)),
+        Composition((0.25, 0.25), (SAMPLED,), ((Curve(nodes, nodes), 2),)),
+    ):
+        lower, upper = whole.delta(0.5, add=False, tolerance=1e-2)
+        assert 0.8 * (1.0 - 1e-8) <= lower <= 0.9  # of one release, between its nodes
+        assert upper == 1.0
+
+
 def test_a_delta_that_is_never_reached():
     claim = Curve.of_claim(1.0, 1e-4)
     with pytest.raises(dm.UnattainableBudgetError, match="however large eps is"):

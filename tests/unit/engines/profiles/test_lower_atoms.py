@@ -1,12 +1,16 @@
 """Losses below a curve: never above it, composed neither, and close where brackets are."""
 
 import math
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dpmech.engines.gaussian import gaussian_delta
-from dpmech.engines.profiles.atoms import atoms_below
+from dpmech.engines.profiles.atoms import LowerAtoms, atoms_below
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.curves import Curve, Nodes
 
@@ -57,15 +61,64 @@ def test_composed_below_and_close(times):
     assert wrong > most
 
 
-def test_lattices_move_losses_down():
+def on_lattice(lattice, eps):
+    kept = lattice.losses() > eps
+    return float(np.sum(lattice.masses[kept] * -np.expm1(eps - lattice.losses()[kept])))
+
+
+def test_lattices_hold_losses_that_are_dominated():
     atoms = atoms_below(np.array([0.5, 1.0]), np.array([0.3, 0.1]), np.array([0.3, 0.1]))
     lattice = atoms.lattice(0.125)
     assert lattice.infinite_mass == 0.0
     assert 0.999 * atoms.masses.sum() <= lattice.masses.sum() <= atoms.masses.sum()
     for eps in (0.0, 0.3, 0.9):
-        kept = lattice.losses() > eps
-        on = float(np.sum(lattice.masses[kept] * -np.expm1(eps - lattice.losses()[kept])))
-        assert on <= height(atoms, eps)
+        assert on_lattice(lattice, eps) <= height(atoms, eps)
+
+
+@st.composite
+def any_losses(draw):
+    """Values far apart, close together, on multiples of the step, and next to them."""
+    step = draw(st.sampled_from([0.125, 0.1, 1.0, 3e-3]))
+    whole = st.integers(-40, 40).map(lambda n: n * step)
+    near = st.tuples(whole, st.sampled_from([1e-16, -1e-16, 1e-12, -1e-12])).map(lambda p: p[0] + p[1])
+    losses = draw(
+        st.lists(st.one_of(whole, near, st.floats(-5.0, 5.0)), min_size=1, max_size=12, unique=True)
+    )
+    shares = np.array(draw(st.lists(st.floats(1e-9, 1.0), min_size=len(losses), max_size=len(losses))))
+    return LowerAtoms(np.sort(losses), shares / shares.sum()), step
+
+
+@given(any_losses())
+def test_a_lattice_is_nowhere_above_its_losses(drawn):
+    """In exact arithmetic, at the corners of both curves, where the largest excess is."""
+    atoms, step = drawn
+    lattice = atoms.lattice(step)
+    used = np.flatnonzero(lattice.masses)
+    points = [Fraction(step) * (lattice.first + int(i)) for i in used]
+    with mpmath.workdps(60):
+        given_losses = [mpmath.mpf(float(loss)) for loss in atoms.losses]
+        nodes = [mpmath.mpf(one.numerator) / one.denominator for one in points]
+
+        def curve(losses, masses, eps):
+            return mpmath.fsum(
+                mpmath.mpf(float(p)) * (1 - mpmath.exp(eps - at))
+                for at, p in zip(losses, masses, strict=True)
+                if at > eps
+            )
+
+        for eps in [*given_losses, *nodes]:
+            assert curve(nodes, lattice.masses[used], eps) <= curve(given_losses, atoms.masses, eps)
+
+
+def test_a_lattice_loses_little_where_values_are_far_apart():
+    """Moving every value down would lose a step's share of each; merging loses a small part of that."""
+    nodes = gaussian_nodes(0.5, 0.02, 0.0)
+    atoms = Curve(nodes, nodes).atoms_below(add=False)
+    for step in (0.01, 0.0013):
+        moved = LowerAtoms(step * np.floor(atoms.losses / step), atoms.masses)
+        for eps in (0.5, 1.0):
+            whole = height(atoms, eps)
+            assert whole - on_lattice(atoms.lattice(step), eps) <= 0.25 * (whole - height(moved, eps))
 
 
 def test_brackets_that_say_nothing():

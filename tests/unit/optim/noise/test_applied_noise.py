@@ -359,3 +359,15 @@ def test_a_sum_does_not_depend_on_its_order_beyond_float64():
     exact = np.sum([one.numpy().astype(WIDE) for one in each], axis=0)
     np.testing.assert_allclose(total.numpy(), exact.astype(float), rtol=0, atol=1e-12)
     np.testing.assert_allclose(turned.numpy(), total.numpy(), rtol=0, atol=1e-12)
+
+
+def test_a_buffer_that_never_decays_gives_the_noise_of_its_matrix():
+    strategy = dm.BLT(6, [1.0, 0.5], [0.1, 0.2])
+    noise = []
+    for one in (strategy, dm.Dense(strategy.to_dense())):
+        cal = dm.calibrate_sigma(one, 1.0, 1e-5)
+        seeded = torch.Generator().manual_seed(1)
+        stream = NoiseStream(cal, [torch.zeros(3)], clip_norm=1.0, generator=seeded)
+        noise.append(np.array([stream.step()[0].double().numpy() for _ in range(6)]) / cal.sigma)
+        del stream  # which holds its seed
+    np.testing.assert_allclose(*noise, atol=1e-6)

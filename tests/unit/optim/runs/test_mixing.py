@@ -279,13 +279,16 @@ def test_outputs_with_separate_examples_may_be_used(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [1, 40])
 def test_mixing_that_begins_later_is_detected(after):
-    """By random choice: the chance that 300 calls are all skipped is below 1 %, and the key is fixed."""
+    """By random choice: the chance that 300 calls are all skipped is below 1 %, and the key is fixed.
+
+    A loader that does not shuffle would have a key from the operating system.
+    """
     torch.manual_seed(1)
     cal = dm.calibrate_sigma(dm.Identity(400), 8.0, 1e-5)
     private, optimizer, loader = private_run(
         cal,
         Around(Whitened(after=after)),
-        DataLoader(TensorDataset(*vectors(4800)), batch_size=12),
+        DataLoader(TensorDataset(*vectors(4800)), batch_size=12, shuffle=True),
         generator=1,
         rng=2,
     )

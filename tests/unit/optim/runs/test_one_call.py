@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
-from dpmech.optim import make_private_with_epsilon
+from dpmech.optim import make_private, make_private_with_epsilon
 from tests.support.training import classification, classifier, cross_entropy, weights
 
 one_call = importlib.import_module("dpmech.optim.runs.make_private")
@@ -22,6 +22,7 @@ def made(loader=None, **options):
         "delta": 1e-3,
         "epochs": EPOCHS,
         "dataset_size": SIZE,
+        "strategy": dm.Identity,
         "loss": cross_entropy,
     } | options
     return make_private_with_epsilon(model, sgd, loader, **given)
@@ -78,6 +79,10 @@ def test_strategies_from_their_number_of_steps():
     [
         ({"strategy": dm.Identity(7)}, r"strategy must be None, a strategy over n = 12 steps"),
         ({"strategy": lambda n: n}, r"strategy must be None, a strategy over n = 12 steps.*got 12"),
+        ({"max_vectors": 1}, "max_vectors must be None with a strategy, which fixes them, got 1"),
+        ({"strategy": None, "max_vectors": -1}, "max_vectors must be an integer >= 0, got -1"),
+        ({"strategy": None, "max_vectors": 0.5}, "max_vectors must be an integer >= 0, got 0.5"),
+        ({"strategy": None, "eps": 0.0}, "eps must be"),
         ({"strategy": "identity"}, r"strategy must be None, a strategy over n = 12 steps"),
         ({"epochs": 1.5}, "epochs must be an integer >= 1, got 1.5"),
         ({"eps": 0.0}, "eps must be"),
@@ -106,6 +111,105 @@ def test_refusals_of_make_private_apply():
         made(loader)
     with pytest.raises(dm.UnsupportedCombinationError):
         made(strategy=lambda n: dm.LambdaCGD(n, 0.5), participation=dm.Poisson(0.1))
+
+
+FIXED = PLAN.participation("min-sep")
+
+
+def recommended(max_vectors, *participations):
+    return dm.recommend(
+        dataset_size=SIZE,
+        batch_size=BATCH,
+        epochs=EPOCHS,
+        eps=4.0,
+        delta=1e-3,
+        max_vectors=max_vectors,
+        samplings=participations,
+    )
+
+
+def test_without_a_strategy_the_best_one_is_taken_and_named(caplog):
+    optimizer = made(strategy=None, participation=FIXED)[1]
+    best = recommended(1, FIXED)
+    assert optimizer.claim == best.calibration
+    alone = dm.calibrate_sigma(dm.Identity(PLAN.steps), 4.0, 1e-3, participation=FIXED)
+    assert optimizer.claim.rmse() < 0.9 * alone.rmse()
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("dpmech.optim", "WARNING")
+    assert best.words in record.getMessage()
+    assert "1 vector of the model's size (8 bytes a parameter)" in record.getMessage()
+    caplog.clear()
+    made()
+    assert caplog.records == []
+
+
+def test_vectors_are_limited():
+    assert made(strategy=None, participation=FIXED, max_vectors=0)[1].claim.strategy == dm.Identity(
+        PLAN.steps
+    )
+    more = made(strategy=None, participation=FIXED, max_vectors=3)[1].claim
+    assert more == recommended(3, FIXED).calibration
+
+
+@pytest.mark.parametrize(
+    ("options", "max_vectors"), [({}, 1), ({"max_vectors": 4}, 4), ({"generator": "secure-lattice"}, 0)]
+)
+def test_what_the_loop_can_do_is_asked_for(monkeypatch, options, max_vectors):
+    asked = []
+
+    def recommend_under(participations, **given):
+        asked.append((participations, given["max_vectors"], given["n"]))
+        return recommended(0, dm.Poisson(BATCH / SIZE))
+
+    monkeypatch.setattr(one_call, "recommend_under", recommend_under)
+    claim = made(strategy=None, **options)[1].claim
+    assert claim.participation == dm.Poisson(BATCH / SIZE)
+    schemas = [dm.Poisson(BATCH / SIZE), dm.BallsInBins(PLAN.bins)]
+    assert asked == [(schemas, max_vectors, PLAN.steps)]
+
+
+def test_what_can_be_refused_early_is_refused_before_the_search(monkeypatch):
+    monkeypatch.setattr(one_call, "recommend_under", lambda *_, **__: pytest.fail("searched"))
+    loader = DataLoader(classification(SIZE), batch_size=BATCH, shuffle=True)
+    with pytest.raises(dm.UnsupportedCombinationError, match="the loader shuffles"):
+        made(loader, strategy=None)
+    with pytest.raises(dm.InvalidParameterError, match="dataset_size"):
+        made(strategy=None, dataset_size=None)
+    with pytest.raises(TypeError, match="los"):
+        made(strategy=None, los=cross_entropy)
+    with pytest.raises(dm.InvalidParameterError, match="clip_norm"):
+        made(strategy=None, clip_norm=-1.0)
+    with pytest.raises(dm.InvalidParameterError, match='None or 0 with generator="secure-lattice"'):
+        made(strategy=None, generator="secure-lattice", max_vectors=1)
+
+
+@pytest.mark.slow
+def test_the_recommendation_is_never_worse_than_dp_sgd_trains_and_resumes():
+    first = made(strategy=None, rng=1)[1]
+    saved, text = first.state_dict(), first.claim.certificate().to_json()
+    first.close()
+    # Another call may find another sigma; the certificate of the first one resumes its run.
+    model = classifier()
+    model, optimizer, loader = make_private(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        DataLoader(classification(SIZE), batch_size=BATCH),
+        dm.Certificate.from_json(text),
+        1.0,
+        dataset_size=SIZE,
+        loss=cross_entropy,
+        rng=1,
+    )
+    optimizer.load_state_dict(saved)
+    poisson = dm.calibrate_sigma(
+        dm.Identity(PLAN.steps), 4.0, 1e-3, participation=PLAN.participation("poisson")
+    )
+    assert optimizer.claim.rmse() <= poisson.rmse()
+    while optimizer.steps_left:
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+    assert optimizer.run_record().certificate.sigma == optimizer.claim.sigma
 
 
 def test_processes_share_the_claim_of_the_first(monkeypatch):

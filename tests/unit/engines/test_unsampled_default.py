@@ -1,0 +1,116 @@
+"""Balls-in-Bins: a default calibration uses no samples where the plan says that sigma is nearly the same."""
+
+import pytest
+
+import dpmech as dm
+from dpmech.engines.convex_order.accountant import DeterministicAccountant
+from dpmech.engines.independent_sum import BlockBound
+from dpmech.exceptions import ContradictionError, NumericalError
+from dpmech.schemes import accountant_for
+from dpmech.schemes.balls_in_bins.accountant import deterministic_accountant
+from dpmech.schemes.balls_in_bins.default import CLOSE_ENOUGH, DeterministicFirst
+
+STRATEGY, BINS, BUDGET = dm.LambdaCGD(200, 0.5), dm.BallsInBins(100), (8.0, 1e-5)
+
+
+def calibrated(strategy=STRATEGY, bins=BINS, **settings):
+    return dm.calibrate_sigma(strategy, *BUDGET, participation=bins, **settings)
+
+
+def foreseen(strategy, bins, eps=8.0, delta=1e-5):
+    mechanism = dm.Mechanism(strategy, dm.BallsInBins(bins))
+    return deterministic_accountant(strategy, bins, mechanism.sensitivity).foreseen_excess(eps, delta)
+
+
+def test_it_is_the_same_whatever_the_seed_and_no_probability_is_left():
+    found = [calibrated(), calibrated(), calibrated(rng=1), calibrated(rng=2)]
+    assert len({cal.sigma for cal in found}) == 1
+    for cal in found:
+        assert cal.guarantee.kind is dm.Kind.BOUND
+        assert cal.guarantee.error == 0.0
+        assert cal.evidence.accountant == dm.methods.Deterministic()
+        assert cal.evidence.samples is None
+        assert cal.evidence.randomness is None
+    assert found[0].sigma == calibrated(method=dm.methods.Deterministic()).sigma
+
+
+@pytest.mark.slow
+def test_its_certificate_is_verified_and_proved():
+    report = dm.verify(dm.Certificate.from_json(calibrated().certificate().to_json()), rigorous=True)
+    assert report.ok
+
+
+def test_both_ends_of_delta_and_eps_are_by_samples_as_before():
+    sigma = calibrated().sigma
+    delta, eps = (
+        dm.delta(STRATEGY, sigma, BUDGET[0], participation=BINS, rng=1),
+        dm.epsilon(STRATEGY, sigma, BUDGET[1], participation=BINS, rng=1),
+    )
+    assert min(delta.lower, eps.lower) > 0.0
+    assert {delta.guarantee.kind, eps.guarantee.kind} == {dm.Kind.PROBABLE}
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_where_it_refuses_samples_take_over(monkeypatch, limited):
+    def refuses(self, *_, **__):
+        raise NumericalError("no bound on the transform")
+
+    monkeypatch.setattr(DeterministicAccountant, "calibrate", refuses)
+    if limited:
+        monkeypatch.setattr(DeterministicAccountant, "foreseen_excess", lambda *_: CLOSE_ENOUGH * 1.001)
+    told = []
+    cal = calibrated(rng=1, progress=told.append)
+    assert cal.evidence.accountant != dm.methods.Deterministic()
+    assert cal.guarantee.kind is dm.Kind.PROBABLE
+    assert any("samples take over" in line for line in told) is not limited
+
+
+def test_both_ends_that_exclude_each_other_are_heard(monkeypatch):
+    """Planted: a lower end far too high."""
+    monkeypatch.setattr(BlockBound, "epsilon", lambda *_, **__: 9.0)
+    with pytest.raises(ContradictionError, match=r"the lower bound 9\.0 is above the upper bound"):
+        calibrated(rng=1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "bins", "eps", "delta"),
+    [
+        (dm.LambdaCGD(200, 0.5), 100, 1.0, 1e-5),
+        (dm.LambdaCGD(200, 0.5), 100, 5.9, 1e-5),  # where few bins take minutes
+        (dm.LambdaCGD(200, 0.5), 100, 8.0, 1e-9),
+        (dm.LambdaCGD(200, 0.5), 100, 25.0, 1e-5),
+        (dm.LambdaCGD(3900, 0.975), 390, 8.0, 1e-5),
+        pytest.param(dm.InverseSquareRoot(3900, 64), 390, 8.0, 1e-5, marks=pytest.mark.slow),
+        pytest.param(dm.SquareRoot(3900, 390), 390, 8.0, 1e-5, marks=pytest.mark.slow),
+    ],
+)
+def test_elsewhere_samples_stay(strategy, bins, eps, delta):
+    assert foreseen(strategy, bins, eps, delta) > CLOSE_ENOUGH
+
+
+@pytest.mark.parametrize("bins", [40, 99, 1001])
+def test_few_and_many_bins_are_sampled(bins):
+    mechanism = dm.Mechanism(dm.LambdaCGD(2 * bins, 0.5), dm.BallsInBins(bins))
+    assert not isinstance(accountant_for(mechanism, None), DeterministicFirst)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "bins"),
+    [
+        (dm.LambdaCGD(3900, 0.9), 390),
+        (dm.SquareRoot(3900, 16), 390),
+        (dm.InverseSquareRoot(3900, 4), 390),
+        (dm.LambdaCGD(1000, 0.9), 100),
+    ],
+)
+def test_sigma_is_within_a_third_of_a_per_cent_of_that_by_samples(strategy, bins):
+    cal = calibrated(strategy, dm.BallsInBins(bins))
+    sampled = calibrated(strategy, dm.BallsInBins(bins), method=dm.methods.Certified(), rng=3)
+    assert cal.evidence.accountant == dm.methods.Deterministic()
+    assert cal.sigma <= 1.003 * sampled.sigma
+    # independent of transforms: what importance sampling says of it
+    estimate = dm.delta(
+        strategy, cal.sigma, 8.0, participation=dm.BallsInBins(bins), method=dm.methods.Importance(), rng=4
+    )
+    assert estimate.lower <= BUDGET[1]
