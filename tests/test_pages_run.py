@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 ROOT = pathlib.Path(__file__).parents[1]
 CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-NEEDS = {"hugging_face.md": ("transformers", "accelerate", "lightning"), "from_opacus.md": ("opacus",)}
+NEEDS = {"hugging_face.md": ("transformers", "accelerate", "lightning"), "other_libraries.md": ("opacus",)}
 
 
 def blocks(page):
