@@ -4,7 +4,9 @@ import pathlib
 import sys
 from importlib import metadata
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # mathml, command_pages, and others
+sys.path.insert(
+    0, str(pathlib.Path(__file__).parent)
+)  # mathml, command_pages, and others
 
 project = "dpmech"
 author = "the dpmech authors"
