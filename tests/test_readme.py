@@ -202,7 +202,7 @@ def plain_sigma(strategy):
         ("docs/fitting.md", r"at sigma\(8, 1e-5\) = ([\d.]+):", lambda: gaussian_sigma(8.0, DELTA)),
         (
             "docs/ledgers.md",
-            r"Poisson\(0.01\)\)  # ([\d.]+), not",
+            r"Poisson\(0.01\)\n\)  # ([\d.]+), not",
             lambda: (
                 dm.epsilon(
                     dm.Identity(1000),
