@@ -117,3 +117,46 @@ def test_the_readme_names_how_long_its_commands_take():
     assert re.search(r"\$ make test +# .*\d+ minutes", text)
     assert "ower error = better, lower eps = stronger privacy" in text
     assert pathlib.Path(ROOT / "docs" / "figures" / "error_against_eps.png").is_file()
+
+
+NAMED = re.compile(r"docs/(\w+\.md)(?:#([\w-]+))?")
+
+
+def anchors(page):
+    """What can be linked on a page, as headings become anchors, with those of what it includes."""
+    text = page.read_text(encoding="utf-8")
+    for included in re.findall(r"^```\{include\} (\S+\.md)$", text, re.MULTILINE):
+        if (page.parent / included).suffix == ".md" and not included.endswith("README.md"):
+            text += (page.parent / included).read_text(encoding="utf-8")
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def nowhere(text):
+    """Pages, or places of pages, that a text names and that are not there."""
+    return [
+        f"{page}#{anchor}" if anchor else page
+        for page, anchor in NAMED.findall(text)
+        if not (DOCS / page).is_file() or (anchor and anchor not in anchors(DOCS / page))
+    ]
+
+
+def test_pages_that_code_and_texts_name_are_there():
+    texts = [
+        README,
+        ROOT / "CONTRIBUTING.md",
+        *(ROOT / "changelog.d").glob("*.md"),
+        *(ROOT / ".github").rglob("*.md"),
+    ]
+    code = [path for folder in ("dpmech", "verification", "tests") for path in (ROOT / folder).rglob("*.py")]
+    named = {
+        path: nowhere(path.read_text(encoding="utf-8"))
+        for path in [*texts, *code]
+        if path != pathlib.Path(__file__)
+    }
+    assert {name(path): found for path, found in named.items() if found} == {}
+    assert sum("docs/" in path.read_text(encoding="utf-8") for path in code) > 10
+    assert nowhere("docs/gone.md and docs/faq.md#no-such-place, docs/poisson.md#truncated-batches") == [
+        "gone.md",
+        "faq.md#no-such-place",
+    ]
