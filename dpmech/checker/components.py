@@ -12,7 +12,6 @@ from flint import arb
 
 from .chains import Chain, States, sets, waits
 from .claims import Claim
-from .documents import BadDocument
 from .mixtures import WIDEST, Mixture, Pair
 from .strategies import NotChecked, Strategy
 
@@ -54,10 +53,7 @@ def _chains(claim: Claim, states: States) -> tuple[Pair, Pair]:
 def bins_of(claim: Claim) -> int:
     """The number of bins of a participation that has the entries of Balls-in-Bins."""
     claim.only("bins", "fresh", "max_examples_per_user")
-    bins = claim.integer("bins", 1, claim.strategy.n)
-    if claim.strategy.n % bins:
-        raise BadDocument(f"{bins} bins do not divide n = {claim.strategy.n}")
-    return bins
+    return claim.integer("bins", 1, claim.strategy.n)
 
 
 def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int | None:
@@ -65,7 +61,7 @@ def _bins(claim: Claim, *, grids: bool) -> tuple[Mixture, Mixture | None] | int 
     examples = users or 1
     if bins == 1 and not (fresh and users):
         return None
-    if grids and users is None and claim.strategy.bands() == 1:
+    if grids and users is None and claim.strategy.bands() == 1 and n % bins == 0:
         return bins
     if fresh:
         raise NotChecked("users with several examples, or correlated noise, in bins that are chosen anew")
@@ -106,7 +102,8 @@ def _columns(strategy: Strategy, bins: int, *, upper: bool) -> np.ndarray:
     """Row i: the sum of columns i, i + bins, ... of C, from the ends of the balls, shape (bins, n)."""
     n = strategy.n
     if strategy.coefs is None:
-        return np.asarray(np.array(strategy.matrix).T.reshape(-1, bins, n).sum(axis=0))
+        columns = np.array(strategy.matrix).T
+        return np.stack([columns[first::bins].sum(axis=0) for first in range(bins)])
     coefs, scale = (_ends(balls, upper=upper) for balls in (strategy.coefs, strategy.scale or [arb(1)] * n))
     # Far from the ends of the float64 range, where precision is lost.
     if not (1e-100 < coefs.max() < 1e100 and 1e-100 < scale.min() <= scale.max() < 1e100):

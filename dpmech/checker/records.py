@@ -236,7 +236,7 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
         return epochs, n // epochs, True
     if own["type"] == "BallsInBins":
         bins, fresh = claim.integer("bins", 1, n), _fresh(claim)
-        return n // bins, 1 if fresh else bins, not fresh
+        return -(-n // bins), 1 if fresh else bins, not fresh
     if own["type"] == "RandomAllocation":
         return claim.integer("participations", 1, n), 1, False
     apart = claim.integer("min_sep", 1, n)

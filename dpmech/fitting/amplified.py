@@ -108,7 +108,7 @@ class AmplifiedSearch:
     """Searches for the smallest error at one budget under Balls-in-Bins.
 
     Args:
-        bins: b, a divisor of n.
+        bins: b, in [1, n]; the last epoch may be cut short.
         budget: eps and delta.
         workload: A.
         objective: the error to minimise.

@@ -46,7 +46,7 @@ from dpmech.mechanism import (
 from dpmech.numerics import Bounds, running_on, up
 from dpmech.schemes import effective_method, method_among, scheme_of
 from dpmech.schemes.cyclic_poisson import CyclicPoisson
-from dpmech.schemes.fixed_order import FixedEpochs, SingleParticipation
+from dpmech.schemes.fixed_order import FixedEpochs, MinSep, SingleParticipation
 
 _FORMAT = 1
 # Bytes of a dense matrix of 3000 steps.
@@ -322,7 +322,7 @@ class Request:
                 f"a fit under {schema!r}", supported=f"at most {_LARGEST_BINS} bins"
             )
         search = AmplifiedSearch(bins, self.budget, self.workload, self.objective, self.report)
-        epochs = FixedEpochs(self.n // bins)
+        epochs = MinSep(bins) if self.n % bins else FixedEpochs(self.n // bins)
         schemas = [epochs] if bins == self.n else [epochs, SingleParticipation()]
         most = bins if self.family is Dense else None
         if self.family is InverseSquareRoot:

@@ -50,6 +50,7 @@ PLANS = {
     "CyclicPoisson": (ROOT, dm.CyclicPoisson(0.4, 2)),
     "CyclicPoisson of users": (ROOT, dm.CyclicPoisson(0.4, 3, max_examples_per_user=2)),
     "BallsInBins": (MIXED, dm.BallsInBins(3)),
+    "BallsInBins, cut short": (dm.LambdaCGD(5, 0.7), dm.BallsInBins(3)),
     "BallsInBins of users": (dm.LambdaCGD(4, 0.7), dm.BallsInBins(2, max_examples_per_user=2)),
     "fresh BallsInBins": (PLAIN, dm.BallsInBins(2, fresh=True)),
     "RandomAllocation": (PLAIN, dm.RandomAllocation(2)),
@@ -77,6 +78,7 @@ PROVED = {
     "CyclicPoisson": (SAMPLED, COINS),
     "CyclicPoisson of users": (SAMPLED, (dm.methods.Pld(),)),
     "BallsInBins": (SAMPLED, (*BINS, dm.methods.Deterministic())),
+    "BallsInBins, cut short": (SAMPLED, (*BINS, dm.methods.Deterministic())),
     "BallsInBins of users": (SAMPLED, BINS),
     "fresh BallsInBins": (SAMPLED, (dm.methods.Exact(),)),
     "RandomAllocation": (SAMPLED, (dm.methods.Pld(), dm.methods.Certified(), dm.methods.Importance())),
@@ -88,7 +90,14 @@ CASES = [
     for method in methods
 ]
 # Costly: their calibrations take seconds each.
-COSTLY = {"BMinSep", "BallsInBins", "BallsInBins of users", "fresh BallsInBins", "RandomAllocation"}
+COSTLY = {
+    "BMinSep",
+    "BallsInBins",
+    "BallsInBins, cut short",
+    "BallsInBins of users",
+    "fresh BallsInBins",
+    "RandomAllocation",
+}
 # Of two kinds with one accountant, the one that most quick tests leave out.
 TWINS = {"CyclicPoisson of users", "Poisson of users"}
 # How much less noise is surely found out: 10 %, but where a bound is above the truth.

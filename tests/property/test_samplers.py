@@ -32,7 +32,7 @@ def plans(draw):
                 (dm.FixedEpochs(epochs), n, {"drop_last": drop_last}),
                 (dm.Poisson(draw(PROBS)), n, {}),
                 (dm.CyclicPoisson(draw(PROBS), draw(st.integers(1, 8))), n, {}),
-                (dm.BallsInBins(batches), n, {}),
+                (dm.BallsInBins(batches), shorter, {}),
             ]
         )
     )

@@ -402,6 +402,7 @@ IN_BINS = [
     *plans(bins(100), [("identity", 1000)], *sigmas(COMMON), ("batches", 1000)),
     *plans(bins(10), [("lambda", 40, 0.5)], ("sigma", 4.0, 1e-5), methods=(None, RDP)),
     *plans(bins(1), [("lambda", 12, 0.5)], *sigmas(COMMON), methods=(None, RDP)),
+    *plans(bins(4), [("lambda", 11, 0.5), ("identity", 11)], ("sigma", 4.0, 1e-5), methods=(None, RDP)),
     *plans(bins(4), [("fitted in bins", 12, 4)], ("errors",)),
     # users with several examples
     *plans(

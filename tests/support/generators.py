@@ -111,13 +111,14 @@ def independent(n):
 
 def joint(n):
     """Every participation of which the whole run is one release: the error does not depend on sigma."""
+    few = st.integers(1, n)
     return st.one_of(
         unsampled(n),
-        st.builds(dm.BMinSep, st.integers(1, n), finite(0.01, 1.0)),
-        divisors(n).map(dm.BallsInBins),
-        st.builds(lambda b, m: dm.BallsInBins(b, max_examples_per_user=m), divisors(n), st.integers(2, 3)),
+        st.builds(dm.BMinSep, few, finite(0.01, 1.0)),
+        few.map(dm.BallsInBins),
+        st.builds(lambda b, m: dm.BallsInBins(b, max_examples_per_user=m), few, st.integers(2, 3)),
         divisors(n).map(lambda bins: dm.BallsInBins(bins, fresh=True)),
-        st.integers(1, n).map(dm.RandomAllocation),
+        few.map(dm.RandomAllocation),
     )
 
 

@@ -47,7 +47,7 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
 
     Args:
         strategy: C >= 0 over n steps.
-        bins: b, a divisor of n.
+        bins: b, in [1, n]; the last epoch may be cut short.
 
     Returns:
         A BinGram of `bins` bins; divide by sigma^2 with `scaled`. Every entry is raised by the largest
@@ -62,7 +62,7 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
     above = 1.0 + _rounding(strategy, bins)
     if strategy.bands == 1:
         # Every bin gets the largest entry, so that no guarantee depends on the tolerance for equality.
-        weights = np.sum((strategy.column_norms() ** 2).reshape(-1, bins), axis=0)
+        weights = by_bin(strategy.column_norms() ** 2, bins)
         if np.all(np.abs(weights - weights[0]) <= ALIKE * weights[0]):
             first = np.zeros(bins)
             first[0] = weights.max() * above
@@ -88,7 +88,7 @@ def sampling_gram(strategy: Strategy, bins: int) -> BinGram:
 
     Args:
         strategy: C >= 0 over n steps.
-        bins: b, a divisor of n.
+        bins: b, in [1, n]; the last epoch may be cut short.
 
     Raises:
         UnsupportedCombinationError: see `bin_gram`.
@@ -111,7 +111,7 @@ def lower_gram(strategy: Strategy, bins: int) -> BinGram | None:
 
     Args:
         strategy: C >= 0 over n steps.
-        bins: b, a divisor of n.
+        bins: b, in [1, n]; the last epoch may be cut short.
     """
     below, coefs = 1.0 - _rounding(strategy, bins), strategy.toeplitz_coefs
     if bins >= _CIRCULANT_BINS:
@@ -132,7 +132,7 @@ def lower_profiles(strategy: Strategy, bins: int, most: int, dropped: Sequence[i
 
     Args:
         strategy: C >= 0 over n steps.
-        bins: b, a divisor of n.
+        bins: b, in [1, n]; the last epoch may be cut short.
         most: in [1, b].
         dropped: how many of the last bins are left out; each in [0, b - 1].
 
@@ -162,7 +162,7 @@ def lower_profiles(strategy: Strategy, bins: int, most: int, dropped: Sequence[i
 def _lowered_mean(strategy: Strategy, coefs: FloatArray, bins: int) -> FloatArray:
     """Bin mean 0, nowhere above the exact one: it is >= 0, with an entrywise error relative to its norm."""
     mean = folded(coefs, bins)
-    error = 1.01 * strategy.error * math.sqrt(strategy.n // bins) * float(np.linalg.norm(mean))
+    error = 1.01 * strategy.error * math.sqrt(_epochs(strategy, bins)) * float(np.linalg.norm(mean))
     return np.maximum(mean - error, 0.0)
 
 
@@ -180,6 +180,17 @@ def check_nonnegative(strategy: Strategy) -> None:
             f"the dominating pair of Balls-in-Bins is proved for C >= 0; {strategy!r} has negative entries",
             supported="strategies with non-negative entries; the others without amplification by sampling",
         )
+
+
+def by_bin(steps: FloatArray, bins: int) -> FloatArray:
+    """Sums over the steps of each bin, shape (bins,), of values of shape (n,)."""
+    found: FloatArray = np.pad(steps, (0, -steps.size % bins)).reshape(-1, bins).sum(axis=0)
+    return found
+
+
+def _epochs(strategy: Strategy, bins: int) -> int:
+    """Largest number of steps of a bin."""
+    return -(-strategy.n // bins)
 
 
 def folded(coefs: FloatArray, bins: int) -> FloatArray:
@@ -221,7 +232,7 @@ def _rounding(strategy: Strategy, bins: int) -> float:
     """
     sums = 3.0 * sum_rounding(strategy.n)
     if strategy.toeplitz_coefs is None or strategy.bands == 1:
-        sums = max(sums, 2.0 * strategy.gram_rounding + 2.0 * (strategy.n // bins) * UNIT)
+        sums = max(sums, 2.0 * strategy.gram_rounding + 2.0 * _epochs(strategy, bins) * UNIT)
     return 1.01 * (sums + 8.0 * UNIT)
 
 
@@ -231,7 +242,7 @@ def _hidden(strategy: Strategy, bins: int) -> float:
     Sums of k columns >= 0, each with an error of `error` times its norm, have errors of at most e = error
     sqrt(k) of their own norm, and products of two have at most 2 e + e^2 of the largest entry.
     """
-    moved = 1.01 * strategy.error * math.sqrt(strategy.n // bins)
+    moved = 1.01 * strategy.error * math.sqrt(_epochs(strategy, bins))
     return moved * (2.0 + moved)
 
 
@@ -265,7 +276,7 @@ def _folded_gram(strategy: Strategy, bins: int) -> FloatArray:
     spend(4e-8 * n * n + 1e-9 * bins**3, 48.0 * bins**2 + 160.0 * n, what=f"the Gram matrix of {bins} bins")
     gram = np.zeros((bins, bins))
     for i, row in strategy.gram_rows():
-        gram[i % bins] += row.reshape(-1, bins).sum(axis=0)
+        gram[i % bins] += by_bin(row, bins)
     return 0.5 * (gram + gram.T)
 
 

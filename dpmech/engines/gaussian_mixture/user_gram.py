@@ -179,7 +179,7 @@ def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
 
     Args:
         strategy: C >= 0 over n steps.
-        bins: b, a divisor of n.
+        bins: b, in [1, n]; the last epoch may be cut short.
         examples: m >= 1.
 
     Raises:

@@ -37,10 +37,10 @@ from dpmech.numerics import (
 
 _LARGEST_EPS = 600.0
 _SMALLEST_STEP = 1e-6
-# Target decrease of log h from node to node.
-_FALL = 0.5
+# Target decrease of log h from node to node, where nodes are not refined: few of them decide.
+_FALL = 4.0
 # Allowed relative excess of mu over that of the nodes; number of refinement rounds; allowed growth of mu.
-_RTOL, _ROUNDS, _GROWTH = 2e-4, 5, 1.0
+_RTOL, _ROUNDS, _GROWTH = 2e-4, 12, 1.0
 _MOST_NODES = 2000
 _LEAST_MU, _LARGEST_MU = 1e-9, 1e3
 

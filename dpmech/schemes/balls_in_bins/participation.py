@@ -18,7 +18,7 @@ class BallsInBins(BoundedContributions):
     of one additional user. These examples may be in one bin, or in several.
 
     Args:
-        bins: b, an integer in [1, n]; n must be a multiple of it.
+        bins: b, an integer in [1, n]. The last epoch may be cut short; with `fresh` n must be a multiple.
         fresh: True for a new allocation in every epoch.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each, in
             independent bins; supported if b^m is at most 10,000. None for a claim about examples.
@@ -69,12 +69,12 @@ class BallsInBins(BoundedContributions):
         return self.fresh and not self.certain
 
     def pattern(self, n: int) -> Pattern:
-        """The worst-case support of one example: that of FixedEpochs(n / b).
+        """The worst-case support of one example: every b steps, from one of the first b.
 
         With new allocations: one step in each epoch, which may be the last of one and the first of the next.
         """
         if self.fresh:
-            check_bins(self.bins, n)
+            check_whole(self.bins, n)
             return Pattern(1, n // self.bins) if n > self.bins else Pattern(n, 1)
         return one_bin(self.bins, n)
 
@@ -94,12 +94,12 @@ class BallsInBins(BoundedContributions):
             return (
                 f"{self.bounding()} Put every example kept once, uniformly and independently, those of one "
                 f"user too, into one of {self.bins} bins; step t trains on bin t mod {self.bins}. The "
-                f"allocation serves all {n // self.bins} epochs and is kept secret."
+                f"allocation serves all {epochs_of(self.bins, n)} and is kept secret."
             )
         return (
             f"Put every example once, uniformly and independently, into one of {self.bins} "
             f"bins; step t trains on bin t mod {self.bins}. The allocation serves all "
-            f"{n // self.bins} epochs and is kept secret."
+            f"{epochs_of(self.bins, n)} and is kept secret."
         )
 
     @classmethod
@@ -126,18 +126,33 @@ def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinatio
 
 
 def check_bins(bins: int, n: int) -> None:
-    """Refuse a number of bins that does not divide n."""
-    if bins > n or n % bins:
-        raise InvalidParameterError("bins", bins, f"a divisor of n={n}")
+    """Refuse more bins than steps."""
+    if bins > n:
+        raise InvalidParameterError("bins", bins, f"at most n={n}")
+
+
+def check_whole(bins: int, n: int) -> None:
+    """Refuse a last epoch that is cut short."""
+    check_bins(bins, n)
+    if n % bins:
+        way_out = f"; without it the last epoch may be cut short; or plan {n + -n % bins} steps, stop early"
+        raise InvalidParameterError("bins", bins, f"a divisor of n={n}, with fresh", way_out)
+
+
+def epochs_of(bins: int, n: int) -> str:
+    """The number of epochs in words."""
+    whole, left = divmod(n, bins)
+    return f"{whole} epochs" if not left else f"{whole} epochs, the {left} steps of one that is cut short,"
 
 
 def one_bin(bins: int, n: int) -> Pattern:
-    """The worst-case support of an example in one bin: that of FixedEpochs(n / bins)."""
+    """The worst-case support of an example in one bin: every `bins` steps, from one of the first."""
     check_bins(bins, n)
-    return Pattern(bins, n // bins, evenly_spaced=True)
+    return Pattern(bins, -(-n // bins), evenly_spaced=True)
 
 
 def epochs_begun(bins: int, n: int, steps: int) -> int:
     """The steps of all epochs that the first `steps` of n have begun."""
     check_bins(bins, n)
-    return -(-check_integer("steps", steps, minimum=1, maximum=n) // bins) * bins
+    begun = -(-check_integer("steps", steps, minimum=1, maximum=n) // bins) * bins
+    return min(begun, n)

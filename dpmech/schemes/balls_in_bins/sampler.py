@@ -16,7 +16,7 @@ class BallsInBinsSampler(Sampler):
     Args:
         dataset_size: number of examples, >= 1; for users after contributions are bounded.
         bins: b, steps per epoch.
-        n: number of steps, a multiple of b.
+        n: number of steps, >= b; a multiple of b with `fresh`, otherwise the last epoch may be cut short.
         fresh: True for a new allocation in every epoch.
         max_examples_per_user: m of a claim about users. It does not affect the batches: every example is
             assigned independently. The dataset has to bound the examples per user, as

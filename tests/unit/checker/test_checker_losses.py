@@ -407,8 +407,9 @@ def test_known_participations_are_enumerated(weights, eps, coins):
 
 
 def test_known_participations_are_above_the_lattice():
-    """The bound from below of the product is nowhere above."""
-    curve, q, mu = sampled_curve(arb("0.2"), arb(12)), arb("0.2"), arb(12)
-    for eps in (60.0, 100.0, 130.0):
-        law = compose(law_below(curve, 0.02, (-1.0, 260.0)), 2, 1e-12)
-        assert law.delta(arb(eps).exp()) <= revealed_delta([1 - q, q], 2, mu, eps, coins=True)
+    """The bound from below of the product is nowhere above, and comes near."""
+    curve, q, mu = sampled_curve(arb("0.2"), arb(5)), arb("0.2"), arb(5)
+    law = compose(law_below(curve, 0.05, (-1.0, 60.0)), 2, 1e-12)
+    for eps in (10.0, 18.0, 24.0):
+        below, known = law.delta(arb(eps).exp()), revealed_delta([1 - q, q], 2, mu, eps, coins=True)
+        assert known / 3 < below <= known

@@ -185,6 +185,7 @@ NOT_COVERED = [
     ),
     (IDENTITY, {"type": "BallsInBins", "bins": 3, "fresh": True, "max_examples_per_user": 2}, {}),
     (IDENTITY, {"type": "BallsInBins", "bins": 1, "fresh": True, "max_examples_per_user": 2}, {}),
+    (IDENTITY, {"type": "BallsInBins", "bins": 5, "fresh": True}, {}),
     (IDENTITY, {"type": "FixedSizeBatches", "dataset_size": 9, "batch_size": 3}, {}),
     (IDENTITY, {"type": "Shuffled"}, {}),
     (IDENTITY, {"type": "UserPoisson", "sampling_prob": 0.1, "max_examples_per_user": 2}, {}),
@@ -252,7 +253,7 @@ def test_every_entry_of_a_participation_has_to_be_there(tmp_path, participation)
     [
         {"type": "BMinSep", "min_sep": 2, "sampling_prob": 0.9, "bins": 12, "fresh": False},
         {"type": "BMinSep", "bins": 12, "fresh": False},
-        {"type": "BallsInBins", "bins": 5, "fresh": False, "max_examples_per_user": None},
+        {"type": "BallsInBins", "bins": 13, "fresh": False, "max_examples_per_user": None},
         {"type": "BallsInBins", "bins": 12, "fresh": False, "max_examples_per_user": None, "more": 1},
         {"type": "BallsInBins", "bins": 12, "fresh": False},
     ],

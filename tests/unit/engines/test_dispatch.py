@@ -122,8 +122,8 @@ def test_zero_out_is_add_remove(adjacency):
 
 
 def test_every_schema_is_checked_against_n():
-    with pytest.raises(dm.InvalidParameterError, match="bins must be a divisor of n=5"):
-        dm.calibrate_sigma(dm.Identity(5), 1.0, 1e-5, participation=dm.BallsInBins(2))
+    with pytest.raises(dm.InvalidParameterError, match="bins must be at most n=5"):
+        dm.calibrate_sigma(dm.Identity(5), 1.0, 1e-5, participation=dm.BallsInBins(6))
     with pytest.raises(dm.InvalidParameterError, match=r"min_sep must be an integer in \[1, n=5\]"):
         dm.calibrate_sigma(dm.Identity(5), 1.0, 1e-5, participation=dm.MinSep(6))
 

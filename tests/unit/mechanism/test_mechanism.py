@@ -86,7 +86,7 @@ def test_where_chance_decides_nothing(own, certain):
         (lambda: dm.Mechanism(dm.Identity(5), dm.EveryStep(), "zero_out"), "adjacency must be one of"),
         (lambda: dm.Mechanism(dm.Identity(5), dm.EveryStep(), None), "adjacency must be one of"),
         (lambda: dm.Mechanism(dm.Identity(5), dm.MinSep(6)), r"min_sep must be an integer in \[1, n=5\]"),
-        (lambda: dm.Mechanism(dm.Identity(5), dm.BallsInBins(2)), "bins must be a divisor of n=5, got 2"),
+        (lambda: dm.Mechanism(dm.Identity(5), dm.BallsInBins(6)), "bins must be at most n=5, got 6"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(build, message):

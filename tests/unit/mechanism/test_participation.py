@@ -171,9 +171,8 @@ def test_bad_arguments(build, message):
         (dm.BMinSep(6, 0.1), r"min_sep must be an integer in \[1, n=5\], got 6"),
         (dm.FixedEpochs(2), r"epochs must be a divisor of n=5, got 2"),
         (dm.FixedEpochs(10), r"epochs must be a divisor of n=5, got 10"),
-        (dm.BallsInBins(2), r"bins must be a divisor of n=5, got 2"),
-        (dm.BallsInBins(10), r"bins must be a divisor of n=5, got 10"),
-        (dm.BallsInBins(2, fresh=True), r"bins must be a divisor of n=5, got 2"),
+        (dm.BallsInBins(10), r"bins must be at most n=5, got 10"),
+        (dm.BallsInBins(2, fresh=True), r"bins must be a divisor of n=5, with fresh, got 2"),
     ],
 )
 @pytest.mark.parametrize("call", [dm.sensitivity, dm.rmse, dm.max_se])

@@ -161,8 +161,8 @@ def test_examples_of_users_in_bins_of_their_own():
     for call, words in (
         (lambda: dm.BallsInBins(4, max_examples_per_user=0), "max_examples_per_user"),
         (lambda: dm.BallsInBins(0, max_examples_per_user=2), "bins must be"),
-        (lambda: two.pattern(10), "a divisor of n=10"),
-        (lambda: two.prefix(10, 3), "a divisor of n=10"),
+        (lambda: two.pattern(3), "at most n=3"),
+        (lambda: two.prefix(3, 3), "at most n=3"),
     ):
         with pytest.raises(dm.InvalidParameterError, match=words):
             call()

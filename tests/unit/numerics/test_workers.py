@@ -218,6 +218,7 @@ def test_every_error_survives_a_pickle():
         dm.UnsupportedCombinationError("no", supported="yes"),
         dm.UnattainableBudgetError(1.0, 1e-5, "why"),
         dm.NumericalError("missed"),
+        dm.exceptions.ContradictionError("apart"),
         dm.exceptions.CertificateError("forged", claimed=1.0, recomputed=2.0),
         dm.exceptions.WorkLimitError("a thing", (1.0, 2.0), (3.0, 4.0)),
         dm.exceptions.WorkerError("gone", "them"),

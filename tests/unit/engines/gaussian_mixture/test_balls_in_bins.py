@@ -114,9 +114,9 @@ class TestRefusals:
         with pytest.raises(dm.UnsupportedCombinationError, match="negative entries"):
             ring_profile(strategy, 4)
 
-    def test_bins_that_do_not_divide_n(self):
-        with pytest.raises(dm.InvalidParameterError, match=r"bins must be a divisor of n=12, got 5"):
-            dm.calibrate_sigma(dm.Identity(12), 1.0, 1e-5, participation=dm.BallsInBins(5))
+    def test_fresh_bins_that_do_not_divide_n(self):
+        with pytest.raises(dm.InvalidParameterError, match=r"divisor of n=12, with fresh, got 5.* 15 steps"):
+            dm.calibrate_sigma(dm.Identity(12), 1.0, 1e-5, participation=dm.BallsInBins(5, fresh=True))
 
     def test_replace_one(self):
         with pytest.raises(dm.UnsupportedCombinationError, match="REPLACE_ONE"):
