@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check slow exhaustive lint types layers tests verification verification-full docs docs-all bench times test-core clean
+.PHONY: demo test quick check slow exhaustive lint types layers tests verification verification-full docs bench times test-core clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -51,7 +51,7 @@ quick: lint types layers
 	HYPOTHESIS_PROFILE=quick $(PYTEST) -m "not slow" $$($(BIN)/python tests/support/changed.py)
 
 # Everything but the mutations and the planted faults, whose pages say how they are run.
-check: test slow exhaustive docs-all verification-full
+check: test slow exhaustive verification-full
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
@@ -95,10 +95,6 @@ verification-full: $(VENV)/.dev
 docs: $(VENV)/.dev
 	rm -rf docs/generated docs/_build/html/_modules  # pages of names that are gone
 	$(BIN)/python -m sphinx -n -W -q docs docs/_build/html
-
-# With all notebooks run; `docs` runs one.
-docs-all: export DPMECH_NOTEBOOKS = all
-docs-all: docs
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/bench -o addopts="" -q --benchmark-only -s

@@ -10,10 +10,14 @@ from sphinx.application import Sphinx
 from dpmech.cli import main
 
 # What Markdown would read as markup, and options, whose dashes it would join; words in backquotes stay.
-_MARKUP = re.compile(r"(`[^`]*`)|(?<![\w-])(--[a-z][\w-]*)|([\\*_{}\[\]<>$|#~])")
+_MARKUP = re.compile(
+    r"(`[^`]*`)|(?<![\w-])(--[a-z][\w-]*)|([\\*_{}\[\]<>$|#~])"
+)
 
 
-def pages(command: click.Command = main, parent: click.Context | None = None) -> Iterator[tuple[str, str]]:
+def pages(
+    command: click.Command = main, parent: click.Context | None = None
+) -> Iterator[tuple[str, str]]:
     """Name (`dpmech-ledger-add`) and Markdown of the page of a command, and of all below it.
 
     Args:
@@ -21,7 +25,9 @@ def pages(command: click.Command = main, parent: click.Context | None = None) ->
         parent: the context of the group that it belongs to.
     """
     name = "dpmech" if parent is None else command.name
-    ctx = click.Context(command, info_name=name, parent=parent, **command.context_settings)
+    ctx = click.Context(
+        command, info_name=name, parent=parent, **command.context_settings
+    )
     below = (
         [command.commands[one] for one in command.list_commands(ctx)]
         if isinstance(command, click.Group)
@@ -32,23 +38,50 @@ def pages(command: click.Command = main, parent: click.Context | None = None) ->
         yield from pages(one, ctx)
 
 
-def _page(command: click.Command, ctx: click.Context, below: list[click.Command]) -> str:
+def _page(
+    command: click.Command, ctx: click.Context, below: list[click.Command]
+) -> str:
     """Markdown: what it does, options, what names mean, examples."""
     usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
-    lines = [f"# {ctx.command_path}", "", *_paragraphs(command.help or ""), "```text", usage, "```", ""]
+    lines = [
+        f"# {ctx.command_path}",
+        "",
+        *_paragraphs(command.help or ""),
+        "```text",
+        usage,
+        "```",
+        "",
+    ]
     if below:
         start = ctx.command_path.replace(" ", "-")
-        lines += ["```{toctree}", ":maxdepth: 1", "", *(f"{start}-{one.name}" for one in below), "```", ""]
+        lines += [
+            "```{toctree}",
+            ":maxdepth: 1",
+            "",
+            *(f"{start}-{one.name}" for one in below),
+            "```",
+            "",
+        ]
         lines += ["## Commands", ""]
         for one in below:
-            lines += [f"[`{ctx.command_path} {one.name}`]({start}-{one.name}.md)"]
+            lines += [
+                f"[`{ctx.command_path} {one.name}`]({start}-{one.name}.md)"
+            ]
             lines += [f": {plain(one.get_short_help_str(limit=200))}", ""]
     records = [one.get_help_record(ctx) for one in command.get_params(ctx)]
-    lines += ["## Options", "", *_described([one for one in records if one is not None])]
+    lines += [
+        "## Options",
+        "",
+        *_described([one for one in records if one is not None]),
+    ]
     for title, entries in getattr(command, "lists", {}).items():
         lines += [f"## {title}", "", *_described(entries)]
     if reasons := getattr(command, "absent", {}):
-        lines += ["## Left out on purpose", "", *_described(list(reasons.items()))]
+        lines += [
+            "## Left out on purpose",
+            "",
+            *_described(list(reasons.items())),
+        ]
     if examples := getattr(command, "examples", ()):
         lines += ["## Examples", ""]
         for one in examples:
@@ -59,17 +92,33 @@ def _page(command: click.Command, ctx: click.Context, below: list[click.Command]
 
 def _paragraphs(text: str) -> list[str]:
     """A docstring as click keeps it, form feeds and what follows them left out."""
-    found = [" ".join(one.split()) for one in text.partition("\f")[0].split("\n\n")]
-    return [line for one in found for line in (plain(one.replace("\b", "").strip()), "")]
+    found = [
+        " ".join(one.split()) for one in text.partition("\f")[0].split("\n\n")
+    ]
+    return [
+        line
+        for one in found
+        for line in (plain(one.replace("\b", "").strip()), "")
+    ]
 
 
 def _described(entries: list[tuple[str, str]]) -> list[str]:
-    return [line for name, words in entries if words for line in (f"`{name}`", f": {plain(words)}", "")]
+    return [
+        line
+        for name, words in entries
+        if words
+        for line in (f"`{name}`", f": {plain(words)}", "")
+    ]
 
 
 def plain(text: str) -> str:
     """Text that Markdown shows as it stands, but for options and for words in backquotes."""
-    return _MARKUP.sub(lambda found: found[1] or (f"`{found[2]}`" if found[2] else f"\\{found[3]}"), text)
+    return _MARKUP.sub(
+        lambda found: (
+            found[1] or (f"`{found[2]}`" if found[2] else f"\\{found[3]}")
+        ),
+        text,
+    )
 
 
 def _folded(example: str, width: int = 76) -> list[str]:

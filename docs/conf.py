@@ -1,12 +1,12 @@
 """Sphinx configuration."""
 
-import logging
-import os
 import pathlib
 import sys
 from importlib import metadata
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))  # mathml, command_pages, and others
+sys.path.insert(
+    0, str(pathlib.Path(__file__).parent)
+)  # mathml, command_pages, and others
 
 project = "dpmech"
 author = "the dpmech authors"
@@ -14,7 +14,7 @@ copyright = "the dpmech authors"
 release = metadata.version("dpmech")
 
 extensions = [
-    "myst_nb",  # with myst_parser
+    "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.viewcode",
@@ -25,21 +25,10 @@ extensions = [
     "cross_references",
     "whole_numbers",
 ]
-# One notebook runs where pages are built between two changes, all of them before a release (`make docs-all`).
-nb_execution_mode = "force"
-logging.getLogger("traitlets").setLevel(logging.WARNING)
-nb_execution_excludepatterns = (
-    [] if os.environ.get("DPMECH_NOTEBOOKS") == "all" else ["notebooks/[!f]*.md"]
-)  # but first_calibration
-nb_execution_in_temp = True
-nb_execution_raise_on_error = True
-nb_execution_timeout = 300
-nb_execution_show_tb = True
-nb_merge_streams = True
 bibtex_bibfiles = ["references.bib"]
 bibtex_reference_style = "author_year"
 myst_enable_extensions = ["dollarmath", "amsmath", "deflist"]
-myst_heading_anchors = 3
+myst_heading_anchors = 4
 exclude_patterns = ["_build", "examples", "templates"]
 html_theme = "furo"
 html_title = f"dpmech {release}"

@@ -82,11 +82,22 @@ def readable(signature: str | None) -> str | None:
     """
     if signature is None:
         return None
-    signature = _INIT_VAR.sub(r"\1", signature.replace(_ARRAY_LIKE, "~numpy.typing.ArrayLike"))
-    return signature.replace("<factory>", "...")  # which Python cannot read, and Sphinx then cuts at commas
+    signature = _INIT_VAR.sub(
+        r"\1", signature.replace(_ARRAY_LIKE, "~numpy.typing.ArrayLike")
+    )
+    return signature.replace(
+        "<factory>", "..."
+    )  # which Python cannot read, and Sphinx then cuts at commas
 
 
-def sections(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+def sections(
+    app: Sphinx,
+    what: str,
+    name: str,
+    obj: object,
+    options: object,
+    lines: list[str],
+) -> None:
     """A docstring's sections as fields, in place of what `sphinx.ext.napoleon` does when it is loaded.
 
     Our types stand in annotations: no words before a colon are taken for one, neither in what a function
@@ -97,14 +108,23 @@ def sections(app: Sphinx, what: str, name: str, obj: object, options: object, li
             lines[place] = ""
             lines[place + 1] = f"{found[1]}:returns: {lines[place + 1].strip()}"
     kind: Any = "method" if what in {"attribute", "data", "property"} else what
-    lines[:] = GoogleDocstring(lines, _SECTIONS, app, kind, name, obj, options).lines()
+    lines[:] = GoogleDocstring(
+        lines, _SECTIONS, app, kind, name, obj, options
+    ).lines()
 
 
 def linked(
-    app: Sphinx, env: BuildEnvironment, node: pending_xref, text: nodes.TextElement
+    app: Sphinx,
+    env: BuildEnvironment,
+    node: pending_xref,
+    text: nodes.TextElement,
 ) -> nodes.reference | None:
     """The link of a foreign name; None leaves it to Sphinx, which then warns."""
-    place = FOREIGN.get(node.get("reftarget", "")) if node.get("refdomain") == "py" else None
+    place = (
+        FOREIGN.get(node.get("reftarget", ""))
+        if node.get("refdomain") == "py"
+        else None
+    )
     return place and nodes.reference("", "", text, refuri=place, internal=False)
 
 
@@ -112,7 +132,10 @@ def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
     app.connect(
         "autodoc-process-signature",
-        lambda app, what, name, obj, options, signature, returned: (readable(signature), readable(returned)),
+        lambda app, what, name, obj, options, signature, returned: (
+            readable(signature),
+            readable(returned),
+        ),
     )
     app.connect("autodoc-process-docstring", sections)
     app.connect("missing-reference", linked)

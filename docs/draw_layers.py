@@ -16,20 +16,29 @@ def picture() -> str:
     Raises:
         ValueError: if a module or package of dpmech stands in no layer.
     """
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    settings = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )
     layers = settings["tool"]["importlinter"]["contracts"][0]["layers"]
     lines, placed = [], set()
     for layer in layers:
-        names = [name.strip().removeprefix("dpmech.") for name in layer.split("|")]
+        names = [
+            name.strip().removeprefix("dpmech.") for name in layer.split("|")
+        ]
         placed |= set(names)
         lines.append(" | ".join(names))
     package = ROOT / "dpmech"
-    found = {path.stem for path in package.glob("*.py")} - {"__init__", "__main__"}
+    found = {path.stem for path in package.glob("*.py")} - {
+        "__init__",
+        "__main__",
+    }
     found |= {path.parent.name for path in package.glob("*/__init__.py")}
     if found != placed:
         raise ValueError(f"in no layer, or not there: {sorted(found ^ placed)}")
     width = max(map(len, lines))
-    return "\n".join(["```text", *(line.center(width).rstrip() for line in lines), "```"])
+    return "\n".join(
+        ["```text", *(line.center(width).rstrip() for line in lines), "```"]
+    )
 
 
 def page_with(drawn: str) -> str:

@@ -50,11 +50,15 @@ def visit_math(translator: HTML5Translator, node: nodes.math) -> None:
     """Within a line; one that may be wider than a phone is a box that scrolls."""
     found = _written(node, display=False)
     wide = len(node.astext()) > _WIDE
-    translator.body.append(f'<span class="wide-math">{found}</span>' if wide else found)
+    translator.body.append(
+        f'<span class="wide-math">{found}</span>' if wide else found
+    )
     raise nodes.SkipNode
 
 
-def visit_displaymath(translator: HTML5Translator, node: nodes.math_block) -> None:
+def visit_displaymath(
+    translator: HTML5Translator, node: nodes.math_block
+) -> None:
     """On a line of its own, with a number where it has a label."""
     translator.body.append(translator.starttag(node, "div", CLASS="math"))
     if node.get("number"):
@@ -66,5 +70,7 @@ def visit_displaymath(translator: HTML5Translator, node: nodes.math_block) -> No
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """What Sphinx calls."""
-    app.add_html_math_renderer("mathml", (visit_math, None), (visit_displaymath, None))
+    app.add_html_math_renderer(
+        "mathml", (visit_math, None), (visit_displaymath, None)
+    )
     return {"parallel_read_safe": True, "parallel_write_safe": True}

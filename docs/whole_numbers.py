@@ -7,7 +7,14 @@ from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
 _NUMBER = re.compile(r"(\d[\d.,]*e-\d+)")
-_VERBATIM = (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block, nodes.raw, nodes.title)
+_VERBATIM = (
+    nodes.literal,
+    nodes.literal_block,
+    nodes.math,
+    nodes.math_block,
+    nodes.raw,
+    nodes.title,
+)
 
 
 class WholeNumbers(SphinxPostTransform):
@@ -23,7 +30,9 @@ class WholeNumbers(SphinxPostTransform):
                 continue
             parts = _NUMBER.split(text.astext())
             boxes: list[nodes.Node] = [
-                nodes.inline(part, part, classes=["number"]) if place % 2 else nodes.Text(part)
+                nodes.inline(part, part, classes=["number"])
+                if place % 2
+                else nodes.Text(part)
                 for place, part in enumerate(parts)
                 if part
             ]

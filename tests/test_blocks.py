@@ -4,7 +4,8 @@ import importlib.util
 
 import pytest
 
-from tests.support.page_blocks import PAGES, blocks, blocks_of, check_text, close, run_blocks, run_page
+from tests.support.page_blocks import blocks_of, check_text, close, parts, run_blocks
+from tests.support.pages import PAGES, name
 
 HEAVY = ("torch", "sklearn", "matplotlib", "opacus", "transformers", "peft", "lightning", "distributed")
 # All of its blocks need transformers, which take longer to import than the quick blocks take to run.
@@ -18,44 +19,46 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def runnable(page, *, slow):
-    """A page as a parameter of a test, skipped where a package is missing that it imports."""
-    chosen = [block for block in blocks(page) if slow or "slow" not in block.marks]
-    text = "\n".join(block.code for block in chosen)
-    absent = [name for name in HEAVY if name in text and importlib.util.find_spec(name) is None]
+def runnable(page, section, blocks):
+    """Blocks of a page as a parameter of a test, skipped where a package is missing that they import."""
+    text = "\n".join(block.code for block in blocks)
+    absent = [one for one in HEAVY if one in text and importlib.util.find_spec(one) is None]
     if "optim" in text and importlib.util.find_spec("torch") is None:
         absent.append("torch")
     mark = pytest.mark.skipif(bool(absent), reason=f"needs {', '.join(absent)}")
-    return pytest.param(page, marks=mark, id=page.name)
+    return pytest.param(name(page), blocks, marks=mark, id=f"{name(page)}: {section}")
 
 
+SECTIONS = [(page, section, blocks) for page in PAGES for section, blocks in parts(page).items()]
 QUICK = [
-    page
-    for page in PAGES
-    if page.name not in WHOLLY_SLOW and any("slow" not in block.marks for block in blocks(page))
+    runnable(page, section, quick)
+    for page, section, blocks in SECTIONS
+    if page.name not in WHOLLY_SLOW and (quick := [block for block in blocks if "slow" not in block.marks])
+]
+SLOW = [
+    runnable(page, section, blocks)
+    for page, section, blocks in SECTIONS
+    if page.name in WHOLLY_SLOW or any("slow" in block.marks for block in blocks)
 ]
 # torch's word on Opacus' hooks, where the batch itself needs no gradient.
 # Lightning's trees speak of what torch will change.
 LIGHTNING = pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning")
 OPACUS = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
-SLOW = [
-    page for page in PAGES if page.name in WHOLLY_SLOW or any("slow" in block.marks for block in blocks(page))
-]
 
 
 @OPACUS
-@pytest.mark.parametrize("page", [runnable(page, slow=False) for page in QUICK])
-def test_the_quick_blocks_of_a_page_run_as_printed(page, folder):
-    run_page(page, slow=False)
+@pytest.mark.parametrize(("page", "blocks"), QUICK)
+def test_the_quick_blocks_of_a_section_run_as_printed(page, blocks, folder):
+    run_blocks(blocks, page)
 
 
 @OPACUS
 @LIGHTNING
 @pytest.mark.slow
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("page", [runnable(page, slow=True) for page in SLOW])
-def test_all_blocks_of_a_page_run_as_printed(page, folder):
-    run_page(page, slow=True)
+@pytest.mark.parametrize(("page", "blocks"), SLOW)
+def test_all_blocks_of_a_section_run_as_printed(page, blocks, folder):
+    run_blocks(blocks, page)
 
 
 FENCE = "`" * 3

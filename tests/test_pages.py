@@ -4,21 +4,19 @@ import ast
 import contextlib
 import importlib
 import importlib.util
-import pathlib
 import re
 import types
 
 import pytest
 
 import dpmech as dm
+from tests.support.pages import PAGES, ROOT, name
 
-ROOT = pathlib.Path(__file__).parents[1]
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
 DOTTED = re.compile(r"`(dpmech(?:\.\w+)+)")
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_what_a_page_imports_and_names_is_there(page):
     text = page.read_text(encoding="utf-8")
     for block in CODE.findall(text):
@@ -29,7 +27,7 @@ def test_what_a_page_imports_and_names_is_there(page):
                 if needs_torch and importlib.util.find_spec("torch") is None:
                     continue
                 exec(compile(ast.Module([node], []), page.name, "exec"), {})
-        assert [name for name in re.findall(r"\bdm\.(\w+)", block) if not hasattr(dm, name)] == []
+        assert [one for one in re.findall(r"\bdm\.(\w+)", block) if not hasattr(dm, one)] == []
     if page.name == "changelog.md":
         return  # which names what is gone
     for dotted in set(DOTTED.findall(text)):

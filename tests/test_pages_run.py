@@ -1,20 +1,16 @@
 """Pages whose code is one script: it is run as printed."""
 
-import pathlib
-import re
 import warnings
 
 import pytest
 
+from tests.support.page_blocks import parts
+from tests.support.pages import DOCS
+
 torch = pytest.importorskip("torch")
 
-ROOT = pathlib.Path(__file__).parents[1]
-CODE = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-NEEDS = {"hugging_face.md": ("transformers", "accelerate", "lightning"), "from_opacus.md": ("opacus",)}
-
-
-def blocks(page):
-    return CODE.findall((ROOT / "docs" / page).read_text(encoding="utf-8"))
+# What comes first on a page, up to the first section that begins anew.
+NEEDS = {"hugging_face.md": ("transformers", "accelerate", "lightning"), "other_libraries.md": ("opacus",)}
 
 
 @pytest.mark.slow
@@ -23,9 +19,9 @@ def test_the_code_of_a_page_runs_as_printed(page, tmp_path, monkeypatch):
     for package in NEEDS[page]:
         pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__page__"}
+    names, blocks = {"__name__": "__page__"}, parts(DOCS / page)[f"docs/{page}"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number, block in enumerate(blocks(page)):
-            exec(compile(block, f"{page}, block {number}", "exec"), names)
-    assert len(blocks(page)) >= 5
+        for block in blocks:
+            exec(compile(block.code, f"{page}:{block.line}", "exec"), names)
+    assert len(blocks) >= 5

@@ -214,5 +214,5 @@ def test_a_run_writes_the_pages_if_it_is_told_to(tmp_path, monkeypatch, capsys):
     assert "ov.kappa" in capsys.readouterr().out
     assert json.loads(outcomes.read_text())["ov.kappa"]["status"] == "CONFIRMED"
     written = {path.name for path in tmp_path.glob("*.md")}
-    assert written == {"verification.md", "errata.md", *(f"verification_{paper}.md" for paper in PAPERS)}
+    assert written == {"verification.md", *(f"verification_{paper}.md" for paper in PAPERS)}
     assert "(`ov.kappa`)" in (tmp_path / "verification_noise_share.md").read_text()

@@ -10,6 +10,8 @@ import zipfile
 
 import pytest
 
+from tests.support.pages import PAGES
+
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
@@ -133,6 +135,6 @@ def test_the_scan_for_install_lines_tells_names_from_paths(line, found):
 
 
 def test_nobody_is_told_to_install_what_no_index_has():
-    paths = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "dpmech").rglob("*.py")]
+    paths = [*PAGES, *(ROOT / "dpmech").rglob("*.py")]
     told = [path for path in paths if BY_NAME.search(path.read_text(encoding="utf-8"))]
     assert [str(path.relative_to(ROOT)) for path in told] == []

@@ -16,21 +16,42 @@ def row(eps: float, rate: float) -> str:
     sampling = dm.BMinSep(BANDS, rate / (1.0 - rate * (BANDS - 1)))
     start = time.process_time()
     rests = dm.calibrate_sigma(
-        strategy, eps, DELTA, participation=sampling, method=dm.methods.Importance(), rng=1
+        strategy,
+        eps,
+        DELTA,
+        participation=sampling,
+        method=dm.methods.Importance(),
+        rng=1,
     )
     seconds = time.process_time() - start
-    cyclic = dm.calibrate_sigma(strategy, eps, DELTA, participation=dm.CyclicPoisson(rate * BANDS, BANDS))
-    allocated = dm.calibrate_sigma(
-        strategy, eps, DELTA, participation=dm.BallsInBins(bins), method=dm.methods.Importance(), rng=1
+    cyclic = dm.calibrate_sigma(
+        strategy,
+        eps,
+        DELTA,
+        participation=dm.CyclicPoisson(rate * BANDS, BANDS),
     )
-    apart = dm.calibrate_sigma(strategy, eps, DELTA, participation=dm.MinSep(BANDS))
-    figures = " | ".join(f"{cal.sigma:.3f}" for cal in (rests, cyclic, allocated, apart))
+    allocated = dm.calibrate_sigma(
+        strategy,
+        eps,
+        DELTA,
+        participation=dm.BallsInBins(bins),
+        method=dm.methods.Importance(),
+        rng=1,
+    )
+    apart = dm.calibrate_sigma(
+        strategy, eps, DELTA, participation=dm.MinSep(BANDS)
+    )
+    figures = " | ".join(
+        f"{cal.sigma:.3f}" for cal in (rests, cyclic, allocated, apart)
+    )
     return f"| {eps:g} | 1/{bins} | {figures} | {seconds:.0f} |"
 
 
 def main() -> None:
     """Print the table."""
-    print("| eps | part in a batch | b-min-sep | cyclic Poisson | Balls-in-Bins | not sampled | seconds |")
+    print(
+        "| eps | part in a batch | b-min-sep | cyclic Poisson | Balls-in-Bins | not sampled | seconds |"
+    )
     print("|---|---|---|---|---|---|---|")
     for eps in LEVELS:
         for rate in RATES:

@@ -63,7 +63,9 @@ class Method:
         return [self.largest_rate / 2**power for power in range(count)]
 
 
-def sgd(params: Iterable[Tensor], rate: float, _: float) -> torch.optim.Optimizer:
+def sgd(
+    params: Iterable[Tensor], rate: float, _: float
+) -> torch.optim.Optimizer:
     """SGD with momentum."""
     return torch.optim.SGD(params, lr=rate, momentum=0.9)
 
@@ -72,9 +74,21 @@ METHODS = (
     Method("DP-SGD", sgd, 16.0),
     Method("LambdaCGD", sgd, 16.0, correlated=True),
     # A floor at the variance of the noise: less is noise itself.
-    Method("DP-AdamBC", lambda params, rate, phi: AdamBC(params, rate, floor=phi), 0.64),
-    Method("DP-SignSGD", lambda params, rate, _: SignSGD(params, rate, momentum=0.9), 0.32),
-    Method("DP-Muon", lambda params, rate, _: Muon(params, rate, momentum=0.9), 1.92),
+    Method(
+        "DP-AdamBC",
+        lambda params, rate, phi: AdamBC(params, rate, floor=phi),
+        0.64,
+    ),
+    Method(
+        "DP-SignSGD",
+        lambda params, rate, _: SignSGD(params, rate, momentum=0.9),
+        0.32,
+    ),
+    Method(
+        "DP-Muon",
+        lambda params, rate, _: Muon(params, rate, momentum=0.9),
+        1.92,
+    ),
 )
 
 
@@ -99,14 +113,25 @@ class Split:
 
 def splits() -> tuple[Split, Split]:
     """(for the choice of a rate, for the result); the test images of the second are not in the first."""
-    pixels, digits = (torch.from_numpy(values) for values in load_digits(return_X_y=True))
-    images = torch.nn.functional.layer_norm(pixels.float(), [64]) / 8  # of each image alone
+    pixels, digits = (
+        torch.from_numpy(values) for values in load_digits(return_X_y=True)
+    )
+    images = (
+        torch.nn.functional.layer_norm(pixels.float(), [64]) / 8
+    )  # of each image alone
     place = torch.arange(len(digits))
     held, rest = place[place % 6 == 0], place[place % 6 != 0]
     inner = torch.arange(len(rest)) % BINS == 0
     return tuple(
-        Split(TensorDataset(images[train], digits[train]), (images[test], digits[test]), batch_size)
-        for train, test, batch_size in ((rest[~inner], rest[inner], 239.4), (rest, held, 299.4))
+        Split(
+            TensorDataset(images[train], digits[train]),
+            (images[test], digits[test]),
+            batch_size,
+        )
+        for train, test, batch_size in (
+            (rest[~inner], rest[inner], 239.4),
+            (rest, held, 299.4),
+        )
     )
 
 
@@ -132,14 +157,33 @@ def loss(model: nn.Module, image: Tensor, digit: Tensor) -> Tensor:
     return torch.nn.functional.cross_entropy(model(image), digit)
 
 
-def calibrations(budgets: Iterable[float], steps: int) -> dict[tuple[float, bool], dm.Calibration]:
+def calibrations(
+    budgets: Iterable[float], steps: int
+) -> dict[tuple[float, bool], dm.Calibration]:
     """(eps, whether correlated) to a calibration; all of them rigorous."""
     found = {}
-    for eps in track(list(budgets), "calibrating", console=Console(stderr=True), transient=True):
-        best = dm.optimize(dm.LambdaCGD, dm.BallsInBins(BINS), n=steps, eps=eps, delta=DELTA, rng=0)
+    for eps in track(
+        list(budgets),
+        "calibrating",
+        console=Console(stderr=True),
+        transient=True,
+    ):
+        best = dm.optimize(
+            dm.LambdaCGD,
+            dm.BallsInBins(BINS),
+            n=steps,
+            eps=eps,
+            delta=DELTA,
+            rng=0,
+        )
         for correlated, strategy, participation, method in (
             (False, dm.Identity(steps), dm.Poisson(1 / BINS), dm.methods.Pld()),
-            (True, best.strategy, best.participation, dm.methods.Deterministic()),
+            (
+                True,
+                best.strategy,
+                best.participation,
+                dm.methods.Deterministic(),
+            ),
         ):
             found[eps, correlated] = dm.calibrate_sigma(
                 strategy, eps, DELTA, participation=participation, method=method
@@ -148,7 +192,12 @@ def calibrations(budgets: Iterable[float], steps: int) -> dict[tuple[float, bool
 
 
 def train(
-    method: Method, rate: float, model: str, split: Split, cal: dm.Calibration, seed: int
+    method: Method,
+    rate: float,
+    model: str,
+    split: Split,
+    cal: dm.Calibration,
+    seed: int,
 ) -> tuple[float, float]:
     """(accuracy, noise share of the private gradients) of one private run."""
     torch.manual_seed(seed)
@@ -166,7 +215,9 @@ def train(
         generator=seed,
         rng=seed,
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step / cal.strategy.n)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1.0 - step / cal.strategy.n
+    )
     # It moves nothing (its rate is 0) and sees only what is released; its second moment has the noise share.
     probe = AdamBC(plain.parameters(), lr=0.0)
     while optimizer.steps_left:
@@ -191,30 +242,47 @@ def total(cal: dm.Calibration, rates: int) -> float:
     scores = rates * SCORED_RUNS
     run = dm.profile(cal.mechanism, cal.sigma, rel_error=0.05, rng=0)
     # One person changes every number of right answers by at most 1.
-    counts = dm.profile(dm.Identity(scores), SCORE_NOISE, participation=dm.EveryStep())
+    counts = dm.profile(
+        dm.Identity(scores), SCORE_NOISE, participation=dm.EveryStep()
+    )
     trained_on, scored = run.self_compose(scores + 1), run.compose(counts)
     return max(one.epsilon(DELTA).upper for one in (trained_on, scored))
 
 
 def result(
-    method: Method, model: str, cal: dm.Calibration, *, rates: int, seeds: int, score_noise: float
+    method: Method,
+    model: str,
+    cal: dm.Calibration,
+    *,
+    rates: int,
+    seeds: int,
+    score_noise: float,
 ) -> dict[str, str | float | list[float]]:
     """The chosen rate, and what the runs with it gave."""
     choosing, final = splits()
-    place = METHODS.index(method), MODELS.index(model), round(1000 * cal.budget.eps)
+    place = (
+        METHODS.index(method),
+        MODELS.index(model),
+        round(1000 * cal.budget.eps),
+    )
     noise = np.random.default_rng(place)
 
     def noisy_score(rate: float, seed: int) -> float:
         """The number of right answers, noised: the choice sees nothing else of this run."""
         accuracy, _ = train(method, rate, model, choosing, cal, 100 + seed)
-        return round(accuracy * len(choosing.test[1])) + score_noise * noise.standard_normal()
+        return (
+            round(accuracy * len(choosing.test[1]))
+            + score_noise * noise.standard_normal()
+        )
 
     tried = {
         rate: np.mean([noisy_score(rate, seed) for seed in range(SCORED_RUNS)])
         for rate in method.rates(rates)
     }
     rate = max(tried, key=lambda one: tried[one])
-    runs = [train(method, rate, model, final, cal, seed) for seed in range(seeds)]
+    runs = [
+        train(method, rate, model, final, cal, seed) for seed in range(seeds)
+    ]
     return {
         "model": model,
         "method": method.name,
@@ -229,23 +297,44 @@ def result(
 
 def table(results: Sequence[dict], model: str) -> str:
     """Markdown: accuracies by eps and method, and the noise shares of the two kinds of noise."""
-    mine = {(one["eps"], one["method"]): one for one in results if one["model"] == model}
-    columns = [*(method.name for method in METHODS), "lam", "share, DP-SGD", "share, LambdaCGD"]
+    mine = {
+        (one["eps"], one["method"]): one
+        for one in results
+        if one["model"] == model
+    }
+    columns = [
+        *(method.name for method in METHODS),
+        "lam",
+        "share, DP-SGD",
+        "share, LambdaCGD",
+    ]
     totals = any("total" in one for one in mine.values())
     columns += ["total eps, DP-SGD", "total eps, LambdaCGD"] if totals else []
-    lines = [f"| {model}, eps | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    lines = [
+        f"| {model}, eps | {' | '.join(columns)} |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
     for eps in sorted({eps for eps, _ in mine}):
         cells = []
         for method in METHODS:
             one = mine[eps, method.name]
-            spread = np.std(one["accuracies"], ddof=1) if len(one["accuracies"]) > 1 else 0.0
-            cells.append(f"{100 * np.mean(one['accuracies']):.1f} ± {100 * spread:.1f} ({one['rate']:g})")
+            spread = (
+                np.std(one["accuracies"], ddof=1)
+                if len(one["accuracies"]) > 1
+                else 0.0
+            )
+            cells.append(
+                f"{100 * np.mean(one['accuracies']):.1f} ± {100 * spread:.1f} ({one['rate']:g})"
+            )
         cells.append(f"{mine[eps, 'LambdaCGD']['lam']:.2f}")
         for name in PAIR:
             cells.append(f"{np.mean(mine[eps, name]['noise_shares']):.2f}")
         if totals:
             # Of the privacy that is spent nothing is rounded away.
-            cells += [f"{math.ceil(100 * mine[eps, name]['total']) / 100:.2f}" for name in PAIR]
+            cells += [
+                f"{math.ceil(100 * mine[eps, name]['total']) / 100:.2f}"
+                for name in PAIR
+            ]
         lines.append(f"| {eps:g} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -254,12 +343,18 @@ def draw(results: Sequence[dict], path: pathlib.Path) -> None:
     """Mean accuracy against eps, one panel a model, with standard deviations over seeds; current style."""
     from matplotlib.figure import Figure
 
-    models = [name for name in MODELS if any(one["model"] == name for one in results)]
+    models = [
+        name for name in MODELS if any(one["model"] == name for one in results)
+    ]
     figure = Figure(figsize=(4.6 * len(models), 4))
     panels = figure.subplots(1, len(models), sharey=True, squeeze=False)[0]
     for index, method in enumerate(METHODS):
         for model, axes in zip(models, panels, strict=True):
-            mine = [one for one in results if (one["model"], one["method"]) == (model, method.name)]
+            mine = [
+                one
+                for one in results
+                if (one["model"], one["method"]) == (model, method.name)
+            ]
             mine.sort(key=lambda one: one["eps"])
             values = [np.array(one["accuracies"]) for one in mine]
             axes.errorbar(
@@ -274,7 +369,9 @@ def draw(results: Sequence[dict], path: pathlib.Path) -> None:
             axes.set_xticks(sorted({one["eps"] for one in mine}))
             axes.xaxis.set_major_formatter("{x:g}")
             axes.set_xlabel(f"eps at delta = {DELTA:g}")
-            axes.set_title({"logistic": "softmax regression", "cnn": "small CNN"}[model])
+            axes.set_title(
+                {"logistic": "softmax regression", "cnn": "small CNN"}[model]
+            )
     panels[0].set_ylabel("test accuracy")
     panels[-1].legend()
     figure.savefig(path)
@@ -285,24 +382,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS)
-    parser.add_argument("--quick", action="store_true", help="two budgets, few steps, rates and seeds")
     parser.add_argument(
-        "--exact-scores", action="store_true", help="choose by scores without noise: no total"
+        "--quick",
+        action="store_true",
+        help="two budgets, few steps, rates and seeds",
+    )
+    parser.add_argument(
+        "--exact-scores",
+        action="store_true",
+        help="choose by scores without noise: no total",
     )
     given = parser.parse_args(arguments)
-    budgets, steps, rates, seeds = ((2.0, 8.0), 10, 2, 1) if given.quick else (BUDGETS, 50, 6, 5)
+    budgets, steps, rates, seeds = (
+        ((2.0, 8.0), 10, 2, 1) if given.quick else (BUDGETS, 50, 6, 5)
+    )
     given.folder.mkdir(parents=True, exist_ok=True)
     numbers = given.folder / "digits_comparison.json"
-    results = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else []
+    results = (
+        json.loads(numbers.read_text(encoding="utf-8"))
+        if numbers.exists()
+        else []
+    )
     done = {(one["method"], one["model"], one["eps"]) for one in results}
     cals = calibrations(budgets, steps)
     costs: dict[tuple[float, bool], float] = {}
-    plan = [(method, model, eps) for model in given.models for eps in budgets for method in METHODS]
-    for method, model, eps in track(plan, "training", console=Console(stderr=True), transient=True):
+    plan = [
+        (method, model, eps)
+        for model in given.models
+        for eps in budgets
+        for method in METHODS
+    ]
+    for method, model, eps in track(
+        plan, "training", console=Console(stderr=True), transient=True
+    ):
         if (method.name, model, eps) not in done:
             key = eps, method.correlated
             noise = 0.0 if given.exact_scores else SCORE_NOISE
-            found = result(method, model, cals[key], rates=rates, seeds=seeds, score_noise=noise)
+            found = result(
+                method,
+                model,
+                cals[key],
+                rates=rates,
+                seeds=seeds,
+                score_noise=noise,
+            )
             if noise:
                 costs[key] = costs.get(key) or total(cals[key], rates)
                 found["total"] = costs[key]

@@ -1,9 +1,11 @@
-"""The digits by several processes, that may be killed and go on: for torchrun, and alone.
+r"""The digits by several processes, that may be killed and go on, or by one.
 
-    torchrun --standalone --nproc-per-node 2 --max-restarts 3 digits_ddp.py 8 FOLDER
+    torchrun --standalone --nproc-per-node 2 --max-restarts 3 \
+        digits_ddp.py 8 FOLDER
 
-Every process loads the whole dataset and gets its part of every batch; clipped sums are added over processes,
-and the noise is added once. A run that finds checkpoints in the folder goes on from them.
+Every process loads the whole dataset and gets its part of every batch; clipped
+sums are added over processes, and the noise is added once. A run that finds
+checkpoints in the folder resumes from them.
 """
 
 import argparse
@@ -19,15 +21,27 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import dpmech as dm
-from dpmech.optim import BatchOptimizer, load_checkpoint, make_private, save_checkpoint
+from dpmech.optim import (
+    BatchOptimizer,
+    load_checkpoint,
+    make_private,
+    save_checkpoint,
+)
 
 
 def digits() -> tuple[Dataset, tuple[Tensor, Tensor]]:
     """Examples to train on, and (images, digits) to test on."""
-    pixels, labels = (torch.from_numpy(values) for values in load_digits(return_X_y=True))
-    images = torch.nn.functional.layer_norm(pixels.float(), [64]) / 8  # of each image alone
+    pixels, labels = (
+        torch.from_numpy(values) for values in load_digits(return_X_y=True)
+    )
+    images = (
+        torch.nn.functional.layer_norm(pixels.float(), [64]) / 8
+    )  # of each image alone
     test = torch.arange(len(labels)) % 6 == 0
-    return TensorDataset(images[~test], labels[~test]), (images[test], labels[test])
+    return TensorDataset(images[~test], labels[~test]), (
+        images[test],
+        labels[test],
+    )
 
 
 def loss(model: nn.Module, image: Tensor, digit: Tensor) -> Tensor:
@@ -36,15 +50,20 @@ def loss(model: nn.Module, image: Tensor, digit: Tensor) -> Tensor:
 
 
 def train(
-    dataset: Dataset, calibration: object, checkpoint: pathlib.Path, seed: int | None = None
+    dataset: Dataset,
+    calibration: object,
+    checkpoint: pathlib.Path,
+    seed: int | None = None,
 ) -> tuple[nn.Module, BatchOptimizer]:
     """One process of a run: model and optimizer after the last step.
 
     Args:
         dataset: all of it.
         calibration: the same in all processes.
-        checkpoint: of this process; read if it is there, written at the start and after every other step.
-        seed: of weights, batches and noise, for a run that must repeat; private training takes None.
+        checkpoint: of this process; read if it is there, written at the start
+            and after every other step.
+        seed: of weights, batches and noise, for a run that must repeat;
+            private training takes None.
     """
     if seed is not None:
         torch.manual_seed(seed)
@@ -62,7 +81,9 @@ def train(
         rng=seed,
     )
     load_checkpoint(checkpoint, private, optimizer, batches, missing_ok=True)
-    if batches.steps_taken == 0:  # the keys are safe before anything is released
+    if (
+        batches.steps_taken == 0
+    ):  # the keys are safe before anything is released
         save_checkpoint(checkpoint, private, optimizer, batches)
     while optimizer.steps_left:
         for images, labels in batches:
@@ -74,11 +95,15 @@ def train(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """One process; the first one writes certificate and run record, and prints the accuracy."""
+    """One process; the first writes certificate and run record."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("eps", type=float)
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--seed", type=int, help="for a run that must repeat; its noise is no secret")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="for a run that must repeat; its noise is no secret",
+    )
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -94,7 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         method=dm.methods.Deterministic(),
     )
     dataset, (images, labels) = digits()
-    model, optimizer = train(dataset, calibration, given.folder / f"checkpoint-{rank}.pt", given.seed)
+    model, optimizer = train(
+        dataset, calibration, given.folder / f"checkpoint-{rank}.pt", given.seed
+    )
     if rank == 0:
         record = optimizer.run_record()
         record.certificate.save(given.folder / "certificate.json")

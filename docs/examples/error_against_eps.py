@@ -27,7 +27,10 @@ BINS = dm.BallsInBins(PLAN.bins)
 def dp_sgd(eps: float) -> tuple[float, str]:
     """RMSE of independent noise under Poisson sampling, and what was chosen: nothing."""
     cal = dm.calibrate_sigma(
-        dm.Identity(PLAN.steps), eps, DELTA, participation=dm.Poisson(PLAN.sampling_prob)
+        dm.Identity(PLAN.steps),
+        eps,
+        DELTA,
+        participation=dm.Poisson(PLAN.sampling_prob),
     )
     return cal.rmse(), ""
 
@@ -36,7 +39,9 @@ def blt(eps: float) -> tuple[float, str]:
     """The same of the best BLT with three buffers, in fixed order: nothing is amplified."""
     participation = PLAN.participation("min-sep")
     fit = dm.optimize(dm.BLT, participation, n=PLAN.steps, buffers=3)
-    return dm.calibrate_sigma(fit.strategy, eps, DELTA, participation=participation).rmse(), ""
+    return dm.calibrate_sigma(
+        fit.strategy, eps, DELTA, participation=participation
+    ).rmse(), ""
 
 
 def lambda_cgd(eps: float) -> tuple[float, str]:
@@ -47,7 +52,9 @@ def lambda_cgd(eps: float) -> tuple[float, str]:
 
 def blt_bins(eps: float) -> tuple[float, str]:
     """The same of the best BLT with three buffers under Balls-in-Bins."""
-    return dm.optimize(dm.BLT, BINS, n=PLAN.steps, eps=eps, delta=DELTA, buffers=3).error, ""
+    return dm.optimize(
+        dm.BLT, BINS, n=PLAN.steps, eps=eps, delta=DELTA, buffers=3
+    ).error, ""
 
 
 # Name, sampling, function.
@@ -61,8 +68,12 @@ SERIES: tuple[tuple[str, str, Callable[[float], tuple[float, str]]], ...] = (
 
 def table(results: dict[str, dict[str, tuple[float, str]]]) -> str:
     """Markdown: RMSE in clip norms, rounded up, by eps."""
-    budgets = sorted({float(eps) for found in results.values() for eps in found})
-    lines = [f"| noise | sampling | {' | '.join(f'eps {eps:g}' for eps in budgets)} |"]
+    budgets = sorted(
+        {float(eps) for found in results.values() for eps in found}
+    )
+    lines = [
+        f"| noise | sampling | {' | '.join(f'eps {eps:g}' for eps in budgets)} |"
+    ]
     lines.append("|---" * (len(budgets) + 2) + "|")
     for name, sampling, _ in SERIES:
         cells = []
@@ -73,7 +84,9 @@ def table(results: dict[str, dict[str, tuple[float, str]]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def draw(results: dict[str, dict[str, tuple[float, str]]], path: pathlib.Path) -> None:
+def draw(
+    results: dict[str, dict[str, tuple[float, str]]], path: pathlib.Path
+) -> None:
     """RMSE against eps, both logarithmic, in the current style; the baseline is black and dashed."""
     from matplotlib.figure import Figure
 
@@ -81,12 +94,18 @@ def draw(results: dict[str, dict[str, tuple[float, str]]], path: pathlib.Path) -
     axes = figure.subplots()
     for name, sampling, _ in SERIES:
         label = f"{name} ({sampling})"
-        points = sorted((float(eps), error) for eps, (error, _) in results[label].items())
+        points = sorted(
+            (float(eps), error) for eps, (error, _) in results[label].items()
+        )
         axes.plot(
             [eps for eps, _ in points],
             [error for _, error in points],
             label=label,
-            **({"color": "black", "ls": "--", "marker": "X"} if name == "DP-SGD" else {}),
+            **(
+                {"color": "black", "ls": "--", "marker": "X"}
+                if name == "DP-SGD"
+                else {}
+            ),
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -100,18 +119,26 @@ def draw(results: dict[str, dict[str, tuple[float, str]]], path: pathlib.Path) -
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute what is missing, and write figure, table and numbers."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("folder", type=pathlib.Path)
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
     numbers = given.folder / "error_against_eps.json"
-    results = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+    results = (
+        json.loads(numbers.read_text(encoding="utf-8"))
+        if numbers.exists()
+        else {}
+    )
     for name, sampling, function in SERIES:
         for eps in reversed(BUDGETS):
             found = results.setdefault(f"{name} ({sampling})", {})
             if f"{eps:g}" not in found:
                 found[f"{eps:g}"] = function(eps)
-                numbers.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                numbers.write_text(
+                    json.dumps(results, indent=1) + "\n", encoding="utf-8"
+                )
     text = table(results)
     (given.folder / "error_against_eps.txt").write_text(text, encoding="utf-8")
     import matplotlib.style

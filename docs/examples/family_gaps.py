@@ -31,37 +31,57 @@ ROWS: tuple[tuple[str, type[dm.Strategy], dict[str, int]], ...] = (
 )
 
 
-def error(family: type[dm.Strategy], sizes: dict[str, int], eps: float) -> float:
+def error(
+    family: type[dm.Strategy], sizes: dict[str, int], eps: float
+) -> float:
     """RMSE of the best member at its calibrated sigma."""
     return dm.optimize(family, BINS, n=N, eps=eps, delta=DELTA, **sizes).error
 
 
 def table(results: dict[str, float]) -> str:
     """Markdown: RMSE in clip norms, and what it is above that of the best."""
-    lines = ["| family | " + " | ".join(f"eps {eps:g} | above" for eps in BUDGETS) + " |"]
+    lines = [
+        "| family | "
+        + " | ".join(f"eps {eps:g} | above" for eps in BUDGETS)
+        + " |"
+    ]
     lines.append("|---" * (2 * len(BUDGETS) + 1) + "|")
     for label, *_ in ROWS:
         cells = []
         for eps in BUDGETS:
-            own, best = results[f"{label} / {eps:g}"], results[f"{ROWS[0][0]} / {eps:g}"]
-            cells += [up(own, 4), "" if own == best else f"{100 * (own / best - 1):.1f} %"]
+            own, best = (
+                results[f"{label} / {eps:g}"],
+                results[f"{ROWS[0][0]} / {eps:g}"],
+            )
+            cells += [
+                up(own, 4),
+                "" if own == best else f"{100 * (own / best - 1):.1f} %",
+            ]
         lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute what is missing, and write table and numbers."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("folder", type=pathlib.Path)
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
     numbers = given.folder / "family_gaps.json"
-    results = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+    results = (
+        json.loads(numbers.read_text(encoding="utf-8"))
+        if numbers.exists()
+        else {}
+    )
     for eps in BUDGETS:
         for label, family, sizes in ROWS:
             if f"{label} / {eps:g}" not in results:
                 results[f"{label} / {eps:g}"] = error(family, sizes, eps)
-                numbers.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                numbers.write_text(
+                    json.dumps(results, indent=1) + "\n", encoding="utf-8"
+                )
     text = table(results)
     (given.folder / "family_gaps.txt").write_text(text, encoding="utf-8")
     sys.stdout.write(text)

@@ -30,7 +30,11 @@ def processes() -> int:
 
 def of_first(calibrate: Callable[[], dm.Calibration]) -> dm.Certificate:
     """The claim that the first process makes, for all: calibrations that draw samples differ."""
-    found = [calibrate().certificate().to_json() if os.environ.get("RANK", "0") == "0" else None]
+    found = [
+        calibrate().certificate().to_json()
+        if os.environ.get("RANK", "0") == "0"
+        else None
+    ]
     if processes() > 1:
         dist.broadcast_object_list(found)
     return dm.Certificate.from_json(str(found[0]))
@@ -50,12 +54,26 @@ def finish(record: dm.RunRecord, folder: pathlib.Path, accuracy: float) -> str:
     if os.environ.get("RANK", "0") != "0":
         return ""
     folder.mkdir(parents=True, exist_ok=True)
-    certificate, run, report = (folder / name for name in ("certificate.json", "run.json", "report.md"))
+    certificate, run, report = (
+        folder / name for name in ("certificate.json", "run.json", "report.md")
+    )
     record.certificate.save(certificate)
     record.save(run)
-    command = ["report", str(run), "--format", "markdown", "--claim-only", "--quiet", "--out", str(report)]
+    command = [
+        "report",
+        str(run),
+        "--format",
+        "markdown",
+        "--claim-only",
+        "--quiet",
+        "--out",
+        str(report),
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "dpmech", *command], check=False, capture_output=True, text=True
+        [sys.executable, "-m", "dpmech", *command],
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
         sys.exit(done.stdout + done.stderr)

@@ -54,17 +54,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--eps", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=30)
     given = parser.parse_args(arguments)
-    pixels, digits = (torch.from_numpy(values) for values in load_digits(return_X_y=True))
+    pixels, digits = (
+        torch.from_numpy(values) for values in load_digits(return_X_y=True)
+    )
     images = (pixels.float() / 8 - 1).reshape(-1, 1, 8, 8)
     test = torch.arange(len(digits)) % 6 == 0
     train = TensorDataset(images[~test], digits[~test])
 
     # scikit-learn publishes the size of these data; of your own write a number of the plan.
-    plan = dm.TrainingPlan(dataset_size=1497, batch_size=250, epochs=given.epochs)
-    calibration = dm.calibrate_sigma(
-        dm.Identity(plan.steps), given.eps, 1e-5, participation=plan.participation("poisson")
+    plan = dm.TrainingPlan(
+        dataset_size=1497, batch_size=250, epochs=given.epochs
     )
-    torch.manual_seed(0)  # of the first weights, which are no secret; noise and batches do not follow it
+    calibration = dm.calibrate_sigma(
+        dm.Identity(plan.steps),
+        given.eps,
+        1e-5,
+        participation=plan.participation("poisson"),
+    )
+    torch.manual_seed(
+        0
+    )  # of the first weights, which are no secret; noise and batches do not follow it
     model = network()
     sgd = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9)
     private, optimizer, batches = make_private(
@@ -83,7 +92,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             optimizer.step()
             rates.step()
     with torch.no_grad():
-        accuracy = float((model(images[test]).argmax(1) == digits[test]).float().mean())
+        accuracy = float(
+            (model(images[test]).argmax(1) == digits[test]).float().mean()
+        )
     sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy))
     return 0
 

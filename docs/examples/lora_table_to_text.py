@@ -24,8 +24,25 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import dpmech as dm
 from dpmech.optim import AdamBC, make_private
 
-NAMES = ("anchor", "bakery", "castle", "dolphin", "eagle", "falcon", "garden", "harbour")
-FOODS = ("chinese", "english", "french", "indian", "italian", "japanese", "thai")
+NAMES = (
+    "anchor",
+    "bakery",
+    "castle",
+    "dolphin",
+    "eagle",
+    "falcon",
+    "garden",
+    "harbour",
+)
+FOODS = (
+    "chinese",
+    "english",
+    "french",
+    "indian",
+    "italian",
+    "japanese",
+    "thai",
+)
 PRICES = ("cheap", "moderate", "expensive")
 AREAS = ("centre", "riverside", "station")
 MARKS = ("<pad>", "<text>", "<end>")
@@ -39,7 +56,9 @@ LENGTH = 24
 
 def example(rng: np.random.Generator) -> str:
     """A table and one of three sentences that say the same."""
-    name, food, price, area = (str(rng.choice(words)) for words in (NAMES, FOODS, PRICES, AREAS))
+    name, food, price, area = (
+        str(rng.choice(words)) for words in (NAMES, FOODS, PRICES, AREAS)
+    )
     sentences = (
         f"the {name} is a {price} place with {food} food in the {area}",
         f"the {name} in the {area} serves {food} food at {price} prices",
@@ -90,14 +109,18 @@ def losses(model: nn.Module, tokens: Tensor) -> Tensor:
     weighted by what the others hold, which no clipping bounds.
     """
     logits = model(input_ids=tokens).logits[:, :-1]
-    each = nn.functional.cross_entropy(logits.transpose(1, 2), tokens[:, 1:], reduction="none")
+    each = nn.functional.cross_entropy(
+        logits.transpose(1, 2), tokens[:, 1:], reduction="none"
+    )
     spoken = sentences(tokens)
     return (each * spoken).sum(1) / spoken.sum(1).clamp(min=1)
 
 
 def sentences(tokens: Tensor) -> Tensor:
     """1 where the next word is one of the sentence, shape (rows, LENGTH - 1)."""
-    return (tokens[:, :-1] == VOCABULARY.index("<text>")).cumsum(1) * (tokens[:, 1:] != 0)
+    return (tokens[:, :-1] == VOCABULARY.index("<text>")).cumsum(1) * (
+        tokens[:, 1:] != 0
+    )
 
 
 def accuracy_of(model: nn.Module, tokens: Tensor) -> float:
@@ -118,18 +141,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--eps", type=float, default=8.0)
     parser.add_argument(
-        "--gradients", choices=["func", "opacus"], default="opacus", help="per example, by what"
+        "--gradients",
+        choices=["func", "opacus"],
+        default="opacus",
+        help="per example, by what",
     )
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--examples", type=int, default=3000)
     given = parser.parse_args(arguments)
 
     bins = 10
-    strategy, participation = dm.LambdaCGD(bins * given.epochs, 0.7), dm.BallsInBins(bins)
-    calibration = of_first(lambda: dm.calibrate_sigma(strategy, given.eps, 1e-5, participation=participation))
+    strategy, participation = (
+        dm.LambdaCGD(bins * given.epochs, 0.7),
+        dm.BallsInBins(bins),
+    )
+    calibration = of_first(
+        lambda: dm.calibrate_sigma(
+            strategy, given.eps, 1e-5, participation=participation
+        )
+    )
     model = language_model()
     trained = [param for param in model.parameters() if param.requires_grad]
-    batch_size = given.examples / bins  # what was planned, of however many examples there are
+    batch_size = (
+        given.examples / bins
+    )  # what was planned, of however many examples there are
     floor = calibration.noise_variance(0, 1.0, batch_size)
     private, optimizer, batches = make_private(
         model,
@@ -156,7 +191,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 optimizer.step()
                 progress.update(task, completed=batches.steps_taken)
     with torch.no_grad():
-        after, accuracy = float(losses(model, held).mean()), accuracy_of(model, held)
+        after, accuracy = (
+            float(losses(model, held).mean()),
+            accuracy_of(model, held),
+        )
     sys.stdout.write(f"loss a word {before:.3f} before, {after:.3f} after\n")
     sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy))
     return 0

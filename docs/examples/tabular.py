@@ -28,7 +28,9 @@ SCALES = (
 
 def rows() -> tuple[Tensor, Tensor]:
     """Measurements of about 0, and whether the tumour is benign."""
-    values, benign = (torch.from_numpy(one) for one in load_breast_cancer(return_X_y=True))
+    values, benign = (
+        torch.from_numpy(one) for one in load_breast_cancer(return_X_y=True)
+    )
     scaled = (values.float() / torch.tensor(SCALES)).clamp(0.0, 3.0) - 1.0
     return nn.functional.normalize(scaled), benign
 
@@ -42,12 +44,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     values, benign = rows()
     test = torch.arange(len(values)) % 5 == 0
-    torch.manual_seed(0)  # of the first weights, which are no secret; noise and batches do not follow it
+    torch.manual_seed(
+        0
+    )  # of the first weights, which are no secret; noise and batches do not follow it
     model = nn.Sequential(nn.Linear(30, 16), nn.Tanh(), nn.Linear(16, 2))
     private, optimizer, batches = make_private_with_epsilon(
         model,
         torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9),
-        DataLoader(TensorDataset(values[~test], benign[~test]), batch_size=91 // processes()),
+        DataLoader(
+            TensorDataset(values[~test], benign[~test]),
+            batch_size=91 // processes(),
+        ),
         eps=given.eps,
         delta=1e-4,
         epochs=given.epochs,
@@ -60,7 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             private.backward(*batch)
             optimizer.step()
     with torch.no_grad():
-        accuracy = float((model(values[test]).argmax(1) == benign[test]).float().mean())
+        accuracy = float(
+            (model(values[test]).argmax(1) == benign[test]).float().mean()
+        )
     sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy))
     return 0
 

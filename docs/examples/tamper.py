@@ -14,4 +14,6 @@ certificate = dm.Certificate.load(source)
 weaker = dataclasses.replace(certificate, sigma=0.98 * certificate.sigma)
 edited = source.read_text().replace(str(certificate.sigma), str(weaker.sigma))
 (folder / "edited.json").write_text(edited)
-(folder / "rehashed.json").write_text(weaker.to_json())  # weaker.save would refuse
+(folder / "rehashed.json").write_text(
+    weaker.to_json()
+)  # weaker.save would refuse

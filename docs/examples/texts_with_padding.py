@@ -16,7 +16,12 @@ from finishing import finish, together
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from transformers import BertConfig, BertModel, DataCollatorWithPadding, PreTrainedTokenizerFast
+from transformers import (
+    BertConfig,
+    BertModel,
+    DataCollatorWithPadding,
+    PreTrainedTokenizerFast,
+)
 
 import dpmech as dm
 from dpmech.optim import make_private
@@ -29,10 +34,14 @@ LONGEST, WIDTH = 24, 48
 
 def tokenizer() -> PreTrainedTokenizerFast:
     """One word a character; everything else is unknown."""
-    vocabulary = {"[PAD]": 0, "[UNK]": 1} | {one: place for place, one in enumerate(CHARACTERS, start=2)}
+    vocabulary = {"[PAD]": 0, "[UNK]": 1} | {
+        one: place for place, one in enumerate(CHARACTERS, start=2)
+    }
     made = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    return PreTrainedTokenizerFast(tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="[PAD]", unk_token="[UNK]"
+    )
 
 
 def names(split: PreTrainedTokenizerFast) -> list[dict[str, object]]:
@@ -40,9 +49,16 @@ def names(split: PreTrainedTokenizerFast) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for label, code in enumerate(LANGUAGES):
         locale = Locale(code)
-        found = {*locale.territories.values(), *locale.languages.values(), *locale.currencies.values()}
+        found = {
+            *locale.territories.values(),
+            *locale.languages.values(),
+            *locale.currencies.values(),
+        }
         rows += [
-            {"input_ids": split(name.lower()[:LONGEST])["input_ids"], "label": label}
+            {
+                "input_ids": split(name.lower()[:LONGEST])["input_ids"],
+                "label": label,
+            }
             for name in sorted(found)
         ]
     return rows
@@ -73,8 +89,12 @@ class Classifier(nn.Module):
         shown = attention_mask.float()
         # Four dimensions: BERT looks at the values of others, which torch.func cannot follow.
         mask = (1.0 - shown[:, None, None, :]) * torch.finfo(torch.float32).min
-        found = self.body(input_ids=input_ids, attention_mask=mask).last_hidden_state
-        return self.head((found * shown[:, :, None]).sum(1) / shown.sum(1, keepdim=True))
+        found = self.body(
+            input_ids=input_ids, attention_mask=mask
+        ).last_hidden_state
+        return self.head(
+            (found * shown[:, :, None]).sum(1) / shown.sum(1, keepdim=True)
+        )
 
 
 def loss(model: nn.Module, labels: Tensor, **inputs: Tensor) -> Tensor:
@@ -86,7 +106,9 @@ def accuracy_of(model: nn.Module, batch: Mapping[str, Tensor]) -> float:
     """On a padded batch."""
     inputs = {name: one for name, one in batch.items() if name != "labels"}
     with torch.no_grad():
-        return float((model(**inputs).argmax(1) == batch["labels"]).float().mean())
+        return float(
+            (model(**inputs).argmax(1) == batch["labels"]).float().mean()
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,8 +117,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--eps", type=float, default=8.0)
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--batch", type=int, default=1000, help="expected examples of a step")
-    parser.add_argument("--examples", type=int, default=8155, help="declared: how many there are is private")
+    parser.add_argument(
+        "--batch", type=int, default=1000, help="expected examples of a step"
+    )
+    parser.add_argument(
+        "--examples",
+        type=int,
+        default=8155,
+        help="declared: how many there are is private",
+    )
     given = parser.parse_args(arguments)
     split = tokenizer()
     rows = names(split)
@@ -104,11 +133,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     train = [row for place, row in enumerate(rows) if place % 6]
     test = collate([row for place, row in enumerate(rows) if place % 6 == 0])
 
-    plan = dm.TrainingPlan(dataset_size=given.examples, batch_size=given.batch, epochs=given.epochs)
-    calibration = dm.calibrate_sigma(
-        dm.Identity(plan.steps), given.eps, 1e-5, participation=plan.participation("poisson")
+    plan = dm.TrainingPlan(
+        dataset_size=given.examples, batch_size=given.batch, epochs=given.epochs
     )
-    torch.manual_seed(0)  # of the first weights, which are no secret; noise and batches do not follow it
+    calibration = dm.calibrate_sigma(
+        dm.Identity(plan.steps),
+        given.eps,
+        1e-5,
+        participation=plan.participation("poisson"),
+    )
+    torch.manual_seed(
+        0
+    )  # of the first weights, which are no secret; noise and batches do not follow it
     model = Classifier()
     private, optimizer, batches = make_private(
         model,
@@ -125,7 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             private.backward(**batch)
             optimizer.step()
     model.eval()
-    sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy_of(model, test)))
+    sys.stdout.write(
+        finish(optimizer.run_record(), given.folder, accuracy_of(model, test))
+    )
     return 0
 
 

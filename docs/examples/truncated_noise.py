@@ -15,7 +15,9 @@ LIMIT, BATCHES = 128, (70, 80, 90, 100, 110, 120, 128)
 
 def cut(batch: int, most: int) -> dm.Mechanism:
     """Batches of at most so many examples, `batch` of which are drawn on average."""
-    batches = dm.Poisson(batch / SIZE, truncated_batch_size=most, dataset_size=SIZE)
+    batches = dm.Poisson(
+        batch / SIZE, truncated_batch_size=most, dataset_size=SIZE
+    )
     return dm.Mechanism(dm.Identity(STEPS), batches, dm.Adjacency.ZERO_OUT)
 
 
@@ -23,7 +25,9 @@ def row(first: int, batch: int, most: int) -> str:
     """One row of a table."""
     start = time.process_time()
     cal = dm.calibrate_sigma(cut(batch, most), EPS, DELTA)
-    plain = dm.calibrate_sigma(dm.Identity(STEPS), EPS, DELTA, participation=dm.Poisson(batch / SIZE)).sigma
+    plain = dm.calibrate_sigma(
+        dm.Identity(STEPS), EPS, DELTA, participation=dm.Poisson(batch / SIZE)
+    ).sigma
     batches = cal.participation.truncation
     if batches is None:
         raise ValueError(cal.participation)
@@ -38,10 +42,18 @@ def main() -> None:
     """Print the tables."""
     plan = f"eps {EPS:g}, delta {DELTA:g}, {SIZE} examples, {STEPS} steps"
     for title, rows in (
-        (f"B, {BATCH} drawn on average; {plan}", [(most, BATCH, most) for most in LIMITS]),
-        (f"drawn on average, B = {LIMIT}; {plan}", [(batch, batch, LIMIT) for batch in BATCHES]),
+        (
+            f"B, {BATCH} drawn on average; {plan}",
+            [(most, BATCH, most) for most in LIMITS],
+        ),
+        (
+            f"drawn on average, B = {LIMIT}; {plan}",
+            [(batch, batch, LIMIT) for batch in BATCHES],
+        ),
     ):
-        print(f"| {title} | tau | whole batches | cut batches | ratio | noise | seconds |")
+        print(
+            f"| {title} | tau | whole batches | cut batches | ratio | noise | seconds |"
+        )
         print("|---|---|---|---|---|---|---|")
         for one in rows:
             print(row(*one))

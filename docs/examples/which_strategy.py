@@ -21,20 +21,31 @@ BUDGETS = (1.0, 8.0)
 PLANS = (
     ("digits", dm.TrainingPlan(dataset_size=1497, batch_size=299, epochs=10)),
     ("middle", dm.TrainingPlan(dataset_size=10_000, batch_size=100, epochs=5)),
-    ("CIFAR-10", dm.TrainingPlan(dataset_size=50_000, batch_size=128, epochs=10)),
+    (
+        "CIFAR-10",
+        dm.TrainingPlan(dataset_size=50_000, batch_size=128, epochs=10),
+    ),
 )
 Found = dict[str, float | int | str]
 
 
 def _found(cal: dm.Calibration, chosen: str) -> Found:
     cost = noise_cost(cal.strategy)
-    return {"rmse": cal.rmse(), "buffers": cost.buffers, "regenerated": cost.regenerated, "chosen": chosen}
+    return {
+        "rmse": cal.rmse(),
+        "buffers": cost.buffers,
+        "regenerated": cost.regenerated,
+        "chosen": chosen,
+    }
 
 
 def dp_sgd(plan: dm.TrainingPlan, eps: float) -> Found:
     """Independent noise, Poisson sampling."""
     cal = dm.calibrate_sigma(
-        dm.Identity(plan.steps), eps, DELTA, participation=dm.Poisson(plan.sampling_prob)
+        dm.Identity(plan.steps),
+        eps,
+        DELTA,
+        participation=dm.Poisson(plan.sampling_prob),
     )
     return _found(cal, "")
 
@@ -42,10 +53,15 @@ def dp_sgd(plan: dm.TrainingPlan, eps: float) -> Found:
 def banded_cyclic(plan: dm.TrainingPlan, eps: float) -> Found:
     """The best banded strategy under cyclic Poisson sampling, over some numbers of groups."""
     choices = cyclic_choices(
-        plan.sampling_prob, [cycle for cycle in (2, 4, 8, 16) if cycle * plan.sampling_prob < 1.0]
+        plan.sampling_prob,
+        [cycle for cycle in (2, 4, 8, 16) if cycle * plan.sampling_prob < 1.0],
     )
-    fit = dm.optimize(dm.BandedToeplitz, choices, n=plan.steps, eps=eps, delta=DELTA)
-    cal = dm.calibrate_sigma(fit.strategy, eps, DELTA, participation=fit.participation)
+    fit = dm.optimize(
+        dm.BandedToeplitz, choices, n=plan.steps, eps=eps, delta=DELTA
+    )
+    cal = dm.calibrate_sigma(
+        fit.strategy, eps, DELTA, participation=fit.participation
+    )
     return _found(cal, f"{fit.strategy.bands} bands")
 
 
@@ -53,20 +69,32 @@ def blt_fixed(plan: dm.TrainingPlan, eps: float) -> Found:
     """The best BLT with three buffers in fixed order."""
     participation = plan.participation("min-sep")
     fit = dm.optimize(dm.BLT, participation, n=plan.steps, buffers=3)
-    return _found(dm.calibrate_sigma(fit.strategy, eps, DELTA, participation=participation), "")
+    return _found(
+        dm.calibrate_sigma(
+            fit.strategy, eps, DELTA, participation=participation
+        ),
+        "",
+    )
 
 
 def allocated(plan: dm.TrainingPlan, eps: float) -> Found:
     """Independent noise, every example in exactly as many steps as there are epochs."""
     participation = plan.participation("random-allocation")
-    return _found(dm.calibrate_sigma(dm.Identity(plan.steps), eps, DELTA, participation=participation), "")
+    return _found(
+        dm.calibrate_sigma(
+            dm.Identity(plan.steps), eps, DELTA, participation=participation
+        ),
+        "",
+    )
 
 
 def _fitted_bins(
     family: type[dm.Strategy], plan: dm.TrainingPlan, eps: float, **options: int
 ) -> dm.Calibration:
     bins = dm.BallsInBins(plan.bins)
-    fit = dm.optimize(family, bins, n=plan.steps, eps=eps, delta=DELTA, **options)
+    fit = dm.optimize(
+        family, bins, n=plan.steps, eps=eps, delta=DELTA, **options
+    )
     return fit.calibration
 
 
@@ -78,7 +106,9 @@ def lambda_bins(plan: dm.TrainingPlan, eps: float) -> Found:
 
 def bisr_bins(plan: dm.TrainingPlan, eps: float) -> Found:
     """The inverse square root under Balls-in-Bins, with the best number of bands up to 64."""
-    cal = _fitted_bins(dm.InverseSquareRoot, plan, eps, bands=min(64, plan.bins))
+    cal = _fitted_bins(
+        dm.InverseSquareRoot, plan, eps, bands=min(64, plan.bins)
+    )
     return _found(cal, f"{cal.strategy.inverse_bands} bands")
 
 
@@ -110,7 +140,10 @@ def table(results: dict[str, Found]) -> str:
         for name, _ in PLANS:
             for eps in BUDGETS:
                 one = results[f"{row} / {sampling} / {name} / {eps:g}"]
-                cells.append(up(one["rmse"], 4) + (f" ({one['chosen']})" if one["chosen"] else ""))
+                cells.append(
+                    up(one["rmse"], 4)
+                    + (f" ({one['chosen']})" if one["chosen"] else "")
+                )
         cost = results[f"{row} / {sampling} / {PLANS[-1][0]} / {BUDGETS[-1]:g}"]
         lines.append(
             f"| {row} | {sampling} | {' | '.join(cells)} | {cost['buffers']} | {cost['regenerated']} |"
@@ -120,19 +153,27 @@ def table(results: dict[str, Found]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute what is missing, and write table and numbers."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("folder", type=pathlib.Path)
     given = parser.parse_args(arguments)
     given.folder.mkdir(parents=True, exist_ok=True)
     numbers = given.folder / "which_strategy.json"
-    results = json.loads(numbers.read_text(encoding="utf-8")) if numbers.exists() else {}
+    results = (
+        json.loads(numbers.read_text(encoding="utf-8"))
+        if numbers.exists()
+        else {}
+    )
     for name, plan in PLANS:
         for row, sampling, function in ROWS:
             for eps in BUDGETS:
                 key = f"{row} / {sampling} / {name} / {eps:g}"
                 if key not in results:
                     results[key] = function(plan, eps)
-                    numbers.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+                    numbers.write_text(
+                        json.dumps(results, indent=1) + "\n", encoding="utf-8"
+                    )
     text = table(results)
     (given.folder / "which_strategy.txt").write_text(text, encoding="utf-8")
     sys.stdout.write(text)

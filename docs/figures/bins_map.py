@@ -33,7 +33,9 @@ STRATEGIES: dict[str, Callable[[int], dm.Strategy]] = {
     "BSR(4)": lambda n: dm.SquareRoot(n, 4),
     "BSR(64)": lambda n: dm.SquareRoot(n, 64),
     "BISR(64)": lambda n: dm.InverseSquareRoot(n, 64),
-    "BLT(3)": lambda n: dm.BLT(n, [0.99527, 0.87344, 0.42784], [0.1293, 0.2059, 0.1672]),
+    "BLT(3)": lambda n: dm.BLT(
+        n, [0.99527, 0.87344, 0.42784], [0.1293, 0.2059, 0.1672]
+    ),
 }
 BINS = (20, 390, 2000)
 EPS = (0.01, 0.1, 0.5, 1.0, 2.0, 8.0, 50.0)
@@ -56,24 +58,50 @@ def known(path: pathlib.Path) -> dict[Point, dict[str, object]]:
     """What a file has: an entry a point, the last one where there are several."""
     if not path.exists():
         return {}
-    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return {(one["bins"], one["eps"], one["delta"], one["strategy"]): one for one in entries}
+    entries = [
+        json.loads(line)
+        for line in path.read_text(encoding="utf-8").splitlines()
+    ]
+    return {
+        (one["bins"], one["eps"], one["delta"], one["strategy"]): one
+        for one in entries
+    }
 
 
 def entry(point: Point) -> dict[str, object]:
     """One default calibration: sigma, by whom, how far above the smallest it was aimed, CPU seconds."""
     bins, eps, delta, name = point
-    found: dict[str, object] = {"bins": bins, "eps": eps, "delta": delta, "strategy": name}
+    found: dict[str, object] = {
+        "bins": bins,
+        "eps": eps,
+        "delta": delta,
+        "strategy": name,
+    }
     start = time.process_time()
     try:
-        mechanism = dm.Mechanism(STRATEGIES[name](EPOCHS * bins), dm.BallsInBins(bins))
-        solution = accountant_for(mechanism, None).calibrate(eps, delta, rtol=1e-3, progress=lambda _: None)
+        mechanism = dm.Mechanism(
+            STRATEGIES[name](EPOCHS * bins), dm.BallsInBins(bins)
+        )
+        solution = accountant_for(mechanism, None).calibrate(
+            eps, delta, rtol=1e-3, progress=lambda _: None
+        )
     except (dm.DpmechError, TimeoutError) as error:
         found["refused"] = f"{type(error).__name__}: {error}"[:200]
     else:
-        by = "default" if solution.method is None else type(solution.method).__name__
-        found |= {"sigma": solution.sigma, "by": by, "kind": solution.achieved.guarantee.kind.name}
-        found |= {"excess": math.expm1(solution.excess), "lower_eps": solution.achieved.lower}
+        by = (
+            "default"
+            if solution.method is None
+            else type(solution.method).__name__
+        )
+        found |= {
+            "sigma": solution.sigma,
+            "by": by,
+            "kind": solution.achieved.guarantee.kind.name,
+        }
+        found |= {
+            "excess": math.expm1(solution.excess),
+            "lower_eps": solution.achieved.lower,
+        }
     return found | {"cpu_s": round(time.process_time() - start, 2)}
 
 
@@ -107,23 +135,35 @@ def tables(path: pathlib.Path) -> Iterator[str]:
     yield "|---|---|---|---|---|---|"
     for bins, delta in itertools.product(BINS, DELTAS):
         here = [
-            one for (b, _, d, name), one in have.items() if (b, d) == (bins, delta) and name != "Identity"
+            one
+            for (b, _, d, name), one in have.items()
+            if (b, d) == (bins, delta) and name != "Identity"
         ]
         if here:
             seconds = [float(str(one["cpu_s"])) for one in here]
-            above = [float(str(one["excess"])) for one in here if "excess" in one]
+            above = [
+                float(str(one["excess"])) for one in here if "excess" in one
+            ]
             yield (
                 f"| {bins} | {delta:g} | {len(here)} | {sum('refused' in one for one in here)} | "
                 f"{statistics.median(seconds):.2g}, {max(seconds):.2g} | "
                 f"{100 * statistics.median(above):.2f} %, {100 * max(above):.2g} % |"
             )
     for bins, delta in itertools.product(BINS, DELTAS):
-        yield f"\n| {bins} bins, delta {delta:g} | " + " | ".join(f"eps {eps:g}" for eps in EPS) + " |"
+        yield (
+            f"\n| {bins} bins, delta {delta:g} | "
+            + " | ".join(f"eps {eps:g}" for eps in EPS)
+            + " |"
+        )
         yield "|---" * (len(EPS) + 1) + "|"
         for name in STRATEGIES:
             row = [have.get((bins, eps, delta, name)) for eps in EPS]
             cells = [
-                "" if one is None else "refused" if "refused" in one else up(float(str(one["sigma"])), 4)
+                ""
+                if one is None
+                else "refused"
+                if "refused" in one
+                else up(float(str(one["sigma"])), 4)
                 for one in row
             ]
             yield f"| {name} | " + " | ".join(cells) + " |"
@@ -131,7 +171,9 @@ def tables(path: pathlib.Path) -> Iterator[str]:
 
 def main() -> None:
     """Run points, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("file", type=pathlib.Path)
     parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--share", default="0/1")

@@ -28,7 +28,11 @@ SEED = 1
 
 def envelope(eps: float, fpr: float) -> float:
     """What (eps, delta) alone allows."""
-    return min(1.0, DELTA + math.exp(eps) * fpr, 1.0 - math.exp(-eps) * (1.0 - DELTA - fpr))
+    return min(
+        1.0,
+        DELTA + math.exp(eps) * fpr,
+        1.0 - math.exp(-eps) * (1.0 - DELTA - fpr),
+    )
 
 
 def numbers() -> list[dict[str, object]]:
@@ -36,15 +40,30 @@ def numbers() -> list[dict[str, object]]:
     n = BINS * EPOCHS
     schemes = {
         "DP-SGD, Poisson": (dm.Identity(n), dm.Poisson(1.0 / BINS)),
-        "LambdaCGD, Balls-in-Bins": (dm.LambdaCGD(n, 0.9), dm.BallsInBins(BINS)),
+        "LambdaCGD, Balls-in-Bins": (
+            dm.LambdaCGD(n, 0.9),
+            dm.BallsInBins(BINS),
+        ),
     }
     found = []
     for eps in BUDGETS:
         for name, (strategy, participation) in schemes.items():
-            cal = dm.calibrate_sigma(strategy, eps, DELTA, participation=participation, rng=SEED)
-            known = dm.profile(strategy, cal.sigma, participation=participation, rng=SEED)
+            cal = dm.calibrate_sigma(
+                strategy, eps, DELTA, participation=participation, rng=SEED
+            )
+            known = dm.profile(
+                strategy, cal.sigma, participation=participation, rng=SEED
+            )
             rates = [known.tpr(rate).upper for rate in RATES]
-            found.append({"scheme": name, "eps": eps, "sigma": cal.sigma, "fpr": RATES, "tpr": rates})
+            found.append(
+                {
+                    "scheme": name,
+                    "eps": eps,
+                    "sigma": cal.sigma,
+                    "fpr": RATES,
+                    "tpr": rates,
+                }
+            )
             sys.stderr.write(f"{name}, eps {eps:g}: sigma {cal.sigma:.4g}\n")
     return found
 
@@ -57,16 +76,38 @@ def draw(curves: list[dict[str, object]], path: pathlib.Path) -> None:
     panels = figure.subplots(1, len(BUDGETS), sharey=True)
     # Open rings around small squares, where the curves lie on each other.
     looks = {
-        "DP-SGD, Poisson": {"color": "#0072B2", "marker": "o", "ms": 8, "mfc": "none"},
-        "LambdaCGD, Balls-in-Bins": {"color": "#D55E00", "marker": "s", "ms": 3.5},
+        "DP-SGD, Poisson": {
+            "color": "#0072B2",
+            "marker": "o",
+            "ms": 8,
+            "mfc": "none",
+        },
+        "LambdaCGD, Balls-in-Bins": {
+            "color": "#D55E00",
+            "marker": "s",
+            "ms": 3.5,
+        },
     }
     fine = np.logspace(-5, 0, 400)
     for eps, axes in zip(BUDGETS, panels, strict=True):
         allowed = [envelope(eps, float(rate)) for rate in fine]
-        axes.plot(fine, allowed, color="#000000", ls="--", lw=1.2, label="(eps, 1e-5) alone")
+        axes.plot(
+            fine,
+            allowed,
+            color="#000000",
+            ls="--",
+            lw=1.2,
+            label="(eps, 1e-5) alone",
+        )
         for one in curves:
             if one["eps"] == eps:
-                axes.plot(one["fpr"], one["tpr"], lw=1.2, label=one["scheme"], **looks[one["scheme"]])
+                axes.plot(
+                    one["fpr"],
+                    one["tpr"],
+                    lw=1.2,
+                    label=one["scheme"],
+                    **looks[one["scheme"]],
+                )
         axes.plot(fine, fine, color="#999999", ls=":", lw=1.2, label="guessing")
         axes.set_xscale("log")
         axes.set_yscale("log")
@@ -81,14 +122,21 @@ def main() -> int:
     """Write numbers and figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--redraw", action="store_true", help="from the numbers that are there")
+    parser.add_argument(
+        "--redraw", action="store_true", help="from the numbers that are there"
+    )
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     path = given.folder / "tradeoff_curves.json"
     if not given.redraw:
-        path.write_text(json.dumps(numbers(), indent=1) + "\n", encoding="utf-8")
+        path.write_text(
+            json.dumps(numbers(), indent=1) + "\n", encoding="utf-8"
+        )
     with matplotlib.style.context("dpmech.figures"):
-        draw(json.loads(path.read_text(encoding="utf-8")), given.folder / "tradeoff_curves.png")
+        draw(
+            json.loads(path.read_text(encoding="utf-8")),
+            given.folder / "tradeoff_curves.png",
+        )
     return 0
 
 

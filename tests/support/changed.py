@@ -29,7 +29,7 @@ def selected(files: list[str], root: Path = ROOT) -> list[str]:
         elif name.startswith("verification/"):
             chosen.add("tests/test_verification.py")
         elif name.endswith(".md"):
-            chosen |= {"tests/test_blocks.py", "tests/test_pages.py", "tests/test_readme.py"}
+            chosen |= {f"tests/test_{one}.py" for one in ("blocks", "front_door", "pages", "readme")}
     return sorted(name for name in chosen if (root / name).exists())
 
 

@@ -37,9 +37,8 @@ from unittest import mock
 
 import dpmech as dm
 from tests.support.command_line import run
+from tests.support.pages import ROOT, name
 
-ROOT = pathlib.Path(__file__).parents[2]
-PAGES = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"]
 FENCE = re.compile(
     r"(?:^<!-- block: (?P<marks>[^>]*?) -->\n)?"
     r"^```(?P<kind>python|pycon|console|text|sh)\n(?P<code>.*?)^```$",
@@ -97,16 +96,34 @@ def blocks_of(text):
     return [block for block in found if "fragment" not in block.marks]
 
 
-def run_page(page, *, slow):
-    """Run the blocks of a page in the current folder; without `slow` those that are not marked so."""
-    run_blocks([block for block in blocks(page) if slow or "slow" not in block.marks], page.name)
+def parts(page):
+    """The blocks of a page by section, for sections that begin with `import dpmech as dm`; others go on.
+
+    Returns:
+        By heading, or the name of the page, the blocks that run after each other.
+    """
+    text = page.read_text(encoding="utf-8")
+    fences = [match.span() for match in FENCE.finditer(text)]
+    headings = [
+        (text.count("\n", 0, match.start()) + 1, match[1])
+        for match in re.finditer(r"^## (.+)$", text, re.MULTILINE)
+        if not any(start < match.start() < end for start, end in fences)
+    ]
+    found, at, seen = {}, name(page), name(page)
+    for block in blocks(page):
+        heading = max((one for one in headings if one[0] < block.line), default=(0, name(page)))[1]
+        if heading != seen and "import dpmech as dm\n" in block.code:
+            at = heading
+        seen = heading
+        found.setdefault(at, []).append(block)
+    return found
 
 
-def run_blocks(chosen, name):
+def run_blocks(chosen, page):
     names = {"__name__": "__main__"}
     with mock.patch.dict(os.environ, {"COLUMNS": "80"}):
         for block in chosen:
-            {"python": _python, "pycon": _doctest, "console": _console}[block.kind](block, name, names)
+            {"python": _python, "pycon": _doctest, "console": _console}[block.kind](block, page, names)
 
 
 def _python(block, page, names):

@@ -24,5 +24,6 @@ def test_other_files():
     assert chosen("tests/unit/mechanism/test_objectives.py") == {"tests/unit/mechanism/test_objectives.py"}
     assert chosen("tests/bench/test_bench_noise.py", "pyproject.toml") == set()
     assert chosen("verification/sde/sgd.py") == {"tests/test_verification.py"}
-    assert chosen("README.md") == {"tests/test_blocks.py", "tests/test_pages.py", "tests/test_readme.py"}
+    pages = {f"tests/test_{one}.py" for one in ("blocks", "front_door", "pages", "readme")}
+    assert chosen("README.md") == chosen("dpmech/schemes/poisson/page.md") == pages
     assert chosen("dpmech/gone/away.py") == {"tests/unit/test_calibration.py"}

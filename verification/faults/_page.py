@@ -9,13 +9,14 @@ from verification.mutation._modules import ROOT
 
 __all__ = ["PAGE", "write_page"]
 
-PAGE = ROOT / "docs" / "faults.md"
-HEAD = """# Planted faults
+# docs/checker.md includes it.
+PAGE = ROOT / "verification" / "faults" / "page.md"
+HEAD = """## Planted faults
 
-Does [the checker](checker.md) refuse what a fault of the library would have it accept?
+Does the checker refuse what a fault of the library would have it accept?
 `python -m verification.faults` alters the code that issues claims (`engines`, `mechanism` and
 `numerics`), one place at a time: a sign, a number, a comparison, as on the page on
-[mutations](mutation.md); the result of a statement by 3 %; or by hand: importance weights that are
+[mutations](../../docs/mutation.md); the result of a statement by 3 %; or by hand: importance weights that are
 halved, a Gram matrix 1 % too small, a sensitivity that misses the last participation. With each it
 calibrates a plan. Where sigma falls by half a per cent or more, the altered library writes the
 certificate, and the checker, which is not altered, decides it.
@@ -45,11 +46,11 @@ def write_page(path: Path, faults: Sequence[Fault], still_true: Sequence[Fault])
     text += "| package | faults | refuted | not proved | false by the library too |\n|---|---|---|---|---|\n"
     for name, several in of_packages(faults):
         text += f"| {name} | {_counts(several)} |\n"
-    text += "\n## The faults\n"
+    text += "\n### The faults\n"
     text += _listed(faults)
     if still_true:
         text += (
-            "\n## Lower, but still true\n\nThese alterations lower a sigma as well, but one of "
+            "\n### Lower, but still true\n\nThese alterations lower a sigma as well, but one of "
             "a method that leaves a gap, or one that tolerances leave above the smallest: what is claimed is "
             "still true, the checker PROVED it, and the library as it is does not say otherwise.\n"
         )
@@ -72,7 +73,7 @@ def _counts(faults: Sequence[Fault]) -> str:
 def _listed(faults: Sequence[Fault]) -> str:
     text = ""
     for module, several in groupby(sorted(faults), key=lambda fault: fault.change.module):
-        text += f"\n### `{module}`\n\n"
+        text += f"\n#### `{module}`\n\n"
         text += "".join(f"- {_words(fault)}\n" for fault in several)
     return text
 

@@ -1,4 +1,4 @@
-"""The pages (docs/verification*.md, docs/errata.md), from the registry and the outcomes."""
+"""The pages (docs/verification*.md), from the registry and the outcomes."""
 
 import re
 from collections import Counter
@@ -25,15 +25,14 @@ a statement is the papers' word: independent noise, whatever the sampling; elsew
 is under Poisson sampling.
 """
 
-_ERRATA = """# Errata of the papers
+_ERRATA = """## Errata of the papers
 
 What is printed and what we believe is right, by consequence: statements that fail under their own
 hypotheses, misprints, conditions that are not printed, steps of proofs, numbers that we could not
 recompute, and wording. The papers are preprints and a report of a course project, read in text conversions,
 so a misprint may come from the text that we have. Nothing here says that a paper's results are of no use:
 dpmech is built on them, with these corrections. Each entry is a running check; `python -m verification --id
-ov.theta` runs one ([verification](verification.md)). "DP-SGD" in a statement is the papers' word: independent
-noise, whatever the sampling.
+ov.theta` runs one.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -53,7 +52,7 @@ _KEPT = re.compile(r"(\$[^$]+\$|`[^`]+`)")
 def write_pages(
     folder: Path, entries: dict[str, Statement], papers: dict[str, Paper], outcomes: dict[str, Outcome]
 ) -> None:
-    """Write verification.md, verification_PAPER.md for every paper, and errata.md.
+    """Write verification.md, which ends with the errata, and verification_PAPER.md for every paper.
 
     Args:
         folder: where to.
@@ -62,11 +61,11 @@ def write_pages(
         outcomes: what the latest runs found; a statement without one is shown as not run yet.
     """
     names = dict.fromkeys(entry.paper for entry in entries.values())
-    _write(folder / "verification.md", _index(list(names), entries, papers))
+    index = _index(list(names), entries, papers)
+    _write(folder / "verification.md", [*index, "", *_errata(entries, papers)])
     for name in names:
         own = [entry for entry in entries.values() if entry.paper == name]
         _write(folder / f"verification_{name}.md", _paper_page(own, papers[name], outcomes))
-    _write(folder / "errata.md", _errata(entries, papers))
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
@@ -88,11 +87,9 @@ def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Pa
 def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]) -> list[str]:
     lines = [f"# {_plain(paper.title)}", ""]
     lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
-    lines += ["What the words mean stands in [verification](verification.md); what we believe is right, by"]
-    lines += [
-        'consequence, in [errata](errata.md). "DP-SGD" in a statement is the paper\'s word: independent'
-    ]
-    lines += ["noise, whatever the sampling.", ""]
+    lines += ["The verdicts are explained in [verification](verification.md); what we believe is right, by"]
+    lines += ['consequence, in the [errata](verification.md#errata-of-the-papers). "DP-SGD" in a statement']
+    lines += ["is the paper's word: independent noise, whatever the sampling.", ""]
     for word in STATUSES:
         group = [entry for entry in own if entry.verdict == word]
         if not group:
@@ -133,9 +130,9 @@ def _errata(entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str
         ]
         if not group:
             continue
-        lines += [f"## {heading}", "", f"{WORDS[word][0].upper()}{WORDS[word][1:]}.", ""]
+        lines += [f"### {heading}", "", f"{WORDS[word][0].upper()}{WORDS[word][1:]}.", ""]
         for name in dict.fromkeys(entry.paper for entry in group):
-            lines += [f"### {_plain(papers[name].title)}", ""]
+            lines += [f"#### {_plain(papers[name].title)}", ""]
             for entry in group:
                 if entry.paper == name:
                     lines += [*_erratum(entry), ""]

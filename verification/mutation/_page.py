@@ -12,7 +12,7 @@ HEAD = """# Mutations
 tests and the examples of the docstrings on each alteration. A sign is changed (`a + b` to `a - b`, `-a` to
 `a`, a whole formula to its negative), a factor (`a * b` to `a / b`, a number to its double, a whole formula
 to its double), an exponent (`a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`), a number is
-raised by one, a comparison is turned round, `min` and `max` are exchanged. Each test is run once under
+raised by one, a comparison is reversed, `min` and `max` are exchanged. Each test is run once under
 coverage, and an alteration meets the tests that execute its statement, the fastest first, up to two or
 three seconds of their recorded time (`--seconds`), of the test files named after its module and its
 neighbours (`--tests`): more tests can only find out more. One that makes a test fail, use more than five

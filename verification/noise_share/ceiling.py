@@ -267,8 +267,8 @@ def theorem_10_transfer(*, claim: float = 1.0, gain: float = 1.0) -> Verdict:
         2 * len(notes) + 2,
         inside,
         f"needs V far above b^2: gradients of 4 to 7 clipped to 1, rho = {rho:.2g}, T = {steps} have V / b^2 "
-        f"= {dominance:.2g}, b from the full gradient; small rho means little noise beside the clipped "
-        "signal, not little bias",
+        f"= {dominance:.2g}, b from the full gradient; small rho means little noise compared with "
+        "the clipped signal, not little bias",
     )
 
 

@@ -12,7 +12,7 @@ the example is then in the batch. With probability 1 - tau the pair is that of p
 probability tau it is the pair whose hockey-stick curve of P against Q (A_u as in `step_losses`) is that of
 A_2 against A_1 at eps >= 0, and that of A_0 against A_1 at eps < 0: the largest curve over all gradients. The
 dominating law has the positive losses of the first, the negative ones of the second, and the remaining mass
-at 0; see docs/truncated_batches.md for the proof.
+at 0; see docs/poisson.md#truncated-batches for the proof.
 """
 
 import dataclasses

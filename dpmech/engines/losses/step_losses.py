@@ -14,7 +14,7 @@ is kept nevertheless, A_u = (1 - p) N(0, s^2) + p N(u, s^2), and u = 1 or 2: the
 derivative is (u w_u - (u - 1) w_{u-1}) / s^2, w the posterior probability of having been kept, and from there
 on w_u >= w_{u-1}. The inverse is the root of a quadratic equation in e^(x / s^2).
 
-docs/truncated_batches.md explains why these two pairs are used.
+docs/poisson.md#truncated-batches explains why these two pairs are used.
 """
 
 import abc

@@ -14,6 +14,7 @@ from dpmech import cli
 from dpmech.cli.results import BASELINE, error_of
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.numerics.printed import times, up
+from tests.support import pages
 
 ROOT = pathlib.Path(__file__).parents[3]
 PLAN = ["--dataset-size", "120", "--batch-size", "10", "--epochs", "3", "--eps", "2", "--delta", "1e-5"]
@@ -214,8 +215,7 @@ def test_the_figure_of_optimize_has_a_line_for_it(tmp_path, monkeypatch):
 # ---- the words: DP-SGD without qualification is Poisson-sampled
 
 PAGES = [
-    ROOT / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *pages.PAGES,
     *sorted((ROOT / "docs" / "examples").glob("*")),
     *sorted((ROOT / "dpmech").rglob("*.py")),
     ROOT / "verification" / "__init__.py",

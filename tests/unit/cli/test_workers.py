@@ -121,7 +121,7 @@ class TestCluster:
 
     @pytest.mark.exhaustive
     def test_the_example_of_the_page_runs(self, tmp_path):
-        page = (pathlib.Path(__file__).parents[3] / "docs" / "scaling.md").read_text()
+        page = (pathlib.Path(__file__).parents[3] / "docs" / "fitting.md").read_text()
         (example,) = (
             part for part in re.findall(r"```python\n(.*?)```", page, re.S) if "LocalCluster" in part
         )

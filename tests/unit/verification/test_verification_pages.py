@@ -79,7 +79,7 @@ def test_errata_are_sorted_by_consequence(tmp_path):
         ("CONFIRMED", {}),
     )
     entries = [entry(f"x.{place}", verdict, **changes) for place, (verdict, changes) in enumerate(kinds)]
-    errata = written(tmp_path, entries, {})["errata"]
+    errata = written(tmp_path, entries, {})["verification"].partition("## Errata")[2]
     assert sorted("3210", key=lambda place: errata.index(f"**x.{place}**")) == list("3210")
     assert "x.4" not in errata
     assert "`python -m verification --id x.3`" in errata

@@ -137,7 +137,7 @@ def test_the_interval_of_a_calibration_is_narrow(steps, count, eps, delta, short
     assert (1.0 - short) * cal.achieved.upper < cal.achieved.lower <= cal.achieved.upper <= eps
 
 
-PAGE = pathlib.Path(__file__).parents[4] / "docs" / "random_allocation.md"
+PAGE = pathlib.Path(__file__).parents[4] / "dpmech" / "schemes" / "random_allocation" / "page.md"
 ROWS = [
     tuple(float(cell) for cell in row)
     for row in re.findall(
