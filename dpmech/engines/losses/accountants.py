@@ -42,7 +42,7 @@ _ULP = 2.0**-52
 
 # Below this delta, subnormal numbers lose accuracy.
 _NOTHING = 1e-300
-# Bounds on a delta below this may be far apart: nothing depends on how small it is.
+# A delta below this is not resolved: nothing depends on how small it is.
 _NEGLIGIBLE = 1e-50
 # Smallest start of a search for eps.
 _SMALLEST_EPS = 1e-9
@@ -283,8 +283,8 @@ class PoissonAccountant(ComposedAccountant):
             ((side.log_ceiling(eps), side) for side in self._directions(sigma)), key=lambda pair: -pair[0]
         )
         (most_of_all, first), (ceiling, second) = ranked
-        if math.exp(most_of_all) <= _NOTHING:
-            return 0.0, _NOTHING, 1.0
+        if math.exp(most_of_all) <= _NEGLIGIBLE:
+            return 0.0, max(math.exp(most_of_all), _NOTHING), 1.0
         lower, upper, slope = first.delta(eps, tolerance)
         if math.exp(ceiling) > lower:
             least, most, other = second.delta(eps, tolerance)
