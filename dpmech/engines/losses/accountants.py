@@ -42,6 +42,8 @@ _ULP = 2.0**-52
 
 # Below this delta, subnormal numbers lose accuracy.
 _NOTHING = 1e-300
+# Bounds on a delta below this may be far apart: nothing depends on how small it is.
+_NEGLIGIBLE = 1e-50
 # Smallest start of a search for eps.
 _SMALLEST_EPS = 1e-9
 
@@ -229,7 +231,7 @@ class PoissonAccountant(ComposedAccountant):
         """Bounds on delta; see the base class."""
         lower, upper, slope = self._bracket(sigma, eps, tolerance)
         allowed = max(tolerance, _WIDEST) * slope
-        if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
+        if upper > _NEGLIGIBLE and not (lower > 0.0 and math.log(upper / lower) <= allowed):
             raise too_wide("delta", sigma, lower, upper, self.method)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 

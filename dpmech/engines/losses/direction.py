@@ -77,6 +77,17 @@ class Direction:
         moments = self.sketch.whole
         while self.steps * moments.cumulants(0.5 * theta)[0] - 0.5 * theta * eps < _FAR_BELOW:
             theta *= 0.5
+        bound = self._chernoff(theta, eps)
+        # The sketch may miss outputs with a large share of this moment; then a smaller theta bounds more.
+        for _ in range(_HALVINGS if bound == 0.0 else 0):
+            theta *= 0.5
+            before, bound = bound, min(bound, self._chernoff(theta, eps))
+            if bound == before < 0.0:
+                break
+        return bound
+
+    def _chernoff(self, theta: float, eps: float) -> float:
+        """Chernoff's bound by the moment of order theta > 0; 0 if that is not known."""
         try:
             one = transform(
                 self.loss,

@@ -6,12 +6,14 @@ import types
 import mpmath as mp
 import pytest
 
+import dpmech as dm
 from dpmech.engines.gaussian import gaussian_epsilon
 from dpmech.engines.losses import accountants as one_step
 from dpmech.engines.losses.accountants import PoissonAccountant
 from dpmech.engines.losses.prv import PrvAccountant
 from dpmech.engines.losses.release import PoissonRelease
 from dpmech.numerics import Bounds, Provenance
+from tests.support import oracles as oracle
 
 ONE = Bounds.bracket(1.0, 1.0, Provenance("one"))
 
@@ -131,3 +133,12 @@ def test_ends_of_eps_are_where_those_of_delta_cross(monkeypatch):
     assert (found.lower, found.upper) == pytest.approx((math.log(5.0), math.log(6.0)), rel=1e-9)
     assert 0.5 * math.exp(-found.lower) >= 0.1 * (1.0 - 1e-15)
     assert 0.6 * math.exp(-found.upper) <= 0.1
+
+
+@pytest.mark.parametrize(("sigma", "eps"), [(5.0, 1.0), (5.0, 0.5), (3.0, 1.0)])
+def test_a_negligible_delta_is_bounded_though_its_bounds_are_far_apart(sigma, eps):
+    """At least that of one step; at most that of less noise."""
+    plan = {"participation": dm.Poisson(1e-3)}
+    found = dm.delta(dm.Identity(1000), sigma, eps, **plan)
+    assert oracle.sampled_delta(1e-3, sigma, eps, remove=True, digits=60) < found.upper < 1e-100
+    assert found.upper < dm.delta(dm.Identity(1000), 1.5, eps, **plan).lower
