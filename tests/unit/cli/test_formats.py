@@ -230,6 +230,7 @@ def test_names_in_ledgers_and_claims_are_text(folder):
     for command in (
         ("ledger", "add", "l.json", FILES[0], "--name", hostile, "--new", "--batch", hostile),
         ("ledger", "add-counts", "l.json", "--name", f"{hostile} 2", "--sigma", "20"),
+        ("ledger", "add-mechanism", "l.json", "--name", f"{hostile} 3", "--kind", "zcdp", "--rho", "0.1"),
         ("ledger", "show", "l.json", "--claims"),
         ("ledger", "show", "l.json", "--claims", "--json"),
         ("show", "l.json"),
