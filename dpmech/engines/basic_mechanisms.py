@@ -555,7 +555,7 @@ def _same_law(
     grid: float, indexes: "np.ndarray[Any, np.dtype[np.int64]]", masses: FloatArray, off: float
 ) -> ExactLoss:
     """A loss that is known up to rounding, from above and from below."""
-    return ExactLoss(grid, 16.0 * UNIT, indexes, masses * (1.0 + off), 0.0, indexes, masses * (1.0 - off))
+    return ExactLoss(grid, 64.0 * UNIT, indexes, masses * (1.0 + off), 0.0, indexes, masses * (1.0 - off))
 
 
 def _claimed(eps: float, delta: float) -> ExactLoss:
