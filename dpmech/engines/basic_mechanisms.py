@@ -345,7 +345,7 @@ class RandomizedResponse(_PureMechanism):
         if self.adjacency is not Adjacency.REPLACE_ONE:
             raise UnsupportedCombinationError(
                 f"randomised response replaces an answer, and {self.adjacency.name} adds or removes one",
-                supported="adjacency=dm.Adjacency.REPLACE_ONE, or the claim dm.ledgers.PureDP(eps)",
+                supported="REPLACE_ONE, or a claim of pure eps-DP where it holds",
             )
         self._check_largest("truth_prob")
 

@@ -333,7 +333,7 @@ class _GdpFilter(PrivacyFilter):
     def mechanism_price(self, name: str, mechanism: BasicMechanism, count: int) -> Price:
         square = mechanism.squared_mu
         if square is None:
-            raise _no_price(name, mechanism, self, "RenyiAccounting()", "ClaimAccounting()")
+            raise _no_price(name, mechanism, "as Gaussian differential privacy")
         return (rounded_up(count * square),)
 
     def remaining(self, spent: Spent) -> Remaining:
@@ -374,7 +374,7 @@ class _RenyiFilter(PrivacyFilter):
     def mechanism_price(self, name: str, mechanism: BasicMechanism, count: int) -> Price:
         value = mechanism.renyi(float(self.order))
         if not math.isfinite(value):
-            raise _no_price(name, mechanism, self, "ClaimAccounting()")
+            raise _no_price(name, mechanism, "at a Renyi order")
         return (rounded_up(count * Fraction(value)),)
 
     def remaining(self, spent: Spent) -> Remaining:
@@ -405,7 +405,7 @@ class _ClaimFilter(PrivacyFilter):
 
     def mechanism_price(self, name: str, mechanism: BasicMechanism, count: int) -> Price:
         if mechanism.claim is None:
-            raise _no_price(name, mechanism, self, "RenyiAccounting()")
+            raise _no_price(name, mechanism, "as an (eps, delta) claim")
         eps, delta = (Fraction(one) for one in mechanism.claim)
         return rounded_up(count * (eps * eps / 2 if self.squared else eps)), rounded_up(count * delta)
 
@@ -441,13 +441,13 @@ class _ClaimFilter(PrivacyFilter):
         return root_down(2.0 * left[0]) if self.squared else left[0]
 
 
-def _no_price(
-    name: str, mechanism: BasicMechanism, own: PrivacyFilter, *others: str
-) -> UnsupportedCombinationError:
-    ways = " or ".join(f"accounting=dm.ledgers.{one}" for one in others)
+def _no_price(name: str, mechanism: BasicMechanism, how: str) -> UnsupportedCombinationError:
+    """The error for a mechanism without a price, with the accounting methods that have one for it."""
+    ways = ["accounting=dm.ledgers.RenyiAccounting()"] if math.isfinite(mechanism.renyi(2.0)) else []
+    ways += [] if mechanism.claim is None else ["accounting=dm.ledgers.ClaimAccounting()"]
     return UnsupportedCombinationError(
-        f"{name!r}, {mechanism!r}, has no price in {own.accounting!r}",
-        supported=f"{ways}, or a non-adaptive list, a dm.Ledger without a budget",
+        f"{name!r}, {mechanism!r}, has no price {how}",
+        supported=", ".join([*ways, "or a ledger without a budget, whose list is non-adaptive"]),
     )
 
 

@@ -230,11 +230,11 @@ def test_names_in_ledgers_and_claims_are_text(folder):
     for command in (
         ("ledger", "add", "l.json", FILES[0], "--name", hostile, "--new", "--batch", hostile),
         ("ledger", "add-counts", "l.json", "--name", f"{hostile} 2", "--sigma", "20"),
-        ("ledger", "add-mechanism", "l.json", "--name", f"{hostile} 3", "--kind", "zcdp", "--rho", "0.1"),
         ("ledger", "show", "l.json", "--claims"),
         ("ledger", "show", "l.json", "--claims", "--json"),
         ("show", "l.json"),
         ("verify", "l.json", "--details"),
+        ("ledger", "add-mechanism", "l.json", "--name", f"{hostile} 3", "--kind", "zcdp", "--rho", "0.1"),
     ):
         result = done(*command)
         assert COMMAND.search(result.stdout + result.stderr) is None
