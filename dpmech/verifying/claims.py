@@ -166,7 +166,7 @@ def _end(text: str, eps: float, due: Kind, stated: str, seconds: float, *, neede
 
 
 def total_check(
-    name: str, text: str, eps: float, delta: float, *, ledger: Ledger | None, seconds: float
+    name: str, text: str, eps: float, delta: float, *, seconds: float, ledger: Ledger | None = None
 ) -> Check:
     """Check by the checker that all releases of a ledger together are (eps, delta)-private."""
     if ledger is not None and ledger.mechanisms:

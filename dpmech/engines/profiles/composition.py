@@ -385,21 +385,8 @@ class _Side:
         rises by theta (theta + 1) / 2 times that for each loss. Where losses at nodes are moved down by r, on
         average h / 2, by mass from a distance d, the variance falls by r d.
         """
-        # Losses on few values may call for any tilt, where a lattice gains little.
-        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
-        spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
-        sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
-        wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
-        if floored:
-            apart = sum(times * one.distance(theta) for one, times in self._below)
-            merged = apart * (theta * (theta + 1.0) / 4.0 + 0.25 * spread**-2)
-            # No loss moves down by more than the step, by which log delta falls by at most theta each.
-            moved = 0.5 * max(theta, 0.1) * sum(times for _, times in self._below)
-            wanted = min(wanted, _OF_DELTA * tolerance / max(min(merged, moved), 1e-300))
         low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
         spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
-        # A step that divides a grid keeps the losses on it as they are: the widest grid gains the most.
-        grid = max((one.grid for one, _ in self.whole.exact), default=0.0)
         # All lattices are in memory at once: with many kinds, each gets a smaller part of it.
         share = max(1.0, len(losses) / _KINDS)
         least = max(
@@ -409,14 +396,31 @@ class _Side:
                 *(span / _USUAL_LENGTH for span in spans),
             ]
         )
-        if grid >= least and not losses and len(self.whole.known) == 1:
+        # A step that divides a grid keeps the losses on it as they are: the widest grid gains the most.
+        grid = max((one.grid for one, _ in self.whole.exact), default=0.0)
+        grid = grid if grid >= least else 0.0
+        if grid > 0.0 and not losses and len(self.whole.known) == 1:
             return Ladder((grid,))
+        split = [(one, times) for one, times in self.atoms if one.grid == 0.0 or one.grid != grid]
+        # Losses on few values may call for any tilt, where a lattice gains little.
+        count, theta = sum(steps) + sum(times for _, times in split), min(tilts[0], _USUAL_TILT)
+        spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
+        sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
+        wanted = math.sqrt(_OF_DELTA * tolerance / max(sensitive, 1e-300))
+        if floored:
+            below = [(one, times) for one, times in self._below if one.grid == 0.0 or one.grid != grid]
+            apart = sum(times * one.distance(theta) for one, times in below)
+            merged = apart * (theta * (theta + 1.0) / 4.0 + 0.25 * spread**-2)
+            # No loss moves down by more than the step, by which log delta falls by at most theta each.
+            moved = 0.5 * max(theta, 0.1) * sum(times for _, times in below)
+            wanted = min(wanted, _OF_DELTA * tolerance / max(min(merged, moved), 1e-300))
         first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
         ladder = Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
-        if grid < least:
+        if grid == 0.0:
             return ladder
-        return Ladder(tuple(dict.fromkeys(grid / math.ceil(grid / step) for step in ladder.rungs)))
+        parts = (min(math.ceil(grid / step), math.floor(grid / least)) for step in ladder.rungs)
+        return Ladder(tuple(dict.fromkeys(grid / part for part in parts)))
 
 
 def _counted(pairs: Iterable[tuple[_Kind, int]]) -> tuple[tuple[_Kind, int], ...]:

@@ -71,6 +71,11 @@ class _GridAtoms(LossAtoms):
     on: _Grid
     closed: ClosedForm | None
 
+    @property
+    def grid(self) -> float:
+        """Distance of the multiples that have losses."""
+        return self.on.grid
+
     def delta(self, eps: float) -> float:
         """H at e^eps, rounded up."""
         return super().delta(eps) if self.closed is None or eps < 0.0 else self.closed(eps)[1]
@@ -86,6 +91,11 @@ class _LowerGridAtoms(LowerAtoms):
     """A dominated loss on a grid."""
 
     on: _Grid
+
+    @property
+    def grid(self) -> float:
+        """Distance of the multiples that have losses."""
+        return self.on.grid
 
     def lattice(self, step: float) -> LatticeLoss:
         """On multiples of a step: exactly if it divides the grid, otherwise as for any loss."""

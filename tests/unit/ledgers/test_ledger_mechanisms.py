@@ -239,6 +239,29 @@ def test_different_mechanisms_compose_to_both_ends():
         assert found.upper - found.lower <= 1e-3 * truth
 
 
+def test_claims_of_one_eps_share_a_lattice_that_holds_them():
+    """Nothing fails with the product of probabilities, and then all are randomised responses of one eps."""
+    book = listed((dm.ledgers.PureDP(0.5), 3), (dm.ledgers.ApproximateDP(0.5, 1e-4), 2))
+    for eps in (0.2, 1.0):
+        stay = (1 - mpmath.mpf(1e-4)) ** 2
+        truth = 1 - stay * (1 - delta_by_types(dm.ledgers.PureDP(0.5), 5, eps))
+        assert truth <= book.delta(eps).upper <= truth * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(10.0, 2), (7.0, 3)])
+def test_different_grids_compose_to_both_ends(scale, shift):
+    """Losses of two kinds by summing over all outcomes; at most one of them stays where it is."""
+    other = dm.ledgers.DiscreteLaplace(scale, shift)
+    found = listed((GEOMETRIC, 2), (other, 2)).delta(0.9)
+    rows = [(mpmath.mpf(1), mpmath.mpf(1))]
+    for mechanism in (GEOMETRIC, GEOMETRIC, other, other):
+        rows = [(p * a, q * b) for p, q in rows for a, b in laws(mechanism)]
+    truth = mpmath.fsum(max(mpmath.mpf(0), p - mpmath.exp(mpmath.mpf(0.9)) * q) for p, q in rows)
+    assert holds(found, truth)
+    assert found.upper - found.lower <= 2e-3 * truth
+    assert not holds(found, truth * 1.01)
+
+
 def test_mechanisms_compose_with_certified_releases_and_counts():
     book = listed((GEOMETRIC, 3), (NOISE, 1))
     book.add("accuracy", TEST)
