@@ -371,15 +371,24 @@ class Ledger(Answers):
         """
         return self._budgeted("remaining").remaining
 
-    def would_exceed(self, claim: Calibration | Certificate) -> bool:
-        """Whether `add` would refuse this claim because it exceeds the budget.
+    def would_exceed(self, claim: Calibration | Certificate | BasicMechanism, *, count: int = 1) -> bool:
+        """Whether `add` or `add_mechanism` would refuse this because it exceeds the budget.
+
+        Args:
+            claim: a calibration or certificate, or a mechanism.
+            count: how often a mechanism is released, in [1, 1000000].
 
         Raises:
-            InvalidParameterError: if the argument is invalid.
+            InvalidParameterError: if an argument is invalid.
             UnsupportedCombinationError: without a budget, or if the accounting method has no cost for the
                 claim.
         """
-        return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
+        total = self._budgeted("would_exceed")
+        if isinstance(claim, BasicMechanism):
+            entry = MechanismRelease("claim", claim, count)
+            entry.check(self.adjacency, self._unit)
+            return total.would_exceed_mechanism(entry)
+        return total.would_exceed(certificate_of("claim", claim))
 
     def add(
         self, name: str, release: Calibration | Certificate, *, batch: SharedBatch | str | None = None

@@ -340,6 +340,10 @@ class FilteredTotal(Total):
         """Whether the cost of this claim exceeds the remaining budget."""
         return not self.filter.fits(self._with(self._price("claim", claim)))
 
+    def would_exceed_mechanism(self, entry: MechanismRelease) -> bool:
+        """Whether the cost of all releases of an entry exceeds the remaining budget."""
+        return not self.filter.fits(self._with(self._mechanism_price(entry)))
+
     def enter(self, entry: Release) -> Release:
         """Charge the cost of an entry, if it fits."""
         price = self._price(entry.name, entry.certificate)
@@ -349,9 +353,12 @@ class FilteredTotal(Total):
 
     def enter_mechanism(self, entry: MechanismRelease) -> MechanismRelease:
         """Charge the cost of all its releases, if they fit."""
-        price = self.filter.mechanism_price(entry.name, entry.mechanism, entry.count)
+        price = self._mechanism_price(entry)
         self._charge(entry.name, price)
         return dataclasses.replace(entry, price=price)
+
+    def _mechanism_price(self, entry: MechanismRelease) -> Price:
+        return self.filter.mechanism_price(entry.name, entry.mechanism, entry.count)
 
     def _charge(self, name: str, price: Price) -> None:
         if not self.filter.fits(self._with(price)):

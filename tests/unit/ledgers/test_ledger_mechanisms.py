@@ -417,6 +417,8 @@ def test_randomised_response_is_for_replaced_answers():
 )
 def test_budgets_charge_every_release(accounting, mechanism, price):
     book = with_budget(accounting)
+    assert not book.would_exceed(mechanism, count=3)
+    assert book.would_exceed(mechanism, count=10**5)
     book.add_mechanism("a", mechanism, count=3)
     assert list(book.mechanisms[0].price) == pytest.approx(price, rel=1e-12)
     assert all(paid >= due * (1 - 1e-15) for paid, due in zip(book.mechanisms[0].price, price, strict=True))
