@@ -19,7 +19,7 @@ from dpmech.files import LARGEST_FILE, parse_json, read_bytes, write_bytes
 from dpmech.guards import check_integer
 
 SCHEMA_VERSION = 1
-_NEWEST = {"ledger": 2}  # kinds with versions above 1
+_NEWEST = {"ledger": 3}  # kinds with versions above 1
 # An entry that only this kind has, so that an error can name the kind of a wrong file.
 _OWN = {"certificate": "claim", "run record": "run", "ledger": "releases"}
 # Limits on the entries of lists and objects; those of strategies have none.

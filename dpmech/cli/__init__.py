@@ -9,7 +9,7 @@ from dpmech.cli.commands import Group
 from dpmech.cli.comparing import compare
 from dpmech.cli.diagnosing import doctor, version
 from dpmech.cli.given_sigma import delta_command, epsilon_command
-from dpmech.cli.ledgers import add_counts, ledger
+from dpmech.cli.ledgers import add_counts, add_mechanism, ledger
 from dpmech.cli.optimizing import optimize
 from dpmech.cli.planning import plan
 from dpmech.cli.recommending import recommend
@@ -44,6 +44,7 @@ def main() -> None:
 
 
 ledger.add_command(add_counts)
+ledger.add_command(add_mechanism)
 for command in (
     calibrate,
     epsilon_command,

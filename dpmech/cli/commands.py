@@ -29,6 +29,8 @@ _PHRASES = {
     "Ledger(budget=dm.PrivacyBudget(eps, delta))": "a ledger that was started with --eps and --delta",
     "Ledger(budget=..., accounting=dm.ledgers.RenyiAccounting()) or dm.ledgers.ClaimAccounting()": "a ledger "
     "that was started with --accounting renyi or --accounting claims",
+    "accounting=dm.ledgers.RenyiAccounting()": "a ledger that was started with --accounting renyi",
+    "accounting=dm.ledgers.ClaimAccounting()": "a ledger that was started with --accounting claims",
     "Ledger(allow_estimates=True)": "a ledger that was started with --allow-estimates",
 }
 

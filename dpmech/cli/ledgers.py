@@ -1,6 +1,7 @@
-"""`dpmech ledger`: releases and counts about the same people, added before they happen, and their total."""
+"""`dpmech ledger`: releases, counts and mechanisms about the same people, and their total."""
 
 import contextlib
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from dpmech.cli.options import output_options
 from dpmech.cli.parameters import OneOf, Real, Whole
 from dpmech.cli.printing import Column, Row, stacked, width
 from dpmech.cli.running import Run, runs, worker_options
-from dpmech.engines import DiscreteGaussian
+from dpmech.engines import DiscreteGaussian, basic_mechanism_from
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.files import on_one_line
 from dpmech.ledgers import (
@@ -23,6 +24,7 @@ from dpmech.ledgers import (
     CountsRelease,
     GdpAccounting,
     Ledger,
+    MechanismRelease,
     Release,
     RenyiAccounting,
     locked,
@@ -55,6 +57,7 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
     if rows:
         parts += stacked(_COLUMNS, rows, width())
     parts += [on_one_line(plain(f"counts {one.name}: {_counts(one)}")) for one in ledger.counts]
+    parts += [on_one_line(plain(f"mechanism {one.name}: {_mechanism(one)}")) for one in ledger.mechanisms]
     total = total_of(ledger, delta, profiles=profiles)
     if total["by_claims"]:
         parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
@@ -80,6 +83,11 @@ def _cells(release: Release) -> dict[str, str]:
     }
 
 
+def _mechanism(entry: MechanismRelease) -> str:
+    releases = "1 release" if entry.count == 1 else f"{entry.count} releases"
+    return f"{releases} of {entry.mechanism!r}"
+
+
 def _counts(entry: CountsRelease) -> str:
     own = entry.counts
     integers = "1 integer" if own.releases == 1 else f"{own.releases} integers"
@@ -92,6 +100,7 @@ def _counts(entry: CountsRelease) -> str:
 def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool = False) -> dict[str, Any]:
     """A ledger as plain data."""
     budget, numbered = ledger.budget, list(enumerate(ledger.counts, start=1))
+    others = list(enumerate(ledger.mechanisms, start=1))
     return {
         "mode": ledger.mode.value,
         "closed": ledger.closed,
@@ -115,6 +124,7 @@ def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool 
             for release in ledger.releases
         ],
         **({"counts": [one.settings(number) for number, one in numbered]} if numbered else {}),
+        **({"mechanisms": [one.settings(number) for number, one in others]} if others else {}),
         "total": total_of(ledger, delta, profiles=profiles),
     }
 
@@ -293,7 +303,7 @@ def show_ledger(
     For a non-adaptive list with more than one release, the privacy profiles are composed.
     """
     book = read_ledger(path)
-    if not claims and len(book.releases) + len(book.counts) > 1 and book.waiting:
+    if not claims and book.entries > 1 and book.waiting:
         with (
             run.working("profiles", len(book.waiting)) as (executor, report),
             contextlib.suppress(UnsupportedCombinationError),  # its claim is used instead
@@ -416,14 +426,7 @@ def add_counts(
     """
     if name is None or sigma is None:
         raise MissingOptionsError(["name" if name is None else "sigma"])
-    if adjacency is not None and not new:
-        raise InvalidParameterError("adjacency", adjacency, "left out without --new: the ledger says it")
-    with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
-        if path.exists() == new:
-            accepted = "a new file with --new" if new else "a ledger that exists, or --new"
-            raise InvalidParameterError("path", str(path), accepted)
-        neighbours = Adjacency.ADD_REMOVE if adjacency is None else Adjacency(adjacency)
-        book = Ledger(neighbours) if new else read_ledger(path)
+    with _entered(path, new=new, adjacency=adjacency, usual=Adjacency.ADD_REMOVE) as book:
         book.add_counts(
             name, DiscreteGaussian(_fraction(sigma), sensitivity, releases, book.adjacency, Unit(unit))
         )
@@ -438,3 +441,131 @@ def _fraction(text: str) -> Fraction:
         return Fraction(text)
     except (ValueError, ZeroDivisionError):
         raise InvalidParameterError("sigma", text, "a number or a fraction such as 81/2") from None
+
+
+_FIELDS = {
+    "laplace": ("scale", "sensitivity"),
+    "discrete_laplace": ("scale", "sensitivity"),
+    "randomized_response": ("truth_prob", "categories"),
+    "gaussian": ("sigma", "sensitivity"),
+    "pure_dp": ("eps",),
+    "approximate_dp": ("eps", "delta"),
+    "zcdp": ("rho",),
+}
+_INTEGERS = {("discrete_laplace", "sensitivity"), ("randomized_response", "categories")}
+_POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
+
+
+@click.command(
+    name="add-mechanism",
+    cls=Command,
+    short_help="Enter a mechanism or a bare claim, before it runs.",
+    examples=[
+        "dpmech ledger add-mechanism ledger.json --name incomes --kind laplace --scale 20 --sensitivity 1 "
+        "--count 100 --new",
+        "dpmech ledger add-mechanism ledger.json --name a-tool --kind approximate_dp --eps 0.5 --delta 1e-7 "
+        "--close",
+    ],
+)
+@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@click.option("--name", help="Of the entry, new in this ledger. [required]")
+@click.option(
+    "--kind",
+    type=OneOf(tuple(_FIELDS)),
+    metavar="KIND",
+    help=f"{', '.join(_FIELDS)}. [required]",
+)
+@click.option("--scale", type=Real(**_POSITIVE), help="laplace, discrete_laplace: the scale of the noise.")
+@click.option("--sigma", type=Real(**_POSITIVE), help="gaussian: the standard deviation of the noise.")
+@click.option(
+    "--sensitivity",
+    type=Real(**_POSITIVE),
+    help="laplace, discrete_laplace (an integer), gaussian (L2 norm): the largest change between neighbours "
+    "in the ledger's adjacency.",
+)
+@click.option("--truth-prob", type=Real(**_INSIDE), help="randomized_response: that of the true category.")
+@click.option("--categories", type=Whole(2, 10**9), help="randomized_response: the number of categories [2].")
+@click.option("--eps", type=Real(**_POSITIVE), help="pure_dp, approximate_dp: the claim.")
+@click.option("--delta", type=Real(**_INSIDE), help="approximate_dp: the claim.")
+@click.option("--rho", type=Real(**_POSITIVE), help="zcdp: the claim.")
+@click.option("--count", type=Whole(1, 10**6), default=1, help="How often it is released [1].")
+@click.option(
+    "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
+)
+@click.option("--close", is_flag=True, help="Nothing more may be added: a non-adaptive list is complete.")
+@click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
+@click.option(
+    "--adjacency",
+    type=OneOf(tuple(one.value for one in Adjacency)),
+    help="With --new: what neighbours are [add_remove; randomized_response: replace_one].",
+)
+@output_options
+@click.pass_context
+@runs("ledger add-mechanism")
+def add_mechanism(
+    ctx: click.Context,
+    /,
+    path: Path,
+    *,
+    run: Run,
+    name: str | None,
+    kind: str | None,
+    count: int,
+    unit: str,
+    close: bool,
+    new: bool,
+    adjacency: str | None,
+    **given: Any,  # noqa: ANN401 - click passes options by name
+) -> None:
+    """Add a mechanism that is known by its law or its claim to a ledger, before it runs.
+
+    Exit code 1 if its releases would exceed the budget; the ledger is then unchanged.
+    """
+    if name is None or kind is None:
+        raise MissingOptionsError(["name" if name is None else "kind"])
+    fields = _fields_of(kind, given)
+    with _entered(path, new=new, adjacency=adjacency, usual=_usual(kind)) as book:
+        mechanism = basic_mechanism_from(fields | {"kind": kind, "unit": unit}, book.adjacency)
+        try:
+            book.add_mechanism(name, mechanism, count=count)
+        except InvalidParameterError as error:
+            if error.name != "release":
+                raise
+            reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
+            raise Refusal(reason, ctx, code=1) from error
+        if close:
+            book.close()
+        book.save(path)
+    _tell_entered(run, path, name, book)
+
+
+def _usual(kind: str) -> Adjacency:
+    return Adjacency.REPLACE_ONE if kind == "randomized_response" else Adjacency.ADD_REMOVE
+
+
+def _fields_of(kind: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of this kind of mechanism; others must be left out."""
+    given = {"categories": 2} | {key: value for key, value in given.items() if value is not None}
+    names = _FIELDS[kind]
+    missing = [f"--{key.replace('_', '-')}" for key in names if key not in given]
+    if missing:
+        raise MissingOptionsError(missing)
+    for key, value in given.items():
+        if key not in names and (key, value) != ("categories", 2):
+            raise InvalidParameterError(key, value, f"left out with --kind {kind}")
+        if (kind, key) in _INTEGERS and value != int(value):
+            raise InvalidParameterError(key, value, f"an integer with --kind {kind}")
+    return {key: int(given[key]) if (kind, key) in _INTEGERS else given[key] for key in names}
+
+
+@contextlib.contextmanager
+def _entered(path: Path, *, new: bool, adjacency: str | None, usual: Adjacency) -> Iterator[Ledger]:
+    """The ledger to which an entry without a certificate is added, under a lock."""
+    if adjacency is not None and not new:
+        raise InvalidParameterError("adjacency", adjacency, "left out without --new: the ledger says it")
+    with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
+        if path.exists() == new:
+            accepted = "a new file with --new" if new else "a ledger that exists, or --new"
+            raise InvalidParameterError("path", str(path), accepted)
+        neighbours = usual if adjacency is None else Adjacency(adjacency)
+        yield Ledger(neighbours) if new else read_ledger(path)

@@ -1,6 +1,18 @@
 """Engines: bounds on the privacy loss of a mechanism, independent of the sampling scheme."""
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.basic_mechanisms import (
+    ZCDP,
+    ApproximateDP,
+    BasicMechanism,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    PureDP,
+    RandomizedResponse,
+    basic_mechanism_from,
+    concentrated,
+)
 from dpmech.engines.convex_order import DeterministicAccountant
 from dpmech.engines.discrete_gaussian import DiscreteGaussian, check_variance
 from dpmech.engines.gaussian import GaussianAccountant, gaussian_delta, gaussian_epsilon, gaussian_sigma
@@ -108,11 +120,14 @@ from dpmech.methods import (
 
 __all__ = [
     "CLOSE",
+    "ZCDP",
     "Accountant",
     "AddPoint",
     "AddProposal",
     "Algebra",
     "AllocationRenyiAccountant",
+    "ApproximateDP",
+    "BasicMechanism",
     "BinGram",
     "BlockBound",
     "Canary",
@@ -125,6 +140,7 @@ __all__ = [
     "Deterministic",
     "DeterministicAccountant",
     "DiscreteGaussian",
+    "DiscreteLaplace",
     "Divergence",
     "Epochs",
     "Exact",
@@ -132,6 +148,7 @@ __all__ = [
     "FixedDraw",
     "FixedRelease",
     "FreshEpochsAccountant",
+    "Gaussian",
     "GaussianAccountant",
     "Importance",
     "ImportanceAccountant",
@@ -139,6 +156,7 @@ __all__ = [
     "Independent",
     "IndependentAccountant",
     "JointMoments",
+    "Laplace",
     "LatticeLoss",
     "LiftedGroup",
     "LossMoments",
@@ -155,6 +173,8 @@ __all__ = [
     "Progress",
     "Prv",
     "PrvAccountant",
+    "PureDP",
+    "RandomizedResponse",
     "Rdp",
     "RemoveProposal",
     "RenyiAccountant",
@@ -175,6 +195,7 @@ __all__ = [
     "accountant_of_examples",
     "accountant_of_users",
     "allocation_gram",
+    "basic_mechanism_from",
     "best_order",
     "bin_gram",
     "budget_at",
@@ -184,6 +205,7 @@ __all__ = [
     "check_nonnegative",
     "check_variance",
     "compose_all",
+    "concentrated",
     "delta_at",
     "draw_entropy",
     "epsilon_at",

@@ -68,6 +68,11 @@ def _of_ledger(ledger: Ledger) -> "dp_accounting.DpEvent":
             f"{ledger.counts[0].name!r} is a release of counts, for whose noise there is no event",
             supported="ledgers without add_counts",
         )
+    if ledger.mechanisms:
+        raise UnsupportedCombinationError(
+            f"{ledger.mechanisms[0].name!r} has no certificate, and a ledger's event is made of those",
+            supported="ledgers without add_mechanism",
+        )
     if not ledger.releases:
         return dp_accounting.NoOpDpEvent()
     for one in ledger.releases:

@@ -11,6 +11,7 @@ import numpy as np
 from dpmech.calibration import Calibration
 from dpmech.certificates import Certificate, Document, differences
 from dpmech.engines import (
+    BasicMechanism,
     DiscreteGaussian,
     Method,
     PrivacyProfile,
@@ -29,6 +30,7 @@ from dpmech.exceptions import (
 from dpmech.guards import check_delta, check_eps, check_name
 from dpmech.ledgers.ledger_entries import (
     CountsRelease,
+    MechanismRelease,
     Mode,
     Release,
     certificate_of,
@@ -69,6 +71,7 @@ class Answers(Document):
     _closed: bool
     _releases: list[Release]
     _counts: list[CountsRelease]
+    _mechanisms: list[MechanismRelease]
 
     @property
     def releases(self) -> tuple[Release, ...]:
@@ -79,6 +82,16 @@ class Answers(Document):
     def counts(self) -> tuple[CountsRelease, ...]:
         """The releases of counts, in order of entry."""
         return tuple(self._counts)
+
+    @property
+    def mechanisms(self) -> tuple[MechanismRelease, ...]:
+        """The other mechanisms, in order of entry."""
+        return tuple(self._mechanisms)
+
+    @property
+    def entries(self) -> int:
+        """The number of releases, counts and other mechanisms."""
+        return len(self._releases) + len(self._counts) + len(self._mechanisms)
 
     @property
     def mode(self) -> Mode:
@@ -109,13 +122,15 @@ class Answers(Document):
     def usual_delta(self) -> float:
         """The default delta of totals: that of the budget, or the sum of those of the releases.
 
-        Counts state no delta. Together with releases they raise it by a tenth, since claims may use up their
-        own deltas; alone they have 1e-5.
+        Counts and mechanisms state no delta, but for claims with one. They raise the sum of the others by a
+        tenth, since claims may use up their own deltas; alone they have 1e-5.
         """
         if self.budget is not None:
             return self.budget.delta
-        stated = sum_up([one.own_delta for one in self._releases])
-        return min(stated * (_WITH_COUNTS if self._counts else 1.0), 0.5) or _SOME_DELTA
+        claims = [one.own_delta for one in self._mechanisms]
+        stated = sum_up([*(one.own_delta for one in self._releases), *claims])
+        without = self._counts or 0.0 in claims
+        return min(stated * (_WITH_COUNTS if without else 1.0), 0.5) or _SOME_DELTA
 
     @property
     def headline(self) -> str:
@@ -128,6 +143,9 @@ class Answers(Document):
                 f"by {self.accounting!r}"
             )
         counts = f" and {len(self._counts)} of counts" if self._counts else ""
+        if self._mechanisms:
+            others = "mechanism" if len(self._mechanisms) == 1 else "mechanisms"
+            counts += f" and {len(self._mechanisms)} other {others}"
         noun = "release" if len(self._releases) == 1 else "releases"
         return f"{in_all(self.guarantee)}; {len(self._releases)} {noun}{counts}, {how}; {state}"
 
@@ -141,7 +159,8 @@ class Answers(Document):
         bounded = any(
             release.certificate.participation.random or release.runs is not None for release in self._releases
         )
-        if bounded or self._counts or (self.mode is Mode.ADAPTIVE and self._releases):
+        bounded |= any(one.mechanism.squared_mu is None for one in self._mechanisms)
+        if bounded or self._counts or (self.mode is Mode.ADAPTIVE and self.entries):
             sure &= BOUND
         return sure
 
@@ -177,7 +196,7 @@ class Answers(Document):
             NumericalError: if no lattice of affordable size gives a bound.
         """
         checked, how, computed = check_delta(delta), check_method(method), _check_switch(profiles)
-        if not self._releases and not self._counts:
+        if not self.entries:
             return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
         return self._stated(self._total.epsilon(checked, how, profiles=computed))
 
@@ -185,7 +204,7 @@ class Answers(Document):
         """Bounds on the total delta at `eps` >= 0; arguments and errors as in `epsilon`."""
         checked, how = check_eps(eps, zero_allowed=True), check_method(method)
         computed = _check_switch(profiles)
-        if not self._releases and not self._counts:
+        if not self.entries:
             return Bounds(0.0, 0.0, EXACT, Provenance("release.none"))
         return self._stated(self._total.delta(checked, how, profiles=computed))
 
@@ -236,6 +255,7 @@ class Answers(Document):
         units = [
             *(one.certificate.unit for one in self._releases),
             *(one.counts.unit for one in self._counts),
+            *(one.mechanism.unit for one in self._mechanisms),
         ]
         return units[0] if units else None
 
@@ -333,6 +353,7 @@ class Ledger(Answers):
         self._closed = False
         self._releases: list[Release] = []
         self._counts: list[CountsRelease] = []
+        self._mechanisms: list[MechanismRelease] = []
 
     def close(self) -> None:
         """Close the ledger: nothing more may be added, now or after loading.
@@ -350,15 +371,24 @@ class Ledger(Answers):
         """
         return self._budgeted("remaining").remaining
 
-    def would_exceed(self, claim: Calibration | Certificate) -> bool:
-        """Whether `add` would refuse this claim because it exceeds the budget.
+    def would_exceed(self, claim: Calibration | Certificate | BasicMechanism, *, count: int = 1) -> bool:
+        """Whether `add` or `add_mechanism` would refuse this because it exceeds the budget.
+
+        Args:
+            claim: a calibration or certificate, or a mechanism.
+            count: how often a mechanism is released, in [1, 1000000].
 
         Raises:
-            InvalidParameterError: if the argument is invalid.
+            InvalidParameterError: if an argument is invalid.
             UnsupportedCombinationError: without a budget, or if the accounting method has no cost for the
                 claim.
         """
-        return self._budgeted("would_exceed").would_exceed(certificate_of("claim", claim))
+        total = self._budgeted("would_exceed")
+        if isinstance(claim, BasicMechanism):
+            entry = MechanismRelease("claim", claim, count)
+            entry.check(self.adjacency, self._unit)
+            return total.would_exceed_mechanism(entry)
+        return total.would_exceed(certificate_of("claim", claim))
 
     def add(
         self, name: str, release: Calibration | Certificate, *, batch: SharedBatch | str | None = None
@@ -437,6 +467,42 @@ class Ledger(Answers):
         self._checked_total(entry).try_counts(entry)
         self._enter_counts(entry)
 
+    def add_mechanism(self, name: str, mechanism: BasicMechanism, *, count: int = 1) -> None:
+        """Add a mechanism that is known by its law or its claim, before it runs.
+
+        Args:
+            name: name of the entry, new in this ledger.
+            mechanism: `dm.ledgers.Laplace`, `DiscreteLaplace`, `RandomizedResponse`, `Gaussian`, or a claim:
+                `PureDP`, `ApproximateDP`, `ZCDP`; with the adjacency and unit of this ledger. It reads all
+                data, not a sampled batch.
+            count: how often it is released, in [1, 1000000], each time with independent noise.
+
+        Raises:
+            InvalidParameterError: if an argument is invalid, the name is taken, or the releases would exceed
+                the budget.
+            UnsupportedCombinationError: if the ledger is closed, adjacency or unit differ, or the mechanism
+                has no cost in the ledger's accounting method: `GdpAccounting` has one for Gaussian noise,
+                `RenyiAccounting` for everything but claims with a delta, `ClaimAccounting` for everything
+                with a bounded loss or a claim of (eps, delta).
+
+        Examples:
+            >>> import dpmech as dm
+            >>> ledger = dm.Ledger()
+            >>> ledger.add_mechanism("incomes", dm.ledgers.Laplace(scale=20.0, sensitivity=1.0), count=100)
+            >>> ledger.add_mechanism("a tool", dm.ledgers.ApproximateDP(0.5, 1e-7))
+            >>> total = ledger.epsilon(1e-6)
+            >>> round(total.lower, 3), round(total.upper, 3)
+            (2.193, 2.657)
+        """
+        if not isinstance(mechanism, BasicMechanism):
+            raise InvalidParameterError(
+                "mechanism", mechanism, "a dm.ledgers.Laplace, PureDP or other mechanism of dm.ledgers"
+            )
+        self._check_name(name)
+        entry = MechanismRelease(name, mechanism, count)
+        entry.check(self.adjacency, self._unit)
+        self._mechanisms.append(self._total.enter_mechanism(entry))
+
     def _enter_counts(self, entry: CountsRelease) -> None:
         self._checked_total(entry).enter_counts(entry)
         self._counts.append(entry)
@@ -459,6 +525,7 @@ class Ledger(Answers):
                 supported="for releases chosen after a result, Ledger(budget=dm.PrivacyBudget(eps, delta))",
             )
         taken = [one.name for one in self._releases] + [one.name for one in self._counts]
+        taken += [one.name for one in self._mechanisms]
         if name in taken:
             raise InvalidParameterError("name", name, "new in this ledger, which has it already")
 
@@ -518,6 +585,9 @@ class Ledger(Answers):
                 ledger._restore(entry, json.dumps(written["certificate"]))
             for entry in outline.get("counts", ()):
                 ledger._enter_counts(CountsRelease.of(entry, ledger.adjacency))
+            for entry in outline.get("mechanisms", ()):
+                other = MechanismRelease.of(entry, ledger.adjacency)
+                ledger.add_mechanism(other.name, other.mechanism, count=other.count)
         except (CertificateError, WorkLimitError):
             raise
         except (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, ValueError) as error:
@@ -543,7 +613,8 @@ class Ledger(Answers):
             "budget": None if self.budget is None else dataclasses.asdict(self.budget),
             "accounting": None if self.filter is None else self.filter.settings(),
         }
-        return outline_of(self.headline, settings, self._releases, self._counts, self._total.summary())
+        entries = self._releases, self._counts, self._mechanisms
+        return outline_of(self.headline, settings, *entries, self._total.summary())
 
     def _restore(self, entry: dict[str, Any], text: str) -> None:
         own = Certificate.from_json(text)

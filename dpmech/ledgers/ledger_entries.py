@@ -1,18 +1,39 @@
-"""Entries of a ledger: certified releases, counts with discrete Gaussian noise, and their mode."""
+"""Entries of a ledger: certified releases, counts, other mechanisms, and their mode."""
 
 import dataclasses
 import enum
+import functools
 from collections.abc import Hashable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Self
 
 from dpmech.certificates import Certificate, Claim, check_unedited
-from dpmech.engines import DiscreteGaussian, PrivacyProfile, RunCount
+from dpmech.engines import (
+    BasicMechanism,
+    DiscreteGaussian,
+    Divergence,
+    PrivacyProfile,
+    RunCount,
+    basic_mechanism_from,
+    concentrated,
+)
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.guards import check_integer
 from dpmech.ledgers.privacy_filters import Price
 from dpmech.ledgers.shared_batch import JointRelease, SharedBatch
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import Guarantee, Kind, down, joined, sum_up, up
+from dpmech.numerics import (
+    BOUND,
+    Guarantee,
+    Kind,
+    Provenance,
+    down,
+    joined,
+    product_up,
+    rounded_up,
+    sum_up,
+    up,
+)
 
 
 class Mode(enum.Enum):
@@ -167,6 +188,7 @@ def check_shared_batch(batch: SharedBatch, certificate: Certificate) -> None:
 
 # Tolerance of the hull of a curve, which may exceed the curve by this; about 1e-4 in eps.
 _HULL = 1e-3
+_MOST_RELEASES = 10**6
 # Most digits of a fraction in a file; a float needs 34.
 _LONGEST = 100
 
@@ -263,6 +285,124 @@ class CountsPart:
     def summary(self) -> dict[str, Any]:
         """Rows of rho, rounded up, and the number of integers; empty if there are no counts."""
         return {"counts": [[one.rho, float(one.releases)] for one in self.sums]} if self._sums else {}
+
+
+@dataclasses.dataclass(frozen=True)
+class MechanismRelease:
+    """An entry of a ledger without a certificate: a mechanism that is known by its law or its claim.
+
+    Attributes:
+        name: name of the entry.
+        mechanism: noise and sensitivity, or a claim; with adjacency and unit.
+        count: number of releases, each of which may depend on earlier results.
+        price: the cost of all of them in the accounting method of the ledger, rounded up; empty if
+            non-adaptive.
+    """
+
+    name: str
+    mechanism: BasicMechanism
+    count: int = 1
+    price: Price = ()
+
+    def check(self, adjacency: Adjacency, unit: Unit | None) -> None:
+        """Refuse a mechanism that is incompatible with a ledger; arguments and errors as for counts."""
+        check_integer("count", self.count, minimum=1, maximum=_MOST_RELEASES)
+        check_together(self.name, (self.mechanism.adjacency, self.mechanism.unit), adjacency, unit)
+
+    @property
+    def own_delta(self) -> float:
+        """The delta of a claim, for all releases; 0 for other mechanisms."""
+        claim = self.mechanism.claim
+        return 0.0 if claim is None else min(1.0, self.count * claim[1])
+
+    def settings(self, number: int) -> dict[str, Any]:
+        """Data for a file."""
+        return {
+            "number": number,
+            "name": self.name,
+            "count": self.count,
+            "price": list(self.price),
+            "mechanism": self.mechanism.settings(),
+        }
+
+    @classmethod
+    def of(cls, settings: dict[str, Any], adjacency: Adjacency) -> Self:
+        """The inverse of `settings`, without the price, which is computed again."""
+        mechanism = basic_mechanism_from(settings["mechanism"], adjacency)
+        return cls(settings["name"], mechanism, settings["count"])
+
+
+class MechanismsPart:
+    """The contribution of other mechanisms to the total of a non-adaptive list.
+
+    Equal mechanisms are composed as one with a larger count. The rho of zCDP claims add up before they are
+    converted: every other mechanism is a post-processing of its dominating pair, whose output may be drawn
+    first, and given that, the claims compose adaptively.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[BasicMechanism, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def enter(self, entry: MechanismRelease) -> None:
+        """Add a mechanism, or refuse it and change nothing.
+
+        Raises:
+            InvalidParameterError: if equal ones have more releases together than one entry may have.
+        """
+        together = self._counts.get(entry.mechanism, 0) + entry.count
+        check_integer("count", together, minimum=1, maximum=_MOST_RELEASES)
+        self._counts[entry.mechanism] = together
+
+    @property
+    def units(self) -> list[Unit]:
+        """The units of the mechanisms."""
+        return [one.unit for one in self._counts]
+
+    @property
+    def profiles(self) -> list[PrivacyProfile]:
+        """One profile per mechanism, and one for all zCDP claims."""
+        found = [one.profile(count) for one, count in self._counts.items() if one.claimed_rho is None]
+        if self.rho:
+            first = next(iter(self._counts))
+            by = Provenance("mechanism.zcdp", {"rho": rounded_up(self.rho)})
+            found.append(PrivacyProfile(concentrated(self.rho), BOUND, by, first.adjacency, first.unit))
+        return found
+
+    @property
+    def rho(self) -> Fraction:
+        """The sum of the rho of zCDP claims; sums of Renyi divergences may be closer than their curve."""
+        pairs = ((one.claimed_rho, count) for one, count in self._counts.items())
+        return sum((count * rho for rho, count in pairs if rho is not None), Fraction(0))
+
+    @property
+    def claims(self) -> list[tuple[float, float, int]]:
+        """The (eps, delta) with a delta above 0, and their multiplicities."""
+        return [(*claim, count) for claim, count in self._claimed if claim[1] > 0.0]
+
+    @property
+    def pure(self) -> list[tuple[float, int]]:
+        """The eps of mechanisms with a bounded loss, and their multiplicities."""
+        return [(claim[0], count) for claim, count in self._claimed if claim[1] == 0.0]
+
+    @property
+    def divergences(self) -> list[Divergence]:
+        """Renyi divergences of what is neither Gaussian, which adds up by itself, nor has a claim's delta."""
+        return [
+            functools.partial(_times, one.renyi, count)
+            for one, count in self._counts.items()
+            if one.squared_mu is None and (one.claim is None or one.claim[1] == 0.0)
+        ]
+
+    @property
+    def _claimed(self) -> list[tuple[tuple[float, float], int]]:
+        return [(one.claim, count) for one, count in self._counts.items() if one.claim is not None]
+
+
+def _times(divergence: Divergence, count: int, order: float) -> float:
+    return product_up(divergence(order), float(count))
 
 
 def _kind(counts: DiscreteGaussian) -> tuple[Fraction, int]:

@@ -13,7 +13,7 @@ from typing import Any
 from dpmech.certificates import SCHEMA_VERSION, checksum_of_document, from_plain, parse, read_text, to_plain
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import resolved
-from dpmech.ledgers.ledger_entries import CountsRelease, Release
+from dpmech.ledgers.ledger_entries import CountsRelease, MechanismRelease, Release
 
 # Seconds to wait for another process, and between two attempts.
 _PATIENCE, _PAUSE = 30.0, 0.02
@@ -108,7 +108,7 @@ def _attempt(lock: Path) -> int | None:
 
 
 KIND = "ledger"
-_WITH_COUNTS = 2  # version of files that contain counts
+_WITH_COUNTS, _WITH_MECHANISMS = 2, 3  # versions of files that contain counts, and other mechanisms
 # Start of files in the first, unchecksummed format.
 _WITHOUT_CHECKSUM = "dpmech.ledgers.ledger"
 
@@ -118,16 +118,20 @@ def outline_of(
     settings: dict[str, Any],
     releases: Sequence[Release],
     counts: Sequence[CountsRelease],
+    mechanisms: Sequence[MechanismRelease],
     total: dict[str, Any],
 ) -> dict[str, Any]:
     """What a file says about a ledger, with fingerprints in place of certificates, and without a checksum.
 
-    Version 2 introduced counts; ledgers without any are still written as version 1.
+    Version 2 introduced counts, version 3 other mechanisms; every ledger is written in the first version that
+    has its entries.
     """
+    version = _WITH_MECHANISMS if mechanisms else _WITH_COUNTS if counts else SCHEMA_VERSION
     listed = [one.settings(number) for number, one in enumerate(counts, start=1)]
+    others = [to_plain(one.settings(number)) for number, one in enumerate(mechanisms, start=1)]
     return {
         "guarantee": guarantee,
-        "schema_version": _WITH_COUNTS if counts else SCHEMA_VERSION,
+        "schema_version": version,
         "ledger": to_plain(settings),
         "releases": [
             {
@@ -144,7 +148,7 @@ def outline_of(
             for number, release in enumerate(releases, start=1)
         ],
         "total": to_plain(total),
-    } | ({"counts": listed} if listed else {})
+    } | {key: rows for key, rows in (("counts", listed), ("mechanisms", others)) if rows}
 
 
 def document_of(outline: dict[str, Any], releases: Sequence[Release]) -> dict[str, Any]:
@@ -232,23 +236,24 @@ def check_continues(path: str | os.PathLike[str], outline: dict[str, Any]) -> No
     fixed = ("adjacency", "allow_estimates", "mode", "budget", "accounting")
     same = all(known["ledger"][key] == outline["ledger"][key] for key in fixed)
     # Costs may be rounded differently on another platform.
-    old, new = (
-        [{key: value for key, value in entry.items() if key != "price"} for entry in one["releases"]]
-        for one in (known, outline)
-    )
-    same &= old == new[: len(old)]
-    had, has = (one.get("counts", []) for one in (known, outline))
-    same &= had == has[: len(had)]
+    lists = [
+        [
+            [{key: value for key, value in entry.items() if key != "price"} for entry in one.get(kind, [])]
+            for one in (known, outline)
+        ]
+        for kind in ("releases", "counts", "mechanisms")
+    ]
+    same &= all(old == new[: len(old)] for old, new in lists)
     ended = known["ledger"]["closed"]
-    if ended and not (outline["ledger"]["closed"] and (old, had) == (new, has)):
+    if ended and not (outline["ledger"]["closed"] and all(old == new for old, new in lists)):
         same = False
     if not same:
         raise InvalidParameterError(
             "path",
             str(path),
             f"a new file, or a ledger that this one continues: the one there has "
-            f"{len(old) + len(had)} releases{', is closed' if ended else ''}, and not all of it is in this "
-            "one (load it again, and add to that)",
+            f"{sum(len(old) for old, _ in lists)} releases{', is closed' if ended else ''}, and not all of "
+            "it is in this one (load it again, and add to that)",
         )
 
 

@@ -12,10 +12,11 @@ which its delta includes, is subtracted, and added once per sample.
 
 import abc
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -41,7 +42,16 @@ from dpmech.exceptions import (
     UnattainableBudgetError,
     UnsupportedCombinationError,
 )
-from dpmech.ledgers.ledger_entries import CountsPart, CountsRelease, Mode, Release, draw_of, sure_together
+from dpmech.ledgers.ledger_entries import (
+    CountsPart,
+    CountsRelease,
+    MechanismRelease,
+    MechanismsPart,
+    Mode,
+    Release,
+    draw_of,
+    sure_together,
+)
 from dpmech.ledgers.privacy_filters import AccountingMethod, Price, PrivacyFilter, Remaining, Spent
 from dpmech.mechanism import Adjacency, PrivacyBudget, Unit
 from dpmech.numerics import (
@@ -144,17 +154,25 @@ class Whole:
 
     Attributes:
         profile: profile of the full list.
-        claims: (eps, delta) of releases that entered by their claims.
+        claims: (eps, delta) of releases that entered by their claims, and their multiplicities.
         betas: the sampling errors subtracted from these claims, each sample's once.
         draws: the number of samples.
         sure: joint guarantee of the certificates whose claims are used.
+        pure: eps of mechanisms whose loss is bounded, and their multiplicities.
+        divergences: Renyi divergences of mechanisms without a certificate; Gaussian ones are in the profile.
+        concentrated: whether there are zCDP claims, whose curve may be farther off than moments.
+        certified: whether the claims are those of certificates: one alone keeps its eps at every delta.
     """
 
     profile: PrivacyProfile
-    claims: tuple[tuple[float, float], ...]
+    claims: tuple[tuple[float, float, int], ...]
     betas: float
     draws: int
     sure: Guarantee
+    pure: tuple[tuple[float, int], ...] = ()
+    divergences: tuple[Divergence, ...] = ()
+    concentrated: bool = False
+    certified: bool = True
 
     def epsilon(self, delta: float, *, renyi: bool) -> Bounds:
         """Bounds on eps at delta; errors as in `Ledger.epsilon`."""
@@ -163,33 +181,41 @@ class Whole:
             raise UnattainableBudgetError(
                 math.inf, delta, f"the (eps, delta) claims alone fail with probability {up(spent)}"
             )
-        basic = sum_up(eps for eps, _ in self.claims)
-        if self._only_claims and (renyi or len(self.claims) == 1):
-            return Bounds(0.0, basic, BOUND, _BASIC)
+        basic = Bounds(0.0, self._basic, BOUND, _BASIC)
+        if self._only_claims and not self.pure and (renyi or (self.certified and self._several == 1)):
+            return basic
         if spent == delta and not self._only_claims:
             raise UnattainableBudgetError(math.inf, delta, "the (eps, delta) claims use up all of delta")
-        if renyi:
+        others = [basic] if self._only_claims else []
+        if spent < delta and (renyi or self.concentrated):
             left = (delta - spent) / (1.0 - spent) / _UP if self.claims else delta
-            return Bounds(0.0, next_up(self._moments.epsilon(left) + basic), BOUND, _MOMENTS)
-        if not self._only_claims:
-            return self.profile.epsilon(delta)
+            with contextlib.suppress(*(() if renyi else (NumericalError,))):
+                eps = next_up(self._moments.epsilon(left) + _summed((eps, n) for eps, _, n in self.claims))
+                others.append(Bounds(0.0, eps, BOUND, _MOMENTS))
+        other = min(others, key=lambda one: one.upper, default=None)
+        if renyi and other is not None:
+            return other
         try:
             found = self.profile.epsilon(delta)
-        except UnattainableBudgetError:
-            # The rounding of a lattice can exceed a delta that the claims only just meet.
-            return Bounds(0.0, basic, BOUND, _BASIC)
-        return found if found.upper < basic else Bounds(0.0, basic, BOUND, _BASIC)
+        except (UnattainableBudgetError, NumericalError):
+            # The rounding of a lattice can exceed a delta that claims only just meet.
+            if other is None:
+                raise
+            return other
+        if other is None or found.upper < other.upper:
+            return found
+        return dataclasses.replace(other, lower=min(found.lower, other.upper))
 
     def delta(self, eps: float, *, renyi: bool) -> Bounds:
         """Bounds on delta at eps >= 0."""
-        basic = sum_up(claim for claim, _ in self.claims)
-        spent = self._spent
+        basic, spent = self._basic, self._spent
         if self._only_claims and eps >= basic:
             return Bounds(0.0, spent, BOUND, _BASIC)
         if renyi:
-            rest = 1.0 if eps < basic or self._only_claims else self._moments.delta(eps - basic)
-            return Bounds(0.0, min(1.0, (spent + (1.0 - spent) * rest) * _UP), BOUND, _MOMENTS)
+            return Bounds(0.0, self._by_moments(eps), BOUND, _MOMENTS)
         found = self.profile.delta(eps)
+        if self.concentrated and (upper := self._by_moments(eps)) < found.upper:
+            found = Bounds(min(found.lower, upper), upper, BOUND, _MOMENTS)
         if self._only_claims:
             # No loss exceeds the sum of the eps; just below it this bound is tighter than that of a lattice.
             near = (spent - (1.0 - spent) * math.expm1(eps - basic)) * _UP
@@ -205,10 +231,26 @@ class Whole:
         lower = 0.0 if self.sure.error > 0.0 else min(bounds.lower, bounds.upper)
         return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.sure, by=by)
 
+    def _by_moments(self, eps: float) -> float:
+        claimed, spent = _summed((one, n) for one, _, n in self.claims), self._spent
+        alone = self._only_claims and not self.pure
+        rest = 1.0 if eps < claimed or alone else self._moments.delta(eps - claimed)
+        return min(1.0, (spent + (1.0 - spent) * rest) * _UP)
+
+    @property
+    def _basic(self) -> float:
+        """The sum of all eps, by basic composition."""
+        return _summed([*((eps, n) for eps, _, n in self.claims), *self.pure])
+
+    @property
+    def _several(self) -> int:
+        """The number of claims, with and without a delta."""
+        return sum(n for *_, n in self.claims) + sum(n for _, n in self.pure)
+
     @property
     def _only_claims(self) -> bool:
         parts = self.profile.parts
-        alone = sum(times for _, times in parts.curves) == len(self.claims)
+        alone = sum(times for _, times in parts.known) == self._several
         return alone and not parts.sampled and parts.gaussian[1] == 0.0
 
     @property
@@ -216,18 +258,23 @@ class Whole:
         """The probability that some claim fails: 1 - prod (1 - delta), rounded up."""
         if not self.claims:
             return 0.0
-        if len(self.claims) == 1:
+        if len(self.claims) == 1 and self.claims[0][2] == 1:
             return self.claims[0][1]
-        return -math.expm1(math.fsum(math.log1p(-delta) for _, delta in self.claims)) * _UP
+        return -math.expm1(math.fsum(n * math.log1p(-delta) for _, delta, n in self.claims)) * _UP
 
     @property
     def _moments(self) -> RenyiComposition:
         """Moments of everything but the claims."""
         square, sampled = self.profile.parts.gaussian[1], self.profile.parts.sampled
-        divergences = [_divergence(part) for part in sampled]
+        divergences = [*(_divergence(part) for part in sampled), *self.divergences]
         if square > 0.0:
             divergences.append(lambda order: next_up(next_up(0.5 * order * square)))
         return RenyiComposition(divergences)
+
+
+def _summed(terms: Iterable[tuple[float, int]]) -> float:
+    """The sum of multiples, rounded up."""
+    return rounded_up(sum((Fraction(value) * times for value, times in terms), Fraction(0)))
 
 
 def _divergence(part: SampledPart) -> Divergence:
@@ -250,6 +297,10 @@ class Total(abc.ABC):
     @abc.abstractmethod
     def enter(self, entry: Release) -> Release:
         """Add an entry and return it with its cost, or refuse it and change nothing."""
+
+    @abc.abstractmethod
+    def enter_mechanism(self, entry: MechanismRelease) -> MechanismRelease:
+        """The same for an entry without a certificate."""
 
     @abc.abstractmethod
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
@@ -289,20 +340,36 @@ class FilteredTotal(Total):
         """Whether the cost of this claim exceeds the remaining budget."""
         return not self.filter.fits(self._with(self._price("claim", claim)))
 
+    def would_exceed_mechanism(self, entry: MechanismRelease) -> bool:
+        """Whether the cost of all releases of an entry exceeds the remaining budget."""
+        return not self.filter.fits(self._with(self._mechanism_price(entry)))
+
     def enter(self, entry: Release) -> Release:
         """Charge the cost of an entry, if it fits."""
         price = self._price(entry.name, entry.certificate)
+        self._charge(entry.name, price)
+        self._draws.add(draw_of(entry.certificate))
+        return dataclasses.replace(entry, price=price)
+
+    def enter_mechanism(self, entry: MechanismRelease) -> MechanismRelease:
+        """Charge the cost of all its releases, if they fit."""
+        price = self._mechanism_price(entry)
+        self._charge(entry.name, price)
+        return dataclasses.replace(entry, price=price)
+
+    def _mechanism_price(self, entry: MechanismRelease) -> Price:
+        return self.filter.mechanism_price(entry.name, entry.mechanism, entry.count)
+
+    def _charge(self, name: str, price: Price) -> None:
         if not self.filter.fits(self._with(price)):
             left = self.remaining
             raise InvalidParameterError(
                 "release",
-                entry.name,
+                name,
                 f"within what is left of {self.filter.budget!r}: it costs {price} and {left.left} is left in "
                 f"{self.filter.accounting!r}, an unsampled release of mu <= {left.mu!r}",
             )
         self._spent = self._with(price)
-        self._draws.add(draw_of(entry.certificate))
-        return dataclasses.replace(entry, price=price)
 
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Bounds on everything that the filter allows, whatever was spent."""
@@ -371,6 +438,7 @@ class NonAdaptiveTotal(Total):
         self._adjacency = adjacency
         self._entries: list[_Entry] = []
         self._counts = CountsPart()
+        self._mechanisms = MechanismsPart()
         self._profiles = ProfileCache()
         self._selected: dict[tuple[int, RunCount], tuple[PrivacyProfile, PrivacyProfile]] = {}
 
@@ -381,6 +449,11 @@ class NonAdaptiveTotal(Total):
             own.claim  # noqa: B018 - refused here, not when the total is computed
             self._profiles.enter(entry.certificate)
         self._entries.append(own)
+        return entry
+
+    def enter_mechanism(self, entry: MechanismRelease) -> MechanismRelease:
+        """Add a mechanism; errors as in `MechanismsPart.enter`."""
+        self._mechanisms.enter(entry)
         return entry
 
     def try_counts(self, entry: CountsRelease) -> None:
@@ -394,7 +467,7 @@ class NonAdaptiveTotal(Total):
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Bounds for the list, by profiles or moments."""
         self._check_moments(method)
-        if not self._entries and len(self._counts) == 1:
+        if self._one_sum:
             return self._counts.sums[0].epsilon(delta)
         whole, renyi = self._whole(method, profiles=profiles), _by_moments(method)
         left = delta
@@ -409,7 +482,7 @@ class NonAdaptiveTotal(Total):
     def delta(self, eps: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Bounds for the list, by profiles or moments."""
         self._check_moments(method)
-        if not self._entries and len(self._counts) == 1:
+        if self._one_sum:
             return self._counts.sums[0].delta(eps)
         whole = self._whole(method, profiles=profiles)
         found = whole.delta(eps, renyi=_by_moments(method))
@@ -433,6 +506,11 @@ class NonAdaptiveTotal(Total):
                     supported="Ledger.epsilon and Ledger.delta, which take its claim",
                 )
         return self._whole(None, profiles=True).profile
+
+    @property
+    def _one_sum(self) -> bool:
+        """Whether there is nothing but counts of one noise."""
+        return not self._entries and not len(self._mechanisms) and len(self._counts) == 1
 
     @property
     def waiting(self) -> tuple[str, ...]:
@@ -470,7 +548,8 @@ class NonAdaptiveTotal(Total):
             profiles: whether to compute profiles that take work; None if there is more than one release. With
                 more than one, profiles stored in certificates are always used.
         """
-        several = len(self._entries) + len(self._counts) > 1 and not _by_moments(method)
+        listed = len(self._entries) + len(self._counts) + len(self._mechanisms)
+        several = listed > 1 and not _by_moments(method)
         computed = not _by_moments(method) and (several if profiles is None else profiles)
         parts: list[PrivacyProfile] = []
         by_claims: list[_Entry] = []
@@ -497,12 +576,18 @@ class NonAdaptiveTotal(Total):
             elif own is not None:
                 parts.append(own)
         betas = self._betas([*by_claims, *selected_claims])
+        others, waiting = self._mechanisms, [self._claimed(one) for one in by_claims]
         return Whole(
-            self._composed([*parts, *self._counts.profiles, *(self._claimed(one) for one in by_claims)]),
-            tuple(one.claim for one in by_claims),
+            self._composed([*parts, *self._counts.profiles, *others.profiles, *waiting]),
+            (*((*one.claim, 1) for one in by_claims), *others.claims),
             min(1.0, sum_up(betas.values())),
             len(betas),
             sure_together(certified),
+            tuple(others.pure),
+            tuple(others.divergences),
+            # No moments are known of counts, of selections, and of curves at nodes.
+            bool(others.rho) and not len(self._counts) and not any(one.parts.known for one in parts),
+            certified=not others.claims,
         )
 
     def _best_of(self, run: PrivacyProfile, runs: RunCount) -> PrivacyProfile:
@@ -517,6 +602,7 @@ class NonAdaptiveTotal(Total):
     def _unit(self) -> Unit:
         """The unit of all entries; entries with another one have been refused before."""
         found = [one.certificate.unit for one in self._entries] + [one.unit for one in self._counts.sums]
+        found += self._mechanisms.units
         return found[0] if found else Unit.EXAMPLE
 
     def _check_moments(self, method: Method | None) -> None:

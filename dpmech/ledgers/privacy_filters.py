@@ -34,6 +34,7 @@ from typing import Any, ClassVar, TypeAlias
 from dpmech.certificates import Claim
 from dpmech.engines import (
     Accountant,
+    BasicMechanism,
     Rdp,
     best_order,
     budget_at,
@@ -121,6 +122,14 @@ class PrivacyFilter(abc.ABC):
     @abc.abstractmethod
     def price(self, name: str, claim: Claim) -> Price:
         """The cost of a release, rounded up.
+
+        Raises:
+            UnsupportedCombinationError: if it has no cost in this accounting method.
+        """
+
+    @abc.abstractmethod
+    def mechanism_price(self, name: str, mechanism: BasicMechanism, count: int) -> Price:
+        """The cost of `count` releases of a mechanism, rounded up.
 
         Raises:
             UnsupportedCombinationError: if it has no cost in this accounting method.
@@ -321,6 +330,12 @@ class _GdpFilter(PrivacyFilter):
             )
         return (rounded_up(_squared_ratio(accountant, claim)),)
 
+    def mechanism_price(self, name: str, mechanism: BasicMechanism, count: int) -> Price:
+        square = mechanism.squared_mu
+        if square is None:
+            raise _no_price(name, mechanism, "as Gaussian differential privacy")
+        return (rounded_up(count * square),)
+
     def remaining(self, spent: Spent) -> Remaining:
         left = self._left_down(spent)
         return Remaining(root_down(left[0]), left, self)
@@ -356,6 +371,12 @@ class _RenyiFilter(PrivacyFilter):
             )
         return (value,)
 
+    def mechanism_price(self, name: str, mechanism: BasicMechanism, count: int) -> Price:
+        value = mechanism.renyi(float(self.order))
+        if not math.isfinite(value):
+            raise _no_price(name, mechanism, "at a Renyi order")
+        return (rounded_up(count * Fraction(value)),)
+
     def remaining(self, spent: Spent) -> Remaining:
         left = self._left_down(spent)
         return Remaining(root_down(rounded_down(Fraction(left[0]) * 2 / self.order)), left, self)
@@ -381,6 +402,12 @@ class _ClaimFilter(PrivacyFilter):
         del name
         eps = Fraction(claim.budget.eps)
         return (rounded_up(eps * eps / 2 if self.squared else eps), claim.budget.delta)
+
+    def mechanism_price(self, name: str, mechanism: BasicMechanism, count: int) -> Price:
+        if mechanism.claim is None:
+            raise _no_price(name, mechanism, "as an (eps, delta) claim")
+        eps, delta = (Fraction(one) for one in mechanism.claim)
+        return rounded_up(count * (eps * eps / 2 if self.squared else eps)), rounded_up(count * delta)
 
     def price_again(self, name: str, claim: Claim) -> Price:
         return (self.price(name, claim)[0], claim.guarantee.mechanism_delta(claim.budget.delta))
@@ -412,6 +439,16 @@ class _ClaimFilter(PrivacyFilter):
     def _eps(self, left: Price) -> float:
         # Half the square of the root is at most what is left, a float, so its rounding up is too.
         return root_down(2.0 * left[0]) if self.squared else left[0]
+
+
+def _no_price(name: str, mechanism: BasicMechanism, how: str) -> UnsupportedCombinationError:
+    """The error for a mechanism without a price, with the accounting methods that have one for it."""
+    ways = ["accounting=dm.ledgers.RenyiAccounting()"] if math.isfinite(mechanism.renyi(2.0)) else []
+    ways += [] if mechanism.claim is None else ["accounting=dm.ledgers.ClaimAccounting()"]
+    return UnsupportedCombinationError(
+        f"{name!r}, {mechanism!r}, has no price {how}",
+        supported=", ".join([*ways, "or a ledger without a budget, whose list is non-adaptive"]),
+    )
 
 
 def _squared_ratio(accountant: Accountant, claim: Claim) -> Fraction:

@@ -110,7 +110,7 @@ def _accesses(review: Review) -> _Answered:
     )
     if ledger is None:
         return text, "certificate"
-    count = len(ledger.releases) + len(ledger.counts)
+    count = ledger.entries
     noun = "release" if count == 1 else "releases"
     mode = ledger.mode.value.replace("_", "-")
     return f"{count} {mode} {noun}, of which this is one: see the ledger.", "ledger"

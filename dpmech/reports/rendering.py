@@ -37,7 +37,7 @@ def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> 
         profiles: whether privacy profiles that take work are computed for it.
     """
     at = ledger.usual_delta if delta is None else delta
-    several = ledger.budget is None and len(ledger.releases) + len(ledger.counts) > 1
+    several = ledger.budget is None and ledger.entries > 1
     by_claims = len(ledger.waiting) if several and not profiles else 0
     try:
         found = ledger.epsilon(at, profiles=False if ledger.budget is None and not profiles else None)
@@ -80,11 +80,7 @@ def as_json(review: Review) -> str:
     head = {"schema": {"name": "dpmech review", "version": REPORT_VERSION}}
     lists = {"checklists": [one.to_dict() for one in checklists(review)]}
     ledger = review.subject.ledger
-    other = {
-        "ledger": None
-        if ledger is None
-        else {"releases": len(ledger.releases) + len(ledger.counts), "total": _total(review)}
-    }
+    other = {"ledger": None if ledger is None else {"releases": ledger.entries, "total": _total(review)}}
     return json.dumps(head | review.summary() | other | lists, indent=2, allow_nan=False) + "\n"
 
 

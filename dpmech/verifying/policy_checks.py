@@ -92,6 +92,7 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
             total = ledger.epsilon(delta, profiles=False)
             eps, sure = total.upper, total.guarantee
         units = {one.unit for one in inside} | {one.counts.unit for one in ledger.counts}
+        units |= {one.mechanism.unit for one in ledger.mechanisms}
         return _Subject(eps, delta, sure, ledger.adjacency, inside, units)
     if own is None:
         return None

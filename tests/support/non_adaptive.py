@@ -12,4 +12,4 @@ def whole(gaussian=(0.0, 0.0), sampled=(), claims=()):
     bound = dm.Guarantee(dm.Kind.BOUND)
     known = PrivacyProfile(Composition(gaussian, tuple(sampled)), bound, dm.numerics.Provenance("given"))
     profile = known.compose(*(claimed(*claim, adjacency) for claim in claims))
-    return Whole(profile, tuple(claims), 0.0, 0, bound)
+    return Whole(profile, tuple((*claim, 1) for claim in claims), 0.0, 0, bound)

@@ -83,6 +83,9 @@ READERS = {
     "ledger certificate": ("ledger", "add", "ledger.json", "FILE", "--name", "one"),
     "ledger remaining": ("ledger", "remaining", "FILE"),
     "ledger counts": ("ledger", "add-counts", "FILE", "--name", "one", "--sigma", "20"),
+    "ledger mechanism": (
+        *("ledger", "add-mechanism", "FILE", "--name", "one", "--kind", "zcdp", "--rho", "0.1"),
+    ),
 }
 
 

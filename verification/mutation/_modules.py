@@ -37,6 +37,8 @@ GROUPS: dict[str, list[str]] = {
         "engines.gaussian",
         "numerics.roots",
         "engines.discrete_gaussian",
+        "engines.basic_mechanisms",
+        "engines.profiles.exact_losses",
         "drawing.discrete_gaussian",
         "engines.gaussian_mixture.estimate",
         "engines.sigma_search",

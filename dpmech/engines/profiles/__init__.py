@@ -9,6 +9,7 @@ from dpmech.engines.profiles.curves import (
     curve_of_bounds,
     placed_nodes,
 )
+from dpmech.engines.profiles.exact_losses import ExactLoss
 from dpmech.engines.profiles.private_selection import (
     NegativeBinomialRuns,
     PoissonRuns,
@@ -21,6 +22,7 @@ __all__ = [
     "LEAST_DELTA",
     "Composition",
     "Curve",
+    "ExactLoss",
     "NegativeBinomialRuns",
     "Nodes",
     "PoissonRuns",

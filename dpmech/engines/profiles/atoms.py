@@ -65,6 +65,11 @@ class LossAtoms:
     masses: FloatArray
     infinite: float
 
+    @property
+    def grid(self) -> float:
+        """Distance of the multiples that have all losses; 0 if there is none."""
+        return 0.0
+
     def delta(self, eps: float) -> float:
         """H at e^eps, any real eps, rounded up."""
         return float(self.deltas(np.array([eps]))[0])
@@ -187,6 +192,11 @@ class LowerAtoms:
 
     losses: FloatArray
     masses: FloatArray
+
+    @property
+    def grid(self) -> float:
+        """Distance of the multiples that have all losses; 0 if there is none."""
+        return 0.0
 
     @property
     def says_nothing(self) -> bool:

@@ -11,7 +11,8 @@ dominated loss or omitted, which post-processing allows.
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import scipy
 
@@ -28,6 +29,7 @@ from dpmech.engines.losses import (
 )
 from dpmech.engines.profiles.atoms import LossAtoms, LowerAtoms
 from dpmech.engines.profiles.curves import Curve, SampledPart, grouped
+from dpmech.engines.profiles.exact_losses import ExactLoss
 from dpmech.engines.profiles.gaussian_envelope import gaussian_ends, gaussian_epsilon_ends
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
@@ -40,6 +42,7 @@ from dpmech.numerics import (
     up,
 )
 
+_Kind = TypeVar("_Kind", Curve, ExactLoss)
 # A bound on delta at any eps.
 Bound = Callable[[float], float]
 
@@ -127,29 +130,43 @@ class Composition:
         gaussian: (sensitivity / sigma)^2 summed over unsampled releases, lower and upper bound.
         sampled: Poisson-sampled releases, each kind at most once.
         curves: curves that are known at nodes, each with its multiplicity.
+        exact: losses that are known exactly or nearly so, each with its multiplicity.
     """
 
     gaussian: tuple[float, float] = (0.0, 0.0)
     sampled: tuple[SampledPart, ...] = ()
     curves: tuple[tuple[Curve, int], ...] = ()
+    exact: tuple[tuple[ExactLoss, int], ...] = ()
 
     @classmethod
     def joined(cls, every: Sequence["Composition"]) -> "Composition":
-        """Several compositions in one; multiplicities of a curve that is the same object are added."""
-        curves: dict[int, tuple[Curve, int]] = {}
-        for one in every:
-            for curve, times in one.curves:
-                curves[id(curve)] = curve, times + curves.get(id(curve), (curve, 0))[1]
+        """Several compositions in one; multiplicities of a curve or loss that is one object are added."""
         return cls(
             (sum_down(one.gaussian[0] for one in every), sum_up(one.gaussian[1] for one in every)),
             grouped(part for one in every for part in one.sampled),
-            tuple(curves.values()),
+            _counted(pair for one in every for pair in one.curves),
+            _counted(pair for one in every for pair in one.exact),
         )
+
+    @property
+    def known(self) -> tuple[tuple[Curve | ExactLoss, int], ...]:
+        """Everything that enters by a loss on finitely many values, each with its multiplicity."""
+        return (*self.curves, *self.exact)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether both directions have the same curve."""
+        return not (self.sampled or self.curves)
+
+    @property
+    def only_gaussian(self) -> bool:
+        """Whether there are unsampled Gaussian releases only, or none."""
+        return not (self.sampled or self.known)
 
     @property
     def releases(self) -> int:
         """Number of losses that are added; all Gaussian releases together count as one."""
-        steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.curves)
+        steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.known)
         return steps + (self.gaussian[1] > 0.0)
 
     def tilt(self, eps: float, *, add: bool) -> float:
@@ -158,7 +175,7 @@ class Composition:
 
     def never(self, *, add: bool) -> float:
         """The limit of the upper bounds on one direction for large eps, rounded to nearest."""
-        masses = [(curve.atoms(add=add).infinite, times) for curve, times in self.curves]
+        masses = [(curve.atoms(add=add).infinite, times) for curve, times in self.known]
         if any(mass >= 1.0 for mass, _ in masses):
             return 1.0
         return -math.expm1(sum(times * math.log1p(-mass) for mass, times in masses))
@@ -194,7 +211,7 @@ class Composition:
             UnattainableBudgetError: if the direction exceeds `delta` at every eps that was evaluated.
             NumericalError: as for `delta`.
         """
-        if not (self.sampled or self.curves):
+        if self.only_gaussian:
             return gaussian_epsilon_ends(self.gaussian, delta)
         side = _Side(self, add=add)
         if side.says_nothing:
@@ -220,12 +237,12 @@ class _Side:
     def __init__(self, whole: Composition, *, add: bool) -> None:
         self.whole, self.add = whole, add
         self.atoms: list[tuple[LossAtoms, int]] = [
-            (curve.atoms(add=add), times) for curve, times in whole.curves
+            (curve.atoms(add=add), times) for curve, times in whole.known
         ]
 
     @functools.cached_property
     def _below(self) -> list[tuple[LowerAtoms, int]]:
-        return [(curve.atoms_below(add=self.add), times) for curve, times in self.whole.curves]
+        return [(curve.atoms_below(add=self.add), times) for curve, times in self.whole.known]
 
     @property
     def says_nothing(self) -> bool:
@@ -250,7 +267,7 @@ class _Side:
         whole = self.whole
         if self.says_nothing:
             return _known(upper=True)
-        kinds = len(whole.sampled) + len(whole.curves)
+        kinds = len(whole.sampled) + len(whole.known)
         if kinds == 0:
             return lambda eps: gaussian_ends(whole.gaussian[1], eps)[1]
         if kinds == 1 and whole.gaussian[1] == 0.0:
@@ -262,29 +279,35 @@ class _Side:
 
     def lower(self, near: float, tolerance: float) -> Bound:
         """A lower bound at every eps >= 0, built for one of them."""
-        known, curves = self._known_below(near, tolerance), self.whole.curves
+        known, curves = self._known_below(near, tolerance), self.whole.known
         return lambda eps: max([known(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
 
     def _known_below(self, near: float, tolerance: float) -> Bound:
         """A lower bound from all available lower bounds."""
         square = self.whole.gaussian[0]
         tight = tuple(part for part in self.whole.sampled if part.tight)
-        below = tuple(
-            (curve, times)
-            for curve, times in self.whole.curves
-            if not curve.atoms_below(add=self.add).says_nothing and curve.atoms(add=self.add).losses.size
+        below = dataclasses.replace(
+            self.whole,
+            sampled=tight,
+            curves=tuple(one for one in self.whole.curves if self._tells(one[0])),
+            exact=tuple(one for one in self.whole.exact if self._tells(one[0])),
         )
-        if below:
-            if len(below) == 1 and below[0][1] == 1 and not tight and square == 0.0:
+        if below.known:
+            if len(below.known) == 1 and below.known[0][1] == 1 and not tight and square == 0.0:
                 return _known(upper=False)
-            side = _Side(Composition(self.whole.gaussian, tight, below), add=self.add)
-            return side._on_lattices(near, tolerance, upper=False)
+            return _Side(below, add=self.add)._on_lattices(near, tolerance, upper=False)
         if not tight:
             return lambda eps: gaussian_ends(square, eps)[0]
         if len(tight) == 1 and square == 0.0:
             return lambda eps: self._poisson(eps, tolerance, tight[0])[0]
         side = _Side(Composition(self.whole.gaussian, tight), add=self.add)
         return side._on_lattices(near, tolerance, upper=False)
+
+    def _tells(self, curve: Curve | ExactLoss) -> bool:
+        """Whether anything is known about a curve from below."""
+        if curve.atoms(add=self.add).losses.size == 0:
+            return False
+        return not curve.atoms_below(add=self.add).says_nothing
 
     def _poisson(self, eps: float, tolerance: float, part: SampledPart) -> tuple[float, float]:
         side = Direction(part.release, 1.0, remove=not self.add)
@@ -362,17 +385,6 @@ class _Side:
         rises by theta (theta + 1) / 2 times that for each loss. Where losses at nodes are moved down by r, on
         average h / 2, by mass from a distance d, the variance falls by r d.
         """
-        # Losses on few values may call for any tilt, where a lattice gains little.
-        count, theta = sum(steps) + sum(times for _, times in self.atoms), min(tilts[0], _USUAL_TILT)
-        spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
-        sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
-        wanted = math.sqrt(_OF_DELTA * tolerance / sensitive)
-        if floored:
-            apart = sum(times * one.distance(theta) for one, times in self._below)
-            merged = apart * (theta * (theta + 1.0) / 4.0 + 0.25 * spread**-2)
-            # No loss moves down by more than the step, by which log delta falls by at most theta each.
-            moved = 0.5 * max(theta, 0.1) * sum(times for _, times in self._below)
-            wanted = min(wanted, _OF_DELTA * tolerance / max(min(merged, moved), 1e-300))
         low, high = JointMoments(rough.parts).window(min(tilts[1], _USUAL_TILT), LOG_WRAP)
         spans = [float(one.losses[-1] - one.losses[0]) for one, _ in self._below] if floored else []
         # All lattices are in memory at once: with many kinds, each gets a smaller part of it.
@@ -384,9 +396,39 @@ class _Side:
                 *(span / _USUAL_LENGTH for span in spans),
             ]
         )
+        # A step that divides a grid keeps the losses on it as they are: the widest grid gains the most.
+        grid = max((one.grid for one, _ in self.whole.exact), default=0.0)
+        grid = grid if grid >= least else 0.0
+        if grid > 0.0 and not losses and len(self.whole.known) == 1:
+            return Ladder((grid,))
+        split = [(one, times) for one, times in self.atoms if one.grid == 0.0 or one.grid != grid]
+        # Losses on few values may call for any tilt, where a lattice gains little.
+        count, theta = sum(steps) + sum(times for _, times in split), min(tilts[0], _USUAL_TILT)
+        spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
+        sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
+        wanted = math.sqrt(_OF_DELTA * tolerance / max(sensitive, 1e-300))
+        if floored:
+            below = [(one, times) for one, times in self._below if one.grid == 0.0 or one.grid != grid]
+            apart = sum(times * one.distance(theta) for one, times in below)
+            merged = apart * (theta * (theta + 1.0) / 4.0 + 0.25 * spread**-2)
+            # No loss moves down by more than the step, by which log delta falls by at most theta each.
+            moved = 0.5 * max(theta, 0.1) * sum(times for _, times in below)
+            wanted = min(wanted, _OF_DELTA * tolerance / max(min(merged, moved), 1e-300))
         first = max(wanted, least)
         usual = max(least, (high - low) / _USUAL_LENGTH)
-        return Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
+        ladder = Ladder.down(first, max(first * 0.5**_RUNGS, min(first, usual)))
+        if grid == 0.0:
+            return ladder
+        parts = (min(math.ceil(grid / step), math.floor(grid / least)) for step in ladder.rungs)
+        return Ladder(tuple(dict.fromkeys(grid / part for part in parts)))
+
+
+def _counted(pairs: Iterable[tuple[_Kind, int]]) -> tuple[tuple[_Kind, int], ...]:
+    """Pairs with the multiplicities of the same object added, in order of first occurrence."""
+    found: dict[int, tuple[_Kind, int]] = {}
+    for one, times in pairs:
+        found[id(one)] = one, times + found.get(id(one), (one, 0))[1]
+    return tuple(found.values())
 
 
 def _known(*, upper: bool) -> Bound:

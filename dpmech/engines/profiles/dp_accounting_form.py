@@ -52,7 +52,7 @@ def distribution_of(parts: Composition, step: float) -> "PrivacyLossDistribution
         )
         one = pld.PrivacyLossDistribution(*(_pmf(upper_lattice(loss, step)) for loss in losses))
         whole = whole.compose(one.self_compose(part.steps))
-    for curve, times in parts.curves:
+    for curve, times in parts.known:
         atoms = (curve.atoms(add=add) for add in (False, True))
         one = pld.PrivacyLossDistribution(*(_pmf(side.lattice(step)) for side in atoms))
         whole = whole.compose(one.self_compose(times) if times > 1 else one)

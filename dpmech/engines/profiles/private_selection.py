@@ -336,7 +336,7 @@ def followed(stick: Stick, least: float, hull: float) -> tuple[FloatArray, Float
 
 def _curve(base: Composition, least: float, hull: float) -> Curve:
     """The curve of one run, at nodes down to a delta."""
-    if not base.sampled and base.gaussian[1] == 0.0 and base.releases == 1:
+    if base.curves and not base.sampled and base.gaussian[1] == 0.0 and base.releases == 1:
         return base.curves[0][0]
 
     def side(*, add: bool) -> Nodes:

@@ -154,12 +154,12 @@ class Answers(Exchanged):
 
     @property
     def _directions(self) -> tuple[bool, ...]:
-        """The directions to evaluate: a Gaussian loss is the same in both."""
-        return (False, True) if self.parts.sampled or self.parts.curves else (False,)
+        """The directions to evaluate: Gaussian losses, and exact ones, are the same in both."""
+        return (False,) if self.parts.symmetric else (False, True)
 
     def _labelled(self, lower: float, upper: float) -> Bounds:
         guarantee = self.guarantee
-        if self.parts.sampled or self.parts.curves:
+        if not self.parts.only_gaussian:
             guarantee &= BOUND
         return Bounds.derived(lower, upper, guarantee, self.by)
 
@@ -252,6 +252,7 @@ class PrivacyProfile(Answers):
             (rounded_down(lower), rounded_up(upper)),
             tuple(dataclasses.replace(part, steps=count * part.steps) for part in own.sampled),
             tuple((curve, count * repeated) for curve, repeated in own.curves),
+            tuple((loss, count * repeated) for loss, repeated in own.exact),
         )
         by = Provenance("profile.composed", {"releases": count}, (self.by,))
         return dataclasses.replace(self, parts=parts, by=by, of=None)
@@ -371,7 +372,7 @@ class PrivacyProfile(Answers):
             0.4000000...
         """
         at = check_real("tail", tail, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
-        if not (self.parts.sampled or self.parts.curves):
+        if self.parts.only_gaussian:
             return self._labelled(*gaussian_release_mu(self.parts.gaussian, self._stick(add=False), at))
         for add in self._directions:
             if (never := self.parts.never(add=add)) > at:
@@ -401,9 +402,9 @@ class PrivacyProfile(Answers):
         References:
             Bun and Steinke 2016, Definition 1.1 and Proposition 1.6.
         """
-        if self.parts.curves:
+        if self.parts.known:
             raise UnsupportedCombinationError(
-                "no rho follows from the nodes of a curve",
+                "no rho follows from the nodes of a curve, or from losses on finitely many values",
                 supported="profiles of releases that are kept as such, and compositions of these",
             )
         lower, upper = (Fraction(end) for end in self.parts.gaussian)

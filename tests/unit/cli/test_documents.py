@@ -71,6 +71,20 @@ def calls():
             *("ledger", "add-counts", "counts.json", "--name", "a", "--sigma", "20", "--releases", "3"),
             *("--new", "--adjacency", "zero_out"),
         ),
+        "ledger add-mechanism": (
+            *(
+                "ledger",
+                "add-mechanism",
+                "mechanisms.json",
+                "--name",
+                "a",
+                "--kind",
+                "laplace",
+                "--scale",
+                "20",
+            ),
+            *("--sensitivity", "1", "--count", "3", "--new"),
+        ),
         "ledger show": ("ledger", "show", "ledger.json"),
         "ledger remaining": ("ledger", "remaining", "ledger.json", "certificate.json"),
     }
@@ -88,7 +102,7 @@ def test_every_command_follows_its_schema_and_changes_in_seconds_alone(folder):
         first = told(*call)
         assert first["schema"] == {"name": f"dpmech {name}", "version": VERSION}
         jsonschema.Draft202012Validator(schema()).validate(first)
-        if name in {"ledger add", "ledger add-counts"}:
+        if name in {"ledger add", "ledger add-counts", "ledger add-mechanism"}:
             (folder / call[2]).unlink()
         assert timeless(told(*call)) == timeless(first)
 

@@ -234,6 +234,7 @@ def test_names_in_ledgers_and_claims_are_text(folder):
         ("ledger", "show", "l.json", "--claims", "--json"),
         ("show", "l.json"),
         ("verify", "l.json", "--details"),
+        ("ledger", "add-mechanism", "l.json", "--name", f"{hostile} 3", "--kind", "zcdp", "--rho", "0.1"),
     ):
         result = done(*command)
         assert COMMAND.search(result.stdout + result.stderr) is None

@@ -170,7 +170,7 @@ def test_completion_knows_commands_options_and_names():
     assert "--noise-multiplier" in completed("epsilon", "--n")
     assert completed("calibrate --sampling", "ba") == ["balls-in-bins"]
     assert completed("calibrate --strategy", "b") == ["bsr", "bisr", "bandmf", "bandinv", "blt"]
-    assert completed("ledger", "") == ["add", "add-counts", "remaining", "show"]
+    assert completed("ledger", "") == ["add", "add-counts", "add-mechanism", "remaining", "show"]
     source = CliRunner().invoke(cli.main, env={"_DPMECH_COMPLETE": "bash_source"})
     assert "_dpmech_completion" in source.stdout
     assert "_DPMECH_COMPLETE=bash_source" in (ROOT / "docs" / "command_line.md").read_text()

@@ -230,3 +230,66 @@ def test_wrong_counts_are_refused_and_nothing_is_written(folder, options, words)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
     assert not (folder / "counts.json").exists()
+
+
+# ---- other mechanisms
+
+
+KINDS = {
+    "laplace": ("--scale", "2", "--sensitivity", "1"),
+    "discrete_laplace": ("--scale", "2", "--sensitivity", "3"),
+    "randomized_response": ("--truth-prob", "0.6", "--categories", "3"),
+    "gaussian": ("--sigma", "2", "--sensitivity", "1"),
+    "pure_dp": ("--eps", "0.5"),
+    "approximate_dp": ("--eps", "0.5", "--delta", "1e-7"),
+    "zcdp": ("--rho", "0.1"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mechanisms_are_entered_and_shown(folder, kind):
+    own = ("ledger", "add-mechanism", "mechanisms.json", "--kind", kind, *KINDS[kind])
+    done(*own, "--name", "one", "--new", "--count", "2")
+    text = done(*own, "--name", "two", "--close").stdout
+    assert "mechanism one: 2 releases of " in text
+    assert "mechanism two: 1 release of " in text
+    book = dm.Ledger.load("mechanisms.json")
+    assert [(one.mechanism.kind, one.count) for one in book.mechanisms] == [(kind, 2), (kind, 1)]
+    replaced = kind == "randomized_response"
+    assert (book.adjacency is dm.Adjacency.REPLACE_ONE) == replaced
+    assert "total: eps in" in done("ledger", "show", "mechanisms.json").stdout
+    found = run("verify", "mechanisms.json")
+    assert found.exit_code != 0
+    assert "NOT CHECKED" in found.stdout
+
+
+def test_a_mechanism_beyond_the_budget_is_not_entered(folder):
+    budget = ("--new", "--eps", "4", "--delta", "1e-5", "--accounting", "claims")
+    done("ledger", "add", "budget.json", "plain.json", "--name", "run", *budget)
+    before = (folder / "budget.json").read_text()
+    own = ("ledger", "add-mechanism", "budget.json", "--kind", "pure_dp")
+    result = run(*own, "--name", "one", "--eps", "3.9")
+    assert result.exit_code == 1
+    assert "would exceed the budget" in result.stdout + result.stderr
+    assert (folder / "budget.json").read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--name", "a"), "missing: --kind"),
+        (("--kind", "zcdp", "--rho", "1"), "missing: --name"),
+        (("--name", "a", "--kind", "laplace", "--scale", "1"), "missing: --sensitivity"),
+        (("--name", "a", "--kind", "zcdp", "--rho", "1", "--eps", "1"), "left out with --kind zcdp"),
+        (
+            ("--name", "a", "--kind", "discrete_laplace", "--scale", "1", "--sensitivity", "1.5"),
+            "an integer with --kind discrete_laplace",
+        ),
+        (("--name", "a", "--kind", "zcdp", "--rho", "501"), "501"),
+    ],
+)
+def test_wrong_mechanisms_are_refused_and_nothing_is_written(folder, options, words):
+    result = run("ledger", "add-mechanism", "mechanisms.json", "--new", *options)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+    assert not (folder / "mechanisms.json").exists()

@@ -92,6 +92,7 @@ FAILED = {
     "dpmech show edited.json",
     "dpmech report edited.json --out review.html",
     "dpmech ledger add budget.json certificate.json --name run",
+    "dpmech ledger add-mechanism budget.json --name noise --kind gaussian --sigma 2 --sensitivity 1",
     "dpmech sign edited.json --key key.pem --issuer somebody",
 }
 # What only somebody who writes Python knows.

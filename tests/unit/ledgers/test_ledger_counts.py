@@ -210,7 +210,7 @@ def test_ledgers_without_counts_stay_files_of_the_first_version():
         (lambda one: one["counts"].clear(), "does not follow the schema"),
         (lambda one: one.update(schema_version=1), "does not follow the schema"),
         (lambda one: one.pop("counts"), "does not follow the schema"),
-        (lambda one: one.update(schema_version=3), "schema version 3 is newer than 2"),
+        (lambda one: one.update(schema_version=4), "schema version 4 is newer than 3"),
     ],
 )
 def test_edited_files_are_refused(change, words):
