@@ -148,7 +148,7 @@ class BasicMechanism(abc.ABC):
         object.__setattr__(self, name, value)
 
 
-class _PureMechanism(BasicMechanism):
+class BoundedLossMechanism(BasicMechanism):
     """A mechanism with a bounded loss, which is known."""
 
     @property
@@ -190,14 +190,14 @@ class _PureMechanism(BasicMechanism):
 
 
 @functools.lru_cache(maxsize=64)
-def _loss_of(mechanism: _PureMechanism, cells: int) -> ExactLoss:
+def _loss_of(mechanism: BoundedLossMechanism, cells: int) -> ExactLoss:
     """Cached, so that equal mechanisms are composed as one loss."""
     return mechanism._loss(cells)
 
 
 @dataclasses.dataclass(frozen=True)
-class Laplace(_PureMechanism):
-    """Laplace noise on a number: density e^(-|x| / scale) / (2 scale).
+class Laplace(BoundedLossMechanism):
+    """Laplace noise on a number: density `e^(-|x| / scale) / (2 scale)`.
 
     The noise is that of the real numbers; adding it in floating point reveals more (Mironov 2012). For
     integers, `DiscreteLaplace` has noise that can be drawn exactly.
@@ -262,8 +262,8 @@ class Laplace(_PureMechanism):
 
 
 @dataclasses.dataclass(frozen=True)
-class DiscreteLaplace(_PureMechanism):
-    """Discrete Laplace noise (two-sided geometric) on an integer: P(y) proportional to e^(-|y| / scale).
+class DiscreteLaplace(BoundedLossMechanism):
+    """Discrete Laplace noise (two-sided geometric) on an integer: `P(y) ~ e^(-|y| / scale)`.
 
     Args:
         scale: > 0; dp_accounting's parameter is 1 / scale.
@@ -309,7 +309,7 @@ class DiscreteLaplace(_PureMechanism):
 
 
 @dataclasses.dataclass(frozen=True)
-class RandomizedResponse(_PureMechanism):
+class RandomizedResponse(BoundedLossMechanism):
     """The true category with one probability, and each of the others with the same probability.
 
     Neighbours differ in the category of one person, so that the adjacency is REPLACE_ONE: under another one
@@ -374,7 +374,7 @@ class RandomizedResponse(_PureMechanism):
 
 
 @dataclasses.dataclass(frozen=True)
-class PureDP(_PureMechanism):
+class PureDP(BoundedLossMechanism):
     """The claim that a mechanism is eps-differentially private, whatever it is.
 
     The upper end is what randomised response with this eps attains, the lower end is 0: a constant satisfies
@@ -410,7 +410,7 @@ class PureDP(_PureMechanism):
 
 
 @dataclasses.dataclass(frozen=True)
-class ApproximateDP(_PureMechanism):
+class ApproximateDP(BoundedLossMechanism):
     """The claim that a mechanism is (eps, delta)-differentially private, whatever it is.
 
     Args:
