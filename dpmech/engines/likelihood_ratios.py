@@ -119,22 +119,28 @@ class Independent(Canary):
         steps: indices of the steps, shape (s,).
         sampling_prob: q in (0, 1].
         columns: their columns of C, shape (s, n).
+        replaced: whether the alternative has the opposite gradients instead of none.
     """
 
     steps: npt.NDArray[np.intp]
     sampling_prob: float
     columns: FloatArray
+    replaced: bool = False
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
         """Sample gradients, shape (runs, n)."""
         gradients = np.zeros((runs, self.columns.shape[1]))
-        if present:
+        if present or self.replaced:
             joined = generator.random((runs, len(self.steps))) < self.sampling_prob
-            gradients[:, self.steps] = joined
+            gradients[:, self.steps] = joined if present else -1.0 * joined
         return gradients
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
         """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n)."""
+        found = self._against_none(outputs, sigma)
+        return found - self._against_none(-outputs, sigma) if self.replaced else found
+
+    def _against_none(self, outputs: FloatArray, sigma: float) -> FloatArray:
         losses = (outputs @ self.columns.T - np.sum(self.columns**2, axis=1) / 2.0) / sigma**2
         q = self.sampling_prob
         if q == 1.0:

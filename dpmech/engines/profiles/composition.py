@@ -22,6 +22,8 @@ from dpmech.engines.losses import (
     JointMoments,
     Loss,
     LossMoments,
+    PoissonRelease,
+    ReplacedLoss,
     compose_all,
     lower_lattice,
     upper_lattice,
@@ -152,6 +154,11 @@ class Composition:
         steps = sum(part.steps for part in self.sampled) + sum(times for _, times in self.curves)
         return steps + (self.gaussian[1] > 0.0)
 
+    @property
+    def one_sided(self) -> bool:
+        """Whether the directions of a sampled release differ: unless an example is replaced, they do."""
+        return not all(part.replaced for part in self.sampled)
+
     def tilt(self, eps: float, *, add: bool) -> float:
         """Approximate rate at which log delta falls with eps >= 0 in one direction: Chernoff's theta."""
         return _Side(self, add=add).tilt(eps)
@@ -254,9 +261,9 @@ class _Side:
         if kinds == 0:
             return lambda eps: gaussian_ends(whole.gaussian[1], eps)[1]
         if kinds == 1 and whole.gaussian[1] == 0.0:
-            if whole.sampled:
-                return lambda eps: self._poisson(eps, tolerance, whole.sampled[0])[1]
-            if self.atoms[0][1] == 1:
+            if whole.sampled and isinstance(release := whole.sampled[0].release, PoissonRelease):
+                return lambda eps: self._poisson(eps, tolerance, release)[1]
+            if self.atoms and self.atoms[0][1] == 1:
                 return self.atoms[0][0].delta
         return self._on_lattices(near, tolerance, upper=True)
 
@@ -281,18 +288,18 @@ class _Side:
             return side._on_lattices(near, tolerance, upper=False)
         if not tight:
             return lambda eps: gaussian_ends(square, eps)[0]
-        if len(tight) == 1 and square == 0.0:
-            return lambda eps: self._poisson(eps, tolerance, tight[0])[0]
+        if len(tight) == 1 and square == 0.0 and isinstance(release := tight[0].release, PoissonRelease):
+            return lambda eps: self._poisson(eps, tolerance, release)[0]
         side = _Side(Composition(self.whole.gaussian, tight), add=self.add)
         return side._on_lattices(near, tolerance, upper=False)
 
-    def _poisson(self, eps: float, tolerance: float, part: SampledPart) -> tuple[float, float]:
-        side = Direction(part.release, 1.0, remove=not self.add)
+    def _poisson(self, eps: float, tolerance: float, release: PoissonRelease) -> tuple[float, float]:
+        side = Direction(release, 1.0, remove=not self.add)
         ceiling = side.log_ceiling(eps)
         if ceiling < _LOG_TINY:
             return 0.0, math.exp(ceiling)
         lower, upper, _ = side.delta(eps, tolerance)
-        return lower if part.tight else 0.0, upper
+        return lower if release.tight else 0.0, upper
 
     def _on_lattices(self, near: float, tolerance: float, *, upper: bool) -> Bound:
         """A bound by lattices that are refined until it converges at one eps."""
@@ -304,7 +311,7 @@ class _Side:
         log_delta = max(rough.chernoff_log_delta(near), math.log(max(infinite, _NOTHING)))
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
-        losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
+        losses = [loss.within(reach) for loss in losses]
         # Where finite losses are negligible compared with the infinite one, a smaller tilt resolves them as
         # well; where delta is large compared with rounding, it resolves more of the curve than its end.
         steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
@@ -336,19 +343,21 @@ class _Side:
             last = value
         return found
 
-    def _loss(self, part: SampledPart, *, upper: bool) -> Loss:
+    def _loss(self, part: SampledPart, *, upper: bool) -> Loss | ReplacedLoss:
         bounds = part.release.sensitivity
         multiplier = quotient_down(1.0, bounds.upper) if upper else quotient_up(1.0, bounds.lower)
-        return Loss(part.sampling_prob, multiplier, remove=not self.add)
+        return part.loss(multiplier, remove=not self.add)
 
-    def _moments(self, losses: list[Loss], steps: list[int], square: float) -> JointMoments:
+    def _moments(
+        self, losses: Sequence[Loss | ReplacedLoss], steps: list[int], square: float
+    ) -> JointMoments:
         parts = [LossMoments(*loss.sampled(), times) for loss, times in zip(losses, steps, strict=True)]
         parts.extend(LossMoments(one.losses, one.log_masses, times) for one, times in self.atoms)
         return JointMoments(tuple(parts), square)
 
     def _ladder(
         self,
-        losses: list[Loss],
+        losses: Sequence[Loss | ReplacedLoss],
         steps: list[int],
         rough: JointMoments,
         tilts: tuple[float, float],

@@ -9,6 +9,7 @@ from dpmech.engines import Truncation
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.mechanism import (
+    EXAMPLES_ONLY,
     BoundedContributions,
     Pattern,
     Settings,
@@ -117,6 +118,18 @@ class Poisson(BoundedContributions):
         return (
             "whether others are kept depends on whether an example is drawn, so that one which is missing "
             "changes whose gradients are added, and how many examples there are, on which the bound depends"
+        )
+
+    @property
+    def replace_one_refused(self) -> str | None:
+        """A theorem covers examples, unless batches are truncated."""
+        if self.max_examples_per_user is not None:
+            return EXAMPLES_ONLY
+        if self.truncated_batch_size is None:
+            return None
+        return (
+            "in a truncated batch two gradients take the place of others; without truncated_batch_size, or "
+            "with ZERO_OUT or FixedSizeBatches, there is a bound"
         )
 
     @functools.cached_property
