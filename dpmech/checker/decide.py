@@ -56,7 +56,7 @@ _LITTLE_NOISE, _MOST_KNOWN = 10, 20_000  # mu above which participations may be 
 _UNSAMPLED_EPS = 1e4  # above, no mixture of an allocation is sampled
 _COARSE = 4  # this many lattices are evaluated from both sides; later, from below if above is inconclusive
 _ROUNDING = 1e-9, 1e-10  # relative, above all rounding on a grid: a constant, and more for each round
-UNDECIDED = (NotChecked, ArithmeticError, MemoryError, ValueError)
+UNDECIDED = (NotChecked, TimeoutError, ArithmeticError, MemoryError, ValueError)
 
 
 class Kind(enum.Enum):
