@@ -113,17 +113,17 @@ class SeveralExamples(Canary):
 
 @dataclasses.dataclass(frozen=True)
 class Independent(Canary):
-    """Steps that are joined independently with one probability, with orthogonal columns of C.
+    """Steps that are joined independently, with orthogonal columns of C.
 
     Args:
         steps: indices of the steps, shape (s,).
-        sampling_prob: q in (0, 1].
+        sampling_prob: q in (0, 1]; or one in (0, 1) for each of these steps, shape (s,).
         columns: their columns of C, shape (s, n).
         replaced: whether the alternative has the opposite gradients instead of none.
     """
 
     steps: npt.NDArray[np.intp]
-    sampling_prob: float
+    sampling_prob: float | FloatArray
     columns: FloatArray
     replaced: bool = False
 
@@ -142,10 +142,10 @@ class Independent(Canary):
 
     def _against_none(self, outputs: FloatArray, sigma: float) -> FloatArray:
         losses = (outputs @ self.columns.T - np.sum(self.columns**2, axis=1) / 2.0) / sigma**2
-        q = self.sampling_prob
-        if q == 1.0:
+        q = np.asarray(self.sampling_prob)
+        if np.all(q == 1.0):
             return np.asarray(losses.sum(axis=1))
-        return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + losses).sum(axis=1))
+        return np.asarray(np.logaddexp(np.log1p(-q), np.log(q) + losses).sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)

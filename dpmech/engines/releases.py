@@ -160,14 +160,15 @@ def canary_of_group(participation: Participation, mechanism: Mechanism, cycle: i
     """A canary in the group with the largest sum of squared column norms.
 
     Args:
-        participation: one with a `sampling_prob`.
+        participation: one with a `sampling_prob`, or one for every step.
         mechanism: the mechanism.
         cycle: number of groups that alternate; 1 if every step may be joined.
 
     Raises:
         UnsupportedCombinationError: for users, if steps of one group have correlated noise.
     """
-    strategy, n, prob = mechanism.strategy, mechanism.steps, participation.sampling_prob  # type: ignore[attr-defined]  # as documented
+    strategy, n = mechanism.strategy, mechanism.steps
+    prob = participation.sampling_prob  # type: ignore[attr-defined]  # as documented
     users = participation.unit is Unit.USER
     bands = n if strategy.bands is None else strategy.bands
     if users and bands > cycle:
@@ -181,4 +182,6 @@ def canary_of_group(participation: Participation, mechanism: Mechanism, cycle: i
     columns = strategy.matmul(np.eye(n)[:, steps]).T
     if users:
         return SeveralExamples(steps, prob, participation.examples, columns)
+    if isinstance(prob, tuple):
+        prob = np.array(prob)[steps]
     return Independent(steps, prob, columns, replaced=mechanism.adjacency is Adjacency.REPLACE_ONE)

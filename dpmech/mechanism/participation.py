@@ -31,7 +31,7 @@ class Pattern:
     evenly_spaced: bool = False
 
 
-Settings = Mapping[str, int | bool | None]  # settings of a participation in a plan
+Settings = Mapping[str, Any]  # settings of a participation in a plan
 
 
 class Participation(abc.ABC):
@@ -381,7 +381,7 @@ def needed_setting(kind: type[Participation], settings: Settings, name: str) -> 
     Raises:
         InvalidParameterError: if the plan does not give it.
     """
-    value = settings[name]
+    value: int | None = settings[name]
     if value is None:
         raise InvalidParameterError(name, value, f"given with sampling {kind.plan_name}")
     return value

@@ -163,6 +163,10 @@ class Composition:
         """Approximate rate at which log delta falls with eps >= 0 in one direction: Chernoff's theta."""
         return _Side(self, add=add).tilt(eps)
 
+    def rough_log_delta(self, eps: float, *, add: bool) -> float:
+        """Approximate log of Chernoff's bound on one direction at eps >= 0: for starting points only."""
+        return _Side(self, add=add).rough_log_delta(eps)
+
     def never(self, *, add: bool) -> float:
         """The limit of the upper bounds on one direction for large eps, rounded to nearest."""
         masses = [(curve.atoms(add=add).infinite, times) for curve, times in self.curves]
@@ -242,6 +246,10 @@ class _Side:
     def rough_epsilon(self, delta: float) -> float:
         """An approximate eps at delta, not far below the true one."""
         return self._rough.chernoff_eps(math.log(delta))
+
+    def rough_log_delta(self, eps: float) -> float:
+        """Approximate log of Chernoff's bound at eps."""
+        return self._rough.chernoff_log_delta(eps)
 
     def tilt(self, eps: float) -> float:
         """Approximate theta of Chernoff's bound at eps."""
