@@ -208,7 +208,9 @@ class Participation(abc.ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain data: its type, and every field."""
-        return {"type": type(self).__name__} | dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]  # all are dataclasses
+        own = dataclasses.asdict(self)  # type: ignore[call-overload]  # all are dataclasses
+        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+        return {"type": type(self).__name__} | fields
 
     def to_json(self) -> str:
         """The schema as JSON text."""
