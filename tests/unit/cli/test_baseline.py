@@ -149,7 +149,6 @@ def test_a_strategy_that_no_sampling_covers_is_refused():
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--adjacency", "replace_one"], "no bound is proved for REPLACE_ONE under Poisson"),
         (["--delta", "0.97"], "every sigma > 0 meets it"),
     ],
 )
