@@ -785,3 +785,46 @@ def test_sums_on_a_grid_are_moved_by_more_than_rounding(monkeypatch, rounds, rou
         assert shape.answer(name, 1.0, 0.1 * (1 - 1.1 * rounding), work).verdict is False
     for above, moved in asked:
         assert moved == pytest.approx(-rounding if above else rounding, rel=1e-3)
+
+
+TWO_LEVELS = {"type": "Poisson", "sampling_prob": [0.02] * 20 + [0.05] * 20}
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "zero_out", "replace_one"])
+def test_a_schedule_is_decided(tmp_path, adjacency):
+    entries = [1.0] * 30 + [0.8] * 10
+    cal = dm.calibrate_sigma(
+        dm.Diagonal(entries),
+        2.0,
+        1e-5,
+        participation=dm.Poisson(TWO_LEVELS["sampling_prob"]),
+        adjacency=dm.Adjacency(adjacency),
+    )
+    strategy = {"type": "Diagonal", "entries": entries}
+    for factor, kind in ((1.0, Kind.PROVED), (0.98, Kind.REFUTED)):
+        found = verdict_of(tmp_path, strategy, TWO_LEVELS, 2.0, 1e-5, factor * cal.sigma, adjacency=adjacency)
+        assert found.kind is kind
+
+
+@pytest.mark.parametrize("eps", [2.0, 1e4, 1e8])
+def test_a_replaced_example_is_decided(tmp_path, eps):
+    cal = dm.calibrate_sigma(
+        dm.Identity(40), eps, 1e-5, participation=dm.Poisson(0.02), adjacency=dm.Adjacency.REPLACE_ONE
+    )
+    plan = {"type": "Identity", "n": 40}, {"type": "Poisson", "sampling_prob": 0.02}
+    ends = {"adjacency": "replace_one"}
+    assert verdict_of(tmp_path, *plan, eps, 1e-5, cal.sigma, **ends).kind is Kind.PROVED
+    if eps < 1e5:
+        assert verdict_of(tmp_path, *plan, eps, 1e-5, 0.98 * cal.sigma, **ends).kind is Kind.REFUTED
+
+
+@pytest.mark.parametrize("probs", [[0.1] * 11, [0.1] * 11 + [1.0], [0.1] * 11 + [0.0], [0.1] * 11 + [1], []])
+def test_a_schedule_has_a_probability_for_every_step(probs):
+    with pytest.raises(BadDocument, match=r"a list of 12 floats in \(0, 1\)"):
+        shape_of({"type": "Poisson", "sampling_prob": probs})
+
+
+def test_a_run_that_stopped_has_the_first_probabilities():
+    claim = claim_of(decode(certificate({"type": "Identity", "n": 40}, TWO_LEVELS, 2.0, 1e-5, 2.0)))
+    own = records._stopped(claim, 25, 1.0).participation["sampling_prob"]
+    assert own == [0.02] * 20 + [0.05] * 5

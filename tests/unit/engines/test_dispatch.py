@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.engines import ScheduleAccountant
 from dpmech.engines.releases import least_of_a_group
 from dpmech.methods import Exact, Method, Pld
 from dpmech.schemes import accountant_for, effective_method, method_among, unsampled_method
@@ -211,8 +212,10 @@ def test_noise_is_equal_at_every_step_to_a_part_in_1e14(size):
     equal, unequal = (dm.Diagonal([size, size * (1.0 + units * 2.0**-52)]) for units in (40, 54))
     found = accountant_for(dm.Mechanism(equal, dm.Poisson(0.1)), None)
     assert found.sensitivity.upper >= equal.entries.max()
+    assert not isinstance(found, ScheduleAccountant)
+    assert len(accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1)), None).kinds) == 2
     with pytest.raises(dm.UnsupportedCombinationError, match="independent, equal noise"):
-        accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1)), None)
+        accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1, 2)), None)
 
 
 @pytest.mark.parametrize(("units", "tight"), [(40, True), (54, False)])
