@@ -806,7 +806,7 @@ def test_a_schedule_is_decided(tmp_path, adjacency):
         assert found.kind is kind
 
 
-@pytest.mark.parametrize("eps", [2.0, 1e4, 1e8])
+@pytest.mark.parametrize("eps", [2.0, 1e3, 1e8])
 def test_a_replaced_example_is_decided(tmp_path, eps):
     cal = dm.calibrate_sigma(
         dm.Identity(40), eps, 1e-5, participation=dm.Poisson(0.02), adjacency=dm.Adjacency.REPLACE_ONE
@@ -818,7 +818,7 @@ def test_a_replaced_example_is_decided(tmp_path, eps):
         assert verdict_of(tmp_path, *plan, eps, 1e-5, 0.98 * cal.sigma, **ends).kind is Kind.REFUTED
 
 
-@pytest.mark.parametrize("probs", [[0.1] * 11, [0.1] * 11 + [1.0], [0.1] * 11 + [0.0], [0.1] * 11 + [1], []])
+@pytest.mark.parametrize("probs", [[0.1] * 11, [0.1] * 11 + [1.0], [0.1] * 11 + [0.0], []])
 def test_a_schedule_has_a_probability_for_every_step(probs):
     with pytest.raises(BadDocument, match=r"a list of 12 floats in \(0, 1\)"):
         shape_of({"type": "Poisson", "sampling_prob": probs})
