@@ -59,7 +59,7 @@ def empirical_epsilon(
         delta: in (0, 1). Small values need many samples: about 10 / delta for a tight bound.
         participation: which examples take part when; None is EveryStep. An unsampled example takes part in
             the worst evenly spaced steps.
-        adjacency: REPLACE_ONE compares opposite gradients (not under sampling).
+        adjacency: REPLACE_ONE compares opposite gradients.
         mechanism: called with the gradients of m runs in one coordinate, shape (m, n), in units of the clip
             norm, and a generator; returns the releases of these runs, gradients plus noise, shape (m, n).
             None is the mechanism as dpmech defines it, at `sigma`.
@@ -73,7 +73,7 @@ def empirical_epsilon(
 
     Raises:
         InvalidParameterError: if an argument is invalid, or the mechanism returns another shape or NaN.
-        UnsupportedCombinationError: for REPLACE_ONE under sampling.
+        UnsupportedCombinationError: where no theorem or no test covers the mechanism.
 
     Examples:
         >>> import dpmech as dm

@@ -162,7 +162,7 @@ def calibrate_sigma(
         eps: > 0.
         delta: in (0, 1).
         participation: who takes part when; None is EveryStep, which is conservative.
-        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE (under sampling only for FixedSizeBatches).
+        adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE, if the participation is covered under it.
         rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Ignored in analytic
             cases. If only a bound on the sensitivity is known, or method is Rdp, the smallest valid sigma is
             the smallest that the bound certifies.

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any
 
 from flint import arb
@@ -48,21 +49,27 @@ class Claim:
             f"n {self.strategy.n}, {own[:300]}, sigma {sigma}"
         )
 
+    def _entry(self, name: str, fits: Callable[[Any], bool], words: str) -> Any:  # noqa: ANN401 - as in the file
+        value = self.participation.get(name)
+        if not fits(value):
+            raise BadDocument(f"{name} of the participation is {shown(value)}, not {words}")
+        return value
+
     def integer(self, name: str, least: int, most: int = _LARGEST) -> int:
         """Return an entry of the participation that is an integer in [least, most]."""
-        value = self.participation.get(name)
-        if type(value) is not int or not least <= value <= most:
-            raise BadDocument(
-                f"{name} of the participation is {shown(value)}, not an integer in [{least}, {most}]"
-            )
-        return value
+        words = f"an integer in [{least}, {most}]"
+        return int(self._entry(name, lambda x: type(x) is int and least <= x <= most, words))
 
     def probability(self, name: str) -> float:
         """Return an entry of the participation that is a float in (0, 1]."""
-        value = self.participation.get(name)
-        if type(value) is not float or not 0.0 < value <= 1.0:
-            raise BadDocument(f"{name} of the participation is {shown(value)}, not a float in (0, 1]")
-        return value
+        return float(self._entry(name, lambda x: type(x) is float and 0.0 < x <= 1.0, "a float in (0, 1]"))
+
+    def probabilities(self, name: str, count: int) -> list[float]:
+        """Return an entry that is one probability for all of `count` steps, or a list of theirs."""
+        if not isinstance(self.participation.get(name), list):
+            return [self.probability(name)] * count
+        fit = lambda x: len(x) == count and all(type(q) is float and 0.0 < q < 1.0 for q in x)  # noqa: E731
+        return list(self._entry(name, fit, f"a list of {count} floats in (0, 1)"))
 
     def optional(self, name: str, least: int, most: int = _LARGEST) -> int | None:
         """Return an entry of the participation that is null, or an integer in [least, most]."""
@@ -70,10 +77,7 @@ class Claim:
 
     def flag(self, name: str) -> bool:
         """Return an entry of the participation that is true or false."""
-        value = self.participation.get(name)
-        if type(value) is not bool:
-            raise BadDocument(f"{name} of the participation is {shown(value)}, not true or false")
-        return value
+        return bool(self._entry(name, lambda x: type(x) is bool, "true or false"))
 
     def examples(self) -> int | None:
         """Number of examples of a user that take part; None if the participation is not about users."""
@@ -119,13 +123,11 @@ def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN40
     if not isinstance(stated, dict) or stated.get("of") not in COEFFICIENTS:
         return
     of, leading, total = stated["of"], stated.get("leading"), stated.get("total")
-    most = min(strategy.n, _MOST_COEFFICIENTS)
+    most = min(_MOST_COEFFICIENTS, total if type(total) is int and total <= strategy.n else 0)
     if strategy.coefs is None or not isinstance(leading, list) or not 0 < len(leading) <= most:
-        raise BadDocument(f"the coefficients are {shown(leading)}")
+        raise BadDocument(f"the coefficients are {shown(leading)}, of {shown(total)}")
     if stated.get("columns_scaled") is not (strategy.scale is not None):
         raise BadDocument("the coefficients say otherwise whether columns are scaled")
-    if type(total) is not int or not len(leading) <= total <= strategy.n:
-        raise BadDocument(f"the number of coefficients is {shown(total)}")
     own = strategy.coefs[:_MOST_COEFFICIENTS]
     if of == "C^-1":
         own = reciprocal(own, len(own))

@@ -5,13 +5,14 @@ REFUTED: there are neighbours and gradients for which delta is larger.
 NOT CHECKED: neither was shown; the reason is given.
 """
 
+import collections
 import contextlib
 import dataclasses
 import enum
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -25,7 +26,6 @@ from .losses import (
     Curve,
     Law,
     Part,
-    TimeIsUp,
     compose,
     gaussian_delta,
     joined,
@@ -36,18 +36,27 @@ from .losses import (
     rounded_up,
 )
 from .mixtures import Mixed
-from .pairs import Truncation, bin_laws, fixed_size_curve, sampled_curve, truncated_curve, user_curve
+from .pairs import (
+    Truncation,
+    bin_laws,
+    coins_law,
+    fixed_size_curve,
+    replaced_curve,
+    sampled_curve,
+    truncated_curve,
+    user_curve,
+)
 from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
 FAILURE = 1e-9
 SECONDS = 60.0  # CPU time per direction
-_CELLS = (500, 1000, 2000, 4000)
+_CELLS, _MOST_KINDS = (500, 1000, 2000, 4000), 64  # of grids, and of releases in one run
 _LITTLE_NOISE, _MOST_KNOWN = 10, 20_000  # mu above which participations may be revealed, and how many
 _UNSAMPLED_EPS = 1e4  # above, no mixture of an allocation is sampled
 _COARSE = 4  # this many lattices are evaluated from both sides; later, from below if above is inconclusive
 _ROUNDING = 1e-9, 1e-10  # relative, above all rounding on a grid: a constant, and more for each round
-UNDECIDED = (NotChecked, TimeIsUp, ArithmeticError, MemoryError, ValueError)
+UNDECIDED = (NotChecked, TimeoutError, ArithmeticError, MemoryError, ValueError)
 
 
 class Kind(enum.Enum):
@@ -192,43 +201,44 @@ class Direction:
     below: tuple[Part, ...]
 
 
+Kinds = Sequence[tuple[arb, arb, int]]  # q, norm over noise, and how often
+Make = Callable[[arb, arb, int], Curve]
+
+
 @dataclasses.dataclass(frozen=True)
 class Sampled:
     """Releases whose batches are sampled independently."""
 
     names: Mapping[str, Direction]  # both directions, by name
-    # norms over noise of one mechanism: one that is attained, and the largest
-    mu: tuple[arb, arb] = (arb(0), arb(math.inf))
+    kinds: Sequence[Kinds] = ()  # from above and from below, if examples join by coins of their own
     # bound on delta at an eps as if all participations were known, where there is little noise
     revealed: Callable[[float], arb] | None = None
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
         """Refine lattices until one decides; fine lattices from below come last because they are slow."""
-        direction, ratio, best = self.names[name], arb(eps).exp(), "1"
+        direction, ratio, best = self.names[name], arb(eps).exp(), "at most 1 by joined dots"
         if alone := next((low for part in direction.below if (low := part.curve(ratio)) > arb(delta)), None):
             return Answer(verdict=False, number=f"at least {rounded_down(alone)} by one release alone")
         if self.revealed and (most := self.revealed(eps)) <= arb(delta):
             return Answer(verdict=True, number=f"at most {rounded_up(most)} with all participations known")
-        ends, open_ends = [math.inf, -math.inf], [True, True]
-        with contextlib.suppress(TimeIsUp):
+        ends, sides = {True: math.inf, False: math.inf}, [True, False] if direction.below else [True]
+        with contextlib.suppress(TimeoutError):
             for count, lattice in enumerate(lattices(direction.above, delta, work.seconds)):
-                if open_ends[0]:
-                    upper = lattice.above(direction.above).delta(ratio)
-                    best = rounded_up(upper)
-                    if upper <= arb(delta):
-                        return Answer(verdict=True, number=f"at most {best} by joined dots")
-                    open_ends[0] = _may_cross(float(upper), ends[0], delta)
-                    ends[0] = float(upper)
-                if open_ends[1] and (count < _COARSE or not open_ends[0] or ends[0] >= 0.5):
-                    law = lattice.below(direction.below)
-                    lower = arb(0) if law is None else law.delta(ratio)
-                    if lower > arb(delta):
-                        return Answer(verdict=False, number=f"at least {rounded_down(lower)}")
-                    open_ends[1] = _may_cross(-float(lower), -ends[1], -delta)
-                    ends[1] = float(lower)
-                if not any(open_ends):
+                for above in tuple(sides):
+                    if not above and count >= _COARSE and True in sides and ends[True] < 0.5:
+                        continue
+                    parts, sign = (direction.above, 1.0) if above else (direction.below, -1.0)
+                    found = lattice.law(parts, above=above).delta(ratio)
+                    number = f"at most {rounded_up(found)} by joined dots" if above else rounded_down(found)
+                    best = number if above else best
+                    if found <= arb(delta) if above else found > arb(delta):
+                        return Answer(verdict=above, number=number if above else f"at least {number}")
+                    if not _may_cross(sign * float(found), ends[above], sign * delta):
+                        sides.remove(above)
+                    ends[above] = sign * float(found)
+                if not sides:
                     break
-        return Answer(verdict=None, number=f"at most {best} by joined dots")
+        return Answer(verdict=None, number=best)
 
 
 def _may_cross(now: float, before: float, level: float) -> bool:
@@ -243,64 +253,70 @@ def _may_cross(now: float, before: float, level: float) -> bool:
 def _composed(
     claim: Claim,
     cycle: int,
-    law: tuple[arb, int, bool, int],
-    above: Callable[[arb, int], Curve],
-    below: Callable[[arb, int], Curve],
+    probs: Sequence[float],
+    known: tuple[list[arb], int, str],
+    above: Make,
+    below: Make,
 ) -> Sampled:
-    """A composition of releases whose curves depend on the norm over the noise and on the number of examples.
+    """A composition of releases; groups take turns, `cycle` of them, and `probs` has a q for every turn.
 
-    Groups take turns, `cycle` of them. C has at most that many bands, so that the releases of one example
-    share no noise. The bound from below uses an example with the largest norm. `law` has the probability that
-    one example joins, their number, whether they join independently, and the largest change of one in norms.
+    C has at most that many bands, so that the releases of one example share no noise. From above every turn
+    has the largest norm of its steps, from below those of the first group. The others make a curve from q,
+    norm over noise and number of releases; `known` has arguments of `revealed_delta`, a factor, and the kind.
     """
     if (bands := claim.strategy.bands()) > cycle:
         raise NotChecked(f"no theorem here covers sampling with {bands} bands and {cycle} groups")
-    norms, times, known = claim.strategy.squared_norms(), -(-claim.strategy.n // cycle), None
-    level = arb(norms[0].lower())
-    mu = level.sqrt() / claim.sigma, largest_of(norms).sqrt() / claim.sigma
-    upper = Part(above(mu[1], times), times)
-    lower = Part(below(mu[0], times), sum(1 for norm in norms[::cycle] if norm >= level))
-    back = [dataclasses.replace(part, curve=reverse(part.curve)) for part in (upper, lower)]
-    q, most, coins, factor = law
-    if mu[1] > _LITTLE_NOISE and times * most**2 < _MOST_KNOWN:
-        weights = [arb(most).bin(j) * q**j * (1 - q) ** (most - j) for j in range(most + 1)]
-        known = functools.partial(revealed_delta, weights, times, factor * mu[1], coins=coins)
-    names = {"REMOVE": Direction((upper,), (lower,)), "ADD": Direction((back[0],), (back[1],))}
-    return Sampled(names, mu, known)
+    norms, revealed, kinds, sides = claim.strategy.squared_norms(), None, [], []
+    largest = [largest_of(norms[start : start + cycle]) for start in range(0, len(norms), cycle)]
+    for turns, make in ((largest, above), (norms[::cycle], below)):
+        often, equal = collections.Counter(zip(probs, map(float, turns), strict=True)), dict[float, arb]()
+        for norm in turns:
+            equal[float(norm)] = norm.union(equal.get(float(norm), norm))
+        if len(often) > _MOST_KINDS:
+            raise NotChecked(f"{len(often)} pairs of noise and probability: round to {_MOST_KINDS} at most")
+        kinds.append([(arb(q), equal[x].sqrt() / claim.sigma, times) for (q, x), times in often.items()])
+        sides.append(tuple(Part(make(*kind), kind[2]) for kind in kinds[-1]))
+    (_, mu, times), (weights, factor, how) = kinds[0][0], known
+    if len(kinds[0]) == 1 and mu > _LITTLE_NOISE and times * (len(weights) - 1) ** 2 < _MOST_KNOWN:
+        revealed = functools.partial(revealed_delta, weights, times, factor * mu, kind=how)
+    back = [tuple(Part(reverse(part.curve), part.times) for part in side) for side in sides]
+    stated = kinds if how != "any" and len(weights) == 2 else ()
+    return Sampled({"REMOVE": Direction(*sides), "ADD": Direction(*back)}, stated, revealed)
 
 
 def _poisson(claim: Claim) -> Shape:
     claim.only("sampling_prob", "max_examples_per_user", "truncated_batch_size", "dataset_size")
     if claim.participation["truncated_batch_size"] is None and claim.participation["dataset_size"] is None:
-        return _coins(claim, 1)
-    if claim.examples() is not None:
-        raise NotChecked("no theorem here covers truncated batches and users with several examples")
-    q, size = arb(claim.probability("sampling_prob")), claim.integer("dataset_size", 2)
+        return _coins(claim, 1, claim.probabilities("sampling_prob", claim.strategy.n))
+    prob, size = claim.probability("sampling_prob"), claim.integer("dataset_size", 2)
     most = claim.integer("truncated_batch_size", 1, size - 1)
-    if claim.adjacency != "zero_out":
-        raise NotChecked(f"no theorem here covers {claim.adjacency} where batches are truncated")
-    cut = Truncation(q, most, size)
-    curves = (lambda mu, _: truncated_curve(q, mu, cut)), (lambda mu, _: sampled_curve(cut.joined, mu))
-    return _composed(claim, 1, (cut.joined, 1, False, 1), *curves)
+    if claim.adjacency != "zero_out" or claim.examples() is not None:
+        raise NotChecked(f"no theorem here covers {claim.adjacency}, or users, where batches are truncated")
+    cut = Truncation(arb(prob), most, size)
+    ends = (lambda q, mu, _: truncated_curve(q, mu, cut)), (lambda _, mu, __: sampled_curve(cut.joined, mu))
+    return _composed(claim, 1, [prob] * claim.strategy.n, (coins_law(cut.joined, 1), 1, "any"), *ends)
 
 
 def _cyclic(claim: Claim) -> Shape:
     claim.only("sampling_prob", "cycle", "max_examples_per_user")
-    return _coins(claim, claim.integer("cycle", 1))
+    cycle = claim.integer("cycle", 1)
+    return _coins(claim, cycle, [claim.probability("sampling_prob")] * -(-claim.strategy.n // cycle))
 
 
-def _coins(claim: Claim, cycle: int) -> Shape:
+def _coins(claim: Claim, cycle: int, probs: Sequence[float]) -> Shape:
     """Poisson sampling of examples, or of those of users; groups take turns, `cycle` of them."""
-    q, n, examples = claim.probability("sampling_prob"), claim.strategy.n, claim.examples()
-    if q == 1.0:
+    n, examples, replaced = claim.strategy.n, claim.examples(), claim.adjacency == "replace_one"
+    if probs[0] == 1.0:  # then all are
         return _one_release(claim, Pattern(min(cycle, n), n, evenly=True), examples or 1)
-    if claim.adjacency == "replace_one":
-        raise NotChecked("no theorem here covers replace_one under Poisson sampling")
+    known = coins_law(arb(probs[0]), examples or 1), 1, "replaced" if replaced else "coins"
     if examples is None:
-        return _composed(claim, cycle, (arb(q), 1, True, 1), *[lambda mu, _: sampled_curve(arb(q), mu)] * 2)
+        one = replaced_curve if replaced else sampled_curve
+        return _composed(claim, cycle, probs, known, *[lambda q, mu, _: one(q, mu)] * 2)
+    if replaced or len(set(probs)) > 1:
+        raise NotChecked("no theorem here covers replace_one, or a schedule, for several examples of a user")
     spare = claim.delta * 1e-5
-    ends = [lambda mu, times, k=k: user_curve(arb(q), mu, examples, spare / times)[k] for k in (0, 1)]
-    return _composed(claim, cycle, (arb(q), examples, True, 1), *ends)
+    ends = [lambda q, mu, times, k=k: user_curve(q, mu, examples, spare / times)[k] for k in (0, 1)]
+    return _composed(claim, cycle, probs, known, *ends)
 
 
 def _fixed_size(claim: Claim) -> Shape:
@@ -313,8 +329,8 @@ def _fixed_size(claim: Claim) -> Shape:
     if batch == size:
         return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True))
     q = arb(batch) / size
-    above, below = (lambda mu, _: fixed_size_curve(q, mu)), (lambda mu, _: sampled_curve(q, 2 * mu))
-    found = _composed(claim, 1, (q, 1, False, 2), above, below)
+    ends = (lambda _, mu, __: fixed_size_curve(q, mu)), (lambda _, mu, __: sampled_curve(q, 2 * mu))
+    found = _composed(claim, 1, [batch / size] * claim.strategy.n, (coins_law(q, 1), 2, "any"), *ends)
     return dataclasses.replace(found, names=dict.fromkeys(DIRECTIONS, found.names["REMOVE"]))
 
 
@@ -345,7 +361,7 @@ class Independent:
         if self.below is not None and (least := gaussian_delta(self.below, ratio)) > arb(delta):
             return Answer(verdict=False, number=f"at least {rounded_down(least)} by the sum of all steps")
         # The widening by rounding also covers infinite parts, provided that delta is at most 0.5.
-        with contextlib.suppress(TimeIsUp):
+        with contextlib.suppress(TimeoutError):
             for cells in _CELLS if delta <= 0.5 else ():
                 for above in (True, False) if self.below is None else (True,):
                     moved = 1 + arb((_ROUNDING[0] + _ROUNDING[1] * count) * (1 if above else -1))
@@ -377,10 +393,8 @@ class Independent:
 
 
 def _allocated(claim: Claim) -> Shape:
-    if claim.adjacency == "replace_one":
-        raise NotChecked("no theorem here covers replace_one under a random allocation")
-    if not claim.strategy.nonnegative():
-        raise NotChecked("no theorem here covers a random allocation with negative entries in C")
+    if claim.adjacency == "replace_one" or not claim.strategy.nonnegative():
+        raise NotChecked("no theorem here covers replace_one, or entries < 0 in C, for a random allocation")
     if claim.eps > _UNSAMPLED_EPS and claim.participation["type"] == "BallsInBins":
         pattern = Pattern(bins_of(claim), claim.strategy.n, evenly=True)
         if not claim.flag("fresh"):  # no mixture is worse than its worst component, which is not attained

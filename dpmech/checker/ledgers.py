@@ -21,9 +21,9 @@ from flint import arb
 
 from .claims import Claim
 from .confidence import DIRECTIONS
-from .decide import UNDECIDED, Direction, Gaussian, Kind, Sampled, Verdict, precise, verdict_on
+from .decide import UNDECIDED, Direction, Gaussian, Kind, Kinds, Sampled, Verdict, precise, verdict_on
 from .documents import BadDocument, entries, floats, shown
-from .losses import Curve, Law, Part, TimeIsUp, gaussian_delta, hull, lattices, rounded_down, rounded_up
+from .losses import Curve, Law, Part, gaussian_delta, hull, lattices, rounded_down, rounded_up
 from .pairs import counts_curve
 from .records import Certified, Certifier
 from .strategies import NotChecked
@@ -51,14 +51,9 @@ class _Release(Certified):
     runs: Runs | None
 
     @property
-    def plain(self) -> tuple[Sampled, arb] | None:
-        """Shape and q under Poisson sampling of examples, where a total states noise and steps; else None."""
-        own = {} if self.claim is None else self.claim.participation
-        other = own.get("max_examples_per_user"), own.get("truncated_batch_size")
-        if self.claim is None or own["type"] not in ("Poisson", "CyclicPoisson") or other != (None, None):
-            return None
-        q = arb(self.claim.probability("sampling_prob"))
-        return (self.shape, q) if isinstance(self.shape, Sampled) else None
+    def kinds(self) -> Sequence[Kinds]:
+        """Those of Poisson-sampled releases, whose noise and steps a total states, from above and below."""
+        return self.shape.kinds if isinstance(self.shape, Sampled) else ()
 
     def proved(self) -> Claim:
         """Return the claim; raises NotChecked if it was not proved."""
@@ -167,7 +162,7 @@ def _releases(
         stated = document["claim"]
         release = _Release(**vars(found), name=name, delta=stated["delta"], price=price, runs=runs)
         certain = found.shape is None or isinstance(found.shape, Gaussian)
-        listed_apart = isinstance(found.shape, Gaussian) or release.plain or runs or found.claim is None
+        listed_apart = isinstance(found.shape, Gaussian) or release.kinds or runs or found.claim is None
         if mode == "non_adaptive" and not listed_apart:
             row = rows.pop(0) if rows else [-1.0, 0.0]
             if row[0] < stated["eps"] or not row[1] > 0.0:
@@ -246,8 +241,9 @@ def _stated(words: str, total: dict[str, Any], releases: list[_Release], counts:
     smooth = [one.shape for one in once if isinstance(one.shape, Gaussian)]
     least = sum((shape.lower**2 for shape in smooth), arb(0))
     wrong = f"mu^2 is at least {rounded_down(least)}" if least > arb(square) else ""
-    for name, (shape, q) in ((one.name, one.plain) for one in once if one.plain is not None):
-        steps, mu = shape.names["REMOVE"].above[0].times, shape.mu[1]
+    for name, (q, mu, steps) in (
+        (one.name, kind) for one in once for kind in itertools.chain(*one.kinds[:1])
+    ):
         fit = [row for row in rows if row[2] >= steps and not arb(row[0]) < q and not arb(row[1]) * mu > 1]
         if fit:
             min(fit, key=lambda row: (row[0], -row[1]))[2] -= steps
@@ -310,7 +306,7 @@ def _directions(
     start, rest, found = time.process_time(), list[tuple[tuple[Part, Part], float, int]](), {}
     for same, one in {(id(one.verdict), id(one.runs)): one for one in apart}.items():
         if rest and time.process_time() - start > _PATIENCE * certifier.seconds:
-            raise TimeIsUp("the time is up")
+            raise TimeoutError("the time is up")
         rest.append((*(_best_of if one.runs else _known)(one, delta, certifier), often[same]))
     if sum(sigma for sigma, _ in counts) > _MOST_NOISE:
         raise NotChecked(f"counts of noise {_MOST_NOISE} and more together")
@@ -334,10 +330,7 @@ def _root(sizes: Iterable[arb]) -> arb:
     return sum((size**2 for size in sizes), arb(0)).sqrt()
 
 
-Known = tuple[tuple[Part, Part], float]
-
-
-def _known(release: _Release, delta: float, certifier: Certifier) -> Known:
+def _known(release: _Release, delta: float, certifier: Certifier) -> tuple[tuple[Part, Part], float]:
     """Both directions from the proved claim and from nodes of the profile that are raised and proved."""
     claim = release.proved()
     points = {name: [(claim.eps, arb(claim.delta))] for name in DIRECTIONS}
@@ -358,7 +351,7 @@ def _hulls(remove: list[tuple[float, arb]], add: list[tuple[float, arb]], top: f
     return Part(hull(remove, add), 1, (-top, top)), Part(hull(add, remove), 1, (-top, top))
 
 
-def _best_of(release: _Release, delta: float, certifier: Certifier) -> Known:
+def _best_of(release: _Release, delta: float, certifier: Certifier) -> tuple[tuple[Part, Part], float]:
     """The best of K runs: H(a) <= E K h(a / b), h the curve of one run, on a grid of losses: section 7.3."""
     (mean, grows), one = release.runs or _ONE_RUN, dataclasses.replace(release, runs=None)
     small = delta / (100.0 * max(1.0, float(mean)))
@@ -367,8 +360,8 @@ def _best_of(release: _Release, delta: float, certifier: Certifier) -> Known:
     for direction in directions.values():
         finer = list(itertools.islice(lattices(direction.above, small, certifier.seconds / 4.0), 3))
         if not finer:
-            raise TimeIsUp("the time is up")
-        laws.append(finer[-1].above(direction.above))
+            raise TimeoutError("the time is up")
+        laws.append(finer[-1].law(direction.above, above=True))
     growth = [grows(law.delta) for law in reversed(laws)]
     curves = [_selected(law, mean, one) for law, one in zip(laws, growth, strict=True)]
     top = 2.0**-6
@@ -386,9 +379,9 @@ def _selected(law: Law, mean: arb, growth: arb) -> Curve:
 def _least_eps(above: Sequence[Part], delta: float, seconds: float) -> float:
     """An eps near the least one for which the composition is shown to have delta; infinite if none is."""
     best = math.inf
-    with contextlib.suppress(TimeIsUp):
+    with contextlib.suppress(TimeoutError):
         for lattice in lattices(above, delta, seconds) if above else ():
-            law, low, high = lattice.above(above), 0.0, 2.0**-10
+            law, low, high = lattice.law(above, above=True), 0.0, 2.0**-10
             while high <= _LARGEST_EPS and not law.delta(arb(high).exp()) <= arb(delta):
                 low, high = high, 2.0 * high
             for _ in range(20):
@@ -465,12 +458,12 @@ def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[a
     if isinstance(release.shape, Gaussian):
         factor = arb(1) if kind == "GdpAccounting" else arb(order) / 2
         return factor * release.shape.lower**2, factor * release.shape.upper**2
-    if kind == "GdpAccounting" or release.plain is None:
+    replaced = release.claim is not None and release.claim.adjacency == "replace_one"
+    if kind == "GdpAccounting" or replaced or not release.kinds:
         raise NotChecked(f"no theorem here gives {shown(release.name)} a price in {kind}")
-    shape, q = release.plain
-    own = shape.names["REMOVE"]
-    least, most = (_sampled_divergence(q, mu, order) for mu in shape.mu)
-    return own.below[0].times * least, own.above[0].times * most
+    own = ([times * _sampled_divergence(q, mu, order) for q, mu, times in one] for one in release.kinds)
+    most, least = (sum(costs, arb(0)) for costs in own)
+    return least, most
 
 
 def _sampled_divergence(q: arb, mu: arb, order: int) -> arb:

@@ -65,33 +65,30 @@ def _decimal(end: arb, digits: int, rounding: str, towards: float) -> str:
         return f"{+exact:.{digits - 1}e}" if exact else "0"
 
 
-def revealed_delta(weights: Sequence[arb], times: int, mu: arb, eps: float, *, coins: bool) -> arb:
+def revealed_delta(weights: Sequence[arb], times: int, mu: arb, eps: float, kind: str) -> arb:
     """A bound on delta in both directions, as if who takes part in which release were known: section 5.7.
 
-    `weights` are the probabilities of 0, 1, ... examples in a release; `coins`, that they join independently.
+    `weights` are the probabilities of 0, 1, ... examples in a release. Of `kind` "coins" they join
+    independently, as does the one that is "replaced".
     """
     squares = {j * j: weight for j, weight in enumerate(weights)}
     law = arb_poly([squares.get(k, 0) for k in range(len(weights) ** 2)]) ** times
     each = functools.reduce(arb.min, ((weights[0] / weight).log() / k for k, weight in squares.items() if k))
     none = -times * weights[0].log()
-    shifted = coins and bool(none <= eps)
+    shifted = kind == "replaced" or (kind == "coins" and bool(none <= eps))
     total = times * (mu / arb(8).sqrt()).erfc() if shifted else arb(0)
     for k, mass in enumerate(law.coeffs()[1:], start=1):
-        shift = (none + k * each).max(arb(0)) if shifted else arb(0)
+        shift = k * each if kind == "replaced" else (none + k * each).max(arb(0)) if shifted else arb(0)
         total += mass * gaussian_delta(mu * arb(k).sqrt(), (eps + shift).exp())
     return total
 
 
-class TimeIsUp(Exception):
-    """The CPU time for one direction is used up."""
-
-
 def until(end: float, curve: Curve) -> Curve:
-    """The same curve, raising `TimeIsUp` once the process has used `end` seconds of CPU time."""
+    """The same curve, raising `TimeoutError` once the process has used `end` seconds of CPU time."""
 
     def timed(alpha: arb) -> arb:
         if time.process_time() > end:
-            raise TimeIsUp("the time is up")
+            raise TimeoutError("the time is up")
         return curve(alpha)
 
     return timed
@@ -281,27 +278,23 @@ def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> La
     """
     found, done = law, 1
     for digit in bin(times)[3:]:
-        if time.process_time() > end:
-            raise TimeIsUp("the time is up")
-        found, done = _trimmed(_product(found, found), allowance * 2 * done / times), 2 * done
+        found, done = _product(found, found, allowance * 2 * done / times, end), 2 * done
         if digit == "1":
-            found, done = _trimmed(_product(found, law), allowance * (done + 1) / times), done + 1
+            found, done = _product(found, law, allowance * (done + 1) / times, end), done + 1
     return found
 
 
 def joined(laws: Sequence[Law], allowance: float, end: float = math.inf) -> Law:
     """The law of the product of laws with equal spacing; masses and time are as in `compose`."""
-    found = laws[0]
-    for law in laws[1:]:
-        if time.process_time() > end:
-            raise TimeIsUp("the time is up")
-        found = _trimmed(_product(found, law), allowance)
-    return found
+    return functools.reduce(lambda one, other: _product(one, other, allowance, end), laws)
 
 
-def _product(one: Law, other: Law) -> Law:
+def _product(one: Law, other: Law, allowance: float, end: float) -> Law:
+    if time.process_time() > end:
+        raise TimeoutError("the time is up")
     infinite = one.infinite + other.infinite - one.infinite * other.infinite if one.above else arb(0)
-    return Law(one.spacing, one.first + other.first, one.masses * other.masses, infinite, one.above)
+    law = Law(one.spacing, one.first + other.first, one.masses * other.masses, infinite, one.above)
+    return _trimmed(law, allowance)
 
 
 def _trimmed(law: Law, allowance: float) -> Law:
@@ -340,27 +333,19 @@ class Lattice:
     allowance: float
     end: float
 
-    def above(self, parts: Sequence[Part]) -> Law:
-        """The law of the composition of curves, from above."""
-        laws = []
-        for part, losses in zip(parts, self.ranges, strict=True):
-            law = law_above(until(self.end, part.curve), self.spacing, losses)
+    def law(self, parts: Sequence[Part], *, above: bool) -> Law:
+        """The law of the composition of the first curves, from above or from below."""
+        laws, law_of = [], law_above if above else law_below
+        for part, losses in zip(parts, self.ranges, strict=False):
+            law = law_of(until(self.end, part.curve), self.spacing, losses)
+            if law is None:  # nothing is known from below
+                return Law(self.spacing, 0, arb_poly([]), arb(0), above)
             laws.append(compose(law, part.times, self.allowance, self.end))
         return joined(laws, self.allowance, self.end)
 
-    def below(self, parts: Sequence[Part]) -> Law | None:
-        """The law of the composition of the first curves, from below; None if it fails, or there are none."""
-        laws = []
-        for part, losses in zip(parts, self.ranges, strict=False):
-            law = law_below(until(self.end, part.curve), self.spacing, losses)
-            if law is None:
-                return None
-            laws.append(compose(law, part.times, self.allowance, self.end))
-        return joined(laws, self.allowance, self.end) if laws else None
-
 
 def lattices(above: Sequence[Part], delta: float, seconds: float) -> Iterator[Lattice]:
-    """Ever finer lattices for a composition, up to a limit on the work; the last may raise TimeIsUp."""
+    """Ever finer lattices for a composition, up to a limit on the work; the last may raise TimeoutError."""
     start, times, allowance = time.process_time(), sum(part.times for part in above), delta * 1e-5
     end = start + 2.0 * seconds
     ranges = [part.losses or lattice_range(until(end, part.curve), allowance / times) for part in above]

@@ -34,13 +34,17 @@ def sampled_curve(q: arb, mu: arb) -> Curve:
     return curve
 
 
+def coins_law(q: arb, count: int) -> list[arb]:
+    """Probabilities of 0, 1, ..., `count` successes with probability q each."""
+    return [arb(count).bin(j) * q**j * (1 - q) ** (count - j) for j in range(count + 1)]
+
+
 def user_curve(q: arb, mu: arb, examples: int, spare: float) -> tuple[Curve, Curve]:
     """sum_j Binomial(examples, q)(j) N(j mu, 1) against N(0, 1): curves (above, below).
 
     The largest j, of total probability at most `spare`, are an infinite loss above and omitted below.
     """
-    weights = [arb.bin(arb(examples), j) * q**j * (1 - q) ** (examples - j) for j in range(examples + 1)]
-    rest = arb(0)
+    weights, rest = coins_law(q, examples), arb(0)
     while len(weights) > 2 and float((rest + weights[-1]).upper()) <= spare:
         rest += weights.pop()
     factors = [w * (-((mu * j) ** 2) / 2).exp() for j, w in enumerate(weights)]
@@ -91,14 +95,11 @@ class Truncation:
     """
 
     def __init__(self, q: arb, most: int, size: int) -> None:
-        if q == 1:
-            self.full, over = arb(1), arb(1)
-        else:
-            # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q. Its series
-            # are long at high precision and for many examples; lower precision only makes the balls wider.
-            with ctx.workprec(ctx.prec if size <= _FEW_EXAMPLES else min(ctx.prec, _FEW_BITS)):
-                self.full = q.beta_lower(most, size - most, 1)
-                over = q.beta_lower(most + 1, size - most, 1)
+        # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q. Its series
+        # are long at high precision and for many examples; lower precision only makes the balls wider.
+        with ctx.workprec(ctx.prec if size <= _FEW_EXAMPLES else min(ctx.prec, _FEW_BITS)):
+            self.full = q.beta_lower(most, size - most, 1)
+            over = q.beta_lower(most + 1, size - most, 1)
         share = over * most / size
         self.kept = share / self.full
         self.joined = q * (1 - self.full) + share
@@ -117,11 +118,20 @@ def truncated_curve(q: arb, mu: arb, cut: Truncation) -> Curve:
         x = ((linear + (linear * linear + 4 * square * rest).sqrt()) / (2 * square)).log() / mu
         return p * (normal_cdf(2 * mu - x) - rest * normal_cdf(-x) - alpha * normal_cdf(mu - x))
 
-    def curve(alpha: arb) -> arb:
-        return (1 - cut.full) * plain(alpha) + cut.full * joined(alpha)
+    full = _joined(longer, shorter)
+    return lambda alpha: (1 - cut.full) * plain(alpha) + cut.full * full(alpha)
 
-    joined = _joined(longer, shorter)
-    return curve
+
+def replaced_curve(q: arb, mu: arb) -> Curve:
+    """(1 - q) N(0, 1) + q N(mu, 1) against (1 - q) N(0, 1) + q N(-mu, 1), the same in both directions."""
+    moved = q * (-mu * mu / 2).exp()
+
+    def forward(alpha: arb) -> arb:
+        rest = (1 - q) * (alpha - 1)  # moved y = rest + alpha moved / y, with y = e^(mu x)
+        x = ((rest + (rest * rest + 4 * alpha * moved * moved).sqrt()) / (2 * moved)).log() / mu
+        return q * (normal_cdf(mu - x) - alpha * normal_cdf(-mu - x)) - rest * normal_cdf(-x)
+
+    return _joined(forward, reverse(forward))
 
 
 def fixed_size_curve(q: arb, mu: arb) -> Curve:

@@ -272,4 +272,6 @@ def _stopped(claim: Claim, steps: int, eps: float) -> Claim:
         covered = max(covered, own["min_sep"])
     elif "min_sep" in own:
         own["min_sep"] = min(own["min_sep"], covered)
+    elif isinstance(own.get("sampling_prob"), list):
+        own["sampling_prob"] = own["sampling_prob"][:covered]
     return dataclasses.replace(claim, eps=eps, strategy=claim.strategy.leading(covered), participation=own)

@@ -76,6 +76,11 @@ def plan_options(
             for key, words in _SETTINGS.items()
         ),
         click.option(
+            "--sampling-probs",
+            type=click.Path(),
+            help=f"{takers['sampling_probs']}: a .npy or CSV file with a probability for each step.",
+        ),
+        click.option(
             "--fresh", is_flag=True, default=None, help=f"{takers['fresh']}: a new allocation every epoch."
         ),
         *_budget_options(budget, due, search=search),

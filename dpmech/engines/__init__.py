@@ -93,6 +93,7 @@ from dpmech.engines.releases import (
     accountant_of_examples,
     accountant_of_users,
     canary_of_group,
+    check_pld,
     least_of_a_group,
     least_of_equals,
     unsampled,
@@ -106,6 +107,7 @@ from dpmech.engines.renyi import (
     delta_at,
     epsilon_at,
 )
+from dpmech.engines.schedules import ScheduleAccountant, one_kind
 from dpmech.methods import (
     Certified,
     Deterministic,
@@ -183,6 +185,7 @@ __all__ = [
     "RoughSigma",
     "RunCount",
     "SampledPart",
+    "ScheduleAccountant",
     "SeveralExamples",
     "Solution",
     "Stage",
@@ -203,6 +206,7 @@ __all__ = [
     "chain_gram",
     "check_method",
     "check_nonnegative",
+    "check_pld",
     "check_variance",
     "compose_all",
     "concentrated",
@@ -222,6 +226,7 @@ __all__ = [
     "lower_profiles",
     "lower_tuple_gram",
     "of_pattern",
+    "one_kind",
     "pilot_size",
     "ring_profile",
     "run_count_from",

@@ -113,33 +113,39 @@ class SeveralExamples(Canary):
 
 @dataclasses.dataclass(frozen=True)
 class Independent(Canary):
-    """Steps that are joined independently with one probability, with orthogonal columns of C.
+    """Steps that are joined independently, with orthogonal columns of C.
 
     Args:
         steps: indices of the steps, shape (s,).
-        sampling_prob: q in (0, 1].
+        sampling_prob: q in (0, 1]; or one in (0, 1) for each of these steps, shape (s,).
         columns: their columns of C, shape (s, n).
+        replaced: whether the alternative has the opposite gradients instead of none.
     """
 
     steps: npt.NDArray[np.intp]
-    sampling_prob: float
+    sampling_prob: float | FloatArray
     columns: FloatArray
+    replaced: bool = False
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
         """Sample gradients, shape (runs, n)."""
         gradients = np.zeros((runs, self.columns.shape[1]))
-        if present:
+        if present or self.replaced:
             joined = generator.random((runs, len(self.steps))) < self.sampling_prob
-            gradients[:, self.steps] = joined
+            gradients[:, self.steps] = joined if present else -1.0 * joined
         return gradients
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
         """Log-likelihood ratio of outputs = C gradients + sigma Z, shape (m, n)."""
+        found = self._against_none(outputs, sigma)
+        return found - self._against_none(-outputs, sigma) if self.replaced else found
+
+    def _against_none(self, outputs: FloatArray, sigma: float) -> FloatArray:
         losses = (outputs @ self.columns.T - np.sum(self.columns**2, axis=1) / 2.0) / sigma**2
-        q = self.sampling_prob
-        if q == 1.0:
+        q = np.asarray(self.sampling_prob)
+        if np.all(q == 1.0):
             return np.asarray(losses.sum(axis=1))
-        return np.asarray(np.logaddexp(math.log1p(-q), math.log(q) + losses).sum(axis=1))
+        return np.asarray(np.logaddexp(np.log1p(-q), np.log(q) + losses).sum(axis=1))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,12 +14,14 @@ from dpmech.engines.losses import (
     PoissonAccountant,
     PoissonRelease,
     PrvAccountant,
+    ReplacedAccountant,
+    ReplacedRelease,
     UserAccountant,
     UserRelease,
 )
 from dpmech.engines.renyi import RenyiAccountant
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism import Mechanism, Participation, Unit
+from dpmech.mechanism import Adjacency, Mechanism, Participation, Unit
 from dpmech.methods import Exact, Method, Pld, Prv, Rdp
 from dpmech.numerics import Bounds, product_down, quotient_down, quotient_up, spend
 
@@ -105,6 +107,10 @@ def accountant_of_examples(
     bounds, tight = mechanism.sensitivity, least >= 1.0 - CLOSE
     if tight:
         bounds = dataclasses.replace(bounds, lower=product_down(bounds.lower, least))
+    if mechanism.adjacency is Adjacency.REPLACE_ONE and not mechanism.certain:
+        check_pld(method, mechanism)
+        # The sensitivity is that to a replacement, twice that to one example.
+        return ReplacedAccountant(ReplacedRelease(prob, steps, bounds.scaled(0.5), tight=tight), bounds)
     release = PoissonRelease(prob, steps, bounds, tight=tight)
     if isinstance(method, Rdp):
         return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps)
@@ -123,13 +129,23 @@ def accountant_of_examples(
     )
 
 
-def accountant_of_users(mechanism: Mechanism, method: Method | None, prob: float, least: float) -> Accountant:
-    """Releases that each of a user's examples joins independently; see `accountant_of_examples`."""
-    participation = mechanism.participation
+def check_pld(method: Method | None, mechanism: Mechanism) -> None:
+    """Refuse every method but Pld.
+
+    Raises:
+        UnsupportedCombinationError: for another method.
+    """
     if not (method is None or isinstance(method, Pld)):
         raise UnsupportedCombinationError(
-            f"{method!r} does not apply to {participation!r}", supported="method=None or Pld()"
+            f"{method!r} does not apply to {mechanism.participation!r} under {mechanism.adjacency.name}",
+            supported="method=None or Pld()",
         )
+
+
+def accountant_of_users(mechanism: Mechanism, method: Method | None, prob: float, least: float) -> Accountant:
+    """Releases that each of a user's examples joins independently; see `accountant_of_examples`."""
+    check_pld(method, mechanism)
+    participation = mechanism.participation
     bounds, examples = mechanism.sensitivity, participation.examples
     low = product_down(bounds.lower, least) if least >= 1.0 - CLOSE else bounds.lower
     one = dataclasses.replace(
@@ -144,14 +160,15 @@ def canary_of_group(participation: Participation, mechanism: Mechanism, cycle: i
     """A canary in the group with the largest sum of squared column norms.
 
     Args:
-        participation: one with a `sampling_prob`.
+        participation: one with a `sampling_prob`, or one for every step.
         mechanism: the mechanism.
         cycle: number of groups that alternate; 1 if every step may be joined.
 
     Raises:
         UnsupportedCombinationError: for users, if steps of one group have correlated noise.
     """
-    strategy, n, prob = mechanism.strategy, mechanism.steps, participation.sampling_prob  # type: ignore[attr-defined]  # as documented
+    strategy, n = mechanism.strategy, mechanism.steps
+    prob = participation.sampling_prob  # type: ignore[attr-defined]  # as documented
     users = participation.unit is Unit.USER
     bands = n if strategy.bands is None else strategy.bands
     if users and bands > cycle:
@@ -165,4 +182,6 @@ def canary_of_group(participation: Participation, mechanism: Mechanism, cycle: i
     columns = strategy.matmul(np.eye(n)[:, steps]).T
     if users:
         return SeveralExamples(steps, prob, participation.examples, columns)
-    return Independent(steps, prob, columns)
+    if isinstance(prob, tuple):
+        prob = np.array(prob)[steps]
+    return Independent(steps, prob, columns, replaced=mechanism.adjacency is Adjacency.REPLACE_ONE)

@@ -279,6 +279,10 @@ def _summed(terms: Iterable[tuple[float, int]]) -> float:
 
 def _divergence(part: SampledPart) -> Divergence:
     release = part.release
+    if part.replaced:
+        raise UnsupportedCombinationError(
+            "no moments of a replaced example under Poisson sampling are known here", supported="method=None"
+        )
     return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps).divergence(1.0)
 
 

@@ -14,6 +14,7 @@ from dpmech.mechanism.objectives import (
     rmse,
 )
 from dpmech.mechanism.participation import (
+    EXAMPLES_ONLY,
     BoundedContributions,
     EveryStep,
     Participation,
@@ -53,6 +54,7 @@ from dpmech.mechanism.workloads import Workload, check_workload
 
 __all__ = [
     "BLT",
+    "EXAMPLES_ONLY",
     "UNSTATED",
     "Adjacency",
     "BandedInverse",

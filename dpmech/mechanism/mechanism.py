@@ -35,8 +35,7 @@ class Mechanism:
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
-        UnsupportedCombinationError: for REPLACE_ONE under a random participation other than FixedSizeBatches,
-            and for ADD_REMOVE and ZERO_OUT if they are not covered.
+        UnsupportedCombinationError: for an adjacency that no theorem covers under this participation.
 
     Examples:
         >>> import dpmech as dm
@@ -161,23 +160,18 @@ class Mechanism:
 
 
 def _check_covered(participation: Participation, adjacency: Adjacency) -> None:
-    proved = participation.replace_one_proved or not participation.random
-    if adjacency is Adjacency.REPLACE_ONE and not proved:
-        raise UnsupportedCombinationError(
-            f"no bound is proved for REPLACE_ONE under {participation!r}, where doubling is no theorem",
-            supported="ADD_REMOVE and ZERO_OUT under sampling; REPLACE_ONE without sampling, and under "
-            "FixedSizeBatches",
-        )
     reasons = {
         Adjacency.ADD_REMOVE: participation.add_remove_refused,
         Adjacency.ZERO_OUT: participation.zero_out_refused,
+        Adjacency.REPLACE_ONE: participation.replace_one_refused,
     }
-    refused = reasons.get(adjacency)
+    refused = reasons[adjacency]
     if refused is not None:
-        covered = [one.name for one, reason in reasons.items() if reason is None]
+        covered = ", ".join(one.name for one, reason in reasons.items() if reason is None)
+        others = "; REPLACE_ONE without sampling, and for examples under Poisson, CyclicPoisson and "
         raise UnsupportedCombinationError(
             f"no bound is proved for {adjacency.name} under {participation!r}: {refused}",
-            supported=", ".join([*covered, *(["REPLACE_ONE"] if proved else [])]),
+            supported=covered + (others + "FixedSizeBatches") * (adjacency is Adjacency.REPLACE_ONE),
         )
 
 

@@ -31,7 +31,7 @@ class Pattern:
     evenly_spaced: bool = False
 
 
-Settings = Mapping[str, int | bool | None]  # settings of a participation in a plan
+Settings = Mapping[str, Any]  # settings of a participation in a plan
 
 
 class Participation(abc.ABC):
@@ -48,7 +48,6 @@ class Participation(abc.ABC):
             the same meaning in all of them.
         plan_due: which of these a plan has to give.
         plan_sizes: which sizes of a plan it uses, in addition to those that all use.
-        replace_one_proved: whether a theorem covers REPLACE_ONE although participation is random.
 
     Example:
         >>> import dpmech as dm
@@ -63,7 +62,6 @@ class Participation(abc.ABC):
     plan_settings: ClassVar[tuple[str, ...]] = ()
     plan_due: ClassVar[tuple[str, ...]] = ()
     plan_sizes: ClassVar[tuple[str, ...]] = ()
-    replace_one_proved: ClassVar[bool] = False
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -160,6 +158,11 @@ class Participation(abc.ABC):
         """Why no theorem here covers ZERO_OUT; None if one does."""
         return None
 
+    @property
+    def replace_one_refused(self) -> str | None:
+        """Why no theorem here covers REPLACE_ONE; None if one does, as without sampling."""
+        return "doubling is no theorem under sampling" if self.random else None
+
     def releases(self, n: int) -> int:
         """Number of releases with composing losses that an example may join: 1 if all are accounted as one.
 
@@ -205,7 +208,9 @@ class Participation(abc.ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """The schema as plain data: its type, and every field."""
-        return {"type": type(self).__name__} | dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]  # all are dataclasses
+        own = dataclasses.asdict(self)  # type: ignore[call-overload]  # all are dataclasses
+        fields = {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+        return {"type": type(self).__name__} | fields
 
     def to_json(self) -> str:
         """The schema as JSON text."""
@@ -238,6 +243,13 @@ class Participation(abc.ABC):
         except ValueError:
             raise InvalidParameterError("participation", text, "JSON written by to_json") from None
         return Participation.from_dict(data)
+
+
+# Why REPLACE_ONE is refused for users whose examples are sampled.
+EXAMPLES_ONLY = (
+    "one example that is replaced has a bound, all examples of a user have none; without "
+    "max_examples_per_user, or with ADD_REMOVE, there is one"
+)
 
 
 class BoundedContributions(Participation):
@@ -371,7 +383,7 @@ def needed_setting(kind: type[Participation], settings: Settings, name: str) -> 
     Raises:
         InvalidParameterError: if the plan does not give it.
     """
-    value = settings[name]
+    value: int | None = settings[name]
     if value is None:
         raise InvalidParameterError(name, value, f"given with sampling {kind.plan_name}")
     return value

@@ -1,6 +1,7 @@
 """Training plans: integer steps from dataset size, batch size and epochs; plans in user notation."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from dpmech.mechanism import (
 )
 from dpmech.numerics import short
 from dpmech.plans.names import FAMILIES, STRATEGIES, check_known, owners, sampling_kind
+from dpmech.plans.number_files import read_numbers
 
 _LARGEST = 10**15  # number of examples
 
@@ -92,7 +94,7 @@ class TrainingPlan:
         min_sep: int | None = None,
         max_participations: int | None = None,
         cycle: int | None = None,
-        **own: int | None,
+        **own: Any,  # noqa: ANN401 - a number, a flag or a file
     ) -> Participation:
         """The participation of a sampling name, with the sizes of this plan.
 
@@ -105,7 +107,8 @@ class TrainingPlan:
             min_sep: least distance between two participations.
             max_participations: most participations of one example.
             cycle: number of groups.
-            **own: other settings; each participation lists its own in `plan_settings`.
+            **own: other settings; each participation lists its own in `plan_settings`. `sampling_probs` has a
+                probability for every step, or is the .npy or CSV file with them.
 
         Raises:
             InvalidParameterError: if the name is unknown, or this sampling does not have a setting.
@@ -119,6 +122,9 @@ class TrainingPlan:
                 shown = "given" if value is True else value
                 raise InvalidParameterError(name, shown, f"left out with sampling {sampling}{owner}")
         settings = {name: details.get(name) for name in taken}
+        path = settings.get("sampling_probs")
+        if isinstance(path, str | os.PathLike):
+            settings["sampling_probs"] = tuple(read_numbers("sampling_probs", path, (self.steps,)).tolist())
         settings |= {name: getattr(self, name) for name in kind.plan_sizes}
         return kind.planned(self.epochs, self.steps_per_epoch, self.sampling_prob, settings)
 

@@ -505,7 +505,7 @@ REFUSING = [
     # no theorem for the adjacency
     *(
         _refused(who, _ID, adjacency="replace_one")
-        for who in (poisson(0.2), poisson(0.2, users=2), cyclic(0.3, 4), rests(4, 0.1), bins(4),
+        for who in (poisson(0.2, users=2), rests(4, 0.1), bins(4),
             bins(4, users=2), fresh(4), allocated(2))
     ),
     _refused(poisson(0.2, batch=8, size=30), _ID),
@@ -514,7 +514,7 @@ REFUSING = [
     _refused(fixed_size(30, 5), _ID, adjacency="zero_out"),
     # nor for correlated noise
     _refused(poisson(0.2), _LAM),
-    _refused(poisson(0.2), ("falling", 12)),
+    _refused(poisson(0.2, users=2), ("falling", 12)),
     _refused(poisson(0.2, users=2), _LAM),
     _refused(poisson(0.2, batch=8, size=30), _LAM, adjacency="zero_out"),
     _refused(fixed_size(30, 5), _LAM, adjacency="replace_one"),

@@ -112,7 +112,8 @@ def _poisson(participation, n):
     if participation.truncated_batch_size is not None:
         yield from _truncated(participation, n)
         return
-    yield _independent([participation.sampling_prob] * n, _examples(participation))
+    own = participation.sampling_prob
+    yield _independent(list(own) if isinstance(own, tuple) else [own] * n, _examples(participation))
 
 
 def _cyclic(participation, n):

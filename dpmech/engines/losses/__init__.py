@@ -3,6 +3,7 @@
 from dpmech.engines.losses.accountants import (
     FixedAccountant,
     PoissonAccountant,
+    ReplacedAccountant,
     TruncatedAccountant,
     UserAccountant,
 )
@@ -22,10 +23,12 @@ from dpmech.engines.losses.release import (
     FixedDraw,
     FixedRelease,
     PoissonRelease,
+    ReplacedRelease,
     TruncatedRelease,
     Truncation,
     UserRelease,
 )
+from dpmech.engines.losses.replaced import ReplacedLoss
 from dpmech.engines.losses.transform import transform
 
 __all__ = [
@@ -44,6 +47,9 @@ __all__ = [
     "PoissonAccountant",
     "PoissonRelease",
     "PrvAccountant",
+    "ReplacedAccountant",
+    "ReplacedLoss",
+    "ReplacedRelease",
     "TruncatedAccountant",
     "TruncatedRelease",
     "Truncation",

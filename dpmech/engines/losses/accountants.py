@@ -1,9 +1,9 @@
-"""Accountants of T sampled releases: Poisson sampling, users, truncated batches, and batches of one size."""
+"""Accountants of T sampled releases, for examples that are removed or replaced, and for users."""
 
 import abc
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
@@ -16,8 +16,14 @@ from dpmech.engines.losses.convolution import LossMoments
 from dpmech.engines.losses.direction import Direction
 from dpmech.engines.losses.lattice import Loss
 from dpmech.engines.losses.lattice_route import LatticeRoute
-from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
-from dpmech.engines.losses.revealed import ComposedAccountant, Revealed
+from dpmech.engines.losses.release import (
+    FixedRelease,
+    PoissonRelease,
+    ReplacedRelease,
+    TruncatedRelease,
+    UserRelease,
+)
+from dpmech.engines.losses.revealed import ComposedAccountant, Revealed, RevealedReplacement
 from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 from dpmech.guards import check_integer
@@ -190,7 +196,7 @@ def saddle_point_sigma(release: PoissonRelease, eps: float, delta: float) -> flo
 
 
 def _as_in_the_limit(
-    release: PoissonRelease | UserRelease, sensitivity: Bounds, eps: float, delta: float
+    release: PoissonRelease | ReplacedRelease | UserRelease, sensitivity: Bounds, eps: float, delta: float
 ) -> float:
     """Log of the sigma given by the central limit theorem."""
     mu = 1.0 / gaussian_sigma(eps, delta)
@@ -355,7 +361,9 @@ class _LatticeAccountant(ComposedAccountant):
     # Expected error of the first guess, in log sigma.
     step: ClassVar[float] = 0.01
 
-    def __init__(self, release: UserRelease | TruncatedRelease | FixedRelease, sensitivity: Bounds) -> None:
+    def __init__(
+        self, release: ReplacedRelease | UserRelease | TruncatedRelease | FixedRelease, sensitivity: Bounds
+    ) -> None:
         self.sensitivity = sensitivity
         self.steps = release.steps
         self.route = LatticeRoute(release)
@@ -381,20 +389,10 @@ class _LatticeAccountant(ComposedAccountant):
         return self.route.bracket(sigma, eps, tolerance)[1]
 
 
-class UserAccountant(_LatticeAccountant):
-    """Both directions by privacy loss distributions on lattices, with upper and lower bounds.
+class _TwoSidedAccountant(_LatticeAccountant):
+    """Both bounds by losses on lattices, for releases that every example joins by itself."""
 
-    Args:
-        release: the releases to account for.
-        sensitivity: of one release to a user, m times that to one example.
-    """
-
-    def __init__(self, release: UserRelease, sensitivity: Bounds) -> None:
-        super().__init__(release, sensitivity)
-        self.release = release
-        joined = release.sampling_prob, release.sampling_prob
-        one, tight = release.sensitivity, release.tight
-        self.revealed = Revealed(release.steps, joined, one, release.examples, tight=tight)
+    release: ReplacedRelease | UserRelease
 
     def resolved_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
@@ -405,19 +403,15 @@ class UserAccountant(_LatticeAccountant):
         lower, upper = self.route.epsilon(sigma, delta, tolerance)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
-    def guess(self, eps: float, delta: float) -> float:
-        """Examples that join together, all m or none, cost more: the search goes down from there."""
+    def _guess(self, eps: float, delta: float, who: str, never: float, sides: Sequence[bool]) -> float:
+        """A first guess at sigma: `never` is the log of the probability that nothing joins of `who`."""
         own = self.release
-        never = own.examples * own.steps * math.log1p(-own.sampling_prob)
         if delta >= -math.expm1(never):
             raise UnattainableBudgetError(
                 eps,
                 delta,
-                f"every sigma > 0 meets it: a user takes part with probability {-math.expm1(never):g} only",
+                f"every sigma > 0 meets it: {who} takes part with probability {-math.expm1(never):g} only",
             )
-        sides = [True]
-        if eps < -never:  # the largest loss in direction ADD
-            sides.append(False)
 
         def excess(log_sigma: float) -> float:
             multiplier = quotient_down(math.exp(log_sigma), own.sensitivity.upper)
@@ -426,6 +420,63 @@ class UserAccountant(_LatticeAccountant):
             return max(found) - math.log(delta)
 
         return _near_root(excess, _as_in_the_limit(own, self.sensitivity, eps, delta), 0.1)
+
+
+class ReplacedAccountant(_TwoSidedAccountant):
+    """Releases in which one example is replaced by another one; both directions are the same.
+
+    Args:
+        release: the releases to account for.
+        sensitivity: of one release to the replacement, twice that to one example.
+    """
+
+    immediate: ClassVar[bool] = True
+
+    def __init__(self, release: ReplacedRelease, sensitivity: Bounds) -> None:
+        super().__init__(release, sensitivity)
+        self.release = release
+        joined = release.sampling_prob, release.sampling_prob
+        self.revealed = RevealedReplacement(release.steps, joined, release.sensitivity, tight=release.tight)
+
+    def guess(self, eps: float, delta: float) -> float:
+        """Two gradients of norm 1 cost less than one of norm 2: the search goes down from there."""
+        never = self.release.steps * math.log1p(-self.release.sampling_prob)
+        return self._guess(eps, delta, "an example", never, (True,))
+
+    def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
+        """Known without evaluation, independent of rel_error."""
+        from dpmech.engines.profiles import Composition, PrivacyProfile, SampledPart
+
+        del rel_error
+        own = self.release
+        multiplier, gap = quotient_down(sigma, own.sensitivity.upper), own.sensitivity.relative_gap
+        part = SampledPart(own.sampling_prob, multiplier, own.steps, own.tight, gap, replaced=True)
+        return PrivacyProfile(Composition(sampled=(part,)), self.guarantee, self.by, adjacency)
+
+
+class UserAccountant(_TwoSidedAccountant):
+    """Both directions by privacy loss distributions on lattices, with upper and lower bounds.
+
+    Args:
+        release: the releases to account for.
+        sensitivity: of one release to a user, m times that to one example.
+    """
+
+    release: UserRelease
+
+    def __init__(self, release: UserRelease, sensitivity: Bounds) -> None:
+        super().__init__(release, sensitivity)
+        self.release = release
+        joined = release.sampling_prob, release.sampling_prob
+        one, tight = release.sensitivity, release.tight
+        self.revealed = Revealed(release.steps, joined, one, release.examples, tight=tight)
+
+    def guess(self, eps: float, delta: float) -> float:
+        """Examples that join together, all m or none, cost more: the search goes down from there."""
+        own = self.release
+        never = own.examples * own.steps * math.log1p(-own.sampling_prob)
+        # The largest loss in direction ADD is -never.
+        return self._guess(eps, delta, "a user", never, (True, False) if eps < -never else (True,))
 
 
 # If the probability of any truncation in the run is below this part of delta, it counts as a failure.

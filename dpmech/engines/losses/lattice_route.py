@@ -8,7 +8,13 @@ import scipy
 from dpmech.engines.accountant import too_wide
 from dpmech.engines.losses.convolution import LOG_WRAP, MAX_LENGTH, ComposedLoss, LossMoments, compose
 from dpmech.engines.losses.lattice import lower_lattice, upper_lattice
-from dpmech.engines.losses.release import FixedRelease, PoissonRelease, TruncatedRelease, UserRelease
+from dpmech.engines.losses.release import (
+    FixedRelease,
+    PoissonRelease,
+    ReplacedRelease,
+    TruncatedRelease,
+    UserRelease,
+)
 from dpmech.engines.losses.step_losses import AnyLoss
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import BOUND, Bounds, Ladder, bisect_boundary, log_gap, quotient_down, quotient_up
@@ -32,8 +38,10 @@ _PATIENCE = 3
 _CHERNOFF_SLACK = math.log(2.0)
 # Smallest start of a search for eps, and its resolution.
 _SMALLEST_EPS, _RESOLUTION = 1e-9, 1e-10
+# First relative distance below a guess at which a lower bound is tried.
+_CLOSE = 1e-3
 
-AnyRelease = PoissonRelease | UserRelease | TruncatedRelease | FixedRelease
+AnyRelease = PoissonRelease | ReplacedRelease | UserRelease | TruncatedRelease | FixedRelease
 
 
 class LatticeRoute:
@@ -198,11 +206,17 @@ def _least_eps(bound: Callable[[float], float], delta: float, guess: float, *, s
     Raises:
         NumericalError: if the bound does not fall to `delta`.
     """
+    low, step = 0.0, _CLOSE
     if bound(0.0) <= delta:
-        return 0.0
+        # Under a tilt for `guess`, bounds from below may be trivial far from it.
+        while not safe and step < 1.0 and bound(guess * (1.0 - step)) <= delta:
+            step *= 2.0
+        if safe or step >= 1.0:
+            return 0.0
+        low = guess * (1.0 - step)
     high = guess
     while bound(high) > delta:
         high *= 1.5
         if high > 1e3 * max(guess, 1.0):
             raise NumericalError(f"delta={delta!r} is below the resolution of the lattice")
-    return bisect_boundary(lambda eps: bound(eps) > delta, 0.0, high, safe=safe, rtol=_RESOLUTION)
+    return bisect_boundary(lambda eps: bound(eps) > delta, low, high, safe=safe, rtol=_RESOLUTION)

@@ -21,6 +21,7 @@ from typing import ClassVar
 import scipy
 
 from dpmech.engines.losses.lattice import Loss
+from dpmech.engines.losses.replaced import ReplacedLoss
 from dpmech.engines.losses.step_losses import MixtureLoss, OneSidedLoss, PartedLoss, StepLoss
 from dpmech.numerics import (
     UNIT,
@@ -40,6 +41,7 @@ from dpmech.numerics import (
 register_words(
     {
         "lattice.poisson": "PLD on a lattice, Poisson q={q}, {steps} steps, both directions",
+        "lattice.replaced": "PLD on a lattice, Poisson q={q}, one example replaced, {steps} steps",
         "lattice.users": (
             "PLD on a lattice, Poisson q={q}, {examples} examples a user, {steps} steps, both ways"
         ),
@@ -215,6 +217,34 @@ class PoissonRelease:
     def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> Loss:
         """The loss of one release in one direction."""
         return Loss(self.sampling_prob, sigma_over_sensitivity, remove)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedRelease:
+    """T Poisson-subsampled Gaussian releases, one example of which is replaced by another one.
+
+    Args:
+        sampling_prob: q in (0, 1).
+        steps: T >= 1.
+        sensitivity: of one release to one example, half of that to its replacement.
+        tight: whether all T releases attain that sensitivity; if not, there is no lower bound.
+    """
+
+    sampling_prob: float
+    steps: int
+    sensitivity: Bounds
+    tight: bool = True
+    symmetric: ClassVar[bool] = True
+
+    @property
+    def by_lattice(self) -> Provenance:
+        """Provenance of bounds on lattices."""
+        return Provenance("lattice.replaced", {"q": self.sampling_prob, "steps": self.steps})
+
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> ReplacedLoss:
+        """The loss of one release, in either direction."""
+        del remove
+        return ReplacedLoss(self.sampling_prob, sigma_over_sensitivity)
 
 
 @dataclasses.dataclass(frozen=True)

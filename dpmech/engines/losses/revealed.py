@@ -8,7 +8,12 @@ and c = 2 T Phi(-1 / (2 s)). For every eps >= 0
     E[g(N, eps + log(1 / w)) - c]  <=  delta(eps)  <=  E g(N, eps),
 
 and under Poisson sampling, for eps >= -m T log(1 - q), delta(eps) <= E g(N, eps + log(1 / w)) + c; the proofs
-are in docs/poisson.md. Lattices and transforms have to resolve losses of size 1 / (2 s^2).
+are in docs/poisson.md. If one example is replaced by another one, with s in units of one gradient,
+
+    E g(N, eps + log((1 - q)^T / (w (1 - t)))) - c  <=  delta(eps)  <=  E g(N, eps + log((1 - q)^T / w)) + c
+
+with c = 2 T Phi(-3 / (8 s)) and a tiny t, by the same cells. Lattices and transforms have to resolve
+losses of size 1 / (2 s^2).
 """
 
 import abc
@@ -76,6 +81,11 @@ class Revealed:
         """The largest N."""
         return self.steps * self.examples**2
 
+    @property
+    def _most_apart(self) -> float:
+        """The largest change of all releases together."""
+        return self.sensitivity.times_root(self.largest).upper
+
     def delta(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float] | None:
         """Lower and upper delta; None if they differ by more than a change of sigma by `tolerance`."""
         if not self._applies(sigma):
@@ -89,7 +99,7 @@ class Revealed:
         """Lower and upper eps at delta; None if they differ by more than `tolerance`, relative."""
         if not self._applies(sigma):
             return None
-        noise = quotient_down(sigma, self.sensitivity.times_root(self.largest).upper)
+        noise = quotient_down(sigma, self._most_apart)
         high = gaussian_epsilon(noise, delta, safe=True) * (1.0 + 1e-9) + 1e-9
         if self._upper(sigma, high) > delta:
             return None  # delta is within rounding
@@ -195,6 +205,8 @@ class Revealed:
     def _one(self, noise: float, k: int, eps: float, end: int) -> float:
         """A bound on g(k, eps) from below (end 0) or above (1)."""
         root = math.sqrt(k)
+        if end and eps < 0.0:
+            return 1.0
         if end:
             return gaussian_delta(quotient_down(noise, next_up(root)), max(0.0, next_down(eps)))[1]
         # Far below the losses, a larger eps keeps the bound on rounding small.
@@ -248,6 +260,45 @@ class Revealed:
         off = 8.0 * UNIT * (self.steps + tails.size * (2.0 + 2.0 * math.log2(self.steps + 1)) * m**2)
         ends = np.stack([tails * (1.0 - off) - _SUBNORMAL, tails * (1.0 + off) + _SUBNORMAL])
         return np.clip(ends, 0.0, 1.0)
+
+
+# How far outputs have to stay from the opposite gradient's for a lower bound, of the distance to it.
+_ASIDE = 0.125
+
+
+class RevealedReplacement(Revealed):
+    """The same for one example that is replaced by another one, with opposite gradients; only one direction.
+
+    Where outputs show that the first example took part in a set of releases, the second one most likely took
+    part in none: the loss is that of direction REMOVE, less T log(1 / (1 - q)). The sensitivity is that to
+    one example.
+    """
+
+    @property
+    def _most_apart(self) -> float:
+        return 2.0 * super()._most_apart
+
+    def _upper(self, sigma: float, eps: float) -> float:
+        noise = quotient_down(sigma, self.sensitivity.upper)
+        return min(1.0, next_up(self._mean(noise, eps, shifted=True) + self._strays(noise)))
+
+    def _strays(self, noise: float) -> float:
+        tail = math.erfc((0.5 - _ASIDE) * math.sqrt(0.5) / noise) * (1.0 + 1e-12 / noise**2) + _SUBNORMAL
+        return product_up(tail, self.steps)
+
+    def _lower(self, sigma: float, eps: float) -> float:
+        noise = quotient_up(sigma, self.sensitivity.lower if self.tight else self.sensitivity.upper)
+        q = self.joined[0]
+        # By how much the second example raises the density of its own absence, for outputs that far aside.
+        raised = self.steps * q / (1.0 - q) * math.exp(-_ASIDE / noise**2)
+        return super()._lower(sigma, eps + raised * (1.0 + 1e-9 / noise**2) + _SUBNORMAL)
+
+    def _log_odds(self, k: int) -> tuple[float, float]:
+        """Bounds on log((1 - q)^T / w) for sequences with N = k."""
+        q = self.joined[0]
+        absent, present = math.log1p(-q), math.log(q)
+        middle, off = k * (absent - present), 16.0 * UNIT * k * (abs(absent) + abs(present))
+        return middle - off, middle + off
 
 
 class ComposedAccountant(Accountant):

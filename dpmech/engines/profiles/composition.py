@@ -23,6 +23,8 @@ from dpmech.engines.losses import (
     JointMoments,
     Loss,
     LossMoments,
+    PoissonRelease,
+    ReplacedLoss,
     compose_all,
     lower_lattice,
     upper_lattice,
@@ -156,7 +158,7 @@ class Composition:
     @property
     def symmetric(self) -> bool:
         """Whether both directions have the same curve."""
-        return not (self.sampled or self.curves)
+        return not self.curves and all(part.replaced for part in self.sampled)
 
     @property
     def only_gaussian(self) -> bool:
@@ -172,6 +174,10 @@ class Composition:
     def tilt(self, eps: float, *, add: bool) -> float:
         """Approximate rate at which log delta falls with eps >= 0 in one direction: Chernoff's theta."""
         return _Side(self, add=add).tilt(eps)
+
+    def rough_log_delta(self, eps: float, *, add: bool) -> float:
+        """Approximate log of Chernoff's bound on one direction at eps >= 0: for starting points only."""
+        return _Side(self, add=add).rough_log_delta(eps)
 
     def never(self, *, add: bool) -> float:
         """The limit of the upper bounds on one direction for large eps, rounded to nearest."""
@@ -253,6 +259,10 @@ class _Side:
         """An approximate eps at delta, not far below the true one."""
         return self._rough.chernoff_eps(math.log(delta))
 
+    def rough_log_delta(self, eps: float) -> float:
+        """Approximate log of Chernoff's bound at eps."""
+        return self._rough.chernoff_log_delta(eps)
+
     def tilt(self, eps: float) -> float:
         """Approximate theta of Chernoff's bound at eps."""
         return self._rough.tilt_for_eps(eps)
@@ -271,9 +281,9 @@ class _Side:
         if kinds == 0:
             return lambda eps: gaussian_ends(whole.gaussian[1], eps)[1]
         if kinds == 1 and whole.gaussian[1] == 0.0:
-            if whole.sampled:
-                return lambda eps: self._poisson(eps, tolerance, whole.sampled[0])[1]
-            if self.atoms[0][1] == 1:
+            if whole.sampled and isinstance(release := whole.sampled[0].release, PoissonRelease):
+                return lambda eps: self._poisson(eps, tolerance, release)[1]
+            if self.atoms and self.atoms[0][1] == 1:
                 return self.atoms[0][0].delta
         return self._on_lattices(near, tolerance, upper=True)
 
@@ -298,8 +308,8 @@ class _Side:
             return _Side(below, add=self.add)._on_lattices(near, tolerance, upper=False)
         if not tight:
             return lambda eps: gaussian_ends(square, eps)[0]
-        if len(tight) == 1 and square == 0.0:
-            return lambda eps: self._poisson(eps, tolerance, tight[0])[0]
+        if len(tight) == 1 and square == 0.0 and isinstance(release := tight[0].release, PoissonRelease):
+            return lambda eps: self._poisson(eps, tolerance, release)[0]
         side = _Side(Composition(self.whole.gaussian, tight), add=self.add)
         return side._on_lattices(near, tolerance, upper=False)
 
@@ -309,13 +319,13 @@ class _Side:
             return False
         return not curve.atoms_below(add=self.add).says_nothing
 
-    def _poisson(self, eps: float, tolerance: float, part: SampledPart) -> tuple[float, float]:
-        side = Direction(part.release, 1.0, remove=not self.add)
+    def _poisson(self, eps: float, tolerance: float, release: PoissonRelease) -> tuple[float, float]:
+        side = Direction(release, 1.0, remove=not self.add)
         ceiling = side.log_ceiling(eps)
         if ceiling < _LOG_TINY:
             return 0.0, math.exp(ceiling)
         lower, upper, _ = side.delta(eps, tolerance)
-        return lower if part.tight else 0.0, upper
+        return lower if release.tight else 0.0, upper
 
     def _on_lattices(self, near: float, tolerance: float, *, upper: bool) -> Bound:
         """A bound by lattices that are refined until it converges at one eps."""
@@ -327,7 +337,7 @@ class _Side:
         log_delta = max(rough.chernoff_log_delta(near), math.log(max(infinite, _NOTHING)))
         tail = max(min(log_delta, -1.0) + _TAIL - math.log(self.whole.releases), -725.0)
         reach = min(_FARTHEST, -float(scipy.special.ndtri_exp(tail)))
-        losses = [dataclasses.replace(loss, reach=reach) for loss in losses]
+        losses = [loss.within(reach) for loss in losses]
         # Where finite losses are negligible compared with the infinite one, a smaller tilt resolves them as
         # well; where delta is large compared with rounding, it resolves more of the curve than its end.
         steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
@@ -359,19 +369,21 @@ class _Side:
             last = value
         return found
 
-    def _loss(self, part: SampledPart, *, upper: bool) -> Loss:
+    def _loss(self, part: SampledPart, *, upper: bool) -> Loss | ReplacedLoss:
         bounds = part.release.sensitivity
         multiplier = quotient_down(1.0, bounds.upper) if upper else quotient_up(1.0, bounds.lower)
-        return Loss(part.sampling_prob, multiplier, remove=not self.add)
+        return part.loss(multiplier, remove=not self.add)
 
-    def _moments(self, losses: list[Loss], steps: list[int], square: float) -> JointMoments:
+    def _moments(
+        self, losses: Sequence[Loss | ReplacedLoss], steps: list[int], square: float
+    ) -> JointMoments:
         parts = [LossMoments(*loss.sampled(), times) for loss, times in zip(losses, steps, strict=True)]
         parts.extend(LossMoments(one.losses, one.log_masses, times) for one, times in self.atoms)
         return JointMoments(tuple(parts), square)
 
     def _ladder(
         self,
-        losses: list[Loss],
+        losses: Sequence[Loss | ReplacedLoss],
         steps: list[int],
         rough: JointMoments,
         tilts: tuple[float, float],

@@ -3,10 +3,18 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 
 import numpy as np
 
-from dpmech.engines.losses import PoissonRelease
+from dpmech.engines.losses import (
+    Loss,
+    PoissonAccountant,
+    PoissonRelease,
+    ReplacedAccountant,
+    ReplacedLoss,
+    ReplacedRelease,
+)
 from dpmech.engines.profiles.atoms import LossAtoms, LowerAtoms, atoms_above, atoms_below
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.numerics import (
@@ -40,6 +48,7 @@ class SampledPart:
         steps: number of releases, >= 1.
         tight: whether each release attains this multiplier.
         gap: largest relative amount by which the multiplier may be below that of a release.
+        replaced: whether one example is replaced by another one, instead of removed.
     """
 
     sampling_prob: float
@@ -47,18 +56,19 @@ class SampledPart:
     steps: int
     tight: bool
     gap: float = 0.0
+    replaced: bool = False
 
     def and_more(self, other: "SampledPart") -> "SampledPart":
         """The steps of two parts that agree in everything else, combined."""
         return dataclasses.replace(self, steps=self.steps + other.steps, gap=max(self.gap, other.gap))
 
     @property
-    def kind(self) -> tuple[float, float, bool]:
+    def kind(self) -> tuple[float, float, bool, bool]:
         """Parts of the same kind count as steps of one run."""
-        return self.sampling_prob, self.sigma_over_sensitivity, self.tight
+        return self.sampling_prob, self.sigma_over_sensitivity, self.tight, self.replaced
 
     @property
-    def release(self) -> PoissonRelease:
+    def release(self) -> PoissonRelease | ReplacedRelease:
         """The release at sigma 1."""
         # The multiplier is rounded down, so the exact value is at most the next float. The gap, too, is
         # rounded by at most one float, and so is 1 - gap.
@@ -69,7 +79,34 @@ class SampledPart:
             quotient_up(1.0, self.sigma_over_sensitivity),
             Provenance("sensitivity.of_multiplier"),
         )
-        return PoissonRelease(self.sampling_prob, self.steps, bounds, tight=self.tight)
+        kind = ReplacedRelease if self.replaced else PoissonRelease
+        return kind(self.sampling_prob, self.steps, bounds, tight=self.tight)
+
+    @property
+    def accountant(self) -> PoissonAccountant | ReplacedAccountant:
+        """The accountant of the release at sigma 1."""
+        own = self.release
+        if isinstance(own, ReplacedRelease):
+            return ReplacedAccountant(own, own.sensitivity.scaled(2.0))
+        return PoissonAccountant(own)
+
+    def loss(self, sigma_over_sensitivity: float, *, remove: bool) -> Loss | ReplacedLoss:
+        """The loss of one release with another multiplier."""
+        return self.release.loss(sigma_over_sensitivity, remove=remove)
+
+    @property
+    def zcdp(self) -> tuple[Fraction, Fraction]:
+        """Lower and upper bound on twice the smallest rho, which sampling does not lower.
+
+        With q a step is the unsampled one. Where an example is replaced, the other one is absent with 1 - q:
+        D_a is at least about that of removing it, at most log(1 / (1 - q)) more, and at most four times that.
+        """
+        one = self.release.sensitivity
+        lower, upper = Fraction(one.lower) ** 2 * self.tight, Fraction(one.upper) ** 2
+        if self.replaced:
+            absent = Fraction(-2.0 * math.log1p(-self.sampling_prob) * (1.0 + 2.0**-48))
+            upper = min(4 * upper, upper + absent)
+        return self.steps * lower, self.steps * upper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +245,7 @@ class Curve:
 
 def grouped(parts: Iterable[SampledPart]) -> tuple[SampledPart, ...]:
     """Combine parts of the same kind, in order of first occurrence."""
-    kinds: dict[tuple[float, float, bool], SampledPart] = {}
+    kinds: dict[tuple[float, float, bool, bool], SampledPart] = {}
     for part in parts:
         known = kinds.get(part.kind)
         kinds[part.kind] = part if known is None else known.and_more(part)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from dpmech.engines.losses import LatticeLoss, Loss, upper_lattice
+from dpmech.engines.losses import LatticeLoss, upper_lattice
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
@@ -47,8 +47,7 @@ def distribution_of(parts: Composition, step: float) -> "PrivacyLossDistribution
     for part in parts.sampled:
         # The multiplier is already rounded down.
         losses = (
-            Loss(part.sampling_prob, part.sigma_over_sensitivity, remove=remove, reach=_REACH)
-            for remove in (True, False)
+            part.loss(part.sigma_over_sensitivity, remove=remove).within(_REACH) for remove in (True, False)
         )
         one = pld.PrivacyLossDistribution(*(_pmf(upper_lattice(loss, step)) for loss in losses))
         whole = whole.compose(one.self_compose(part.steps))

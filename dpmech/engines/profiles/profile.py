@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from dpmech.engines.losses import PoissonAccountant
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.dp_accounting_form import Exchanged
 from dpmech.engines.profiles.gaussian_envelope import envelope_mu, gaussian_release_mu
@@ -88,7 +87,7 @@ class Answers(Exchanged):
         at = check_eps(eps, zero_allowed=True)
         sampled = self.parts.sampled
         if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
-            found = PoissonAccountant(sampled[0].release).delta(1.0, at, tolerance=0.4 * _TOLERANCE)
+            found = sampled[0].accountant.delta(1.0, at, tolerance=0.4 * _TOLERANCE)
             return self._labelled(found.lower, found.upper)
         return self._labelled(*larger(self._ends(at, add=add) for add in self._directions))
 
@@ -103,7 +102,7 @@ class Answers(Exchanged):
         at = check_delta(delta)
         sampled = self.parts.sampled
         if len(sampled) == 1 and self.parts.releases == sampled[0].steps:
-            found = PoissonAccountant(sampled[0].release).epsilon(1.0, at, tolerance=0.4 * _TOLERANCE)
+            found = sampled[0].accountant.epsilon(1.0, at, tolerance=0.4 * _TOLERANCE)
             return self._labelled(found.lower, found.upper)
         ends = [self.parts.epsilon(at, add=add, tolerance=_TOLERANCE) for add in self._directions]
         return self._labelled(max(lower for lower, _ in ends), max(upper for _, upper in ends))
@@ -154,7 +153,7 @@ class Answers(Exchanged):
 
     @property
     def _directions(self) -> tuple[bool, ...]:
-        """The directions to evaluate: Gaussian losses, and exact ones, are the same in both."""
+        """The directions to evaluate: losses of some kinds are the same in both."""
         return (False,) if self.parts.symmetric else (False, True)
 
     def _labelled(self, lower: float, upper: float) -> Bounds:
@@ -409,9 +408,8 @@ class PrivacyProfile(Answers):
             )
         lower, upper = (Fraction(end) for end in self.parts.gaussian)
         for part in self.parts.sampled:
-            one = part.release.sensitivity
-            lower += part.steps * Fraction(one.lower) ** 2 * part.tight
-            upper += part.steps * Fraction(one.upper) ** 2
+            own = part.zcdp
+            lower, upper = lower + own[0], upper + own[1]
         return self._labelled(rounded_down(lower / 2), rounded_up(upper / 2))
 
     def bayes_success(self, prior: float) -> Bounds:

@@ -107,7 +107,7 @@ class BallsInBins(BoundedContributions):
         """A bin for every step of an epoch."""
         del epochs, sampling_prob
         fresh, users = settings["fresh"], settings["max_examples_per_user"]
-        return cls(steps_per_epoch, False if fresh is None else fresh, max_examples_per_user=users)  # type: ignore[arg-type]  # checked there
+        return cls(steps_per_epoch, False if fresh is None else fresh, max_examples_per_user=users)
 
     def prefix(self, n: int, steps: int) -> tuple["BallsInBins", int]:
         """The epochs begun."""

@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.mechanism import (
+    EXAMPLES_ONLY,
     BoundedContributions,
     Pattern,
     Settings,
@@ -60,6 +61,11 @@ class CyclicPoisson(BoundedContributions):
     def certain(self) -> bool:
         """Whether every example joins every step of its group."""
         return self.sampling_prob == 1.0
+
+    @property
+    def replace_one_refused(self) -> str | None:
+        """A theorem covers examples."""
+        return None if self.max_examples_per_user is None else EXAMPLES_ONLY
 
     @property
     def users_together(self) -> bool:

@@ -37,7 +37,6 @@ class FixedSizeBatches(Participation):
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "fixed-size"
     plan_sizes: ClassVar[tuple[str, ...]] = ("dataset_size", "batch_size")
-    replace_one_proved: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         size = check_integer("dataset_size", self.dataset_size, minimum=1, maximum=_LARGEST_DATASET)
@@ -67,6 +66,11 @@ class FixedSizeBatches(Participation):
             "for an example whose gradient is zero in one of two neighbours it is Poisson(1.0, "
             "truncated_batch_size=B, dataset_size=n), which has a bound of its own"
         )
+
+    @property
+    def replace_one_refused(self) -> None:
+        """A theorem covers it."""
+        return
 
     @property
     def fixed_draw(self) -> FixedDraw:

@@ -2,14 +2,19 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
+
+import numpy as np
 
 from dpmech.engines import Truncation
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.guards import check_integer
+from dpmech.guards import check_integer, check_vector
 from dpmech.mechanism import (
+    EXAMPLES_ONLY,
     BoundedContributions,
+    Participation,
     Pattern,
     Settings,
     check_examples_per_user,
@@ -17,6 +22,7 @@ from dpmech.mechanism import (
 )
 
 _LARGEST_DATASET = 1 << 53
+_SHOWN = 6  # numbers of a schedule
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,8 +36,12 @@ class Poisson(BoundedContributions):
     B are kept, uniformly. This is for `Adjacency.ZERO_OUT`: an example whose gradient is zero in one of two
     neighbours keeps its random decision and its place in a batch.
 
+    A sequence of n probabilities is a schedule: step t samples with its own one. Noise that changes from step
+    to step is that of `Diagonal(entries)`: sigma over the entry of the step.
+
     Args:
-        sampling_prob: q in (0, 1], of each example and step. Below 1 with `max_examples_per_user`: with q = 1
+        sampling_prob: q in (0, 1], of each example and step; or one in (0, 1) for each of the n steps, for
+            claims about examples without truncation. Below 1 with `max_examples_per_user`: with q = 1
             nothing is sampled, and m examples are equivalent to one of norm m. With q = 1 truncated batches
             all have size B, without replacement.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each; None
@@ -42,7 +52,8 @@ class Poisson(BoundedContributions):
 
     Raises:
         InvalidParameterError: on a bad argument, or if only one setting of truncated batches is given.
-        UnsupportedCombinationError: for truncated batches of users with several examples.
+        UnsupportedCombinationError: for truncated batches of users with several examples, and for schedules
+            of either.
 
     Examples:
         >>> import dpmech as dm
@@ -55,25 +66,87 @@ class Poisson(BoundedContributions):
         >>> truncated = dm.Poisson(0.01, truncated_batch_size=120, dataset_size=10_000).truncation
         >>> f"{truncated.truncated[1]:.4f}", f"{truncated.expected_batch_size:.2f}"
         ('0.0275', '99.90')
+        >>> growing = dm.Poisson([0.05] * 6 + [0.1] * 6)
+        >>> growing.prefix(12, 4)[0]
+        Poisson(sampling_prob=(0.05, 0.05, 0.05, 0.05))
+        >>> f"{dm.epsilon(dm.Identity(12), 1.0, 1e-5, participation=growing).upper:.3f}"
+        '2.535'
     """
 
-    sampling_prob: float
+    sampling_prob: float | tuple[float, ...]
     max_examples_per_user: int | None = None
     truncated_batch_size: int | None = dataclasses.field(default=None, kw_only=True)
     dataset_size: int | None = dataclasses.field(default=None, kw_only=True)
     random: ClassVar[bool] = True
     per_release: ClassVar[bool] = True
     plan_name: ClassVar[str] = "poisson"
-    plan_settings: ClassVar[tuple[str, ...]] = ("max_examples_per_user", "truncated_batch_size")
+    plan_settings: ClassVar[tuple[str, ...]] = (
+        "max_examples_per_user",
+        "truncated_batch_size",
+        "sampling_probs",
+    )
     plan_sizes: ClassVar[tuple[str, ...]] = ("dataset_size",)
 
     def __post_init__(self) -> None:
         users = self.max_examples_per_user is not None
+        if not isinstance(self.sampling_prob, str) and isinstance(self.sampling_prob, Sequence | np.ndarray):
+            self._check_schedule()
+            return
         if self.truncated_batch_size is not None or self.dataset_size is not None:
             self._check_truncated()
         prob = check_sampling_prob(self.sampling_prob, below_one=users)
         object.__setattr__(self, "sampling_prob", prob)
         object.__setattr__(self, "max_examples_per_user", check_examples_per_user(self.max_examples_per_user))
+
+    def _check_schedule(self) -> None:
+        if not self.by_coins or self.dataset_size is not None:
+            raise UnsupportedCombinationError(
+                "no bound here covers sampling probabilities that change for users with several examples, or "
+                "for truncated batches",
+                supported="Poisson(sampling_prob) of one number with these; of several numbers without them",
+            )
+        probs = check_vector("sampling_prob", self.sampling_prob)
+        if not np.all((probs > 0.0) & (probs < 1.0)):
+            raise InvalidParameterError(
+                "sampling_prob",
+                self.sampling_prob,
+                "of numbers in (0, 1), one for each step",
+                "; a step that all examples join is a release of its own, for `profile.compose` or a ledger",
+            )
+        object.__setattr__(self, "sampling_prob", tuple(probs.tolist()))
+
+    @property
+    def schedule(self) -> tuple[float, ...] | None:
+        """The probability of every step; None if it is the same for any number of steps."""
+        return self.sampling_prob if isinstance(self.sampling_prob, tuple) else None
+
+    @property
+    def mean_prob(self) -> float:
+        """The mean of the probabilities of all steps."""
+        own = self.sampling_prob
+        return math.fsum(own) / len(own) if isinstance(own, tuple) else own
+
+    @property
+    def one_prob(self) -> float:
+        """The probability of every step.
+
+        Raises:
+            UnsupportedCombinationError: for a schedule.
+        """
+        if isinstance(self.sampling_prob, tuple):
+            raise UnsupportedCombinationError(
+                f"{self!r} has a probability for every step", supported="Poisson(sampling_prob) of one number"
+            )
+        return self.sampling_prob
+
+    def __repr__(self) -> str:
+        """As of the base class, with only the ends of a long schedule."""
+        own = self.schedule
+        if own is None or len(own) <= _SHOWN:
+            return super().__repr__()
+        return (
+            f"Poisson(sampling_prob=<{len(own)} from {own[0]!r} to {own[-1]!r}, mean {self.mean_prob:.6g}>)"
+        )
 
     def _check_truncated(self) -> None:
         if self.max_examples_per_user is not None:
@@ -106,7 +179,12 @@ class Poisson(BoundedContributions):
 
     @property
     def every_step_alike(self) -> bool:
-        """True for examples, unless batches are truncated."""
+        """True for examples, unless batches are truncated or probabilities change."""
+        return self.by_coins and self.schedule is None
+
+    @property
+    def by_coins(self) -> bool:
+        """Whether examples join by themselves, and a claim is about one of them."""
         return self.max_examples_per_user is None and self.truncated_batch_size is None
 
     @property
@@ -119,16 +197,42 @@ class Poisson(BoundedContributions):
             "changes whose gradients are added, and how many examples there are, on which the bound depends"
         )
 
+    @property
+    def replace_one_refused(self) -> str | None:
+        """A theorem covers examples, unless batches are truncated."""
+        if self.max_examples_per_user is not None:
+            return EXAMPLES_ONLY
+        if self.truncated_batch_size is None:
+            return None
+        return (
+            "in a truncated batch two gradients take the place of others; without truncated_batch_size, or "
+            "with ZERO_OUT or FixedSizeBatches, there is a bound"
+        )
+
     @functools.cached_property
     def truncation(self) -> Truncation | None:
         """The effect of truncation on one example; None if batches are not truncated."""
         if self.truncated_batch_size is None or self.dataset_size is None:
             return None
-        return Truncation.of(self.sampling_prob, self.truncated_batch_size, self.dataset_size)
+        return Truncation.of(self.one_prob, self.truncated_batch_size, self.dataset_size)
 
     def pattern(self, n: int) -> Pattern:
-        """One release; the accountant composes them."""
+        """One release; the accountant composes them.
+
+        Raises:
+            InvalidParameterError: for a schedule of another number of steps.
+        """
+        if self.schedule is not None and len(self.schedule) != n:
+            accepted = f"one probability for each of n={n} steps"
+            raise InvalidParameterError("sampling_prob", f"{len(self.schedule)} numbers", accepted)
         return Pattern(n, 1)
+
+    def prefix(self, n: int, steps: int) -> tuple[Participation, int]:
+        """The probabilities of the first steps, for a schedule."""
+        found, covered = super().prefix(n, steps)
+        if self.schedule is None:
+            return found, covered
+        return Poisson(self.schedule[:covered]), covered
 
     def releases(self, n: int) -> int:
         """All n steps."""
@@ -136,7 +240,6 @@ class Poisson(BoundedContributions):
 
     def requirement(self, n: int) -> str:
         """An independent decision for each example and step, and the bounds per user and per batch."""
-        del n
         if self.max_examples_per_user is not None:
             return (
                 f"{self.bounding()} At every step every example kept joins independently with probability "
@@ -151,6 +254,13 @@ class Poisson(BoundedContributions):
                 "uniformly and without regard to their data. Which ones were drawn, how many, and which were "
                 "kept is kept secret."
             )
+        if self.schedule is not None:
+            return (
+                "At step t every example joins independently with the probability that `sampling_prob` of "
+                f"the participation has for t = 0, ..., {n - 1}, from {min(self.schedule)!r} to "
+                f"{max(self.schedule)!r}. "
+                "The probabilities are public and fixed before the run; which examples joined is kept secret."
+            )
         return (
             "At every step every example joins independently with probability "
             f"{self.sampling_prob!r}; which ones did is kept secret."
@@ -158,11 +268,12 @@ class Poisson(BoundedContributions):
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
-        """The sampling probability of the plan, and its dataset size if batches are truncated."""
+        """The sampling probability of the plan or its schedule, and the size of the data for truncation."""
         del epochs, steps_per_epoch
+        probs = settings["sampling_probs"]
         most = settings["truncated_batch_size"]
         return cls(
-            sampling_prob,
+            sampling_prob if probs is None else probs,
             settings["max_examples_per_user"],
             truncated_batch_size=most,
             dataset_size=None if most is None else settings["dataset_size"],

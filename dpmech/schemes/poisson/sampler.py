@@ -1,5 +1,7 @@
 """PoissonSampler: every example joins every step independently."""
 
+from collections.abc import Sequence
+
 from dpmech.drawing import Sampler, check_steps, coins, whole_epoch
 from dpmech.guards import check_integer
 from dpmech.numerics import IntArray
@@ -7,7 +9,7 @@ from dpmech.schemes.poisson.participation import Poisson
 
 
 class PoissonSampler(Sampler):
-    """Every example joins every step independently with probability `sampling_prob`.
+    """Every example joins every step independently with probability `sampling_prob`, or that of the step.
 
     Each example compares 80 independent random bits with the probability; two bytes per example and step are
     generated, about a millisecond for a million examples. Sampling the size of the batch first would be
@@ -15,7 +17,8 @@ class PoissonSampler(Sampler):
 
     Args:
         dataset_size: number of examples, >= 1; for users after contributions are bounded.
-        sampling_prob: q in (0, 1].
+        sampling_prob: q in (0, 1]; or one in (0, 1) for each of the n steps. `expected_batch_size`, a
+            constant, is then the mean over all steps.
         n: number of steps, >= 1.
         max_examples_per_user: m of a claim about users. It does not affect the batches, as the sampler does
             not know the user of an example. Bound the contributions beforehand, with `Contributions`.
@@ -34,23 +37,26 @@ class PoissonSampler(Sampler):
     def __init__(
         self,
         dataset_size: int,
-        sampling_prob: float,
+        sampling_prob: float | Sequence[float],
         n: int,
         *,
         max_examples_per_user: int | None = None,
         rng: object = None,
     ) -> None:
         size = check_integer("dataset_size", dataset_size, minimum=1)
-        participation = Poisson(sampling_prob, max_examples_per_user)
-        self._prob = participation.sampling_prob
+        participation = Poisson(sampling_prob, max_examples_per_user)  # type: ignore[arg-type]  # any sequence
+        participation.pattern(check_steps(n))
+        self._mean = mean = participation.mean_prob
+        self._schedule = participation.schedule
         super().__init__(
             size,
             participation,
-            check_steps(n),
-            steps_per_epoch=whole_epoch(1, self._prob),
-            expected_batch_size=self._prob * size,
+            n,
+            steps_per_epoch=whole_epoch(1, mean),
+            expected_batch_size=mean * size,
             rng=rng,
         )
 
     def _batch(self, step: int) -> IntArray:
-        return coins(self._key, step, self._prob, self.dataset_size)
+        prob = self._mean if self._schedule is None else self._schedule[step]
+        return coins(self._key, step, prob, self.dataset_size)

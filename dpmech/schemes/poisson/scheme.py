@@ -11,13 +11,16 @@ from dpmech.engines import (
     Canary,
     Method,
     Pld,
+    ScheduleAccountant,
     TruncatedAccountant,
     TruncatedRelease,
     accountant_of_examples,
     accountant_of_users,
     canary_of_group,
+    check_pld,
     group_score,
     least_of_equals,
+    one_kind,
 )
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Mechanism, Strategy
@@ -54,7 +57,12 @@ class PoissonScheme(Scheme[Poisson]):
         del rng
         if participation.truncation is not None:
             return self._truncated(participation, mechanism, method)
-        least, prob = least_of_equals(mechanism), participation.sampling_prob
+        probs = participation.schedule or (participation.one_prob,) * mechanism.steps
+        independent = mechanism.strategy.bands == 1 and participation.by_coins and not participation.certain
+        if independent and not one_kind(mechanism, probs):
+            check_pld(method, mechanism)
+            return ScheduleAccountant(mechanism, probs)
+        least, prob = least_of_equals(mechanism), probs[0]
         if participation.unit is not None:
             return accountant_of_users(mechanism, method, prob, least)
         return accountant_of_examples(mechanism, method, prob, least)
@@ -75,7 +83,7 @@ class PoissonScheme(Scheme[Poisson]):
         most, size = participation.truncated_batch_size, participation.dataset_size
         if most is None or size is None:
             return super().new_sampler(participation, dataset_size, n, **options)
-        return TruncatedPoissonSampler(dataset_size, participation.sampling_prob, most, size, n, **options)
+        return TruncatedPoissonSampler(dataset_size, participation.one_prob, most, size, n, **options)
 
     def batch_rule(self, participation: Poisson, n: int) -> BatchRule:
         """Truncated batches have a maximum size; otherwise nothing, as every step is sampled anew."""
@@ -101,13 +109,13 @@ class PoissonScheme(Scheme[Poisson]):
         """For an example that may have joined every step."""
         if not participation.every_step_alike:
             return None
-        return group_score(executed, outputs, sigma, participation.sampling_prob, 1, weights)
+        return group_score(executed, outputs, sigma, participation.one_prob, 1, weights)
 
     def dataset_size_of(self, participation: Poisson, batch_size: float) -> tuple[float, bool] | None:
         """For examples: each joins with one probability, which may have been rounded."""
         if not participation.every_step_alike:
             return None
-        return batch_size / participation.sampling_prob, False
+        return batch_size / participation.one_prob, False
 
     def batch_size_of(self, participation: Poisson, planned: float) -> float:
         """The mean size of a truncated batch."""
@@ -116,7 +124,7 @@ class PoissonScheme(Scheme[Poisson]):
 
     def nodes_refusal(self, participation: Poisson) -> str:
         """For examples the whole profile is known."""
-        if not participation.every_step_alike:
+        if not participation.by_coins:
             return super().nodes_refusal(participation)
         return "whose profile is known everywhere at once"
 

@@ -70,7 +70,7 @@ class TruncatedPoissonSampler(Sampler):
             expected_batch_size=expected,
             rng=rng,
         )
-        self._prob, self._most = participation.sampling_prob, most
+        self._prob, self._most = participation.one_prob, most
 
     def padded(self, step: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:
         """The batch of a step in the shape (B,), for hardware that requires a fixed shape.

@@ -256,7 +256,13 @@ SCHEMES = {
     "EveryStep": (dm.EveryStep(), None, ALL, {}),
     "SingleParticipation": (dm.SingleParticipation(), None, ALL, {}),
     "FixedEpochs": (dm.FixedEpochs(2), None, ALL, {}),
-    "Poisson": (dm.Poisson(0.3), dm.Identity(N), SAMPLED, {}),
+    "Poisson": (dm.Poisson(0.3), dm.Identity(N), (*SAMPLED, REPLACE_ONE), {}),
+    "Poisson, a schedule": (
+        dm.Poisson([0.2 + 0.1 * (t % 3) for t in range(N)]),
+        dm.Diagonal([1.0 + 0.5 * (t % 2) for t in range(N)]),
+        (*SAMPLED, REPLACE_ONE),
+        {},
+    ),
     "Poisson, truncated": (
         dm.Poisson(0.7, truncated_batch_size=3, dataset_size=6),
         dm.Identity(N),
@@ -265,7 +271,7 @@ SCHEMES = {
     ),
     "FixedSizeBatches": (dm.FixedSizeBatches(6, 3), dm.Identity(N), (REPLACE_ONE,), {}),
     "BMinSep": (dm.BMinSep(2, 0.5), dm.Identity(N), SAMPLED, {"searched": True, "slow": True}),
-    "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), SAMPLED, {}),
+    "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), (*SAMPLED, REPLACE_ONE), {}),
     "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.methods.Rdp()}),
     "BallsInBins, cut short": (dm.BallsInBins(3), None, SAMPLED, {"method": dm.methods.Rdp()}),
     "BallsInBins, fresh": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),

@@ -180,7 +180,7 @@ def test_stated_coefficients_are_those_of_the_strategy():
             read(stated)
     assert read(coefficients("C^-1", [1.0, -0.5]) | {"total": 2}).strategy.n == 4
     for total in (None, 1, 5, 2.0):
-        with pytest.raises(BadDocument, match="number of coefficients"):
+        with pytest.raises(BadDocument, match="the coefficients are"):
             read(coefficients("C^-1", [1.0, -0.5]) | {"total": total})
     with pytest.raises(BadDocument, match="scaled"):
         read(coefficients("C", [1.0, 0.5]) | {"columns_scaled": True})

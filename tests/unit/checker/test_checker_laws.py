@@ -14,7 +14,6 @@ from dpmech.checker.losses import (
     Lattice,
     Law,
     Part,
-    TimeIsUp,
     compose,
     hull,
     joined,
@@ -375,7 +374,7 @@ def test_laws_are_joined_in_turn():
         masses.pop()
     assert_law(found, masses, 1 - Fraction(3, 4) * Fraction(7, 8) * Fraction(15, 16), 9)
     assert joined(laws[:1], 1.0) is laws[0]
-    with pytest.raises(TimeIsUp):
+    with pytest.raises(TimeoutError):
         joined(laws, 0.0, -1.0)
 
 
@@ -440,19 +439,19 @@ def test_a_lattice_composes_its_parts():
     lattice = Lattice(2.0**-4, ranges, 1e-6, math.inf)
     parts = [Part(one, 3), Part(other, 2)]
     ratio = arb(0.3).exp()
-    for found, law in ((lattice.above(parts), law_above), (lattice.below(parts), law_below)):
+    for above, law in ((True, law_above), (False, law_below)):
+        found = lattice.law(parts, above=above)
         laws = [law(part.curve, 2.0**-4, ends) for part, ends in zip(parts, ranges, strict=True)]
         powers = [compose(one, part.times, 1e-6) for one, part in zip(laws, parts, strict=True)]
         true = joined(powers, 1e-6)
         assert found.above is (law is law_above)
         assert found.first == true.first
         assert near(found.delta(ratio), true.delta(ratio))
-    assert lattice.below([]) is None
-    first = lattice.below(parts[:1])  # of the first ones only
+    first = lattice.law(parts[:1], above=False)  # of the first ones only
     assert near(first.delta(ratio), compose(law_below(one, 2.0**-4, ranges[0]), 3, 1e-6).delta(ratio))
     short = Lattice(2.0**-4, [(-0.01, 0.01)], 1e-6, math.inf)
-    assert short.below(parts[:1]) is None
+    assert short.law(parts[:1], above=False).delta(ratio) == 0
     late = Lattice(2.0**-4, ranges, 1e-6, -1.0)
-    for ask in (late.above, late.below):
-        with pytest.raises(TimeIsUp):
-            ask(parts)
+    for above in (True, False):
+        with pytest.raises(TimeoutError):
+            late.law(parts, above=above)

@@ -14,7 +14,6 @@ import dpmech as dm
 from dpmech.checker import BadDocument, Kind, Verdict, check_text, ledgers
 from dpmech.checker.losses import (
     Law,
-    TimeIsUp,
     joined,
 )
 from tests.support.checker_files import plain, with_checksum
@@ -508,7 +507,7 @@ def test_what_a_total_takes_is_limited(monkeypatch):
         .reason
         == "the time is up"
     )
-    with pytest.raises(TimeIsUp):
+    with pytest.raises(TimeoutError):
         joined(2 * [Law(1.0, 0, arb_poly([1.0]), arb(0), above=True)], 0.0, 0.0)
 
 

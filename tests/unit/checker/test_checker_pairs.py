@@ -17,6 +17,7 @@ from dpmech.checker.pairs import (
     bin_laws,
     counts_curve,
     fixed_size_curve,
+    replaced_curve,
     sampled_curve,
     truncated_curve,
     user_curve,
@@ -541,3 +542,27 @@ def test_cells_are_split_by_their_means():
     found = pairs._gathered(masses, np.array([-1e-20, 1.0 + 1e-15, 0.0, 1.0 - 1e-16]), edges, above=True)
     assert np.all(found.masses >= 0.0)
     assert found.infinite == 0.0
+
+
+@pytest.mark.parametrize(("q", "mu"), [("0.1", "1.5"), ("0.7", "0.4"), ("0.01", "6")])
+@pytest.mark.parametrize("alpha", ["0.3", "1", "1.2", "4"])
+def test_a_replaced_example_against_forty_digits(q, mu, alpha):
+    curve = replaced_curve(arb(q), arb(mu))
+    q, mu, alpha = map(mpmath.mpf, (q, mu, alpha))
+
+    def excess(x):
+        none = (1 - q) * mpmath.npdf(x)
+        return none + q * mpmath.npdf(x - mu) - alpha * (none + q * mpmath.npdf(x + mu))
+
+    low, high = -mpmath.mpf(60), mpmath.mpf(60)
+    for _ in range(160):
+        middle = (low + high) / 2
+        low, high = (low, middle) if excess(middle) > 0 else (middle, high)
+    true = (1 - q) * (1 - alpha) * mpmath.ncdf(-low)
+    true += q * (mpmath.ncdf(mu - low) - alpha * mpmath.ncdf(-mu - low))
+    found = curve(arb(mpmath.nstr(alpha, 40)))
+    assert abs(number(found) - true) < 1e-28
+    # The same in the other direction, and more than an example that is removed.
+    assert abs(number(reverse(curve)(arb(mpmath.nstr(alpha, 40)))) - true) < 1e-28
+    removed = sampled_curve(arb(mpmath.nstr(q, 40)), arb(mpmath.nstr(mu, 40)))
+    assert number(removed(arb(mpmath.nstr(alpha, 40)))) < true

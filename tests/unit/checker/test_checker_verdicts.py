@@ -166,7 +166,21 @@ def test_a_gap_between_the_bounds_is_not_checked(tmp_path):
 
 
 NOT_COVERED = [
-    (IDENTITY, {"type": "Poisson", "sampling_prob": 0.1}, {"adjacency": "replace_one"}),
+    (
+        IDENTITY,
+        {"type": "Poisson", "sampling_prob": 0.1, "max_examples_per_user": 2},
+        {"adjacency": "replace_one"},
+    ),
+    (
+        {"type": "Identity", "n": 2},
+        {"type": "Poisson", "sampling_prob": [0.1, 0.2], "max_examples_per_user": 2},
+        {},
+    ),
+    (
+        {"type": "Identity", "n": 65},
+        {"type": "Poisson", "sampling_prob": [t / 100 for t in range(1, 66)]},
+        {},
+    ),
     (LAMBDA, {"type": "Poisson", "sampling_prob": 0.1}, {}),
     (LAMBDA, {"type": "CyclicPoisson", "sampling_prob": 0.1, "cycle": 3}, {}),
     (LAMBDA, {"type": "BallsInBins", "bins": 3}, {"adjacency": "replace_one"}),
@@ -292,11 +306,10 @@ def test_noise_counts_over_the_columns(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_larger_column_counts_from_above_only(tmp_path):
+def test_one_larger_column_counts_as_what_it_is(tmp_path):
     poisson = {"type": "Poisson", "sampling_prob": 0.2}
     mixed = {"type": "Diagonal", "entries": [1.0] * 11 + [2.0]}
-    assert verdict_of(tmp_path, mixed, poisson, 2.0, 1e-5, 1.83).kind is Kind.NOT_CHECKED
-    assert verdict_of(tmp_path, mixed, poisson, 2.0, 1e-5, 1.0).kind is Kind.REFUTED
+    assert verdict_of(tmp_path, mixed, poisson, 2.0, 1e-5, 1.83).kind is Kind.REFUTED
     assert verdict_of(tmp_path, mixed, poisson, 2.0, 1e-5, 2 * 1.83).kind is Kind.PROVED
 
 
@@ -530,20 +543,16 @@ def test_each_end_goes_on_as_long_as_it_may_decide(monkeypatch, uppers, lowers, 
         def __init__(self, **ends):
             self.ends = ends
 
-        def law(self, name):
+        def law(self, parts, *, above):
+            name = "above" if above else "below"
             count[name] += 1
-            found = self.ends[name]
-            return None if found is None else type("Told", (), {"delta": lambda self, ratio: arb(found)})()
-
-        def above(self, parts):
-            return self.law("above")
-
-        def below(self, parts):
-            return self.law("below")
+            found = self.ends[name] or 0.0
+            return type("Told", (), {"delta": lambda self, ratio: arb(found)})()
 
     longest = itertools.zip_longest(uppers, lowers)
     monkeypatch.setattr(decide, "lattices", lambda *_: (Fake(above=up, below=low) for up, low in longest))
-    shape = decide.Sampled({"REMOVE": decide.Direction((), ())})
+    part = losses.Part(lambda ratio: arb(0), 1)  # alone it refutes nothing
+    shape = decide.Sampled({"REMOVE": decide.Direction((part,), (part,))})
     answer = shape.answer("REMOVE", 1.0, 0.09, Work(1e-9, 1.0, np.random.default_rng(1)))
     assert answer.verdict is verdict
     assert (count["above"], count["below"]) == asked
@@ -728,19 +737,28 @@ def test_users_have_at_most_a_thousand_examples(kind):
 
 
 def test_a_sampled_release_counts_with_its_norms():
-    """From above with the largest column, as often as a group has turns; from below with the first one."""
+    """From above with the largest norm of every turn; from below with those of the first group."""
     entries = [1.0, 3.0, 2.0, 0.5, 1.0, 1.0, 2.0]
-    for cycle, times, below in ((1, 7, 6), (2, 4, 4), (3, 3, 2), (7, 1, 1)):
+    kinds = {
+        1: ([(1.0, 3), (3.0, 1), (2.0, 2), (0.5, 1)],) * 2,
+        2: ([(3.0, 1), (2.0, 2), (1.0, 1)], [(1.0, 2), (2.0, 2)]),
+        3: ([(3.0, 1), (1.0, 1), (2.0, 1)], [(1.0, 1), (0.5, 1), (2.0, 1)]),
+        7: ([(3.0, 1)], [(1.0, 1)]),
+    }
+    for cycle, sides in kinds.items():
         participation = {"type": "CyclicPoisson", "sampling_prob": 0.25, "cycle": cycle}
         shape = shape_of(participation, {"type": "Diagonal", "entries": entries}, sigma=4.0)
-        assert [float(x) for x in shape.mu] == pytest.approx([0.25, 0.75], rel=1e-14)
         for name, alpha in (("REMOVE", 1.5), ("ADD", 1.2)):
-            (above,), (under,) = shape.names[name].above, shape.names[name].below
-            assert (above.times, under.times) == (times, below)
-            for part, mu in ((above, 0.75), (under, 0.25)):
-                forth = sampled_curve(arb("0.25"), arb(mu))
-                value = forth(arb(alpha)) if name == "REMOVE" else losses.reverse(forth)(arb(alpha))
-                assert float(part.curve(arb(alpha))) == pytest.approx(float(value), rel=1e-12)
+            direction = shape.names[name]
+            for parts, known, side in zip(
+                (direction.above, direction.below), shape.kinds, sides, strict=True
+            ):
+                assert [(float(mu), times) for _, mu, times in known] == [(m / 4, k) for m, k in side]
+                for part, (norm, times) in zip(parts, side, strict=True):
+                    forth = sampled_curve(arb("0.25"), arb(norm / 4))
+                    value = forth(arb(alpha)) if name == "REMOVE" else losses.reverse(forth)(arb(alpha))
+                    assert part.times == times
+                    assert float(part.curve(arb(alpha))) == pytest.approx(float(value), rel=1e-12)
 
 
 @pytest.mark.parametrize(("rounds", "rounding"), [(1, 1.1e-9), (10, 2e-9)])
@@ -768,3 +786,46 @@ def test_sums_on_a_grid_are_moved_by_more_than_rounding(monkeypatch, rounds, rou
         assert shape.answer(name, 1.0, 0.1 * (1 - 1.1 * rounding), work).verdict is False
     for above, moved in asked:
         assert moved == pytest.approx(-rounding if above else rounding, rel=1e-3)
+
+
+TWO_LEVELS = {"type": "Poisson", "sampling_prob": [0.02] * 20 + [0.05] * 20}
+
+
+@pytest.mark.parametrize("adjacency", ["add_remove", "zero_out", "replace_one"])
+def test_a_schedule_is_decided(tmp_path, adjacency):
+    entries = [1.0] * 30 + [0.8] * 10
+    cal = dm.calibrate_sigma(
+        dm.Diagonal(entries),
+        2.0,
+        1e-5,
+        participation=dm.Poisson(TWO_LEVELS["sampling_prob"]),
+        adjacency=dm.Adjacency(adjacency),
+    )
+    strategy = {"type": "Diagonal", "entries": entries}
+    for factor, kind in ((1.0, Kind.PROVED), (0.98, Kind.REFUTED)):
+        found = verdict_of(tmp_path, strategy, TWO_LEVELS, 2.0, 1e-5, factor * cal.sigma, adjacency=adjacency)
+        assert found.kind is kind
+
+
+@pytest.mark.parametrize("eps", [2.0, 1e3, 1e8])
+def test_a_replaced_example_is_decided(tmp_path, eps):
+    cal = dm.calibrate_sigma(
+        dm.Identity(40), eps, 1e-5, participation=dm.Poisson(0.02), adjacency=dm.Adjacency.REPLACE_ONE
+    )
+    plan = {"type": "Identity", "n": 40}, {"type": "Poisson", "sampling_prob": 0.02}
+    ends = {"adjacency": "replace_one"}
+    assert verdict_of(tmp_path, *plan, eps, 1e-5, cal.sigma, **ends).kind is Kind.PROVED
+    if eps < 1e5:
+        assert verdict_of(tmp_path, *plan, eps, 1e-5, 0.98 * cal.sigma, **ends).kind is Kind.REFUTED
+
+
+@pytest.mark.parametrize("probs", [[0.1] * 11, [0.1] * 11 + [1.0], [0.1] * 11 + [0.0], []])
+def test_a_schedule_has_a_probability_for_every_step(probs):
+    with pytest.raises(BadDocument, match=r"a list of 12 floats in \(0, 1\)"):
+        shape_of({"type": "Poisson", "sampling_prob": probs})
+
+
+def test_a_run_that_stopped_has_the_first_probabilities():
+    claim = claim_of(decode(certificate({"type": "Identity", "n": 40}, TWO_LEVELS, 2.0, 1e-5, 2.0)))
+    own = records._stopped(claim, 25, 1.0).participation["sampling_prob"]
+    assert own == [0.02] * 20 + [0.05] * 5

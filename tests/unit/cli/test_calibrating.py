@@ -162,6 +162,33 @@ def test_cyclic_poisson_and_replace_one_options():
     assert ratio == pytest.approx(2.0, rel=1e-9)
 
 
+def test_a_schedule_from_a_file_under_replace_one(tmp_path):
+    probs = [0.05] * 18 + [0.1] * 18
+    path = tmp_path / "probs.csv"
+    path.write_text("\n".join(map(str, probs)))
+    given = (
+        "--strategy",
+        "identity",
+        *SMALL,
+        "--sampling",
+        "poisson",
+        *BUDGET,
+        "--sampling-probs",
+        str(path),
+    )
+    result = run("calibrate", *given, "--adjacency", "replace_one", "--json")
+    found = json.loads(result.stdout)
+    assert found["plan"]["participation"] == dm.Poisson(probs).to_dict()
+    cal = dm.calibrate_sigma(
+        dm.Identity(36), 2.0, 1e-5, participation=dm.Poisson(probs), adjacency=dm.Adjacency.REPLACE_ONE
+    )
+    assert found["sigma"] == cal.sigma
+    path.write_text("0.1\n0.2")
+    refused = run("calibrate", *given)
+    assert refused.exit_code == 2
+    assert "36 numbers, one a step" in refused.stderr
+
+
 BASE = {"--dataset-size": "120", "--batch-size": "10", "--epochs": "3", "--sampling": "min-sep", "--eps": "2",
         "--delta": "1e-5"}  # fmt: skip
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.engines import ScheduleAccountant
 from dpmech.engines.releases import least_of_a_group
 from dpmech.methods import Exact, Method, Pld
 from dpmech.schemes import accountant_for, effective_method, method_among, unsampled_method
@@ -20,7 +21,8 @@ BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
     [
         (dm.LambdaCGD(12, 0.9), dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
         (BANDED, dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
-        (dm.Diagonal([1.0, 2.0]), dm.Poisson(0.1), {}, "needs independent, equal noise at every step"),
+        (dm.LambdaCGD(2, 0.9), dm.Poisson([0.1, 0.2]), {}, "needs independent, equal noise at every step"),
+        (dm.Diagonal([1.0, 2.0]), dm.Poisson(0.1, 2), {}, "needs independent, equal noise at every step"),
         (dm.LambdaCGD(12, 0.9), dm.CyclicPoisson(0.1, 4), {}, "at most cycle=4 bands.* has 12"),
         (BANDED, dm.CyclicPoisson(0.1, 2), {}, "at most cycle=2 bands.* has 3"),
         (dm.Identity(4), dm.EveryStep(), {"method": dm.methods.Pld()}, "does not apply without sampling"),
@@ -31,8 +33,12 @@ BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
             {"method": dm.methods.Exact()},
             "does not apply to Poisson sampling",
         ),
-        (dm.Identity(4), dm.Poisson(0.1), {"adjacency": dm.Adjacency.REPLACE_ONE}, "doubling is no theorem"),
-        (BANDED, dm.CyclicPoisson(0.1, 3), {"adjacency": dm.Adjacency.REPLACE_ONE}, "doubling is no theorem"),
+        (
+            dm.Identity(4),
+            dm.Poisson(0.1, 2),
+            {"adjacency": dm.Adjacency.REPLACE_ONE},
+            "all examples of a user have none",
+        ),
         (
             dm.Identity(4),
             dm.BallsInBins(2),
@@ -206,8 +212,10 @@ def test_noise_is_equal_at_every_step_to_a_part_in_1e14(size):
     equal, unequal = (dm.Diagonal([size, size * (1.0 + units * 2.0**-52)]) for units in (40, 54))
     found = accountant_for(dm.Mechanism(equal, dm.Poisson(0.1)), None)
     assert found.sensitivity.upper >= equal.entries.max()
+    assert not isinstance(found, ScheduleAccountant)
+    assert len(accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1)), None).kinds) == 2
     with pytest.raises(dm.UnsupportedCombinationError, match="independent, equal noise"):
-        accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1)), None)
+        accountant_for(dm.Mechanism(unequal, dm.Poisson(0.1, 2)), None)
 
 
 @pytest.mark.parametrize(("units", "tight"), [(40, True), (54, False)])

@@ -121,7 +121,7 @@ def test_which_schemas_are_random():
     ]
     assert [schema for schema in ALL if schema.every_step_alike] == [dm.Poisson(0.1)]
     sized = [schema for schema in ALL if schema.add_remove_refused]
-    fixed = [schema for schema in sized if schema.replace_one_proved]
+    fixed = [schema for schema in sized if schema.replace_one_refused is None]
     assert [(one.batch_size, one.dataset_size) for one in fixed] == [(4, 20)]
     assert fixed == [schema for schema in ALL if schema.zero_out_refused]
     cut = [schema for schema in sized if schema not in fixed]

@@ -154,7 +154,7 @@ def test_what_float64_cannot_tell_from_nothing_is_a_bound():
 
 
 def test_a_combination_without_a_theorem_makes_no_claim():
-    poisson = dm.calibrate_sigma(dm.Identity(20), 1.0, 1e-5, participation=dm.Poisson(0.1))
+    poisson = dm.calibrate_sigma(dm.Identity(20), 1.0, 1e-5, participation=dm.Poisson(0.1, 2))
     with pytest.raises(dm.UnsupportedCombinationError, match="REPLACE_ONE"):
         dm.Mechanism(poisson.strategy, poisson.participation, dm.Adjacency.REPLACE_ONE)
     document = poisson.certificate().to_dict()

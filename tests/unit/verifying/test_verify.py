@@ -172,9 +172,10 @@ def test_other_rehashed_claims_are_refused(name, change):
 
 
 def test_an_adjacency_that_no_theorem_covers_is_refused():
+    users = dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-5, participation=dm.Poisson(0.1, 2)).certificate()
     with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proved for REPLACE_ONE"):
-        changed(POISSON, adjacency=dm.Adjacency.REPLACE_ONE)
-    document = json.loads(POISSON.to_json())
+        changed(users, adjacency=dm.Adjacency.REPLACE_ONE)
+    document = json.loads(users.to_json())
     document["claim"]["adjacency"] = "replace_one"
     with pytest.raises(
         dm.exceptions.CertificateError, match="could have made: no bound is proved for REPLACE_ONE"
