@@ -253,6 +253,11 @@ SAMPLED = [
         methods=(None, PLD, RDP), adjacencies=BOTH,
     ),
     *plans(poisson(0.2), [("identity", 12)], *sigmas(COMMON), ("epsilon", 1.5, 1e-5), methods=(PRV,)),
+    *plans(poisson(0.2), [("identity", 12), ("falling", 12)], *sigmas(COMMON), ("epsilon", 1.5, 1e-5),
+        adjacencies=("replace_one",)),
+    *plans(poisson(0.2), [("falling", 12)], *sigmas(COMMON), ("delta", 1.5, 1.0), adjacencies=BOTH),
+    *plans(cyclic(0.3, 4), [("identity", 12), ("square-root", 12, 2)], *sigmas(COMMON),
+        adjacencies=("replace_one",)),
     *plans(poisson(1.0), [("identity", 12)], *sigmas(COMMON), methods=(EXACT, RDP, PLD)),
     *plans(
         poisson(0.01), [("identity", 1000)],
@@ -543,7 +548,7 @@ REFUSING = [
     *(_refused(allocated(2), _ID, method=how) for how in (PRV, RDP, EXACT)),
     # sizes that do not fit, numbers out of range, budgets out of reach
     _refused(epochs(5), _LAM),
-    _refused(bins(5), _LAM),
+    _refused(bins(13), _LAM),
     _refused(allocated(13), _ID),
     _refused(min_sep(13), _LAM),
     _refused(poisson(1.5), _ID),

@@ -184,9 +184,16 @@ def test_trap_10_replace_one_reaches_every_method():
     ledger.add("release", cal)
     for method in (None, dm.methods.Rdp()):
         assert ledger.epsilon(1e-5, method=method).upper >= exact.upper * (1.0 - 1e-9)
-    for participation in (dm.Poisson(0.5), dm.CyclicPoisson(0.5, 1), dm.BallsInBins(1)):
-        with pytest.raises(dm.UnsupportedCombinationError, match="REPLACE_ONE"):
-            dm.epsilon(dm.Identity(2), 1.0, 1e-5, adjacency=replace, participation=participation)
+    for sampled in (dm.Poisson(0.5), dm.CyclicPoisson(0.5, 1)):
+        removed = dm.epsilon(dm.Identity(2), 1.0, 1e-5, participation=sampled)
+        replaced = dm.epsilon(dm.Identity(2), 1.0, 1e-5, adjacency=replace, participation=sampled)
+        assert replaced.lower > 1.2 * removed.upper
+        with pytest.raises(dm.UnsupportedCombinationError):
+            dm.epsilon(
+                dm.Identity(2), 1.0, 1e-5, adjacency=replace, participation=sampled, method=dm.methods.Rdp()
+            )
+    with pytest.raises(dm.UnsupportedCombinationError, match="REPLACE_ONE"):
+        dm.epsilon(dm.Identity(2), 1.0, 1e-5, adjacency=replace, participation=dm.BallsInBins(1))
 
 
 def test_trap_11_no_size_loses_a_step_to_float_division():

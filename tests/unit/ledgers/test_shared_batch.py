@@ -215,7 +215,7 @@ def test_replacing_one_example_doubles_every_block():
             blocks.sigma,
             1e-5,
             adjacency=dm.Adjacency.REPLACE_ONE,
-            participation=dm.Poisson(0.1),
+            participation=dm.Poisson(0.1, max_examples_per_user=2),
         )
 
 
