@@ -26,7 +26,7 @@ def allowed_sets(n, schema):
         case "FixedEpochs":
             return oracle.epoch_sets(n, schema.epochs)
         case "BallsInBins" if not schema.fresh:
-            return oracle.epoch_sets(n, n // schema.bins)
+            return tuple(tuple(range(first, n, schema.bins)) for first in range(schema.bins))
         case "BallsInBins":
             epochs = [range(first, first + schema.bins) for first in range(0, n, schema.bins)]
             return tuple(itertools.product(*epochs))

@@ -358,7 +358,7 @@ def test_what_the_bound_says_of_itself():
         ({"participation": dm.MinSep(2)}, dm.InvalidParameterError, "the steps that each canary joins"),
         ({"participation": np.ones((3, 4))}, dm.InvalidParameterError, "participation"),
         ({"participation": np.ones((3, 2), dtype=bool)}, dm.InvalidParameterError, "participation"),
-        ({"participation": dm.BallsInBins(3)}, dm.InvalidParameterError, "bins"),
+        ({"participation": dm.BallsInBins(99)}, dm.InvalidParameterError, "bins"),
         ({"participation": dm.Poisson(0.1)}, dm.UnsupportedCombinationError, "2 bands"),
         (
             {"participation": dm.CyclicPoisson(0.1, 2), "strategy": dm.LambdaCGD(4, 0.9)},

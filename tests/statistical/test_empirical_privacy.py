@@ -141,7 +141,7 @@ def test_the_chosen_event_is_the_best_of_those_tried():
         ({"mechanism": lambda gradients, rng: gradients[:, :2]}, dm.InvalidParameterError, "shape"),
         ({"mechanism": lambda gradients, rng: gradients * np.nan}, dm.InvalidParameterError, "finite"),
         (
-            {"participation": dm.Poisson(0.1), "adjacency": REPLACE},
+            {"participation": dm.BallsInBins(2), "adjacency": REPLACE},
             dm.UnsupportedCombinationError,
             "REPLACE_ONE",
         ),

@@ -70,7 +70,7 @@ class Poisson(BoundedContributions):
         >>> growing.prefix(12, 4)[0]
         Poisson(sampling_prob=(0.05, 0.05, 0.05, 0.05))
         >>> f"{dm.epsilon(dm.Identity(12), 1.0, 1e-5, participation=growing).upper:.3f}"
-        '2.535'
+        '2.570'
     """
 
     sampling_prob: float | tuple[float, ...]

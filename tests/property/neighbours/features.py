@@ -312,7 +312,7 @@ def _alone_and_nobody(batches, own):
     "empty batches, loss",
     participation=dm.Poisson(0.3),
     strategy=dm.Identity(N),
-    adjacencies=SAMPLED,
+    adjacencies=(*SAMPLED, REPLACE_ONE),
     absent=("gap", "shorter"),
     wants=_alone_and_nobody,
 )
@@ -324,7 +324,7 @@ def _(run):
     "empty batches, hooks",
     participation=dm.Poisson(0.3),
     strategy=dm.Identity(N),
-    adjacencies=SAMPLED,
+    adjacencies=(*SAMPLED, REPLACE_ONE),
     absent=("gap", "shorter"),
     wants=_alone_and_nobody,
 )
@@ -336,7 +336,7 @@ def _(run):
     "empty batches, adaptive",
     participation=dm.Poisson(0.3),
     strategy=dm.Identity(N),
-    adjacencies=SAMPLED,
+    adjacencies=(*SAMPLED, REPLACE_ONE),
     absent=("gap", "shorter"),
     wants=_alone_and_nobody,
 )
@@ -457,7 +457,7 @@ for _how in ("mean", "sum"):
         "option: unit",
         participation=dm.Poisson(0.5),
         strategy=dm.Identity(N),
-        adjacencies=SAMPLED,
+        adjacencies=(*SAMPLED, REPLACE_ONE),
         unit=dm.Unit.USER,
         users=True,
         records=2,

@@ -388,7 +388,7 @@ class TestCache:
         ((dm.BLT, []), {}, "participation"),
         ((dm.BLT, "every step"), {}, "participation"),
         ((dm.LambdaCGD, dm.BallsInBins(5)), {}, "eps"),
-        ((dm.LambdaCGD, dm.BallsInBins(3)), {"eps": 1.0, "delta": 0.1}, "bins"),
+        ((dm.LambdaCGD, dm.BallsInBins(99)), {"eps": 1.0, "delta": 0.1}, "bins"),
         ((dm.Dense, dm.EveryStep()), {"n": 5000}, "n"),
         ((dm.LambdaCGD, dm.EveryStep()), {"workload": dm.workloads.prefix_sum(9)}, "workload"),
     ],

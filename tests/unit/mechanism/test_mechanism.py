@@ -95,7 +95,7 @@ def test_parts_that_do_not_fit_are_refused(build, message):
 
 
 @pytest.mark.parametrize(
-    "own", [dm.Poisson(0.5), dm.Poisson(1.0), dm.CyclicPoisson(0.5, 2), dm.BallsInBins(2)]
+    "own", [dm.Poisson(0.5, 2), dm.CyclicPoisson(0.5, 2, max_examples_per_user=2), dm.BallsInBins(2)]
 )
 def test_replace_one_under_sampling_is_refused(own):
     with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proved for REPLACE_ONE under"):

@@ -253,7 +253,7 @@ def test_steps_outside_the_run_are_refused(make):
         (lambda: PoissonSampler(5, 0.1, 5, rng="a"), "rng"),
         (lambda: CyclicPoissonSampler(5, 0.1, 0, 5), "cycle"),
         (lambda: CyclicPoissonSampler(5.0, 0.1, 1, 5), "dataset_size"),
-        (lambda: BallsInBinsSampler(5, 2, 5), "bins"),
+        (lambda: BallsInBinsSampler(5, 2, 5, fresh=True), "bins"),
         (lambda: BallsInBinsSampler(5, 0, 5), "bins"),
         (lambda: BallsInBinsSampler(True, 1, 5), "dataset_size"),
         (lambda: SequentialSampler(0, dm.MinSep(2), 4), "dataset_size"),

@@ -226,7 +226,7 @@ def test_broken_states_are_refused(entries):
         ((dm.MinSep(2), 0, 10), "n must"),
         ((dm.MinSep(2), 6, 0), "dataset_size"),
         ((dm.MinSep(7), 6, 10), "min_sep"),
-        ((dm.BallsInBins(4), 6, 10), "bins"),
+        ((dm.BallsInBins(7), 6, 10), "bins"),
     ],
 )
 def test_bad_arguments_are_named(arguments, name):
