@@ -12,7 +12,7 @@ import scipy
 
 from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_sigma
-from dpmech.engines.losses.accountants import sampled_divergence
+from dpmech.engines.losses import sampled_divergence
 from dpmech.engines.sigma_search import sigma_near
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Mechanism

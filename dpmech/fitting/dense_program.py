@@ -83,8 +83,9 @@ def fit_dense_form(
         The strategies between the start (0) and the best one (1), and the change of the log error, at most 0.
     """
     n = problem.n
-    epochs = n // responsible.shape[1]
-    program = _Program(problem, bands, free=True, form=np.tile(responsible.T @ responsible, (epochs,) * 2))
+    bin_of = np.arange(n) % responsible.shape[1]
+    form = (responsible.T @ responsible)[np.ix_(bin_of, bin_of)]
+    program = _Program(problem, bands, free=True, form=form)
     dense = start.to_dense()
     before = dense.T @ dense
     after = _minimised(program, before, _FORM_ITERATIONS)

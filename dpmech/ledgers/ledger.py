@@ -376,7 +376,7 @@ class Ledger(Answers):
 
         Args:
             claim: a calibration or certificate, or a mechanism.
-            count: how often a mechanism is released, in [1, 1000000].
+            count: how often a mechanism is released, in [1, 1000000]; 1 for others.
 
         Raises:
             InvalidParameterError: if an argument is invalid.
@@ -388,6 +388,10 @@ class Ledger(Answers):
             entry = MechanismRelease("claim", claim, count)
             entry.check(self.adjacency, self._unit)
             return total.would_exceed_mechanism(entry)
+        if count != 1:
+            raise InvalidParameterError(
+                "count", count, "1 for a calibration or certificate, which is added once"
+            )
         return total.would_exceed(certificate_of("claim", claim))
 
     def add(

@@ -277,6 +277,10 @@ def _summed(terms: Iterable[tuple[float, int]]) -> float:
     return rounded_up(sum((Fraction(value) * times for value, times in terms), Fraction(0)))
 
 
+def _without_moments(profile: PrivacyProfile) -> bool:
+    return bool(profile.parts.known) or any(part.replaced for part in profile.parts.sampled)
+
+
 def _divergence(part: SampledPart) -> Divergence:
     release = part.release
     if part.replaced:
@@ -589,8 +593,8 @@ class NonAdaptiveTotal(Total):
             sure_together(certified),
             tuple(others.pure),
             tuple(others.divergences),
-            # No moments are known of counts, of selections, and of curves at nodes.
-            bool(others.rho) and not len(self._counts) and not any(one.parts.known for one in parts),
+            # No moments are known of counts, of selections, of curves at nodes, and of a replaced example.
+            bool(others.rho) and not len(self._counts) and not any(map(_without_moments, parts)),
             certified=not others.claims,
         )
 

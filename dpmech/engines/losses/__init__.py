@@ -6,6 +6,7 @@ from dpmech.engines.losses.accountants import (
     ReplacedAccountant,
     TruncatedAccountant,
     UserAccountant,
+    sampled_divergence,
 )
 from dpmech.engines.losses.convolution import (
     LOG_WRAP,
@@ -57,6 +58,7 @@ __all__ = [
     "UserRelease",
     "compose_all",
     "lower_lattice",
+    "sampled_divergence",
     "transform",
     "upper_lattice",
 ]

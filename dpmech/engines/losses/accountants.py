@@ -49,7 +49,7 @@ _ULP = 2.0**-52
 # Below this delta, subnormal numbers lose accuracy.
 _NOTHING = 1e-300
 # A delta below this is not resolved: nothing depends on how small it is.
-_NEGLIGIBLE = 1e-50
+_NEGLIGIBLE = 1e-100
 # Smallest start of a search for eps.
 _SMALLEST_EPS = 1e-9
 

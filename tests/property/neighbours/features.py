@@ -273,7 +273,15 @@ SCHEMES = {
     "BMinSep": (dm.BMinSep(2, 0.5), dm.Identity(N), SAMPLED, {"searched": True, "slow": True}),
     "CyclicPoisson": (dm.CyclicPoisson(0.6, 2), dm.SquareRoot(N, 2), (*SAMPLED, REPLACE_ONE), {}),
     "BallsInBins": (dm.BallsInBins(2), None, SAMPLED, {"method": dm.methods.Rdp()}),
-    "BallsInBins, cut short": (dm.BallsInBins(3), None, SAMPLED, {"method": dm.methods.Rdp()}),
+    "BallsInBins, cut short": (
+        dm.BallsInBins(3),
+        None,
+        SAMPLED,
+        {
+            "method": dm.methods.Rdp(),
+            "wants": lambda batches, own: own < set(batches[0]) and len(batches[0]) == 2,
+        },
+    ),
     "BallsInBins, fresh": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),
     "RandomAllocation": (dm.RandomAllocation(2), dm.Identity(N), SAMPLED, {"slow": True}),
 }

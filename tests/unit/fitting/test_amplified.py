@@ -455,3 +455,10 @@ class TestCyclicPoisson:
         assert fit.error == pytest.approx(best, rel=1e-6)
         assert fit.strategy.bands == fit.participation.cycle
         assert fit.participation.cycle > 1
+
+
+def test_a_dense_strategy_is_fitted_where_the_last_epoch_is_cut_short():
+    """Not better than with a step more, and not worse than with a step fewer."""
+    cut, whole = (dm.optimize(dm.Dense, dm.BallsInBins(4), n=n, eps=4.0, delta=1e-3, rng=0) for n in (11, 12))
+    assert cut.strategy.n == 11
+    assert 0.8 * whole.error < cut.error < 1.01 * whole.error

@@ -518,3 +518,23 @@ def test_profiles_of_mechanisms_convert_and_select():
     assert ANSWER.profile().epsilon(1e-6).lower < best.epsilon(1e-6).upper < 10.0
     with pytest.raises(REFUSED, match="no rho follows"):
         LAPLACE.profile().zcdp  # noqa: B018
+
+
+def test_claims_without_moments_next_to_a_replaced_example_are_composed_by_their_curve():
+    replace = dm.Adjacency.REPLACE_ONE
+    cal = dm.calibrate_sigma(dm.Identity(100), 2.0, 1e-5, participation=dm.Poisson(0.01), adjacency=replace)
+    ledger = dm.Ledger(adjacency=replace)
+    ledger.add("run", cal, batch="b")
+    ledger.add_mechanism("mean", dm.ledgers.ZCDP(0.01, adjacency=replace))
+    assert ledger.epsilon(1e-5).upper == ledger.profile().epsilon(1e-5).upper
+    assert 2.0 < ledger.epsilon(1e-5).upper < 2.1
+    assert ledger.delta(3.0).upper < 1e-5
+
+
+def test_whether_a_certificate_exceeds_the_budget_is_asked_once():
+    cal = dm.calibrate_sigma(dm.Identity(4), 1.0, 1e-6)
+    ledger = dm.Ledger(budget=dm.PrivacyBudget(3.0, 1e-5), accounting=dm.ledgers.ClaimAccounting())
+    assert not ledger.would_exceed(cal)
+    for count in (2, 0, "x"):
+        with pytest.raises(dm.InvalidParameterError, match="count must be 1"):
+            ledger.would_exceed(cal, count=count)
