@@ -97,7 +97,8 @@ class ScheduleAccountant(Accountant):
         allowed = max(tolerance, _WIDEST) * slope
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
             raise too_wide("delta", sigma, lower, upper, self.method)
-        return Bounds(lower, upper, self.guarantee, self.by)
+        # Chernoff's bound, which decides what is computed, omits outputs of less than that probability.
+        return Bounds(lower, max(upper, _NOTHING), self.guarantee, self.by)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
         """The upper bound, without requirements on the lower one."""
@@ -106,7 +107,7 @@ class ScheduleAccountant(Accountant):
             if ceiling > upper:
                 goal = 0.5 * tolerance * max(1.0, whole.tilt(eps, add=add) * eps)
                 upper = max(upper, whole.upper_delta(eps, add=add, tolerance=goal))
-        return upper
+        return max(upper, _NOTHING)
 
     def _ranked(self, whole: "Composition", eps: float) -> list[tuple[bool, float]]:
         """The directions, and twice Chernoff's bound on each, the larger one first.

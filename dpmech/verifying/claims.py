@@ -242,7 +242,9 @@ def _with_mechanisms(ledger: Ledger, document: dict[str, Any], *, seconds: float
 def _undecided(name: str, ledger: Ledger) -> Check:
     first = ledger.mechanisms[0]
     reason = f"the checker has no theorem for the entry {first.name!r}, {first.mechanism!r}"
-    verdict = Verdict(Kind.NOT_CHECKED, f"a ledger of {ledger.entries} entries", reason)
+    verdict = Verdict(
+        Kind.NOT_CHECKED, f"a ledger of {ledger.entries} entr{'y' if ledger.entries == 1 else 'ies'}", reason
+    )
     return Check(name, ok=False, detail=f"{_kind(verdict)}: {verdict.claim}; {reason}", verdict=verdict)
 
 

@@ -268,16 +268,29 @@ class Poisson(BoundedContributions):
 
     @classmethod
     def planned(cls, epochs: int, steps_per_epoch: int, sampling_prob: float, settings: Settings) -> Self:
-        """The sampling probability of the plan or its schedule, and the size of the data for truncation."""
+        """The sampling probability of the plan or its schedule, and the size of the data for truncation.
+
+        Raises:
+            InvalidParameterError: for a schedule whose mean batch is not that of the plan, as an integer.
+        """
         del epochs, steps_per_epoch
-        probs = settings["sampling_probs"]
+        probs, size = settings["sampling_probs"], settings["dataset_size"]
         most = settings["truncated_batch_size"]
-        return cls(
+        found = cls(
             sampling_prob if probs is None else probs,
             settings["max_examples_per_user"],
             truncated_batch_size=most,
-            dataset_size=None if most is None else settings["dataset_size"],
+            dataset_size=None if most is None else size,
         )
+        # Sums are divided by the batch size of the plan: it has to be that of the batches.
+        if probs is not None and abs(found.mean_prob - sampling_prob) * float(size) > 0.5 + 1e-9:
+            raise InvalidParameterError(
+                "sampling_probs",
+                f"a mean of {found.mean_prob:.6g}",
+                f"numbers with a mean of about batch_size / dataset_size = {sampling_prob:.6g}",
+                f"; the batch size of these is {max(1, round(found.mean_prob * float(size)))}",
+            )
+        return found
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> Self:

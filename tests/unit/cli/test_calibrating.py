@@ -163,7 +163,7 @@ def test_cyclic_poisson_and_replace_one_options():
 
 
 def test_a_schedule_from_a_file_under_replace_one(tmp_path):
-    probs = [0.05] * 18 + [0.1] * 18
+    probs = [0.05] * 12 + [0.1] * 24
     path = tmp_path / "probs.csv"
     path.write_text("\n".join(map(str, probs)))
     given = (
@@ -187,6 +187,11 @@ def test_a_schedule_from_a_file_under_replace_one(tmp_path):
     refused = run("calibrate", *given)
     assert refused.exit_code == 2
     assert "36 numbers, one a step" in refused.stderr
+    # Sums would be divided by another number than the mean size of the batches.
+    path.write_text("\n".join(map(str, [0.05] * 36)))
+    refused = run("calibrate", *given)
+    assert refused.exit_code == 2
+    assert "the batch size of these is 6" in refused.stderr
 
 
 BASE = {"--dataset-size": "120", "--batch-size": "10", "--epochs": "3", "--sampling": "min-sep", "--eps": "2",

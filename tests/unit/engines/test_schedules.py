@@ -144,3 +144,11 @@ def test_every_step_of_the_sampler_has_its_own_probability():
     for q, batch in zip(probs, sampler, strict=True):
         assert abs(len(batch) - 4000 * q) < 6.2 * math.sqrt(4000 * q * (1 - q))
     assert all(abs(4000 * p - 4000 * q) > 100 for p, q in itertools.combinations(probs, 2))
+
+
+def test_no_delta_is_zero_where_a_loss_may_be_larger():
+    """However little is left: losses have no upper end in direction REMOVE."""
+    schedule = dm.Poisson([0.01] * 5 + [0.02] * 5)
+    for eps in (5.0, 500.0):
+        found = dm.delta(dm.Identity(10), 200.0, eps, participation=schedule)
+        assert 0.0 < found.upper < 1e-200
