@@ -351,7 +351,7 @@ class BlockClipping:
         """Half the joint sigma: the noise over the sensitivity 2 C_W of replacing one example.
 
         Exact without sampling, where `sensitivity` already accounts for it under REPLACE_ONE: do not pass
-        this number there as well. Under sampling, halving is not proven and is refused.
+        this number there as well. Under sampling, halving is not proven: use `sigma` and REPLACE_ONE.
         """
         return 0.5 * self.sigma
 
