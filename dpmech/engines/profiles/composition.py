@@ -112,7 +112,7 @@ _KINDS = 4
 _TAIL = -21.0
 _FARTHEST = 38.0
 # Below this delta, in log, Chernoff's bound suffices.
-_LOG_TINY = -460.0
+_LOG_TINY, _LOG_LEAST = -460.0, -690.0
 # Finite losses below e^-8 of the infinite one are negligible; the tilt at which reductions of a tilt stop;
 # the smallest standard deviation of a sum for which a lattice is built.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
@@ -323,7 +323,8 @@ class _Side:
         side = Direction(release, 1.0, remove=not self.add)
         ceiling = side.log_ceiling(eps)
         if ceiling < _LOG_TINY:
-            return 0.0, math.exp(ceiling)
+            # Not 0 because it is below the range of float64, unless no loss is that large.
+            return 0.0, math.exp(max(ceiling, _LOG_LEAST)) if ceiling > -math.inf else 0.0
         lower, upper, _ = side.delta(eps, tolerance)
         return lower if release.tight else 0.0, upper
 

@@ -109,3 +109,9 @@ def test_a_profile_by_divergences_reaches_as_far_as_they_do():
     for eps in (10.0, 20.0, 40.0):
         exact = dm.delta(strategy, 0.8, eps, participation=participation, method=dm.methods.Rdp()).upper
         assert exact <= found.delta(eps).upper <= 1.3 * exact
+
+
+def test_a_direction_is_zero_only_where_no_loss_is_that_large():
+    run = dm.profile(dm.Identity(10), 200.0, participation=dm.Poisson(0.01))
+    assert 0.0 < run.hockey_stick(500.0, add=False).upper < 1e-290
+    assert run.hockey_stick(500.0, add=True).upper == 0.0
