@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test quick check slow exhaustive lint types layers tests verification verification-full docs bench times test-core clean
+.PHONY: demo test quick check slow exhaustive lint types layers tests verification verification-full docs bench times test-core wheel clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -40,6 +40,10 @@ checker.pyz: $(wildcard dpmech/checker/*.py)
 	cp dpmech/checker/*.py build/checker/checker/
 	printf 'import sys\n\nfrom checker.__main__ import main\n\nsys.exit(main())\n' > build/checker/__main__.py
 	$(PYTHON) -m zipapp build/checker --output $@
+
+# The wheel of this checkout, the same bytes wherever it is built.
+wheel: $(VENV)/.installed
+	$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 
 # What needs one core each goes first, two at a time and the longest first; the tests take both cores.
 test: $(VENV)/.dev
@@ -106,4 +110,4 @@ test-core:
 	.venv-$(PY)/bin/python -m pytest -q -m "not slow"
 
 clean:
-	rm -rf $(VENV) .venv-* docs/_build docs/generated build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-* docs/_build docs/generated build dist .mypy_cache .ruff_cache .pytest_cache

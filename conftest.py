@@ -19,6 +19,8 @@ _NEED_TORCH = [
     "tests/support/transformer_zoo.py",
 ]
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else _NEED_TORCH
+# Has no doctests; how it is compiled must be chosen before it is imported.
+collect_ignore_glob.append("dpmech/optim/noise/kernels.py")
 # So are those of trainers.
 for _package, _folder in (("transformers", "hf"), ("lightning", "lightning")):
     if importlib.util.find_spec(_package) is None:

@@ -1,4 +1,4 @@
-"""A Sphinx extension: no line ends within 1e-05, and no cell of a table either."""
+"""A Sphinx extension: no line ends within 1e-05 or 2 %, and no cell of a table either."""
 
 import re
 
@@ -6,7 +6,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-_NUMBER = re.compile(r"(\d[\d.,]*e-\d+)")
+_NUMBER = re.compile(r"(\d[\d.,]*(?:e-\d+| %))")
 _VERBATIM = (
     nodes.literal,
     nodes.literal_block,
@@ -18,7 +18,7 @@ _VERBATIM = (
 
 
 class WholeNumbers(SphinxPostTransform):
-    """Numbers with a negative exponent become boxes of class `number`, which the style keeps on a line."""
+    """Negative exponents and per cent become boxes of class `number`, which the style keeps on a line."""
 
     default_priority = 900
     formats = ("html",)

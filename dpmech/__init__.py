@@ -26,6 +26,7 @@ from dpmech.calibration import (
 from dpmech.certificates import (
     Certificate,
     Policy,
+    PublicKey,
     RunRecord,
 )
 from dpmech.engines import (
@@ -119,6 +120,7 @@ __all__ = [
     "Policy",
     "PrivacyBudget",
     "PrivacyProfile",
+    "PublicKey",
     "RandomAllocation",
     "Recommendation",
     "RiskCalibration",

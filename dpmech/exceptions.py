@@ -4,6 +4,7 @@ Every error carries the objects it refers to. Its message names the argument, th
 be accepted.
 """
 
+import math
 from typing import Any
 
 
@@ -89,10 +90,10 @@ class UnsupportedCombinationError(DpmechError, NotImplementedError):
 
 
 class UnattainableBudgetError(DpmechError, ValueError):
-    """No finite sigma reaches the budget.
+    """No finite sigma reaches the budget, or no finite eps is reached at this delta.
 
     Attributes:
-        eps: the requested eps.
+        eps: the requested eps; infinite where eps was asked for.
         delta: the requested delta.
         reason: why not.
 
@@ -109,7 +110,8 @@ class UnattainableBudgetError(DpmechError, ValueError):
         self.eps = eps
         self.delta = delta
         self.reason = reason
-        super().__init__(f"no sigma found for eps={eps!r}, delta={delta!r}: {reason}")
+        what = "no finite eps at" if math.isinf(eps) else f"no sigma found for eps={eps!r},"
+        super().__init__(f"{what} delta={delta!r}: {reason}")
 
 
 class NumericalError(DpmechError, ArithmeticError):

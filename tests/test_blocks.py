@@ -7,7 +7,17 @@ import pytest
 from tests.support.page_blocks import blocks_of, check_text, close, parts, run_blocks
 from tests.support.pages import PAGES, name
 
-HEAVY = ("torch", "sklearn", "matplotlib", "opacus", "transformers", "peft", "lightning", "distributed")
+HEAVY = (
+    "torch",
+    "sklearn",
+    "matplotlib",
+    "opacus",
+    "transformers",
+    "peft",
+    "trl",
+    "lightning",
+    "distributed",
+)
 # All of its blocks need transformers, which take longer to import than the quick blocks take to run.
 WHOLLY_SLOW = {"hugging_face.md"}
 
@@ -43,16 +53,19 @@ SLOW = [
 # torch's word on Opacus' hooks, where the batch itself needs no gradient.
 # Lightning's trees speak of what torch will change.
 LIGHTNING = pytest.mark.filterwarnings("ignore:`isinstance:FutureWarning")
+TRL = pytest.mark.filterwarnings("ignore:`.*gradient_checkpointing` is deprecated:FutureWarning")
 OPACUS = pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
 
 
 @OPACUS
+@TRL
 @pytest.mark.parametrize(("page", "blocks"), QUICK)
 def test_the_quick_blocks_of_a_section_run_as_printed(page, blocks, folder):
     run_blocks(blocks, page)
 
 
 @OPACUS
+@TRL
 @LIGHTNING
 @pytest.mark.slow
 @pytest.mark.exhaustive

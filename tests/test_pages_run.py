@@ -10,7 +10,26 @@ from tests.support.pages import DOCS
 torch = pytest.importorskip("torch")
 
 # What comes first on a page, up to the first section that begins anew.
-NEEDS = {"hugging_face.md": ("transformers", "accelerate", "lightning"), "other_libraries.md": ("opacus",)}
+NEEDS = {
+    "hugging_face.md": ("transformers", "accelerate", "lightning", "trl"),
+    "other_libraries.md": ("opacus",),
+}
+
+
+def test_fine_tuning_takes_six_lines_more_than_the_script_without_privacy():
+    """Changed or new; names of folders and empty lines aside."""
+    plain, private = (
+        block.code.splitlines()
+        for block in parts(DOCS / "hugging_face.md")["docs/hugging_face.md"]
+        if "trainer.save_model" in block.code and "SFTTrainer(" in block.code
+    )
+    folders = {"sft-private": "sft", "private-adapter": "adapter"}
+    for own, theirs in folders.items():
+        private = [line.replace(own, theirs) for line in private]
+    new = [line for line in private if line.strip() and line not in plain]
+    gone = [line for line in plain if line not in private]
+    assert len(new) == 6
+    assert gone == ["trainer = trl.SFTTrainer("]
 
 
 @pytest.mark.slow

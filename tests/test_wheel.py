@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -70,10 +71,43 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(wheel):
         for path in (ROOT / "dpmech").rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    assert {name for name in names if not re.match(r"dpmech-[^/]+\.dist-info/", name)} == source
+    packed = {name for name in names if not re.match(r"dpmech-[^/]+\.dist-info/", name)}
+    assert packed - {"dpmech/commit.txt"} == source
     assert "dpmech/py.typed" in names
     assert any(re.fullmatch(r"dpmech/schemas/.*\.json", name) for name in names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
+
+
+@pytest.mark.slow
+def test_the_wheel_is_the_same_when_it_is_built_again(wheel, tmp_path):
+    """From a copy at another place and time, with other permissions of its files."""
+    git = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, check=False)
+    if git.returncode != 0:
+        pytest.skip("no git repository to copy")
+    copy = tmp_path / "copy"
+    names = done("git", "-C", str(ROOT), "ls-files", "-co", "--exclude-standard", "-z").split("\0")
+    for name in filter(None, names):
+        target = copy / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_file():
+            shutil.copyfile(ROOT / name, target)
+            target.chmod(0o600)
+    # The same commit, and the same differences from it.
+    common = done("git", "-C", str(ROOT), "rev-parse", "--path-format=absolute", "--git-common-dir").strip()
+    done("git", "clone", "--quiet", "--no-checkout", "--shared", common, tmp_path / "clone")
+    shutil.move(tmp_path / "clone" / ".git", copy / ".git")
+    head = git.stdout.decode().strip()
+    done("git", "-C", copy, "update-ref", "--no-deref", "HEAD", head)
+    done("git", "-C", copy, "config", "core.fileMode", "false")
+    done("git", "-C", copy, "reset", "--quiet")
+    done(sys.executable, *PIP, "wheel", "--no-deps", "--wheel-dir", tmp_path / "again", copy, cwd=tmp_path)
+    (again,) = (tmp_path / "again").glob("dpmech-*.whl")
+    assert again.name == wheel.name
+    first, second = (zipfile.ZipFile(one) for one in (wheel, again))
+    assert first.read("dpmech/commit.txt").decode().startswith(head)
+    for name in first.namelist():
+        assert first.read(name) == second.read(name), name
+    assert wheel.read_bytes() == again.read_bytes()
 
 
 @pytest.mark.slow
@@ -99,7 +133,10 @@ def test_the_readme_runs_from_the_wheel_without_any_extra(python, tmp_path):
 @pytest.mark.slow
 def test_the_command_and_its_schema_come_with_the_wheel(python, tmp_path):
     command = python.parent / "dpmech"
-    assert importlib.metadata.version("dpmech") in done(command, "--version", cwd=tmp_path)
+    told = done(command, "--version", cwd=tmp_path)
+    assert importlib.metadata.version("dpmech") in told
+    if (ROOT / ".git").exists():
+        assert re.search(r"\(commit [0-9a-f]{12}(-modified)?\)", told)
     plan = ["--strategy", "identity", "--dataset-size", "100", "--batch-size", "10", "--epochs", "2"]
     budget = ["--sampling", "poisson", "--eps", "2", "--delta", "1e-3", "--out", "certificate.json"]
     done(command, "calibrate", *plan, *budget, cwd=tmp_path)

@@ -3,10 +3,10 @@
 import argparse
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -17,29 +17,27 @@ import dpmech as dm
 from dpmech.audits import audit
 from dpmech.numerics import up
 from dpmech.plans import published_claims, read_claims
-from verification.lambda_cgd.amplified import strategy
+from verification import text_numbers
+from verification.harness.cells import Cell, Cells
+from verification.lambda_cgd.amplified import MEANT, MISPRINT, strategy
 from verification.lambda_cgd.printed_table import BINS, DELTA, EPOCHS, EPS, TABLE
 from verification.spectral.tables import BATCH, BUDGET, LONE, QQP, STEPS, TABLE_1
 
-
-@dataclasses.dataclass(frozen=True)
-class Cell:
-    """One number of a table.
-
-    Attributes:
-        name: its row and column.
-        printed: as in the paper.
-        ours: certified by dpmech; NaN if it refuses.
-        guarantee: of ours.
-    """
-
-    name: str
-    printed: float
-    ours: float
-    guarantee: str
+# Why amplified cells of Table 4 differ from print, by family and parameter.
+_DIFFERENT: dict[tuple[str, float], str] = {
+    ("BandInvMF", 2): "print does not agree with its neighbour at 0.975 (cgd.tab4_amp_bandinv2)",
+    ("BandInvMF", BINS): "fitted with C >= 0, as the bound needs (cgd.tab4_amp_bandinv)",
+}
+_NOT_PRINTED = "the fitted coefficients are not printed (cgd.tab4_amp_bandinv)"
 
 
-Cells = Iterator[Callable[[], Cell]]
+def _different(family: str, parameter: float, eps: float, *, sampled: bool = True) -> str:
+    if not sampled:
+        full = (family, parameter) == ("BandInvMF", BINS)
+        return "fitted with C >= 0, as eq. 3 needs (cgd.tab4_bandinv_b)" if full else ""
+    if (family, parameter, eps) == MISPRINT:
+        return f"misprint of {MEANT}: the error cannot fall with eps (cgd.tab4_amp_bisr16)"
+    return _DIFFERENT.get((family, parameter), _NOT_PRINTED if family == "BandInvMF" else "")
 
 
 def _cgd(eps: list[float], families: list[str]) -> Cells:
@@ -61,18 +59,22 @@ def _cgd_cell(family: str, parameter: float, eps: float, printed: float, *, samp
         cal = dm.calibrate_sigma(strategy(family, parameter), eps, DELTA, participation=participation, rng=1)
     except dm.UnsupportedCombinationError as error:
         return Cell(name, printed, math.nan, f"refused: {error.reason}")
-    return Cell(name, printed, cal.rmse(), str(cal.guarantee))
+    note = _different(family, parameter, eps, sampled=sampled)
+    return Cell(name, printed, cal.rmse(), str(cal.guarantee), note)
 
 
 def _audited(name: str) -> Cells:
     """The eps of published claims."""
+    note = _WHY.get(name, "")
     for claim in read_claims(published_claims()[name]):
 
         def cell(claim: dm.audits.PublishedClaim = claim) -> Cell:
             (found,) = audit([claim])
             ours = math.nan if found.certified is None else found.certified.upper
             stated = found.reason if found.certified is None else str(found.certified.guarantee)
-            return Cell(f"{claim.name}, sigma {claim.sigma:g}", claim.claimed_eps, ours, stated)
+            label = f"{claim.name}, sigma {claim.sigma:g}"
+            own = "49 blocks of a batch are one release" if claim.blocks > 1 else note
+            return Cell(label, claim.claimed_eps, ours, stated, "" if found.certified is None else own)
 
         yield cell
 
@@ -83,31 +85,50 @@ def _saved() -> Cells:
     rows["SST-2"] = (*rows["SST-2"][:2], [*rows["SST-2"][2], LONE])
     for data, (examples, delta, cells) in rows.items():
         for steps, speedup, printed in cells:
-            yield functools.partial(_saving, data, examples, delta, steps, speedup, printed)
+            note = "with delta 1e-6: 1e-5 is a misprint (rmt.tab1_qqp)" if data == "QQP" else ""
+            if (steps, speedup, printed) == LONE:
+                note = "not reproduced (rmt.tab1_lone)"
+            yield functools.partial(_saving, data, examples, delta, steps, speedup, printed, note)
 
 
-def _saving(data: str, examples: int, delta: float, steps: int, speedup: float, printed: float) -> Cell:
+def _saving(
+    data: str, examples: int, delta: float, steps: int, speedup: float, printed: float, note: str
+) -> Cell:
     sampling = dm.Poisson(BATCH / examples)
     cal = dm.calibrate_sigma(dm.Identity(STEPS), BUDGET, delta, participation=sampling)
     reached = steps * (1.0 - speedup)
     whole = math.floor(reached)
     at = [dm.executed_epsilon(cal, count).upper for count in (steps, whole, whole + 1)]
     ours = at[0] - at[1] - (reached - whole) * (at[2] - at[1])
-    return Cell(
-        f"{data}, step {steps}, {100 * speedup:.1f} % faster", printed, ours, "difference of two upper bounds"
-    )
+    label = f"{data}, step {steps}, {100 * speedup:.1f} % faster"
+    return Cell(label, printed, ours, "difference of two upper bounds", note)
 
 
+# What each prints, and how long it takes on one core.
 TABLES: dict[str, str] = {
-    "lambda_cgd_4": "RMSE of 25 strategies over eps; an hour and more, with --eps 8 ten minutes",
-    "muon_3": "eps of DP-Muon and its comparisons",
-    "noise_share_3": "eps of DP-Adam with and without amplification",
-    "sde_imdb": "eps on the plots for IMDB, a minute and more",
-    "sde_stackoverflow": "eps on the plots for StackOverflow, minutes",
-    "sde_quadratics": "eps on the plots for quadratics",
-    "spectral_1": "savings of eps from earlier convergence",
+    "lambda_cgd_4": "RMSE of 25 strategies over eps (Table 4); hours, with --eps 8 ten minutes, with "
+    "--eps 8 --family CGD half a minute",
+    "lambda_cgd_text": "noise of Figure 1, and the factors of Theorem 4; seconds",
+    "lambda_cgd_5": "time of a step's noise with regeneration (Table 5), on this machine; seconds",
+    "muon_3": "eps and sigma of DP-Muon and its comparisons (Table 3); seconds",
+    "muon_bias": "bias after Newton-Schulz over rho (Theorem 4.1); seconds",
+    "noise_share_3": "eps of DP-Adam with and without amplification (Table 3); seconds",
+    "noise_share_phi": "Phi, kappa and the other numbers of the text; seconds",
+    "sde_1": "powers of sigma and eps in the floors of the loss (Figure 1); half a minute",
+    "sde_imdb": "eps on the plots for IMDB; a minute and more",
+    "sde_stackoverflow": "eps on the plots for StackOverflow; four minutes",
+    "sde_quadratics": "eps on the plots for quadratics; seconds",
+    "spectral_1": "savings of eps from earlier convergence (Table 1); half a minute",
 }
-_CLAIMS = {"muon_3": "dp_muon", "noise_share_3": "noise_share"}
+_CLAIMS = {"noise_share_3": "noise_share"}
+_LABEL = "printed is q sqrt(T ln(1/delta)) / sigma, no guarantee"
+_WHY = {
+    "dp_muon": "printed by Renyi accounting, which is loose",
+    "noise_share": "printed is the upper end of an interval of width 0.02",
+    "sde_imdb": _LABEL,
+    "sde_stackoverflow": _LABEL,
+    "sde_quadratics": _LABEL,
+}
 
 
 def cells_of(name: str, eps: list[float] | None = None, families: list[str] | None = None) -> Cells:
@@ -118,10 +139,26 @@ def cells_of(name: str, eps: list[float] | None = None, families: list[str] | No
         eps: columns of lambda_cgd_4; None for all.
         families: its rows; None for all.
     """
-    if name == "lambda_cgd_4":
-        known = list(dict.fromkeys(family for family, _ in TABLE))
-        return _cgd(list(EPS) if eps is None else eps, known if families is None else families)
-    return _saved() if name == "spectral_1" else _audited(_CLAIMS.get(name, name))
+    match name:
+        case "lambda_cgd_4":
+            known = list(dict.fromkeys(family for family, _ in TABLE))
+            return _cgd(list(EPS) if eps is None else eps, known if families is None else families)
+        case "lambda_cgd_text":
+            return text_numbers.lambda_cgd()
+        case "lambda_cgd_5":
+            return text_numbers.noise_costs()
+        case "muon_3":
+            return itertools.chain(_audited("dp_muon"), text_numbers.muon_sigmas())
+        case "muon_bias":
+            return text_numbers.muon_bias()
+        case "noise_share_phi":
+            return text_numbers.noise_share()
+        case "sde_1":
+            return text_numbers.sde()
+        case "spectral_1":
+            return _saved()
+        case _:
+            return _audited(_CLAIMS.get(name, name))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -134,6 +171,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--family", action="append", choices=families, help="rows of lambda_cgd_4")
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    if options.name != "lambda_cgd_4" and (options.eps or options.family):
+        parser.error(f"--eps and --family choose cells of lambda_cgd_4; leave them out for {options.name}")
     work = list(cells_of(options.name, options.eps, options.family))
     found = []
     with Progress(console=Console(stderr=True), transient=True) as progress:
@@ -152,14 +191,25 @@ def _record(cell: Cell) -> dict[str, Any]:
 
 def _table(name: str, cells: list[Cell]) -> Table:
     table = Table(title=f"{name}: {TABLES[name].split(';')[0]}")
+    notes = _notes(cells)
     for column in ("cell", "printed", "ours", "ours over printed", "guarantee of ours"):
         table.add_column(column, justify="left" if column in ("cell", "guarantee of ours") else "right")
+    if notes:
+        table.add_column("note", justify="right")
+        table.caption = "\n".join(f"{place}: {note}" for note, place in notes.items())
+        table.caption_justify = "left"
     for cell in cells:
         values = ("-", "-")
         if not math.isnan(cell.ours):
             values = (up(cell.ours, 5), f"{100.0 * (cell.ours / cell.printed - 1.0):+.1f} %")
-        table.add_row(cell.name, f"{cell.printed:g}", *values, cell.guarantee)
+        own = [str(notes.get(cell.note, ""))] if notes else []
+        table.add_row(cell.name, f"{cell.printed:g}", *values, cell.guarantee, *own)
     return table
+
+
+def _notes(cells: list[Cell]) -> dict[str, int]:
+    """Why cells differ, numbered."""
+    return {note: place for place, note in enumerate(dict.fromkeys(one.note for one in cells if one.note), 1)}
 
 
 if __name__ == "__main__":

@@ -111,8 +111,8 @@ def draw(
     axes.set_yscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.set_xlabel(f"eps at delta = {DELTA:g} (less is more private)")
-    axes.set_ylabel("RMSE of the sums, in clip norms (less is better)")
+    axes.set_xlabel(f"eps at delta = {DELTA:g} (lower = stronger privacy)")
+    axes.set_ylabel("RMSE of the sums, in clip norms (lower = better)")
     axes.legend()
     figure.savefig(path)
 

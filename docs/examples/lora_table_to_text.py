@@ -4,6 +4,8 @@ The model is GPT-2 built from a configuration, with random weights that stay fro
 that is trained. Tables and sentences are generated here. Nothing is downloaded.
 
 Run as `python lora_table_to_text.py FOLDER`; certificate, run record and report go into the folder.
+`--optimizer` chooses the rule, `--denoise` shrinks the singular values of its gradients first; under Muon
+every matrix is clipped by itself, and all are one release.
 """
 
 import argparse
@@ -22,7 +24,14 @@ from torch.utils.data import DataLoader, TensorDataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import dpmech as dm
-from dpmech.optim import AdamBC, make_private
+from dpmech.optim import (
+    AdamBC,
+    Muon,
+    PerMatrixClipping,
+    attach_denoiser,
+    make_private,
+    momentum_noise_ratios,
+)
 
 NAMES = (
     "anchor",
@@ -90,7 +99,6 @@ def language_model() -> nn.Module:
         resid_pdrop=0.0,  # the noise is enough of it
         embd_pdrop=0.0,
         attn_pdrop=0.0,
-        attn_implementation="eager",  # torch.func has no rule for the fused one
     )
     adapter = LoraConfig(
         task_type="CAUSAL_LM",
@@ -135,6 +143,26 @@ def loss(model: nn.Module, tokens: Tensor) -> Tensor:
     return losses(model, tokens[None])[0]
 
 
+RULES = ("adambc", "muon", "muonbc", "sgd")
+
+
+def rule(
+    name: str, params: list[nn.Parameter], floor: float, strategy: dm.Strategy
+) -> torch.optim.Optimizer:
+    """The inner optimizer, of RULES; rates found by hand.
+
+    `floor` is that of AdamBC. Correlated noise partly cancels in Muon's momentum: MuonBC is told how much.
+    """
+    if name == "adambc":
+        return AdamBC(params, lr=0.01, floor=floor)
+    if name == "sgd":
+        return torch.optim.SGD(params, lr=1.0, momentum=0.9)
+    if name == "muon":
+        return Muon(params, lr=0.01)
+    ratios = momentum_noise_ratios(strategy, 0.95)
+    return Muon(params, lr=0.01, momentum=0.95, probes=1, noise_ratios=ratios)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, and print what came out."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -148,6 +176,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--epochs", type=int, default=10)
     parser.add_argument("--examples", type=int, default=3000)
+    parser.add_argument("--optimizer", choices=RULES, default="adambc")
+    parser.add_argument(
+        "--denoise", action="store_true", help="singular values of gradients"
+    )
     given = parser.parse_args(arguments)
 
     bins = 10
@@ -166,12 +198,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.examples / bins
     )  # what was planned, of however many examples there are
     floor = calibration.noise_variance(0, 1.0, batch_size)
+    inner = rule(given.optimizer, trained, floor, strategy)
+    if given.denoise:
+        attach_denoiser(inner)
+    clipping = None
+    if isinstance(inner, Muon):
+        clipping = PerMatrixClipping.for_model(
+            model, calibration.sigma, clip_norm=0.3
+        )
     private, optimizer, batches = make_private(
         model,
-        AdamBC(trained, lr=0.01, floor=floor),
+        inner,
         DataLoader(TensorDataset(tables(given.examples, seed=1))),
         calibration,
-        1.0,
+        1.0 if clipping is None else None,
+        clipping=clipping,
         loss=loss if given.gradients == "func" else None,
         expected_batch_size=batch_size,
         max_physical_batch_size=64,

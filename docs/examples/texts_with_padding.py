@@ -79,7 +79,6 @@ class Classifier(nn.Module):
             initializer_range=0.1,
             hidden_dropout_prob=0.0,  # the noise is enough of it
             attention_probs_dropout_prob=0.0,
-            attn_implementation="eager",  # torch.func has no rule for the fused one
         )
         self.body = BertModel(config, add_pooling_layer=False)
         self.head = nn.Linear(WIDTH, len(LANGUAGES))
@@ -87,10 +86,8 @@ class Classifier(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """Scores of the languages."""
         shown = attention_mask.float()
-        # Four dimensions: BERT looks at the values of others, which torch.func cannot follow.
-        mask = (1.0 - shown[:, None, None, :]) * torch.finfo(torch.float32).min
         found = self.body(
-            input_ids=input_ids, attention_mask=mask
+            input_ids=input_ids, attention_mask=attention_mask
         ).last_hidden_state
         return self.head(
             (found * shown[:, :, None]).sum(1) / shown.sum(1, keepdim=True)

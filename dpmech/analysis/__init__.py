@@ -2,9 +2,9 @@
 
 No privacy guarantee depends on this package. Every function says whether it is exact, a bound or an estimate,
 and names the statement it computes; `python -m verification` checks each statement against an oracle.
-There is one folder per paper.
+There is one folder or module per paper.
 """
 
-from dpmech.analysis import muon, noise_share, sde, spectral
+from dpmech.analysis import lambda_cgd, muon, noise_share, sde, spectral
 
-__all__ = ["muon", "noise_share", "sde", "spectral"]
+__all__ = ["lambda_cgd", "muon", "noise_share", "sde", "spectral"]

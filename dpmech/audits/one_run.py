@@ -125,7 +125,7 @@ def guessed(
     """
     values = check_vector("scores", scores)
     m = values.size
-    coins = _check_included(included, m)
+    coins = check_included(included, m)
     ascending = np.argsort(values, kind="stable")
     return m, [
         (
@@ -210,11 +210,9 @@ def canary_scores(
         strategy = strategy.strategy
     check_strategy(strategy)
     scale = check_sigma(sigma)
-    rows = _check_rows("observations", observations, strategy.n)
+    rows = check_rows("observations", observations, strategy.n)
     steps = rows.shape[1]
-    weights = np.ones(steps) if strengths is None else check_vector("strengths", strengths)
-    if weights.size != steps or weights.min() < 0.0:
-        raise InvalidParameterError("strengths", strengths, f"None or {steps} numbers >= 0, one a step")
+    weights = check_strengths(strengths, steps)
     executed = strategy.prefix(steps)
     algebra = Algebra(executed)
     outputs = algebra.matmul(rows)
@@ -224,7 +222,7 @@ def canary_scores(
         score = scheme_of(schema).canary_score(schema, executed, outputs, scale, weights)
         if score is not None:
             return score
-    joins = _check_joins(participation, rows.shape)
+    joins = check_joins(participation, rows.shape)
     patterns, member = np.unique(joins, axis=0, return_inverse=True)
     images = algebra.matmul(weights * patterns)[member.reshape(-1)]
     energies = np.sum(images**2, axis=1) / 2.0
@@ -271,7 +269,8 @@ def _p_value(right: int, guesses: int, canaries: int, eps: float, delta: float) 
     return min(1.0, value * (1.0 + 1.01 * rounding))
 
 
-def _check_included(value: npt.ArrayLike, size: int) -> BoolArray:
+def check_included(value: npt.ArrayLike, size: int) -> BoolArray:
+    """The coins as an array, or InvalidParameterError."""
     coins = np.asarray(value)
     if coins.dtype != np.bool_ or coins.shape != (size,):
         raise InvalidParameterError(
@@ -303,7 +302,8 @@ def _check_guesses(value: Sequence[tuple[int, int]] | None, canaries: int) -> li
     return sorted(pairs)
 
 
-def _check_rows(name: str, value: npt.ArrayLike, n: int) -> FloatArray:
+def check_rows(name: str, value: npt.ArrayLike, n: int) -> FloatArray:
+    """Values of up to n steps in float64, or InvalidParameterError."""
     rows = np.asarray(value)
     accepted = f"finite numbers, shape (m, t) with m >= 1 and t in [1, {n}]"
     if rows.dtype.kind not in "iuf" or rows.ndim != 2 or rows.size == 0 or rows.shape[1] > n:
@@ -314,7 +314,16 @@ def _check_rows(name: str, value: npt.ArrayLike, n: int) -> FloatArray:
     return rows
 
 
-def _check_joins(value: object, shape: tuple[int, ...]) -> BoolArray:
+def check_strengths(value: npt.ArrayLike | None, steps: int) -> FloatArray:
+    """Strengths of canaries, 1 for None, or InvalidParameterError."""
+    weights = np.ones(steps) if value is None else check_vector("strengths", value)
+    if weights.size != steps or weights.min() < 0.0:
+        raise InvalidParameterError("strengths", value, f"None or {steps} numbers >= 0, one a step")
+    return weights
+
+
+def check_joins(value: object, shape: tuple[int, ...]) -> BoolArray:
+    """Which steps each canary joins, as an array, or InvalidParameterError."""
     joins = None if value is None or isinstance(value, Participation) else np.asarray(value)
     if joins is None or joins.dtype != np.bool_ or joins.shape != shape:
         raise InvalidParameterError(

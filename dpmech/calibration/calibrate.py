@@ -269,7 +269,7 @@ def certify_sigma(
     used = effective_method(mechanism.participation, check_method(method))
     if used.error > 0.0:
         raise UnsupportedCombinationError(
-            f"{used!r} draws samples, and a certificate of a sigma that was not searched is based on none",
+            f"{used!r} draws samples, and a certificate of a given sigma uses none",
             supported="Deterministic() and Rdp()",
         )
     with plain_scale(mechanism, checked, "the budget"):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from dpmech.engines import Exact, Method, PrivacyProfile, check_method
+from dpmech.engines import Exact, Method, Pld, PrivacyProfile, check_method
 from dpmech.exceptions import NumericalError
 from dpmech.guards import check_delta, check_eps, check_real, check_rng, check_sigma
 from dpmech.mechanism import (
@@ -62,7 +62,7 @@ def _absurd(mechanism: Mechanism, sigma: float, ratio: float) -> str:
     times = f"sigma {typed(sigma)} is {short(ratio)} times the sensitivity"
     if ratio < 1.0:
         own = mechanism.participation
-        moments = unsampled_method(own) not in {None, Exact()}
+        moments = unsampled_method(own) not in {None, Exact(), Pld()}
         what = "only Rdp() has a bound" if moments else "no bound can be computed"
         return f"{times}: with so little noise a release protects nobody, and {what}"
     return f"{times}: with so much noise eps or delta leaves the range of float64"

@@ -29,7 +29,7 @@ from dpmech.mechanism import (
     noise_multiplier,
     sigma_use,
 )
-from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee, up
+from dpmech.numerics import LONGDOUBLE_BITS, Bounds, Guarantee, percent_up
 from dpmech.schemes import scheme_of
 
 # The executor does not affect the result.
@@ -205,7 +205,7 @@ class Claim(abc.ABC):
     @property
     def attack_words(self) -> str:
         """What the budget alone implies about attacks, in a sentence; the full profile implies more."""
-        percent = up(100.0 * self.budget.attack_rate(0.01), 4)
+        percent = percent_up(self.budget.attack_rate(0.01))
         return (
             f"at 1 % false positives an attack finds at most {percent} % of the {self.unit.value}s, "
             "from (eps, delta) only"

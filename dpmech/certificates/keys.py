@@ -26,6 +26,14 @@ class PublicKey:
 
     Attributes:
         key: the key object of the package `cryptography`.
+
+    Example:
+        >>> import tempfile, dpmech as dm
+        >>> folder = tempfile.mkdtemp()
+        >>> public = dm.certificates.new_key(f"{folder}/key.pem")
+        >>> policy = dm.Policy(max_eps=8.0, trusted_keys=(dm.PublicKey.load(public),))
+        >>> len(policy.trusted_keys[0].key_id)
+        64
     """
 
     key: "Ed25519PublicKey"
@@ -62,7 +70,7 @@ class PublicKey:
         try:
             key = serialization.load_pem_public_key(content)
         except _unreadable():
-            hint = ": that is a private key, the other file belongs here" if b"PRIVATE" in content else ""
+            hint = ": that is a private key; pass the other file" if b"PRIVATE" in content else ""
             raise InvalidParameterError("key", os.fspath(path), _ACCEPTED[cls], hint) from None
         if not isinstance(key, ed25519.Ed25519PublicKey):
             raise InvalidParameterError("key", os.fspath(path), _ACCEPTED[cls])
@@ -102,7 +110,7 @@ class PrivateKey:
         try:
             key = serialization.load_pem_private_key(content, password=None)
         except _unreadable():
-            hint = ": that is a public key, the other file belongs here" if b"PUBLIC" in content else ""
+            hint = ": that is a public key; pass the other file" if b"PUBLIC" in content else ""
             raise InvalidParameterError("key", os.fspath(path), _ACCEPTED[cls], hint) from None
         if not isinstance(key, ed25519.Ed25519PrivateKey):
             raise InvalidParameterError("key", os.fspath(path), _ACCEPTED[cls])

@@ -16,8 +16,8 @@ from dpmech.certificates.document import (
     to_plain,
 )
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
-from dpmech.guards import check_integer
-from dpmech.numerics import Bounds, typed, up
+from dpmech.guards import check_integer, check_real
+from dpmech.numerics import Bounds, counted, typed, up
 
 _PARTS = ("dataset", "model", "loss")
 
@@ -70,6 +70,8 @@ class CheckpointHistory:
         loads: how often the run resumed from a saved state.
         settings: settings of the optimizer. UNKNOWN if the run resumed from a saved state and learning rates
             or others changed other than by a scheduler that checkpoints compare; never ACCEPTED.
+        same_rounding: False if the run resumed from a saved state and repeated steps may have been rounded
+            differently: on a device whose kernels add in any order, or on another kind of device.
 
     Example:
         >>> import dpmech as dm
@@ -84,9 +86,12 @@ class CheckpointHistory:
     loss: CheckpointMatch
     loads: int = 0
     settings: CheckpointMatch = CheckpointMatch.SAME
+    same_rounding: bool = True
 
     def __post_init__(self) -> None:
         check_integer("loads", self.loads, minimum=0)
+        if not isinstance(self.same_rounding, bool):
+            raise InvalidParameterError("same_rounding", self.same_rounding, "True or False")
         for name in (*_PARTS, "settings"):
             if not isinstance(getattr(self, name), CheckpointMatch):
                 raise InvalidParameterError(name, getattr(self, name), "a CheckpointMatch")
@@ -96,9 +101,10 @@ class CheckpointHistory:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; `loads` only if there were any, `settings` only if they are not SAME."""
+        """Plain data; `loads`, `settings` and `same_rounding` only if they are not 0, SAME and True."""
         found: dict[str, Any] = {name: getattr(self, name).value for name in _PARTS}
         found |= {"settings": self.settings.value} if self.settings != CheckpointMatch.SAME else {}
+        found |= {} if self.same_rounding else {"same_rounding": False}
         return found | ({"loads": self.loads} if self.loads else {})
 
     def of_kind(self, kind: CheckpointMatch) -> tuple[str, ...]:
@@ -108,10 +114,15 @@ class CheckpointHistory:
 
 KIND = "run record"
 NO_GENERATOR = "none"  # for batches in a fixed order, which need no random numbers
+# Names of the tests in `dm.audits.NoiseAudit`.
+_TESTS = {"scale", "steps", "lags", "repeats", "coordinates", "shape", "resolution"}
 _MOST_LETTERS = 60  # longest source, in one line
 # Generators of samplers and noise streams, and whether they are cryptographic.
 _GENERATORS = {
     "philox": False,
+    "philox, pairs": False,
+    "chacha20, pairs": True,
+    "chacha20, lattice": True,
     "aes-128-ctr": True,
     "aes-128-ctr, ziggurat": True,
     "aes-128-ctr, lattice": True,
@@ -176,6 +187,55 @@ class Randomness:
 
 
 @dataclasses.dataclass(frozen=True)
+class NoiseCheck:
+    """What a noise meter of a run found: released noise compared with that of the certificate.
+
+    Attributes:
+        ratio: estimate of the noise scale over the certified one, > 0.
+        values: number of values, >= 2.
+        steps: the first steps of the run, in which they were released, >= 1.
+        level: bound on the probability that noise as certified has findings, in (0, 1).
+        findings: names of the tests that refute it, see `dm.audits.NoiseAudit`; empty if none does.
+
+    Example:
+        >>> import dpmech as dm
+        >>> print(dm.certificates.NoiseCheck(0.499, 10_000, 12, 1e-9, ("scale",)))
+        noise refuted at level 1e-09 (scale): 0.499 of the certified scale in 10000 values of 12 steps
+    """
+
+    ratio: float
+    values: int
+    steps: int
+    level: float
+    findings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_real("ratio", self.ratio, minimum=0.0, open_minimum=True)
+        check_integer("values", self.values, minimum=2)
+        check_integer("steps", self.steps, minimum=1)
+        check_real("level", self.level, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+        if not isinstance(self.findings, tuple) or not all(isinstance(one, str) for one in self.findings):
+            raise InvalidParameterError("findings", self.findings, "a tuple of names")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; the names are joined by commas."""
+        return dataclasses.asdict(self) | {"findings": ",".join(self.findings)}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        return cls(**plain | {"findings": tuple(filter(None, plain["findings"].split(",")))})
+
+    def __str__(self) -> str:
+        found = ", ".join(one if one in _TESTS else _quoted(one) for one in self.findings)
+        verdict = f"refuted at level {typed(self.level)} ({found})" if found else "not refuted"
+        return (
+            f"noise {verdict}: {self.ratio:.3f} of the certified scale in {self.values} values of "
+            f"{counted(self.steps, 'step')}"
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class RunRecord(Document):
     """A run under a certificate: steps, realised participations, random numbers and the resulting eps.
 
@@ -201,6 +261,7 @@ class RunRecord(Document):
             and is charged the full budget.
         uniqueness: how the dataset was checked for repeated examples.
         checkpoint_history: checkpoints of the run; None if it neither saved nor loaded any.
+        noise_check: what a noise meter found; None without one.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -233,6 +294,7 @@ class RunRecord(Document):
     stopped_by_plan: bool = False
     uniqueness: Uniqueness = Uniqueness.NOT_CHECKED
     checkpoint_history: CheckpointHistory | None = None
+    noise_check: NoiseCheck | None = None
 
     def __post_init__(self) -> None:
         own = self.certificate
@@ -251,6 +313,11 @@ class RunRecord(Document):
         if self.checkpoint_history is not None and not isinstance(self.checkpoint_history, CheckpointHistory):
             raise InvalidParameterError(
                 "checkpoint_history", self.checkpoint_history, "a CheckpointHistory, or None"
+            )
+        checked = self.noise_check
+        if checked is not None and (not isinstance(checked, NoiseCheck) or checked.steps > self.steps):
+            raise InvalidParameterError(
+                "noise_check", checked, f"a NoiseCheck of at most {self.steps} steps, or None"
             )
         problem = self._misfit()
         if problem:
@@ -331,6 +398,7 @@ class RunRecord(Document):
                 stopped_by_plan=run["stopped_by_plan"],
                 uniqueness=Uniqueness(run["uniqueness"]),
                 checkpoint_history=_checkpoint_history(run["checkpoint_history"]),
+                noise_check=NoiseCheck.from_dict(run["noise_check"]) if "noise_check" in run else None,
             )
         except CertificateError:
             raise
@@ -342,18 +410,19 @@ class RunRecord(Document):
         return record, derived
 
     def __str__(self) -> str:
-        apart = "" if self.smallest_separation is None else f", {self.smallest_separation} steps apart"
+        least = self.smallest_separation
+        apart = "" if least is None else f", {counted(least, 'step')} apart"
         often = (
             "participations secret"
             if self.most_participations is None
-            else f"at most {self.most_participations} participations{apart}"
+            else f"at most {counted(self.most_participations, 'participation')}{apart}"
         )
         seeds = "seeded by the caller" if self.sampler.seeded or self.noise.seeded else "OS entropy"
         made = "; ".join(
             f"{name}: {_quoted(one.source)}, from {one.generator_words}"
             for name, one in (("batches", self.sampler), ("noise", self.noise))
         )
-        text = f"{self.headline}; {often}; {self.processes} process(es); {seeds} ({made})"
+        text = f"{self.headline}; {often}; {counted(self.processes, 'process')}; {seeds} ({made})"
         if self.certificate.dataset_size is not None:
             size = f"dataset size {self.certificate.dataset_size:,}"
             text += f"; declared {size}" if self.certificate.mechanism.hides_size else f"; {size}, public"
@@ -371,6 +440,10 @@ class RunRecord(Document):
             and self.checkpoint_history.settings == CheckpointMatch.UNKNOWN
         ):
             text += "; settings of later steps not compared"
+        if self.checkpoint_history is not None and not self.checkpoint_history.same_rounding:
+            text += "; repeated steps may have been rounded differently"
+        if self.noise_check is not None:
+            text += f"; {self.noise_check}"
         if accepted:
             text += f"; went on from a checkpoint with another {' and another '.join(accepted)}"
         return text
@@ -389,6 +462,7 @@ class RunRecord(Document):
             "checkpoint_history": None
             if self.checkpoint_history is None
             else self.checkpoint_history.to_dict(),
+            **({} if self.noise_check is None else {"noise_check": self.noise_check.to_dict()}),
         }
 
     def _stop(self) -> str:
@@ -443,8 +517,13 @@ def is_run_record(text: str) -> bool:
 def _checkpoint_history(plain: dict[str, Any] | None) -> CheckpointHistory | None:
     if plain is None:
         return None
-    kept = {name: CheckpointMatch(value) for name, value in plain.items() if name != "loads"}
-    return CheckpointHistory(**kept, loads=plain.get("loads", 0))
+    loads, same_rounding = plain.get("loads", 0), plain.get("same_rounding", True)
+    kept: dict[str, Any] = {
+        name: CheckpointMatch(value)
+        for name, value in plain.items()
+        if name not in ("loads", "same_rounding")
+    }
+    return CheckpointHistory(**kept, loads=loads, same_rounding=same_rounding)
 
 
 def _times(count: int) -> str:

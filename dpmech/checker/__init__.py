@@ -45,12 +45,10 @@ def check_text(
         content: content of the file, of any size; the caller is responsible for limiting it.
         seconds: CPU time for sampling in each direction of each certificate, and for a total.
         rng: random generator for sampling; None uses the operating system's entropy, as `failure` requires.
-        total: (eps, delta) to check for all releases of a ledger together; None checks its budget, or finds
-            an eps.
+        total: (eps, delta) of all releases of a ledger together; None checks its budget, or finds an eps.
 
-    Raises:
-        BadDocument: if it is none of these, contradicts itself, or is no ledger although `total` is given.
-        ValueError: unless the total has eps in [0, 1e5] and delta in (0, 1).
+    Raises BadDocument if it is none of these, contradicts itself, or is no ledger although there is a total,
+    and ValueError unless that has eps in [0, 1e5] and delta in (0, 1).
     """
     if total is not None and not (0.0 <= total[0] <= 1e5 and 0.0 < total[1] < 1.0):
         raise ValueError(f"total has to be eps in [0, 1e5] and delta in (0, 1), got {total!r}")

@@ -1,9 +1,7 @@
 """Where there are too many sets of steps to list: the steps of one example are a Markov chain.
 
-A state of the example says with which chance it joins a step, and which of the last steps it joined. With
-X the sum of <c_s, c_t> over the pairs s < t of a set of steps, log z of the set is the sum of
-<c_t, x> - |c_t|^2 / 2 over it, less X, and r, the mean of its exponential, is a recursion over the states.
-Samples come from powers of r, whose law is also a Markov chain: docs/checker.md, section 6.2, has the proofs.
+A state says with which chance the example joins a step, and which of the last steps it joined. r is a
+recursion over the states; samples come from its powers, whose law is a chain too: docs/checker.md, 6.2.
 """
 
 import dataclasses
@@ -140,11 +138,9 @@ class Chain(Pair):
 
 
 class _Power:
-    """The law r^m dQ / E r^m: m sets of steps at once, with probability over exp(products of their means).
+    """The law r^m dQ / E r^m: m sets of steps, with probability over exp(products of their means).
 
-    Columns of different sets have rows in common if their steps are near. A Markov chain over the states of
-    all m copies computes this sum. Copies are interchangeable, so that their states are sorted; if copies in
-    the first state only can join, how many join is enough, else it matters which.
+    Copies are interchangeable, so that states are sorted. Which ones join matters only if several states can.
     """
 
     bounds = True

@@ -140,12 +140,7 @@ def _check_coefficients(stated: Any, strategy: Strategy) -> None:  # noqa: ANN40
 
 
 def _noise(clip: float | dict[str, Any] | None, sigma: float) -> arb:
-    """Return sigma, or the effective noise of an adaptive clip norm.
-
-    The gradients of a step, divided by the clip norm, get noise of standard deviation g, the count of +1/2
-    and -1/2 gets c: in noise scales, one example adds a vector of norm at most (g^-2 + (2 c)^-2)^(1/2). Where
-    its gradient is zero it must add the zero vector, or under zero_out the count would change by 1.
-    """
+    """Return sigma, or the effective noise of an adaptive clip norm: docs/checker.md, section 1."""
     if not isinstance(clip, dict):
         if clip is not None and not clip > 0.0:
             raise BadDocument(f"clip_norm is {clip!r}, not null, a float > 0 or an AdaptiveClip")

@@ -38,9 +38,14 @@ def pair_of(claim: Claim, *, grids: bool = True) -> tuple[Pair, Pair | None] | i
     return _chains(claim, waits(n, bands, apart, prob))
 
 
-def pair_of_sets(claim: Claim, count: int) -> tuple[Pair, Pair]:
-    """The pair of a random set of `count` steps, with columns rounded up, and down."""
-    return _chains(claim, sets(claim.strategy.n, claim.strategy.bands(), count))
+def pair_of_sets(claim: Claim, count: int, squares: tuple[arb, arb] | None) -> tuple[Pair, Pair]:
+    """The pair of a random set of `count` steps; or of a group's, with bounds on the squares of columns."""
+    if squares is None:
+        return _chains(claim, sets(claim.strategy.n, claim.strategy.bands(), count))
+    n = claim.strategy.n // claim.integer("cycle", 1)
+    ends = (squares[1].sqrt() * (1.0 + _ROUNDING)).upper(), (squares[0].sqrt() * (1.0 - _ROUNDING)).lower()
+    above, below = (Chain(np.full((n, 1), float(end)), sets(n, 1, count)) for end in ends)
+    return above, below
 
 
 def _chains(claim: Claim, states: States) -> tuple[Pair, Pair]:
@@ -125,10 +130,7 @@ def _over_noise(claim: Claim, sums: np.ndarray, *, upper: bool) -> np.ndarray:
 
 
 def _narrowed(root: np.ndarray) -> np.ndarray:
-    """A root with fewer columns whose K is nowhere smaller: the Cholesky factor of K plus a little.
-
-    The factor is used only if its own product, minus the largest rounding error, is found to be large enough.
-    """
+    """A root with fewer columns whose K is nowhere smaller, as is checked: a Cholesky factor of K, raised."""
     count, width = root.shape
     if width <= 2 * count:
         return root

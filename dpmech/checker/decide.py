@@ -18,34 +18,13 @@ from typing import Protocol
 import numpy as np
 from flint import arb, ctx
 
+from . import losses, pairs
 from .claims import Claim
 from .components import bins_of, pair_of, pair_of_sets
 from .confidence import DIRECTIONS, Answer, Work
 from .documents import BadDocument, shown
-from .losses import (
-    Curve,
-    Law,
-    Part,
-    compose,
-    gaussian_delta,
-    joined,
-    lattices,
-    revealed_delta,
-    reverse,
-    rounded_down,
-    rounded_up,
-)
+from .losses import Curve, Law, Part, gaussian_delta, rounded_down, rounded_up
 from .mixtures import Mixed
-from .pairs import (
-    Truncation,
-    bin_laws,
-    coins_law,
-    fixed_size_curve,
-    replaced_curve,
-    sampled_curve,
-    truncated_curve,
-    user_curve,
-)
 from .sensitivity import Pattern, largest_of, sensitivity
 from .strategies import PRECISION, NotChecked
 
@@ -211,8 +190,7 @@ class Sampled:
 
     names: Mapping[str, Direction]  # both directions, by name
     kinds: Sequence[Kinds] = ()  # from above and from below, if examples join by coins of their own
-    # bound on delta at an eps as if all participations were known, where there is little noise
-    revealed: Callable[[float], arb] | None = None
+    revealed: Callable[[float], arb] | None = None  # bound if participations were known, of little noise
 
     def answer(self, name: str, eps: float, delta: float, work: Work) -> Answer:
         """Refine lattices until one decides; fine lattices from below come last because they are slow."""
@@ -223,7 +201,7 @@ class Sampled:
             return Answer(verdict=True, number=f"at most {rounded_up(most)} with all participations known")
         ends, sides = {True: math.inf, False: math.inf}, [True, False] if direction.below else [True]
         with contextlib.suppress(TimeoutError):
-            for count, lattice in enumerate(lattices(direction.above, delta, work.seconds)):
+            for count, lattice in enumerate(losses.lattices(direction.above, delta, work.seconds)):
                 for above in tuple(sides):
                     if not above and count >= _COARSE and True in sides and ends[True] < 0.5:
                         continue
@@ -242,10 +220,7 @@ class Sampled:
 
 
 def _may_cross(now: float, before: float, level: float) -> bool:
-    """Whether finer lattices may bring a decreasing number down to the level.
-
-    Once it changes little, halving the spacing leaves at most half the error, and at most the last decrease.
-    """
+    """Whether finer lattices may bring a number down to the level, halving the error at least each time."""
     moves = not (abs(now - before) < 0.1 * abs(now) and now < 0.5)
     return moves or 2.0 * now - before < level + 1e-6 * abs(level)
 
@@ -260,9 +235,8 @@ def _composed(
 ) -> Sampled:
     """A composition of releases; groups take turns, `cycle` of them, and `probs` has a q for every turn.
 
-    C has at most that many bands, so that the releases of one example share no noise. From above every turn
-    has the largest norm of its steps, from below those of the first group. The others make a curve from q,
-    norm over noise and number of releases; `known` has arguments of `revealed_delta`, a factor, and the kind.
+    From above every turn has the largest norm of its steps, from below those of the first group. The rest
+    makes a curve from q, mu and number; `known` has arguments of `revealed_delta`, a factor and the kind.
     """
     if (bands := claim.strategy.bands()) > cycle:
         raise NotChecked(f"no theorem here covers sampling with {bands} bands and {cycle} groups")
@@ -278,8 +252,8 @@ def _composed(
         sides.append(tuple(Part(make(*kind), kind[2]) for kind in kinds[-1]))
     (_, mu, times), (weights, factor, how) = kinds[0][0], known
     if len(kinds[0]) == 1 and mu > _LITTLE_NOISE and times * (len(weights) - 1) ** 2 < _MOST_KNOWN:
-        revealed = functools.partial(revealed_delta, weights, times, factor * mu, kind=how)
-    back = [tuple(Part(reverse(part.curve), part.times) for part in side) for side in sides]
+        revealed = functools.partial(losses.revealed_delta, weights, times, factor * mu, kind=how)
+    back = [tuple(Part(losses.reverse(part.curve), part.times) for part in side) for side in sides]
     stated = kinds if how != "any" and len(weights) == 2 else ()
     return Sampled({"REMOVE": Direction(*sides), "ADD": Direction(*back)}, stated, revealed)
 
@@ -292,9 +266,10 @@ def _poisson(claim: Claim) -> Shape:
     most = claim.integer("truncated_batch_size", 1, size - 1)
     if claim.adjacency != "zero_out" or claim.examples() is not None:
         raise NotChecked(f"no theorem here covers {claim.adjacency}, or users, where batches are truncated")
-    cut = Truncation(arb(prob), most, size)
-    ends = (lambda q, mu, _: truncated_curve(q, mu, cut)), (lambda _, mu, __: sampled_curve(cut.joined, mu))
-    return _composed(claim, 1, [prob] * claim.strategy.n, (coins_law(cut.joined, 1), 1, "any"), *ends)
+    cut = pairs.Truncation(arb(prob), most, size)
+    own, known = cut.joined, (pairs.coins_law(cut.joined, 1), 1, "any")
+    ends = (lambda q, m, _: pairs.truncated_curve(q, m, cut)), (lambda _, m, __: pairs.sampled_curve(own, m))
+    return _composed(claim, 1, [prob] * claim.strategy.n, known, *ends)
 
 
 def _cyclic(claim: Claim) -> Shape:
@@ -308,14 +283,14 @@ def _coins(claim: Claim, cycle: int, probs: Sequence[float]) -> Shape:
     n, examples, replaced = claim.strategy.n, claim.examples(), claim.adjacency == "replace_one"
     if probs[0] == 1.0:  # then all are
         return _one_release(claim, Pattern(min(cycle, n), n, evenly=True), examples or 1)
-    known = coins_law(arb(probs[0]), examples or 1), 1, "replaced" if replaced else "coins"
+    known = pairs.coins_law(arb(probs[0]), examples or 1), 1, "replaced" if replaced else "coins"
     if examples is None:
-        one = replaced_curve if replaced else sampled_curve
+        one = pairs.replaced_curve if replaced else pairs.sampled_curve
         return _composed(claim, cycle, probs, known, *[lambda q, mu, _: one(q, mu)] * 2)
     if replaced or len(set(probs)) > 1:
         raise NotChecked("no theorem here covers replace_one, or a schedule, for several examples of a user")
     spare = claim.delta * 1e-5
-    ends = [lambda q, mu, times, k=k: user_curve(q, mu, examples, spare / times)[k] for k in (0, 1)]
+    ends = [lambda q, mu, times, k=k: pairs.user_curve(q, mu, examples, spare / times)[k] for k in (0, 1)]
     return _composed(claim, cycle, probs, known, *ends)
 
 
@@ -329,8 +304,8 @@ def _fixed_size(claim: Claim) -> Shape:
     if batch == size:
         return _one_release(claim, Pattern(1, claim.strategy.n, evenly=True))
     q = arb(batch) / size
-    ends = (lambda _, mu, __: fixed_size_curve(q, mu)), (lambda _, mu, __: sampled_curve(q, 2 * mu))
-    found = _composed(claim, 1, [batch / size] * claim.strategy.n, (coins_law(q, 1), 2, "any"), *ends)
+    ends = (lambda _, m, __: pairs.fixed_size_curve(q, m)), (lambda _, m, __: pairs.sampled_curve(q, 2 * m))
+    found = _composed(claim, 1, [batch / size] * claim.strategy.n, (pairs.coins_law(q, 1), 2, "any"), *ends)
     return dataclasses.replace(found, names=dict.fromkeys(DIRECTIONS, found.names["REMOVE"]))
 
 
@@ -341,13 +316,10 @@ def _fixed_size(claim: Claim) -> Shape:
 class Independent:
     """Bins that share no noise (section 5.5)."""
 
-    # numbers of bins, increasing, and for each the number of independent choices of one of them
-    rounds: tuple[tuple[int, int], ...]
+    rounds: tuple[tuple[int, int], ...]  # numbers of bins, increasing, and how often one of so many is chosen
     squares: tuple[arb, arb]  # least and largest squared length of a mean over the noise
-    # makes the mixtures to sample from where grids leave the claim open and a bin is chosen once
-    draws: Callable[[], object] | None = None
-    # ratio for a Gaussian release that is attained, where the rounds are an upper bound only
-    below: arb | None = None
+    draws: Callable[[], object] | None = None  # makes mixtures to sample where grids leave the claim open
+    below: arb | None = None  # ratio for a Gaussian release that is attained, if rounds only bound the loss
     _known: dict[tuple[int, float, bool], tuple[Law, Law]] = dataclasses.field(default_factory=dict)
     names = DIRECTIONS
 
@@ -385,9 +357,9 @@ class Independent:
             found, count = [], sum(times for _, times in self.rounds)
             for bins, times in self.rounds:
                 grid = cells, 1e-6 * scale / count, count
-                one = bin_laws(bins, self.squares[above], *grid, above=above, fewest=self.rounds[0][0])
-                found.append([compose(law, times, 1e-5 * scale, end) for law in one])
-            remove, add = (joined(laws, 1e-5 * scale, end) for laws in zip(*found, strict=True))
+                one = pairs.bin_laws(bins, self.squares[above], *grid, above=above, fewest=self.rounds[0][0])
+                found.append([losses.compose(law, times, 1e-5 * scale, end) for law in one])
+            remove, add = (losses.joined(laws, 1e-5 * scale, end) for laws in zip(*found, strict=True))
             self._known[cells, scale, above] = remove, add
         return self._known[cells, scale, above]
 
@@ -415,16 +387,19 @@ def _allocated(claim: Claim) -> Shape:
 
 def _set_of_steps(claim: Claim) -> Shape:
     """A random set of k steps is at most one random step of each of k blocks (section 5.6), or a chain."""
-    claim.only("participations")
-    n, count = claim.strategy.n, claim.integer("participations", 1, claim.strategy.n)
+    claim.only("participations", "cycle")
+    cycle, bands = claim.integer("cycle", 1, claim.strategy.n), claim.strategy.bands()
+    n, left = divmod(claim.strategy.n, cycle)  # groups have n steps each
+    count = claim.integer("participations", 1, 0 if left else n)
     if count == n:
-        return _one_release(claim, Pattern(1, n, evenly=True))
-    if claim.adjacency == "replace_one" or not claim.strategy.nonnegative():
-        raise NotChecked("no theorem here covers replace_one, or entries < 0 in C, for a random set of steps")
-    draws = functools.partial(pair_of_sets, claim, count)
-    if claim.strategy.bands() > 1:
+        return _one_release(claim, Pattern(cycle, n, evenly=True))
+    if claim.adjacency == "replace_one" or (bands > cycle if cycle > 1 else not claim.strategy.nonnegative()):
+        raise NotChecked("replace_one, entries < 0, or bands > groups: no theorem for a random set of steps")
+    norms = claim.strategy.squared_norms()
+    squares = _over_noise(claim, norms[::cycle])[0], _over_noise(claim, norms)[1]
+    draws = functools.partial(pair_of_sets, claim, count, squares if cycle > 1 else None)
+    if bands > cycle:
         return Mixed(*draws())
-    squares = _over_noise(claim, claim.strategy.squared_norms())
     blocks = (n // count, count - n % count), (n // count + 1, n % count)
     below = None if count == 1 else count * (squares[0] / n).sqrt()
     return Independent(tuple(block for block in blocks if block[1]), squares, draws, below)

@@ -1,9 +1,8 @@
 """Files to plain data: strict JSON, numbers that state every bit, a checksum.
 
-A certificate is a JSON object. A float is an object {"decimal": 0.1, "hex": "0x1.999999999999ap-4"} whose two
-entries must be the same float64; an array of floats has nested lists in both. Anything else (NaN, infinities,
-a repeated entry, a float in one spelling, deep nesting, a pipe instead of a file) is refused with one
-sentence, so that no two readers can read one file as two claims.
+A float is an object {"decimal": 0.1, "hex": "0x1.999999999999ap-4"} whose entries are the same float64; an
+array of floats has nested lists in both. Anything else (NaN, a repeated entry, a pipe instead of a file) is
+refused with one sentence, so that no two readers can read one file as two claims.
 """
 
 import collections
@@ -27,10 +26,7 @@ class BadDocument(Exception):
 
 
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a regular file of at most LARGEST_FILE bytes.
-
-    The file is opened without blocking, so that a pipe does not block; its type is checked afterwards.
-    """
+    """Return the content of a regular file of at most LARGEST_FILE bytes; a pipe does not block."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as file:
@@ -45,10 +41,7 @@ def read_bytes(path: str | os.PathLike[str]) -> bytes:
 
 
 def entries(data: Any, what: str, optional: Collection[str] = (), /, **kinds: Any) -> dict[str, Any]:  # noqa: ANN401
-    """Return an object with exactly these entries, each of its type or types; optional ones may be absent.
-
-    Floats are finite because `parse` refuses all others.
-    """
+    """Return an object with exactly these entries, each of its type or types; optional ones may be absent."""
     if not isinstance(data, dict) or not set(kinds) - set(optional) <= set(data) <= set(kinds):
         raise BadDocument(f"{what} has other entries than {', '.join(kinds)}: {shown(data)}")
     for name, value in data.items():

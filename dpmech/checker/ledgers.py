@@ -1,9 +1,7 @@
-"""Ledgers: the total of several releases about the same people, in one of two modes.
+"""Ledgers: the total of several releases about the same people (docs/checker.md, sections 7 and 8).
 
-*Non-adaptive*: all mechanisms were listed before the first result, and are composed as a whole
-(docs/checker.md, section 7). *Adaptive*: every release passed a filter, whose limits imply a budget (section
-8). The certificates in a ledger are decided individually. Every total stated in a file must be at least the
-total of its releases.
+*Non-adaptive*: all mechanisms were listed before the first result, and are composed as a whole. *Adaptive*:
+every release passed a filter. Every total stated in a file must be at least that of its releases.
 """
 
 import collections
@@ -32,7 +30,16 @@ _CLOSE = 1e-3  # relative, in eps: where refinement stops
 _LARGEST_EPS, _LARGEST_MEAN, _LARGEST_ORDER, _MOST = 1e5, 1.01e5, 10_000, 10**9
 _POINTS = 400  # on the curve of a private selection
 _RAISED, _EVERY = 1.05, 4  # factor on profile nodes in a total, and which nodes are used
+_CELLS = 1024  # from -eps to eps of a Laplace loss
+_LARGEST = {"approximate_dp": 1.0 - 1e-9, "discrete_laplace": 100_000}  # delta, and sensitivity
 _PATIENCE, _MOST_NOISE = 10, 100_000  # factor on the time for all parts; counts take memory
+
+_FIELDS: dict[str, dict[str, Any]] = {
+    "laplace": {"scale": float, "sensitivity": float}, "gaussian": {"sigma": float, "sensitivity": float},
+    "discrete_laplace": {"scale": float, "sensitivity": int}, "pure_dp": {"eps": float},
+    "approximate_dp": {"eps": float, "delta": float}, "zcdp": {"rho": float},
+    "randomized_response": {"truth_prob": float, "categories": int},
+}  # fmt: skip
 
 Runs = tuple[arb, Callable[[Curve], arb]]
 _ONE_RUN: Runs = arb(1), lambda _: arb(1)
@@ -47,8 +54,7 @@ class _Release(Certified):
     name: str  # name of the entry
     delta: float  # certified delta
     price: list[float]  # stated price
-    # of a private selection, the mean number of runs and the growth of ratios; None for one run
-    runs: Runs | None
+    runs: Runs | None  # of a private selection, the mean number of runs and the growth of ratios
 
     @property
     def kinds(self) -> Sequence[Kinds]:
@@ -62,66 +68,78 @@ class _Release(Certified):
         return self.claim
 
 
+@dataclasses.dataclass(frozen=True)
+class _Other:
+    """An entry without a certificate: a mechanism that is known by its noise, or a claim."""
+
+    name: str
+    price: list[float]
+    count: int  # of releases
+    kind: str
+    nodes: list[tuple[float, arb]]  # (loss, delta), the last one its claim; empty if losses are unbounded
+    rho: arb  # so much zCDP does it have; that of a Gaussian one is half of mu^2
+
+
+Others = list[_Other]
+
+
 def _number(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def check_ledger(document: dict[str, Any], certifier: Certifier, total: Total) -> Verdict:
-    """Return the verdict on a ledger: REFUTED if a part of it is, PROVED if all parts are.
-
-    `total` is (eps, delta) of all releases together; None checks the budget, or finds an eps. Raises
-    BadDocument if it is not a ledger, or contradicts itself.
-    """
+    """Return the verdict on a ledger; `total` is (eps, delta) of all, or None for the budget or some eps."""
     whole = entries(
-        document, "the ledger", ("counts",), guarantee=str, schema_version=int, ledger=Any, releases=list,
-        total=Any, counts=list, checksum=str,
+        document, "the ledger", ("counts", "mechanisms"), guarantee=str, schema_version=int, ledger=Any,
+        releases=list, total=Any, counts=list, mechanisms=list, checksum=str,
     )  # fmt: skip
     settings = entries(
         whole["ledger"], "the ledger", adjacency=str, allow_estimates=bool, mode=str, closed=bool,
         budget=dict | None, accounting=dict | None,
     )  # fmt: skip
     non_adaptive, counted = settings["mode"] == "non_adaptive", whole.get("counts", [])
-    if whole["schema_version"] != 1 + ("counts" in whole) or max(len(whole["releases"]), len(counted)) > 1000:
-        raise BadDocument("it is not a ledger of schema version 1 (2 with counts) with at most 1000 entries")
-    if not (non_adaptive or settings["mode"] == "adaptive") or any(
-        (settings[name] is None) != non_adaptive for name in ("budget", "accounting")
-    ):
+    listed, version = whole.get("mechanisms", []), 3 if "mechanisms" in whole else 1 + ("counts" in whole)
+    if whole["schema_version"] != version or max(map(len, (whole["releases"], counted, listed))) > 1000:
+        raise BadDocument(f"it is not a ledger of schema version {version} with at most 1000 entries each")
+    without = [settings[name] is None for name in ("budget", "accounting")]
+    if settings["mode"] not in ("non_adaptive", "adaptive") or without != [non_adaptive] * 2:
         raise BadDocument(f"a ledger {shown(settings['mode'])} has the budget {shown(settings['budget'])}")
     kinds = ("gaussian", "sampled", "claims", "betas", "counts") if non_adaptive else ("limits", "spent")
     stated = entries(whole["total"], "the total", ("betas", "counts"), **dict.fromkeys(kinds, list))
     rows = [floats(row, "a claim of the total", 2) for row in stated.get("claims", ())]
     releases = list(_releases(whole["releases"], settings["mode"], rows, certifier))
-    counts, units = _counts(counted, {release.name for release in releases})
+    names = {release.name for release in releases}
+    counts, units = _counts(counted, names)
+    others = list(_others(listed, names, units, settings["adjacency"]))
     claims = [release.claim for release in releases if release.claim is not None]
-    if len(units | {claim.unit for claim in claims}) > 1 or any(
-        claim.adjacency != settings["adjacency"] for claim in claims
-    ):
+    relations = {settings["adjacency"], *(claim.adjacency for claim in claims)}
+    if len(units | {claim.unit for claim in claims}) > 1 or len(relations) > 1:
         raise BadDocument("releases of several units, or not all of its adjacency, stand in the ledger")
     if non_adaptive:
-        found = [
-            _decided("the sums in the file", _stated, stated, releases, counts),
-            _decided("all releases together", _together, releases, counts, certifier, total),
-        ]
+        found = [_decided("the sums in the file", _stated, stated, releases, counts)]
+        found.append(_decided("all releases together", _together, releases, counts, others, certifier, total))
     elif counts or any(release.runs for release in releases):
         raise BadDocument("counts and private selections have no price under a budget")
     else:
-        found = [_decided("all releases together", _filtered, settings, stated, releases, total)]
+        found = [_decided("all releases together", _filtered, settings, stated, [*releases, *others], total)]
     parts = [
         dataclasses.replace(one.verdict, claim=f"{shown(one.name)}: {one.verdict.claim}", unchecked=())
         for one in releases
     ] + found
     shown_kinds = {part.kind for part in parts}
+    sizes = [_number(len(releases), "release"), _number(sum(counts.values()), "count")]
+    sizes += [_number(len(others), "mechanism")] if others else []
     # A certificate that occurs in several entries was decided once.
     failure = sum({id(one.verdict): one.verdict.failure for one in releases}.values())
     return Verdict(
         next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED) if kind in shown_kinds), Kind.PROVED),
-        f"a ledger of {_number(len(releases), 'release')} and {_number(sum(counts.values()), 'count')}, "
-        f"{settings['mode']}",
+        f"a ledger of {' and '.join(sizes)}, {settings['mode']}",
         f"{sum(part.kind is Kind.PROVED for part in parts)} of {len(parts)} parts proved:",
         failure + sum(part.failure for part in found),
         (
             "that the ledger is complete and older than its results, that batches named apart are apart, "
-            "how far one person moves a count, and that the number of runs of a selection is secret",
+            "how far one person moves a count or a mechanism's result, claims of mechanisms, and that the "
+            "number of runs of a selection is secret",
             *dict.fromkeys(entry for release in releases for entry in release.verdict.unchecked),
         ),
         tuple(parts),
@@ -210,9 +228,8 @@ def _counts(listed: list[Any], names: set[str]) -> tuple[Counts, set[str]]:
     """Number of integers by (sigma, sensitivity) of their noise, and the units that they refer to."""
     found, units = Counts(), set()
     for place, item in enumerate(listed, start=1):
-        entry = entries(
-            item, f"counts {place}", number=int, name=str, sigma=str, sensitivity=int, releases=int, unit=str
-        )
+        fields = {"sigma": str, "sensitivity": int, "releases": int, "unit": str}
+        entry = entries(item, f"counts {place}", number=int, name=str, **fields)
         digits, shift, many = entry["sigma"].split("/"), entry["sensitivity"], entry["releases"]
         fraction = all(d.isascii() and d.isdigit() and len(d) <= 100 and int(d) for d in digits)
         if not fraction or len(digits) > 2 or not (1 <= shift <= _MOST and 1 <= many <= _MOST):
@@ -224,6 +241,50 @@ def _counts(listed: list[Any], names: set[str]) -> tuple[Counts, set[str]]:
         kind = Fraction(*map(int, digits)), shift
         found[kind] = found.get(kind, 0) + many
     return found, units
+
+
+def _others(listed: list[Any], names: set[str], units: set[str], adjacency: str) -> Iterator[_Other]:
+    """Yield the mechanisms without a certificate; adds their names and units to the others."""
+    for place, item in enumerate(listed, start=1):
+        what = f"mechanism {place}"
+        entry = entries(item, what, number=int, name=str, count=int, price=list, mechanism=dict)
+        law, count, kind = entry["mechanism"], entry["count"], str(entry["mechanism"].get("kind"))
+        fields = _FIELDS.get(kind, {})
+        entries(law, what, kind=str, unit=str, **fields)
+        one, two = ([law[name] for name in fields] + [1, 1])[:2]
+        fits = bool(fields) and 0.0 < one <= 1e9 and 0.0 < two <= _LARGEST.get(kind, 1e9)
+        if kind == "randomized_response":
+            fits = adjacency == "replace_one" and two >= 2 and 1 < Fraction(one) * two < two
+        known = entry["name"] in names or law["unit"] not in ("example", "user")
+        if entry["number"] != place or known or not fits or not 1 <= count <= _MOST:
+            raise BadDocument(f"{what} is {shown(entry['name'])}, {count} times {shown(law)}")
+        names.add(entry["name"])
+        units.add(law["unit"])
+        yield _Other(entry["name"], entry["price"], count, kind, *_bounded(kind, one, two))
+
+
+def _bounded(kind: str, one: float, two: float) -> tuple[list[tuple[float, arb]], arb]:
+    """(loss, delta) whose hull is the curve in both directions, for a bounded loss, and a rho of zCDP.
+
+    The curve of Laplace noise is 1 - e^((loss - eps) / 2), that of discrete Laplace noise joins dots on it.
+    """
+    if kind in ("gaussian", "zcdp"):
+        return [], (arb(two) / arb(one)) ** 2 / 2 if kind == "gaussian" else arb(one)
+    eps, nodes = arb(one), []
+    if kind.endswith("laplace"):
+        eps, cells = arb(two) / arb(one), int(two) if kind == "discrete_laplace" else _CELLS
+        losses = [eps * k / cells for k in range(cells % 2, cells, 2 * -(-cells // _CELLS))]
+        nodes = [(_above(loss), 1 - ((loss - eps) / 2).exp()) for loss in losses]
+    elif kind == "randomized_response":
+        other = (1 - arb(one)) / (two - 1)
+        eps, nodes = (arb(one) / other).log(), [(0.0, arb(one) - other)]
+    fails = arb(two if kind == "approximate_dp" else 0)
+    end = one if kind.endswith("dp") else _above(eps)
+    return [*nodes, (end, fails)], eps**2 / 2 if fails == 0 else arb(math.inf)
+
+
+def _above(value: arb) -> float:
+    return math.nextafter(float(value.upper()), math.inf)
 
 
 # ---- A non-adaptive list, composed as a whole.
@@ -260,27 +321,34 @@ def _stated(words: str, total: dict[str, Any], releases: list[_Release], counts:
 
 
 def _together(
-    words: str, releases: list[_Release], counts: Counts, certifier: Certifier, total: Total
+    words: str, releases: list[_Release], counts: Counts, others: Others, certifier: Certifier, total: Total
 ) -> Verdict:
     """(eps, delta) of the whole list: the requested one, or an eps at the sum of all deltas."""
-    if not releases and not counts:
+    if not (releases or counts or others):
         return Verdict(Kind.PROVED, words, "eps is at most 0: nothing was released")
     deltas = [one.delta * max(1.0, float(one.runs[0]) if one.runs else 1.0) for one in releases]
-    spent = math.nextafter(math.fsum(deltas), 1.0) * (1.1 if counts else 1.0) if releases else 1e-5
+    deltas += [one.count * float(one.nodes[-1][1]) for one in others if one.nodes]
+    spent = (
+        math.nextafter(math.fsum(deltas), 1.0) * (1.1 if counts or others else 1.0) if any(deltas) else 1e-5
+    )
     eps, delta = total or (None, min(0.5, spent))
     words = words if eps is None else f"{words}: eps {eps!r}, delta {delta!r}"
     most = arb(math.inf)
-    apart = not counts and all(one.runs is None and one.verdict.kind is Kind.PROVED for one in releases)
+    apart = not (counts or others) and all(
+        one.runs is None and one.verdict.kind is Kind.PROVED for one in releases
+    )
     if apart and arb(spent) <= arb(delta):
         most = sum((arb(one.claim.eps) for one in releases if one.claim), arb(0))  # basic composition
         if eps is not None and most <= arb(eps):
             return Verdict(Kind.PROVED, words, "the claims add up to no more")
     smooth = [one.shape for one in releases if isinstance(one.shape, Gaussian) and one.runs is None]
-    if eps is not None and not counts and len(smooth) == len(releases):
+    if eps is not None and not (counts or others) and len(smooth) == len(releases):
         lower, upper = _root(one.lower for one in smooth), _root(one.upper for one in smooth)
         whole = Gaussian(lower, upper, "squares added")
         return verdict_on(words, whole, eps, delta, certifier.seconds, certifier.rng)
     directions, failure = _directions(releases, counts, delta, certifier)
+    parts = tuple(_other_parts(others, delta))
+    directions = {name: Direction(one.above + parts, one.below) for name, one in directions.items()}
     if eps is not None:
         found = verdict_on(words, Sampled(directions), eps, delta, certifier.seconds, certifier.rng)
         return dataclasses.replace(found, failure=failure)
@@ -324,6 +392,29 @@ def _directions(
         above += [dataclasses.replace(parts[side], times=many) for parts, _, many in rest]
         found[name] = Direction(tuple(above), tuple(below))
     return found, sum(failure for _, failure, _ in rest)
+
+
+def _other_parts(others: list[_Other], delta: float) -> Iterator[Part]:
+    """Each bounded mechanism, all Gaussian ones together, and all zCDP claims together: section 7.4."""
+    for one in others:
+        if one.nodes:
+            part = _hulls(one.nodes, one.nodes, one.nodes[-1][0])[0]
+            yield dataclasses.replace(part, times=one.count)
+    mu, rho = (
+        sum((one.count * one.rho for one in others if one.kind == kind), arb(0))
+        for kind in ("gaussian", "zcdp")
+    )
+    if mu > 0:
+        yield Part(functools.partial(gaussian_delta, (2 * mu).sqrt()), 1)
+    if rho > 0:
+        size = float(rho)
+        top = size + 2.0 * math.sqrt(size * math.log(1e4 / delta))
+        nodes = [(0.0, (rho / 2).sqrt().min(arb(1)))]
+        for loss in (top * k / _POINTS for k in range(1, _POINTS + 1)):
+            best = max(loss - size, 0.1 * size) / (2.0 * size)
+            orders = (1 + arb(best) * arb(2) ** (arb(k) / 4) for k in range(-8, 9))
+            nodes.append((loss, functools.reduce(arb.min, (_renyi_delta(a, a * rho, loss) for a in orders))))
+        yield _hulls(nodes, nodes, top)[0]
 
 
 def _root(sizes: Iterable[arb]) -> arb:
@@ -448,8 +539,18 @@ def _renyi_delta(order: arb, divergence: arb, eps: float) -> arb:
     return (less * (divergence - arb(eps)) - less.log() - order * (order / less).log()).exp()
 
 
-def _cost(release: _Release, kind: str, order: int, *, squared: bool) -> tuple[arb, arb]:
+def _cost(release: _Release | _Other, kind: str, order: int, *, squared: bool) -> tuple[arb, arb]:
     """Lower and upper bounds on the cost of a release in an accounting method."""
+    if isinstance(release, _Other):
+        top, fails = release.nodes[-1] if release.nodes else (math.inf, arb(0))
+        most = arb(top) ** 2 / 2 if squared else arb(top)
+        if kind != "ClaimAccounting":
+            known = kind == "RenyiAccounting" or release.kind == "gaussian"
+            most, fails = release.rho * order if known else arb(math.inf), arb(0)
+        if not (most.is_finite() and fails * release.count <= arb(release.price[-1])):
+            raise NotChecked(f"no theorem here gives {shown(release.name)} its price in {kind}")
+        less = kind == "RenyiAccounting" and release.nodes  # the divergence of a bounded loss may be less
+        return most * (0 if less else release.count * arb(1.0 - 1e-12)), most * release.count
     if kind == "ClaimAccounting":
         if release.proved().delta > release.price[1]:
             raise NotChecked(f"{shown(release.name)} is charged delta {release.price[1]!r} only")

@@ -1,19 +1,10 @@
 """Curves: of the Gaussian mechanism in closed form; of compositions, by laws on a lattice and their powers.
 
-N(mu, 1) against N(0, 1) has delta Phi(mu / 2 - eps / mu) - e^eps Phi(-mu / 2 - eps / mu) at eps, mu the
-sensitivity over the noise, in both directions; it increases with mu, and adaptive compositions of releases of
-one C G + sigma Z are no worse (docs/checker.md, section 3).
-
 A pair (P, Q) is determined by its curve H(alpha) = integral of (dP - alpha dQ)_+, alpha > 0. With r = dP / dQ
-under Q, H(alpha) is the mean of (r - alpha)_+, plus the mass of P where Q has none. So a pair corresponds to
-a measure on [0, infinity), here on the lattice e^(k h). docs/checker.md, section 4, proves:
-
-* Products: if one pair's curve is nowhere above another's, then so are the curves of their T-fold products.
-* From above: the chords of a convex curve between the points e^(k h), and a constant after the last one.
-* From below: a convex polygon under the curve with corners at these points only.
-
-A law stores the masses of P, so that a product of laws is a product of polynomials with balls as
-coefficients.
+under Q, H(alpha) is the mean of (r - alpha)_+, plus the mass of P where Q has none: a measure on r >= 0, here
+on the lattice e^(k h). If one curve is nowhere above another, so are those of their products. Chords of a
+convex curve are above it; docs/checker.md, sections 3 and 4, has the proofs. A law stores the masses of P, so
+that a product of laws is a product of polynomials with balls as coefficients.
 """
 
 import bisect
@@ -66,11 +57,7 @@ def _decimal(end: arb, digits: int, rounding: str, towards: float) -> str:
 
 
 def revealed_delta(weights: Sequence[arb], times: int, mu: arb, eps: float, kind: str) -> arb:
-    """A bound on delta in both directions, as if who takes part in which release were known: section 5.7.
-
-    `weights` are the probabilities of 0, 1, ... examples in a release. Of `kind` "coins" they join
-    independently, as does the one that is "replaced".
-    """
+    """A bound on delta in both directions, as if it were known who takes part in what: section 5.7."""
     squares = {j * j: weight for j, weight in enumerate(weights)}
     law = arb_poly([squares.get(k, 0) for k in range(len(weights) ** 2)]) ** times
     each = functools.reduce(arb.min, ((weights[0] / weight).log() / k for k, weight in squares.items() if k))
@@ -124,8 +111,7 @@ def reverse(curve: Curve) -> Curve:
 def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) -> Curve:
     """The greatest convex curve through (0, 1) that satisfies the bounds on both directions: section 4.5.
 
-    It is nowhere below that of (P, Q). `forth` has losses >= 0, and upper bounds on delta of (P, Q) at them;
-    `back` the same for (Q, P), which give bounds for (P, Q) at minus these losses.
+    `forth` has losses >= 0, and upper bounds on delta of (P, Q) at them; `back` the same for (Q, P).
     """
     known = {loss: value for loss, value in sorted(forth, key=lambda one: -float(one[1].mid()))}
     for loss, value in back:
@@ -148,9 +134,8 @@ def hull(forth: Sequence[tuple[float, arb]], back: Sequence[tuple[float, arb]]) 
         """The largest of the lines next to alpha; the curve is the maximum of all lines."""
         at = bisect.bisect(places, float(alpha.log().mid())) - 1
         lines = [corners[-1][1]] if at >= len(slopes) - 1 else []
-        for (start, height), slope in zip(
-            corners[max(0, at - 1) : at + 2], slopes[max(0, at - 1) : at + 2], strict=False
-        ):
+        near = slice(max(0, at - 1), at + 2)
+        for (start, height), slope in zip(corners[near], slopes[near], strict=False):
             lines.append(height + slope * (alpha - start))
         return functools.reduce(arb.max, lines)
 
@@ -162,10 +147,7 @@ def _slope(one: tuple[arb, arb], other: tuple[arb, arb]) -> arb:
 
 
 def lattice_range(curve: Curve, allowance: float) -> tuple[float, float]:
-    """Losses outside of which a curve is within `allowance` of 0 (above) and of 1 - alpha (below).
-
-    Every range gives a valid bound; a suitable one gives a tight bound.
-    """
+    """Losses outside of which a curve is near to 0 (above) and 1 - alpha (below); any range gives a bound."""
 
     def outside(loss: float) -> bool:
         alpha = arb(loss).exp()
@@ -207,15 +189,7 @@ def law_above(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law:
 
 
 def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law | None:
-    """A law whose curve is nowhere above; None where balls are too wide to tell, or the range too short.
-
-    A chord is above the curve by at most a b / (a + b) times its width, a and b the bends at its ends.
-    Points, `_DOTS` for each lattice point, that are lowered by that much of both neighbouring chords form a
-    polygon below the curve. The polygon of the law begins on a line that is below the curve everywhere, the
-    first chord lowered. At every lattice point it takes the largest slope that stays below the points ahead,
-    or continues; where it then meets a point, its last corners are removed. To end at 0, corners are removed
-    as well, and the last slope is lowered.
-    """
+    """A law whose curve is nowhere above: section 4.3. None if balls are too wide, or the range is short."""
     first, alphas, values = _nodes(curve, spacing, losses, _DOTS)
     slopes, places = _slopes(alphas, values), range(_DOTS, len(values) - _DOTS - 1, _DOTS)
     if not places:
@@ -227,8 +201,7 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
         gaps.append((alphas[k + 1] - alphas[k]) * share)
     most = [one.max(two) for one, two in itertools.pairwise(gaps)]
     dots = [values[0], *(value - gap for value, gap in zip(values[1:-1], most, strict=True))]
-    # Lines of the polygon: (index of the corner where it begins, height there, slope); slopes are exact. The
-    # first one is rotated about alpha = 0.
+    # Lines: (index of the corner where it begins, height there, exact slope); the first one is rotated.
     fall = slopes[0].lower()
     lines = [(1, values[1] - gaps[0] - (slopes[0] - fall) * alphas[1], fall)]
 
@@ -271,11 +244,7 @@ def law_below(curve: Curve, spacing: float, losses: tuple[float, float]) -> Law 
 
 
 def compose(law: Law, times: int, allowance: float, end: float = math.inf) -> Law:
-    """The law of the product of `times` copies, by repeated squaring, within `end` seconds of CPU time.
-
-    Mass at each end of every product, at most its share of `allowance`, moves to the safe side: from above
-    upwards, to infinity at the upper end; from below to the highest loss kept, and dropped at the lower end.
-    """
+    """The law of the product of `times` copies by squaring, in `end` seconds of CPU time: section 4.4."""
     found, done = law, 1
     for digit in bin(times)[3:]:
         found, done = _product(found, found, allowance * 2 * done / times, end), 2 * done

@@ -1,20 +1,17 @@
 """Mixtures of Gaussians, where chance decides which noise an example's gradients get: own samples.
 
-The pair is P = sum_s p_s N(m_s, sigma^2 I) against Q = N(0, sigma^2 I) with m_s >= 0. Only K matters, the
-products of the m_s over sigma^2; both directions increase with every entry of K, so that floats may be
-rounded up. Let `root` have root root^T = K, x be standard normal under Q, y = root x and
-z_s = exp(y_s - K_ss / 2): then r = dP / dQ = sum_s p_s z_s, and with A = e^eps
-
-    REMOVE = E_Q (r - A)_+        ADD = E_Q (1 - A r)_+ .
-
-Both are means of weights under a mixture R of *parts* that can be sampled and whose density relative to Q,
-rho, is known; every weight is at most a proved bound, so that a sequential test (`confidence`) can prove or
-refute. The choice of parts affects only the number of draws. docs/checker.md, section 6, has the proofs.
+The pair is P = sum_s p_s N(m_s, sigma^2 I) against Q = N(0, sigma^2 I) with m_s >= 0, K the products of the
+m_s over sigma^2. Let root root^T = K, x be standard normal under Q, y = root x, z_s = exp(y_s - K_ss / 2),
+r = dP / dQ = sum_s p_s z_s and A = e^eps. REMOVE = E_Q (r - A)_+ and ADD = E_Q (1 - A r)_+ increase with K.
+Both are means of weights under a mixture R of *parts* that can be sampled, with density rho over Q. Weights
+are at most a proved bound, so that a test (`confidence`) can decide; parts affect only the number of draws.
+docs/checker.md, section 6, has the proofs.
 """
 
 import abc
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Iterator
@@ -157,22 +154,14 @@ class Mixture(Pair):
         more = 2 if count <= _MOST_PAIRS[0] else 1 if count <= _MOST_PAIRS[1] else 0
         length = max(math.sqrt(float(np.square(self.mean).sum())), 1e-9)
         tilts: list[Part] = [Tilt(self, 1.0, more, 0.0)]
-        tilts += [
-            Tilt(self, min(tilt * moved, most), more, min(lift * eps / length, _FARTHEST) / length)
-            for tilt in _TILTS
-            for lift in _LIFTS
-        ]
+        for tilt, lift in itertools.product(_TILTS, _LIFTS):
+            shift = min(lift * eps / length, _FARTHEST) / length
+            tilts.append(Tilt(self, min(tilt * moved, most), more, shift))
         return Star.best(self, eps), tilts
 
 
 class Star:
-    """Tuples t of m components around a centre; x around the sum of their means. Theorem 6.2, stars.
-
-    The centre c has probability proportional to p_c C_c^(m-1), C_c = sum_s p_s exp(m K_cs / 2), and each of
-    the m - 1 others proportional to p_s exp(m K_cs / 2). Where x comes from parts without tuples, a tuple is
-    drawn with probability proportional to the product of p z. Relative to Q and such tuples the density is
-    r^m / ratio(t), at least r^m / B.
-    """
+    """Tuples t of m components around a centre; x around the sum of their means. Theorem 6.2, stars."""
 
     bounds = True
 
@@ -225,19 +214,14 @@ class Star:
 def _row_sums(mixture: Mixture, power: int, rows: np.ndarray) -> np.ndarray:
     """Log sum_s p_s exp(power K_cs / 2) for components c with these rows of `root`."""
     step = max(1, _BATCH_NUMBERS // len(mixture.root))
-    parts = [
-        log_sum(mixture.log_weights + 0.5 * power * (rows[i : i + step] @ mixture.root.T))
-        for i in range(0, len(rows), step)
-    ]
-    return np.concatenate(parts)
+    some = (rows[i : i + step] for i in range(0, len(rows), step))
+    return np.concatenate(
+        [log_sum(mixture.log_weights + 0.5 * power * (row @ mixture.root.T)) for row in some]
+    )
 
 
 class Tilt:
-    """Density proportional to r^k sum_s p_s z_s^a exp(h u), u = sum_s p_s y_s, k <= 2. Theorem 6.2, tilts.
-
-    It is a mixture of Gaussians with the means a m_s + (the means of k more components) + h sum p m. Without
-    h its density is at least r^(a + k) / Z for a >= 1.
-    """
+    """Density proportional to r^k sum_s p_s z_s^a exp(h u), u = sum_s p_s y_s, k <= 2. Theorem 6.2, tilts."""
 
     def __init__(self, mixture: Mixture, power: float, more: int, lift: float) -> None:
         self._mixture, self._power, self._more = mixture, power, more
@@ -291,9 +275,8 @@ class _Removal:
     def _log_bounds(self) -> np.ndarray:
         """Logs of bounds on (r - A)_+ / rho for each part alone; infinite for parts without a bound."""
         parts: list[Star | Part] = [*([] if self._star is None else [self._star]), *self._tilts]
-        return np.array(
-            [_log_supremum(p.power, self._eps) - p.log_scale if p.bounds else math.inf for p in parts]
-        )
+        log_most = functools.partial(_log_supremum, eps=self._eps)
+        return np.array([log_most(p.power) - p.log_scale if p.bounds else math.inf for p in parts])
 
     def log_bound(self) -> float:
         """Log of a bound on (r - A)_+ / rho: rho is at least a part's density times its share."""
@@ -305,12 +288,8 @@ class _Removal:
         counts = rng.multinomial(size, self._shares).tolist()
         drawn = [] if star is None else [star.draw(rng, counts.pop(0))]
         own = drawn[0][1] if drawn else np.zeros((0, 0))
-        x = np.concatenate(
-            [
-                *(one for one, _ in drawn),
-                *(tilt.draw(rng, k) for tilt, k in zip(self._tilts, counts, strict=True)),
-            ]
-        )
+        rest = [tilt.draw(rng, k) for tilt, k in zip(self._tilts, counts, strict=True)]
+        x = np.concatenate([*(one for one, _ in drawn), *rest])
         terms = mixture.terms(x)
         log_r = mixture.log_r(terms)
         # NaN is kept: the test refuses it.
@@ -324,10 +303,7 @@ class _Removal:
         return log_r, np.stack(logs, axis=1)
 
     def _share(self, rng: np.random.Generator) -> None:
-        """Set shares under which weights vary little, from separate draws, and drop most parts.
-
-        The part with the best bound gets a quarter at least, because the bound limits the stakes.
-        """
+        """Set shares for even weights, from other draws; the best bound has a quarter at least."""
         first = 0 if self._star is None else 1
         count = first + len(self._tilts)
         self._shares = np.full(count, 1.0 / count)
@@ -364,10 +340,7 @@ class _Removal:
 
 
 class _Addition:
-    """For ADD: draws around the nearest point of a half-space outside of which weights are 0.
-
-    Log r <= -eps only where tau . x <= -c, by Jensen's inequality with the weights p themselves.
-    """
+    """For ADD: draws around the nearest point of a half-space outside of which weights are 0: section 6.3."""
 
     def __init__(self, mixture: Pair, eps: float, _: np.random.Generator) -> None:
         self._mixture, self._eps = mixture, eps

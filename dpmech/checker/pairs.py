@@ -5,6 +5,7 @@ docs/checker.md, section 5, proves that each pair dominates, and says where its 
 """
 
 import functools
+import itertools
 import math
 from fractions import Fraction
 
@@ -88,15 +89,13 @@ _LARGEST_SIGMA = 5000
 
 
 class Truncation:
-    """The effect of truncating batches of more than `most` examples to `most` on one of `size` examples.
+    """Batches of more than `most` of `size` examples are truncated. Probabilities: section 5.3.
 
-    `full` is tau, the probability that `most` or more of the others are sampled; `kept` p, the conditional
-    one that the example is sampled and kept, given that; `joined` that it is in the batch.
+    `full` is tau: `most` or more of the others are sampled; `kept` p; `joined`: the example is in the batch.
     """
 
     def __init__(self, q: arb, most: int, size: int) -> None:
-        # P(Bin(m, q) >= k) is the regularised incomplete beta function of k, m - k + 1 at q. Its series
-        # are long at high precision and for many examples; lower precision only makes the balls wider.
+        # P(Bin(m, q) >= k) is an incomplete beta function; lower precision only makes the balls wider.
         with ctx.workprec(ctx.prec if size <= _FEW_EXAMPLES else min(ctx.prec, _FEW_BITS)):
             self.full = q.beta_lower(most, size - most, 1)
             over = q.beta_lower(most + 1, size - most, 1)
@@ -142,11 +141,7 @@ def fixed_size_curve(q: arb, mu: arb) -> Curve:
 
 @functools.lru_cache(maxsize=8)
 def counts_curve(sigma: Fraction, shift: int) -> Curve:
-    """Y + shift against Y, integers with P(y) proportional to e^(-y^2 / (2 sigma^2)); in both directions.
-
-    The ratio at y is e^((2 y - shift) shift / (2 sigma^2)) and increases with y, so that H is the largest
-    value of P(Y >= m - shift) - alpha P(Y >= m) over thresholds m, and increases with the shift: section 7.2.
-    """
+    """Y + shift against Y, integers with P(y) proportional to e^(-y^2 / (2 sigma^2)): section 7.2."""
     if sigma > _LARGEST_SIGMA or shift > 100 * sigma:
         raise NotChecked(f"counts of noise {float(sigma):g} and sensitivity {shift}")
     square = arb(sigma.numerator) ** 2 / arb(sigma.denominator) ** 2
@@ -185,12 +180,9 @@ def _joined(from_one: Curve, below_one: Curve) -> Curve:
     return curve
 
 
-# ---- One of b orthogonal means of equal length with equal probabilities: laws by sums on a grid.
-#
-# r = (z_1 + ... + z_b) / b with independent log-normal z. A law of z that is larger in convex order increases
-# the mean of every convex function of r, and a smaller one decreases it. So numbers within a cell of a grid
-# may be moved to its two ends with the same mean (from above), or all to their mean (from below), after each
-# addition. All operations are sums and products of numbers >= 0, in float64: section 5.5.
+# ---- One of b orthogonal means of equal length with equal probabilities: laws on a grid, section 5.5.
+# After each addition of r = (z_1 + ... + z_b) / b numbers in a cell move to its ends, with the same mean
+# (from above), or to their mean (from below). All are sums and products of numbers >= 0, in float64.
 
 
 class _Sum:
@@ -240,10 +232,8 @@ def bin_laws(
     ends = [arb(total.infinite) / bins, masses[0]]
     lost = [arb(1.01) * (end + spare) if above else arb(0) for end in ends]
     back = (masses[1:] if above else masses[:-1])[::-1]
-    return (
-        Law(spacing, first, arb_poly(shares), lost[0], above),
-        Law(spacing, 1 - first - count, arb_poly(back), lost[1], above),
-    )
+    remove = Law(spacing, first, arb_poly(shares), lost[0], above)
+    return remove, Law(spacing, 1 - first - count, arb_poly(back), lost[1], above)
 
 
 def _start(square: arb, edges: np.ndarray, *, above: bool) -> _Sum:
@@ -253,12 +243,9 @@ def _start(square: arb, edges: np.ndarray, *, above: bool) -> _Sum:
     for sign in (1, -1):
         low = [arb(0), *(normal_cdf(p + sign * length / 2) for p in points), arb(1)]
         high = [arb(1), *(normal_cdf(-p - sign * length / 2) for p in points), arb(0)]
-        columns.append(
-            [
-                max(0.0, float(low[k + 1] - low[k] if low[k + 1] < 0.5 else high[k] - high[k + 1]))
-                for k in range(len(edges))
-            ]
-        )
+        ends = zip(itertools.pairwise(low), itertools.pairwise(high), strict=True)
+        masses = (b - a if b < 0.5 else over_a - over_b for (a, b), (over_a, over_b) in ends)
+        columns.append([max(0.0, float(mass)) for mass in masses])
     return _gathered(np.array(columns[0]), np.array(columns[1]), edges, above=above)
 
 

@@ -1,9 +1,8 @@
 """Certificates with all their entries, and run records.
 
-A run record raises two separate questions. *Is the claim true?* is decided here, for its certificate and for
-the eps of the executed steps. *Did the run follow the claim?* cannot be checked from a file: what the record
-states of steps, participations and random numbers is listed as not checked. A record whose statements
-contradict the claim is refused, because no run can produce it.
+Whether a claim is true is decided, for its certificate and for the eps of the executed steps. Whether the run
+followed it cannot be seen from a file, and is listed as not checked; statements that no run can make true are
+refused.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from .strategies import LARGEST_N, PRECISION, NotChecked
 _RUN: dict[str, Any] = {
     "steps": int, "executed": Any, "stopped_by_plan": bool, "smallest_separation": int | None,
     "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,
-    "checkpoint_history": dict | None,
+    "checkpoint_history": dict | None, "noise_check": dict,
 }  # fmt: skip
 _MOST_STEPS = 10_000_000  # over all certificates in a file, to limit the memory for C
 _SECRET = "Poisson", "CyclicPoisson", "FixedSizeBatches"
@@ -42,17 +41,11 @@ class Certified:
     claim: Claim | None  # the claim that was decided; None if it is beyond the limits
     shape: Shape | None  # what its mechanism is compared with; None if no theorem here covers it
     verdict: Verdict  # verdict on the claim and on the nodes of its profile
-    # (eps, upper end of delta) of these nodes, by direction; empty if there are none
-    profile: dict[str, list[tuple[float, float]]]
+    profile: dict[str, list[tuple[float, float]]]  # (eps, upper end of delta) of its nodes, by direction
 
 
 class Certifier:
-    """Decides certificates, and each claim only once even if a file repeats it.
-
-    Args:
-        seconds: CPU time for each direction of a claim, and for the nodes of a profile.
-        rng: random generator for sampling.
-    """
+    """Decides certificates, each claim once, within `seconds` a direction, and for the nodes of a profile."""
 
     def __init__(self, seconds: float, rng: np.random.Generator) -> None:
         self.seconds, self.rng = seconds, rng
@@ -98,21 +91,16 @@ class Certifier:
             proved += answer.verdict is True
             failure += answer.failure  # of every attempt, because which of them succeed is random, too
         left = [f"{most - proved} of {most} upper ends of the privacy profile"] if proved < most else []
-        verdict = dataclasses.replace(
-            verdict,
-            reason=f"{verdict.reason}; {proved} of {most} upper ends of the profile hold",
-            failure=verdict.failure + failure,
-            unchecked=(*left, "lower ends of the privacy profile", *verdict.unchecked),
-        )
+        reason = f"{verdict.reason}; {proved} of {most} upper ends of the profile hold"
+        unchecked = (*left, "lower ends of the privacy profile", *verdict.unchecked)
+        failure += verdict.failure
+        verdict = dataclasses.replace(verdict, reason=reason, failure=failure, unchecked=unchecked)
         return dataclasses.replace(found, verdict=verdict)
 
     def nodes(
         self, found: Certified, sides: dict[str, list[tuple[float, float]]], failure: float
     ) -> Iterator[tuple[str, tuple[float, float], Answer]]:
-        """Whether delta is at most the value of each node, while time lasts; nothing if no theorem applies.
-
-        Of equal upper ends the first is the strongest, because delta does not increase with eps.
-        """
+        """Whether delta is at most the value of each node, while time lasts; nothing without a theorem."""
         claim, shape, start = found.claim, found.shape, time.process_time()
         if claim is None or shape is None or _fresh(claim):  # the nodes are those of one epoch
             return
@@ -135,12 +123,8 @@ class Certifier:
 def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
     stated = document["claim"]["coefficients"]
     known = isinstance(stated, dict) and stated.get("of") in COEFFICIENTS
-    return (
-        *([] if known else ["coefficients"]),
-        "hashes, and the expected batch size",
-        "lower ends, errors and everything else under evidence",
-        "the sentences for the trainer, versions and dates",
-    )
+    own = "hashes, and the expected batch size", "lower ends, errors and everything else under evidence"
+    return (*([] if known else ["coefficients"]), *own, "the sentences for the trainer, versions and dates")
 
 
 def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data
@@ -171,16 +155,12 @@ def _fresh(claim: Claim) -> bool:
 
 
 def check_record(document: dict[str, Any], certifier: Certifier) -> Verdict:
-    """The verdict on a run record: that on its certificate; REFUTED also if the executed steps cost more.
-
-    Raises:
-        BadDocument: if it is not a run record, or contradicts itself.
-    """
+    """The verdict on a run record; REFUTED also if the executed steps cost more."""
     kinds: dict[str, Any] = {"guarantee": str, "schema_version": int, "run": Any, "certificate": dict}
     entries(document, "the run record", checksum=str, **kinds)
     if document["schema_version"] != 1:
         raise BadDocument("it is not a run record of schema version 1")
-    certificate, run = document["certificate"], entries(document["run"], "the run", **_RUN)
+    certificate, run = document["certificate"], entries(document["run"], "the run", ("noise_check",), **_RUN)
     found = certifier.of(certificate)
     claim, verdict = found.claim, found.verdict
     unchecked = (_STATEMENTS, *verdict.unchecked)
@@ -232,13 +212,12 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
     if own["type"] == "SingleParticipation":
         return 1, n, False
     if own["type"] == "FixedEpochs":
-        epochs = claim.integer("epochs", 1, n)
-        return epochs, n // epochs, True
+        return claim.integer("epochs", 1, n), n // claim.integer("epochs", 1, n), True
     if own["type"] == "BallsInBins":
         bins, fresh = claim.integer("bins", 1, n), _fresh(claim)
         return -(-n // bins), 1 if fresh else bins, not fresh
     if own["type"] == "RandomAllocation":
-        return claim.integer("participations", 1, n), 1, False
+        return claim.integer("participations", 1, n), claim.integer("cycle", 1), False
     apart = claim.integer("min_sep", 1, n)
     return claim.optional("max_participations", 1) or -(-n // apart), apart, False
 
@@ -257,11 +236,7 @@ def _executed(run: dict[str, Any], claim: Claim, evidence: Any) -> float:  # noq
 
 
 def _stopped(claim: Claim, steps: int, eps: float) -> Claim:
-    """The claim for the first steps only; a started epoch counts in full.
-
-    C is lower-triangular: the first rows of C G + sigma Z are its leading block times the first rows of G,
-    plus noise, and an example takes part in them under the same participation with fewer steps.
-    """
+    """The claim for the first steps only, by a leading block of C; a started epoch counts in full."""
     own = dict(claim.participation)
     period = claim.strategy.n if "participations" in own else own.get("bins", 1)
     if own["type"] == "FixedEpochs":

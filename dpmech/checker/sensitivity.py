@@ -1,17 +1,14 @@
 """Sensitivity: the largest change of C G by one example, or by the examples of one user, at clip norm 1.
 
-If an example takes part in the steps of a set pi, with gradients of norm at most 1, it changes C G by at most
-S(pi) with S(pi)^2 = sum_{i, j in pi} |<C_i, C_j>|, C_i the columns of C; if all these products are >= 0,
-equal gradients attain it. The sensitivity is the largest S(pi) over the sets that the participation allows,
-its *pattern*. docs/checker.md, section 2, proves the statements of the functions here. Every upper bound is
-proved, so that the smallest may be used; lower bounds serve only to refute.
+In the steps of a set pi, with gradients of norm at most 1, it is at most S(pi), S(pi)^2 the sum of
+|<C_i, C_j>| over i, j in pi, C_i the columns of C; equal gradients attain it if all products are >= 0. Every
+upper bound is proved (docs/checker.md, section 2), so that the smallest may be used; lower ones only refute.
 """
 
 import dataclasses
 import functools
 import itertools
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +16,10 @@ from flint import arb, arb_poly
 
 from .strategies import NotChecked, Strategy
 
-_LARGEST_GRAM = 4096  # steps; a matrix of 4096^2 floats takes 134 MB
+_MOST_WORK, _AT_ONCE = 10_000_000_000, 256  # operations on a Gram matrix, and its rows in memory
+_MOST_BLOCKS = 4096  # of columns
 _MOST_SUMS = 4_000_000
-_LONGEST_PRODUCT = 20_000
-_MOST_ROWS = 5_000_000_000
+_LONGEST_PRODUCT = 200_000
 _UNIT = 2.0**-53
 _NOTHING = 1e-40  # relative
 
@@ -65,16 +62,21 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
         scale = arb(1) if strategy.scale is None else largest_of([s * s for s in strategy.scale])
         sizes = [abs(c) for c in strategy.coefs]
         rising = itertools.accumulate((arb(size.abs_upper()) for size in reversed(sizes)), max)
-        # Reversed, these are the least non-increasing numbers above the upper ends of |coefs|.
-        uppers.append((scale * _leftmost(list(rising)[::-1], pattern), "leftmost columns"))
-        if pattern.evenly:
-            uppers.append((scale * _leftmost(sizes, pattern), "first evenly spaced set"))
+        envelope = list(rising)[::-1]  # the least non-increasing numbers above the upper ends of |coefs|
+        first = _leftmost(sizes if pattern.evenly else envelope, pattern)
+        uppers.append((scale * first, "first evenly spaced set" if pattern.evenly else "leftmost columns"))
     lower = max(lowers, key=lambda value: float(value.lower()))
     close = [upper for upper, _ in uppers if float(upper.upper()) <= float(lower.lower()) * (1.0 + 1e-12)]
-    if not close and n <= _LARGEST_GRAM:
-        uppers.append((arb(_best_rows(_absolute_gram(strategy), pattern)), "rows of the Gram matrix"))
+    if not close and _work(n, pattern) <= _MOST_WORK:
+        found = _evenly(strategy, pattern) if pattern.evenly else _best_rows(_gram_rows(strategy), n, pattern)
+        uppers.append((arb(found), "rows of the Gram matrix"))
+    elif not close and strategy.scale is not None and b >= -(-n // _MOST_BLOCKS):
+        uppers.append((arb(_best_blocks(strategy, norms, envelope, pattern)), "blocks of columns"))
+    uppers = [one for one in uppers if one[0].is_finite()]
     if not uppers:
-        raise NotChecked(f"no closed form gives the sensitivity, and n = {n} is above {_LARGEST_GRAM}")
+        raise NotChecked(
+            f"neither a closed form nor float64 gives the sensitivity of {pattern.most} in {n} steps"
+        )
     upper, theorem = min(uppers, key=lambda pair: float(pair[0].upper()))
     return Sensitivity(lower.sqrt(), upper.sqrt(), theorem)
 
@@ -115,10 +117,7 @@ def _squares(entries: Iterable[arb]) -> arb:
 
 
 def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
-    """For columns that share no row: the largest sum of squared norms over the allowed sets.
-
-    For `falling` norms, as in a Toeplitz matrix, the columns 0, b, 2 b, ... attain it.
-    """
+    """For columns that share no row: the largest sum of squared norms; of `falling` ones 0, b, 2 b, ..."""
     n, b, k = len(norms), pattern.apart, pattern.most
     if falling:
         return sum(norms[: k * b : b], arb(0))
@@ -131,13 +130,8 @@ def _orthogonal(norms: list[arb], pattern: Pattern, *, falling: bool) -> arb:
     return best
 
 
-def _best_separated(
-    weights: Sequence[Any], b: int, most: int | None, larger: Callable[[Any, Any], Any]
-) -> Any:  # noqa: ANN401
-    """The largest sum of weights >= 0 over positions at least b apart, at most `most` of them.
-
-    Weights are balls, or arrays of floats that are treated elementwise; `larger` is their maximum.
-    """
+def _best_separated(weights: Any, b: int, most: int | None, larger: Callable[[Any, Any], Any]) -> Any:  # noqa: ANN401
+    """The largest sum of weights >= 0 over at most `most` positions at least b apart; arrays elementwise."""
     best: list[Any] = [0] * len(weights)
     for _ in range(1 if most is None else most):
         before, best = best, []
@@ -148,66 +142,121 @@ def _best_separated(
     return best[-1]
 
 
-def _absolute_gram(strategy: Strategy) -> np.ndarray:
-    """Floats that are upper bounds on |<C_i, C_j>|, shape (n, n).
+def _gram_rows(strategy: Strategy) -> Iterator[np.ndarray]:
+    """Floats that are upper bounds on |<C_i, C_j>|, row by row from the last one, each of shape (n,).
 
     Toeplitz: G[i, j] = G[i + 1, j + 1] + c[n - 1 - i] c[n - 1 - j], n additions whose rounding errors are
     accumulated separately (two-sum), so that the error of an entry is below 8 units of the same sum with |c|.
     """
-    n = strategy.n
     if strategy.coefs is None:
-        matrix = np.array(strategy.matrix)
-        size = np.abs(matrix).T @ np.abs(matrix)
-        gamma = 1.01 * (n + 8) * _UNIT
-        gram = np.abs(matrix.T @ matrix) + gamma * (1.0 + gamma) * size + 1e-290
-        return np.asarray(gram * (1.0 + 8 * _UNIT))
-    largest = max(float(c.abs_upper()) for c in strategy.coefs)
-    coefs = _known(strategy.coefs, largest * _NOTHING)
-    size = _toeplitz_gram(np.abs(coefs))
-    gram = size if np.all(coefs >= 0.0) else np.abs(_toeplitz_gram(coefs))
-    # The last term but one covers the coefficients that are replaced by 0.
-    gram = gram + 16 * _UNIT * size + 2.2 * n * _NOTHING * largest**2 + 1e-290
-    if strategy.scale is not None:
-        scale = _known(strategy.scale, 0.0)
-        gram = gram * scale[:, None] * scale[None, :]
-    return np.asarray(gram * (1.0 + 16 * _UNIT))
+        yield from _dense_gram(strategy)[::-1]
+        return
+    coefs, scale, rest = _floats(strategy, strategy.coefs)
+    signed = _toeplitz_rows(coefs) if np.any(coefs < 0.0) else itertools.repeat(None)
+    for size, row, own in zip(_toeplitz_rows(np.abs(coefs)), signed, scale[::-1], strict=False):
+        gram = (size if row is None else np.abs(row)) + 16 * _UNIT * size + rest
+        yield gram * own * scale * (1.0 + 16 * _UNIT)
+
+
+def _toeplitz_rows(coefs: np.ndarray) -> Iterator[np.ndarray]:
+    row, rest = np.zeros((2, coefs.size))
+    for c in coefs:
+        shifted, added = np.append(row[1:], 0.0), c * coefs[::-1]
+        row = shifted + added
+        back = row - shifted
+        rest = np.append(rest[1:], 0.0) + ((shifted - (row - back)) + (added - back))
+        yield row + rest
+
+
+def _dense_gram(strategy: Strategy) -> np.ndarray:
+    matrix, gamma = np.array(strategy.matrix), 1.02 * (strategy.n + 8) * _UNIT
+    size = np.abs(matrix).T @ np.abs(matrix)
+    return np.asarray((np.abs(matrix.T @ matrix) + gamma * size + 1e-290) * (1.0 + 8 * _UNIT))
+
+
+def _floats(strategy: Strategy, coefs: list[arb]) -> tuple[np.ndarray, np.ndarray, float]:
+    """Coefficients and scales, and what covers in G the coefficients that are replaced by 0."""
+    n, largest = strategy.n, max(float(c.abs_upper()) for c in coefs)
+    scale = np.ones(n) if strategy.scale is None else _known(strategy.scale, 0.0)
+    return _known(coefs, largest * _NOTHING), scale, 2.2 * n * _NOTHING * largest**2 + 1e-290
 
 
 def _known(balls: list[arb], floor: float) -> np.ndarray:
     """The numbers as floats with relative error of at most 2 units; 0 for those that are at most `floor`."""
-    found = []
-    for ball in balls:
-        small = ball.abs_upper() <= arb(floor)
-        if not small and not ball.rad() <= ball.abs_lower() * arb(2) ** -60:
-            raise NotChecked("coefficients of C that are not known well enough")
-        found.append(0.0 if small else float(ball))
-    return np.array(found)
+    found = [arb(0) if ball.abs_upper() <= arb(floor) else ball for ball in balls]
+    if not all(ball.rad() <= ball.abs_lower() * arb(2) ** -60 for ball in found):
+        raise NotChecked("coefficients of C that are not known well enough")
+    return np.array([float(ball) for ball in found])
 
 
-def _toeplitz_gram(coefs: np.ndarray) -> np.ndarray:
-    n = coefs.size
-    gram, row, rest = np.empty((n, n)), np.zeros(n), np.zeros(n)
-    for i in range(n - 1, -1, -1):
-        shifted, added = np.append(row[1:], 0.0), coefs[n - 1 - i] * coefs[::-1]
-        row = shifted + added
-        back = row - shifted
-        rest = np.append(rest[1:], 0.0) + ((shifted - (row - back)) + (added - back))
-        gram[i] = row + rest
-    return gram
+def _evenly(strategy: Strategy, pattern: Pattern) -> float:
+    """The largest sum of G over a set {s, s + b, ...}, by its diagonals at multiples of b; rounded up."""
+    b, reach = pattern.apart, min(strategy.n, pattern.most * pattern.apart)
+    total, aways = np.zeros(b), range(0, reach, b)
+    for away, entries in zip(aways, _diagonals(strategy, aways), strict=True):
+        padded = np.append(entries[: reach - away], np.zeros(-reach % b))
+        total += (2.0 if away else 1.0) * padded.reshape(-1, b).sum(axis=0)
+    return float(total.max()) * (1.0 + 2.02 * (pattern.most + 16) * _UNIT)
 
 
-def _best_rows(gram: np.ndarray, pattern: Pattern) -> float:
-    """The best set in every row, then the best set of rows; rounded up."""
-    n, b, k = len(gram), pattern.apart, pattern.most
-    if not np.all(np.isfinite(gram)):
-        raise NotChecked("entries of C whose products leave float64")
-    if pattern.evenly:
-        return max(math.fsum(gram[s::b, s::b][:k, :k].ravel()) for s in range(b)) * (1.0 + 4 * _UNIT)
-    capped = k < -(-n // b)
-    if capped and n * n * k > _MOST_ROWS:
-        raise NotChecked(f"{k} participations of {n} steps, row by row")
-    steps = np.arange(n)
-    others = np.where(np.abs(steps[:, None] - steps[None, :]) < b, 0.0, gram)
-    rows = np.diagonal(gram) + _best_separated(list(others.T), b, k - 1 if capped else None, np.maximum)
-    best = _best_separated(list(rows), b, k if capped else None, max)
-    return float(best) * (1.0 + 2.02 * (2 * k + 4) * _UNIT)
+def _diagonals(strategy: Strategy, aways: Iterable[int]) -> Iterator[np.ndarray]:
+    """Upper bounds on |<C_i, C_(i + away)>|, shape (n - away,)."""
+    if strategy.coefs is None:
+        gram = _dense_gram(strategy)
+        yield from (np.diagonal(gram, away) for away in aways)
+        return
+    (coefs, scale, rest), n = _floats(strategy, strategy.coefs), strategy.n
+    for away in aways:
+        products = coefs[: n - away] * coefs[away:]
+        sums = np.abs(_prefix_sums(products)) + 32 * _UNIT * _prefix_sums(np.abs(products)) + rest
+        yield sums[::-1] * scale[: n - away] * scale[away:] * (1.0 + 16 * _UNIT)
+
+
+def _prefix_sums(values: np.ndarray) -> np.ndarray:
+    """Sums of the first 1, 2, ... values, in which a term passes at most 21 additions."""
+    for power in range(values.size.bit_length()):
+        away = 2**power
+        values = np.append(values[:away], values[away:] + values[:-away])
+    return values
+
+
+def _best_blocks(strategy: Strategy, norms: list[arb], envelope: list[arb], pattern: Pattern) -> float:
+    """The best set of blocks of consecutive columns, from bounds on their products: section 2.7."""
+    n, b = strategy.n, pattern.apart
+    size = b // (b // -(-n // _MOST_BLOCKS))
+    starts, coefs = np.arange(0, n, size), np.array([float(c) for c in envelope])
+    blocks, gram = starts.size, np.zeros((starts.size, starts.size))
+
+    def most(balls: list[arb]) -> np.ndarray:
+        return np.maximum.reduceat([float(x.abs_upper()) for x in balls], starts)
+
+    for away in range(b // size, blocks):
+        distance = max((away - 1) * size + 1, b)
+        sums = np.cumsum(coefs[: n - distance] * coefs[distance:])
+        np.fill_diagonal(gram[:, away:], sums[np.minimum(n - starts[away:], n - distance) - 1])
+    scale = np.maximum(most(strategy.scale or []), 1e-100)  # so that no product below is lost
+    gram = (gram + gram.T + 1e-290) * (scale[:, None] * scale) + 1e-290
+    np.fill_diagonal(gram, most(norms) + 1e-290)
+    apart = Pattern(b // size, pattern.most)
+    if _work(blocks, apart) > _MOST_WORK:
+        apart = Pattern(apart.apart, blocks)
+    return _best_rows(iter(gram[::-1]), blocks, apart) * (1.0 + 1.01 * (n + 16) * _UNIT)
+
+
+def _work(n: int, pattern: Pattern) -> int:
+    """Operations on entries of G, by `_evenly` or by rows."""
+    k, b = pattern.most, pattern.apart
+    return 20 * n * k if pattern.evenly else n * n * (10 + (k if k < -(-n // b) else 2))
+
+
+def _best_rows(rows: Iterator[np.ndarray], n: int, pattern: Pattern) -> float:
+    """The best set in every row of G, given from the last one, then the best set of rows; rounded up."""
+    b, k = pattern.apart, pattern.most
+    most, steps, best = k if k < -(-n // b) else None, np.arange(n), [0.0] * n
+    for end in range(n, 0, -_AT_ONCE):
+        own = steps[max(0, end - _AT_ONCE) : end][::-1]
+        gram = np.stack(list(itertools.islice(rows, own.size)))
+        others = np.where(np.abs(own[:, None] - steps) < b, 0.0, gram).T.copy()
+        found = _best_separated(others, b, most and most - 1, np.maximum) + gram[np.arange(own.size), own]
+        best[own[-1] : end] = found[::-1].tolist()
+    return float(_best_separated(best, b, most, np.maximum)) * (1.0 + 2.02 * (2 * k + 4) * _UNIT)

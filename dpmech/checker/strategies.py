@@ -1,11 +1,7 @@
 """The matrix C of a strategy from its parameters, as balls that contain its entries (python-flint's arb).
 
-C is lower-triangular with a non-zero diagonal. The release is C G + sigma Z, so privacy depends on C only.
-Nine of the ten strategies are a Toeplitz matrix times a positive diagonal one,
-C[i, j] = coefs[i - j] scale[j]; the tenth is given entry by entry.
-
-Every number below is a ball (midpoint and radius) that contains the exact one: arithmetic on balls rounds
-outward, so that no rounding analysis is needed.
+C is lower-triangular with a non-zero diagonal: a Toeplitz matrix times a positive diagonal one,
+C[i, j] = coefs[i - j] scale[j], or given entry by entry. Arithmetic on balls rounds outward.
 """
 
 import dataclasses
@@ -32,13 +28,10 @@ class Strategy:
     """C, of shape (n, n)."""
 
     n: int  # number of steps
-    # first column of the Toeplitz factor, length n; None for a matrix given by its entries
-    coefs: list[arb] | None = None
+    coefs: list[arb] | None = None  # first column of the Toeplitz factor, length n; None for other matrices
     scale: list[arb] | None = None  # scale factors of the columns, length n; None for ones
-    # rows of floats where `coefs` is None; else empty
-    matrix: list[list[float]] = dataclasses.field(default_factory=list)
-    # whether the columns are divided by their norms, so that their norms are exactly 1
-    unit_columns: bool = False
+    matrix: list[list[float]] = dataclasses.field(default_factory=list)  # rows, where `coefs` is None
+    unit_columns: bool = False  # whether the columns are divided by their norms, which are exactly 1 then
     ratio: arb | None = None  # lambda where coefs[t] = lambda^t with 0 <= lambda < 1; else None
 
     def bands(self) -> int:
@@ -105,11 +98,11 @@ def _balls(name: str, values: list[Any], most: int) -> list[arb]:
     return [arb(x) for x in values]
 
 
-def _first_positive(values: list[Any], n: int) -> list[arb]:
+def _coefs(values: list[Any], n: int) -> list[arb]:
     coefs = _balls("coefs", values, n)
     if not coefs[0] > 0:
         raise BadDocument(f"coefs[0] of the strategy is {values[0]!r}, not > 0")
-    return coefs
+    return _padded(coefs, n)
 
 
 def _recursion(name: str, count: int, n: int, step: Callable[[arb, int], arb]) -> list[arb]:
@@ -161,12 +154,8 @@ def _inverse_square_root(n: int, inverse_bands: int) -> Strategy:
     return Strategy(n, reciprocal(inverse, n))
 
 
-def _banded_toeplitz(n: int, coefs: list[Any]) -> Strategy:
-    return Strategy(n, _padded(_first_positive(coefs, n), n))
-
-
 def _banded_inverse(n: int, coefs: list[Any]) -> Strategy:
-    return Strategy(n, reciprocal(_first_positive(coefs, n), n))
+    return Strategy(n, reciprocal(_coefs(coefs, n), n))
 
 
 def _blt(n: int, decays: list[Any], scales: list[Any]) -> Strategy:
@@ -200,7 +189,7 @@ _MAKERS: dict[str, tuple[dict[str, Any], Callable[..., Strategy]]] = {
     "LambdaCGD": ({"n": int, "lam": float}, _geometric),
     "SquareRoot": ({"n": int, "bands": int | None}, _square_root),
     "InverseSquareRoot": ({"n": int, "inverse_bands": int}, _inverse_square_root),
-    "BandedToeplitz": ({"n": int, "coefs": list}, _banded_toeplitz),
+    "BandedToeplitz": ({"n": int, "coefs": list}, lambda n, coefs: Strategy(n, _coefs(coefs, n))),
     "BandedInverse": ({"n": int, "coefs": list}, _banded_inverse),
     "BLT": ({"n": int, "decays": list, "scales": list}, _blt),
     "Dense": ({"matrix": list}, _dense),

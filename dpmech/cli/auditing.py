@@ -42,10 +42,10 @@ def audit(
     method: str | None,
     seed: int | None,
 ) -> None:
-    """Compare published or own privacy claims with certified numbers.
+    """Compare privacy claims with certified numbers.
 
-    FILE is a TOML file of [[claim]] tables. Exit code 1 if a claim is under-stated, or could not be shown to
-    hold.
+    FILE is a TOML file of [[claim]] tables, of published claims or your own. Exit code 1 if a claim is
+    under-stated, or could not be shown to hold.
     """
     if not files and not published:
         raise Refusal(f"missing: FILE... or --published, one of {', '.join(published_claims())}", ctx)

@@ -25,7 +25,7 @@ from dpmech.schemes import scheme_of
 CLIP_NORM = click.option(
     "--clip-norm",
     type=Real(minimum=0.0, open_minimum=True),
-    help="Clip norm that the certificate fixes [left open].",
+    help="Clip norm in the certificate [left to the run].",
 )
 
 
@@ -37,7 +37,7 @@ CLIP_NORM = click.option(
         "dpmech calibrate --strategy lambda-cgd --lam 0.9 --dataset-size 50000 --batch-size 128 --epochs 10 "
         "--sampling min-sep --eps 8 --delta 1e-5 --out certificate.json",
         "dpmech calibrate --strategy-file fit.json --dataset-size 50000 --batch-size 128 --epochs 10 "
-        "--sampling min-sep --eps 8 --delta 1e-5 --json",
+        "--sampling min-sep --eps 8 --delta 1e-5 --clip-norm 1 --json",
     ],
 )
 @strategy_options
@@ -70,8 +70,6 @@ def calibrate(
 ) -> None:
     """Print the noise scale that a strategy needs."""
     chosen, missing = chosen_strategy(given)
-    if clip_norm is not None and out is None:
-        raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
     if with_profile and out is None:
         missing.append("--out (which --with-profile needs)")
     plan = resolve({key: value for key, value in given.items() if value is not None}, missing=missing)
@@ -105,10 +103,12 @@ def calibrate(
             report("")
     row: dict[str, Any] = {"label": chosen.label, "sampling": plan.sampling}
     row |= numbers_of(cal, time.perf_counter() - start)
+    own = cal.participation
+    size = scheme_of(own).batch_size_of(own, float(plan.training.batch_size))
+    if clip_norm is not None and size is not None:
+        row |= _noise_of_averages(cal, clip_norm, size)
     failed = None
     if out is not None:
-        own = cal.participation
-        size = scheme_of(own).batch_size_of(own, float(plan.training.batch_size))
         certificate = cal.certificate(clip_norm, size, profile=curve)
         if certificate.nodes is not None:
             row["profile_nodes"] = sum(
@@ -127,6 +127,17 @@ def calibrate(
         notes=notes,
         failed=failed,
     )
+
+
+def _noise_of_averages(cal: Calibration, clip_norm: float, size: float) -> dict[str, float]:
+    """Phi: the variance per coordinate of the noise in the averaged gradient, least and largest of a step."""
+    norms = cal.strategy.noising_row_norms()
+    least, largest = int(norms.argmin()), int(norms.argmax())
+    return {
+        "clip_norm": clip_norm,
+        "phi_least": cal.noise_variance(least, clip_norm, size),
+        "phi_largest": cal.noise_variance(largest, clip_norm, size),
+    }
 
 
 def _profile(

@@ -48,7 +48,7 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
     callback=_only_one,
     type=click.Path(),
     metavar="FILE",
-    help="TOML file of what is allowed besides: max_eps, forbidden_guarantees, ...",
+    help="TOML file of rules that claims must meet: max_eps, forbidden_guarantees, ...",
 )
 @key_options
 @click.option(
@@ -109,7 +109,7 @@ def verify(
         raise InvalidParameterError("format", form, "left out, or json, with --json")
     form = "json" if run.as_json else form or "text"
     if details and form != "text":
-        raise InvalidParameterError("details", None, "left out: other formats than text hold every check")
+        raise InvalidParameterError("details", None, "left out: formats other than text contain every check")
     rules = None if policy is None else read_policy(policy)
     signers = trusted_keys(keys, needed=require_signature or (rules is not None and rules.needs_key))
     found: list[Verification] = []

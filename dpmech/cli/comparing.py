@@ -56,7 +56,7 @@ from dpmech.schemes import accountant_for, scheme_of
     "--strategies",
     help=f"{WRITTEN} [required, here or in --plan]",
 )
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with such a plan.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with the plan.")
 @worker_options
 @plan_options(several=True, here=", here or in --plan", errors=True)
 @runs("compare")

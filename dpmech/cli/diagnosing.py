@@ -18,11 +18,11 @@ from dpmech.cli.options import output_options
 from dpmech.cli.running import Run, runs
 from dpmech.files import on_one_line
 from dpmech.mechanism import Identity
-from dpmech.numerics import up
+from dpmech.numerics import counted, up
 from dpmech.schemes.poisson import Poisson
 from dpmech.verifying import verify
 
-_EXTRAS = ("torch", "opacus", "hf", "lightning", "plots", "dask")
+_EXTRAS = ("torch", "opacus", "hf", "lightning", "trl", "plots", "dask")
 _MODULE = re.compile(r"([A-Za-z]\w*)(?:/__init__\.py|\.py)")
 # The noise by an accountant that is not dpmech's (dp_accounting), for eps 1 and delta 1e-5 over 100 steps of
 # Poisson sampling of 1 %, and how far above it a calibration may end.
@@ -30,7 +30,13 @@ _BUDGET, _RIGHT, _ABOVE = (1.0, 1e-5), 0.9020, 2e-3
 
 
 def commit() -> str | None:
-    """The commit that this version was built from, as far as installation or checkout tell; else None."""
+    """The commit that this version was built from, as far as installation or checkout tell; else None.
+
+    It ends in "-modified" if the files differed from the commit when a wheel was built.
+    """
+    built = Path(__file__).parents[1] / "commit.txt"  # hatch_build.py writes it into wheels
+    if built.is_file():
+        return built.read_text(encoding="utf-8").strip()
     told = importlib.metadata.distribution("dpmech").read_text("direct_url.json") or ""
     recorded = re.search(r'"commit_id": *"([0-9a-f]{7,64})"', told)
     return recorded[1] if recorded else head_commit(Path(__file__).parents[2] / ".git")
@@ -67,7 +73,8 @@ def version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:  # noq
 
 def _version() -> str:
     built = commit()
-    return importlib.metadata.version("dpmech") + (f" (commit {built[:12]})" if built else "")
+    mark = "-modified" if built and built.endswith("-modified") else ""
+    return importlib.metadata.version("dpmech") + (f" (commit {built[:12]}{mark})" if built else "")
 
 
 def _requirements(extra: str = "") -> Iterator[Requirement]:
@@ -116,6 +123,16 @@ def _device() -> str | None:
     return f"{kind} {name}".strip()
 
 
+def _processor() -> str:
+    """Name of the processor, as far as the system tells it; else its architecture."""
+    try:
+        told = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        told = ""
+    found = re.search(r"^model name\s*: *(\S.*)$", told, re.MULTILINE)
+    return on_one_line(found[1]) if found else platform.processor() or platform.machine()
+
+
 def _computed() -> dict[str, Any]:
     """A calibration, compared with another accountant's number, and its certificate, checked."""
     cal = calibrate_sigma(Identity(100), *_BUDGET, participation=Poisson(0.01))
@@ -125,7 +142,7 @@ def _computed() -> dict[str, Any]:
 
 @click.command(
     cls=Command,
-    short_help="Say what is installed and whether it works.",
+    short_help="Report what is installed and whether it works.",
     examples=["dpmech doctor", "dpmech doctor --json"],
 )
 @output_options
@@ -146,6 +163,7 @@ def doctor(ctx: click.Context, *, run: Run) -> None:
         "commit": commit(),
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
         "processors": os.process_cpu_count() if hasattr(os, "process_cpu_count") else os.cpu_count(),
         "device": _device(),
         "needed": needed,
@@ -159,7 +177,9 @@ def doctor(ctx: click.Context, *, run: Run) -> None:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    yield f"dpmech {_version()}, {found['python']}, {found['system']}, {found['processors']} processors"
+    cores = f"{counted(found['processors'] or 1, 'processor')} ({found['processor']})"
+    machine = f"{found['system']}, {cores}"
+    yield f"dpmech {_version()}, {found['python']}, {machine}"
     for one in found["needed"]:
         yield f"  {_told(one)}"
     yield "extras:"

@@ -13,9 +13,11 @@ from dpmech.ledgers import Ledger, is_ledger
 from dpmech.mechanism import Mechanism, PrivacyBudget, Strategy
 from dpmech.plans import write_strategy
 
-force_option = click.option("--force", is_flag=True, help="Replace a file that says something else.")
+force_option = click.option("--force", is_flag=True, help="Replace a file with other content.")
 page_force_option = click.option(
-    "--force", is_flag=True, help="Replace a file also where it is a certificate, run, ledger or strategy."
+    "--force",
+    is_flag=True,
+    help="Replace a file even if it is a certificate, run record, ledger or strategy.",
 )
 
 

@@ -57,7 +57,7 @@ def _noise_options(command: _Command) -> _Command:
         click.option(
             "--out",
             type=Target(),
-            help="Write a certificate of this sigma to this file; it is based on no samples.",
+            help="Write a certificate of this sigma to this file; computed without random samples.",
         ),
         force_option,
         CLIP_NORM,
@@ -71,7 +71,7 @@ def _noise_options(command: _Command) -> _Command:
     name="epsilon",
     cls=Command,
     short_help="Print the eps that a noise scale gives.",
-    absent={"--eps": "it is what is printed; dpmech calibrate takes it, and dpmech delta"},
+    absent={"--eps": "epsilon prints it; dpmech calibrate and dpmech delta take it"},
     lists=NAMES,
     examples=[
         f"dpmech epsilon {_PLAN} --delta 1e-5",
@@ -85,7 +85,7 @@ def _noise_options(command: _Command) -> _Command:
 @plan_options(budget=("delta",), search=False)
 @runs("epsilon")
 def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes options by name
-    """Print the eps of a noise scale at --delta, as an interval that contains it."""
+    """Print an interval that contains the eps of a noise scale at --delta."""
     _answer("delta", **given)
 
 
@@ -93,7 +93,7 @@ def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes option
     name="delta",
     cls=Command,
     short_help="Print the delta that a noise scale gives.",
-    absent={"--delta": "it is what is printed; dpmech calibrate takes it, and dpmech epsilon"},
+    absent={"--delta": "delta prints it; dpmech calibrate and dpmech epsilon take it"},
     lists=NAMES,
     examples=[f"dpmech delta {_PLAN} --eps 1", f"dpmech delta {_PLAN} --eps 1 --json"],
 )
@@ -103,7 +103,7 @@ def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes option
 @plan_options(budget=("eps",), search=False)
 @runs("delta")
 def delta_command(**given: Any) -> None:  # noqa: ANN401 - as above
-    """Print the delta of a noise scale at --eps, as an interval that contains it."""
+    """Print an interval that contains the delta of a noise scale at --eps."""
     _answer("eps", **given)
 
 

@@ -30,7 +30,7 @@ from dpmech.ledgers import (
     locked,
 )
 from dpmech.mechanism import Adjacency, PrivacyBudget, Unit
-from dpmech.numerics import between, down, short, typed, up
+from dpmech.numerics import between, counted, down, short, typed, up
 from dpmech.reports import total_of
 
 _COLUMNS = (
@@ -60,7 +60,8 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
     parts += [on_one_line(plain(f"mechanism {one.name}: {_mechanism(one)}")) for one in ledger.mechanisms]
     total = total_of(ledger, delta, profiles=profiles)
     if total["by_claims"]:
-        parts.append(f"{total['by_claims']} releases by their claims; `dpmech ledger show` composes profiles")
+        releases = counted(total["by_claims"], "release")
+        parts.append(f"{releases} by their claims; `dpmech ledger show` composes profiles")
     if "reason" in total:
         return [
             *parts,
@@ -84,13 +85,13 @@ def _cells(release: Release) -> dict[str, str]:
 
 
 def _mechanism(entry: MechanismRelease) -> str:
-    releases = "1 release" if entry.count == 1 else f"{entry.count} releases"
+    releases = counted(entry.count, "release")
     return f"{releases} of {entry.mechanism!r}"
 
 
 def _counts(entry: CountsRelease) -> str:
     own = entry.counts
-    integers = "1 integer" if own.releases == 1 else f"{own.releases} integers"
+    integers = counted(own.releases, "integer")
     return (
         f"{integers} that one {own.unit.value} changes by up to {own.sensitivity}, "
         f"noise of sigma {up(float(own.sigma))}, rho {up(own.rho)}"
@@ -173,7 +174,7 @@ def ledger() -> None:
 @click.option(
     "--accounting",
     type=OneOf(_ACCOUNTING),
-    help="With --new and a budget, in what it is paid: Gaussian DP (gdp), a Renyi order, or claims [gdp].",
+    help="With --new and a budget, the accounting method: Gaussian DP (gdp), a Renyi order, or claims [gdp].",
 )
 @click.option("--order", type=Whole(2, 10_000), help="renyi: the order [the one with the most room].")
 @click.option(
@@ -202,8 +203,8 @@ def add(
 ) -> None:
     """Add a certified release to a ledger, before its first step.
 
-    A non-adaptive list contains what was decided before the first result was looked at; close it with the
-    last entry. With a budget, releases may depend on earlier results. Exit code 1 if the release would exceed
+    A non-adaptive list contains releases that were decided before anyone saw a result; close it with the last
+    entry. With a budget, releases may depend on earlier results. Exit code 1 if the release would exceed
     the budget; the ledger is then unchanged.
     """
     if name is None:
@@ -265,7 +266,7 @@ def _accounting(kind: str | None, settings: dict[str, Any]) -> AccountingMethod:
 def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
     for key, value in settings.items():
         if value not in (None, False):
-            raise InvalidParameterError(key, value, "left out without --new: the ledger says it")
+            raise InvalidParameterError(key, value, "left out without --new: the ledger has it already")
     if not path.exists():
         raise InvalidParameterError("path", str(path), "a ledger that exists", "; --new starts one")
     return read_ledger(path)
@@ -274,7 +275,7 @@ def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
 @ledger.command(
     name="show",
     cls=Command,
-    short_help="Print releases, and what they add up to.",
+    short_help="Print the releases and their total.",
     examples=[
         "dpmech ledger show ledger.json",
         "dpmech ledger show ledger.json --delta 1e-5 --json",
@@ -318,7 +319,7 @@ def show_ledger(
 @ledger.command(
     name="remaining",
     cls=Command,
-    short_help="Print what a budget would still take.",
+    short_help="Print what remains of a budget.",
     examples=[
         "dpmech ledger remaining budget.json",
         "dpmech ledger remaining budget.json certificate.json",
@@ -338,7 +339,7 @@ def remaining(
     run: Run,
     delta: float | None,
 ) -> None:
-    """Print what a ledger with a budget would still accept, and whether it would accept CERTIFICATE.
+    """Print what remains of the budget of a ledger, and whether it would accept CERTIFICATE.
 
     Exit code 1 if it would not.
     """
@@ -403,7 +404,7 @@ def _left(book: Ledger, delta: float | None) -> str:
 @click.option(
     "--adjacency",
     type=OneOf(tuple(one.value for one in Adjacency)),
-    help="With --new: what neighbours are [add_remove].",
+    help="With --new: neighbouring relation of datasets [add_remove].",
 )
 @output_options
 @runs("ledger add-counts")
@@ -497,7 +498,7 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
 @click.option(
     "--adjacency",
     type=OneOf(tuple(one.value for one in Adjacency)),
-    help="With --new: what neighbours are [add_remove; randomized_response: replace_one].",
+    help="With --new: neighbouring relation of datasets [add_remove; randomized_response: replace_one].",
 )
 @output_options
 @click.pass_context
@@ -562,7 +563,9 @@ def _fields_of(kind: str, given: dict[str, Any]) -> dict[str, Any]:
 def _entered(path: Path, *, new: bool, adjacency: str | None, usual: Adjacency) -> Iterator[Ledger]:
     """The ledger to which an entry without a certificate is added, under a lock."""
     if adjacency is not None and not new:
-        raise InvalidParameterError("adjacency", adjacency, "left out without --new: the ledger says it")
+        raise InvalidParameterError(
+            "adjacency", adjacency, "left out without --new: the ledger has it already"
+        )
     with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
         if path.exists() == new:
             accepted = "a new file with --new" if new else "a ledger that exists, or --new"

@@ -198,17 +198,17 @@ _OBJECTIVES = ("rmse", "max_se", "last")
     show_default=True,
     help=WRITTEN,
 )
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with such a plan.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with the plan.")
 @click.option(
     "--objective",
     type=OneOf(_OBJECTIVES),
     default="rmse",
     show_default=True,
-    help="Error that is made small: root mean square (rmse), worst step (max_se), last step.",
+    help="Error to minimise: root mean square (rmse), worst step (max_se), last step.",
 )
 @click.option("--eps-grid", type=Reals(), help="More budgets for the figure, joined by commas: 8,4,2,1.")
-@click.option("--figure", type=Target(drawable), help="Draw error against eps into this file.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder of coefficients fitted before.")
+@click.option("--figure", type=Target(drawable), help="Plot error against eps in this file.")
+@click.option("--cache", type=click.Path(path_type=Path), help="Folder of fitted coefficients, to reuse.")
 @click.option("--out", type=Target(), help="Write the certificate of the best family at --eps to this file.")
 @click.option("--out-strategy", type=Target(), help="Write the best strategy at --eps to this file.")
 @force_option
@@ -292,7 +292,9 @@ def optimize(
         if gap is not None:
             yield Text(f"{label}: {gap_words(gap)} under {plan.sampling}, whatever the matrix")
         drawn = files.get("figure")
-        yield from file_lines({name: path for name, path in files.items() if name != "figure"}, label)
+        yield from file_lines(
+            {name: path for name, path in files.items() if name != "figure"}, label, clip_norm
+        )
         if drawn is not None:
             yield on_one_line(f"figure: {drawn}")
 

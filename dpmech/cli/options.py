@@ -59,16 +59,19 @@ def plan_options(
     sampling: Any = click.STRING if several else OneOf(samplings, reasons=NO_SAMPLINGS, listed=False)
     options = [
         click.option(
-            "--dataset-size", type=Whole(1), help=f"Number of examples, a public number of the plan.{due}"
+            "--dataset-size", type=Whole(1), help=f"Number of examples: a public number of the plan.{due}"
         ),
         click.option("--batch-size", type=Whole(1), help=f"Expected batch size.{due}"),
-        click.option("--epochs", type=Whole(1), help=f"Whole passes over the data.{due}"),
+        click.option(
+            "--epochs", type=Whole(1), help=f"Full passes over the data, or give the number of steps.{due}"
+        ),
+        click.option("--steps", type=Whole(1), help="Number of steps, instead of --epochs."),
         click.option(
             "--sampling",
             type=sampling,
             default=default_sampling,
             show_default=default_sampling is not None,
-            help=f"How batches are drawn{': ' + names if several else ', see below'}."
+            help=f"How batches are sampled{': ' + names if several else ', see below'}."
             f"{due if default_sampling is None else ''}",
         ),
         *(
@@ -84,7 +87,9 @@ def plan_options(
             "--fresh", is_flag=True, default=None, help=f"{takers['fresh']}: a new allocation every epoch."
         ),
         *_budget_options(budget, due, search=search),
-        click.option("--adjacency", type=OneOf(_ADJACENCIES), help="What neighbours are [add_remove]."),
+        click.option(
+            "--adjacency", type=OneOf(_ADJACENCIES), help="Neighbouring relation of datasets [add_remove]."
+        ),
         *([_RTOL] if search else []),
         *(_ERRORS if errors else []),
         *METHOD_OPTIONS,
@@ -101,12 +106,12 @@ def plan_options(
 
 # Settings of samplings, in addition to the sizes of a plan.
 _SETTINGS = {
-    "min_sep": "least distance of two participations [one epoch]",
-    "separation": "least distance of two participations",
-    "max_participations": "most participations [epochs]",
+    "min_sep": "smallest distance of two participations [one epoch]",
+    "separation": "smallest distance of two participations",
+    "max_participations": "largest number of participations [epochs]",
     "cycle": "number of groups",
-    "max_examples_per_user": "most examples of one user",
-    "truncated_batch_size": "most examples of one batch",
+    "max_examples_per_user": "largest number of examples of one user",
+    "truncated_batch_size": "largest number of examples in a batch",
 }
 # What errors are about, other than sums of gradients.
 UPDATES = ("momentum", "learning_rates", "workload")
@@ -120,7 +125,7 @@ _ERRORS = (
     click.option(
         "--momentum",
         type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
-        help="Momentum of SGD in [0, 1): errors are those of its iterates [0].",
+        help="Momentum of SGD in [0, 1); errors are then those of its iterates [0].",
     ),
     click.option(
         "--learning-rates",
@@ -129,8 +134,9 @@ _ERRORS = (
     ),
     click.option(
         "--workload",
-        help="What errors are about in place of the iterates: identity (the gradients), window:P (sums of "
-        "the last P gradients), or a .npy or CSV file with a lower triangular matrix, one row for each step.",
+        help="Functions of the gradients whose error counts, instead of the iterates: identity (the "
+        "gradients), window:P (sums of the last P gradients), or a .npy or CSV file with a lower triangular "
+        "matrix, one row for each step.",
     ),
 )
 _SEED = click.option("--seed", type=Whole(0), help="Seed of randomised methods [operating system entropy].")
@@ -144,7 +150,7 @@ METHOD_OPTIONS = (
         "--rigorous",
         is_flag=True,
         default=None,
-        help="Refuse estimates, and leave nothing to chance outside delta.",
+        help="Refuse estimates, and allow no failure probability outside delta.",
     ),
     _SEED,
 )
@@ -212,8 +218,9 @@ class ResolvedPlan:
     def described(self) -> dict[str, Any]:
         """The plan as plain data."""
         given = {"eps": self.eps, "delta": self.delta}
+        sizes = dataclasses.asdict(self.training)
         return (
-            dataclasses.asdict(self.training)
+            {name: value for name, value in sizes.items() if value is not None}
             | {
                 "steps_per_epoch": self.training.steps_per_epoch,
                 "n": self.training.steps,
@@ -245,7 +252,7 @@ def resolve(
         InvalidParameterError: if a setting is unknown or invalid.
     """
     known = {
-        "dataset_size", "batch_size", "epochs", "sampling", *owners(),
+        "dataset_size", "batch_size", "epochs", "steps", "sampling", *owners(),
         "eps", "delta", "adjacency", "rtol", "method", "rigorous", "seed", *UPDATES,
     }  # fmt: skip
     for key, value in settings.items():
@@ -255,14 +262,18 @@ def resolve(
     sampling = settings.get("sampling")
     kind = samplings().get(sampling) if isinstance(sampling, str) else None
     own = () if kind is None else kind.plan_due
-    due = ["dataset_size", "batch_size", "epochs", "sampling", *own, *budget]
+    span = "steps" if "steps" in settings else "epochs"
+    if span == "steps" and "epochs" in settings:
+        raise InvalidParameterError("steps", settings["steps"], "left out where epochs are given")
+    due = ["dataset_size", "batch_size", span, "sampling", *own, *budget]
     absent = [key for key in due if key not in settings]
     if missing or absent:
         raise MissingOptionsError([*missing, *absent])
-    training = TrainingPlan(settings["dataset_size"], settings["batch_size"], settings["epochs"])
+    made = TrainingPlan.of_steps if span == "steps" else TrainingPlan
+    training = made(settings["dataset_size"], settings["batch_size"], settings[span])
     if training.steps > MOST_STEPS:
         accepted = f"so few that there are at most {MOST_STEPS} steps"
-        raise InvalidParameterError("epochs", settings["epochs"], accepted, f": they are {training.steps}")
+        raise InvalidParameterError(span, settings[span], accepted, f": they are {training.steps}")
     details = {key: settings[key] for key in owners() if key in settings}
     updates = {key: settings[key] for key in UPDATES if key in settings}
     participation = training.participation(settings["sampling"], **details)
@@ -331,7 +342,7 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
         raise InvalidParameterError(
             "sampling",
             given,
-            f"samplings that hide the same: {', '.join(others)} would hide an example, and the others a user",
+            f"samplings with one unit: {', '.join(others)} would protect an example, and the others a user",
         )
     return plans
 
@@ -368,14 +379,14 @@ def strategy_options(command: _Command) -> _Command:
         click.option(
             "--strategy-file",
             type=click.Path(),
-            help="The strategy as `dpmech optimize --out-strategy` wrote it.",
+            help="A strategy file, written by `dpmech optimize --out-strategy`.",
         ),
         click.option(
             "--lam",
             type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
             help="lambda-cgd: lambda in [0, 1).",
         ),
-        click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands; bsr takes all without it."),
+        click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands [bsr: all]."),
         click.option("--coefs", type=Reals(), help="bandmf, bandinv: coefficients, joined by commas."),
         click.option("--decays", type=Reals(), help="blt: decays in [0, 1], joined by commas."),
         click.option("--scales", type=Reals(), help="blt: scales, joined by commas."),
@@ -457,7 +468,7 @@ def key_options(command: _Command) -> _Command:
         multiple=True,
         type=click.Path(),
         metavar="FILE",
-        help="Public key that is trusted; FILE.dsse next to a file has to be signed by one. Repeatable.",
+        help="Trusted public key. A signature FILE.dsse next to a file must be from one of them. Repeatable.",
     )
     required = click.option(
         "--require-signature", is_flag=True, help="Refuse files that no trusted key signed."

@@ -12,7 +12,7 @@ from dpmech.cli.parameters import Real, Target, Whole, Wholes
 from dpmech.cli.running import Run, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import on_one_line
-from dpmech.numerics import typed
+from dpmech.numerics import counted, typed
 from dpmech.plans import parse_entries
 from dpmech.reports import (
     FAST_SAMPLINGS,
@@ -40,7 +40,7 @@ _BELOW, _ABOVE = 0.5, 16.0
     ],
 )
 @click.option(
-    "--dataset-size", type=Whole(1), help="Number of examples, a public number of the plan. [required]"
+    "--dataset-size", type=Whole(1), help="Number of examples: a public number of the plan. [required]"
 )
 @click.option("--delta", type=Real(**_INSIDE), help="Privacy budget delta in (0, 1). [required]")
 @click.option("--epochs", type=Wholes(1), help="Numbers of passes, joined by commas. [required]")
@@ -150,7 +150,7 @@ def plan(
             for one in preview.plans
         ],
     }
-    words = "1 plan" if len(plans) == 1 else f"{len(plans)} plans"
+    words = counted(len(plans), "plan")
     reasons = {
         f"no numbers for {row.label}: {row.reason}" for one in preview.plans for row in one.rows if row.reason
     }

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -167,7 +169,7 @@ Report = Callable[[str], None]
 _PIPE_WIDTH = 220
 
 # Keys not rounded up: typed, measured or already rounded ones; and lower ends, which are rounded down.
-_TYPED = {"eps", "delta", "momentum", "published_rmse", "seconds", "times_less_rmse"}
+_TYPED = {"eps", "delta", "clip_norm", "momentum", "published_rmse", "seconds", "times_less_rmse"}
 _LOWER = {"eps_lower", "delta_lower"}
 
 
@@ -252,10 +254,14 @@ def emit(*parts: RenderableType, commands: bool = False) -> None:
 
 @contextlib.contextmanager
 def progress_bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Report]:
-    """A bar on standard error that counts `total` tasks and disappears at the end.
+    """A bar on standard error that counts `total` tasks and disappears at the end; none with `quiet`.
 
-    There is none in a pipe or with `quiet`.
+    Where standard error is no terminal, such as a log, a line a minute says what is being done.
     """
+    if not quiet and sys.stderr is not None and not sys.stderr.isatty():
+        with _lines_of_progress(title, total) as report:
+            yield report
+        return
     bar = Progress(
         BarColumn(20),
         TimeElapsedColumn(),
@@ -274,6 +280,37 @@ def progress_bar(title: str, total: int, *, quiet: bool = False) -> Iterator[Rep
                 bar.advance(task)
 
         yield report
+
+
+# Seconds between two lines where there is no terminal.
+_EVERY = 60.0
+
+
+@contextlib.contextmanager
+def _lines_of_progress(title: str, total: int) -> Iterator[Report]:
+    """A line a minute on standard error, also while nothing is reported."""
+    start, done, doing = time.monotonic(), 0, ""
+    ended = threading.Event()
+
+    def report(line: str) -> None:
+        nonlocal done, doing
+        done, doing = (done, line) if line else (done + 1, doing)
+
+    def told() -> None:
+        while not ended.wait(_EVERY):
+            minutes = (time.monotonic() - start) / 60.0
+            what = f": {on_one_line(plain(doing))}" if doing else ""
+            line = f"dpmech: {title}, {minutes:.0f} min, {done} of {total} done{what}"
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it
+                click.echo(line, err=True)
+
+    thread = threading.Thread(target=told, name="dpmech progress", daemon=True)
+    thread.start()
+    try:
+        yield report
+    finally:
+        ended.set()
+        thread.join()
 
 
 def warn(notes: Sequence[str], *, quiet: bool = False) -> None:

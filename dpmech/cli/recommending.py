@@ -34,8 +34,8 @@ from dpmech.plans import SAMPLINGS
 @click.option(
     "--max-vectors",
     type=Whole(0),
-    help="Most vectors of the model's size that a step's noise may take, stored (8 bytes a parameter each) "
-    "or regenerated; 0: independent noise. [required]",
+    help="Largest number of vectors of the model's size that the noise of a step may need, stored "
+    "(8 bytes per parameter each) or regenerated; 0: independent noise. [required]",
 )
 @click.option("--out", type=Target(), help="Write the certificate of the best one to this file.")
 @click.option("--out-strategy", type=Target(), help="Write the best strategy to this file.")
@@ -56,9 +56,10 @@ def recommend(
 ) -> None:
     """Find the strategy and the sampling with the least error, and certify it.
 
-    Say with --sampling what the training loop can do. Under each sampling independent noise is calibrated,
-    and families of correlated noise are fitted within --max-vectors; the least RMSE at a proved sigma wins.
-    Where poisson is allowed, it is never worse than DP-SGD (Poisson). Thousands of steps take minutes.
+    List with --sampling the schemes that the training loop supports. Under each, independent noise is
+    calibrated, and families of correlated noise are fitted within --max-vectors. The result has the least
+    RMSE at a proved sigma; with poisson it is never worse than DP-SGD (Poisson). Thousands of steps take
+    minutes.
     """
     if clip_norm is not None and out is None:
         raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")
@@ -102,7 +103,7 @@ def recommend(
             Text(f"plan {words}"),
             *table_of(baseline, rows, error_words(plans[0])),
             Text(f"best: {plain(found.words)}", style="bold"),
-            *file_lines(files, f"{best['label']} under {best['sampling']}"),
+            *file_lines(files, f"{best['label']} under {best['sampling']}", clip_norm),
         ],
         notes=notes_of(plans[0], pairs),
         failed=failed,

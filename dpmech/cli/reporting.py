@@ -16,18 +16,40 @@ from dpmech.cli.options import key_options, output_options, seed_option, trusted
 from dpmech.cli.parameters import OneOf, Real, Target
 from dpmech.cli.printing import in_a_log
 from dpmech.cli.results import attempted
+from dpmech.cli.risk import DRAWN
 from dpmech.cli.running import Run, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import on_one_line
-from dpmech.numerics import metered
-from dpmech.reports import Review, Subject, as_html, as_markdown, attacks_of
+from dpmech.numerics import Kind, metered
+from dpmech.reports import (
+    Answers,
+    Review,
+    Subject,
+    answers_template,
+    as_html,
+    as_markdown,
+    as_registry_json,
+    as_registry_yaml,
+    attacks_of,
+    missing,
+    read_answers,
+    registry_record,
+)
 from dpmech.reports import as_json as as_data
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification, signature_check
 from dpmech.verifying import verify as verify_document
 
 # Work limit for attack rates, as a multiple of the CPU seconds per direction of the claim.
 _ATTACKS = 5.0
-_ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json": (".json",)}
+_ENDINGS = {
+    "html": (".html", ".htm"),
+    "markdown": (".md", ".markdown"),
+    "json": (".json",),
+    "registry": (".yaml", ".yml", ".json"),
+    "answers": (".toml",),
+}
+# Formats that no rate of an attack stands in.
+_WITHOUT_ATTACKS = ("registry", "answers")
 
 
 @click.command(
@@ -36,6 +58,8 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
     examples=[
         "dpmech report certificate.json --out review.html",
         "dpmech report certificate.json run.json ledger.json --out review.html",
+        "dpmech report certificate.json --format answers --out answers.toml",
+        "dpmech report certificate.json --answers answers.toml --out review.html",
         "dpmech report certificate.json --format markdown",
         "dpmech report certificate.json --key reviewer.pem.pub --require-signature --out review.html",
     ],
@@ -44,7 +68,7 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
 @click.option(
     "--out",
     type=Target(),
-    help="Write it to this file; without it Markdown and JSON are printed.",
+    help="Write it to this file; without it everything but HTML is printed.",
 )
 @page_force_option
 @click.option(
@@ -53,12 +77,18 @@ _ENDINGS = {"html": (".html", ".htm"), "markdown": (".md", ".markdown"), "json":
     type=OneOf(_ENDINGS),
     default="html",
     show_default=True,
-    help="A page, a section for a model card, or the filled checklists as data.",
+    help="A page, a section for a model card, the filled checklists as data, the record of a registry of "
+    "deployments (YAML, or JSON), or a template for --answers.",
+)
+@click.option(
+    "--answers",
+    type=click.Path(),
+    help="A TOML file with answers to what the files do not state; the report says who gave them.",
 )
 @click.option(
     "--claim-only",
     is_flag=True,
-    help="Read what attacks can do off (eps, delta) alone: quick under Balls-in-Bins, and looser.",
+    help="Bound attack rates from (eps, delta) only: faster under Balls-in-Bins, but looser.",
 )
 @click.option("--rigorous", is_flag=True, help="Refuse what `dpmech verify --rigorous` refuses.")
 @key_options
@@ -89,6 +119,7 @@ def report(
     out: Path | None,
     force: bool,
     form: str,
+    answers: str | None,
     claim_only: bool,
     rigorous: bool,
     keys: tuple[str, ...],
@@ -97,7 +128,7 @@ def report(
     max_seconds: float,
     max_memory: float,
 ) -> None:
-    """Verify a certificate, and write a report of what it says, means and leaves open.
+    """Verify a certificate, and write a report: its claim, what that means, and what is not covered.
 
     FILES are a certificate or a run record, and a ledger that contains it, in any order. The page needs no
     network and no script. Under Balls-in-Bins the attack rates take a minute or more, see --claim-only. Exit
@@ -109,6 +140,7 @@ def report(
     for number, file in enumerate(files):
         if file in files[:number]:
             raise InvalidParameterError("certificate", file, "named once")
+    said = Answers() if answers is None else read_answers(answers)
     signers = trusted_keys(keys, needed=require_signature)
     documents = {file: read_document(file) for file in files}
     subject = Subject.of(documents)
@@ -134,26 +166,35 @@ def report(
             with metered(_ATTACKS * max_seconds, 1e9 * max_memory):
                 attacks = attacks_of(
                     subject.certificate,
-                    claim_only=claim_only,
+                    claim_only=claim_only or form in _WITHOUT_ATTACKS,
                     rng=seed,
                     executor=executor,
                     progress=progress,
                 )
-        review = Review(subject, tuple(found), attacks)
-    text = _text(review, form)
-    failed = None if out is None else attempted(lambda: write_text(out, text))
+        review = Review(subject, tuple(found), attacks, said)
+    # A registry takes a record for a fact: there is none of a claim that was refused, or not checked.
+    text = "" if form == "registry" and not review.ok else _text(review, form, out)
+    written = None if not text else out
+    failed = None if written is None else attempted(lambda: write_text(written, text))
 
     def printed() -> Iterator[str]:
-        if out is None:
+        if out is None and text:
             yield (in_a_log(text) if form == "json" else text).rstrip("\n")
             return
         yield from map(str, review.verifications)
-        if attacks is not None and attacks.basis == "claim":
-            yield on_one_line(f"attack rates from (eps, delta) alone: {attacks.reason}")
-        if failed is None:
+        if attacks is not None and attacks.basis == "claim" and form not in _WITHOUT_ATTACKS:
+            yield on_one_line(f"attack rates from (eps, delta) only: {attacks.reason}")
+        if not text:
+            yield "no record for a registry: the claim did not pass"
+        elif failed is None:
             yield on_one_line(f"report: {out}")
 
-    run.answer(lambda: _record(review, form, None if failed else out), printed, failed=failed)
+    run.answer(lambda: _record(review, form, None if failed else written), printed, failed=failed)
+    drawn = attacks is not None and attacks.basis == "profile" and attacks.guarantee.kind is Kind.PROBABLE
+    if drawn and subject.certificate.curve is None:
+        run.note(DRAWN)
+    if form == "registry" and text and (open_fields := missing(registry_record(review))):
+        run.note(f"a record of the first tier needs {', '.join(open_fields)}; --format answers asks for them")
     ctx.exit(exit_code(review.verifications))
 
 
@@ -193,10 +234,18 @@ def _check_target(out: Path | None, form: str) -> None:
         )
 
 
-def _text(review: Review, form: str) -> str:
+def _text(review: Review, form: str, out: Path | None) -> str:
     if form == "html":
         return as_html(review, made=datetime.datetime.now(datetime.UTC).date())
-    return as_markdown(review) if form == "markdown" else as_data(review)
+    if form == "registry" and out is not None and out.suffix.lower() == ".json":
+        return as_registry_json(review)
+    writers = {
+        "markdown": as_markdown,
+        "json": as_data,
+        "registry": as_registry_yaml,
+        "answers": answers_template,
+    }
+    return writers[form](review)
 
 
 def _record(review: Review, form: str, out: Path | None) -> dict[str, Any]:

@@ -216,10 +216,12 @@ def save_best(
     return files, next(filter(None, failed), None)
 
 
-def file_lines(files: Mapping[str, str | None], label: str) -> list[str]:
-    """The files that were written, in words."""
+def file_lines(files: Mapping[str, str | None], label: str, clip_norm: float | None = None) -> list[str]:
+    """The files that were written, in words, with the clip norm of a certificate."""
+    clip = "left to the run" if clip_norm is None else typed(clip_norm)
+    terms = {"certificate": f" (clip norm {clip})"}
     return [
-        on_one_line(f"{name.replace('_file', '')} of {label}: {path}")
+        on_one_line(f"{name.replace('_file', '')} of {label}: {path}{terms.get(name, '')}")
         for name, path in files.items()
         if path is not None
     ]
@@ -255,12 +257,11 @@ def plan_notes(
     published, guessed = (
         ("all data of a user", "a user") if unit is Unit.USER else ("one example", "an example")
     )
-    # Exact fractions: delta * size would be rounded.
-    numerator, denominator = delta.as_integer_ratio()
-    if numerator * size > denominator:
+    # The nearest float of 1 / size is what a delta of 1 / size is read as.
+    if delta >= 1.0 / size:
         notes.append(
-            f"delta {typed(delta)} is above 1 / dataset_size (1 / {size}): publishing {published} picked "
-            "at random would be allowed"
+            f"delta {typed(delta)} is {'above ' if delta > 1.0 / size else ''}1 / dataset_size (1 / {size}): "
+            f"publishing {published} picked at random would be allowed"
         )
     unused = size - steps * batch
     if 100 * unused > _UNUSED_PERCENT * size:

@@ -19,17 +19,22 @@ from dpmech.cli.results import attempted
 from dpmech.cli.running import Run, runs, worker_options
 from dpmech.engines import PrivacyProfile
 from dpmech.files import on_one_line
-from dpmech.numerics import typed, up
+from dpmech.numerics import Kind, typed, up
 from dpmech.reports import Finding, findings
 
 _WIDTH = 80
+# Where a profile is drawn, each call has one of its own.
+DRAWN = (
+    "these rates are from random numbers drawn here: each call finds others, all of them bounds; `dpmech "
+    "calibrate --with-profile` keeps one profile in the certificate, and all commands then say the same"
+)
 # Number of points in the figure.
 _POINTS = 21
 
 
 @click.command(
     cls=Command,
-    short_help="Say what an attacker can learn from a run.",
+    short_help="Print what an attacker can learn from a run.",
     examples=[
         "dpmech risk certificate.json",
         "dpmech risk certificate.json --fpr 0.01 --prior 0.5 --tail 1e-9 --json",
@@ -42,7 +47,7 @@ _POINTS = 21
 )  # fmt: skip
 @click.option(
     "--prior", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(0.5,), show_default=True,
-    help="How likely an example was used, before; may be given several times.",
+    help="Prior probability that an example was used; repeatable.",
 )  # fmt: skip
 @click.option(
     "--baseline", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(1e-4,), show_default=True,
@@ -50,13 +55,13 @@ _POINTS = 21
 )  # fmt: skip
 @click.option(
     "--tail", type=Real(minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True), default=1e-12,
-    show_default=True, help="What mu leaves out, in delta.",
+    show_default=True, help="Tail of mu, in delta.",
 )  # fmt: skip
 @click.option(
     "--rel-error", type=Real(minimum=1e-3, maximum=0.5), default=0.01, show_default=True,
     help="How far a curve that needs nodes may be off between them.",
 )  # fmt: skip
-@click.option("--figure", type=Target(drawable), help="Draw the trade-off of attacks into this file.")
+@click.option("--figure", type=Target(drawable), help="Plot the trade-off of attacks in this file.")
 @worker_options
 @output_options
 @runs("risk")
@@ -108,6 +113,8 @@ def risk(
     if figure is not None:
         content["figure"] = None if failed else str(figure)
     run.answer(lambda: content, lambda: _sentences(file, certificate, known, found))
+    if certificate.curve is None and known.guarantee.kind is Kind.PROBABLE:
+        run.note(DRAWN)
     run.note(f"read, not verified: dpmech verify {shlex.quote(file)}")
     if failed is not None:
         raise failed
@@ -138,7 +145,7 @@ def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
     eps, delta = certificate.budget.eps, certificate.budget.delta
     lines = {
         "this run": [known.tpr(rate).upper for rate in rates],
-        f"(eps, delta) = ({typed(eps)}, {typed(delta)}) alone": [
+        f"(eps, delta) = ({typed(eps)}, {typed(delta)}) only": [
             min(1.0, delta + math.exp(min(eps, 700.0)) * rate, 1.0 - math.exp(-eps) * (1.0 - delta - rate))
             for rate in rates
         ],

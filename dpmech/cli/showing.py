@@ -22,7 +22,7 @@ from dpmech.ledgers import Ledger
 
 @click.command(
     cls=Command,
-    short_help="Say what a certificate, run or ledger claims.",
+    short_help="Print what a certificate, run record or ledger claims.",
     examples=["dpmech show certificate.json", "dpmech show run.json ledger.json --json"],
 )
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")

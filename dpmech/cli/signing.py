@@ -25,14 +25,14 @@ from dpmech.verifying import sign as sign_file
 )
 @click.argument("files", nargs=-1, type=click.Path(), metavar="FILE...")
 @click.option("--key", type=click.Path(), metavar="FILE", help="Private key, Ed25519 in PEM. [required]")
-@click.option("--issuer", help="Who says so, in one line. [required]")
-@click.option("--replace", is_flag=True, help="Sign anew what is signed already.")
+@click.option("--issuer", help="Name of the issuer, in one line. [required]")
+@click.option("--replace", is_flag=True, help="Replace existing signatures.")
 @click.option(
     "--new-key",
     "new_key_path",
     type=click.Path(),
     metavar="FILE",
-    help="Write a new private key, for its owner alone, and FILE.pub to give away.",
+    help="Write a new private key, readable by its owner only, and the public key FILE.pub.",
 )
 @output_options
 @click.pass_context
@@ -58,7 +58,9 @@ def sign(
     absent = [name for name, value in (("key", key), ("issuer", issuer)) if value is None]
     if key is None or issuer is None or not files:
         missing = [*([] if files else ["FILE..."]), *(f"--{name}" for name in absent)]
-        raise Refusal(f"missing: {', '.join(missing)}; to begin: dpmech sign --new-key reviewer.pem", ctx)
+        raise Refusal(
+            f"missing: {', '.join(missing)}; to create a key: dpmech sign --new-key reviewer.pem", ctx
+        )
     private = PrivateKey.load(key)
     signed: list[dict[str, str]] = []
     refused: list[DpmechError] = []
@@ -101,7 +103,7 @@ def _make_key(
     run.answer(
         lambda: {"key": key_id, "issuer": None, "files": [], "new": made},
         lambda: [
-            on_one_line(f"{path}: private key {key_id[:16]}, for its owner alone"),
+            on_one_line(f"{path}: private key {key_id[:16]}, readable by its owner only"),
             on_one_line(f"{public}: public key, to give away"),
         ],
     )

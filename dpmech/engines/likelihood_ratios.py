@@ -14,7 +14,7 @@ from dpmech.numerics import FloatArray
 
 _DENSE = 1024
 _MOST_ENTRIES = 40_000_000  # total size of the gradient sequences of all starts that are compared
-_STEPS_AT_ONCE = 512
+_STEPS_AT_ONCE = 32
 
 
 class Algebra:
@@ -23,14 +23,19 @@ class Algebra:
     def __init__(self, strategy: Strategy) -> None:
         self.n = strategy.n
         self.strategy = strategy
-        self.dense = strategy.to_dense() if strategy.n <= _DENSE else None
+        self._diagonal = strategy.matmul(np.ones((self.n, 1)))[:, 0] if strategy.bands == 1 else None
+        self.dense = strategy.to_dense() if self._diagonal is None and strategy.n <= _DENSE else None
 
     def matmul(self, rows: FloatArray) -> FloatArray:
         """C applied to every row; shape (m, n)."""
+        if self._diagonal is not None:
+            return np.asarray(rows * self._diagonal)
         return self.strategy.matmul(rows.T).T if self.dense is None else rows @ self.dense.T
 
     def solve(self, rows: FloatArray) -> FloatArray:
         """C^-1 applied to every row; shape (m, n)."""
+        if self._diagonal is not None:
+            return np.asarray(rows / self._diagonal)
         if self.dense is None:
             return self.strategy.solve(rows.T).T
         return np.asarray(scipy.linalg.solve_triangular(self.dense, rows.T, lower=True).T)
@@ -255,8 +260,9 @@ def group_score(
             part = steps[start : start + _STEPS_AT_ONCE]
             gradients = np.zeros((n, part.size))
             gradients[part, np.arange(part.size)] = weights[part]
-            law = Independent(part, prob, strategy.matmul(gradients).T)
-            ratios[group] += law.log_ratio(outputs, sigma)
+            reached = slice(part[0], part[-1] + bands)  # elsewhere these columns of C are 0
+            law = Independent(part, prob, strategy.matmul(gradients).T[:, reached])
+            ratios[group] += law.log_ratio(outputs[:, reached], sigma)
     # Groups without an executed step released nothing: their ratio is 1.
     logs = scipy.special.logsumexp(ratios, axis=0)
     if cycle > n:

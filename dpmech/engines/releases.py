@@ -46,11 +46,16 @@ def unsampled(bounds: Bounds, method: Method | None) -> Accountant:
     )
 
 
-def least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
+def least_of_a_group(mechanism: Mechanism, cycle: int, turns: int | None = None) -> float:
     """The smallest column norm relative to the largest of all, in the group for which it is largest.
 
     It is 0 if no group has as many releases as one unit may join: then no unit incurs the full cost. Columns
     whose distance is a multiple of `cycle` are orthogonal, so that the releases of one group compose.
+
+    Args:
+        mechanism: the mechanism.
+        cycle: number of groups.
+        turns: releases that one unit may be offered; None for the `releases` of the participation.
 
     Raises:
         UnsupportedCombinationError: if releases of one group have correlated noise.
@@ -65,9 +70,9 @@ def least_of_a_group(mechanism: Mechanism, cycle: int) -> float:
         )
     norms = strategy.column_norms()
     spend(1e-5 * min(cycle, strategy.n), what=f"looking at {cycle} groups")
-    turns = mechanism.participation.releases(strategy.n)
+    often = mechanism.participation.releases(strategy.n) if turns is None else turns
     groups = (norms[start::cycle] for start in range(min(cycle, strategy.n)))
-    least = max((float(group.min()) for group in groups if group.size == turns), default=0.0)
+    least = max((float(group.min()) for group in groups if group.size == often), default=0.0)
     return quotient_down(least, float(norms.max()))
 
 
@@ -82,7 +87,7 @@ def least_of_equals(mechanism: Mechanism) -> float:
     if strategy.bands != 1 or norms.min() < norms.max() * (1.0 - CLOSE):
         raise UnsupportedCombinationError(
             f"{mechanism.participation!r} needs independent, equal noise at every step, which {strategy!r} "
-            "has not",
+            "does not have",
             supported="Identity; for correlated noise CyclicPoisson with a banded strategy, or BallsInBins",
         )
     return quotient_down(float(norms.min()), float(norms.max()))

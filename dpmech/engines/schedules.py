@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import scipy
 
-from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
+from dpmech.engines.accountant import Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_sigma
-from dpmech.engines.losses import sampled_divergence
+from dpmech.engines.losses import ComposedAccountant, RevealedSchedule, sampled_divergence
 from dpmech.engines.sigma_search import sigma_near
 from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
 from dpmech.mechanism import Adjacency, Mechanism
@@ -43,10 +43,11 @@ _NOTHING, _WIDEST = 1e-300, 0.01
 _FARTHEST = 1e6  # from the first guess at sigma, as a factor
 
 
-class ScheduleAccountant(Accountant):
+class ScheduleAccountant(ComposedAccountant):
     """Releases of several kinds, each with its own sampling probability and noise, composed on lattices.
 
-    Every release attains its own sensitivity, so that lower bounds hold as well.
+    Every release attains its own sensitivity, so that lower bounds hold as well. With very little noise,
+    equal in all steps, the bounds are those of steps whose participants are revealed.
 
     Args:
         mechanism: C is diagonal; adjacency REPLACE_ONE replaces one example.
@@ -62,7 +63,7 @@ class ScheduleAccountant(Accountant):
         strategy = mechanism.strategy
         if strategy.bands != 1:
             raise UnsupportedCombinationError(
-                f"{mechanism.participation!r} needs independent noise, which {strategy!r} has not",
+                f"{mechanism.participation!r} needs independent noise, which {strategy!r} does not have",
                 supported="Identity and Diagonal; for correlated noise CyclicPoisson with a banded strategy",
             )
         norms = strategy.column_norms().tolist()
@@ -80,13 +81,17 @@ class ScheduleAccountant(Accountant):
         self.steps = mechanism.steps
         self.by = Provenance("lattice.schedule", {"kinds": len(kinds), "steps": self.steps})
         self.guarantee = BOUND
+        if not self.replaced and min(norms) == max(norms):
+            alike = tuple((q, times) for q, _, times in self.kinds)
+            ends = min(probs), max(probs)
+            self.revealed = RevealedSchedule(self.steps, ends, self.sensitivity, kinds=alike)
 
     @property
     def joined(self) -> Bounds:
         """All releases together have at least this sensitivity."""
         return self.sensitivity.times_root(self.steps)
 
-    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+    def resolved_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         whole, lower, upper, slope = self._composition(sigma), 0.0, 0.0, 1.0
         for add, ceiling in self._ranked(whole, eps):
@@ -117,7 +122,7 @@ class ScheduleAccountant(Accountant):
         found = [(add, whole.rough_log_delta(eps, add=add)) for add in self._directions]
         return [(add, 2.0 * math.exp(log)) for add, log in sorted(found, key=lambda pair: -pair[1])]
 
-    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+    def resolved_epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps; see the base class."""
         whole, lower, upper = self._composition(sigma), 0.0, 0.0
         for add in self._directions:
@@ -131,7 +136,7 @@ class ScheduleAccountant(Accountant):
             raise too_wide("eps", sigma, lower, upper, self.method)
         return Bounds(lower, upper, self.guarantee, self.by)
 
-    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+    def resolved_sigma(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Secant steps on the upper bound, from the central limit theorem and Chernoff's bound."""
         chance = -math.expm1(math.fsum(times * math.log1p(-q) for q, _, times in self.kinds))
         if delta >= chance:
@@ -243,8 +248,8 @@ class ScheduleAccountant(Accountant):
             yield
         except NumericalError as error:
             raise NumericalError(
-                f"{error}; schedules have no bounds for very little noise: a larger noise, or one sampling "
-                "probability and equal noise at every step, has"
+                f"{error}; for very little noise, schedules need equal noise in all steps, and ADD_REMOVE or "
+                "ZERO_OUT: more noise in any step, or one sampling probability, helps"
             ) from error
 
 

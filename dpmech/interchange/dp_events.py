@@ -1,12 +1,23 @@
 """Mechanisms as DpEvents of the package dp_accounting."""
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from dpmech.certificates import Claim
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_sigma
-from dpmech.ledgers import Ledger
+from dpmech.ledgers import (
+    ZCDP,
+    BasicMechanism,
+    DiscreteLaplace,
+    Gaussian,
+    Laplace,
+    Ledger,
+    PureDP,
+    RandomizedResponse,
+)
 from dpmech.mechanism import Adjacency, Mechanism, Participation, Strategy, mechanism_of
+from dpmech.numerics import quotient_down, quotient_up, rounded_down, rounded_up
 from dpmech.schemes import accountant_for, offered
 
 if TYPE_CHECKING:
@@ -23,7 +34,8 @@ def to_dp_event(
 
     Without sampling it is one `GaussianDpEvent`, for any number of steps: its argument is sigma / sensitivity
     of the full matrix, rounded down. Under Poisson sampling it is one `PoissonSampledDpEvent` per step, under
-    CyclicPoisson one per step that an example can join. A ledger is the `ComposedDpEvent` of its releases.
+    CyclicPoisson one per step that an example can join. A ledger is the `ComposedDpEvent` of its entries; a
+    pure eps-DP claim is a `ZCDpEvent` with rho = eps^2 / 2, which it implies (Bun and Steinke 2016).
 
     Args:
         mechanism: a Calibration or a Certificate, which include sigma; a Ledger; a Mechanism, or C.
@@ -36,9 +48,10 @@ def to_dp_event(
 
     Raises:
         InvalidParameterError: if an argument is invalid.
-        UnsupportedCombinationError: if no event describes the mechanism, as under Balls-in-Bins; and for
-            REPLACE_ONE, which the accountants of dp_accounting interpret differently (its PLD accountant
-            doubles the sensitivity of an event, its RDP accountant does not).
+        UnsupportedCombinationError: if no event describes the mechanism, as under Balls-in-Bins, or an
+            (eps, delta) claim; and for noise under REPLACE_ONE, which the accountants of dp_accounting
+            interpret differently (its PLD accountant doubles the sensitivity of an event, its RDP accountant
+            does not).
 
     Examples:
         >>> import dpmech as dm
@@ -68,12 +81,7 @@ def _of_ledger(ledger: Ledger) -> "dp_accounting.DpEvent":
             f"{ledger.counts[0].name!r} is a release of counts, for whose noise there is no event",
             supported="ledgers without add_counts",
         )
-    if ledger.mechanisms:
-        raise UnsupportedCombinationError(
-            f"{ledger.mechanisms[0].name!r} has no certificate, and a ledger's event is made of those",
-            supported="ledgers without add_mechanism",
-        )
-    if not ledger.releases:
+    if not ledger.releases and not ledger.mechanisms:
         return dp_accounting.NoOpDpEvent()
     for one in ledger.releases:
         if one.runs is not None:
@@ -82,15 +90,45 @@ def _of_ledger(ledger: Ledger) -> "dp_accounting.DpEvent":
                 supported="ledgers without add_tuning",
             )
     events = [_event(one.certificate.mechanism, one.certificate.sigma) for one in ledger.releases]
+    for entry in ledger.mechanisms:
+        event = _basic_event(entry.name, entry.mechanism)
+        if entry.count == 1 or isinstance(entry.mechanism, RandomizedResponse):
+            # The PLD accountant of dp_accounting 0.6 takes many copies of randomised response for one.
+            events += [event] * entry.count
+        else:
+            events.append(dp_accounting.SelfComposedDpEvent(event, entry.count))
     return dp_accounting.ComposedDpEvent(events)
 
 
-def _event(mechanism: Mechanism, sigma: float) -> "dp_accounting.DpEvent":
-    if mechanism.adjacency is Adjacency.REPLACE_ONE:
+def _basic_event(name: str, mechanism: BasicMechanism) -> "dp_accounting.DpEvent":
+    """The event of a mechanism without a certificate, with its noise rounded down."""
+    import dp_accounting
+
+    match mechanism:
+        case RandomizedResponse(truth_prob=truth, categories=many):
+            # Theirs keeps the answer with probability 1 - p, and otherwise draws any of them.
+            noise = (1 - Fraction(truth)) * many / (many - 1)
+            return dp_accounting.RandomizedResponseDpEvent(rounded_down(noise), many)
+        case PureDP(eps=eps):
+            return dp_accounting.ZCDpEvent(rounded_up(Fraction(eps) ** 2 / 2))
+        case ZCDP(rho=rho):
+            return dp_accounting.ZCDpEvent(rho)
+    if not isinstance(mechanism, Gaussian | Laplace | DiscreteLaplace):
         raise UnsupportedCombinationError(
-            "accountants of dp_accounting do not agree on what a DpEvent means under REPLACE_ONE",
-            supported="ADD_REMOVE and ZERO_OUT",
+            f"no DpEvent says what the claim {name!r} is, {mechanism!r}",
+            supported="a mechanism by its noise, pure and zCDP claims",
         )
+    _check_adjacency(mechanism.adjacency)
+    if isinstance(mechanism, Gaussian):
+        return dp_accounting.GaussianDpEvent(quotient_down(mechanism.sigma, mechanism.sensitivity))
+    if isinstance(mechanism, Laplace):
+        return dp_accounting.LaplaceDpEvent(quotient_down(mechanism.scale, mechanism.sensitivity))
+    rate = quotient_up(1.0, mechanism.scale)
+    return dp_accounting.dp_event.DiscreteLaplaceDpEvent(rate, mechanism.sensitivity)
+
+
+def _event(mechanism: Mechanism, sigma: float) -> "dp_accounting.DpEvent":
+    _check_adjacency(mechanism.adjacency)
     # The default accountant accounts for this mechanism, by a theorem; the event describes the same.
     event = accountant_for(mechanism, None).dp_event(sigma)
     if event is None:
@@ -98,3 +136,11 @@ def _event(mechanism: Mechanism, sigma: float) -> "dp_accounting.DpEvent":
             f"no DpEvent says what {mechanism.participation!r} is", supported=offered("event")
         )
     return event
+
+
+def _check_adjacency(adjacency: Adjacency) -> None:
+    if adjacency is Adjacency.REPLACE_ONE:
+        raise UnsupportedCombinationError(
+            "accountants of dp_accounting do not agree on what a DpEvent means under REPLACE_ONE",
+            supported="ADD_REMOVE and ZERO_OUT; under REPLACE_ONE randomised response, pure and zCDP claims",
+        )

@@ -129,7 +129,7 @@ def check_together(name: str, own: tuple[Adjacency, Unit], adjacency: Adjacency,
     if unit is not None and own[1] is not unit:
         raise UnsupportedCombinationError(
             f"{name!r} hides one {own[1].value}, the releases before it one {unit.value}",
-            supported="one unit of privacy in a ledger: users and examples in ledgers of their own",
+            supported="one unit of privacy per ledger, with separate ledgers for users and examples",
         )
 
 

@@ -371,11 +371,15 @@ class FilteredTotal(Total):
     def _charge(self, name: str, price: Price) -> None:
         if not self.filter.fits(self._with(price)):
             left = self.remaining
+            # Decimal numbers that add up to the budget may exceed it in binary: ten times 0.1 is above 1.
+            rest = zip(self.filter.left(self._with(price)), self.filter.limits, strict=True)
+            close = all(-one <= 1e-12 * Fraction(limit) for one, limit in rest)
             raise InvalidParameterError(
                 "release",
                 name,
                 f"within what is left of {self.filter.budget!r}: it costs {price} and {left.left} is left in "
-                f"{self.filter.accounting!r}, an unsampled release of mu <= {left.mu!r}",
+                f"{self.filter.accounting!r}, an unsampled release of mu <= {left.mu!r}"
+                + ("; only rounding is in the way: a budget that is larger by a 1e-12th accepts it" * close),
             )
         self._spent = self._with(price)
 

@@ -12,7 +12,6 @@ from dpmech.mechanism.workloads import Workload, check_workload
 from dpmech.numerics import FloatArray, cumulative_sum
 
 _BLOCK = 64
-_SHORT = 512
 
 
 def per_step_error(strategy: Strategy | Mechanism, *, workload: Workload | None = None) -> FloatArray:
@@ -138,7 +137,7 @@ def _row_norms_squared(strategy: Strategy, workload: Workload) -> FloatArray:
             # B is Toeplitz, and its first column is A applied to that of C^-1.
             return cumulative_sum(workload.matmul(factors.inverse_coefs) ** 2)
         rates = workload.weighted_sums
-        if rates is not None and factors.inverse_bands is not None and factors.inverse_bands <= _SHORT:
+        if rates is not None:
             return _banded_decoder(factors.inverse_coefs[: factors.inverse_bands], rates / factors.scales())
     return _dense_decoder(strategy, workload)
 

@@ -48,6 +48,7 @@ class Participation(abc.ABC):
             the same meaning in all of them.
         plan_due: which of these a plan has to give.
         plan_sizes: which sizes of a plan it uses, in addition to those that all use.
+        plan_whole_epochs: whether a plan has to have whole epochs.
 
     Example:
         >>> import dpmech as dm
@@ -62,6 +63,7 @@ class Participation(abc.ABC):
     plan_settings: ClassVar[tuple[str, ...]] = ()
     plan_due: ClassVar[tuple[str, ...]] = ()
     plan_sizes: ClassVar[tuple[str, ...]] = ()
+    plan_whole_epochs: ClassVar[bool] = False
 
     @abc.abstractmethod
     def pattern(self, n: int) -> Pattern:
@@ -161,7 +163,7 @@ class Participation(abc.ABC):
     @property
     def replace_one_refused(self) -> str | None:
         """Why no theorem here covers REPLACE_ONE; None if one does, as without sampling."""
-        return "doubling is no theorem under sampling" if self.random else None
+        return "doubling is not proved under sampling" if self.random else None
 
     def releases(self, n: int) -> int:
         """Number of releases with composing losses that an example may join: 1 if all are accounted as one.

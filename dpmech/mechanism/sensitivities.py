@@ -22,6 +22,7 @@ from dpmech.numerics import (
     FloatArray,
     Provenance,
     best_separated_sum,
+    best_separated_sums,
     convolution_rounding,
     norm,
     series_product,
@@ -37,6 +38,9 @@ _MOST_MOVED = 1e-3
 # Up to this many elementary operations the bracket is computed; above, only the cheap bound.
 _BRACKET_WORK = 60_000_000_000
 _LOWER_WORK = 3_000_000_000
+# Above so many seconds, columns are taken in blocks where that is known to bound their inner products.
+_EXACT_SECONDS = 60.0
+_BLOCKS = 4096
 
 
 def pattern_sensitivity(strategy: Strategy, pattern: Pattern) -> Bounds:
@@ -173,16 +177,19 @@ def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
     """Upper: per row of |C^T C| the best b-separated k-set that contains it, then the best set of rows."""
     n, b, k = strategy.n, pattern.min_sep, pattern.max_participations
     capped = b > 1 and k < -(-n // b)
-    if n * n * (k if capped else 2) > _BRACKET_WORK:
-        return None
-    spend(n * n * (6e-8 + 6e-9 * (k if capped else 2)), 200.0 * n, what=f"row-wise best sets over {n} steps")
-    rows = np.empty(n)
-    for i, row in strategy.gram_rows():
-        weights = np.abs(row)
-        own = weights[i]
-        weights[max(0, i - b + 1) : i + b] = 0.0
-        rows[i] = own + best_separated_sum(weights, b, k - 1)
-    upper = best_separated_sum(rows, b, k)
+    seconds = n * n * (6e-8 + 6e-9 * (k if capped else 2))
+    upper = None if seconds <= _EXACT_SECONDS else _of_blocks(strategy, pattern)
+    if upper is None:
+        if n * n * (k if capped else 2) > _BRACKET_WORK:
+            return None
+        spend(seconds, 200.0 * n, what=f"row-wise best sets over {n} steps")
+        rows = np.empty(n)
+        for i, row in strategy.gram_rows():
+            weights = np.abs(row)
+            own = weights[i]
+            weights[max(0, i - b + 1) : i + b] = 0.0
+            rows[i] = own + best_separated_sum(weights, b, k - 1)
+        upper = best_separated_sum(rows, b, k)
     together, off = _together(strategy, b, k)
     lower = max(0.0, together - off) ** 2
     if n * k <= _LOWER_WORK // 50:
@@ -190,6 +197,40 @@ def _bracket(strategy: Strategy, pattern: Pattern) -> Bounds | None:
         ceiling, floor = _window_quadratics(strategy, b, k)
         lower = max(lower, float(floor.max()), _best_signs(strategy, pattern, int(ceiling.argmax())))
     return _of_squares(strategy, pattern, lower, upper, "sensitivity.best_rows")
+
+
+def _of_blocks(strategy: Strategy, pattern: Pattern) -> float | None:
+    """As the upper end of `_bracket`, of blocks of consecutive columns; None where no bound is known.
+
+    For T D with T Toeplitz and c_0 >= c_1 >= ... >= 0, <T_i, T_j> with i <= j sums c_u c_(u + j - i) over
+    u < n - j: it falls as j - i grows for a fixed j, and as j grows for a fixed j - i. So two blocks [i0, i1]
+    and [j0, j1] to its right have no larger inner product than with j = j0 at the distance j0 - i1. Sets of
+    columns that are b apart lie in blocks whose first and last columns are.
+    """
+    n, b, k, factors = strategy.n, pattern.min_sep, pattern.max_participations, strategy.factored
+    if factors is None or factors.coefs[-1] < 0.0 or np.any(np.diff(factors.coefs) > 0.0):
+        return None
+    size = -(-n // _BLOCKS)
+    if b < size:
+        return None
+    size = b // (b // size)
+    blocks, apart = -(-n // size), b // size
+    work = blocks**2 * (k if k < -(-blocks // apart) else 2)
+    if work > _LOWER_WORK:
+        return None
+    spend(blocks * n * 5e-9 + work * 6e-9, 40.0 * blocks**2, what=f"best sets of {blocks} blocks of columns")
+    starts = size * np.arange(blocks)
+    gram = np.zeros((blocks, blocks))
+    for away in range(apart, blocks):
+        distance = (away - 1) * size + 1
+        sums = np.cumsum(factors.coefs[: n - distance] * factors.coefs[distance:])
+        gram[np.arange(blocks - away), np.arange(away, blocks)] = sums[n - 1 - starts[away:]]
+    gram += gram.T
+    scales = np.maximum.reduceat(factors.scales(), starts)
+    gram *= scales[:, None] * scales
+    rows = np.maximum.reduceat(strategy.column_norms() ** 2, starts)
+    rows += best_separated_sums(gram, apart, k - 1)
+    return best_separated_sum(rows, apart, k) * (1.0 + 4.0 * sum_rounding(n) + 4.0 * n * UNIT)
 
 
 def _spend_on_windows(n: int, k: int) -> None:

@@ -14,9 +14,9 @@ from dpmech.numerics.bounds import (
     register_words,
 )
 from dpmech.numerics.metering import Work, metered, spend
-from dpmech.numerics.printed import between, down, percent, short, times, typed, up
+from dpmech.numerics.printed import between, counted, down, percent, percent_up, short, times, typed, up
 from dpmech.numerics.quadrature import gauss_legendre, lattice_product, merge_cells
-from dpmech.numerics.refinement import Ladder, log_gap, relative_gap, rung_below
+from dpmech.numerics.refinement import Ladder, Reached, log_gap, relative_gap, rung_below
 from dpmech.numerics.roots import bisect_boundary, safe_root, signed
 from dpmech.numerics.rounding import (
     ELEMENTARY,
@@ -43,6 +43,7 @@ from dpmech.numerics.toeplitz import (
     FloatArray,
     IntArray,
     best_separated_sum,
+    best_separated_sums,
     checked_finite,
     checked_norms,
     convolution_rounding,
@@ -83,11 +84,13 @@ __all__ = [
     "Kind",
     "Ladder",
     "Provenance",
+    "Reached",
     "Work",
     "Workers",
     "at_least",
     "at_most",
     "best_separated_sum",
+    "best_separated_sums",
     "between",
     "bisect_boundary",
     "bounded_inverse",
@@ -95,6 +98,7 @@ __all__ = [
     "checked_finite",
     "checked_norms",
     "convolution_rounding",
+    "counted",
     "cumulative_sum",
     "current_executor",
     "down",
@@ -112,6 +116,7 @@ __all__ = [
     "norm",
     "outward",
     "percent",
+    "percent_up",
     "product_down",
     "product_up",
     "quotient_down",

@@ -92,6 +92,37 @@ def between(lower: float, upper: float, digits: int = DIGITS) -> str:
     return f"[{down(lower, digits)}, {up(upper, digits)}]"
 
 
+def percent_up(share: float) -> str:
+    """A share in per cent, rounded up: three digits, and two decimals above 99 %; at most 100.
+
+    **Guarantee:** exact; the printed decimal is at least 100 times the share, or 100.
+
+    Errors as for `up`.
+
+    Examples:
+        >>> from dpmech.numerics.printed import percent_up
+        >>> percent_up(0.0739051), percent_up(0.99963), percent_up(1.5)
+        ('7.4', '99.97', '100')
+    """
+    number = min(_number(share), 1.0)
+    if math.isinf(number):
+        return repr(number)
+    digits = 4 if number > 0.99 else 3
+    return _text(_context(digits, ROUND_CEILING).multiply(Decimal(number), Decimal(100)), digits)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things with their noun, in the singular for 1.
+
+    Examples:
+        >>> from dpmech.numerics.printed import counted
+        >>> counted(1, "release"), counted(2, "release"), counted(3, "process")
+        ('1 release', '2 releases', '3 processes')
+    """
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count} {noun}{ending}"
+
+
 def times(more: float, less: float, digits: int = 2) -> str:
     """`more` over `less`, rounded down: `less` is at least this many times smaller.
 

@@ -156,39 +156,48 @@ def _columnwise(apply: Callable[[FloatArray], FloatArray], x: FloatArray) -> Flo
 
 
 def best_separated_sum(weights: FloatArray, min_sep: int, count: int) -> float:
-    """Largest sum of at most `count` weights whose indices are pairwise at least `min_sep` apart.
+    """`best_separated_sums` of weights of shape (n,)."""
+    return float(best_separated_sums(weights[None], min_sep, count)[0])
 
-    By dynamic programming: O(n) if `count` is not binding, otherwise O(n count). Exact up to a relative
-    rounding error of `count` times 2^-53, or `sum_rounding(n)` if that is more.
+
+def best_separated_sums(weights: FloatArray, min_sep: int, count: int) -> FloatArray:
+    """Largest sums of at most `count` weights of a row whose indices are pairwise at least `min_sep` apart.
+
+    By dynamic programming: O(n) for a row if `count` is not binding, otherwise O(n count). Exact up to a
+    relative rounding error of `count` times 2^-53, or `sum_rounding(n)` if that is more.
 
     Args:
-        weights: non-negative, shape (n,).
+        weights: non-negative, shape (rows, n).
         min_sep: b >= 1.
         count: k >= 0.
+
+    Returns:
+        Shape (rows,).
     """
-    n = weights.size
+    rows, n = weights.shape
     if count <= 0 or n == 0:
-        return 0.0
+        return np.zeros(rows)
     if min_sep == 1:
-        return total(weights if count >= n else np.partition(weights, n - count)[n - count :])
+        largest = weights if count >= n else np.partition(weights, n - count)[:, n - count :]
+        return np.array([total(row) for row in largest])
     if count >= -(-n // min_sep):
         return _uncapped(weights, min_sep)
-    best = np.maximum.accumulate(weights)
+    best = np.maximum.accumulate(weights, axis=1)
     for _ in range(count - 1):
         candidate = weights.copy()
-        candidate[min_sep:] += best[:-min_sep]
-        best = np.maximum.accumulate(candidate)
-    return float(best[-1])
+        candidate[:, min_sep:] += best[:, :-min_sep]
+        best = np.maximum.accumulate(candidate, axis=1)
+    return np.asarray(best[:, -1])
 
 
-def _uncapped(weights: FloatArray, min_sep: int) -> float:
-    """As `best_separated_sum`, without the count limit: best[i] = max(best[i-1], weights[i] + best[i-b])."""
-    blocks = -(-weights.size // min_sep)
-    padded = np.pad(weights, (0, blocks * min_sep - weights.size)).reshape(blocks, min_sep)
-    best = np.zeros(min_sep)
-    for block in padded:
-        best = np.maximum(np.maximum.accumulate(block + best), best[-1])
-    return float(best[-1])
+def _uncapped(weights: FloatArray, min_sep: int) -> FloatArray:
+    """As above, without the count limit: best[i] = max(best[i-1], weights[i] + best[i-b])."""
+    best = np.zeros((len(weights), 1))
+    for start in range(0, weights.shape[1], min_sep):
+        block = weights[:, start : start + min_sep]
+        last = best[:, -1:]
+        best = np.maximum(np.maximum.accumulate(block + best[:, : block.shape[1]], axis=1), last)
+    return np.asarray(best[:, -1])
 
 
 def windowed_sums(values: FloatArray, stride: int, count: int) -> FloatArray:

@@ -12,7 +12,7 @@ from dpmech.exceptions import MissingDependencyError as _MissingDependencyError
 if _util.find_spec("torch") is None:
     raise _MissingDependencyError("torch", "torch")
 
-from dpmech.optim.canaries import CanaryData, CanaryWatch
+from dpmech.optim.canaries import CanaryData, CanaryWatch, NoiseMeter
 from dpmech.optim.clipping import (
     ClippedSum,
     Clipping,
@@ -78,6 +78,7 @@ __all__ = [
     "MeanOverViews",
     "Muon",
     "MuonScale",
+    "NoiseMeter",
     "NoiseMode",
     "NoiseShare",
     "NoiseStream",

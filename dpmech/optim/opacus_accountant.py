@@ -51,7 +51,7 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
         at = check_delta(delta)
         return history_profile(steps_of(self.history)).epsilon(at) if self.history else NOTHING
 
-    def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:  # noqa: ANN401 - of Opacus
+    def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
         """The upper bound on eps; infinite if a step had no noise. Other arguments have no effect."""
         del args, kwargs
         at = check_delta(delta)
@@ -79,7 +79,7 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
         """
         count = super().get_optimizer_hook_fn(sample_rate)
 
-        def hook(optimizer: Any) -> None:  # noqa: ANN401 - of Opacus
+        def hook(optimizer: Any) -> None:
             if isinstance(optimizer, AdaClipDPOptimizer):
                 raise UnsupportedCombinationError(
                     'AdaClipDPOptimizer, Opacus\' clipping="adaptive", whose count of unclipped examples has '

@@ -1,8 +1,6 @@
 """PrivateOptimizer: makes any torch optimizer private under its certificate."""
 
-import copy
 import dataclasses
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,8 +19,11 @@ from dpmech.exceptions import (
 from dpmech.guards import check_real
 from dpmech.optim.certified_settings import check_claim, resolved_batch_size, resolved_clipping, resolved_rule
 from dpmech.optim.clipping import Accumulator, ClippedSum, Clipping, FlatClipping, Intake
+from dpmech.optim.deferred import Deferred
+from dpmech.optim.inner_optimizer import InnerOptimizer
 from dpmech.optim.noise import Generator, NoiseMode, NoiseStream, Uncopied
-from dpmech.optim.processes import Group, check_agreement, write_grad
+from dpmech.optim.observers import Observer, Observers
+from dpmech.optim.processes import Group, check_agreement, check_current_device, processes, write_grad
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,9 @@ class ClipNorms:
         claim: the calibration or certificate.
         clip_norm: of one example's gradient; or an AdaptiveClip; None uses the certificate's, else 1.
         clipping: None or a Clipping, of fixed norms.
-        parameters: the trained parameters; counts are on the device of the first.
+        parameters: the trained parameters.
+        group: the processes that train together. In one process the count is on the CPU, since the host
+            needs it with its noise; else on the device of the first parameter, where it is summed.
 
     Attributes:
         clipping: of the next batch.
@@ -85,6 +88,7 @@ class ClipNorms:
         clip_norm: float | AdaptiveClip | None,
         clipping: Clipping | None,
         parameters: Sequence[Tensor],
+        group: Group,
     ) -> None:
         self._parameters = parameters
         self._rule = resolved_rule(claim, clip_norm, clipping)
@@ -96,7 +100,8 @@ class ClipNorms:
             self.clipping = resolved_clipping(claim, fixed, clipping).over(parameters)
         else:
             self.clipping = FlatClipping(self._rule.initial)
-            self.counts.append(torch.zeros(1, dtype=torch.float64, device=parameters[0].device))
+            device = torch.device("cpu") if processes(group) == 1 else parameters[0].device
+            self.counts.append(torch.zeros(1, dtype=torch.float64, device=device))
 
     @property
     def terms(self) -> float | AdaptiveClip:
@@ -110,7 +115,7 @@ class ClipNorms:
 
     @property
     def of_step(self) -> float | None:
-        """The `clip_norm` argument of NoiseStream.add_step for the next step."""
+        """The `clip_norm` argument of NoiseStream.mean_step for the next step."""
         return None if self._rule is None else self.clipping.joint_norm
 
     def noise_stddevs(self, expected_batch_size: float) -> Sequence[float]:
@@ -128,7 +133,7 @@ class ClipNorms:
         return (self.clipping.joint_norm if self._last is None else self._last) ** 2
 
     def advance(self, sums: list[Tensor], expected_batch_size: float) -> None:
-        """Remove the noised count from the sums of a step, and compute the next norm."""
+        """Remove the noised count from the results of a step, and compute the next norm."""
         if self._rule is None:
             return
         count = float(sums.pop())
@@ -186,154 +191,6 @@ class Phis:
             group["phi"] = distinct.pop() if len(distinct) == 1 else listed
 
 
-_MARK = "_dpmech_wrapped"
-_OURS = {"params", "phi"}  # entries of a parameter group that are not settings of the user
-_SCHEDULED = {"lr", "momentum", "betas"}  # changed by torch's schedulers
-
-
-class InnerOptimizer:
-    """Watches a torch optimizer that was made private.
-
-    Args:
-        optimizer: any torch.optim.Optimizer with one gradient evaluation per step.
-
-    Attributes:
-        optimizer: the optimizer.
-        kind: the name of its class: another class gives other weights for the same state and gradients.
-        changed: whether settings changed between two steps, also before a loaded state, other
-            than by the registered scheduler.
-
-    Raises:
-        InvalidParameterError: if it is not an optimizer, or was already made private.
-        UnsupportedCombinationError: if it evaluates gradients several times per step.
-    """
-
-    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
-        if hasattr(optimizer, _MARK):
-            raise InvalidParameterError(
-                "optimizer", optimizer, "a new torch.optim.Optimizer: this one has been made private already"
-            )
-        parameters = inspect.signature(type(optimizer).step).parameters
-        if "closure" in parameters and parameters["closure"].default is inspect.Parameter.empty:
-            raise UnsupportedCombinationError(
-                f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a "
-                "separate row of noise",
-                supported="optimizers whose step works without a closure",
-            )
-        self.optimizer = optimizer
-        self.kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
-        self._groups = optimizer.param_groups
-        self._members = self._listed()
-        self._stepping = False
-        self._resumed: list[dict[str, Any]] | None = None
-        self._left: list[dict[str, Any]] | None = None  # the settings after the newest step
-        self._scheduler: Any = None
-        self.changed = False
-
-    def follow(self, scheduler: Any, *, forget: bool) -> None:  # noqa: ANN401 - a scheduler of torch's
-        """Accept changes by a scheduler from now on.
-
-        Args:
-            scheduler: its class and settings are compared by checkpoints.
-            forget: whether to accept earlier changes as well, because no earlier step can be repeated.
-        """
-        if forget:
-            self.changed = False
-        elif self._scheduler is not None and scheduler is not self._scheduler:
-            self.changed = True
-        self._scheduler = scheduler
-
-    def close(self) -> None:
-        """Refuse steps of the optimizer from elsewhere."""
-        setattr(self.optimizer, _MARK, True)
-        self._hook = self.optimizer.register_step_pre_hook(self._refuse_direct_step)
-
-    def release(self) -> None:
-        """Restore the optimizer, before any step was taken."""
-        delattr(self.optimizer, _MARK)
-        self._hook.remove()
-
-    def check(self) -> None:
-        """Raise UnsupportedCombinationError if parameters or, after resuming, settings changed."""
-        if self.optimizer.param_groups is not self._groups:
-            raise UnsupportedCombinationError(
-                "the wrapped optimizer has other parameter groups than when it was wrapped",
-                supported="loading state through PrivateOptimizer.load_state_dict",
-            )
-        if self._listed() != self._members:
-            raise UnsupportedCombinationError(
-                "parameters were added to or removed from the wrapped optimizer: they would have no noise",
-                supported="the parameters that were there when it was wrapped",
-            )
-        if self._resumed is None:
-            return
-        for now, then in zip(_settings(self._groups), self._resumed, strict=True):
-            changed = _differing(now, then)
-            if changed:
-                raise UnsupportedCombinationError(
-                    f"{', '.join(sorted(changed))} changed since the state was saved: steps taken after it "
-                    "would be repeated with the same noise on other sums, and anyone who has seen both can "
-                    "subtract the noise",
-                    supported="the settings of the state; save after scheduler.step()",
-                )
-
-    def step(self) -> None:
-        """Step the optimizer; other steps are refused."""
-        self._resumed = None
-        if self._left is not None and not self.changed:
-            self.changed = self._changed_since(self._left)
-        try:
-            self._stepping = True
-            self.optimizer.step()
-        finally:
-            self._stepping = False
-            # After the step: counters that an optimizer keeps in its groups are not changed settings.
-            self._left = None if self.changed else copy.deepcopy(_settings(self._groups))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of torch's optimizer; the next step must use its settings."""
-        self.optimizer.load_state_dict(state)
-        self._groups = self.optimizer.param_groups
-        self._resumed = copy.deepcopy(_settings(self._groups))
-        self._left = self._resumed
-
-    def _changed_since(self, before: list[dict[str, Any]]) -> bool:
-        now = _settings(self._groups)
-        names = {name for one, then in zip(now, before, strict=True) for name in _differing(one, then)}
-        if not names or self._scheduler is None:
-            return bool(names)
-        rates = self._scheduler.get_last_lr()
-        if not names <= _SCHEDULED or len(rates) != len(now):
-            return True
-        return not all(_same(group["lr"], rate) for group, rate in zip(now, rates, strict=True))
-
-    def _listed(self) -> list[int]:
-        return [id(param) for group in self.optimizer.param_groups for param in group["params"]]
-
-    def _refuse_direct_step(self, *_: object) -> None:
-        if not self._stepping:
-            raise UnsupportedCombinationError(
-                "the wrapped optimizer was stepped directly: its gradients are not private",
-                supported="PrivateOptimizer.step",
-            )
-
-
-def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in group.items() if name not in _OURS} for group in groups]
-
-
-def _differing(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
-    return [name for name, value in then.items() if name not in now or not _same(now[name], value)]
-
-
-def _same(one: Any, other: Any) -> bool:  # noqa: ANN401 - any value of a group
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
-        return bool(torch.equal(torch.as_tensor(one).cpu(), torch.as_tensor(other).cpu()))
-    return bool(one == other)
-
-
 _KEY = "dpmech"  # the key of our entry in a state dict, in addition to those of torch
 
 
@@ -360,8 +217,8 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             and processes; None uses the certificate's.
         clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping,
             whose joint norm is clip_norm.
-        generator: of the noise: None for a key from the operating system, and a cipher on CPUs; or another,
-            see NoiseStream.
+        generator: of the noise: None for a key from the operating system, and a cipher on CPUs and CUDA; or
+            another, see NoiseStream.
         mode: how the noise is computed, as for NoiseStream.
         loss_scale: the constant by which a float16 loss was multiplied; gradients are divided by it before
             they are clipped. (A GradScaler is refused: its scale and its skipped steps depend on the data.)
@@ -421,10 +278,14 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self._trained = [param for param in params if param.requires_grad]
         if not self._trained:
             raise InvalidParameterError("optimizer", optimizer, "one with parameters that require gradients")
+        check_current_device(self._trained, process_group)  # before anything is exchanged
         self._intake = Intake(self._trained, [param for param in params if not param.requires_grad])
-        self._norms = ClipNorms(claim, clip_norm, clipping, self._trained)
+        self._norms = ClipNorms(claim, clip_norm, clipping, self._trained, process_group)
         counts = self._norms.counts
-        self._batch = Accumulator(self._trained, self.clipping, loss_scale, process_group, counts)
+        self._deferred = Deferred()
+        self._batch = Accumulator(
+            self._trained, self.clipping, loss_scale, process_group, counts, self._deferred
+        )
         scales = self._norms.noise_stddevs(self._batch_size)
         check_agreement("the optimizer", {"expected_batch_size": self._batch_size}, process_group)
         noise = self._norms.noise
@@ -432,6 +293,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             claim, self._trained + counts, noise, generator, mode=mode, process_group=process_group
         )
         self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())
+        self._observers = Observers()
         self._guard.close()
 
     # ---- settings and progress
@@ -469,6 +331,11 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
     def steps_left(self) -> int:
         """Number of steps before HorizonError."""
         return self._stream.steps_left
+
+    @property
+    def noise_generator(self) -> str:
+        """What computes the normal numbers of the noise from its key, as in run records."""
+        return self._stream.generator
 
     @property
     def dropped_examples(self) -> int:
@@ -510,7 +377,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             raise InvalidParameterError("examples", examples, "None with a ClippedSum, which has its own")
         self._guard.check()
         self._batch.reclip(self.clipping)  # here, so that no interrupt can separate norm and noise
-        samples = self._intake.take(examples)
+        samples = self._intake.take(examples, self._deferred)
         if clipped is None:
             self._batch.add_samples(samples, self._note_batch)
         elif any(sample is not None for sample in samples):
@@ -519,6 +386,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             )
         else:
             self._batch.add_clipped(clipped, self._note_batch)
+            self._intake.leave_zeros()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]  # torch's stubs have two overloads for it
         """One private step over all accumulated gradients and the current `grad_sample`.
@@ -548,23 +416,36 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self.accumulate()
         step = self._stream.steps_taken
         if step == 0:
+            self._deferred.settle()
             self._batch.check_probe()
         self._check_batch()
         sums = self._batch.take()
-        self._stream.add_step(sums, self._norms.of_step)
+        divisors = [self._batch_size] * len(self._trained) + [1.0] * len(self._norms.counts)
+        means = self._stream.mean_step(sums, divisors, self._norms.of_step)
         self._note_row()
-        self._norms.advance(sums, self._batch_size)
+        clipped = self._norms.clipping.blocks(self._trained)
+        self._norms.advance(means, self._batch_size)
         try:
-            for total, param in zip(sums, self._trained, strict=True):
+            for mean, param in zip(means, self._trained, strict=True):
                 if param.requires_grad:
-                    write_grad(param, total.div_(self._batch_size))
+                    write_grad(param, mean)
                 else:
                     param.grad = None  # frozen since then: not updated, so its noise is discarded
             self._phis.write(self.param_groups, step, self._norms.phi_scale)
+            scale = self._norms.phi_scale**0.5
+            deviations = [scale * one for one in self._norms.noise_stddevs(self._batch_size)]
+            self._observers.see(step, deviations, clipped)
             self._guard.step()
         finally:
             self._intake.note_own()  # also after an interrupt: the current gradients are noised
         return loss
+
+    def observe(self, observer: Observer) -> None:
+        """Show an observer every private gradient from now on, and save its state with this optimizer's.
+
+        If a state was loaded, the observer continues with what the one in its place had seen.
+        """
+        self._observers.add(observer)
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear gradients, per-example gradients and the sums accumulated for the next step."""
@@ -597,6 +478,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         """
         own = {"stream": self._stream.state_dict(), "batch": self._batch.state_dict()}
         own |= self._fixed() | self._norms.state_dict() | {"settings_changed": self._guard.changed}
+        own |= self._observers.state_dict()
         return {**self._inner.state_dict(), _KEY: own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -624,13 +506,20 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             self._share()
             self._norms.load_state_dict(own)
             self._batch.load_state_dict(own["batch"])
+            self._observers.load_state_dict(own)
         except BaseException:
             self.close()  # it has the rows of the state, but not the rest
             raise
 
     def close(self) -> None:
-        """End the optimizer: no more steps, and another one may resume from its state or its seed."""
+        """End it: no more steps, and another one may take the torch optimizer, resume, or use the seed."""
         self._stream.close()
+        self._guard.ended = True
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._guard.ended
 
     def __setattr__(self, name: str, value: object) -> None:
         if name == "found_inf":  # GradScaler.step sets it on optimizers that scale gradients themselves
@@ -657,7 +546,8 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         self.state = self._inner.state
 
     def _check_batch(self) -> None:
-        """Hook for a subclass that knows the batches: check that the batch is complete."""
+        """Read what is deferred: the last checks before a release. A subclass may know more of them."""
+        self._deferred.settle()
 
     def _note_batch(self) -> None:
         """Hook for a subclass that counts examples: those of `accumulate` are about to be added."""

@@ -1,9 +1,11 @@
 """Distributed training: the same key in all processes, and checks that their claims agree."""
 
+import collections
 import dataclasses
 import hashlib
 import json
 import math
+import socket
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
@@ -37,12 +39,53 @@ def check_processes(expected: int, group: Group) -> None:
         )
 
 
+def check_current_device(params: Iterable[Tensor], group: Group) -> None:
+    """Refuse NCCL where this process works on another device than its parameters.
+
+    NCCL exchanges objects through the current device. Processes that never chose one meet on the first, and
+    wait for each other.
+
+    Args:
+        params: the parameters.
+        group: the processes.
+
+    Raises:
+        UnsupportedCombinationError: if no parameter is on the current device, or one is on the CPU.
+    """
+    if processes(group) == 1 or dist.get_backend(group) != "nccl":
+        return
+    devices = {param.device for param in params}
+    current = current_device()
+    if current not in devices or any(device.type != "cuda" for device in devices):
+        raise UnsupportedCombinationError(
+            f"the backend NCCL on {current} with parameters on {', '.join(sorted(map(str, devices)))}",
+            supported='torch.cuda.set_device(int(os.environ["LOCAL_RANK"])) and model.to("cuda") before '
+            "make_private, in every process; or the backend gloo",
+        )
+
+
+def current_device() -> torch.device:
+    """The CUDA device of this process."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def is_first(group: Group) -> bool:
     """Whether this process has rank 0 in the group."""
-    return processes(group) == 1 or dist.get_rank(group) == 0
+    return rank_of(group) == 0
 
 
-def gathered(what: str, value: Any, group: Group, world: int | None = None) -> list[Any]:  # noqa: ANN401 - what torch can send
+def rank_of(group: Group) -> int:
+    """The rank of this process in the group."""
+    return 0 if processes(group) == 1 else dist.get_rank(group)
+
+
+def barrier(group: Group) -> None:
+    """Wait until all processes of the group are here."""
+    if processes(group) > 1:
+        dist.barrier(group)
+
+
+def gathered(what: str, value: Any, group: Group, world: int | None = None) -> list[Any]:
     """The values of all processes of a group, by rank.
 
     Args:
@@ -69,6 +112,25 @@ def gathered(what: str, value: Any, group: Group, world: int | None = None) -> l
     return [part for _, part in parts]
 
 
+def order_of_sums(group: Group) -> list[str]:
+    """What the order of additions over processes depends on, beside their ranks; nothing under gloo.
+
+    NCCL chooses its algorithms by the connections between devices, and differently in its versions.
+
+    Args:
+        group: the processes, which all call this at the same time.
+
+    Returns:
+        The backend, its version, and the names of the machines by rank.
+    """
+    if processes(group) == 1 or (backend := dist.get_backend(group)) == "gloo":
+        return []
+    nccl = "nccl" in backend
+    version = ".".join(map(str, torch.cuda.nccl.version())) if nccl else ""  # type: ignore[no-untyped-call]
+    hosts = gathered("the names of the machines", socket.gethostname(), group)
+    return ["NCCL" if nccl else str(backend), version, *hosts]
+
+
 def shared_key(key: Key, group: Group) -> Key:
     """The key of rank 0: noise must be the same in all processes, else each would make a separate release."""
     first: Key = gathered("the key of the noise", key, group)[0]
@@ -87,12 +149,64 @@ def check_agreement(what: str, claim: dict[str, Any], group: Group) -> None:
         )
 
 
-def add_over(tensors: list[Tensor], group: Group) -> None:
-    """Replace tensors by their sums over all processes, with the same bits in each."""
+def share(tensors: Iterable[Tensor], group: Group) -> None:
+    """Overwrite tensors with those of rank 0.
+
+    They are sent as bytes, as NCCL does not know all dtypes, and from the current device, as it knows no CPU.
+    """
     if processes(group) == 1:
         return
-    for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
+    source = dist.get_global_rank(group, 0) if group else 0
+    by_device = dist.get_backend(group) == "nccl"
+    for tensor in tensors:
+        mine = tensor.detach()
+        sent = mine.contiguous()  # as backends require
+        if by_device and sent.device.type == "cpu":
+            sent = sent.to(current_device())
+        dist.broadcast(sent.view(-1).view(torch.uint8), source, group)
+        if sent is not mine:
+            mine.copy_(sent)
+
+
+_SMALL = 1 << 16  # values; larger tensors are sent as they are
+_BUCKET = 1 << 22  # values that are sent together
+
+
+def add_over(tensors: list[Tensor], group: Group) -> None:
+    """Replace tensors by their sums over all processes, with the same bits in each.
+
+    Small tensors are sent together: a message takes as long for ten values as for many thousands.
+    """
+    if processes(group) == 1:
+        return
+    waiting = []
+    for members in _buckets(tensors):  # the next bucket is filled while one is sent
+        total = members[0] if len(members) == 1 else torch.cat([one.flatten() for one in members])
+        waiting.append((members, total, dist.all_reduce(total, group=group, async_op=True)))
+    for members, total, work in waiting:
         work.wait()
+        if len(members) > 1:
+            for one, part in zip(
+                members, total.split_with_sizes([one.numel() for one in members]), strict=True
+            ):
+                one.copy_(part.view(one.shape))
+
+
+def _buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Small tensors of one dtype and device in lists, in an order that is the same in all processes."""
+    waiting: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    held = collections.Counter[tuple[torch.dtype, torch.device]]()
+    for tensor in tensors:
+        if tensor.numel() > _SMALL:
+            yield [tensor]
+            continue
+        kind = tensor.dtype, tensor.device
+        waiting.setdefault(kind, []).append(tensor)
+        held[kind] += tensor.numel()
+        if held[kind] >= _BUCKET:
+            yield waiting.pop(kind)
+            held[kind] = 0
+    yield from waiting.values()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,9 +309,12 @@ def write_grad(param: Tensor, local: Tensor) -> None:
     param.grad = like_param(local, param)
 
 
+_WHOLE = (Tensor, torch.nn.Parameter)
+
+
 def is_sharded(param: Tensor) -> bool:
     """Whether a parameter is a DTensor (FSDP2, tensor parallelism), of which this process has a part."""
-    if not torch.distributed.is_available():
+    if type(param) in _WHOLE or not torch.distributed.is_available():
         return False
     from torch.distributed.tensor import DTensor
 

@@ -4,13 +4,16 @@ None of these packages is imported: each tracker receives an object and calls it
 """
 
 import abc
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer
+from dpmech.ledgers import RunningEpsilon
 from dpmech.numerics import up
+from dpmech.optim.rules import logged_values, momentum_noise_ratios
 from dpmech.optim.runs import BatchOptimizer
 
 
@@ -34,7 +37,7 @@ class TensorBoardTracker(Tracker):
         writer: a `torch.utils.tensorboard.SummaryWriter`.
     """
 
-    def __init__(self, writer: Any) -> None:  # noqa: ANN401 - of an optional package
+    def __init__(self, writer: Any) -> None:
         self._add = _method(writer, "writer", "add_scalar")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -50,7 +53,7 @@ class WandbTracker(Tracker):
         run: the result of `wandb.init`.
     """
 
-    def __init__(self, run: Any) -> None:  # noqa: ANN401 - of an optional package
+    def __init__(self, run: Any) -> None:
         self._log = _method(run, "run", "log")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -65,7 +68,7 @@ class MlflowTracker(Tracker):
         mlflow: the module, with an active run.
     """
 
-    def __init__(self, mlflow: Any) -> None:  # noqa: ANN401 - of an optional package
+    def __init__(self, mlflow: Any) -> None:
         self._log = _method(mlflow, "mlflow", "log_metrics")
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -80,14 +83,19 @@ class ProgressBar(Tracker):
         bar: `tqdm(total=optimizer.steps_left)`.
     """
 
-    def __init__(self, bar: Any) -> None:  # noqa: ANN401 - of an optional package
+    def __init__(self, bar: Any) -> None:
         self._update = _method(bar, "bar", "update")
         self._show = _method(bar, "bar", "set_postfix")
         self._at: int | None = None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Advance the bar."""
-        self._show(eps=up(values["privacy/epsilon_spent"], 3), refresh=False)
+        spent, whole = values["privacy/epsilon_spent"], values["privacy/epsilon_of_plan"]
+        # A budget that is charged early is not exhausted: no step that is left costs more.
+        text = f"{up(spent, 3)} of {up(whole, 3)}"
+        if spent >= whole and values["privacy/steps_left"]:
+            text += ", paid for all steps"
+        self._show(eps=text, refresh=False)
         self._update(1 if self._at is None else step - self._at)
         self._at = step
 
@@ -98,8 +106,11 @@ def follow(
     """Log the publishable values of an optimizer after its steps.
 
     Logged are eps spent so far, with its delta (see `optimizer.epsilon_spent` for when that number
-    holds), the number of steps left, and the variance of the noise in the gradient. None of it depends on the
-    data. Losses of batches and norms of their gradients do: they are not private, and not logged here.
+    holds), eps of the whole plan, the number of steps left, and the variance of the noise in the gradient.
+    None of it depends on the data. Losses of batches and norms of their gradients do: they are not private,
+    and not logged here. Of an AdamBC and a Muon, the noise share of their state is logged too, and of an
+    AdamBC the clamp fraction, from released gradients alone; that takes a median over all parameters, as
+    often as `every` says.
 
     Args:
         optimizer: of make_private.
@@ -120,6 +131,8 @@ def follow(
             raise InvalidParameterError("trackers", tracker, "instances of dpmech.optim.trackers.Tracker")
     between = check_integer("every", every, minimum=1)
     optimizer.epsilon_spent(delta)  # a bad delta is refused here, not after the first step
+    whole = RunningEpsilon(optimizer.claim).after(optimizer.claim.strategy.n, delta).upper
+    ratios = functools.cache(functools.partial(momentum_noise_ratios, optimizer.claim.strategy))
     held = weakref.ref(optimizer)
     last = optimizer.record.steps
 
@@ -134,17 +147,20 @@ def follow(
         phi = optimizer.phi
         values = {
             "privacy/epsilon_spent": optimizer.epsilon_spent(delta).upper,
+            "privacy/epsilon_of_plan": whole,
             "privacy/delta": optimizer.claim.budget.delta if delta is None else delta,
             "privacy/steps_left": float(optimizer.steps_left),
             "privacy/noise_variance": max(phi) if isinstance(phi, tuple) else phi,
         }
+        own = logged_values(optimizer.rule, ratios)
+        values |= {f"rule/{name}": value for name, value in own.items()}
         for tracker in trackers:
             tracker.log(values, last)
 
     return optimizer.register_step_post_hook(hook).remove
 
 
-def _method(value: Any, name: str, method: str) -> Callable[..., Any]:  # noqa: ANN401 - any object
+def _method(value: Any, name: str, method: str) -> Callable[..., Any]:
     found: Any = getattr(value, method, None)
     if not callable(found):
         raise InvalidParameterError(name, value, f"an object with {method}()")

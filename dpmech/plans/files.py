@@ -44,7 +44,7 @@ def read_strategy(path: str | os.PathLike[str]) -> Strategy:
             "strategy_file",
             str(path),
             "a strategy in JSON, as `dpmech optimize --out-strategy` and Strategy.to_json write it",
-            "" if error.name == "strategy" else f" ({error})",
+            error.hint if error.name == "strategy" else f" ({error})",
         ) from error
 
 

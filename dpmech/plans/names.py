@@ -139,8 +139,8 @@ STRATEGIES: dict[str, StrategyName] = {
 
 # Why samplings that users may look for are missing.
 _WITHOUT_THEOREM = (
-    "no theorem amplifies shuffling: epochs may meet; "
-    "balls-in-bins is amplified; min-sep, epochs hold for one order, every-step for any"
+    "no theorem here amplifies shuffling: an example may end one epoch and begin the next; use balls-in-bins "
+    "for amplification, min-sep or epochs for one fixed order, every-step for any order"
 )
 NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuffling": _WITHOUT_THEOREM}
 

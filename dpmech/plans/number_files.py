@@ -43,7 +43,7 @@ def read_numbers(key: str, path: str | os.PathLike[str], shape: tuple[int, ...])
     if len(shape) == 1 and found.ndim == 2 and 1 in found.shape:
         found = found.ravel()
     if found.shape != shape:
-        what = f"{size}, one row a step" if len(shape) > 1 else f"{size} numbers, one a step"
+        what = f"{size}, one row per step" if len(shape) > 1 else f"{size} numbers, one per step"
         raise InvalidParameterError(key, " x ".join(map(str, found.shape)), what)
     return found
 

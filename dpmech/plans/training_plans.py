@@ -2,15 +2,17 @@
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from dpmech.calibration import Calibration, calibrate_sigma
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import read_toml
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
     ColumnNormalized,
+    Identity,
     Participation,
     Strategy,
 )
@@ -23,7 +25,7 @@ _LARGEST = 10**15  # number of examples
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
-    """Full batches, epoch after epoch: n = epochs * (dataset_size // batch_size) steps.
+    """Full batches, epoch after epoch: n = epochs * (dataset_size // batch_size) steps, or fewer.
 
     It defines the sizes for a strategy and a participation, in integers throughout.
 
@@ -31,7 +33,8 @@ class TrainingPlan:
         dataset_size: number of examples, a public number: under ADD_REMOVE the actual one is private, so
             declare it instead of computing it from the data.
         batch_size: expected batch size, in [1, dataset_size].
-        epochs: number of passes, an integer >= 1.
+        epochs: number of passes, an integer >= 1; the last one is cut short by `max_steps`.
+        max_steps: number of steps, within the last epoch; None for whole epochs. See `of_steps`.
 
     Raises:
         InvalidParameterError: if a size is not an integer, or out of range.
@@ -44,11 +47,21 @@ class TrainingPlan:
         >>> plan.participation("balls-in-bins")
         BallsInBins(bins=390)
         >>> strategy = dm.LambdaCGD(plan.steps, 0.9)
+        >>> dm.TrainingPlan.of_steps(50_000, 128, 1000)
+        TrainingPlan(dataset_size=50000, batch_size=128, epochs=3, max_steps=1000)
     """
 
     dataset_size: int
     batch_size: int
     epochs: int
+    max_steps: int | None = None
+
+    @classmethod
+    def of_steps(cls, dataset_size: int, batch_size: int, steps: int) -> "TrainingPlan":
+        """A plan of this many steps, an integer >= 1, and of the epochs that they begin."""
+        count = check_integer("steps", steps, minimum=1)
+        each = cls(dataset_size, batch_size, 1).steps_per_epoch
+        return cls(dataset_size, batch_size, -(-count // each), count if count % each else None)
 
     def __post_init__(self) -> None:
         size = check_integer("dataset_size", self.dataset_size, minimum=1, maximum=_LARGEST)
@@ -59,6 +72,18 @@ class TrainingPlan:
             ("epochs", check_integer("epochs", self.epochs, minimum=1)),
         ):
             object.__setattr__(self, name, value)  # a Python int: products of numpy integers overflow
+        if self.max_steps is not None:
+            most = self.epochs * self.steps_per_epoch
+            least = most - self.steps_per_epoch + 1
+            found = check_integer("max_steps", self.max_steps, minimum=least, maximum=most)
+            object.__setattr__(self, "max_steps", found)
+
+    def __repr__(self) -> str:
+        shown = "" if self.max_steps is None else f", max_steps={self.max_steps}"
+        return (
+            f"TrainingPlan(dataset_size={self.dataset_size}, batch_size={self.batch_size}, "
+            f"epochs={self.epochs}{shown})"
+        )
 
     def __str__(self) -> str:
         return (
@@ -75,7 +100,7 @@ class TrainingPlan:
     @property
     def steps(self) -> int:
         """Number of training steps."""
-        return self.epochs * self.steps_per_epoch
+        return self.epochs * self.steps_per_epoch if self.max_steps is None else self.max_steps
 
     @property
     def sampling_prob(self) -> float:
@@ -126,7 +151,42 @@ class TrainingPlan:
         if isinstance(path, str | os.PathLike):
             settings["sampling_probs"] = tuple(read_numbers("sampling_probs", path, (self.steps,)).tolist())
         settings |= {name: getattr(self, name) for name in kind.plan_sizes}
+        if kind.plan_whole_epochs and self.steps % self.steps_per_epoch:
+            raise InvalidParameterError(
+                "steps",
+                self.steps,
+                f"a multiple of the {self.steps_per_epoch} steps of an epoch with {sampling}",
+            )
         return kind.planned(self.epochs, self.steps_per_epoch, self.sampling_prob, settings)
+
+    def calibrate(
+        self,
+        eps: float,
+        delta: float,
+        strategy: Strategy | Callable[[int], Strategy] = Identity,
+        sampling: str = "poisson",
+        **options: Any,  # noqa: ANN401 - those of calibrate_sigma
+    ) -> Calibration:
+        """The smallest noise of this plan for a budget, as `calibrate_sigma`; by default of DP-SGD.
+
+        Args:
+            eps: > 0.
+            delta: in (0, 1).
+            strategy: over the plan's steps, or a function that makes it of their number.
+            sampling: as for `participation`, with its defaults.
+            **options: as for `calibrate_sigma`.
+
+        Raises:
+            InvalidParameterError: as `calibrate_sigma`; and as `participation`.
+
+        Examples:
+            >>> import dpmech as dm
+            >>> plan = dm.TrainingPlan(dataset_size=50_000, batch_size=500, epochs=10)
+            >>> f"{plan.calibrate(eps=8.0, delta=1e-5).noise_multiplier:.3f}"
+            '0.586'
+        """
+        own = strategy if isinstance(strategy, Strategy) else strategy(self.steps)
+        return calibrate_sigma(own, eps, delta, participation=self.participation(sampling), **options)
 
 
 _SIZES = {"bands", "buffers"}

@@ -1,5 +1,7 @@
 """Reports on a certificate, its run and its ledger, verified and explained."""
 
+from dpmech.reports.answer_files import answers_template, read_answers
+from dpmech.reports.answers import Answers
 from dpmech.reports.attacks import Finding, attacks_of, findings
 from dpmech.reports.checklists import checklists
 from dpmech.reports.planner import planner_page
@@ -12,6 +14,7 @@ from dpmech.reports.previews import (
     row_kinds,
     seconds_of,
 )
+from dpmech.reports.registry import as_registry_json, as_registry_yaml, missing, registry_record
 from dpmech.reports.rendering import as_html, as_json, as_markdown, total_of
 from dpmech.reports.review import Review, Subject
 
@@ -19,18 +22,25 @@ __all__ = [
     "FAST_SAMPLINGS",
     "PAGE_FAMILIES",
     "PAGE_SAMPLINGS",
+    "Answers",
     "Finding",
     "Review",
     "Subject",
+    "answers_template",
     "as_html",
     "as_json",
     "as_markdown",
+    "as_registry_json",
+    "as_registry_yaml",
     "attacks_of",
     "check_plans",
     "checklists",
     "findings",
+    "missing",
     "planner_page",
     "preview_of",
+    "read_answers",
+    "registry_record",
     "row_kinds",
     "seconds_of",
     "total_of",

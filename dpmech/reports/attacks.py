@@ -13,7 +13,7 @@ from dpmech.certificates import Certificate
 from dpmech.engines import Composition, Curve, PrivacyProfile, Progress
 from dpmech.exceptions import DpmechError
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, percent, product_up, typed, up
+from dpmech.numerics import BOUND, Bounds, Guarantee, Provenance, percent, percent_up, typed, up
 
 _SHOWN_DIGITS = 3
 
@@ -191,7 +191,7 @@ def findings(
 
 def _share(value: float, unit: str = "%") -> str:
     """A fraction in per cent, rounded up."""
-    return f"{up(min(100.0, product_up(100.0, value)), _SHOWN_DIGITS)} {unit}"
+    return f"{percent_up(value)} {unit}"
 
 
 # False-positive rates of reports, and the prior probability that an example was used.
@@ -247,7 +247,7 @@ def attacks_of(
         executor: where samples are drawn.
         progress: called with what is computed.
     """
-    reason = "it was not asked for"
+    reason = "it was not requested"
     if not claim_only:
         try:
             progress("privacy profile")
@@ -376,8 +376,7 @@ def picture_of(attacks: Attacks, claim: tuple[float, float]) -> Picture:
 
 
 def _mark(rate: float, found: float) -> Mark:
-    share = up(min(100.0, product_up(100.0, found)), 3)
-    return Mark(_across(rate), _upward(found), f"{share} %")
+    return Mark(_across(rate), _upward(found), f"{percent_up(found)} %")
 
 
 def _points(rates: Sequence[float], shares: Sequence[float]) -> str:

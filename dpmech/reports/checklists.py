@@ -2,7 +2,7 @@
 
 There are three: the section on reporting of a guide to private machine learning, the questions of a standards
 body about differential privacy claims, and the fields of a public registry of deployments. What a certificate
-cannot contain is "not stated", for a person to fill in.
+cannot contain is "not stated", unless a person answered it: then it says who did.
 """
 
 import dataclasses
@@ -11,7 +11,8 @@ from typing import Any
 
 from dpmech.certificates import training_requirements
 from dpmech.mechanism import Unit
-from dpmech.numerics import product_up, typed, up
+from dpmech.numerics import counted, percent_up, typed, up
+from dpmech.reports.answers import Said
 from dpmech.reports.attacks import RATES
 from dpmech.reports.review import Review
 from dpmech.reports.words import adjacency_words, claim_words, clip_words, strategy_words, unit_words
@@ -23,6 +24,9 @@ _Answered = tuple[str, str] | None
 _Item = tuple[str, str, Callable[[Review], _Answered]]
 
 
+PERSON = "answers"  # the basis of what only a person says
+
+
 @dataclasses.dataclass(frozen=True)
 class Answer:
     """One item of a checklist.
@@ -31,13 +35,17 @@ class Answer:
         key: key of the item, the same in every report.
         question: the question, in our words.
         text: the answer, or "not stated".
-        basis: its source; empty if nothing is stated.
+        basis: its source, "answers" if only a person gives it; empty if nothing is stated.
+        said_by: the person whose answer it is, or who added the remark; empty if there is none.
+        remark: what the person adds to an answer from the files, which it does not replace.
     """
 
     key: str
     question: str
     text: str
     basis: str
+    said_by: str = ""
+    remark: str = ""
 
     @property
     def stated(self) -> bool:
@@ -85,8 +93,20 @@ def checklists(review: Review) -> tuple[Checklist, ...]:
 
 def _answer(item: _Item, review: Review) -> Answer:
     key, question, answer = item
-    text, basis = answer(review) or (NOT_STATED, "")
-    return Answer(key, question, text, basis)
+    found, said = answer(review), review.said.about(key)
+    if found is None:
+        return Answer(key, question, NOT_STATED, "") if said is None else _of_a_person(key, question, said)
+    remark = ("", "") if said is None else (said.by, said.text)
+    return Answer(key, question, *found, *remark)
+
+
+def _of_a_person(key: str, question: str, said: Said) -> Answer:
+    return Answer(key, question, said.text, PERSON, said.by)
+
+
+def questions() -> dict[str, str]:
+    """The question of every item, by its key, in order."""
+    return {key: question for _, _, _, items in _GUIDELINES for key, question, _ in items}
 
 
 def _open(review: Review) -> _Answered:
@@ -111,9 +131,8 @@ def _accesses(review: Review) -> _Answered:
     if ledger is None:
         return text, "certificate"
     count = ledger.entries
-    noun = "release" if count == 1 else "releases"
     mode = ledger.mode.value.replace("_", "-")
-    return f"{count} {mode} {noun}, of which this is one: see the ledger.", "ledger"
+    return f"{counted(count, f'{mode} release')}, of which this is one: see the ledger.", "ledger"
 
 
 def _output(review: Review) -> _Answered:
@@ -167,7 +186,7 @@ def _curve(review: Review) -> _Answered:
         return None
     rates = "; ".join(
         f"at a false-positive rate of {typed(100.0 * rate)} % at most "
-        f"{up(min(100.0, product_up(100.0, attacks.upper(rate))), 3)} % true positives"
+        f"{percent_up(attacks.upper(rate))} % true positives"
         for rate in RATES
     )
     whole = "the whole privacy profile" if attacks.basis == "profile" else "(eps, delta) alone"
@@ -186,7 +205,7 @@ def _software(review: Review) -> _Answered:
 
 def _strength(review: Review) -> _Answered:
     own = review.certificate
-    return f"eps {review.cost} at delta {typed(own.budget.delta)}: {own.headline}.", _source(review)
+    return f"eps {review.cost} at delta {typed(own.budget.delta)}: {review.headline}.", _source(review)
 
 
 def _meaning(review: Review) -> _Answered:

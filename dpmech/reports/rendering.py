@@ -1,5 +1,6 @@
 """A review as a page, as a section of a model card, and as data; templates escape everything they show."""
 
+import dataclasses
 import datetime
 import json
 import shlex
@@ -13,6 +14,7 @@ from dpmech.numerics import between, short, typed, up
 from dpmech.reports.attacks import picture_of
 from dpmech.reports.checklists import checklists
 from dpmech.reports.review import Review
+from dpmech.reports.summary import summary_rows
 from dpmech.reports.words import (
     LIMITS,
     adjacency_words,
@@ -72,13 +74,18 @@ def as_html(review: Review, *, made: datetime.date) -> str:
 
 def as_markdown(review: Review) -> str:
     """A section for a model card, after the tags that belong in the card's metadata."""
-    return environment(escape=False).get_template("model_card.md").render(_known(review))
+    card = environment(escape=False).get_template("model_card.md").render(_known(review))
+    return card.rstrip("\n") + "\n"
 
 
 def as_json(review: Review) -> str:
     """The filled-in checklists with the numbers; `dpmech/schemas/report-1.json` is the schema."""
     head = {"schema": {"name": "dpmech review", "version": REPORT_VERSION}}
-    lists = {"checklists": [one.to_dict() for one in checklists(review)]}
+    lists = {
+        "summary": dict(summary_rows(review, _total(review))),
+        "measurements": [dataclasses.asdict(one) for one in review.said.measurements],
+        "checklists": [one.to_dict() for one in checklists(review)],
+    }
     ledger = review.subject.ledger
     other = {"ledger": None if ledger is None else {"releases": ledger.entries, "total": _total(review)}}
     return json.dumps(head | review.summary() | other | lists, indent=2, allow_nan=False) + "\n"
@@ -93,6 +100,7 @@ def _known(review: Review) -> dict[str, Any]:
         "run": subject.run,
         "ledger": subject.ledger,
         "total": _total(review),
+        "summary": summary_rows(review, _total(review)),
         "eps": review.cost,
         "delta": typed(own.budget.delta),
         "claim": claim_words(own, subject.run),

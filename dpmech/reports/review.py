@@ -8,8 +8,9 @@ from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stat
 from dpmech.exceptions import InvalidParameterError, shown_value
 from dpmech.ledgers import Ledger
 from dpmech.numerics import Kind, typed, up
+from dpmech.reports.answers import Answers
 from dpmech.reports.attacks import Attacks
-from dpmech.verifying import Check, Question, Verification
+from dpmech.verifying import LOOSE, Check, Question, Verification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,6 +149,7 @@ class Review:
         subject: the documents.
         verifications: one for each of `subject.to_verify`, in that order.
         attacks: None if something was refused: no numbers should be derived from an invalid claim.
+        said: what people answered; it replaces nothing that the files state.
 
     Raises:
         InvalidParameterError: if the verifications are not those of the subject, or a file changed in
@@ -157,6 +159,7 @@ class Review:
     subject: Subject
     verifications: tuple[Verification, ...]
     attacks: Attacks | None
+    said: Answers = dataclasses.field(default_factory=Answers)
 
     def __post_init__(self) -> None:
         found = tuple(one.source for one in self.verifications)
@@ -200,6 +203,8 @@ class Review:
         verdict = "not decided: the file could not be read" if found.claim is None else found.claim.value
         if found.failure:
             verdict += f" except with probability {typed(found.failure)}"
+        if found.loose:
+            verdict += f", {LOOSE.removeprefix('true ')}"
         if self.subject.run is None:
             followed = "nothing is said: there is no run record"
         elif any(check.question is Question.RUN and not check.ok for check in found.checks):
@@ -231,6 +236,11 @@ class Review:
         return tuple(found)
 
     @property
+    def headline(self) -> str:
+        """The guarantee in one line: the certificate's; of a loose claim nothing is exact."""
+        return LOOSE if self.verifications[0].loose else self.certificate.headline
+
+    @property
     def cost(self) -> str:
         """The eps charged: of the run if there is one, otherwise of the claim; rounded up."""
         own, run = self.certificate, self.subject.run
@@ -246,7 +256,7 @@ class Review:
             "files": dict(self.subject.names),
             "verified": self.ok,
             "answers": dict(self.answers),
-            "guarantee": own.headline,
+            "guarantee": self.headline,
             "rigorous": own.guarantee.rigorous,
             "claim": {
                 "eps": own.budget.eps,

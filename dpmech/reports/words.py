@@ -4,7 +4,7 @@ import math
 
 from dpmech.certificates import AdaptiveClip, Certificate, CheckpointMatch, RunRecord, training_requirements
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import Kind, between, typed, up
+from dpmech.numerics import Kind, between, counted, typed, up
 from dpmech.plans import STRATEGIES
 
 # Above this, e^eps overflows float64.
@@ -102,7 +102,7 @@ def unit_words(own: Certificate) -> str:
         how = (
             "each user's contribution to a step is clipped as one"
             if own.participation.unit is None
-            else f"each user has at most {own.participation.examples} examples, clipped one by one"
+            else f"each user has at most {counted(own.participation.examples, 'example')}, clipped one by one"
         )
         return f"One user, with all of the user's examples: {how}. Who is several users is protected less."
     return (
@@ -181,17 +181,21 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
             (f"most participations of one {run.certificate.unit.value}", str(run.most_participations))
         )
     if run.smallest_separation is not None:
-        rows.append(("least separation of two", f"{run.smallest_separation} steps"))
+        rows.append(("least separation of two", counted(run.smallest_separation, "step")))
     for name, one in (("batches", run.sampler), ("noise", run.noise)):
         seeded = "seeded by the caller" if one.seeded else "not seeded by the caller"
         rows.append((f"random numbers of the {name}", f"{one.source}, from {one.generator_words}; {seeded}"))
     rows.append(("no example stands in the data twice", run.uniqueness.value))
+    if run.noise_check is not None:
+        rows.append(("the noise that was measured", str(run.noise_check)))
     if run.checkpoint_history is not None:
         kept = (("dataset", run.checkpoint_history.dataset), ("model", run.checkpoint_history.model))
         rows += [(f"{name} across checkpoints", one.value) for name, one in kept]
         rows.append(("loss across checkpoints", run.checkpoint_history.loss.value))
         if run.checkpoint_history.settings == CheckpointMatch.UNKNOWN:
             rows.append(("settings of the optimizer across checkpoints", "those of later steps not compared"))
+        if not run.checkpoint_history.same_rounding:
+            rows.append(("arithmetic across checkpoints", "repeated steps may have been rounded differently"))
         rows.append(("times the run went on from a saved state", str(run.checkpoint_history.loads)))
     return rows
 

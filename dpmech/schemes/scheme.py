@@ -118,6 +118,17 @@ class Scheme(abc.ABC, Generic[P]):
     def default(self, participation: P) -> Method:
         """The method that None selects."""
 
+    def shared(self, participation: P, calls: int) -> Method | None:
+        """The default method for one of several calls of which one will be selected; None if unchanged.
+
+        Args:
+            participation: the participation of the mechanism.
+            calls: how many.
+        """
+        used = self.default(participation)
+        shared = used.among(calls)
+        return None if shared == used else shared
+
     def unsampled(self, participation: P) -> Method | None:
         """A method whose result is a bound and that uses no samples, if the default method uses samples."""
         del participation
@@ -362,6 +373,8 @@ def method_among(participation: Participation, method: Method | None, calls: int
 
     Selecting by the results adds failure probability, so a certified sample gets a share of its beta.
     """
+    if method is None and not participation.certain:
+        return scheme_of(participation).shared(participation, calls)
     used = effective_method(participation, method)
     shared = used.among(calls)
     return method if shared == used else shared

@@ -2,15 +2,18 @@
 
 from dpmech.verifying.claims import MAX_MEMORY, MAX_SECONDS
 from dpmech.verifying.documents import signature_check, verify
-from dpmech.verifying.report import Check, Question, Verification
+from dpmech.verifying.policy_checks import implied_size
+from dpmech.verifying.report import LOOSE, Check, Question, Verification
 from dpmech.verifying.signing import sign
 
 __all__ = [
+    "LOOSE",
     "MAX_MEMORY",
     "MAX_SECONDS",
     "Check",
     "Question",
     "Verification",
+    "implied_size",
     "sign",
     "signature_check",
     "verify",

@@ -176,7 +176,7 @@ def verify(
             else:
                 found = _verified(text, source, seconds, report, rigorous=rigorous)
             found = _with_signature(found, *signed)
-            total = functools.partial(total_check, text=text, ledger=found.ledger, seconds=seconds)
+            total = functools.partial(total_check, text=text, seconds=seconds)
             more = policy_checks(rules, found, decide_total=total)
             return dataclasses.replace(found, checks=(*found.checks, *more))
     except CertificateError as error:

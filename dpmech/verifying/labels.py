@@ -7,7 +7,7 @@ from dpmech.certificates import Certificate, CheckpointMatch, ProfileNodes, RunR
 from dpmech.engines import Accountant, Certified, Deterministic, Exact, Method, Rdp
 from dpmech.exceptions import DpmechError, InvalidParameterError, WorkLimitError
 from dpmech.mechanism import PrivacyBudget
-from dpmech.numerics import Bounds, Fact, Guarantee, Provenance, between
+from dpmech.numerics import Bounds, Fact, Guarantee, Provenance, between, counted
 from dpmech.schemes import accountant_for, effective_method
 from dpmech.verifying.report import Check
 
@@ -237,7 +237,7 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
     if record.most_participations is not None:
         seen = f"at most {record.most_participations} of one example"
         if record.smallest_separation is not None:
-            seen += f", {record.smallest_separation} steps apart or more"
+            seen += f", {counted(record.smallest_separation, 'step')} apart or more"
     detail = f"{record.steps} of {own.strategy.n} certified steps; participations: {seen}"
     yield Check("run", ok=True, detail=f"{detail}; certified: {own.participation!r}")
     seeded = [name for name, used in (("batches", record.sampler), ("noise", record.noise)) if used.seeded]
@@ -253,6 +253,8 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
         Uniqueness.NOT_CHECKED: "not checked that none stands in the dataset twice",
     }
     yield Check("examples", ok=True, detail=checked[record.uniqueness])
+    if record.noise_check is not None:
+        yield Check("noise", ok=not record.noise_check.findings, detail=str(record.noise_check))
     if record.checkpoint_history is None:
         yield Check("checkpoints", ok=True, detail="none saved or loaded")
         return
@@ -265,6 +267,8 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
     found += [f"another {name}, for which the caller took the responsibility" for name in accepted]
     if record.checkpoint_history.settings == CheckpointMatch.UNKNOWN:
         found.append("settings of later steps not compared")
+    if not record.checkpoint_history.same_rounding:
+        found.append("repeated steps may have been rounded differently")
     if record.checkpoint_history.loads:
         found.append(f"{record.checkpoint_history.loads} loads of a saved state")
     yield Check("checkpoints", ok=not (rigorous and accepted), detail=", ".join(found))

@@ -9,7 +9,7 @@ from decimal import Decimal
 from dpmech.certificates import Certificate, Policy
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import Guarantee, short, typed
+from dpmech.numerics import BOUND, Guarantee, short, typed
 from dpmech.schemes import scheme_of
 from dpmech.verifying.report import Check, Verification
 
@@ -96,7 +96,9 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
         return _Subject(eps, delta, sure, ledger.adjacency, inside, units)
     if own is None:
         return None
-    return _Subject(own.budget.eps, own.budget.delta, own.guarantee, own.adjacency, (own,), {own.unit})
+    # Of a loose claim nothing is exact, whatever its file says.
+    sure = own.guarantee & BOUND if found.loose else own.guarantee
+    return _Subject(own.budget.eps, own.budget.delta, sure, own.adjacency, (own,), {own.unit})
 
 
 def _check(name: str, detail: str, *, ok: bool) -> Check:
@@ -126,7 +128,7 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
         return None
     sizes, known = [], policy.dataset_size is not None
     for own in subject.certificates:
-        size, problem = _implied_size(own)
+        size, problem = implied_size(own)
         # A given size replaces one that is unknown, not one that is impossible.
         if problem and (size is None or not (known or own.dataset_size is not None)):
             return _check(name, problem, ok=False)
@@ -145,7 +147,7 @@ def _delta_of_size(policy: Policy, subject: _Subject) -> Check | None:
     return _check(name, detail, ok=product <= Decimal(repr(most)))
 
 
-def _implied_size(own: Certificate) -> tuple[float | None, str]:
+def implied_size(own: Certificate) -> tuple[float | None, str]:
     """The number of examples implied by the expected batch size, and what is wrong with it.
 
     If there is neither a number nor a problem, nothing implies the number of examples.

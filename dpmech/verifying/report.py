@@ -12,6 +12,7 @@ from dpmech.ledgers import Ledger
 from dpmech.numerics import typed
 
 _ABOUT_RUNS = ("run", "randomness", "examples", "checkpoints")
+LOOSE = "true and loose: more noise than this eps needs"
 _ABOUT_FILES = ("file", "sensitivity", "evidence", "signature")
 
 
@@ -36,6 +37,7 @@ class Check:
         ok: whether it passed.
         detail: the finding, in one line.
         verdict: the checker's verdict if it decided, otherwise None.
+        loose: whether it found that the claim is true of a smaller eps than the file says is the smallest.
 
     Example:
         >>> import dpmech as dm
@@ -49,6 +51,7 @@ class Check:
     ok: bool
     detail: str
     verdict: Verdict | None = None
+    loose: bool = False
 
     @property
     def question(self) -> Question:
@@ -137,6 +140,11 @@ class Verification:
         """Whether nothing was found wrong, but something could not be shown."""
         failed = [check for check in self.checks if not check.ok]
         return bool(failed) and all(check.undecided for check in failed)
+
+    @property
+    def loose(self) -> bool:
+        """Whether the claim is true, and its noise more than the file says is needed."""
+        return any(check.loose for check in self.checks)
 
     @property
     def proved(self) -> tuple[str, ...]:
@@ -240,9 +248,13 @@ class Verification:
             return self.ledger.headline
         if self.run is not None:
             return str(self.run)
-        return "" if self.certificate is None else self.certificate.headline
+        if self.certificate is None:
+            return ""
+        return LOOSE if self.loose else self.certificate.headline
 
     def _guarantee(self) -> str | None:
         if self.ledger is not None:
             return str(self.ledger.guarantee)
-        return None if self.certificate is None else str(self.certificate.guarantee)
+        if self.certificate is None:
+            return None
+        return LOOSE if self.loose else str(self.certificate.guarantee)

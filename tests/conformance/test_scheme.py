@@ -55,6 +55,7 @@ PLANS = {
     "BallsInBins of users": (dm.LambdaCGD(4, 0.7), dm.BallsInBins(2, max_examples_per_user=2)),
     "fresh BallsInBins": (PLAIN, dm.BallsInBins(2, fresh=True)),
     "RandomAllocation": (PLAIN, dm.RandomAllocation(2)),
+    "RandomAllocation in groups": (dm.SquareRoot(8, 2), dm.RandomAllocation(2, cycle=2)),
 }
 
 # What there is a theorem for, the default method first (None where no single method is it): everything else
@@ -65,6 +66,7 @@ EXACTLY, COINS = (
     (dm.methods.Pld(), dm.methods.Prv(), dm.methods.Rdp()),
 )
 BINS = (None, dm.methods.Certified(), dm.methods.Importance(), dm.methods.Rdp())
+ALLOCATED = (None, dm.methods.Pld(), dm.methods.Certified(), dm.methods.Importance())
 PROVED = {
     "EveryStep": (ANY, EXACTLY),
     "SingleParticipation": (ANY, EXACTLY),
@@ -83,7 +85,8 @@ PROVED = {
     "BallsInBins, cut short": (SAMPLED, (*BINS, dm.methods.Deterministic())),
     "BallsInBins of users": (SAMPLED, BINS),
     "fresh BallsInBins": (SAMPLED, (dm.methods.Exact(),)),
-    "RandomAllocation": (SAMPLED, (dm.methods.Pld(), dm.methods.Certified(), dm.methods.Importance())),
+    "RandomAllocation": (SAMPLED, ALLOCATED),
+    "RandomAllocation in groups": (SAMPLED, ALLOCATED),
 }
 # Where an example is replaced, one method covers what several do where it is removed.
 REPLACED = {"Poisson", "CyclicPoisson"}
@@ -109,6 +112,7 @@ COSTLY = {
     "BallsInBins of users",
     "fresh BallsInBins",
     "RandomAllocation",
+    "RandomAllocation in groups",
 }
 # Of two kinds with one accountant, the one that most quick tests leave out.
 TWINS = {"CyclicPoisson of users", "Poisson of users"}
@@ -253,7 +257,7 @@ def later(name, adjacency, method):
         return False
     adjacencies, methods = PROVED[name]
     first = (adjacency, method) == (adjacencies[0], methods[0])
-    return name in {"fresh BallsInBins", "RandomAllocation"} or not (
+    return name in {"fresh BallsInBins", "RandomAllocation", "RandomAllocation in groups"} or not (
         first or (name not in COSTLY and adjacency is adjacencies[0] and method != dm.methods.Prv())
     )
 

@@ -148,7 +148,7 @@ def test_what_agrees_is_recorded(ranks, name):
         kind, text, _ = rank[name]
         assert kind == "record", text
         assert "8 of 8 steps executed" in text
-        assert "2 process(es)" in text
+        assert "2 processes" in text
 
 
 @pytest.mark.parametrize(

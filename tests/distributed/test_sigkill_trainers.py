@@ -1,4 +1,4 @@
-"""Runs under Hugging Face's Trainer and under Lightning that are killed at random points until they end.
+"""Runs under Hugging Face's Trainer, TRL's and Lightning's that are killed at random points until they end.
 
 Run as a script it forks the processes of all runs and kills them, as `test_sigkill.py` does for the plain
 loop; the tests look at what is left.
@@ -32,7 +32,7 @@ FEW, TRIALS = 2, 10
 def frameworks():
     """Those that are installed."""
     found = []
-    for name, package in (("hf", "transformers"), ("lightning", "lightning")):
+    for name, package in (("hf", "transformers"), ("lightning", "lightning"), ("trl", "trl")):
         try:
             __import__(package)
         except ImportError:
@@ -47,9 +47,9 @@ def frameworks():
 def log_of(folder):
     handle = os.open(folder / "log", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
-    def released(step, batch, model):
+    def released(step, batch, params):
         """One line for every step: which batch, and what was released."""
-        grads = b"".join(param.grad.numpy().tobytes() for param in model.parameters())
+        grads = b"".join(param.grad.numpy().tobytes() for param in params)
         line = json.dumps([step, batch, hashlib.sha256(grads).hexdigest()])
         os.write(handle, (line + "\n").encode())
 
@@ -71,7 +71,7 @@ def train_hf(cal, folder, tell):
 
         def on_optimizer_step(self, args, state, control, model=None, **kwargs):
             step = trainer.run[2].steps_taken - 1
-            released(step, trainer.run[2].sampler.indices(step).tolist(), model)
+            released(step, trainer.run[2].sampler.indices(step).tolist(), model.parameters())
             tell()
 
         def on_save(self, args, state, control, **kwargs):
@@ -106,6 +106,59 @@ def train_hf(cal, folder, tell):
     tell()
     trainer.train(resume_from_checkpoint="auto")
     return trainer.model, trainer.run[1]
+
+
+def train_trl(cal, folder, tell):
+    """LoRA, with autocast, checkpointing and the noise of NEFTune, which is drawn in every step."""
+    import datasets
+    import transformers
+
+    from dpmech.optim.hf.arguments import newest
+    from tests.support.fine_tuning import SIZE as TEXTS
+    from tests.support.fine_tuning import texts, trainer
+
+    assert TEXTS == SIZE
+    datasets.disable_progress_bars()
+    released = log_of(folder)
+    fresh = newest(folder / "out") is None
+
+    class Tell(transformers.TrainerCallback):
+        def on_step_begin(self, args, state, control, **kwargs):
+            tell()
+
+        def on_optimizer_step(self, args, state, control, model=None, **kwargs):
+            step = one.run[2].steps_taken - 1
+            trained = [param for param in model.parameters() if param.requires_grad]
+            released(step, one.run[2].sampler.indices(step).tolist(), trained)
+            tell()
+
+        def on_save(self, args, state, control, **kwargs):
+            tell()
+
+    one = trainer(
+        folder / "out",
+        cal,
+        held=texts(8, first=50),
+        privacy={"clip_norm": 1.0}
+        | ({"generator": 7, "rng": 8} if fresh else {"generator": None, "rng": None}),
+        more={"callbacks": [Tell()]},
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=SIZE // EPOCH // 2,
+        num_train_epochs=N // EPOCH,
+        save_strategy="steps",
+        save_steps=EVERY,
+        save_total_limit=1,
+        eval_strategy="steps",
+        eval_steps=2,
+        optim="adamw_torch",
+        bf16=True,
+        activation_checkpointing=True,
+        neftune_noise_alpha=5.0,
+        logging_strategy="no",
+    )
+    tell()
+    one.train(resume_from_checkpoint="auto")
+    return torch.nn.ParameterList([p for p in one.model.parameters() if p.requires_grad]), one.run[1]
 
 
 def train_lightning(cal, folder, tell):
@@ -144,7 +197,7 @@ def train_lightning(cal, folder, tell):
 
         def on_train_batch_end(self, trainer, module, *_):
             step = private.run[2].steps_taken - 1
-            released(step, private.run[2].sampler.indices(step).tolist(), module)
+            released(step, private.run[2].sampler.indices(step).tolist(), module.parameters())
             tell()
 
     def made(**keys):
@@ -176,7 +229,7 @@ def train_lightning(cal, folder, tell):
     return module.net, private.run[1]
 
 
-TRAIN = {"hf": train_hf, "lightning": train_lightning}
+TRAIN = {"hf": train_hf, "lightning": train_lightning, "trl": train_trl}
 
 
 def train(framework, cal, folder, tell):
@@ -292,19 +345,23 @@ def check(report, trials):
         assert {step for step, _, _ in end["log"]} == set(range(N))
         assert {json.dumps(line) for line in end["log"]} == {json.dumps(line) for line in whole["log"]}
         again += len(end["log"]) - N
-    assert not any(
-        torch.equal(a, b) for a, b in zip(Classifier().parameters(), whole["weights"], strict=True)
-    )
+    assert all(torch.isfinite(weight).all() for weight in whole["weights"])
     return again
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("framework", ["hf", "lightning"])
+@pytest.mark.parametrize("framework", ["hf", "lightning", "trl"])
 @pytest.mark.parametrize("trials", [FEW, pytest.param(TRIALS, marks=pytest.mark.exhaustive)])
 def test_a_run_that_is_killed_ends_like_one_that_is_not(framework, trials):
     if framework not in frameworks():
         pytest.skip(f"{framework} is not installed")
-    assert check(report_of(framework, trials), trials) > 0
+    report = report_of(framework, trials)
+    assert check(report, trials) > 0
+    # Every step released something else; what was trained is no longer what it was at the start.
+    assert len({released for _, _, released in report["whole"]["log"]}) == N
+    if framework != "trl":
+        start = Classifier().parameters()
+        assert not any(torch.equal(a, b) for a, b in zip(start, report["whole"]["weights"], strict=True))
 
 
 def test_what_differs_is_seen():

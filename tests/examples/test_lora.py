@@ -72,3 +72,14 @@ def test_the_loss_falls_and_the_run_is_recorded(gradients, tmp_path, capsys):
     record = dm.RunRecord.load(tmp_path / "run.json")
     assert (record.steps, record.most_participations) == (20, 2)
     assert record.certificate == dm.Certificate.load(tmp_path / "certificate.json")
+
+
+@pytest.mark.parametrize("more", [["muon"], ["muonbc"], ["sgd", "--denoise"]], ids=" ".join)
+def test_other_rules_train_under_the_same_claim(more, tmp_path, capsys):
+    arguments = [str(tmp_path), "--epochs", "2", "--examples", "400", "--eps", "8", "--optimizer", *more]
+    assert lora.main(arguments) == 0
+    words = capsys.readouterr().out.split()
+    assert float(words[5]) < float(words[3]) - 0.1
+    record = dm.RunRecord.load(tmp_path / "run.json")
+    assert dm.verify(tmp_path / "run.json").ok
+    assert (record.steps, record.most_participations) == (20, 2)

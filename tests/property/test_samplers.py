@@ -33,6 +33,7 @@ def plans(draw):
                 (dm.Poisson(draw(PROBS)), n, {}),
                 (dm.CyclicPoisson(draw(PROBS), draw(st.integers(1, 8))), n, {}),
                 (dm.BallsInBins(batches), shorter, {}),
+                (dm.RandomAllocation(draw(st.integers(1, epochs)), cycle=batches), n, {}),
             ]
         )
     )
@@ -73,6 +74,10 @@ def within(participation, n, steps, now):
             stride = bins
         case dm.CyclicPoisson(_, cycle):
             return len({step % cycle for step in steps}) <= 1
+        case dm.RandomAllocation(k, cycle=cycle) if cycle == 1 or k < n // cycle:
+            return len(steps) <= k and len({step % cycle for step in steps}) <= 1
+        case dm.RandomAllocation(cycle=cycle):
+            stride = cycle
     possible = [[s for s in range(first, now, stride)] for first in range(stride)]
     return list(steps) in [[], *possible]
 

@@ -31,7 +31,8 @@ def allowed_sets(n, schema):
             epochs = [range(first, first + schema.bins) for first in range(0, n, schema.bins)]
             return tuple(itertools.product(*epochs))
         case "RandomAllocation":
-            return tuple(itertools.combinations(range(n), schema.participations))
+            groups = (range(first, n, schema.cycle) for first in range(schema.cycle))
+            return tuple(s for group in groups for s in itertools.combinations(group, schema.participations))
         case "SingleParticipation" | "Poisson" | "FixedSizeBatches" | "CyclicPoisson":
             return oracle.separated_sets(n, n, 1)
         case _:
@@ -102,8 +103,12 @@ def test_column_normalised_lambda_cgd_is_exact(n, lam, data):
     strategy = dm.ColumnNormalized(dm.LambdaCGD(n, lam))
     bounds = dm.sensitivity(strategy, schema)
     truth = oracle.sensitivity_ceiling(matrix_of(strategy, schema), allowed_sets(n, schema))
-    assert bounds.exact
-    assert abs(bounds.upper - truth) <= 1e-9 * truth
+    assert bounds.lower <= truth * (1.0 + 1e-9)
+    if getattr(schema, "fresh", False):  # not every set of so many steps, which the lemma is about
+        assert truth <= bounds.upper
+    else:
+        assert bounds.exact
+        assert abs(bounds.upper - truth) <= 1e-9 * truth
 
 
 @given(gen.strategy_and_participation(), gen.finite(0.1, 10.0))

@@ -89,7 +89,7 @@ _PARTICIPATIONS = {
     "cyclic": lambda q, cycle, users: dm.CyclicPoisson(q, cycle, max_examples_per_user=users),
     "bins": lambda bins, users: dm.BallsInBins(bins, max_examples_per_user=users),
     "fresh bins": lambda bins: dm.BallsInBins(bins, fresh=True),
-    "allocated": dm.RandomAllocation,
+    "allocated": lambda participations, cycle: dm.RandomAllocation(participations, cycle=cycle or 1),
 }
 
 _METHODS = {

@@ -131,8 +131,8 @@ def fresh(b):
     return "fresh bins", {"bins": b}
 
 
-def allocated(k):
-    return "allocated", {"participations": k}
+def allocated(k, cycle=None):
+    return "allocated", {"participations": k, "cycle": cycle}
 
 
 # ---- without sampling
@@ -438,6 +438,14 @@ IN_BINS = [
     ),
     *plans(allocated(2), [("identity", 5)], ("profile", 3.0), ("sensitivity",)),
     *plans(allocated(4), [("identity", 4)], *sigmas(COMMON)),
+    # exactly k of the steps of a group
+    *plans(
+        allocated(2, 2), [("square-root", 8, 2)],
+        ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5), ("batches", 60), ("sensitivity",),
+        adjacencies=BOTH,
+    ),
+    *plans(allocated(2, 2), [("banded", 8, (1.0, -0.5))], ("delta", 3.0, 0.5), methods=(CERTIFIED,)),
+    *plans(allocated(4, 2), [("square-root", 8, 2)], *sigmas(COMMON)),
 ]  # fmt: skip
 
 # ---- what several releases add up to, and what has no participation
@@ -491,7 +499,7 @@ TOGETHER = [
             ("poisson", {}), ("poisson", {"users": 3}), ("poisson", {"batch": 90}), ("fixed-size", {}),
             ("b-min-sep", {"separation": 4}), ("cyclic", {"cycle": 4}), ("cyclic", {"cycle": 4, "users": 3}),
             ("bins", {}), ("bins", {"users": 2}), ("fresh bins", {}), ("min-sep", {"users": 2}),
-            ("allocated", {}),
+            ("allocated", {}), ("allocated", {"cycle": 4}),
         )
     ),
 ]  # fmt: skip
@@ -550,6 +558,9 @@ REFUSING = [
     _refused(epochs(5), _LAM),
     _refused(bins(13), _LAM),
     _refused(allocated(13), _ID),
+    _refused(allocated(2, 5), _ID),
+    _refused(allocated(4, 4), _ID),
+    _refused(allocated(2, 2), _LAM),
     _refused(min_sep(13), _LAM),
     _refused(poisson(1.5), _ID),
     _refused(poisson(0.2, users=2, batch=8, size=30), _ID),

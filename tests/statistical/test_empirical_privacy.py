@@ -66,6 +66,7 @@ def test_the_canary_is_as_bad_as_the_sensitivity_allows(participation):
         (dm.Diagonal([1.0, 1.5]), dm.Poisson(0.3, max_examples_per_user=2)),
         (dm.BandedToeplitz(4, [1.0, 0.5]), dm.CyclicPoisson(0.4, 2, max_examples_per_user=3)),
         (dm.LambdaCGD(4, 0.6), dm.BallsInBins(2)),
+        (dm.BandedToeplitz(8, [1.0, -0.5]), dm.RandomAllocation(2, cycle=2)),
         (dm.LambdaCGD(4, 0.6), dm.MinSep(2, 2)),
     ],
     ids=repr,

@@ -119,6 +119,9 @@ def joint(n):
         st.builds(lambda b, m: dm.BallsInBins(b, max_examples_per_user=m), few, st.integers(2, 3)),
         divisors(n).map(lambda bins: dm.BallsInBins(bins, fresh=True)),
         few.map(dm.RandomAllocation),
+        divisors(n).flatmap(
+            lambda c: st.builds(dm.RandomAllocation, st.integers(1, n // c), cycle=st.just(c))
+        ),
     )
 
 

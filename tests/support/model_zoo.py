@@ -20,12 +20,18 @@ class Entry:
         model: makes it; the same one every time after `torch.manual_seed`.
         batch: makes keyword arguments of the losses, examples first.
         loss: the mean over a batch of the losses of single examples; called with one example it is its loss.
+        reference: changes the model for the loop over the examples that a run is compared with.
+        tolerance: relative difference of sums; half precision rounds gradients to three digits.
     """
 
     model: Callable[[], nn.Module]
     batch: Callable[[], dict[str, Tensor]]
     loss: Callable[..., Tensor]
+    reference: Callable[[nn.Module], object] = lambda model: model
+    tolerance: float = 1e-5
 
+
+HALF = 0.02
 
 # ---- batches
 
@@ -51,6 +57,11 @@ def continued() -> dict[str, Tensor]:
     return {"x": x, "y": x.roll(-1, dims=1)}
 
 
+def half(batch: Callable[[], dict[str, Tensor]]) -> Callable[[], dict[str, Tensor]]:
+    """The same in bfloat16, where it has fractions."""
+    return lambda: {key: one.bfloat16() if one.is_floating_point() else one for key, one in batch().items()}
+
+
 # ---- losses
 
 
@@ -61,6 +72,27 @@ def classified(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 def each_word(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Every text has as many words, so that the mean over all is that over the texts."""
     return F.cross_entropy(model(x).transpose(1, 2), y)
+
+
+def under_autocast(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def wrapped(model: nn.Module, **batch: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss(model, **batch).float()
+
+    return wrapped
+
+
+def penalised(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """With the squared norm of the gradient in the inputs of each example."""
+    x = x.detach().requires_grad_()
+    output = model(x)
+    (grad,) = torch.autograd.grad(F.cross_entropy(output, y, reduction="sum"), x, create_graph=True)
+    return F.cross_entropy(output, y) + grad.square().sum(1).mean()
+
+
+def compared(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Two calls of the model on each example."""
+    return (model(x) - model(x.flip(1))).square().sum(1).mean() + 0.0 * y.sum()
 
 
 # ---- parts
@@ -109,11 +141,87 @@ def frozen_embedding() -> nn.Module:
     return model
 
 
-def checkpointed() -> nn.Module:
+def checkpointed(*, reentrant: bool = False, dropout: float = 0.0) -> nn.Module:
     def forward(self: Any, x: Tensor) -> Tensor:
-        return self.head(checkpoint(self.body, x, use_reentrant=False))
+        return self.head(checkpoint(self.body, self.first(x), use_reentrant=reentrant))
 
-    return Called(forward, body=nn.Sequential(nn.Linear(5, 7), nn.Tanh()), head=nn.Linear(7, CLASSES))
+    body = nn.Sequential(
+        nn.Linear(5, 7), nn.Tanh(), nn.Dropout(dropout), nn.Linear(7, 7), nn.Dropout(dropout)
+    )
+    return Called(forward, first=nn.Linear(5, 5), body=body, head=nn.Linear(7, CLASSES))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES))
+
+
+def settled(model: nn.Module) -> None:
+    """One power iteration, as a step makes one, and none after it."""
+    with torch.no_grad():
+        model(torch.zeros(1, 5))
+    model.eval()
+
+
+def scaled_by_one_number() -> nn.Module:
+    return Called(
+        lambda self, x: self.layer(x) * self.scale.exp(),
+        layer=nn.Linear(5, CLASSES),
+        scale=nn.Parameter(torch.tensor(0.5)),
+    )
+
+
+def mixed_dtypes() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.body(x.bfloat16())).float())
+
+    return Called(forward, body=nn.Linear(5, 8).bfloat16(), head=nn.Linear(8, CLASSES))
+
+
+def two_views() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.head(torch.cat([self.body(x), self.body(x.flip(1))], 1))
+
+    return Called(forward, body=nn.Sequential(nn.Linear(5, 4), nn.Tanh()), head=nn.Linear(8, CLASSES))
+
+
+def experts() -> nn.Module:
+    """Each example goes to one of two experts, whose other one has no gradient of it."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        gates = self.gate(x).softmax(1)
+        chosen, found = gates.argmax(1), torch.zeros(len(x), CLASSES)
+        for number, expert in enumerate(self.experts):
+            rows = (chosen == number).nonzero()[:, 0]
+            if len(rows):
+                found = found.index_add(0, rows, expert(x[rows]) * gates[rows, number, None])
+        return found
+
+    layers = nn.ModuleList([nn.Linear(5, CLASSES), nn.Linear(5, CLASSES)])
+    return Called(forward, gate=nn.Linear(5, 2), experts=layers)
+
+
+def fused_attention() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        heads = (part.unflatten(-1, (2, 2)).transpose(1, 2) for part in self.body(x).chunk(3, dim=-1))
+        return self.head(F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2).mean(1))
+
+    return Called(forward, body=nn.Linear(4, 12), head=nn.Linear(4, CLASSES))
+
+
+def padded_encoder() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.head(self.body(x, src_key_padding_mask=x[..., 0] > 1.0).mean(1))
+
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+    body = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    return Called(forward, body=body, head=nn.Linear(4, CLASSES))
+
+
+def encoder_and_decoder() -> nn.Module:
+    body = nn.Transformer(4, 2, 1, 1, 8, dropout=0.0, batch_first=True)
+    return Called(
+        lambda self, x: self.head(self.body(x, x.flip(1)).mean(1)), body=body, head=nn.Linear(4, CLASSES)
+    )
 
 
 def scaled() -> nn.Module:
@@ -205,18 +313,59 @@ TORCH = {
     "weight_norm": Entry(
         lambda: nn.utils.parametrizations.weight_norm(nn.Linear(5, CLASSES)), vectors, classified
     ),
+    "weight_norm, old": Entry(lambda: nn.utils.weight_norm(nn.Linear(5, CLASSES)), vectors, classified),
     "spectral_norm": Entry(
-        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(5, CLASSES)), vectors, classified
+        lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(5, CLASSES)), vectors, classified, settled
     ),
+    "spectral_norm, old": Entry(
+        lambda: nn.Sequential(nn.utils.spectral_norm(nn.Linear(5, 8)), nn.Tanh(), nn.Linear(8, CLASSES)),
+        vectors,
+        classified,
+        settled,
+    ),
+    "orthogonal": Entry(
+        lambda: nn.Sequential(nn.utils.parametrizations.orthogonal(nn.Linear(5, 5)), nn.Linear(5, CLASSES)),
+        vectors,
+        classified,
+    ),
+    "a parameter without dimensions": Entry(scaled_by_one_number, vectors, classified),
+    "gradient penalty": Entry(mlp, vectors, penalised),
+    "two calls in the loss": Entry(mlp, vectors, compared),
+    "two calls in the model": Entry(two_views, vectors, classified),
+    "torch.compile": Entry(lambda: torch.compile(mlp(), backend="aot_eager"), vectors, classified),
+    "experts": Entry(experts, vectors, classified),
+    "autocast": Entry(mlp, vectors, under_autocast(classified), tolerance=HALF),
+    "autocast, CNN": Entry(
+        lambda: pooled(nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8), channels=8),
+        images,
+        under_autocast(classified),
+        tolerance=HALF,
+    ),
+    "two dtypes": Entry(mixed_dtypes, vectors, classified, tolerance=HALF),
+    "a parameter without dimensions, bfloat16": Entry(
+        lambda: scaled_by_one_number().bfloat16(), half(vectors), classified, tolerance=HALF
+    ),
+    "InstanceNorm, bfloat16": Entry(
+        lambda: pooled(nn.Conv2d(4, 8, 3), nn.InstanceNorm2d(8, affine=True), channels=8).bfloat16(),
+        half(images),
+        classified,
+        tolerance=HALF,
+    ),
+    "GRU, bfloat16": Entry(
+        lambda: over_time(nn.GRU(4, 5, batch_first=True), 5).bfloat16(),
+        half(sequences),
+        classified,
+        tolerance=HALF,
+    ),
+    "fused attention": Entry(fused_attention, sequences, classified),
+    "TransformerEncoder, padded": Entry(padded_encoder, sequences, classified),
+    "Transformer": Entry(encoder_and_decoder, sequences, classified),
+    "gradient checkpointing, reentrant": Entry(lambda: checkpointed(reentrant=True), vectors, classified),
     "LazyLinear": Entry(lambda: nn.LazyLinear(CLASSES), vectors, classified),
     "float64": Entry(
         lambda: nn.Linear(5, CLASSES).double(), lambda: vectors() | {"x": vectors()["x"].double()}, classified
     ),
-    "bfloat16": Entry(
-        lambda: nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, CLASSES)).bfloat16(),
-        lambda: vectors() | {"x": vectors()["x"].bfloat16()},
-        classified,
-    ),
+    "bfloat16": Entry(lambda: mlp().bfloat16(), half(vectors), classified, tolerance=HALF),
     "CNN, GroupNorm": Entry(
         lambda: pooled(nn.Conv2d(4, 8, 3, padding=1), nn.GroupNorm(2, 8), channels=8), images, classified
     ),

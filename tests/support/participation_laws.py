@@ -162,8 +162,10 @@ def _fresh_bins(participation, n):
 
 
 def _random_allocation(participation, n):
-    sets = list(itertools.combinations(range(n), participation.participations))
-    yield [(1.0 / len(sets), tuple(int(t in steps) for t in range(n))) for steps in sets]
+    for group in range(participation.cycle):
+        offered = range(group, n, participation.cycle)
+        sets = list(itertools.combinations(offered, participation.participations))
+        yield [(1.0 / len(sets), tuple(int(t in steps) for t in range(n))) for steps in sets]
 
 
 def _b_min_sep(participation, n):

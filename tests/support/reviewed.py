@@ -73,3 +73,12 @@ class Page(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text.append(data)
+
+
+def save_all(own):
+    """Save a certificate, a run under it and a ledger with it, in the working directory."""
+    own.save("certificate.json")
+    run_of(own).save("run.json")
+    ledger = dm.Ledger()
+    ledger.add("first", own)
+    ledger.save("ledger.json")

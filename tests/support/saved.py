@@ -85,7 +85,7 @@ RECIPES = {
     ),
     "bins exact": _sized(dm.Identity(12), dm.BallsInBins(4), dm.methods.Exact()),
     "bins fresh": _sized(dm.Identity(4), dm.BallsInBins(2, fresh=True)),
-    "allocation": _sized(dm.Identity(6), dm.RandomAllocation(2)),
+    "allocation": _sized(dm.Identity(6), dm.RandomAllocation(2), dm.methods.Pld()),
 }  # fmt: skip
 
 

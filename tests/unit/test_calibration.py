@@ -310,7 +310,7 @@ def test_the_claim_of_a_given_sigma_agrees_with_a_calibration():
         (
             {"delta": 1e-5, "participation": dm.BallsInBins(2)},
             dm.UnsupportedCombinationError,
-            "draws samples, and a certificate of a sigma that was not searched is based on none",
+            "draws samples, and a certificate of a given sigma uses none",
         ),
     ],
 )

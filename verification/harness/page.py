@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
+from verification.harness.headlines import headline_rows, headlines
 from verification.harness.outcomes import Outcome
 from verification.harness.registry import Paper, Statement
 from verification.harness.verdict import STATUSES, WORDS
@@ -18,12 +19,38 @@ found it otherwise we say where it stands, what is printed and what we believe i
 look in a minute. We read preprints (and one report of a course project) in text conversions; several slips
 may be those of the conversion, and some will be ours. Corrections are welcome.
 
-The statements stand in `verification/registry/`, one TOML file a paper. `python -m verification` runs all
-but the longest checks in about a minute, `--full` the long ones too, and `--id cgd.thm1` a single one. A
-run with `--write` writes these pages; checks that it left out keep what their latest run found. "DP-SGD" in
-a statement is the papers' word: independent noise, whatever the sampling; elsewhere in this documentation it
-is under Poisson sampling.
+The statements stand in `verification/registry/`, one TOML file a paper. `python -m verification` is part of
+a checkout, not of the installed package. It runs all but the longest checks in about a minute, `--full` the
+long ones too, and `--id cgd.thm1` a single one. A run with `--write` writes these pages; checks that it
+left out keep what their latest run found. "DP-SGD" in a statement is the papers' word: independent noise,
+whatever the sampling; elsewhere in this documentation it is under Poisson sampling.
 """
+
+_HEADLINES = """## Headline results
+
+The table has the headline results of each paper, each from one command in a checkout. Numbers in the column
+*here* are rounded up; eps and sigma are certified. `python -m verification.tables --help` lists the tables,
+whose every cell is printed next to ours, with the reason where the two differ; `python -m verification --id
+NAME` runs the statement in the last column. `dpmech audit --published dp_muon` needs no checkout
+([](risk.md#published-claims)). `docs/examples/papers/` has the settings of the papers' runs as plans:
+`dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
+"""
+
+_OUT_OF_REACH = """Not reproduced here: accuracies, BLEU and run times, which need the authors' models and
+machines, and the SDE paper's Figure 3. Trained at a size that runs on a CPU are softmax regression for the
+SDE paper (above), correlated noise on [public tasks](choosing.md#accuracy-on-public-tasks), five optimizers
+on [digits](choosing.md#five-optimizers-on-digits), and the controls of the noise-share paper, DP-Muon,
+DP-MuonBC and the denoiser on a [small language model](choosing.md#which-optimizer).
+"""
+
+# The papers' names in the table of headlines.
+_NAMES = {
+    "lambda_cgd": "DP-lambda-CGD",
+    "muon": "DP-Muon",
+    "noise_share": "noise share",
+    "sde": "SDE",
+    "spectral": "spectral denoising",
+}
 
 _ERRATA = """## Errata of the papers
 
@@ -62,7 +89,9 @@ def write_pages(
     """
     names = dict.fromkeys(entry.paper for entry in entries.values())
     index = _index(list(names), entries, papers)
-    _write(folder / "verification.md", [*index, "", *_errata(entries, papers)])
+    table = headline_rows(headlines(), _NAMES)
+    results = [_HEADLINES, *table, "", _OUT_OF_REACH]
+    _write(folder / "verification.md", [*index, "", *results, *_errata(entries, papers)])
     for name in names:
         own = [entry for entry in entries.values() if entry.paper == name]
         _write(folder / f"verification_{name}.md", _paper_page(own, papers[name], outcomes))
@@ -89,7 +118,10 @@ def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]
     lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
     lines += ["The verdicts are explained in [verification](verification.md); what we believe is right, by"]
     lines += ['consequence, in the [errata](verification.md#errata-of-the-papers). "DP-SGD" in a statement']
-    lines += ["is the paper's word: independent noise, whatever the sampling.", ""]
+    lines += [
+        "is the paper's word: independent noise, whatever the sampling. Commands are run in a checkout.",
+        "",
+    ]
     for word in STATUSES:
         group = [entry for entry in own if entry.verdict == word]
         if not group:

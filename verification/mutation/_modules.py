@@ -175,6 +175,10 @@ GROUPS: dict[str, list[str]] = {
     ],
     "noise": [
         "optim.noise.stream",
+        "optim.noise.noise_rows",
+        "optim.noise.addition",
+        "optim.noise.fused",
+        "optim.noise.pairs",
         "optim.noise.rows",
         "optim.noise.normals",
         "optim.noise.lattice",

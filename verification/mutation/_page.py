@@ -8,22 +8,21 @@ from verification.mutation._results import Tally
 
 HEAD = """# Mutations
 
-`python -m verification.mutation` alters the formulas of a module one place at a time and runs the quick
-tests and the examples of the docstrings on each alteration. A sign is changed (`a + b` to `a - b`, `-a` to
-`a`, a whole formula to its negative), a factor (`a * b` to `a / b`, a number to its double, a whole formula
-to its double), an exponent (`a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`), a number is
-raised by one, a comparison is reversed, `min` and `max` are exchanged. Each test is run once under
-coverage, and an alteration meets the tests that execute its statement, the fastest first, up to two or
-three seconds of their recorded time (`--seconds`), of the test files named after its module and its
+`python -m verification.mutation`, in a checkout, alters the formulas of a module one place at a time and
+runs the quick tests and the examples of the docstrings on each alteration. A sign is changed (`a + b` to `a
+- b`, `-a` to `a`, a whole formula to its negative), a factor (`a * b` to `a / b`, a number to its double, a
+whole formula to its double), an exponent (`a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`), a
+number is raised by one, a comparison is reversed, `min` and `max` are exchanged. Each test is run once
+under coverage, and an alteration meets the tests that execute its statement, the fastest first, up to two
+or three seconds of their recorded time (`--seconds`), of the test files named after its module and its
 neighbours (`--tests`): more tests can only find out more. One that makes a test fail, use more than five
-times its time and five seconds ("not ended", which "found out" holds too), or run out of memory is found out.
-In the analysis, which was run before
-the others, an alteration met all tests that call its function, and those that did not end in time were not
-counted apart. A survivor that changes no result, or only loosens a bound by less than anyone looks at,
-stands below with the reason; one that nobody has explained or found a test for is open, and listed first.
-Slow tests, and tests that start processes of their own, are left out. So are the estimates of seconds and
-bytes in calls of `spend`: they steer what is started, on the high side and by measurements, and no result
-rests on them; and what is added to a text.
+times its time and five seconds ("not ended", which "found out" holds too), or run out of memory is found
+out. In the analysis, which was run before the others, an alteration met all tests that call its function,
+and those that did not end in time were not counted apart. A survivor that changes no result, or only
+loosens a bound by less than anyone looks at, stands below with the reason; one that nobody has explained or
+found a test for is open, and listed first. Slow tests, and tests that start processes of their own, are
+left out. So are the estimates of seconds and bytes in calls of `spend`: they steer what is started, on the
+high side and by measurements, and no result rests on them; and what is added to a text.
 
 Where trying all takes too long, mutants are drawn at random over all modules of a group; the table says how
 many, and the seed. The draw goes by a hash of the seed, of the mutant's own statement and of what is altered

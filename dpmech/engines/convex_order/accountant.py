@@ -64,7 +64,7 @@ _STEP = 0.01
 LEAST_BINS = 40
 MOST_EPS = 20.0
 MOST_DIAGONAL = 60.0
-SECOND_EPS = 3.0
+LEAST_EPS = 3.0
 # Below it transforms take longer than samples, or fail, where bins are few.
 FAST_EPS = 6.0
 SMALL_DELTA = 1e-9
@@ -253,7 +253,7 @@ class DeterministicAccountant(Accountant):
 
     def _clear(self, eps: float, delta: float) -> bool:
         """Whether transforms without a tilt serve, from a start that the moments give."""
-        return SECOND_EPS <= eps <= MOST_EPS and delta > CLEAR_DELTA * math.exp(eps)
+        return LEAST_EPS <= eps <= MOST_EPS and delta > CLEAR_DELTA * math.exp(eps)
 
     def _confirmed(
         self, log_sigma: float, eps: float, delta: float, rtol: float, progress: Progress
@@ -326,7 +326,7 @@ class DeterministicAccountant(Accountant):
         if key not in self._fits:
             try:
                 one = search.best(1)
-                two = search.best(2) if eps >= SECOND_EPS else one
+                two = search.best(2)
                 self._fits[key] = one.scaled(there**2), two.scaled(there**2)
             except NumericalError:
                 self._fits[key] = None
@@ -343,9 +343,12 @@ class DeterministicAccountant(Accountant):
         tilted = self._near(one, sigma, eps) if small else None
         if tilted is not None:
             return tilted
-        # with most paths removed, as in ADD, transforms succeed only with a single exponential
+        # with most paths removed, as in ADD, transforms often succeed only with a single exponential; where
+        # decays are negative, ADD of one may be above REMOVE of two
         upper, found = math.inf, None
-        for rings in dict.fromkeys((_Rings(two, one), _Rings(one, one))):
+        turned = any(decay < 0.0 for _, decay in two.parts)
+        pairs = (*([_Rings(two, two)] if turned else []), _Rings(two, one), _Rings(one, one))
+        for rings in dict.fromkeys(pairs):
             try:
                 upper, found = self._transformed(rings, sigma, eps), rings
             except NumericalError:
@@ -422,7 +425,7 @@ class DeterministicAccountant(Accountant):
 
     def _described(self, ring: RingGram | MixtureGram) -> Provenance:
         """The slowest decay, and how far the matrix is above the Gram matrix of the strategy."""
-        decays = [ring.decay] if isinstance(ring, RingGram) else [decay for _, decay in ring.parts]
+        decays = [ring.decay] if isinstance(ring, RingGram) else [abs(decay) for _, decay in ring.parts]
         excess = float(np.sum(ring.profile() - self.covariance) / np.sum(self.covariance))
         facts = {"bins": self.gram.bins, "decay": max([0.0, *decays]), "excess": excess}
         return Provenance("bins.program", facts)

@@ -152,7 +152,7 @@ class Lattice:
         for nodes, step, (amplitude, decay) in zip(self.nodes, self.steps, self.gram.parts, strict=True):
             power = np.linalg.matrix_power(step.astype(np.longdouble), self.gram.bins)
             diagonal = np.diag(power)
-            norm = -np.expm1(np.longdouble(self.gram.bins) * np.log(np.longdouble(decay)))
+            norm = one_less_power(np.longdouble(decay), self.gram.bins)
             mass *= float(norm * diagonal.sum())
             mean *= float(norm * (diagonal @ np.exp(nodes.astype(np.longdouble) - 0.5 * amplitude)))
             error += (self.gram.bins + 2.0) * 4.0 * (nodes.size + 16.0) * LONGDOUBLE_UNIT + 64.0 * UNIT
@@ -193,7 +193,9 @@ def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: fl
     for (amplitude, decay), square, spacing in zip(parts, squares.tolist(), spacings.tolist(), strict=True):
         sd = math.sqrt(amplitude)
         top = tail * sd + (amplitude if remove else 0.0)
-        line = spacing * np.arange(math.floor(-tail * sd / spacing), math.ceil(top / spacing) + 1)
+        # the likelihood ratio shifts a bin down where the decay is negative
+        bottom = tail * sd + (amplitude * max(0.0, -decay) if remove else 0.0)
+        line = spacing * np.arange(math.floor(-bottom / spacing), math.ceil(top / spacing) + 1)
         nodes.append(line)
         charge += _outside(bins, amplitude, decay, float(line[0]), float(line[-1]), remove=remove)
         # the exponent is a difference of squares with relative errors of a few roundings each
@@ -206,7 +208,7 @@ def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: fl
             nodes, decays.tolist(), squares.tolist(), spacings.tolist(), strict=True
         )
     ]
-    norm = float(np.prod(-np.expm1(bins * np.log(decays))))
+    norm = math.prod(float(one_less_power(np.float64(decay), bins)) for decay in decays)
     factor = raised + 1.01 * bins * lost
     # the law of y is at most (1 - rho)^-b times that of the lattice, which leaves it (1 + rho)^b as often
     outside = 1.01 * math.exp(2.0 * raised) * charge
@@ -214,17 +216,29 @@ def build_lattice(gram: MixtureGram, *, remove: bool, ripple: float, outside: fl
 
 
 def _raised(gram: MixtureGram) -> MixtureGram:
-    """The matrix with amplitudes that compensate for the rounding of a step."""
+    """The matrix with amplitudes that compensate for the rounding of a step.
+
+    A larger amplitude adds a covariance, which is copositive whatever the signs of its entries.
+    """
     parts = tuple(
-        (amplitude * (1.0 + 256.0 * UNIT / (1.0 - decay)), decay) for amplitude, decay in gram.parts
+        (amplitude * (1.0 + 256.0 * UNIT / (1.0 - abs(decay))), decay) for amplitude, decay in gram.parts
     )
     return dataclasses.replace(gram, parts=parts)
 
 
+def one_less_power(decay: np.floating, bins: int) -> np.floating:
+    """1 - lam^b, relative to itself, in the precision of lam."""
+    power = bins * np.log(np.abs(decay))
+    found: np.floating = 1.0 + np.exp(power) if decay < 0.0 and bins % 2 else -np.expm1(power)
+    return found
+
+
 def _innovation(bins: int, amplitude: float, decay: float) -> float:
     """q^2 with q^2 (1 + lam^b) / ((1 - lam^2)(1 - lam^b)) = the amplitude."""
-    log = math.log(decay)
-    return amplitude * math.expm1(2.0 * log) * math.expm1(bins * log) / (1.0 + math.exp(bins * log))
+    # 1 + lam^b is 1 - mu^b of mu = -lam where b is odd
+    sum_of_one = one_less_power(np.float64(-decay), bins) if bins % 2 else 1.0 + abs(decay) ** bins
+    found = one_less_power(np.float64(decay), 2) * one_less_power(np.float64(decay), bins) / sum_of_one
+    return amplitude * float(found)
 
 
 def _theta(precision: FloatArray, spacings: FloatArray) -> float:
@@ -356,7 +370,7 @@ class Parts:
         """Reduction of eps for rounding: increments are exponentials of numbers with a few roundings."""
         places = sum(60.0 * math.sqrt(part) + 2.0 * part for part in (self.gram.white, self.gram.exponential))
         size = places + 2.0 * math.log(self.gram.bins) + 60.0 * math.sqrt(self.gram.constant) + 1.0
-        slopes = sum(a * 512.0 / (1.0 - decay) for a, decay in self.gram.parts)
+        slopes = sum(a * 512.0 / (1.0 - abs(decay)) for a, decay in self.gram.parts)
         return 1.01 * (8.0 * ELEMENTARY + UNIT * (64.0 * size + slopes))
 
     @staticmethod

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 
 from dpmech.engines.convex_order.ring import Height, own_decay, ring_shape
-from dpmech.exceptions import NumericalError
+from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import UNIT, FloatArray
 
@@ -32,7 +32,7 @@ class MixtureGram:
         bins: b >= 2.
         white: variance of the part that is independent between bins, > 0.
         parts: (amplitude, decay) of each exponential: its variance, > 0, and its correlation at distance 1
-            on an infinite line, in (0, 1); at most two.
+            on an infinite line, in (-1, 1) and not 0; at most two.
         constant: variance of the part that is common to all bins, >= 0.
 
     Raises:
@@ -59,10 +59,12 @@ class MixtureGram:
                 (
                     check_real("amplitude", amplitude, minimum=0.0, open_minimum=True),
                     check_real(
-                        "decay", decay, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
+                        "decay", decay, minimum=-1.0, maximum=1.0, open_minimum=True, open_maximum=True
                     ),
                 )
             )
+            if checked[-1][1] == 0.0:
+                raise InvalidParameterError("decay", decay, "not 0", "; that is a white part")
         check_integer("len(parts)", len(checked), minimum=0, maximum=2)
         object.__setattr__(self, "parts", tuple(checked))
 
@@ -169,18 +171,26 @@ class MixtureFits:
     def best(self, parts: int) -> MixtureGram:
         """Try one exponential, with and without a constant part; then two, without.
 
-        What costs more is tried only if it may pay: where the price is not yet close to the least one.
+        What costs more is tried only if it may pay: where the price is not yet close to the least one, and
+        a negative decay where entries rise with the distance.
         """
         found = self._single
         longest = math.log(self._longest(2))
         if parts > 1 and longest > math.log(0.5) and self._above(found) > SECOND_PRICE + SMALL_GAIN:
-            coarse = np.linspace(math.log(0.3), longest, COARSE_SCAN)
-            pairs = [(float(one), float(other)) for one, other in itertools.combinations(coarse, 2)]
+            coarse = np.linspace(math.log(0.3), longest, COARSE_SCAN).tolist()
             # with a constant part it would take minutes
-            found = _cheaper(found, self._refined(pairs, constant=False))
+            found = _cheaper(found, self._refined(list(itertools.combinations(coarse, 2)), constant=False))
+            if self.rises:
+                pairs = list(itertools.product(coarse[1::2], coarse[1::2]))
+                found = _cheaper(found, self._refined(pairs, constant=False, signs=(1.0, -1.0)))
         if found is None:
             raise NumericalError(f"no ring dominates a profile of {self.bins} bins")
         return found.gram
+
+    @property
+    def rises(self) -> bool:
+        """Whether entries rise with the distance, as those of strategies whose bands do not decrease."""
+        return bool(np.any(np.diff(self.target) > SMALL_GAIN))
 
     @cached_property
     def _single(self) -> _Fit | None:
@@ -215,11 +225,19 @@ class MixtureFits:
         most = MOST_LEADING if parts == 2 else 4 * MOST_LEADING
         return max(most * self.bins / DROPPED, 0.4)
 
-    def _refined(self, starts: Sequence[tuple[float, ...]], *, constant: bool) -> _Fit | None:
-        """The best of a scan, improved by a local search; then again with the prices at the result."""
+    def _refined(
+        self, starts: Sequence[tuple[float, ...]], *, constant: bool, signs: tuple[float, ...] = (1.0, 1.0)
+    ) -> _Fit | None:
+        """The best of a scan, improved by a local search; then again with the prices at the result.
+
+        Args:
+            starts: logs of correlation lengths of the exponentials.
+            constant: whether there is a constant part.
+            signs: of the decays.
+        """
         known = []
         for start in starts:
-            scanned = self._solve(start, self.prices, constant=constant)
+            scanned = self._solve(start, self.prices, constant=constant, signs=signs)
             if scanned is not None:
                 known.append((scanned, start))
             if len(start) == 1 and self._above(scanned) < NEAR_LEAST:
@@ -230,26 +248,42 @@ class MixtureFits:
         fit, start = min(known, key=lambda pair: pair[0].price)
         top = math.log(self._longest(len(start)))
         for prices in (self.prices, self.height.gradient(fit.gram.profile())):
-            price = partial(self._price, top=top, prices=prices, constant=constant)
+            price = partial(self._price, top=top, prices=prices, constant=constant, signs=signs)
             simplex = np.array([start, *(np.array(start) + 0.2 * row for row in np.eye(len(start)))])
             options = {"initial_simplex": simplex, "maxfev": 20 * len(start), "xatol": 1e-3, "fatol": 1e-3}
             end = scipy.optimize.minimize(price, np.array(start), method="Nelder-Mead", options=options)  # type: ignore[call-overload]  # its stub wants a typed dict
             lengths = tuple(np.minimum(np.asarray(end.x), top).tolist())
-            better = self._solve(lengths, prices, constant=constant)
+            better = self._solve(lengths, prices, constant=constant, signs=signs)
             if better is None or better.price > fit.price - SMALL_GAIN:
                 return _cheaper(fit, better)
             fit, start = better, lengths
         return fit
 
-    def _price(self, lengths: FloatArray, *, top: float, prices: FloatArray, constant: bool) -> float:
-        solved = self._solve(tuple(np.minimum(lengths, top).tolist()), prices, constant=constant)
+    def _price(
+        self,
+        lengths: FloatArray,
+        *,
+        top: float,
+        prices: FloatArray,
+        constant: bool,
+        signs: tuple[float, ...],
+    ) -> float:
+        solved = self._solve(tuple(np.minimum(lengths, top).tolist()), prices, constant=constant, signs=signs)
         return math.inf if solved is None else solved.price
 
-    def _solve(self, lengths: tuple[float, ...], prices: FloatArray, *, constant: bool) -> _Fit | None:
+    def _solve(
+        self,
+        lengths: tuple[float, ...],
+        prices: FloatArray,
+        *,
+        constant: bool,
+        signs: tuple[float, ...],
+    ) -> _Fit | None:
         """The linear program for these decays: entries of least price such that K' - K is copositive."""
-        decays = [math.exp(-math.exp(-length)) for length in lengths]
-        if not all(1e-4 < decay < 1.0 - 1e-9 for decay in decays):
+        sizes = [math.exp(-math.exp(-length)) for length in lengths]
+        if not all(1e-4 < size < 1.0 - 1e-9 for size in sizes):
             return None
+        decays = [sign * size for sign, size in zip(signs, sizes, strict=False)]
         shapes = [np.eye(1, self.target.size)[0], *(ring_shape(self.bins, decay) for decay in decays)]
         if constant:
             shapes.append(np.ones(self.target.size))

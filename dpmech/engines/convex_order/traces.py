@@ -1,4 +1,4 @@
-r"""tr (S D)^b for a positive definite S of norm about 1 and a complex diagonal D of norm at most 1.
+r"""tr (S D)^b for a symmetric S of norm about 1 and a complex diagonal D of norm at most 1.
 
 Only eigenvalues near the unit circle matter for large b. The method finds a subspace X of k vectors that S D
 almost maps into itself; for any X, the difference of tr (S D)^b and tr H^b, H the k x k matrix of S D on X,
@@ -23,13 +23,16 @@ DROPPED = 38.0
 # Up to this many states all eigenvectors are computed.
 DENSE = 150
 MOST_LEADING = 60
-MOST_DEPTH = 48
-RESIDUAL = 2e-11
+MOST_DEPTH = 24
+# The residual enters squared, times the squared number of bins.
+RESIDUAL = 3e-10
+# Blocks by which a basis grows between two looks at it; traces whose vectors start the next one.
+GROWTH, KEPT = 2, 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Leading:
-    """Eigenvectors of S above a threshold."""
+    """Eigenvectors of S whose eigenvalues are above a threshold in size."""
 
     vectors: FloatArray
     values: FloatArray
@@ -74,26 +77,37 @@ class Traces:
             keep = np.abs(values) >= 1e-4 * math.exp(-DROPPED / self.bins)
             pairs = np.einsum("ia,jb->ijab", vectors, vector).reshape(-1, values.size)
             values, vectors = values[keep], pairs[:, keep]
-        order = np.argsort(-values)
+        # with a negative decay every other eigenvalue is negative
+        order = np.argsort(-np.abs(values))
         values, vectors = values[order], vectors[:, order]
         # computed eigenvalues have errors of a few N roundings of the largest
-        self.norm = float(values[0]) + 64.0 * UNIT * sum(step.shape[0] for step in lattice.steps)
+        self.norm = abs(float(values[0])) + 64.0 * UNIT * sum(step.shape[0] for step in lattice.steps)
         threshold = self.norm * math.exp(-DROPPED / self.bins)
-        count = min(int(np.sum(values >= threshold)) + 1, self.size)
+        count = min(int(np.sum(np.abs(values) >= threshold)) + 1, self.size)
         if self.size > DENSE and count > MOST_LEADING:
             raise NumericalError(f"{count} eigenvalues of {self.size} states count for {self.bins} bins")
         self.leading = _Leading(vectors[:, :count], values[:count], max(threshold, 0.0))
         self.frobenius = math.prod(float(np.linalg.norm(step)) for step in lattice.steps)
-        self.start: Complex = self.leading.vectors.astype(np.complex128)
+        self.starts: list[Complex] = [self.leading.vectors.astype(np.complex128)]
 
     def step(self, block: npt.NDArray[np.inexact]) -> npt.NDArray[np.inexact]:
         """S times columns, shape (size, m)."""
-        steps = [step.astype(block.real.dtype) for step in self.lattice.steps]
+        kind = block.real.dtype
+        if not np.iscomplexobj(block):
+            return self._real_step(np.asarray(block, dtype=kind))
+        # a real matrix times the columns of real and imaginary parts
+        whole = np.ascontiguousarray(block).view(kind)
+        return self._real_step(whole).view(block.dtype)
+
+    def _real_step(self, block: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        steps = [step.astype(block.dtype, copy=False) for step in self.lattice.steps]
         if len(steps) == 1:
             return np.asarray(steps[0] @ block)
-        shape = (steps[0].shape[0], steps[1].shape[0], block.shape[1])
-        first = (steps[0] @ block.reshape(shape[0], -1)).reshape(shape)
-        return np.asarray(np.matmul(steps[1], first).reshape(block.shape))
+        rows, inner = steps[0].shape[0], steps[1].shape[0]
+        first = (steps[0] @ block.reshape(rows, -1)).reshape(rows, inner, -1)
+        turned = np.ascontiguousarray(first.transpose(1, 0, 2)).reshape(inner, -1)
+        second = (steps[1] @ turned).reshape(inner, rows, -1).transpose(1, 0, 2)
+        return np.ascontiguousarray(second).reshape(rows * inner, -1)
 
     def trace(self, defect: Complex, errors: FloatArray) -> tuple[complex, float]:
         """The trace and a bound on its absolute error, infinite if none was found.
@@ -158,35 +172,45 @@ class Traces:
         return np.asarray(vectors[:, order])
 
     def _krylov(self, diagonal: Complex) -> Complex:
-        """Ritz vectors of a block Krylov space that starts from the vectors of the last trace."""
-        count = self.leading.vectors.shape[1]
-        basis = np.linalg.qr(self.start)[0]
-        new, images = basis, np.empty((self.size, 0), dtype=np.complex128)
-        small = np.empty((0, 0), dtype=np.complex128)
-        ritz = basis
-        for depth in range(MOST_DEPTH):
-            image = np.asarray(self.step(diagonal[:, None] * new))
-            old = images.shape[1]
-            images = np.hstack([images, image])
-            grown = np.empty((basis.shape[1],) * 2, dtype=np.complex128)
-            grown[:old, :old] = small
-            grown[:, old:] = basis.conj().T @ image
-            grown[old:, :old] = new.conj().T @ images[:, :old]
-            small = grown
-            if depth % 4 == 3 or basis.shape[1] + count > self.size:
-                values, vectors = np.linalg.eig(small)
-                order = np.argsort(-np.abs(values))[:count]
-                ritz = basis @ vectors[:, order]
-                residual = np.linalg.norm(images @ vectors[:, order] - ritz * values[order])
-                if residual <= RESIDUAL or basis.shape[1] + count > self.size:
-                    break
-            rest = image
-            for _ in range(2):
-                rest = rest - basis @ (basis.conj().T @ rest)
-            new = np.linalg.qr(rest)[0]
-            basis = np.hstack([basis, new])
-        self.start = ritz
+        """Ritz vectors of a space that starts from those of the last traces, and grows by residuals.
+
+        Exponents follow each other closely, so that the vectors of three of them nearly span the next ones.
+        """
+        count, limit = self.leading.vectors.shape[1], self.size
+        start = np.linalg.qr(np.hstack(self.starts))[0]
+        most = min(start.shape[1] + (GROWTH * MOST_DEPTH + 1) * count, limit + count)
+        basis = np.empty((self.size, most), dtype=np.complex128, order="F")
+        images = np.empty((self.size, most), dtype=np.complex128, order="F")
+        small = np.empty((most, most), dtype=np.complex128)
+        used = self._grown(diagonal, start, basis, images, small, 0)
+        ritz = start[:, :count]
+        for _ in range(MOST_DEPTH):
+            values, vectors = np.linalg.eig(small[:used, :used])
+            order = np.argsort(-np.abs(values))[:count]
+            ritz = basis[:, :used] @ vectors[:, order]
+            new = images[:, :used] @ vectors[:, order] - ritz * values[order]
+            if np.linalg.norm(new) <= RESIDUAL or used + GROWTH * count > limit:
+                break
+            for _ in range(GROWTH):
+                for _ in range(2):
+                    new = new - basis[:, :used] @ (basis[:, :used].conj().T @ new)
+                    new = np.linalg.qr(new)[0]
+                used = self._grown(diagonal, new, basis, images, small, used)
+                new = images[:, used - count : used]
+        self.starts = [ritz, *self.starts[: KEPT - 1]]
         return ritz
+
+    def _grown(
+        self, diagonal: Complex, new: Complex, basis: Complex, images: Complex, small: Complex, used: int
+    ) -> int:
+        """Append orthonormal columns to a basis, to its images under S D and to its matrix; columns used."""
+        end = used + int(new.shape[1])
+        basis[:, used:end] = new
+        images[:, used:end] = self.step(diagonal[:, None] * new)
+        adjoint = basis[:, :end].conj().T
+        small[:end, used:end] = adjoint @ images[:, used:end]
+        small[used:end, :used] = adjoint[used:end] @ images[:, :used]
+        return end
 
     def _bounded(self, defect: Complex, errors: FloatArray, basis: Complex) -> tuple[complex, float]:
         """The trace of H^b and a bound on its error; valid for any basis."""
@@ -195,6 +219,9 @@ class Traces:
         diagonal = 1.0 - defect
         # X^T D X = 1: the projector X X^T D is then symmetric with respect to D, as S D is
         gram = basis.T @ (diagonal[:, None] * basis)
+        if not np.linalg.cond(gram) < 1e12:
+            # no bound: some vector of the basis is orthogonal to all of it under D
+            return 0j, math.inf
         basis = basis @ scipy.linalg.inv(scipy.linalg.sqrtm(gram))
         exact = basis.astype(np.clongdouble)
         moved = exact_diagonal[:, None] * exact
@@ -202,15 +229,18 @@ class Traces:
         off = exact.T @ moved - np.eye(count)
         form = moved.T @ images
         matrix = form - off @ form + off @ (off @ form)
-        value = complex(np.trace(np.linalg.matrix_power(matrix, bins)))
         size = float(np.linalg.norm(basis, 2))
         off_size = float(np.linalg.norm(off.astype(np.complex128)))
         if not off_size < 1e-3 or not size < 1e3:
-            return value, math.inf
+            return 0j, math.inf
         # products in extended precision, and the third power of `off`
         terms = self.size + sum(step.shape[0] for step in self.lattice.steps) + 4.0 * count
         lost = 4.0 * LONGDOUBLE_UNIT * terms * size**2 * (1.0 + size**2) + 2.0 * off_size**3
         first = _power_error(np.asarray(matrix, dtype=np.complex128), lost, bins)
+        if math.isinf(first):
+            # no bound: powers of this matrix leave float64
+            return 0j, math.inf
+        value = complex(np.trace(np.linalg.matrix_power(matrix, bins)))
         # D has errors: to first order through X, the remainder by norms
         weights = np.sum(np.abs(basis) ** 2, axis=1)
         worst = float(np.max(errors))
@@ -238,7 +268,10 @@ class Traces:
 
 
 def _power_error(matrix: Complex, error: float, bins: int) -> float:
-    """|tr (H + E)^b - tr H^b| for |E| <= error."""
+    """|tr (H + E)^b - tr H^b| for |E| <= error; infinite beyond float64."""
     count = matrix.shape[0]
     norm = float(np.linalg.norm(matrix, 2))
-    return float(count * bins * error * (norm + error) ** (bins - 1))
+    try:
+        return float(count * bins * error * (norm + error) ** (bins - 1))
+    except OverflowError:
+        return math.inf

@@ -81,14 +81,16 @@ class _Direction(Parts):
         common = self.common(wanted)
         groups = groups_of(common.kinks, GROUP_RATIO)
         caps = [self.cap(common, members) for members in groups]
-        total, left = 0.0, LEFT_OUT * self.rel_error * self.scale
+        total = 0.0
         sizes = [self.importance(common, members) for members in groups]
         largest = max(size for size, _ in sizes)
-        for index in sorted(range(len(groups)), key=lambda index: caps[index]):
+        order = sorted(range(len(groups)), key=lambda index: -caps[index])
+        for place, index in enumerate(order):
+            rest = math.fsum(caps[other] for other in order[place:])
+            if rest <= LEFT_OUT * self.rel_error * max(total, self.scale):
+                total += rest
+                break
             members, cap = groups[index], caps[index]
-            if cap <= left:
-                total, left = total + cap, left - cap
-                continue
             size, slope = sizes[index]
             # w^2 / 2 times the density at the kink over delta: from its slope, and near r = 1 from the spread
             width = math.sqrt(2.0 * SMOOTHING * self.rel_error)

@@ -187,9 +187,9 @@ def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
     """
     if examples * math.log(bins) > math.log(MOST_TUPLES) + 1e-9:
         raise UnsupportedCombinationError(
-            f"{examples} examples of a user can be in {bins} bins in {bins}^{examples} ways, and no more "
-            f"than {MOST_TUPLES} are summed over",
-            supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}, or users put into bins as wholes",
+            f"{examples} examples of a user can be in {bins} bins in {bins}^{examples} ways, and at most "
+            f"{MOST_TUPLES} are supported",
+            supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}, or users assigned to bins as wholes",
         )
     return UserGram(bin_gram(strategy, bins).scaled(1.0 + _slack(examples)), examples)
 

@@ -16,7 +16,7 @@ from dpmech.engines.losses.convolution import (
     LossMoments,
     compose_all,
 )
-from dpmech.engines.losses.direction import Direction
+from dpmech.engines.losses.direction import Direction, FewLines
 from dpmech.engines.losses.lattice import LatticeLoss, Loss, lower_lattice, upper_lattice
 from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.prv import PrvAccountant
@@ -30,13 +30,16 @@ from dpmech.engines.losses.release import (
     UserRelease,
 )
 from dpmech.engines.losses.replaced import ReplacedLoss
+from dpmech.engines.losses.revealed import ComposedAccountant, RevealedSchedule
 from dpmech.engines.losses.transform import transform
 
 __all__ = [
     "LOG_WRAP",
     "MAX_LENGTH",
+    "ComposedAccountant",
     "ComposedLoss",
     "Direction",
+    "FewLines",
     "FixedAccountant",
     "FixedDraw",
     "FixedRelease",
@@ -51,6 +54,7 @@ __all__ = [
     "ReplacedAccountant",
     "ReplacedLoss",
     "ReplacedRelease",
+    "RevealedSchedule",
     "TruncatedAccountant",
     "TruncatedRelease",
     "Truncation",

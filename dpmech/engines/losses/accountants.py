@@ -394,23 +394,34 @@ class _TwoSidedAccountant(_LatticeAccountant):
 
     release: ReplacedRelease | UserRelease
 
+    @property
+    @abc.abstractmethod
+    def never(self) -> float:
+        """Log of the probability that the unit takes part in no release."""
+
     def resolved_delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         return self.route.delta(sigma, eps, tolerance=tolerance)
 
     def resolved_epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
-        """Bounds on eps; see the base class."""
+        """Bounds on eps; see the base class.
+
+        Runs without any participation have one law under both datasets, so that delta at eps 0 is at most the
+        probability of a participation. The logarithms and products in it have error below 16 u.
+        """
+        if delta >= -math.expm1(self.never) * (1.0 + 16.0 * UNIT):
+            return Bounds(0.0, 0.0, self.guarantee, self.by)
         lower, upper = self.route.epsilon(sigma, delta, tolerance)
         return Bounds(lower if self.release.tight else 0.0, upper, self.guarantee, self.by)
 
-    def _guess(self, eps: float, delta: float, who: str, never: float, sides: Sequence[bool]) -> float:
-        """A first guess at sigma: `never` is the log of the probability that nothing joins of `who`."""
-        own = self.release
-        if delta >= -math.expm1(never):
+    def _guess(self, eps: float, delta: float, who: str, sides: Sequence[bool]) -> float:
+        """A first guess at sigma, for the unit called `who`."""
+        own, taken_part = self.release, -math.expm1(self.never)
+        if delta >= taken_part:
             raise UnattainableBudgetError(
                 eps,
                 delta,
-                f"every sigma > 0 meets it: {who} takes part with probability {-math.expm1(never):g} only",
+                f"every sigma > 0 meets it: {who} takes part with probability {taken_part:g} only",
             )
 
         def excess(log_sigma: float) -> float:
@@ -438,10 +449,14 @@ class ReplacedAccountant(_TwoSidedAccountant):
         joined = release.sampling_prob, release.sampling_prob
         self.revealed = RevealedReplacement(release.steps, joined, release.sensitivity, tight=release.tight)
 
+    @property
+    def never(self) -> float:
+        """T log(1 - q)."""
+        return self.release.steps * math.log1p(-self.release.sampling_prob)
+
     def guess(self, eps: float, delta: float) -> float:
         """Two gradients of norm 1 cost less than one of norm 2: the search goes down from there."""
-        never = self.release.steps * math.log1p(-self.release.sampling_prob)
-        return self._guess(eps, delta, "an example", never, (True,))
+        return self._guess(eps, delta, "an example", (True,))
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
         """Known without evaluation, independent of rel_error."""
@@ -471,12 +486,16 @@ class UserAccountant(_TwoSidedAccountant):
         one, tight = release.sensitivity, release.tight
         self.revealed = Revealed(release.steps, joined, one, release.examples, tight=tight)
 
+    @property
+    def never(self) -> float:
+        """M T log(1 - q)."""
+        own = self.release
+        return own.examples * own.steps * math.log1p(-own.sampling_prob)
+
     def guess(self, eps: float, delta: float) -> float:
         """Examples that join together, all m or none, cost more: the search goes down from there."""
-        own = self.release
-        never = own.examples * own.steps * math.log1p(-own.sampling_prob)
         # The largest loss in direction ADD is -never.
-        return self._guess(eps, delta, "a user", never, (True, False) if eps < -never else (True,))
+        return self._guess(eps, delta, "a user", (True, False) if eps < -self.never else (True,))
 
 
 # If the probability of any truncation in the run is below this part of delta, it counts as a failure.

@@ -12,6 +12,7 @@ from dpmech.engines.losses.transform import exponent_of, transform
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import (
     Ladder,
+    Reached,
     bisect_boundary,
     log_gap,
     quotient_down,
@@ -33,6 +34,10 @@ _CAUTION = 0.7
 # Largest relative distance of eps from a line's own; slopes are taken over the same distance.
 _NEAR = 0.02
 _MOST_LINES = 40
+# The number of lines, the closest ones, that are tried before another one is made.
+_TRIED = 2
+# Below this delta, in log, Chernoff's bound suffices.
+_LOG_TINY, _LOG_LEAST = -460.0, -690.0
 
 Interval = Callable[[float], tuple[float, float]]
 
@@ -104,29 +109,36 @@ class Direction:
         """Lower and upper delta, as close as `tolerance`, a change of sigma, requires; and their slope.
 
         Returns:
-            Both bounds, and an approximate lower bound on how fast log delta falls with log sigma: at least
-            1, and about as fast as with log eps, because losses grow at least like 1 / sigma. It only decides
-            how close the bounds have to be.
+            Both bounds, and the slope of `resolved`.
         """
         if self.beyond_all_losses(eps):
             return 0.0, 0.0, 1.0
+        found = self.resolved(eps, tolerance)
+        return *found.ends(eps), found.slope
+
+    def resolved(self, eps: float, tolerance: float) -> "Resolved":
+        """The composed losses on a line for one eps, with a smoothing as narrow as `tolerance` requires."""
         line = self.sketch.line(eps)
-        ends = self._on(line)
-        coarse = ends(line.width)
-        answer = math.log(max(0.5 * sum(coarse[1].ends(eps)), _NOTHING))
+        contour = Contour(self.loss, self.steps, line)
+        coarse = contour.smoothed(line.width)
+        answer = math.log(max(0.5 * sum(coarse.ends(eps)), _NOTHING))
         if abs(answer - line.log_delta) > 1.0:
             line = self.sketch.line(eps, answer)
-            ends = self._on(line)
-            coarse = ends(line.width)
-        here, there = (sum(coarse[1].ends(at)) for at in (eps, eps * (1.0 + _NEAR)))
+            contour = Contour(self.loss, self.steps, line)
+            coarse = contour.smoothed(line.width)
+        here, there = (sum(coarse.ends(at)) for at in (eps, eps * (1.0 + _NEAR)))
         slope = max(1.0, _CAUTION * math.log(here / there) / _NEAR) if 0.0 < there < here else 1.0
+        known = {line.width: coarse}
 
         def interval(width: float) -> tuple[float, float]:
-            private, loss = coarse if width == line.width else ends(width)
-            lower, upper = private.ends(eps)[0], loss.ends(eps)[1]
-            return min(lower, upper), upper
+            if width not in known:
+                known[width] = contour.smoothed(width)
+            return known[width].ends(eps)
 
-        return *self._settled(line, interval, log_gap, _OF_DELTA * tolerance * slope), slope
+        # By both ends of the loss for upper bounds: that for lower ones differs by rounding, or by a gap
+        # between both ends of the sensitivity, which no width closes.
+        width = self._settled(line, interval, log_gap, _OF_DELTA * tolerance * slope).resolution
+        return Resolved(self, known[width], slope)
 
     def epsilon(self, delta: float, tolerance: float) -> tuple[float, float]:
         """Lower and upper eps, as close as the relative `tolerance` requires."""
@@ -142,7 +154,8 @@ class Direction:
             lower = _least_eps(lambda eps: private.ends(eps)[0], delta, guess, safe=False)
             return min(lower, upper), upper
 
-        return self._settled(line, interval, relative_gap, _OF_EPS * tolerance)
+        found = self._settled(line, interval, relative_gap, _OF_EPS * tolerance)
+        return found.lower, found.upper
 
     def _guess(self, delta: float) -> float:
         """An eps with approximately this delta, from coarse brackets; 0 if delta at 0 is smaller."""
@@ -181,11 +194,82 @@ class Direction:
     @staticmethod
     def _settled(
         line: Line, interval: Interval, gap: Callable[[float, float], float], goal: float
-    ) -> tuple[float, float]:
+    ) -> Reached:
         """Bounds at the first width that is narrow enough, or at the narrowest affordable one."""
         ladder = Ladder.down(line.width, line.width * 0.5**_HALVINGS)
-        found = ladder.leap(interval, gap, goal=goal, order=2.0)
-        return found.lower, found.upper
+        return ladder.leap(interval, gap, goal=goal, order=2.0)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Resolved:
+    """The composed losses on one line, for bounds at its own eps and, if less close, at others.
+
+    Args:
+        direction: of the composed losses.
+        loss: for upper bounds.
+        slope: an approximate lower bound on how fast log delta falls with log sigma: at least as with log
+            eps, because losses grow at least like 1 / sigma. It only decides how close the bounds have to be.
+    """
+
+    direction: Direction
+    loss: Smoothed
+    slope: float
+
+    @functools.cached_property
+    def _private(self) -> Smoothed:
+        """The losses for lower bounds."""
+        own = self.direction
+        if own.private == own.loss:
+            return self.loss
+        return Contour(own.private, own.steps, self.loss.contour.line).smoothed(self.loss.tau)
+
+    def ends(self, eps: float) -> tuple[float, float]:
+        """Lower and upper delta at eps >= 0."""
+        upper = self.loss.ends(eps)[1]
+        return min(self._private.ends(eps)[0], upper), upper
+
+
+class FewLines:
+    """Bounds on delta at many eps, from lines that serve a range of eps around their own.
+
+    A bound on a line is one at every eps. An eps whose bounds on earlier lines are not close enough gets its
+    own line, so that the bounds depend on what was evaluated before.
+
+    Args:
+        direction: the composed losses.
+        tolerance: as in `Direction.delta`.
+    """
+
+    def __init__(self, direction: Direction, tolerance: float) -> None:
+        self.direction = direction
+        self.tolerance = tolerance
+        self._lines: list[tuple[float, Resolved]] = []
+
+    def delta(self, eps: float) -> tuple[float, float]:
+        """Lower and upper delta at eps >= 0."""
+        line = self._at(eps)
+        return (0.0, self._next_to_nothing(eps)) if line is None else line.ends(eps)
+
+    def upper(self, eps: float) -> float:
+        """The upper delta alone, for half of the computing."""
+        line = self._at(eps)
+        return self._next_to_nothing(eps) if line is None else line.loss.ends(eps)[1]
+
+    def _at(self, eps: float) -> Resolved | None:
+        """A line whose bounds at eps are close enough; None where delta is next to 0."""
+        for _, line in sorted(self._lines, key=lambda own: abs(own[0] - eps))[:_TRIED]:
+            if log_gap(*line.loss.ends(eps)) <= _OF_DELTA * self.tolerance * line.slope:
+                return line
+        if self.direction.log_ceiling(eps) < _LOG_TINY:
+            return None
+        own = self.direction.resolved(eps, self.tolerance)
+        self._lines.append((eps, own))
+        return own
+
+    def _next_to_nothing(self, eps: float) -> float:
+        """Chernoff's bound: not 0 because it is below the range of float64, unless no loss is that large."""
+        ceiling = self.direction.log_ceiling(eps)
+        return math.exp(max(ceiling, _LOG_LEAST)) if ceiling > -math.inf else 0.0
 
 
 def _upper_end(found: Smoothed) -> Callable[[float], float]:

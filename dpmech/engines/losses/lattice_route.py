@@ -88,10 +88,15 @@ class LatticeRoute:
         Raises:
             NumericalError: if no lattice is fine enough for the larger of `tolerance` and 0.01, relative.
         """
-        lower = upper = 0.0
-        for side in self.sides(sigma):
-            ends = side.epsilon(delta, _OF_EPS * tolerance, settled=lower)
-            lower, upper = max(lower, ends[0]), max(upper, ends[1])
+        log_delta = math.log(delta)
+        first, *others = sorted(self.sides(sigma), key=lambda side: -side.moments.chernoff_eps(log_delta))
+        lower, upper = first.epsilon(delta, _OF_EPS * tolerance)
+        for second in others:
+            # With at most delta at the lower bound, its own eps is not above that bound. The losses of ADD
+            # have a maximum, and no lattice resolves them close to it if there is little noise.
+            if second.moments.chernoff_log_delta(lower) + _CHERNOFF_SLACK > log_delta:
+                ends = second.epsilon(delta, _OF_EPS * tolerance, settled=lower)
+                lower, upper = max(lower, ends[0]), max(upper, ends[1])
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise too_wide("eps", sigma, lower, upper, str(self.by))
         return lower, upper

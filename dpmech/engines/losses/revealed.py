@@ -262,6 +262,55 @@ class Revealed:
         return np.clip(ends, 0.0, 1.0)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class RevealedSchedule(Revealed):
+    """The same for releases of equal noise with several probabilities, of one example.
+
+    A sequence with N participations has log(1 / w) = sum log(1 / (1 - q)) over all releases, plus
+    log((1 - q) / q) of each participation: between N times the smallest and N times the largest of these.
+
+    Args:
+        kinds: pairs of q and the number of releases with it, at least one; `steps` is their total, and
+            `joined` has the smallest and the largest q.
+    """
+
+    kinds: tuple[tuple[float, int], ...] = ()
+
+    def _applies(self, sigma: float) -> bool:
+        return self.steps <= _LARGEST_SUM and super()._applies(sigma)
+
+    def _log_odds(self, k: int) -> tuple[float, float]:
+        start = math.fsum(-times * math.log1p(-q) for q, times in self.kinds)
+        slopes = [math.log1p(-q) - math.log(q) for q, _ in self.kinds]
+        # Logarithms have error 8 u of themselves, and there are few further operations.
+        sizes = max(abs(math.log1p(-q)) + abs(math.log(q)) for q, _ in self.kinds)
+        off = 16.0 * UNIT * (start + k * sizes)
+        return max(0.0, start + k * min(slopes) - off), start + k * max(slopes) + off
+
+    def _tail(self, k: int) -> tuple[float, float]:
+        return tuple(self._sums[:, min(k, self.largest + 1)])
+
+    @functools.cached_property
+    def _sums(self) -> FloatArray:
+        """Lower and upper bounds on P(N >= k) for k from 0, by convolutions of all kinds.
+
+        As in the base class; the product of all kinds adds one convolution for each.
+        """
+        whole = np.ones(1)
+        for q, times in self.kinds:
+            one = np.array([float(1 - Fraction(q)), q])
+            found = one
+            for digit in bin(times)[3:]:
+                found = np.convolve(found, found)
+                found = np.convolve(found, one) if digit == "1" else found
+            whole = np.convolve(whole, found)
+        tails = np.append(np.cumsum(whole[::-1])[::-1], 0.0)
+        rounds = 2.0 + 2.0 * math.log2(self.steps + 1) + len(self.kinds)
+        off = 8.0 * UNIT * (self.steps + tails.size * rounds)
+        ends = np.stack([tails * (1.0 - off) - _SUBNORMAL, tails * (1.0 + off) + _SUBNORMAL])
+        return np.clip(ends, 0.0, 1.0)
+
+
 # How far outputs have to stay from the opposite gradient's for a lower bound, of the distance to it.
 _ASIDE = 0.125
 

@@ -20,6 +20,7 @@ from dpmech.engines.losses import (
     LOG_WRAP,
     MAX_LENGTH,
     Direction,
+    FewLines,
     JointMoments,
     Loss,
     LossMoments,
@@ -33,6 +34,7 @@ from dpmech.engines.profiles.atoms import LossAtoms, LowerAtoms
 from dpmech.engines.profiles.curves import Curve, SampledPart, grouped
 from dpmech.engines.profiles.exact_losses import ExactLoss
 from dpmech.engines.profiles.gaussian_envelope import gaussian_ends, gaussian_epsilon_ends
+from dpmech.engines.profiles.tradeoff import Stick
 from dpmech.exceptions import UnattainableBudgetError
 from dpmech.numerics import (
     ELEMENTARY,
@@ -111,8 +113,6 @@ _KINDS = 4
 # Outputs of a sampled release with probability below this, in log, relative to delta, count as tails.
 _TAIL = -21.0
 _FARTHEST = 38.0
-# Below this delta, in log, Chernoff's bound suffices.
-_LOG_TINY, _LOG_LEAST = -460.0, -690.0
 # Finite losses below e^-8 of the infinite one are negligible; the tilt at which reductions of a tilt stop;
 # the smallest standard deviation of a sum for which a lattice is built.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
@@ -203,8 +203,23 @@ class Composition:
             base, factor, off = -math.expm1(eps), math.exp(eps), 4.0 * ELEMENTARY
             return (base + factor * lower) * (1.0 - off), min(1.0, (base + factor * upper) * (1.0 + off))
         side = _Side(self, add=add)
+        if (release := side.only_poisson) is not None:
+            return side.poisson(eps, tolerance, release)
         upper = side.upper(eps, tolerance)(eps)
         return min(side.lower(eps, tolerance)(eps), upper), upper
+
+    def follow(self, *, add: bool, tolerance: float) -> tuple[Bound, Stick]:
+        """The upper bound and `delta`, as functions of eps >= 0, for many eps.
+
+        What is computed at one of them serves others: the bounds are those of `delta` up to the tolerance,
+        and depend on what was evaluated before.
+        """
+        side = _Side(self, add=add)
+        if (release := side.only_poisson) is None:
+            ends = functools.partial(self.delta, add=add, tolerance=tolerance)
+            return functools.partial(self.upper_delta, add=add, tolerance=tolerance), ends
+        lines = FewLines(Direction(release, 1.0, remove=not add), tolerance)
+        return lines.upper, functools.partial(side.on_lines, lines, tight=release.tight)
 
     def upper_delta(self, eps: float, *, add: bool, tolerance: float) -> float:
         """The upper bound of `delta` at eps >= 0 alone, for much less computing."""
@@ -272,23 +287,42 @@ class _Side:
         losses = [self._loss(part, upper=True) for part in self.whole.sampled]
         return self._moments(losses, [part.steps for part in self.whole.sampled], self.whole.gaussian[1])
 
+    @functools.cached_property
+    def most(self) -> float:
+        """What the sum of all losses never exceeds: in ADD, -log(1 - q) for each sampled release."""
+        whole = self.whole
+        if (
+            not self.add
+            or whole.known
+            or whole.gaussian[1] > 0.0
+            or any(part.replaced for part in whole.sampled)
+        ):
+            return math.inf
+        return -sum(part.steps * math.log1p(-part.sampling_prob) for part in whole.sampled) * (1.0 + 1e-12)
+
     def upper(self, near: float, tolerance: float) -> Bound:
         """An upper bound at every eps >= 0, built for one of them."""
         whole = self.whole
         if self.says_nothing:
             return _known(upper=True)
+        if near > self.most:
+            # Lattices would take seconds to find 0; a search that goes below asks for one there.
+            below = functools.cache(lambda: self.upper(self.most, tolerance))
+            return lambda eps: 0.0 if eps > self.most else below()(eps)
         kinds = len(whole.sampled) + len(whole.known)
         if kinds == 0:
             return lambda eps: gaussian_ends(whole.gaussian[1], eps)[1]
         if kinds == 1 and whole.gaussian[1] == 0.0:
-            if whole.sampled and isinstance(release := whole.sampled[0].release, PoissonRelease):
-                return lambda eps: self._poisson(eps, tolerance, release)[1]
+            if (release := self.only_poisson) is not None:
+                return lambda eps: self.poisson(eps, tolerance, release)[1]
             if self.atoms and self.atoms[0][1] == 1:
                 return self.atoms[0][0].delta
         return self._on_lattices(near, tolerance, upper=True)
 
     def lower(self, near: float, tolerance: float) -> Bound:
         """A lower bound at every eps >= 0, built for one of them."""
+        if near > self.most:
+            return _known(upper=False)
         known, curves = self._known_below(near, tolerance), self.whole.known
         return lambda eps: max([known(eps), *(curve.lower(eps, add=self.add) for curve, _ in curves)])
 
@@ -309,7 +343,7 @@ class _Side:
         if not tight:
             return lambda eps: gaussian_ends(square, eps)[0]
         if len(tight) == 1 and square == 0.0 and isinstance(release := tight[0].release, PoissonRelease):
-            return lambda eps: self._poisson(eps, tolerance, release)[0]
+            return lambda eps: self.poisson(eps, tolerance, release)[0]
         side = _Side(Composition(self.whole.gaussian, tight), add=self.add)
         return side._on_lattices(near, tolerance, upper=False)
 
@@ -319,14 +353,25 @@ class _Side:
             return False
         return not curve.atoms_below(add=self.add).says_nothing
 
-    def _poisson(self, eps: float, tolerance: float, release: PoissonRelease) -> tuple[float, float]:
-        side = Direction(release, 1.0, remove=not self.add)
-        ceiling = side.log_ceiling(eps)
-        if ceiling < _LOG_TINY:
-            # Not 0 because it is below the range of float64, unless no loss is that large.
-            return 0.0, math.exp(max(ceiling, _LOG_LEAST)) if ceiling > -math.inf else 0.0
-        lower, upper, _ = side.delta(eps, tolerance)
-        return lower if release.tight else 0.0, upper
+    @property
+    def only_poisson(self) -> PoissonRelease | None:
+        """The releases, if they are steps of one run with Poisson sampling."""
+        whole = self.whole
+        if len(whole.sampled) != 1 or whole.known or whole.gaussian[1] > 0.0:
+            return None
+        release = whole.sampled[0].release
+        return release if isinstance(release, PoissonRelease) else None
+
+    def poisson(self, eps: float, tolerance: float, release: PoissonRelease) -> tuple[float, float]:
+        """Lower and upper bound at eps of steps of one run."""
+        lines = FewLines(Direction(release, 1.0, remove=not self.add), tolerance)
+        return self.on_lines(lines, eps, tight=release.tight)
+
+    @staticmethod
+    def on_lines(lines: FewLines, eps: float, *, tight: bool) -> tuple[float, float]:
+        """Lower and upper bound at eps by lines of the transform."""
+        lower, upper = lines.delta(eps)
+        return lower if tight else 0.0, upper
 
     def _on_lattices(self, near: float, tolerance: float, *, upper: bool) -> Bound:
         """A bound by lattices that are refined until it converges at one eps."""

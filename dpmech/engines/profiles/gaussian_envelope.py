@@ -12,7 +12,7 @@ References:
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import scipy
@@ -69,22 +69,23 @@ def gaussian_epsilon_ends(squares: tuple[float, float], delta: float) -> tuple[f
     return lower, gaussian_epsilon(quotient_down(1.0, most), delta, safe=True) if most > 0.0 else 0.0
 
 
-def envelope_mu(sticks: Sequence[Stick], tail: float) -> tuple[float, float]:
+def envelope_mu(sides: Sequence[tuple[Callable[[float], float], Stick]], tail: float) -> tuple[float, float]:
     """Lower and upper bound on the smallest mu with h <= G_mu + tail everywhere.
 
     Args:
-        sticks: both directions of the profile, or one if they are equal.
+        sides: both directions of the profile, or one if they are equal: the upper bound alone, and both.
         tail: in (0, 1).
 
     Raises:
         NumericalError: if a curve is above the tail up to eps 600, or mu is not proved between nodes.
     """
-    curves = [_Followed(stick, tail) for stick in sticks]
+    curves = [_Followed(upper, ends, tail) for upper, ends in sides]
     for _ in range(_ROUNDS):
         mu = max(one.least_mu for one in curves) * (1.0 + _RTOL)
         if not any([one.refined(mu) for one in curves]):
             break
-    bottom = max(one.lower_mu for one in curves)
+    # Any node of either direction gives a lower bound; the one that requires most gives the largest.
+    bottom = max(curves, key=lambda one: one.least_mu).lower_mu
     limit = (1.0 + _GROWTH) * mu
     while not all(one.below(mu) for one in curves):
         mu *= 1.0 + _RTOL
@@ -106,7 +107,7 @@ def gaussian_release_mu(square: tuple[float, float], stick: Stick, tail: float) 
     """
     own = root_up(square[1])
     try:
-        lower, upper = envelope_mu([stick], tail)
+        lower, upper = envelope_mu([(lambda eps: stick(eps)[1], stick)], tail)
     except NumericalError:
         eps = 0.5 * square[0]
         value = next_down(gaussian_ends(square[0], eps)[0] - tail)
@@ -117,12 +118,13 @@ def gaussian_release_mu(square: tuple[float, float], stick: Stick, tail: float) 
 class _Followed:
     """One direction at nodes, from eps 0 to where it falls below the tail."""
 
-    def __init__(self, stick: Stick, tail: float) -> None:
-        self.stick, self.tail = stick, tail
+    def __init__(self, bound: Callable[[float], float], ends: Stick, tail: float) -> None:
+        self.bound, self.ends, self.tail = bound, ends, tail
+        # The mu required so far, by which nodes, and the node that required it.
+        self._mu, self._seen, self._decisive = _LEAST_MU, set[float](), 0.0
         eps = 0.0
-        found = stick(eps)
-        self.eps, self.lower, self.upper = [eps], [found[0]], [found[1]]
-        step = max(_SMALLEST_STEP, 0.5 * found[1])
+        self.eps, self.upper = [eps], [bound(eps)]
+        step = max(_SMALLEST_STEP, 0.5 * self.upper[0])
         while self.upper[-1] > tail:
             eps += step
             if eps > _LARGEST_EPS or len(self.eps) > _MOST_NODES:
@@ -130,31 +132,36 @@ class _Followed:
                     f"the curve is not followed beyond eps {_LARGEST_EPS:g}, and at eps {up(self.eps[-1])} "
                     f"delta is {up(self.upper[-1])}, above the tail {tail!r}"
                 )
-            found = stick(eps)
-            self._insert(len(self.eps), eps, found)
+            self._insert(len(self.eps), eps)
             fall = math.log(self.upper[-2] / max(self.upper[-1], 1e-300)) / step
             step = min(_FALL / max(fall, 1e-9), 2.0 * step)
 
-    def _insert(self, place: int, eps: float, found: tuple[float, float]) -> None:
+    def _insert(self, place: int, eps: float) -> None:
         self.eps.insert(place, eps)
-        self.lower.insert(place, found[0])
-        self.upper.insert(place, found[1])
+        self.upper.insert(place, self.bound(eps))
 
     @property
     def least_mu(self) -> float:
         """The mu required at the nodes when upper bounds are taken as the curve."""
-        mu = _LEAST_MU
         for eps, value in zip(self.eps, self.upper, strict=True):
-            mu = _raised(mu, eps, value - self.tail, safe=True)
-        return mu
+            if eps not in self._seen:
+                before, self._mu = self._mu, _raised(self._mu, eps, value - self.tail, safe=True)
+                if self._mu > before:
+                    self._decisive = eps
+                self._seen.add(eps)
+        return self._mu
 
     @property
     def lower_mu(self) -> float:
-        """A lower bound on mu, required by the lower bounds on the curve at the nodes."""
-        mu = 0.0
-        for eps, value in zip(self.eps, self.lower, strict=True):
-            mu = _raised(mu, eps, next_down(value - self.tail), safe=False)
+        """A lower bound on mu: what the lower bound on the curve requires at the node that requires most."""
+        mu = self._required(0.0, self._decisive)
+        if mu < 0.98 * self._mu:  # where the bound was loose, another node requires more
+            for eps in self.eps:
+                mu = self._required(mu, eps)
         return mu
+
+    def _required(self, mu: float, eps: float) -> float:
+        return _raised(mu, eps, next_down(self.ends(eps)[0] - self.tail), safe=False)
 
     def below(self, mu: float) -> bool:
         """Whether h <= G_mu + tail is proved everywhere."""
@@ -165,7 +172,7 @@ class _Followed:
         places = self._open(mu)
         for place in reversed(places):
             eps = 0.5 * (self.eps[place] + self.eps[place + 1])
-            self._insert(place + 1, eps, self.stick(eps))
+            self._insert(place + 1, eps)
         return bool(places)
 
     def _open(self, mu: float) -> list[int]:

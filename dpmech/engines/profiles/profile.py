@@ -378,7 +378,10 @@ class PrivacyProfile(Answers):
                 raise InvalidParameterError(
                     "tail", at, f"above {up(never)}, what delta stays above however large eps is"
                 )
-        lower, upper = envelope_mu([self._stick(add=add) for add in self._directions], at)
+        # Not from what other measures evaluated: lines serve an eps by what came before.
+        lower, upper = envelope_mu(
+            [self.parts.follow(add=add, tolerance=_TOLERANCE) for add in self._directions], at
+        )
         return self._labelled(lower, upper)
 
     @property

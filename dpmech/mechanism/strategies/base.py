@@ -177,8 +177,8 @@ class Strategy(abc.ABC):
         """Rebuild a strategy from `to_json`."""
         try:
             data = parse_json(text)
-        except ValueError:
-            raise InvalidParameterError("strategy", text, "JSON written by to_json") from None
+        except ValueError as error:
+            raise InvalidParameterError("strategy", text, "JSON written by to_json", f" ({error})") from None
         return Strategy.from_dict(data)
 
     def fingerprint(self) -> str:

@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from dpmech.mechanism.strategies.base import Strategy
 
 _NUMBER = 8.0
-# Above this number of multiplications a series is inverted by FFT; above this number of bands errors are
-# summed column by column.
-_DIRECT, _SHORT = 400_000_000, 512
+# Above this number of multiplications a series is inverted by FFT.
+_DIRECT = 400_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +65,5 @@ def decoder_work(strategy: "Strategy") -> Work:
         return formed + Work(2e-9 * n**3 + 1e-7 * n * n, 6.0 * _NUMBER * n * n)
     if own.scaled == 0:
         return formed + Work(4e-7 * n, 24.0 * _NUMBER * n)
-    if own.inverse_bands is not None and own.inverse_bands <= _SHORT:
-        return formed + Work(4e-7 * n + 6e-8 * n * own.inverse_bands, 24.0 * _NUMBER * n)
-    return formed + Work(4e-8 * n * n * (1.0 + math.log2(n)), 512.0 * _NUMBER * n)
+    lags = n if own.inverse_bands is None else float(own.inverse_bands)
+    return formed + Work(4e-7 * n + 6e-9 * lags * (n + 200.0), 24.0 * _NUMBER * n)

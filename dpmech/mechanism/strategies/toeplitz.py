@@ -179,7 +179,7 @@ def check_coefs(value: FloatArray, n: int) -> FloatArray:
         )
     coefs = check_vector("coefs", value)
     if coefs[0] <= 0.0:
-        hint = "; -C releases what C does, as Z is symmetric: negate all coefs" if coefs[0] else ""
+        hint = "; negate all coefs: -C and C release the same, as Z is symmetric" if coefs[0] else ""
         raise InvalidParameterError("coefs[0]", float(coefs[0]), "a finite number > 0", hint)
     return coefs
 
@@ -187,7 +187,7 @@ def check_coefs(value: FloatArray, n: int) -> FloatArray:
 def check_bands(value: object, n: int) -> int:
     """Return a number of bands in [1, n] as an int."""
     if not isinstance(value, bool) and isinstance(value, numbers.Integral) and int(value) > n:
-        hint = f"; there are n={n} steps, so that {n} bands are all: bands={n}"
+        hint = f"; with n={n} steps there are at most {n} bands: bands={n}"
         raise InvalidParameterError("bands", value, f"an integer in [1, {n}]", hint)
     return check_integer("bands", value, minimum=1, maximum=n)
 

@@ -120,11 +120,13 @@ class CanaryData(Dataset[Example]):
         features, targets = zip(*examples, strict=True)
         return torch.stack(features), torch.stack(targets)
 
-    def joins(self, sampler: Sampler) -> npt.NDArray[np.bool_]:
+    def joins(self, sampler: Sampler, *, secret: bool = False) -> npt.NDArray[np.bool_]:
         """The steps in which each canary takes part if included, shape (count, n), for `canary_scores`.
 
         Args:
-            sampler: of `len(self)` examples, without random sampling.
+            sampler: of `len(self)` examples, without random sampling unless `secret`.
+            secret: whether to read the batches of a random sampler, which are secret: `gaussian_audit` may
+                use them, as it measures noise, but a score that uses them would refute valid guarantees.
 
         Raises:
             InvalidParameterError: for a sampler of another dataset.
@@ -133,10 +135,11 @@ class CanaryData(Dataset[Example]):
         """
         if not isinstance(sampler, Sampler) or sampler.dataset_size != len(self):
             raise InvalidParameterError("sampler", sampler, f"a dpmech sampler of {len(self)} examples")
-        if sampler.participation.random or sampler.reshuffled:
+        if not secret and (sampler.participation.random or sampler.reshuffled):
             raise UnsupportedCombinationError(
                 f"the batches of {sampler!r} are secret",
-                supported="samplers without random sampling; otherwise give canary_scores the participation",
+                supported="samplers without random sampling; otherwise give canary_scores the participation, "
+                "and gaussian_audit those of joins(sampler, secret=True)",
             )
         taking_part = np.zeros((self.count, sampler.n), dtype=np.bool_)
         for step in range(sampler.n):
@@ -149,7 +152,7 @@ class CanaryData(Dataset[Example]):
         return canary < 0 or canary >= self.count or bool(self.included[canary])
 
 
-def _check_example(example: Any) -> Example:  # noqa: ANN401 - an item of any dataset
+def _check_example(example: Any) -> Example:
     """Features of shape (d,), floating-point, and a target, as tensors."""
     if not isinstance(example, tuple | list) or len(example) != 2:
         raise InvalidParameterError("dataset", type(example).__name__, "of pairs (features, target)")

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from dpmech.audits import canary_scores, one_run_epsilon
+from dpmech.audits import GaussianAudit, canary_scores, gaussian_audit, one_run_epsilon
 from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
 from dpmech.numerics import Bounds, FloatArray
@@ -17,6 +17,7 @@ from dpmech.optim.canaries.data import CanaryData
 from dpmech.optim.clipping import clip_and_sum
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.processes import is_sharded
+from dpmech.optim.state import marks_of_globals, spared
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
 
@@ -27,7 +28,8 @@ class CanaryWatch:
     A canary's clipped gradient is d_t in its column of the first weight, and almost zero elsewhere. All
     canaries share d_t and it is known: their columns are set to 0 after every step (real examples do not
     use them), so canaries differ from one another only in the column, and the loss of one, at public
-    weights, gives d_t.
+    weights, gives d_t. The release is read along d_t if noise is independent between steps, and otherwise
+    along d_0, in which noise has the stated correlation.
 
     Setting columns and reading private gradients is post-processing: the run keeps its guarantee.
 
@@ -94,8 +96,11 @@ class CanaryWatch:
             )
         norms = optimizer.clipping.noise_norms(self._trained, optimizer.claim.sigma)
         self._unit = norms[self._place]
+        self._turns = optimizer.claim.strategy.bands == 1
+        self._direction = torch.zeros(weight.shape[0], dtype=torch.float64, device=weight.device)
         self._observations: list[FloatArray] = []
         self._strengths: list[float] = []
+        self._unknown: list[bool] = []  # whether a canary's gradient in training is not this one
         self._aim()
         optimizer.register_step_post_hook(self._observe)
 
@@ -106,10 +111,10 @@ class CanaryWatch:
 
     @property
     def strengths(self) -> FloatArray:
-        """Norm of a canary's gradient in its column over the clip norm, at every step so far, shape (t,).
+        """The part of a canary's gradient that is seen, over the clip norm, at every step so far, shape (t,).
 
-        Near 1 under flat clipping if the scale is large and not all units are dead; the audit is weaker if it
-        is smaller.
+        Near 1 under flat clipping if the scale is large, not all units are dead, and the direction of the
+        first step is kept; the audit is weaker if it is smaller.
         """
         return np.array(self._strengths[: len(self._observations)])
 
@@ -131,6 +136,50 @@ class CanaryWatch:
             claim.sigma,
             claim.participation if joins is None else joins,
             strengths=self.strengths,
+        )
+
+    def audit(
+        self,
+        joins: npt.NDArray[np.bool_] | None = None,
+        *,
+        confidence: float = 0.95,
+        rng: np.random.Generator | int | None = None,
+    ) -> GaussianAudit:
+        """Bound the noise of this run, and its eps from below: `gaussian_audit` of its observations.
+
+        Where the gradient of a canary in training differs from that in evaluation mode, or draws random
+        numbers (dropout), what it adds is not known but at most 1, the clip norm, which is assumed: the
+        bound still holds, and is wider.
+
+        Args:
+            joins: `data.joins(sampler)`; under random sampling None, or for a sharper bound
+                `data.joins(sampler, secret=True)`.
+            confidence: as for `gaussian_audit`.
+            rng: as for `gaussian_audit`.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or before the first step.
+            UnsupportedCombinationError: as `gaussian_audit`; for C with a negative entry where gradients of
+                canaries are not known.
+        """
+        claim, strengths = self._optimizer.claim, self.strengths
+        unknown = np.array(self._unknown[: strengths.size], dtype=np.bool_)
+        if unknown.any():
+            if not claim.strategy.nonnegative:  # a larger contribution need not raise the statistic
+                raise UnsupportedCombinationError(
+                    "canaries whose gradients are not known (dropout, another model in evaluation "
+                    f"mode) with {claim.strategy!r}, which has negative entries",
+                    supported="strategies without negative entries; a model without dropout; epsilon()",
+                )
+            strengths = np.where(unknown, 1.0, strengths)
+        return gaussian_audit(
+            self.observations,
+            self._data.included,
+            claim,
+            joins,
+            strengths=strengths,
+            confidence=confidence,
+            rng=rng,
         )
 
     def epsilon(
@@ -181,33 +230,52 @@ class CanaryWatch:
         weight = self._weight.detach()
         weight[:, self._columns] = 0.0
         self._optimizer.note_weights()
-        features, target = (part.to(weight.device) for part in self._data.canary(0))
-        with _unhooked(self._model), torch.enable_grad():
-            value = self._loss(self._model, features.to(weight.dtype), target)
+        with _unhooked(self._model, training=False):
+            column = self._clipped_column()
+        with _unhooked(self._model), spared():
+            states = marks_of_globals()
+            same = torch.equal(self._clipped_column(), column)
+            drew = states != marks_of_globals()
+        self._unknown.append(drew or not same)
+        length = float(column.norm())
+        if not self._direction.any() or (self._turns and length > 0.0):
+            ahead = column if length > 0.0 else torch.ones_like(column)
+            self._direction = ahead / ahead.norm()
+        self._strengths.append(float(self._direction @ column) / self._unit)
+
+    def _clipped_column(self) -> Tensor:
+        """The column of a canary in its clipped gradient, in float64."""
+        features, target = (part.to(self._weight.device) for part in self._data.canary(0))
+        with torch.enable_grad():
+            value = self._loss(self._model, features.to(self._weight.dtype), target)
             gradients = torch.autograd.grad(value, self._trained, allow_unused=True)
         samples = [None if part is None else part[None] for part in gradients]
         sums, _, dropped, *_ = clip_and_sum(samples, self._optimizer.clipping.blocks(self._trained))
         clipped = sums[self._place]
-        if clipped is None or dropped:
+        if clipped is None or bool(dropped):
             raise NumericalError("the gradient of a canary's loss is not finite, or misses the first weight")
-        column = clipped[:, self._data.real_width].double()
-        length = float(column.norm())
-        self._direction = column / length if length > 0.0 else column
-        self._strengths.append(length / self._unit)
+        return clipped[:, self._data.real_width].double()
 
 
 @contextlib.contextmanager
-def _unhooked(model: nn.Module) -> Iterator[None]:
-    """A context without dropout, and without hooks that would record or count a training example."""
+def _unhooked(model: nn.Module, *, training: bool | None = None) -> Iterator[None]:
+    """A context without hooks that would record or count an example; buffers stay as they are.
+
+    `training` sets the mode of all parts; None leaves those of the run.
+    """
     saved = [(part, part.training, *(getattr(part, name) for name in _HOOKS)) for part in model.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     for part, *_ in saved:
-        part.training = False
+        part.training = part.training if training is None else training
         for name in _HOOKS:
             setattr(part, name, OrderedDict())
     try:
         yield
     finally:
-        for part, training, *hooks in saved:
-            part.training = training
-            for name, own in zip(_HOOKS, hooks, strict=True):
-                setattr(part, name, own)
+        for part, own, *hooks in saved:
+            part.training = own
+            for name, one in zip(_HOOKS, hooks, strict=True):
+                setattr(part, name, one)
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)

@@ -1,10 +1,10 @@
 """Clipping: bound the norm of every example's gradient, and sum a batch."""
 
+from dpmech.optim.clipping.batch import Batch
 from dpmech.optim.clipping.clipped_sum import Accumulator, ClippedSum, NonFiniteGradientsWarning, clip_and_sum
 from dpmech.optim.clipping.factored import (
     Factored,
     Intake,
-    Piece,
     bias_gradients,
     factors_of,
     joined,
@@ -12,19 +12,23 @@ from dpmech.optim.clipping.factored import (
     positions_of,
     prefers_factors,
 )
+from dpmech.optim.clipping.norms import Piece
 from dpmech.optim.clipping.per_example import (
-    Batch,
+    MODES,
     ClippingMode,
     ExampleGradients,
+    StandIn,
     clipped_gradients,
     coverable,
-    spared_random_numbers,
 )
-from dpmech.optim.clipping.styles import Clipping, FlatClipping, PerLayerClipping, PerMatrixClipping
+from dpmech.optim.clipping.styles import Blocks, Clipping, FlatClipping, PerLayerClipping, PerMatrixClipping
+from dpmech.optim.clipping.vmapping import UnfollowedError, place_of, reentrant
 
 __all__ = [
+    "MODES",
     "Accumulator",
     "Batch",
+    "Blocks",
     "ClippedSum",
     "Clipping",
     "ClippingMode",
@@ -36,6 +40,8 @@ __all__ = [
     "PerLayerClipping",
     "PerMatrixClipping",
     "Piece",
+    "StandIn",
+    "UnfollowedError",
     "bias_gradients",
     "clip_and_sum",
     "clipped_gradients",
@@ -43,7 +49,8 @@ __all__ = [
     "factors_of",
     "joined",
     "matrix_shape",
+    "place_of",
     "positions_of",
     "prefers_factors",
-    "spared_random_numbers",
+    "reentrant",
 ]

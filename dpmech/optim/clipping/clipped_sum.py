@@ -1,10 +1,11 @@
 """Sums of clipped per-example gradients: the contribution of every example is bounded."""
 
 import dataclasses
+import functools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from dpmech.exceptions import InvalidParameterError, NumericalError, Unsupported
 from dpmech.guards import check_integer, check_real
 from dpmech.optim.clipping.factored import Factored
 from dpmech.optim.clipping.styles import Blocks, Clipping
+from dpmech.optim.deferred import Deferred, is_deferred
 from dpmech.optim.processes import (
     Group,
     add_over,
@@ -34,6 +36,9 @@ _AT_ONCE = {"cpu": 1 << 18}
 _AT_ONCE_ELSEWHERE = 1 << 24
 _SMALL = 1024  # parameters with at most this many values are processed together
 
+# A number of examples; or a tensor of one value that a device has yet to compute.
+Count: TypeAlias = int | Tensor
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ClippedSum:
@@ -50,7 +55,9 @@ class ClippedSum:
         clipping: how the examples were clipped.
         reduced: whether the sum is already over all processes (and the same in all of them).
         examples: number of examples in the sum, or None. Private.
-        dropped: number of examples with a non-finite gradient, which were excluded. Private.
+        dropped: number of examples with a non-finite gradient, which were excluded; or, as `below` and
+            `above`, a tensor of one value on the device of the sums, which the optimizer reads together with
+            everything else before it steps, so that the host does not wait here. Private.
         left_out: rows of the batch with weight 0, not counted in `examples`. Private.
         below: number of the others whose gradient is non-zero and was not scaled down, or None; an
             AdaptiveClip requires it. Private.
@@ -59,7 +66,8 @@ class ClippedSum:
 
     Raises:
         InvalidParameterError: on a bad argument.
-        NumericalError: if a sum is not finite, or larger than possible for `examples` clipped gradients.
+        NumericalError: if a sum is not finite, or larger than possible for `examples` clipped gradients; by
+            the optimizer's step if a count is a tensor.
     """
 
     parameters: Sequence[Tensor] = dataclasses.field(repr=False)
@@ -67,18 +75,17 @@ class ClippedSum:
     clipping: Clipping
     reduced: bool = False
     examples: int | None = None
-    dropped: int = 0
+    dropped: Count = 0
     left_out: int = 0
     lent: bool = True
-    below: int | None = None
-    above: int | None = None
+    below: Count | None = None
+    above: Count | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.clipping, Clipping):
             raise InvalidParameterError("clipping", self.clipping, "a Clipping such as FlatClipping(1.0)")
         if len(self.sums) != len(self.parameters):
             raise InvalidParameterError("sums", len(self.sums), f"{len(self.parameters)}, one per parameter")
-        total = 0.0
         for index, (param, value) in enumerate(zip(self.parameters, self.sums, strict=True)):
             if value is None:
                 continue
@@ -93,23 +100,66 @@ class ClippedSum:
                     value.dtype,
                     "float32 or float64: in lower precision rounding exceeds the contribution of one example",
                 )
-            total += float(_squared_norms(_flat(local_part(value.detach())[None], index)))
+        if self.examples is not None:
+            check_integer("examples", self.examples, minimum=0)
+        for name, count in (("dropped", self.dropped), ("below", self.below), ("above", self.above)):
+            if isinstance(count, Tensor) and count.numel() != 1:
+                raise InvalidParameterError(name, tuple(count.shape), "a number, or a tensor of one value")
+        if not self.is_unread:
+            self.check([float(self._square()), self.dropped, self.below or 0, self.above or 0])  # type: ignore[list-item]  # no tensors
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether a count is a tensor: then nothing was read, and the optimizer runs `check`."""
+        return any(isinstance(count, Tensor) for count in (self.dropped, self.below, self.above))
+
+    def values(self) -> Tensor:
+        """What `check` wants, on the device of the sums."""
+        counts = torch.as_tensor(_together((self.dropped, self.below, self.above)), dtype=torch.float64)
+        return torch.cat([self._square()[None].to(counts.device), counts])
+
+    def check(self, values: Sequence[float]) -> None:
+        """Check the sums and the counts.
+
+        Args:
+            values: the squared norm of all sums, and `dropped`, `below` and `above`, which may be read from a
+                tensor as floats.
+
+        Raises:
+            InvalidParameterError: if a count is no number of examples, if more are dropped than there are, or
+                more are below and above than finite ones.
+            NumericalError: as in the class.
+        """
+        total, dropped, below, above = values
         if not math.isfinite(total):
             raise NumericalError("a sum of clipped gradients is not finite: the examples were not clipped")
+        dropped = _checked_count("dropped", dropped, self.examples)
         if self.examples is None:
             return
-        most = check_integer("examples", self.examples, minimum=0) * self.clipping.joint_norm
+        most = self.examples * self.clipping.joint_norm
         # Norms are slightly increased, also those of zeros, to account for underflow of squares.
-        finite = self.examples - self.dropped
-        below = 0 if self.below is None else check_integer("below", self.below, minimum=0, maximum=finite)
+        finite = self.examples - dropped
+        if self.below is not None:
+            below = _checked_count("below", below, finite)
         if self.above is not None:
-            check_integer("above", self.above, minimum=0, maximum=finite - below)
+            _checked_count("above", above, finite - int(below))
         slack = math.sqrt(sum(value.numel() for value in self.sums if value is not None) * _TINY)
         if math.sqrt(total) > 1.001 * most + slack:
             raise NumericalError(
                 f"the sum has norm {math.sqrt(total):.6g}, more than possible for {self.examples} examples "
                 f"clipped to {self.clipping.joint_norm:.6g}"
             )
+
+    def _square(self) -> Tensor:
+        """The squared norm of all sums, slightly increased."""
+        squares = [
+            _squared_norms(_flat(local_part(value.detach())[None], index))
+            for index, value in enumerate(self.sums)
+            if value is not None
+        ]
+        if not squares:
+            return torch.zeros((), dtype=torch.float64)
+        return torch.cat([one.to(squares[0].device) for one in squares]).sum()
 
     @classmethod
     def from_grads(
@@ -155,13 +205,15 @@ class Summed(NamedTuple):
         dropped: number of these with a non-finite gradient, which were excluded.
         below: number of examples whose gradient is non-zero and was not scaled down in any block.
         above: number of examples that were scaled down.
+
+    The three counts are tensors if the gradients are on a device for which the host would wait.
     """
 
     sums: list[Tensor | None]
     examples: int
-    dropped: int
-    below: int
-    above: int
+    dropped: Count
+    below: Count
+    above: Count
 
 
 @torch.no_grad()
@@ -171,7 +223,8 @@ def clip_and_sum(
     """Clip every example by blocks and add the examples.
 
     An example with a non-finite norm in any parameter is excluded from all of them. Clipped norms are below
-    the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5.
+    the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5. On a device that queues
+    its operations the host does not wait: excluded rows are replaced by zeros, not removed.
 
     Args:
         samples: per-example gradients, shape (examples, ...) per parameter, or their factors; None for zeros.
@@ -200,29 +253,54 @@ def clip_and_sum(
         own = value.squares() if isinstance(value, Factored) else _squared_norms(value)
         squares[unit.block] += own.to(device)
     finite = torch.isfinite(squares).all(dim=0)
-    limits = torch.tensor(blocks.clip_norms, dtype=torch.float64, device=device)[:, None] * (1.0 - _SLACK)
+    limits = _limits(blocks.clip_norms, device) * (1.0 - _SLACK)
     norms = squares.sqrt() * scale
     longer = (norms > limits).any(dim=0) & finite
     # The values of zeros in `squares` (see _squared_norms): multiples of one power of two, so exact sums.
     present_values = sum(one.shape[1] for one in present.values() if isinstance(one, Tensor))
     zero = squares.sum(dim=0) <= present_values * _TINY
     counts_of = [finite.sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()]
-    kept, below, above = torch.stack(counts_of).tolist()  # waits for a device once
-    mask = None if kept == examples else finite
     factors = (limits / norms).clamp(max=1.0) * scale
+    hidden = is_deferred(device)
+    dropped: Count
+    below: Count
+    above: Count
+    if hidden:
+        mask: Tensor | None = finite
+        dropped, below, above = (~finite).sum(), counts_of[1], counts_of[2]
+        factors = torch.where(finite, factors, 0.0)
+    else:
+        kept, below, above = torch.stack(counts_of).tolist()
+        dropped = examples - kept
+        mask = None if kept == examples else finite
     sums: list[Tensor | None] = [None] * len(samples)
     for unit in units:
         value, factor = unit.value, factors[unit.block].to(unit.value.device)
         chosen = None if mask is None else mask.to(factor.device)
         if isinstance(value, Factored):
-            sums[unit.members[0]] = value.weighted_sum(factor, chosen)
+            sums[unit.members[0]] = value.weighted_sum(factor, chosen, hidden=hidden)
             continue
-        rows = value if chosen is None else value[chosen]
-        parts = _weighted_sum(rows, factor if chosen is None else factor[chosen]).split_with_sizes(unit.sizes)
+        if chosen is None or hidden:
+            total = _weighted_sum(value, factor, chosen)
+        else:
+            total = _weighted_sum(value[chosen], factor[chosen])
+        parts = total.split_with_sizes(unit.sizes)
         for index, part in zip(unit.members, parts, strict=True):
             sample = samples[index]
             sums[index] = part.view(sample.shape[1:]) if isinstance(sample, Tensor) else part
-    return Summed(sums, examples, examples - kept, below, above)
+    return Summed(sums, examples, dropped, below, above)
+
+
+def _limits(clip_norms: tuple[float, ...], device: torch.device) -> Tensor:
+    """The clip norms as a column."""
+    if len(clip_norms) == 1:  # it may change at every step
+        return torch.full((1, 1), clip_norms[0], dtype=torch.float64, device=device)
+    return _many_limits(clip_norms, device)
+
+
+@functools.lru_cache(maxsize=8)  # a device is waited for when a copy to it begins
+def _many_limits(clip_norms: tuple[float, ...], device: torch.device) -> Tensor:
+    return torch.tensor(clip_norms, dtype=torch.float64, device=device)[:, None]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -258,14 +336,20 @@ def _opened(sample: Tensor | Factored, index: int) -> Tensor | Factored:
     return sample if isinstance(sample, Factored) else _flat(sample, index)
 
 
-def _weighted_sum(values: Tensor, factor: Tensor) -> Tensor:
-    """The sum of factor[i] values[i, :], products and sums in float64; factor is float64."""
+def _weighted_sum(values: Tensor, factor: Tensor, kept: Tensor | None = None) -> Tensor:
+    """The sum of factor[i] values[i, :], products and sums in float64; factor is float64.
+
+    Rows that are not `kept` may have any values, and count as zeros.
+    """
     total = torch.empty(values.shape[1], dtype=torch.float64, device=values.device)
     at_once = _AT_ONCE.get(values.device.type, _AT_ONCE_ELSEWHERE)
     width = max(at_once // max(len(values), 1), 1)
     for start in range(0, values.shape[1], width):
         part = slice(start, start + width)
-        torch.mv(values[:, part].double().T, factor, out=total[part])
+        some = values[:, part]
+        if kept is not None:
+            some = torch.where(kept[:, None], some, 0.0)  # before it is wide: half of the memory is moved
+        torch.mv(some.double().T, factor, out=total[part])
     return total
 
 
@@ -369,6 +453,7 @@ class Accumulator:
         counts: empty; or a tensor for the count that is added next to the gradients: minus one half for
             every example that was scaled down, one half for every other one whose gradient is not zero.
             Float64, so exact.
+        deferred: where checks and counts on a device wait to be read; None for one of its own.
     """
 
     def __init__(
@@ -378,8 +463,10 @@ class Accumulator:
         loss_scale: float,
         group: Group,
         counts: Sequence[Tensor] = (),
+        deferred: Deferred | None = None,
     ) -> None:
         self._trained = params
+        self._deferred = Deferred() if deferred is None else deferred
         self._params = [*params, *counts]
         self._counts = counts
         self._clipping = clipping
@@ -388,9 +475,15 @@ class Accumulator:
         self._group = group
         self._world = processes(group)
         self._sums: list[Tensor | None] = [None] * len(self._params)
-        self.dropped = 0
+        self._dropped = 0
         self._probe = Probe()
         self._warned = False
+
+    @property
+    def dropped(self) -> int:
+        """Number of dropped examples so far."""
+        self._deferred.settle()
+        return self._dropped
 
     def add_samples(
         self, samples: Sequence[Tensor | Factored | None], note: Callable[[], None] = lambda: None
@@ -408,17 +501,11 @@ class Accumulator:
                 supported="a ClippedSum with reduced=True",
             )
         summed = clip_and_sum(samples, self._blocks, scale=self._scale)
-        self._probe.note(summed.examples, summed.dropped)
-        counted = self._counted(summed.below, summed.above)
-        self._add([*summed.sums, *counted], summed.dropped, note, lent=False)
+        counts = (summed.dropped, summed.below, summed.above)
+        self._add(summed.sums, summed.examples, _together(counts), note, lent=False)
 
     def add_clipped(self, clipped: ClippedSum, note: Callable[[], None] = lambda: None) -> None:
-        """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way.
-
-        Args:
-            clipped: the sum.
-            note: as for add_samples.
-        """
+        """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
         if not isinstance(clipped, ClippedSum):
             raise InvalidParameterError("clipped", clipped, "None or a ClippedSum")
         blocks = clipped.clipping.blocks(clipped.parameters)
@@ -446,13 +533,16 @@ class Accumulator:
                     raise InvalidParameterError(
                         name, number, "given, with examples, in a ClippedSum under an AdaptiveClip"
                     )
-            sums[-1:] = self._counted(clipped.below or 0, clipped.above or 0)
-        if clipped.reduced and not is_first(self._group):
-            # The first process contributes the reduced sum; sharded parameters are not summed.
+        # The first process contributes the reduced sum; sharded parameters are not summed.
+        mine = not clipped.reduced or is_first(self._group)
+        if not mine:
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
-        else:
-            self._probe.note(clipped.examples, clipped.dropped)
-        self._add(sums, clipped.dropped, note, lent=clipped.lent)
+        counts = _together((clipped.dropped, clipped.below, clipped.above))
+        if clipped.is_unread:
+            values = clipped.values()
+            self._deferred.add(values, clipped.check)
+            counts = values[1:]
+        self._add(sums, clipped.examples, counts, note, lent=clipped.lent, mine=mine)
 
     def reclip(self, clipping: Clipping) -> None:
         """Clip to the norm of the next step's noise; nothing may have been added before a change."""
@@ -492,14 +582,16 @@ class Accumulator:
         self._probe.check(self._params[0].device, self._group)
 
     def clear(self) -> None:
-        """Discard the sums."""
+        """Discard the sums, and the checks that wait for them."""
+        self._deferred.discard()
         self._sums = [None] * len(self._params)
 
     def state_dict(self) -> dict[str, Any]:
         """The sums so far (without noise: secret) and the number of dropped examples."""
+        dropped = self.dropped  # first: counts that are read only now belong to the sums
         return {
-            "sums": [None if total is None else total.clone() for total in self._sums],
-            "dropped": self.dropped,
+            "sums": [None if total is None else _copied(total) for total in self._sums],
+            "dropped": dropped,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -514,35 +606,93 @@ class Accumulator:
             None if total is None else torch.empty_like(_zeros(param), dtype=total.dtype).copy_(total)
             for total, param in zip(state["sums"], self._params, strict=True)
         ]
-        self.dropped = check_integer("dropped", state["dropped"], minimum=0)
-        self._probe = Probe(known=all(total is None for total in sums) and not self.dropped)
+        dropped = check_integer("dropped", state["dropped"], minimum=0)
+        self.clear()
+        self._dropped = dropped
+        self._probe = Probe(known=all(total is None for total in sums) and not dropped)
         self._sums = sums
-
-    def _counted(self, below: int, above: int) -> list[Tensor]:
-        return [torch.full_like(count, 0.5 * (below - above)) for count in self._counts]
 
     @torch.no_grad()
     def _add(
-        self, sums: Sequence[Tensor | None], dropped: int, note: Callable[[], None], *, lent: bool
+        self,
+        sums: Sequence[Tensor | None],
+        examples: int | None,
+        counts: Tensor | list[float],
+        note: Callable[[], None],
+        *,
+        lent: bool,
+        mine: bool = True,
     ) -> None:
+        """Add sums with their counts: dropped, below and above.
+
+        Args:
+            sums: one per parameter, and possibly more, None.
+            examples: their number.
+            counts: numbers, or a tensor to read later.
+            note: as for add_samples.
+            lent: as in ClippedSum.
+            mine: whether this process contributes the counts.
+        """
+        if not isinstance(counts, Tensor):
+            self._warn(int(counts[0]))  # raises if warnings are errors: before anything was added
+        note()
+        if isinstance(counts, Tensor):
+            self._deferred.add(counts, lambda read: self._count(examples, read, mine=mine), counts=True)
+        else:
+            self._count(examples, counts, mine=mine)
+        for index, value in enumerate(sums):
+            if value is not None:
+                self._put(index, value, lent=lent)
+
+    def _count(self, examples: int | None, counts: Sequence[float], *, mine: bool) -> None:
+        dropped, below, above = map(int, counts)
+        self._warn(dropped)
+        self._dropped += dropped
+        if mine:
+            self._probe.note(examples, dropped)
+            for count in self._counts:
+                self._put(-1, torch.full_like(count, 0.5 * (below - above)), lent=False)
+
+    def _warn(self, dropped: int) -> None:
         if dropped and not self._warned:
             self._warned = True
-            warn_operator(dropped)  # raises if warnings are errors: before anything was added
-        note()
-        self.dropped += dropped
-        for index, (value, param) in enumerate(zip(sums, self._params, strict=True)):
-            if value is None:
-                continue
-            total = self._sums[index]
-            if total is None and not lent and value.dtype == torch.float64 and value.device == param.device:
-                self._sums[index] = value
-            elif total is None:
-                # The first value is copied, so that the sum can be modified.
-                empty = _zeros(param)
-                wide = empty.double() if value.dtype == torch.float64 else empty
-                self._sums[index] = wide.copy_(value)
-            else:
-                self._sums[index] = total.double().add_(value)
+            warn_operator(dropped)
+
+    def _put(self, index: int, value: Tensor, *, lent: bool) -> None:
+        """Add to one of the sums."""
+        total, param = self._sums[index], self._params[index]
+        if total is None and not lent and value.dtype == torch.float64 and value.device == param.device:
+            self._sums[index] = value
+        elif total is None:
+            # The first value is copied, so that the sum can be modified.
+            empty = _zeros(param)
+            wide = empty.double() if value.dtype == torch.float64 else empty
+            self._sums[index] = wide.copy_(value)
+        else:
+            self._sums[index] = total.double().add_(value)
+
+
+def _copied(total: Tensor) -> Tensor:
+    """A copy on the CPU: on a GPU it may not fit beside the model. Parts of a DTensor stay on its mesh."""
+    return total.clone() if is_sharded(total) else total.to("cpu", copy=True)
+
+
+def _checked_count(name: str, value: float, most: int | None) -> int:
+    """A number of examples, which a tensor may have held as a float."""
+    whole = isinstance(value, float) and value.is_integer()
+    return check_integer(name, int(value) if whole else value, minimum=0, maximum=most)
+
+
+def _together(counts: Sequence[Count | None]) -> Tensor | list[float]:
+    """Counts, 0 for None, as numbers, or as one tensor if they are on a device."""
+    if not any(isinstance(one, Tensor) for one in counts):
+        return [0.0 if one is None else float(one) for one in counts]
+    device = next(one.device for one in counts if isinstance(one, Tensor))
+    parts = [
+        one if isinstance(one, Tensor) else torch.full((), 0.0 if one is None else one, device=device)
+        for one in counts
+    ]
+    return torch.stack([part.double().reshape(()) for part in parts])
 
 
 def _zeros(param: Tensor) -> Tensor:

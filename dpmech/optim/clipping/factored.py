@@ -1,6 +1,7 @@
 """Factored: per-example gradients of a weight as sums of outer products, and the layers that support them."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
@@ -9,53 +10,23 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
+from dpmech.optim.clipping.norms import Piece, has_fast_float64, squared_norms
+from dpmech.optim.deferred import Deferred, is_deferred
 from dpmech.optim.processes import local_part
+from dpmech.optim.repeatable import in_fixed_order
 
-_UNIT = 2.0**-53
-# Added to a squared norm, relative to the trace product that bounds its rounding error. It also bounds
-# the cancellation inside one example, and thus the rounding error of the sum over the batch.
-_CANCELLED = 2.0**-30
-# Largest number of float64 values held at once.
-_AT_ONCE = 1 << 21
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Piece:
-    """The contribution of one use of a weight to its gradients: for every example sum_t left[t] right[t]^T.
-
-    Args:
-        left: shape (examples, positions, rows); or int64, shape (examples, positions), the row of every
-            position, for lookups.
-        right: shape (examples, positions, columns).
-    """
-
-    left: Tensor
-    right: Tensor
-
-    @property
-    def looks_up(self) -> bool:
-        """Whether `left` contains row numbers."""
-        return self.left.ndim == 2
-
-    def picked(self, rows: Tensor | slice) -> "Piece":
-        """The piece for some examples, in float64."""
-        left = self.left[rows]
-        return Piece(left if self.looks_up else left.double(), self.right[rows].double())
-
-    def mass(self) -> Tensor:
-        """sum_t |left[t]|^2 times sum_t |right[t]|^2 of every example, in float64."""
-        right = self.right.square().sum(dim=(1, 2))
-        if self.looks_up:
-            return right * self.left.shape[1]
-        return right * self.left.square().sum(dim=(1, 2))
+# Largest number of float64 values held at once: little on CPUs, for their caches; elsewhere few calls matter.
+_AT_ONCE = {"cpu": 1 << 21}
+_AT_ONCE_ELSEWHERE = 1 << 25
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Factored:
     """Per-example gradients of one weight, as sums over its uses.
 
-    Norms and sums are computed in float64 from the same factors, so that the added gradient is the clipped
-    one. In float32 a sum over positions with cancellation could give norms that are too small by any factor.
+    Norms and sums are computed from the same factors, so that the added gradient is the clipped one: sums in
+    float64, norms as in `squared_norms`. In float32, without what it adds, a sum over positions with
+    cancellation could give norms that are too small by any factor.
 
     Args:
         pieces: the uses; all have the rows and columns of the weight.
@@ -75,6 +46,12 @@ class Factored:
         """Device of the factors."""
         return self.pieces[0].right.device
 
+    @property
+    def dtypes(self) -> set[torch.dtype]:
+        """Of the factors that are not row numbers."""
+        factors = [factor for piece in self.pieces for factor in (piece.left, piece.right)]
+        return {factor.dtype for factor in factors if factor.is_floating_point()}
+
     def __len__(self) -> int:
         return self.examples
 
@@ -84,7 +61,9 @@ class Factored:
         for piece in self.pieces:
             if piece.looks_up:
                 part = piece.right.new_zeros(len(piece.right), self.shape[0], piece.right.shape[2])
-                part.scatter_add_(1, piece.left[:, :, None].expand_as(piece.right), piece.right)
+                rows = piece.left[:, :, None].expand_as(piece.right)
+                with in_fixed_order(self.device):
+                    part.scatter_add_(1, rows, piece.right)
             else:
                 part = piece.left.to(piece.right.dtype).mT @ piece.right
             parts.append(part.reshape(len(part), *self.shape))
@@ -94,58 +73,48 @@ class Factored:
         """Upper bounds on the squared norms, float64, shape (examples,); non-finite for non-finite gradients.
 
         They exceed the squared norms by at most 2^-30 times the squared sum over the pieces of |left| |right|
-        (Frobenius norms), or by the rounding error of float64 if many positions make it larger.
+        (Frobenius norms), or by the rounding error of float64 if many positions make it larger; on CUDA
+        devices with slow float64, whose Gram matrices are float32, by at most about 2^-16 times the squared
+        sum of |left[t]| |right[t]|.
         """
-        parts = [self._squares(rows) for rows in self._runs(self._gram_size())]
+        parts = [squared_norms(self.pieces, rows) for rows in self._runs(self._gram_size())]
+        if len(parts) == 1:
+            return parts[0]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
 
-    def weighted_sum(self, factors: Tensor, kept: Tensor | None) -> Tensor:
+    def weighted_sum(self, factors: Tensor, kept: Tensor | None, *, hidden: bool = False) -> Tensor:
         """The sum over examples of factors[i] times the gradient of example i, float64.
 
         Args:
             factors: float64, shape (examples,).
             kept: mask of the examples to include, boolean; None for all. Others may have any values.
+            hidden: whether the others are replaced by zeros, not removed, for which their number would have
+                to be read; their factors must be 0.
         """
         total: Tensor | None = None
         for run in self._runs(self._factor_size()):
             chosen: Tensor | slice = run
-            if kept is not None:
+            if kept is not None and not hidden:
                 chosen = kept[run].nonzero()[:, 0] + run.start
             weight = factors[chosen][:, None, None]
             for one in self.pieces:
                 piece = one.picked(chosen)
+                if kept is not None and hidden:
+                    piece = piece.zeroed(~kept[run])
                 right = (piece.right * weight).flatten(0, 1)
                 if not piece.looks_up:
                     left = piece.left.flatten(0, 1).T
                     total = left @ right if total is None else total.addmm_(left, right)
                     continue
                 total = self._zeros() if total is None else total
-                total.index_add_(0, piece.left.flatten(), right)
+                with in_fixed_order(self.device):
+                    total.index_add_(0, piece.left.flatten(), right)
         return (self._zeros() if total is None else total).view(self.shape)
 
     def _zeros(self) -> Tensor:
         columns = self.pieces[0].right.shape[2]
         rows = math.prod(self.shape) // max(columns, 1)
         return torch.zeros(rows, columns, dtype=torch.float64, device=self.device)
-
-    def _squares(self, rows: slice) -> Tensor:
-        pieces = [piece.picked(rows) for piece in self.pieces]
-        masses = [piece.mass() for piece in pieces]
-        if len(pieces) == 1 and pieces[0].right.shape[1] == 1:
-            return masses[0] * (1.0 + _CANCELLED)  # one outer product: no cancellation
-        total = torch.zeros_like(masses[0])
-        for number, one in enumerate(pieces):
-            total += (_gram_of_left(one, one) * (one.right @ one.right.mT)).sum(dim=(1, 2))
-            for other in pieces[number + 1 :]:
-                total += 2.0 * (_gram_of_left(one, other) * (one.right @ other.right.mT)).sum(dim=(1, 2))
-        # A product of Gram entries has an error of at most (rows + columns + 2) units of the norms of its
-        # factors, and the sum one more for every term (Cauchy-Schwarz gives the masses).
-        positions = sum(piece.right.shape[1] for piece in pieces)
-        left = max(1 if piece.looks_up else piece.left.shape[2] for piece in pieces)
-        units = (left + pieces[0].right.shape[2] + positions**2 + 16) * _UNIT
-        bound = torch.stack([mass.sqrt() for mass in masses]).sum(dim=0).square()
-        # NaN stays NaN, and inf - inf becomes NaN: such an example is excluded.
-        return total.clamp(min=0.0) + max(units, _CANCELLED) * bound
 
     def _gram_size(self) -> int:
         """Number of values needed at once for the norms of one example."""
@@ -158,28 +127,42 @@ class Factored:
 
     def _runs(self, values: int) -> Iterator[slice]:
         """Examples in runs that fit into memory, given the number of values per example."""
-        step = max(_AT_ONCE // max(values, 1), 1)
+        at_once = _AT_ONCE.get(self.device.type, _AT_ONCE_ELSEWHERE)
+        step = max(at_once // max(values, 1), 1)
         for start in range(0, self.examples, step):
             yield slice(start, min(start + step, self.examples))
 
 
-def _gram_of_left(one: Piece, other: Piece) -> Tensor:
-    """<one.left[s], other.left[t]> for every example, shape (examples, positions, positions), float64."""
-    if one.looks_up and other.looks_up:
-        return (one.left[:, :, None] == other.left[:, None, :]).double()
-    if other.looks_up:
-        rows = other.left[:, None, :].expand(-1, one.left.shape[1], -1)
-        return one.left.gather(2, rows)
-    if one.looks_up:
-        return _gram_of_left(other, one).mT
-    return one.left @ other.left.mT
-
-
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-# Nanoseconds per example on one CPU core, measured: per value of a factor (in float64, for norms
-# and sums), per product of a Gram matrix, per entry of it, per product of the sum over
-# positions, and per value of a formed gradient (written, squared, added).
-_FACTOR, _GRAM, _ENTRY, _PRODUCT, _FORMED = 6.0, 0.1, 3.0, 0.06, 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class _Costs:
+    """Time of parts of a gradient, in any unit: only ratios matter.
+
+    Attributes:
+        factor: per value of a factor, for norms and sums.
+        gram: per product of a Gram matrix.
+        entry: per entry of it.
+        summed: per product of the sum over positions and examples.
+        product: per product of a formed gradient.
+        formed: per value of one (written, squared, added).
+    """
+
+    factor: float
+    gram: float
+    entry: float
+    summed: float
+    product: float
+    formed: float
+
+
+# Nanoseconds on one CPU core, measured. Picoseconds on GPUs, estimated from their rates and not measured: 50
+# bytes a value of a factor and 28 of a gradient at 3.3 TB/s, products at 60 TFLOPS; and at 1 TB/s, 80 TFLOPS
+# and 1.3 in float64, where Gram matrices are float32 and also add 24 bytes for every run of 128 products.
+_ON_CPU = _Costs(factor=6.0, gram=0.1, entry=3.0, summed=0.06, product=0.06, formed=2.0)
+_ON_GPU = _Costs(factor=15.0, gram=0.033, entry=12.0, summed=0.033, product=0.033, formed=8.5)
+_WITH_SLOW_FLOAT64 = _Costs(factor=50.0, gram=0.21, entry=44.0, summed=1.5, product=0.024, formed=30.0)
 # From this number of values factors may take twice the time, since gradients would fill the memory.
 _LARGE = 1 << 16
 
@@ -239,27 +222,30 @@ def matrix_shape(weight: Tensor) -> tuple[int, int]:
     return weight.shape[0], weight[0].numel()
 
 
-def prefers_factors(positions: int, rows: int, columns: int) -> bool:
+def prefers_factors(positions: int, rows: int, columns: int, device: torch.device) -> bool:
     """Whether factors are cheaper than a gradient of this shape, computed as a sum over `positions`.
 
-    Depends only on shapes, so that a resumed run makes the same choice.
+    Depends only on shapes and the kind of device, so that a resumed run makes the same choice.
     """
-    sums = _PRODUCT * positions * rows * columns
-    factors = (rows + columns) * (_FACTOR * positions + _GRAM * positions**2) + _ENTRY * positions**2 + sums
-    formed = _FORMED * rows * columns + sums
-    return factors <= formed * (2.0 if rows * columns >= _LARGE else 1.0)
+    costs, values = _costs_on(device), rows * columns
+    products = costs.gram * positions**2 + costs.factor * positions
+    factors = (rows + columns) * products + costs.entry * positions**2 + costs.summed * positions * values
+    formed = (costs.formed + costs.product * positions) * values
+    return factors <= formed * (2.0 if values >= _LARGE else 1.0)
+
+
+@functools.cache
+def _costs_on(device: torch.device) -> _Costs:
+    if device.type != "cuda":
+        return _ON_CPU
+    return _ON_GPU if has_fast_float64(device) else _WITH_SLOW_FLOAT64
 
 
 def joined(pieces: Sequence[Piece], shape: torch.Size, *, factors: bool = True) -> Factored | Tensor:
-    """The gradients of a weight of this shape as factors, or as a tensor if that is cheaper.
-
-    Args:
-        pieces: the uses.
-        shape: of the weight.
-        factors: whether factors may be returned.
-    """
+    """The gradients of a weight of this shape as factors, or as a tensor if that is cheaper."""
     positions, columns = sum(piece.right.shape[1] for piece in pieces), pieces[0].right.shape[2]
-    if factors and prefers_factors(positions, math.prod(shape) // max(columns, 1), columns):
+    rows, device = math.prod(shape) // max(columns, 1), pieces[0].right.device
+    if factors and prefers_factors(positions, rows, columns, device):
         return Factored(pieces, tuple(shape))
     return Factored(pieces, tuple(shape)).formed()
 
@@ -323,7 +309,9 @@ class Intake:
         # Earlier gradients, for instance of an earlier private run, are never read: steps overwrite them.
         self.note_own()
 
-    def take(self, examples: int | None = None) -> list[Tensor | Factored | None]:
+    def take(
+        self, examples: int | None = None, deferred: Deferred | None = None
+    ) -> list[Tensor | Factored | None]:
         """Per-example gradients of the trained parameters, or their factors, removed from them.
 
         Shape (examples, ...). None for a parameter without: its gradient is zero for every example.
@@ -331,6 +319,7 @@ class Intake:
         Args:
             examples: number of different examples in the gradients; None for one per row, if every
                 parameter has a single tensor.
+            deferred: takes the last of the checks on a device for which the host would wait; None waits.
 
         Raises:
             UnsupportedCombinationError: if a frozen parameter has a gradient, or a trained one has one
@@ -350,17 +339,13 @@ class Intake:
                 )
         parts = [_grad_sample(index, param) for index, param in enumerate(self._trained)]
         samples = _rows(parts, examples)
-        for index, (param, sample) in enumerate(zip(self._trained, samples, strict=True)):
-            if sample is None and self._is_foreign(index, param):
-                raise UnsupportedCombinationError(
-                    f"parameter {index}, of shape {tuple(param.shape)}, has a gradient but no per-example "
-                    "gradients (grad_sample): the contribution of one example is not bounded",
-                    supported="grad_sample on every parameter (Opacus' GradSampleModule), clipped_gradients, "
-                    "or ClippedSum.from_grads if the gradients are sums of clipped ones; after "
-                    "make_private(loss=...) model.backward(inputs, targets) instead of loss.backward(); "
-                    "other calls of the model under torch.no_grad(); no clip_grad_norm_, since the optimizer "
-                    "clips; no gradient checkpointing",
-                )
+        suspects = [
+            index
+            for index, (param, sample) in enumerate(zip(self._trained, samples, strict=True))
+            if sample is None and param.grad is not None and _identity(param.grad) != self._own[index]
+        ]
+        if suspects:
+            self._refuse_foreign(suspects, deferred)
         for param, sample in zip(self._trained, samples, strict=True):
             if sample is not None:
                 param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
@@ -373,6 +358,14 @@ class Intake:
             if getattr(param, "grad_sample", None) is not None:
                 param.grad_sample = None  # type: ignore[attr-defined]  # as Opacus does
 
+    def leave_zeros(self) -> None:
+        """Give a parameter a gradient of zeros if none has one: clip_grad_value_ of torch fails then."""
+        if all(param.grad is None for param in self._trained):
+            index = min(range(len(self._trained)), key=lambda place: self._trained[place].numel())
+            param = self._trained[index]
+            param.grad = torch.zeros_like(param)
+            self._own[index] = _identity(param.grad)
+
     def forget_own(self) -> None:
         """Remove the noted gradients that are still on the parameters."""
         for index, param in enumerate(self._trained):
@@ -384,10 +377,31 @@ class Intake:
         """Note the current gradients of the parameters, which are then accepted."""
         self._own = [_identity(param.grad) for param in self._trained]
 
-    def _is_foreign(self, index: int, param: Tensor) -> bool:
-        if param.grad is None or _identity(param.grad) == self._own[index]:
-            return False
-        return bool(torch.any(local_part(param.grad) != 0))
+    def _refuse_foreign(self, suspects: Sequence[int], deferred: Deferred | None) -> None:
+        """Refuse gradients, other than zeros, that are neither per example nor of an earlier step."""
+        grads = [local_part(grad) for index in suspects if (grad := self._trained[index].grad) is not None]
+        device = grads[0].device
+        flags = torch.stack([torch.any(grad != 0).to(device) for grad in grads]).double()
+        shapes = [tuple(self._trained[index].shape) for index in suspects]
+
+        def check(flagged: list[float]) -> None:
+            for index, shape, flag in zip(suspects, shapes, flagged, strict=True):
+                if flag:
+                    raise UnsupportedCombinationError(
+                        f"parameter {index}, of shape {shape}, has a gradient but no per-example gradients "
+                        "(grad_sample): the contribution of one example is not bounded",
+                        supported="grad_sample on every parameter (Opacus' GradSampleModule), "
+                        "clipped_gradients, or ClippedSum.from_grads if the gradients are sums of clipped "
+                        "ones; after make_private(loss=...) model.backward(inputs, targets) instead of "
+                        "loss.backward(); other calls of the model under torch.no_grad(); no "
+                        "clip_grad_norm_ or clip_grad_value_, since the optimizer clips; no gradient "
+                        "checkpointing",
+                    )
+
+        if deferred is not None and is_deferred(device):
+            deferred.add(flags, check)
+        else:
+            check(flags.tolist())
 
 
 def _identity(grad: Tensor | None) -> tuple[int, int] | None:

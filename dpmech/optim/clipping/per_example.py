@@ -1,9 +1,7 @@
-"""Clipped sums by torch.func: full gradients of a few examples at a time, or only their factors."""
+"""Clipped sums: by torch.func full gradients of a few examples at once or their factors, or one by one."""
 
 import dataclasses
 import functools
-import os
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
@@ -13,10 +11,10 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
-from dpmech.optim.clipping.clipped_sum import ClippedSum, clip_and_sum
+from dpmech.optim.clipping.batch import Batch
+from dpmech.optim.clipping.clipped_sum import ClippedSum, Count, clip_and_sum
 from dpmech.optim.clipping.factored import (
     Factored,
-    Piece,
     bias_gradients,
     factors_of,
     has_factors,
@@ -24,77 +22,11 @@ from dpmech.optim.clipping.factored import (
     positions_of,
     prefers_factors,
 )
+from dpmech.optim.clipping.norms import Piece
 from dpmech.optim.clipping.styles import Clipping, FlatClipping
-
-
-class Batch:
-    """The arguments of a loss, whose tensors have the examples along their first dimension.
-
-    Tensors may be in tuples, lists and mappings, including those of transformers (a BatchEncoding becomes
-    a dict); None stays None. Other values are refused: they belong to no single example, and values shared by
-    the examples may depend on all of them.
-
-    Args:
-        args: positional arguments.
-        kwargs: keyword arguments.
-
-    Attributes:
-        tensors: all tensors, in order.
-
-    Raises:
-        InvalidParameterError: if there is no tensor, if numbers of examples differ, or on other values.
-    """
-
-    def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self.tensors: list[Tensor] = []
-        self._build = (
-            _taken("batch", tuple(args), self.tensors),
-            _taken("batch", dict(kwargs), self.tensors),
-        )
-        lengths = {tensor.shape[0] for tensor in self.tensors if tensor.ndim}
-        if len(lengths) != 1 or any(tensor.ndim == 0 for tensor in self.tensors):
-            shown = [tuple(tensor.shape) for tensor in self.tensors]
-            raise InvalidParameterError(
-                "batch", shown, "tensors with the same number of examples, at least one"
-            )
-        self.examples = lengths.pop()
-
-    def arguments(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with the tensors replaced."""
-        left = iter(tensors)
-        args, kwargs = (build(left) for build in self._build)
-        return args, kwargs
-
-
-def _taken(name: str, value: Any, found: list[Tensor]) -> Callable[[Any], Any]:  # noqa: ANN401 - any batch
-    """Append the tensors of a value to a list; returns a function that rebuilds it from an iterator."""
-    if isinstance(value, Tensor):
-        found.append(value)
-        return next
-    if value is None:
-        return lambda _: None
-    if isinstance(value, Mapping):
-        parts = {key: _taken(f"{name}[{key!r}]", one, found) for key, one in value.items()}
-        return lambda left: {key: build(left) for key, build in parts.items()}
-    if isinstance(value, tuple | list):
-        inner = [_taken(f"{name}[{number}]", one, found) for number, one in enumerate(value)]
-        kind: Any = type(value)
-        if hasattr(value, "_fields"):
-            return lambda left: kind(*(build(left) for build in inner))
-        return lambda left: kind(build(left) for build in inner)
-    raise InvalidParameterError(
-        name,
-        type(value).__name__,
-        "tensors with the same number of examples, which come first, in tuples, lists and dicts; or None",
-    )
-
-
-@contextmanager
-def spared_random_numbers(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Restore torch's random states, on the CPU and the devices of these tensors, on exit."""
-    devices = sorted({tensor.device.index or 0 for tensor in tensors if tensor.device.type == "cuda"})
-    with torch.random.fork_rng(devices=devices):
-        yield
+from dpmech.optim.clipping.vmapping import UnfollowedError, followed, reentrant
+from dpmech.optim.deferred import is_deferred
+from dpmech.optim.state import Afresh, spared, stored_globals
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -127,9 +59,13 @@ class Taps:
     Args:
         model: the model.
         trained: its parameters that require gradients.
+
+    Attributes:
+        lowest: the dtype of autocast if a layer ran under it.
     """
 
     def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
+        self.lowest: torch.dtype | None = None
         self._model = model
         self._trained = list(trained)
         self._index = {id(param): index for index, param in enumerate(trained)}
@@ -139,21 +75,15 @@ class Taps:
     def samples(
         self, loss: Callable[..., Tensor], values: dict[str, Tensor], tensors: Sequence[Tensor]
     ) -> tuple[list[Tensor | Factored | None], Tensor]:
-        """Factors or gradients of every parameter, and the losses.
-
-        Args:
-            loss: `loss(values, *example)`.
-            values: of the trained parameters, in order.
-            tensors: of some examples, at least one.
-        """
-        before = _random_states(tensors)
+        """Factors or gradients of every parameter, and the losses."""
+        restore = stored_globals()
         try:
             return self._samples(loss, values, tensors)
         except _CalledOtherwise:
             # Layers may appear and disappear during a run. A resumed run plans again as well, and must draw
             # the same random numbers.
             self._plans.pop(self._key(tensors))
-            _set_random_states(tensors, before)
+            restore()
             return self._samples(loss, values, tensors)
 
     def _samples(
@@ -161,6 +91,7 @@ class Taps:
     ) -> tuple[list[Tensor | Factored | None], Tensor]:
         plan = self.plan(loss, values, tensors)
         uses, names = plan.uses, list(values)
+        hidden = is_deferred(tensors[0].device)
         zeros = [torch.zeros(use.shape, dtype=use.dtype, device=use.device) for use in uses]
         constants: dict[nn.Module, dict[str, Any]] = {
             layer: {
@@ -171,9 +102,13 @@ class Taps:
             for layer in plan.layers
         }
 
+        elsewhere: set[str] = set()  # names of parameters whose gradients do not only come from taps
+
         def tapped(
             taps: list[Tensor], own: dict[str, Tensor], *example: Tensor
         ) -> tuple[Tensor, list[Tensor]]:
+            for name, value in own.items() if hidden else ():
+                value.register_hook(lambda _, name=name: elsewhere.add(name))  # type: ignore[no-untyped-call]  # torch's
             given: list[Tensor] = []
             versions: list[int] = []
             others: dict[str, Any] = {}
@@ -182,7 +117,7 @@ class Taps:
                 others.update(layer._parameters)
                 layer._parameters.update(constants[layer])
 
-            def leave(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:  # noqa: ANN401 - torch's signature
+            def leave(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> Tensor:
                 layer._parameters.update(others)
                 others.clear()
                 number = len(given)
@@ -219,7 +154,9 @@ class Taps:
             found[index] = gradients[index]
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             self._put_together(found, uses, outputs, given)
-            self._add_other_uses(found, plan, gradients)
+            self._add_other_uses(
+                found, plan, gradients, {names.index(one) for one in elsewhere} if hidden else None
+            )
         return found, losses
 
     def plan(
@@ -230,15 +167,22 @@ class Taps:
         if key not in self._plans:
             uses: list[_Use] = []
 
-            def hook(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:  # noqa: ANN401 - torch's signature
+            def hook(layer: nn.Module, args: Any, kwargs: Any, output: Tensor) -> None:
                 del args, kwargs
+                kind = output.device.type
+                self.lowest = (
+                    torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else self.lowest
+                )
                 uses.append(_Use(layer, tuple(output.shape), output.dtype, output.device))
 
-            with torch.no_grad(), spared_random_numbers(tensors), _hooked(self._layers, hook):
-                # Under vmap as above, for the same conditions as in training.
-                torch.func.vmap(lambda *example: loss(values, *example), randomness="different")(
-                    *(tensor[:1] for tensor in tensors)
-                )
+            with torch.no_grad(), spared(), _hooked(self._layers, hook):
+                # Under vmap and differentiated as above, for the same conditions as in training: under vmap
+                # alone autocast leaves the inputs of attention as they are.
+                def forward(*example: Tensor) -> Tensor:
+                    value: Tensor = torch.func.vjp(lambda own: loss(own, *example), dict(values))[0]
+                    return value
+
+                torch.func.vmap(forward, randomness="different")(*(tensor[:1] for tensor in tensors))
             self._plans[key] = self._planned(uses)
         return self._plans[key]
 
@@ -253,7 +197,8 @@ class Taps:
         left = {
             id(param)
             for param in self._trained
-            if id(param) in positions and not prefers_factors(positions[id(param)], *matrix_shape(param))
+            if id(param) in positions
+            and not prefers_factors(positions[id(param)], *matrix_shape(param), param.device)
         }
         layers, covered = coverable(self._model, self._trained, left)
         used = [use for use in uses if use.layer in layers]
@@ -262,22 +207,33 @@ class Taps:
         )
 
     def _add_other_uses(
-        self, found: list[Tensor | Factored | None], plan: _Plan, gradients: Sequence[Tensor]
+        self,
+        found: list[Tensor | Factored | None],
+        plan: _Plan,
+        gradients: Sequence[Tensor],
+        elsewhere: set[int] | None,
     ) -> None:
-        """Add the gradients of uses of parameters outside their tapped layers, if any."""
+        """Add the gradients of uses of parameters outside their tapped layers, if any.
+
+        Args:
+            found: what the layers give; it is changed.
+            plan: of the taps.
+            gradients: of the other uses, zeros without one.
+            elsewhere: the parameters that a backward pass found in one; None to look for gradients that are
+                not zero, which the host would have to wait for on a device.
+        """
         tapped = [index for index in range(len(found)) if index not in plan.rest]
-        if not tapped:
-            return
-        # Without such uses all examples share one tensor of zeros, so that the check is cheap.
-        shared = [gradients[index] for index in tapped]
-        ends = [(one[:1] if one.stride(0) == 0 else one).aminmax() for one in shared]
-        device = ends[0][0].device
-        used = torch.stack([((low != 0) | (high != 0)).to(device) for low, high in ends]).tolist()
-        for index, gradient, one in zip(tapped, shared, used, strict=True):
-            if one:
-                before = found[index]
-                formed = before.formed() if isinstance(before, Factored) else before
-                found[index] = gradient if formed is None else formed + gradient
+        if elsewhere is None and tapped:
+            # Without such uses all examples share one tensor of zeros, so that the check is cheap.
+            shared = [gradients[index] for index in tapped]
+            ends = [(one[:1] if one.stride(0) == 0 else one).aminmax() for one in shared]
+            device = ends[0][0].device
+            used = torch.stack([((low != 0) | (high != 0)).to(device) for low, high in ends]).tolist()
+            elsewhere = {index for index, one in zip(tapped, used, strict=True) if one}
+        for index in elsewhere.intersection(tapped) if elsewhere else ():
+            before = found[index]
+            formed = before.formed() if isinstance(before, Factored) else before
+            found[index] = gradients[index] if formed is None else formed + gradients[index]
 
     def _put_together(
         self,
@@ -347,21 +303,8 @@ def _otherwise(layer: nn.Module, number: int) -> _CalledOtherwise:
     )
 
 
-def _random_states(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The states of torch's generators on the CPU and the devices of these tensors."""
-    devices = sorted({one.device.index or 0 for one in tensors if one.device.type == "cuda"})
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
-
-
-def _set_random_states(tensors: Sequence[Tensor], states: Sequence[Tensor]) -> None:
-    devices = sorted({one.device.index or 0 for one in tensors if one.device.type == "cuda"})
-    torch.set_rng_state(states[0])
-    for device, state in zip(devices, states[1:], strict=True):
-        torch.cuda.set_rng_state(state, device)
-
-
-ClippingMode: TypeAlias = Literal["per_example", "ghost"]
-_MODES = ("per_example", "ghost")
+ClippingMode: TypeAlias = Literal["per_example", "ghost", "loop"]
+MODES: tuple[ClippingMode, ...] = ("per_example", "ghost", "loop")
 
 
 def clipped_gradients(
@@ -376,9 +319,12 @@ def clipped_gradients(
 ) -> ClippedSum:
     """The sum over a batch of clipped per-example gradients.
 
+    What a call leaves in attributes and buffers of the model, or in what the loss refers to, is put back
+    before the next call and at the end, so that no example reaches the gradient of another.
+
     Args:
-        model: any module that processes examples independently (no batch normalization) and works
-            under `torch.func.vmap`.
+        model: any module that processes examples independently (no batch normalization) and, unless
+            clipping_mode is "loop", works under `torch.func.vmap`.
         loss: `loss(model, *example)` of one example, without a batch dimension; a scalar. It must call the
             model that it receives, not the one outside.
         batch: tensors with the examples along their first dimension, in tuples, lists and dicts; a dict is
@@ -390,8 +336,9 @@ def clipped_gradients(
         weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are excluded, as
             padding must be. Other weights would undo the clipping.
         clipping_mode: "per_example" forms the gradient of every example; "ghost" computes norms and sums of
-            linear layers, convolutions and embeddings from their inputs and output gradients, with the same
-            result up to rounding.
+            linear layers, convolutions and embeddings from their inputs and output gradients; "loop" runs
+            the model on one example at a time, without `torch.func`: slow, for any model. The result is the
+            same up to rounding.
 
     Returns:
         A ClippedSum for `PrivateOptimizer.accumulate`.
@@ -408,35 +355,40 @@ def clipped_gradients(
         >>> [round(value, 3) for value in total.sums[0].flatten().tolist()]
         [-0.9, -1.2]
     """
-    if clipping_mode not in _MODES:
-        raise InvalidParameterError("clipping_mode", clipping_mode, f"one of {_MODES}")
+    if clipping_mode not in MODES:
+        raise InvalidParameterError("clipping_mode", clipping_mode, f"one of {MODES}")
     if isinstance(batch, Mapping):
         taken = Batch((), batch)
     else:
         taken = Batch((batch,) if isinstance(batch, Tensor) else batch, {})
-    gradients = ExampleGradients(model, loss, ghost=clipping_mode == "ghost")
+    # There is no later look at the model's contents, as there is by make_private.
+    # In a loop a loss sees the values of its example, and could seed the draws of others.
+    afresh = Afresh(loss, model, seeds="own" if clipping_mode == "loop" else None, buffers=True)
+    gradients = ExampleGradients(model, afresh, clipping_mode)
     clip = clipping if isinstance(clipping, Clipping) else FlatClipping(clipping)
     clip = clip.over(gradients.trained, gradients.names)
-    return gradients.clipped(taken, clip, microbatch_size=microbatch_size, weights=weights, lent=True)[0]
+    with afresh.batch():
+        return gradients.clipped(taken, clip, microbatch_size=microbatch_size, weights=weights, lent=True)[0]
 
 
 class ExampleGradients:
-    """Per-example gradients of a model and its loss, by `torch.func`.
+    """Per-example gradients of a model and its loss.
 
     Args:
         model: as for `clipped_gradients`.
-        loss: as for `clipped_gradients`.
-        ghost: whether to compute factors instead of gradients if that is cheaper.
+        loss: calls one as for `clipped_gradients`.
+        mode: as for `clipped_gradients`; "ghost" computes factors where they are cheaper.
 
     Raises:
         InvalidParameterError: if the model is not a module, or has no parameters that require gradients.
     """
 
-    def __init__(self, model: nn.Module, loss: Callable[..., Tensor], *, ghost: bool) -> None:
+    def __init__(self, model: nn.Module, loss: Afresh, mode: ClippingMode) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidParameterError("model", model, "a torch.nn.Module")
         self._model = model
-        self._loss: Callable[..., Tensor] = loss
+        self._alone = mode == "loop"
+        self._loss = loss
         params = dict(model.named_parameters())
         self.names = [name for name, param in params.items() if param.requires_grad]
         self.trained = [params[name] for name in self.names]
@@ -446,7 +398,7 @@ class ExampleGradients:
         places = _places(model)
         self._tied = {place: name_of[id(one)] for place, one in places.items() if id(one) in name_of}
         self._fixed = {place: one.detach() for place, one in places.items() if place not in self._tied}
-        self._taps = Taps(model, self.trained) if ghost else None
+        self._taps = Taps(model, self.trained) if mode == "ghost" else None
 
     def clipped(
         self,
@@ -456,8 +408,12 @@ class ExampleGradients:
         microbatch_size: int | None = None,
         weights: Tensor | None = None,
         lent: bool = False,
+        read: bool = True,
     ) -> tuple[ClippedSum, Tensor]:
-        """The sum of clipped gradients, and the losses, shape (examples,); without noise: raw data."""
+        """The sum of clipped gradients, and the losses, shape (examples,); without noise: raw data.
+
+        With `read` its counts are numbers, for which the host waits; else they may be tensors.
+        """
         tensors = batch.tensors
         if weights is not None:
             kept = _check_weights(weights, batch.examples)
@@ -468,16 +424,25 @@ class ExampleGradients:
             if microbatch_size is None
             else check_integer("microbatch_size", microbatch_size, minimum=1)
         )
+        size = 1 if self._alone else size
         blocks = clip.blocks(self.trained)
         sums: list[Tensor | None] = [None] * len(self.trained)
-        dropped, below, above, losses = 0, 0, 0, []
+        losses = []
+        dropped: Count = 0
+        below: Count = 0
+        above: Count = 0
         for start in range(0, length, max(size, 1)):
             part = [tensor[start : start + size] for tensor in tensors]
+            self._loss.next_part()
             samples, values = self.samples(batch, part)
             summed = clip_and_sum(samples, blocks)
             sums = [_added(total, term) for total, term in zip(sums, summed.sums, strict=True)]
             dropped, below, above = dropped + summed.dropped, below + summed.below, above + summed.above
             losses.append(values)
+        if read and isinstance(dropped, Tensor):
+            dropped, below, above = torch.stack(
+                [dropped, torch.as_tensor(below), torch.as_tensor(above)]
+            ).tolist()
         total = ClippedSum(
             self.trained,
             sums,
@@ -494,9 +459,31 @@ class ExampleGradients:
     def samples(
         self, batch: Batch, tensors: Sequence[Tensor]
     ) -> tuple[list[Tensor | Factored | None], Tensor]:
-        """Gradients or factors of every parameter, and the losses, of some of a batch's examples."""
-        with _explained():
+        """Gradients or factors of all parameters, and losses, of some of a batch's examples."""
+        if self._alone:
+            return self._of_one(batch, tensors)
+        with followed():
             return self._samples(batch, tensors)
+
+    def _of_one(
+        self, batch: Batch, tensors: Sequence[Tensor]
+    ) -> tuple[list[Tensor | Factored | None], Tensor]:
+        """An ordinary backward pass of one example; None for a parameter that its loss does not use."""
+        args, kwargs = batch.arguments([tensor[0] for tensor in tensors])
+        with torch.enable_grad():
+            value = _scalar(self._loss(self._model, *args, **kwargs))
+        wanted = [param for param in self.trained if param.requires_grad]  # some may be frozen by now
+        if not value.requires_grad or not wanted:
+            return [None] * len(self.trained), value.detach()[None]
+        try:
+            grads = torch.autograd.grad(value, wanted, allow_unused=True)
+        except RuntimeError as error:
+            if "use_reentrant=True" not in str(error):
+                raise
+            raise reentrant() from error
+        found = {id(param): grad for param, grad in zip(wanted, grads, strict=True) if grad is not None}
+        dense = [found.get(id(param)) for param in self.trained]
+        return [None if one is None else one.detach().to_dense()[None] for one in dense], value.detach()[None]
 
     def _samples(
         self, batch: Batch, tensors: Sequence[Tensor]
@@ -529,97 +516,40 @@ class ExampleGradients:
         name_of = {id(param): name for name, param in zip(self.names, self.trained, strict=True)}
         missed = sorted({name_of[id(leaf)] for leaf in _leaves(losses) if id(leaf) in name_of})
         if missed:
-            raise UnsupportedCombinationError(
+            raise UnfollowedError(
                 f"the loss uses {', '.join(missed[:3])} outside the model that it gets, which per-example "
                 "gradients do not include",
                 supported="a loss that calls the model it is given; regularizers in the model's forward, or "
-                "by weight_decay of the optimizer",
+                "by weight_decay of the optimizer; clipping_mode='loop' ('auto' takes it at the first batch)",
             )
+
+    @property
+    def lowest(self) -> torch.dtype | None:
+        """The dtype of autocast if a layer with factors ran under it."""
+        return None if self._taps is None else self._taps.lowest
 
     def covered_values(self, batch: Batch, tensors: Sequence[Tensor]) -> int:
         """Number of weights with factors instead of gradients, for examples of these shapes."""
         if self._taps is None:
             return 0
         values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
-        with _explained():
+        with followed():
             plan = self._taps.plan(functools.partial(self._example_loss, batch), values, tensors)
         return sum(param.numel() for index, param in enumerate(self.trained) if index not in plan.rest)
 
     def _example_loss(self, batch: Batch, own: dict[str, Tensor], *example: Tensor) -> Tensor:
         held = self._fixed | {place: own[name] for place, name in self._tied.items()}
         args, kwargs = batch.arguments(example)
-        value = self._loss(functools.partial(_call, self._model, held), *args, **kwargs)
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InvalidParameterError("loss", shown, "a function that returns a scalar for one example")
-        return value.reshape(())
+        own_call = functools.partial(_call, self._model, held)
+        return _scalar(self._loss(StandIn(self._model, own_call, held), *args, **kwargs))
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Explain errors of torch.func.vmap and their remedy, with the location in the model."""
-    try:
-        yield
-    except RuntimeError as error:
-        text = str(error)
-        for part, (what, remedy) in _REASONS.items():
-            if part in text:
-                raise UnsupportedCombinationError(
-                    f"{what}, which torch.func.vmap does not support{_place(error)}", supported=remedy
-                ) from error
-        raise
-
-
-_HOOKS = "make_private without a loss, for the loop of Opacus, with ordinary forward passes"
-_CHECKPOINTING = (
-    "the model runs parts of itself again (gradient checkpointing)",
-    "a model without it, and max_physical_batch_size, or 'auto', to reduce memory",
-)
-_REASONS = {
-    "data-dependent control flow": (
-        "the model branches on values of the data, or on random numbers (layer drop)",
-        "torch.where, and layerdrop=0; for transformers attn_implementation='eager', for encoders such as "
-        "BERT a mask of four dimensions too: loss=dpmech.optim.hf.masked_loss, of make_private or of "
-        "PrivateTrainer's Privacy; or " + _HOOKS,
-    ),
-    "requires_grad_()": _CHECKPOINTING,
-    "saved tensor hooks": _CHECKPOINTING,
-    "setup_context": (
-        "the model uses an autograd.Function without setup_context (such as gradient checkpointing with "
-        "use_reentrant=True)",
-        "a model without checkpointing, and max_physical_batch_size, or 'auto', to reduce memory; for your "
-        "own function a setup_context and generate_vmap_rule=True",
-    ),
-    ".item()": (
-        "the model reads a value of a tensor",
-        "code that avoids it; or " + _HOOKS,
-    ),
-    "Batching rule not implemented": (
-        "the model calls a kernel without a rule",
-        "other layers; or " + _HOOKS,
-    ),
-    "dynamic shape": (
-        "the model makes tensors whose shapes depend on the data",
-        "code with fixed shapes (torch.where instead of indexing by a mask); or " + _HOOKS,
-    ),
-}
-
-
-def _place(error: BaseException) -> str:
-    """The innermost line outside of torch, in the model or the loss."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if f"{os.sep}torch{os.sep}" not in frame.filename and not frame.filename.startswith(_HERE)
-    ]
-    if not frames:
-        return ""
-    last = frames[-1]
-    file = os.sep.join(last.filename.split(os.sep)[-2:])
-    return f" ({file}, line {last.lineno}, in {last.name}: {last.line})"
-
-
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+def _scalar(value: object) -> Tensor:
+    """The loss of one example, without dimensions."""
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        shown = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        raise InvalidParameterError("loss", shown, "a function that returns a scalar for one example")
+    return value.reshape(())
 
 
 def _check_weights(weights: object, length: int) -> Tensor:
@@ -633,7 +563,31 @@ def _check_weights(weights: object, length: int) -> Tensor:
     return weights != 0
 
 
-def _call(model: nn.Module, values: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+class StandIn:
+    """What a loss gets as its model: calls go to a function, and attributes are those of the model.
+
+    Args:
+        model: the model.
+        call: is called in its place.
+        values: tensors by name, in place of those of the model.
+    """
+
+    def __init__(
+        self, model: Callable[..., Any], call: Callable[..., Any], values: Mapping[str, Tensor] | None = None
+    ) -> None:
+        self._model = model
+        self._call = call
+        self._values = values or {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the function returns."""
+        return self._call(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._values[name] if name in self._values else getattr(self._model, name)
+
+
+def _call(model: nn.Module, values: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
     return torch.func.functional_call(model, values, args, kwargs, tie_weights=False)
 
 
@@ -651,7 +605,9 @@ def _places(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _added(total: Tensor | None, part: Tensor | None) -> Tensor | None:
-    return part if total is None or part is None else total.add_(part)
+    if total is None or part is None:
+        return part if total is None else total
+    return total.add_(part)
 
 
 def _leaves(value: Tensor) -> Iterator[Tensor]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
@@ -116,9 +116,10 @@ class _InBlocks(Clipping):
     )
 
     @property
-    @abc.abstractmethod
-    def _layers(self) -> "Layers":
-        """The block of every parameter."""
+    def _layers(self) -> Layers:
+        """The block of every parameter, a field of the subclasses."""
+        found: Layers = vars(self)["layers"]
+        return found
 
     @property
     @abc.abstractmethod
@@ -229,10 +230,6 @@ class PerLayerClipping(_InBlocks):
         return math.hypot(*self.clip_norms)
 
     @property
-    def _layers(self) -> Layers:
-        return self.layers
-
-    @property
     def _clip_norms(self) -> tuple[float, ...]:
         return tuple(self.clip_norms)
 
@@ -256,6 +253,17 @@ class PerMatrixClipping(_InBlocks):
 
     References:
         muon.joint_sigma.
+
+    Examples:
+        >>> import dpmech as dm
+        >>> from dpmech.optim import PerMatrixClipping
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+        >>> clipping = PerMatrixClipping.for_model(model, sigma=0.8, clip_norm=0.1)
+        >>> clipping.layers
+        {'0.weight': 0, '2.weight': 1, '0.bias': 2, '2.bias': 2}
+        >>> round(clipping.block_clipping.sigmas[0], 4), round(clipping.joint_norm, 4)
+        (1.3856, 0.1732)
     """
 
     block_clipping: BlockClipping
@@ -267,14 +275,57 @@ class PerMatrixClipping(_InBlocks):
         _, layers = _check_blocks(self.block_clipping.clip_norms, self.layers)
         object.__setattr__(self, "layers", layers)
 
+    @classmethod
+    def for_model(
+        cls,
+        model: nn.Module,
+        sigma: float,
+        clip_norm: float,
+        *,
+        rest: Literal["one block", "one block each"] = "one block",
+        rest_clip_norm: float | None = None,
+        least_noise: bool = False,
+    ) -> "PerMatrixClipping":
+        """Blocks for Muon: one for every matrix, and the vectors and scalars as `rest` says.
+
+        Matrices are the trained parameters of two or more dimensions, as for `Muon`. Blocks are given by
+        name, so that the order of an optimizer does not matter.
+
+        Args:
+            model: with parameters that require gradients, of which one at least is a matrix.
+            sigma: that of the calibration, which the joint sigma of all blocks reaches.
+            clip_norm: of every matrix, > 0.
+            rest: whether all other parameters together are one block, or each is one.
+            rest_clip_norm: of these blocks, > 0; None is `clip_norm`.
+            least_noise: False gives all k blocks the same sigma_W = sigma sqrt(k), as the paper does; True
+                divides by the sizes of the blocks, with the least total variance of the noise.
+
+        Raises:
+            InvalidParameterError: on a bad argument, or if no matrix is trained.
+        """
+        named = {name: param for name, param in model.named_parameters() if param.requires_grad}
+        matrices = [name for name, param in named.items() if param.ndim >= 2]
+        others = [name for name in named if name not in set(matrices)]
+        if not matrices:
+            raise InvalidParameterError(
+                "model", type(model).__name__, "a model that trains a parameter of two or more dimensions"
+            )
+        if rest not in ("one block", "one block each"):
+            raise InvalidParameterError("rest", rest, "'one block' or 'one block each'")
+        blocks = [[name] for name in matrices]
+        blocks += [[name] for name in others] if rest == "one block each" else [others] if others else []
+        sizes = [sum(named[name].numel() for name in block) for block in blocks]
+        norm = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
+        other = rest_clip_norm
+        other = norm if other is None else check_real("rest_clip_norm", other, minimum=0.0, open_minimum=True)
+        norms = [norm] * len(matrices) + [other] * (len(blocks) - len(matrices))
+        clipping = BlockClipping.from_joint(norms, sigma, dimensions=sizes if least_noise else None)
+        return cls(clipping, {name: place for place, block in enumerate(blocks) for name in block})
+
     @property
     def joint_norm(self) -> float:
         """sqrt(sum of squares)."""
         return self.block_clipping.joint_clip_norm
-
-    @property
-    def _layers(self) -> Layers:
-        return self.layers
 
     @property
     def _clip_norms(self) -> tuple[float, ...]:

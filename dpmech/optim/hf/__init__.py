@@ -11,7 +11,7 @@ from dpmech.exceptions import MissingDependencyError as _MissingDependencyError
 if _util.find_spec("transformers") is None or _util.find_spec("accelerate") is None:
     raise _MissingDependencyError("transformers and accelerate", "hf")
 
-from dpmech.optim.hf.private_run import Privacy, masked_loss, own_loss
+from dpmech.optim.hf.private_run import Privacy, own_loss
 from dpmech.optim.hf.trainer import PrivateTrainer, PrivateTrainerMixin
 
-__all__ = ["Privacy", "PrivateTrainer", "PrivateTrainerMixin", "masked_loss", "own_loss"]
+__all__ = ["Privacy", "PrivateTrainer", "PrivateTrainerMixin", "own_loss"]

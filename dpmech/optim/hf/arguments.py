@@ -11,25 +11,27 @@ import transformers
 
 from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.processes import gathered, rank_of
 
 FOLDER = "_private_run"  # hubs ignore names with this prefix
 _PREFIX = "checkpoint-"
 _STATE = "trainer_state.json"
 
 
-def file_of(checkpoint: str | os.PathLike[str]) -> Path:
-    """The private state of a checkpoint folder."""
+def file_of(checkpoint: str | os.PathLike[str], rank: int = 0) -> Path:
+    """The private state of a checkpoint folder, of one of the processes."""
     folder = Path(checkpoint)
-    return folder.parent / FOLDER / f"{folder.name}.pt"
+    own = f".{rank}" if rank else ""
+    return folder.parent / FOLDER / f"{folder.name}{own}.pt"
 
 
-def make_folder(checkpoint: str | os.PathLike[str]) -> Path:
+def make_folder(checkpoint: str | os.PathLike[str], rank: int = 0) -> Path:
     """Return `file_of`, and make its folder, readable by its owner only.
 
     Raises:
         InvalidParameterError: if it cannot be made.
     """
-    file = file_of(checkpoint)
+    file = file_of(checkpoint, rank)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -40,28 +42,33 @@ def make_folder(checkpoint: str | os.PathLike[str]) -> Path:
 
 
 def complete(checkpoint: Path) -> bool:
-    """Whether a checkpoint was written completely: Trainer writes one file after the other."""
+    """Whether all processes wrote a checkpoint completely: Trainer writes one file after the other."""
+    return all(gathered("a checkpoint", _complete(checkpoint), None))
+
+
+def _complete(checkpoint: Path) -> bool:
     try:
         step = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))["global_step"]
-        return checkpoint.name == f"{_PREFIX}{step}" and file_of(checkpoint).exists()
+        return checkpoint.name == f"{_PREFIX}{step}" and file_of(checkpoint, rank_of(None)).exists()
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def newest(output: str | os.PathLike[str]) -> Path | None:
-    """The newest complete checkpoint; None if there is none."""
-    checkpoints = [
-        (int(folder.name.removeprefix(_PREFIX)), folder)
+    """The newest checkpoint that all processes have complete; None if there is none."""
+    steps = {
+        int(folder.name.removeprefix(_PREFIX))
         for folder in Path(output).glob(f"{_PREFIX}*")
-        if folder.name.removeprefix(_PREFIX).isdecimal() and complete(folder)
-    ]
-    return max(checkpoints)[1] if checkpoints else None
+        if folder.name.removeprefix(_PREFIX).isdecimal() and _complete(folder)
+    }
+    common = set.intersection(*gathered("checkpoints", steps, None))
+    return Path(output) / f"{_PREFIX}{max(common)}" if common else None
 
 
 def prune(output: str | os.PathLike[str]) -> None:
     """Delete private states whose checkpoint folder was deleted."""
     for file in (Path(output) / FOLDER).glob(f"{_PREFIX}*.pt"):
-        if not (Path(output) / file.stem).is_dir():
+        if not (Path(output) / file.name.split(".")[0]).is_dir():
             file.unlink(missing_ok=True)
 
 
@@ -90,20 +97,14 @@ _CALLERS = {
     "_inner_training_loop": "callbacks",
     "_run_epoch": "callbacks",
 }
+_SCALER = "a gradient scaler skips steps and changes its scale by the data"
 # Arguments that are refused unless they have this value, and what to do instead.
 _REFUSED: dict[str, tuple[Any, str]] = {
-    "fp16": (False, "weights in bfloat16: a gradient scaler skips steps and changes its scale by the data"),
-    "bf16": (False, "model.to(torch.bfloat16), or float32"),
+    "fp16": (False, f"bf16=True: {_SCALER}"),
     "fp16_full_eval": (False, "False: it changes the trained weights"),
     "bf16_full_eval": (False, "False: it changes the trained weights"),
     "torch_compile": (False, "False: per-example gradients come from torch.func"),
     "use_liger_kernel": (False, "False: its kernels have no per-example gradients"),
-    "auto_find_batch_size": (
-        False,
-        "Privacy(max_physical_batch_size='auto'): a restart would be another run",
-    ),
-    "label_smoothing_factor": (0.0, "Privacy(loss=...) that smooths, of one example"),
-    "neftune_noise_alpha": (None, "None"),
     "include_num_input_tokens_seen": ("no", "'no': the lengths of the texts in a batch are private"),
     "push_to_hub": (False, "save_model to a folder, which contains no secrets, and push that"),
     "enable_jit_checkpoint": (False, "save_strategy: a signal may come in the middle of a step"),
@@ -127,11 +128,12 @@ _BY_RESULTS = ("reduce_lr_on_plateau", "greedy")  # schedules that depend on eva
 _EVALUATION = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "metric_for_best_model")
 
 
-def check_methods(kind: type) -> None:
+def check_methods(kind: type, known: tuple[type, ...]) -> None:
     """Raise UnsupportedCombinationError if a class replaces the loop, or transformers lacks our hooks.
 
     Args:
         kind: of the trainer.
+        known: classes whose methods are replaced here on purpose.
     """
     missing = [name for name in REPLACED if not hasattr(transformers.Trainer, name)]
     if missing:
@@ -141,7 +143,7 @@ def check_methods(kind: type) -> None:
         )
     for name, instead in _CALLERS.items():
         for base in kind.__mro__:
-            if base.__module__.split(".")[0] in ("transformers", "dpmech"):
+            if base in known or base.__module__.split(".")[0] in ("transformers", "dpmech"):
                 continue
             if name in vars(base):
                 raise UnsupportedCombinationError(
@@ -150,10 +152,7 @@ def check_methods(kind: type) -> None:
 
 
 def check_trainer(
-    trainer: Any,  # noqa: ANN401 - a Trainer
-    *,
-    own_loss: bool,
-    clip_norm: float | AdaptiveClip | None,
+    trainer: Any, *, own_loss: bool, clip_norm: float | AdaptiveClip | None, known: tuple[type, ...]
 ) -> None:
     """Refuse, by name, settings that would bypass clipping, sampling or noise.
 
@@ -161,6 +160,7 @@ def check_trainer(
         trainer: after its constructor.
         own_loss: whether the loss is computed by the model.
         clip_norm: of the caller; None if not given.
+        known: classes whose loss of one example is that of the model.
 
     Raises:
         UnsupportedCombinationError: on settings that private training does not support.
@@ -171,6 +171,10 @@ def check_trainer(
         value = getattr(args, name, accepted)
         if (getattr(value, "value", value) or accepted) != accepted:
             raise UnsupportedCombinationError(f"{name}={value!r}", supported=instead)
+    if args.mixed_precision not in ("no", "bf16"):  # by `accelerate launch` and the environment, too
+        raise UnsupportedCombinationError(
+            f"mixed_precision={args.mixed_precision!r} of accelerate", supported=f"bf16=True: {_SCALER}"
+        )
     if str(args.train_sampling_strategy) not in _SAMPLING:
         raise UnsupportedCombinationError(
             f"train_sampling_strategy={args.train_sampling_strategy!r}: which examples share a step would "
@@ -181,11 +185,24 @@ def check_trainer(
         raise UnsupportedCombinationError(
             "deepspeed or fsdp reduces raw gradients", supported="one process, or a loop with make_private"
         )
-    if args.world_size > 1 or args.n_gpu > 1:
+    if args.n_gpu > 1:
         raise UnsupportedCombinationError(
-            f"{max(args.world_size, args.n_gpu)} devices: Trainer would average raw gradients over them",
-            supported="one device (CUDA_VISIBLE_DEVICES), or your own loop with make_private, which "
-            "adds clipped sums over processes",
+            f"{args.n_gpu} devices in one process: DataParallel copies the model in every call",
+            supported="one process per device (torchrun or accelerate launch), whose clipped sums are added; "
+            "or one device (CUDA_VISIBLE_DEVICES)",
+        )
+    parallel = getattr(trainer.accelerator, "parallelism_config", None)
+    if parallel is not None and parallel.non_data_parallel_size > 1:
+        raise UnsupportedCombinationError(
+            "parallelism_config splits a model or a text over processes, none of which sees the gradient of "
+            "an example",
+            supported="the whole model in every process (no parallelism_config)",
+        )
+    if args.label_smoothing_factor and not own_loss:
+        raise UnsupportedCombinationError(
+            f"label_smoothing_factor={args.label_smoothing_factor} with a loss of your own, which it does "
+            "not change",
+            supported="label_smoothing_factor=0.0 and a loss that smooths, or Privacy without a loss",
         )
     if clip_norm is None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT):
         raise InvalidParameterError(
@@ -199,10 +216,10 @@ def check_trainer(
         )
     if trainer.compute_loss_func is not None:
         raise UnsupportedCombinationError("compute_loss_func", supported="Privacy(loss=...), of one example")
-    defines = [base.__name__ for base in type(trainer).__mro__ if "compute_loss" in vars(base)]
-    if own_loss and defines[0] != "Trainer":
+    defines = next(base for base in type(trainer).__mro__ if "compute_loss" in vars(base))
+    if own_loss and defines not in (transformers.Trainer, *known):
         raise UnsupportedCombinationError(
-            f"{defines[0]} defines compute_loss, of a batch",
+            f"{defines.__name__} defines compute_loss, of a batch",
             supported="Privacy(loss=...) for training, of one example; compute_loss is then for evaluation",
         )
     if trainer.model_init is not None:
@@ -212,18 +229,19 @@ def check_trainer(
         )
 
 
-def private_arguments(args: Any) -> Any:  # noqa: ANN401 - TrainingArguments
+def private_arguments(args: Any) -> Any:
     """A copy with full batches, and without clipping or skipping outside the private optimizer."""
     mine = copy.copy(args)
     mine.per_device_train_batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
     mine.gradient_accumulation_steps = 1
     mine.max_grad_norm = 0.0
+    mine.auto_find_batch_size = False  # the loader finds it: a restart of the loop would be another run
     mine.ignore_data_skip = True  # the loader stores its position
     mine.logging_nan_inf_filter = False
     return mine
 
 
-def steered_by(trainer: Any) -> list[str]:  # noqa: ANN401 - a Trainer
+def steered_by(trainer: Any) -> list[str]:
     """Settings of a Trainer that select weights, learning rates or the end of a run by evaluations."""
     args = trainer.args
     kind = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
@@ -244,7 +262,7 @@ def steered_by(trainer: Any) -> list[str]:  # noqa: ANN401 - a Trainer
     ]
 
 
-def schedule(args: Any) -> Mapping[str, str]:  # noqa: ANN401 - TrainingArguments
+def schedule(args: Any) -> Mapping[str, str]:
     """The settings that determine learning rates, as strings that can be compared."""
     names: tuple[str, ...] = _SCHEDULE
     if str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)) in _BY_RESULTS:

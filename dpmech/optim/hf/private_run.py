@@ -2,26 +2,21 @@
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from dpmech.certificates import AdaptiveClip
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.optim.clipping import Clipping
+from dpmech.optim.hf.embedding_noise import EmbeddingNoise
 from dpmech.optim.noise import Generator, NoiseMode
-from dpmech.optim.runs import (
-    LOADERS_SIZE,
-    BatchOptimizer,
-    PerExampleModel,
-    PrivateLoader,
-    make_private,
-)
+from dpmech.optim.runs import LOADERS_SIZE, BatchOptimizer, PerExampleModel, PrivateLoader, make_private
 
 
-def own_loss(model: nn.Module, **batch: Any) -> Tensor:  # noqa: ANN401 - what the model takes
+def own_loss(model: nn.Module, **batch: Any) -> Tensor:
     """The loss that the model computes from an example with labels: for language models their mean.
 
     Args:
@@ -31,30 +26,37 @@ def own_loss(model: nn.Module, **batch: Any) -> Tensor:  # noqa: ANN401 - what t
     Returns:
         A scalar.
     """
-    return _loss_of(model(**batch))
-
-
-def masked_loss(model: nn.Module, **batch: Any) -> Tensor:  # noqa: ANN401 - what the model takes
-    """`own_loss` for encoders (BERT, RoBERTa, ...) and encoder-decoders (T5) with a padding mask.
-
-    They branch on the values of a two-dimensional mask, which `torch.func` does not support; a
-    four-dimensional mask, which is added to the scores, is used as it is. **Not for decoder-only models**
-    (GPT-2, Llama): there such a mask would replace the causal one.
-
-    Args:
-        model: called with the batch by name.
-        **batch: one example, as a batch of one; `attention_mask` of shape (1, length), 1 where there is text.
-
-    Returns:
-        A scalar.
-    """
-    mask = batch["attention_mask"][:, None, None, :].float()
-    return _loss_of(model(**batch | {"attention_mask": (1.0 - mask) * torch.finfo(torch.float32).min}))
-
-
-def _loss_of(outputs: Any) -> Tensor:  # noqa: ANN401 - an output of transformers, or a tuple
+    outputs = model(**batch)
     loss: Tensor = outputs["loss"] if isinstance(outputs, dict) else outputs[0]
     return loss
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothedLoss:
+    """The loss of a Trainer with `label_smoothing_factor`, of one example; `own_loss` without labels.
+
+    Args:
+        smoother: the Trainer's, with the factor.
+        shift: whether a word is predicted from those before it.
+    """
+
+    smoother: Callable[..., Tensor]
+    shift: bool
+
+    def __call__(self, model: nn.Module, **batch: Any) -> Tensor:
+        """The loss of a batch of one."""
+        if "labels" not in batch:
+            return own_loss(model, **batch)
+        labels = batch.pop("labels")
+        return self.smoother(model(**batch), labels, shift_labels=self.shift)
+
+    @classmethod
+    def of(cls, trainer: Any) -> Self:
+        """The loss of a Trainer that has a smoother."""
+        model = trainer.model
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        shift = type(inner).__name__ in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+        return cls(trainer.label_smoother, shift)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +68,13 @@ class Privacy:
         clip_norm: of one example's gradient, > 0, or an AdaptiveClip; None uses the certificate's, else 1.
             It replaces `max_grad_norm`.
         loss: `loss(model, **batch)` of one example, given as a batch of one; None uses the loss that
-            the model computes (`own_loss`); `masked_loss` for encoders with padding.
+            the model computes (`own_loss`), or with `label_smoothing_factor` the Trainer.
         expected_batch_size: as for make_private; None uses the certificate's, else
             `per_device_train_batch_size` times `gradient_accumulation_steps` and processes.
         dataset_size: as for make_private.
-        max_physical_batch_size: largest number of examples held at once; None uses
-            `per_device_train_batch_size` if `gradient_accumulation_steps` is above 1, else full batches.
+        max_physical_batch_size: largest number of examples held at once; None uses "auto" with
+            `auto_find_batch_size`, else `per_device_train_batch_size` if `gradient_accumulation_steps` is
+            above 1, else full batches.
         clipping: as for make_private.
         clipping_mode: as for make_private.
         generator: as for make_private.
@@ -91,7 +94,7 @@ class Privacy:
     dataset_size: int | None = None
     max_physical_batch_size: int | Literal["auto"] | None = None
     clipping: Clipping | None = None
-    clipping_mode: Literal["auto", "per_example", "ghost"] = "auto"
+    clipping_mode: Literal["auto", "per_example", "ghost", "loop"] = "auto"
     generator: Generator | None = None
     rng: object = None
     mode: NoiseMode | None = None
@@ -102,22 +105,60 @@ class Privacy:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sizes:
+    """The numbers of examples in a Trainer's arguments.
+
+    Args:
+        physical: `per_device_train_batch_size`.
+        accumulated: `gradient_accumulation_steps`.
+        finds: `auto_find_batch_size`.
+    """
+
+    physical: int
+    accumulated: int
+    finds: bool
+
+    @property
+    def most(self) -> int | Literal["auto"] | None:
+        """`max_physical_batch_size`, where the caller gives none."""
+        if self.finds:
+            return "auto"
+        return self.physical if self.accumulated > 1 else None
+
+    def __str__(self) -> str:
+        steps = f"gradient_accumulation_steps={self.accumulated}"
+        return f"per_device_train_batch_size={self.physical} times {steps}"
+
+
+@dataclasses.dataclass(frozen=True)
 class PrivateRun:
-    """The result of make_private."""
+    """The result of make_private.
+
+    Args:
+        model: of it.
+        optimizer: of it.
+        loader: of it.
+        hook: to remove when training ends; None if there is none.
+    """
 
     model: PerExampleModel
     optimizer: BatchOptimizer
     loader: PrivateLoader
+    hook: Any = None
+
+    def end(self) -> None:
+        """Leave the model as it was."""
+        if self.hook is not None:
+            self.hook.remove()
 
 
-def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> PrivateRun:  # noqa: ANN401 - a Trainer
+def has_columns(data: Any) -> bool:
+    """Whether these are data of Hugging Face's datasets, of which a Trainer drops columns."""
+    return hasattr(data, "column_names") and hasattr(data, "remove_columns")
+
+
+def made(trainer: Any, privacy: Privacy, sizes: Sizes) -> PrivateRun:
     """Make model, optimizer and data of a Trainer private; the private optimizer becomes the Trainer's.
-
-    Args:
-        trainer: a Trainer with private arguments.
-        privacy: the privacy settings.
-        physical: the original `per_device_train_batch_size`.
-        accumulated: the original `gradient_accumulation_steps`.
 
     Raises:
         As make_private, and InvalidParameterError without data.
@@ -125,7 +166,7 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
     if trainer.train_dataset is None:
         raise InvalidParameterError("train_dataset", None, "a dataset with a length and indices")
     data, collator, args = trainer.train_dataset, trainer.data_collator, trainer.args
-    if hasattr(data, "column_names") and hasattr(data, "remove_columns"):  # of Hugging Face's datasets
+    if has_columns(data):
         # Trainer takes names from sets, whose order follows PYTHONHASHSEED, and so would fingerprints.
         kept = trainer._remove_unused_columns(data, description="training").column_names
         unused = sorted(set(data.column_names) - set(kept))
@@ -145,16 +186,21 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,
     )
-    most = privacy.max_physical_batch_size
-    if most is None and accumulated > 1:
-        most = physical
-    loss = own_loss if privacy.loss is None else privacy.loss
+    most = sizes.most if privacy.max_physical_batch_size is None else privacy.max_physical_batch_size
+    loss = privacy.loss
+    if loss is None:
+        loss = own_loss if trainer.label_smoother is None else SmoothedLoss.of(trainer)
+    handle = None
+    if trainer.args.neftune_noise_alpha is not None:
+        loss = EmbeddingNoise(trainer.args.neftune_noise_alpha, loss)
+        handle = loss.attach(trainer.model)
 
-    def example_loss(model: Any, *given: Mapping[str, Any], **named: Any) -> Tensor:  # noqa: ANN401 - a module or a call of one
+    def example_loss(model: Any, *given: Mapping[str, Any], **named: Any) -> Tensor:
         # Names of a batch (`weights`, `return_loss`) must not clash with those of `backward`: pass one dict.
         return loss(model, **(given[0] if given else named))
 
     optimizer = trainer.create_optimizer()
+    optimizer = trainer.optimizer if optimizer is None else optimizer
     if isinstance(optimizer, BatchOptimizer):
         raise InvalidParameterError("optimizers", optimizer, "a torch.optim.Optimizer, not yet private")
     try:
@@ -180,15 +226,15 @@ def made(trainer: Any, privacy: Privacy, physical: int, accumulated: int) -> Pri
     except CertificateError as error:
         if LOADERS_SIZE not in str(error):
             raise
-        own_size = f"per_device_train_batch_size={physical} times gradient_accumulation_steps={accumulated}"
         raise CertificateError(
-            str(error).replace(LOADERS_SIZE, own_size), claimed=error.claimed, recomputed=error.recomputed
+            str(error).replace(LOADERS_SIZE, str(sizes)), claimed=error.claimed, recomputed=error.recomputed
         ) from error
     own: Any = private
     own._is_accelerate_prepared = True  # accelerate's wrapper would reload its state, and scale
     own.step_was_skipped = False
     trainer.optimizer = private
-    return PrivateRun(model, private, batches)  # type: ignore[arg-type]  # with a loss it is one
+    trainer.create_optimizer = lambda *_: private  # a class may make a new one whenever it is called
+    return PrivateRun(model, private, batches, handle)  # type: ignore[arg-type]  # with a loss it is one
 
 
 class Batches:

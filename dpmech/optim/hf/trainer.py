@@ -1,6 +1,8 @@
 """PrivateTrainer: the Trainer of transformers, with batches, clipping and noise of a certificate."""
 
+import functools
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,20 +15,18 @@ from transformers.trainer_utils import SaveStrategy, TrainOutput
 from dpmech.certificates import RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.hf import arguments as run_files
-from dpmech.optim.hf.arguments import (
-    check_methods,
-    check_trainer,
-    private_arguments,
-    schedule,
-    steered_by,
-)
-from dpmech.optim.hf.private_run import Batches, Privacy, PrivateRun, made
+from dpmech.optim.hf.arguments import check_methods, check_trainer, private_arguments, schedule, steered_by
+from dpmech.optim.hf.model_card import write_section
+from dpmech.optim.hf.private_run import Batches, Privacy, PrivateRun, Sizes, has_columns, made
+from dpmech.optim.processes import barrier, rank_of
 from dpmech.optim.runs import (
     BatchOptimizer,
     PerExampleModel,
     PrivateLoader,
     TrainedOn,
     by_steps_alone,
+    check_counted,
+    check_planned,
     load_checkpoint,
     save_checkpoint,
 )
@@ -64,26 +64,35 @@ class PrivateTrainerMixin:
             noise, by name.
     """
 
-    def __init__(self, *args: Any, privacy: Privacy, **kwargs: Any) -> None:  # noqa: ANN401 - as in Trainer
+    _known: tuple[type, ...] = ()  # classes whose loop and loss of a batch are replaced on purpose
+
+    def __init__(self, *args: Any, privacy: Privacy, **kwargs: Any) -> None:
         if not isinstance(privacy, Privacy):
             raise InvalidParameterError("privacy", privacy, "a dpmech.optim.hf.Privacy")
-        check_methods(type(self))
+        check_methods(type(self), self._known)
         super().__init__(*args, **kwargs)
         self._privacy = privacy
         self._run: PrivateRun | None = None
         self._physical = self._trainer.args.per_device_train_batch_size
         self._accumulated = self._trainer.args.gradient_accumulation_steps
-        check_trainer(self, own_loss=privacy.loss is None, clip_norm=privacy.clip_norm)
-        self._trained_on = TrainedOn(self._trainer.train_dataset, self._trainer.data_collator)
-        self._check_held_out("eval_dataset", self._trainer.eval_dataset)
+        check_trainer(self, own_loss=privacy.loss is None, clip_norm=privacy.clip_norm, known=self._known)
+        self._finds_size = self._trainer.args.auto_find_batch_size
+        self._trained_on = self._of_training()
+        self._check_held_out("eval_dataset", self._read_of(self._trainer.eval_dataset))
         self._trainer.args = private_arguments(self._trainer.args)
         self._trainer._train_batch_size = self._trainer.args.train_batch_size
+        self._trainer.neftune_noise_alpha = None  # added by the loss, by the number of a text's own words
+        accelerator = self._trainer.accelerator
+        # Autocast is entered around the loss instead, where the checks of make_private see it; and clipped
+        # sums are added over processes, so that no wrapper may average raw gradients.
+        accelerator.native_amp = False
+        accelerator.prepare_model = functools.partial(accelerator.prepare_model, evaluation_mode=True)
         self._trainer.add_callback(_InStep(self))
 
     # ---- the run
 
     @property
-    def _trainer(self) -> Any:  # noqa: ANN401 - the Trainer class
+    def _trainer(self) -> Any:
         return self
 
     @property
@@ -99,8 +108,8 @@ class PrivateTrainerMixin:
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,  # noqa: FBT001 - a Trainer's
-        *args: Any,  # noqa: ANN401 - a Trainer's
-        **kwargs: Any,  # noqa: ANN401 - the same
+        *args: Any,
+        **kwargs: Any,
     ) -> TrainOutput:
         """Train, or resume an interrupted run.
 
@@ -125,13 +134,22 @@ class PrivateTrainerMixin:
                 supported="a new trainer, with resume_from_checkpoint=True to continue",
             )
         folder = self._checkpoint(resume_from_checkpoint)
-        result = trainer.train(None if folder is None else str(folder), *args, **kwargs)
+        try:
+            result = trainer.train(None if folder is None else str(folder), *args, **kwargs)
+        except BaseException:
+            if self._run is not None and self._run.loader.steps_taken:
+                # This trainer cannot go on; another one may resume here, from the cell above in a notebook.
+                self._run.optimizer.close()
+            raise
+        finally:
+            if self._run is not None:
+                self._run.end()
         if self._privacy.log_raw:
             return result  # type: ignore[no-any-return]  # of the Trainer
         metrics = {name: value for name, value in result.metrics.items() if name not in _RAW}
         return TrainOutput(result.global_step, math.nan, metrics)
 
-    def _checkpoint(self, asked: Any) -> Path | None:  # noqa: ANN401 - see train
+    def _checkpoint(self, asked: Any) -> Path | None:
         output = self._trainer.args.output_dir
         found = run_files.newest(output)
         if asked is None or asked is False:
@@ -164,31 +182,55 @@ class PrivateTrainerMixin:
 
     def _made(self) -> PrivateRun:
         if self._run is None:
-            self._run = made(self._trainer, self._privacy, self._physical, self._accumulated)
-            if not self._trained_on.is_of(self._trainer.train_dataset):
-                self._trained_on = TrainedOn(self._trainer.train_dataset, self._trainer.data_collator)
+            sizes = Sizes(self._physical, self._accumulated, finds=self._finds_size)
+            with self.autocast_smart_context_manager():
+                self._run = made(self._trainer, self._privacy, sizes)
+            if self._data is not self._trainer.train_dataset:
+                self._trained_on = self._of_training()
         return self._run
+
+    def _of_training(self) -> TrainedOn:
+        self._data = self._trainer.train_dataset
+        return TrainedOn(self._read_of(self._data), self._trainer.data_collator)
+
+    def _read_of(self, data: Any) -> Any:
+        """What the Trainer reads of data: without columns that the model does not take, as it evaluates."""
+        if isinstance(data, dict):
+            return {name: self._read_of(one) for name, one in data.items()}
+        if has_columns(data):
+            return self._trainer._remove_unused_columns(data)
+        return data
 
     # ---- called by the Trainer
 
-    def get_train_dataloader(self) -> Any:  # noqa: ANN401 - an iterable of batches
+    def get_train_dataloader(self) -> Any:
         """The batches."""
         return Batches(self._made().loader)
 
-    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:  # noqa: ANN401 - a Trainer's
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Compute the clipped gradients of a batch, for `optimizer.step`."""
         del model, num_items_in_batch
         run = self._made()
         run.model.train()
+        getattr(run.optimizer, "train", _nothing)()  # of schedule-free optimizers
         batch = self._trainer._prepare_inputs(inputs)
         if not isinstance(batch, Mapping):
             raise InvalidParameterError("data_collator", type(batch).__name__, "one that makes a dict")
-        loss = run.model.backward(dict(batch), return_loss=self._privacy.log_raw)
+        with self.autocast_smart_context_manager():
+            loss = run.model.backward(dict(batch), return_loss=self._privacy.log_raw)
+        device = self._trainer.args.device
+        if loss is None:
+            return torch.zeros((), device=device)
         # An empty batch has no loss; the Trainer's running sum would become NaN.
-        known = loss is not None and bool(torch.isfinite(loss))
-        return loss.detach() if known else torch.zeros((), device=self._trainer.args.device)  # type: ignore[union-attr]  # known is not None
+        return torch.where(torch.isfinite(loss), loss.detach(), 0.0).to(device)
 
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> torch.autocast:  # noqa: FBT001, FBT002 - a Trainer's
+        """Autocast to bfloat16 if `args.bf16` or accelerate's settings say so, in training and evaluation."""
+        args = self._trainer.args
+        half = args.mixed_precision == "bf16"
+        return torch.autocast(args.device.type, torch.bfloat16, enabled=half, cache_enabled=cache_enabled)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log values that may be released, and eps spent so far."""
         found = {name: value for name, value in logs.items() if name not in _RAW}
         if self._privacy.log_raw:
@@ -197,63 +239,71 @@ class PrivateTrainerMixin:
             found["epsilon_spent"] = self._run.optimizer.epsilon_spent().upper
         logs.clear()
         logs.update(found)
+        # Trainers of TRL add what they counted in training batches.
+        getattr(self, "_metrics", {}).get("train", {}).clear()
         super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
 
-    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - a Trainer's
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
         """As the Trainer, which evaluates and predicts with it; training data are refused."""
         collate = getattr(dataloader, "collate_fn", None)
         self._check_held_out("the evaluation data", getattr(dataloader, "dataset", None), collate)
         return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
 
-    def _check_held_out(self, what: str, data: Any, collate: Any = None) -> None:  # noqa: ANN401 - a dataset, or several
-        steered = steered_by(self._trainer)
-        if self._privacy.log_raw and not steered:
-            return
-        if not self._trained_on.holds(data, collate=collate, chosen=steered):
-            return
-        if self._privacy.log_raw:
-            raise UnsupportedCombinationError(
-                f"{what} is the training data, or holds some of it, and {', '.join(steered)} would select by "
-                "it, without noise, what is released",
-                supported="data that are not trained on",
-            )
-        raise UnsupportedCombinationError(
-            f"{what} is the training data, or holds some of it: the evaluation is not private",
-            supported="data that are not trained on, or Privacy(log_raw=True)",
+    def _check_held_out(self, what: str, data: Any, collate: Any = None) -> None:
+        self._trained_on.refuse(
+            what,
+            data,
+            chosen=steered_by(self._trainer),
+            log_raw="" if self._privacy.log_raw else "Privacy(log_raw=True)",
+            collate=collate,
         )
 
-    def floating_point_ops(self, inputs: Any) -> int:  # noqa: ANN401 - a Trainer's
+    def floating_point_ops(self, inputs: Any) -> int:
         """0: the size of a batch, and the lengths of its texts, are private."""
         del inputs
         return 0
 
-    def _clip_grad_norm(self, model: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def _clip_grad_norm(self, model: Any) -> None:
         """Nothing: examples were clipped, and the noise is added later."""
 
-    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> None:  # noqa: ANN401 - a Trainer's
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> None:
         """Nothing, for the same reason."""
 
-    def _get_num_items_in_batch(self, *args: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def _get_num_items_in_batch(self, *args: Any) -> None:
         """Nothing: the loss of an example does not depend on others."""
 
     # ---- saving and resuming
 
-    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
-        """As the Trainer, with the run record next to the model."""
+    def save_model(self, output_dir: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """As the Trainer, with the run record next to the model, and a section of the model card about it."""
         super().save_model(output_dir, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
-        if self._run is not None:
-            folder = Path(self._trainer.args.output_dir if output_dir is None else output_dir)
-            self.run_record().save(folder / _RECORD)
+        self._save_record(self._trainer.args.output_dir if output_dir is None else output_dir)
 
-    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """As the Trainer, with a section on what was protected, and the run record next to the card."""
+        super().create_model_card(*args, **kwargs)  # type: ignore[misc]  # of the Trainer
+        self._save_record(self._trainer.args.output_dir)
+
+    def _save_record(self, folder: str | os.PathLike[str]) -> None:
+        """Save the run record and the section of the model card that names it."""
+        if self._run is None:
+            return
+        record = self.run_record()
+        if self._trainer.args.should_save:
+            record.save(Path(folder) / _RECORD)
+            write_section(Path(folder), record, _RECORD)
+
+    def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         super()._save_checkpoint(*args, **kwargs)  # type: ignore[misc]  # of the Trainer
-        run_files.prune(self._trainer.args.output_dir)
+        barrier(None)  # no process may delete what another one is about to complete
+        if self._trainer.args.should_save:
+            run_files.prune(self._trainer.args.output_dir)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         run = self._made()
         self._follow(run)
         save_checkpoint(
-            run_files.make_folder(output_dir),
+            run_files.make_folder(output_dir, rank_of(None)),
             run.model,
             run.optimizer,
             run.loader,
@@ -263,14 +313,14 @@ class PrivateTrainerMixin:
             },
         )
 
-    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         """Nothing: the weights are in the private state, bit for bit."""
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is None:
             return
         run = self._made()
-        path = run_files.file_of(checkpoint)
+        path = run_files.file_of(checkpoint, rank_of(None))
         try:
             self._load(run, path)
         except BaseException:
@@ -302,24 +352,14 @@ class PrivateTrainerMixin:
 
     def _begin(self, state: transformers.TrainerState) -> None:
         run = self._made()
-        n = run.loader.sampler.n
-        if state.max_steps > n:
-            raise InvalidParameterError(
-                "num_train_epochs or max_steps",
-                f"{state.max_steps} steps",
-                f"at most the {n} steps that are certified, {len(run.loader)} an epoch",
-            )
+        check_planned("num_train_epochs or max_steps", state.max_steps, run.loader)
         if self._saves and state.global_step == 0:
             # Steps before the first checkpoint would be repeated with other batches and other noise.
             self._trainer._save_checkpoint(self._trainer.model, trial=None)
 
     def _stepped(self, state: transformers.TrainerState) -> None:
         loader = self._made().loader
-        if state.global_step != loader.steps_taken:
-            raise UnsupportedCombinationError(
-                f"Trainer counts {state.global_step} steps, but {loader.steps_taken} rows of noise were used",
-                supported="one optimizer step for every batch",
-            )
+        check_counted("Trainer", state.global_step, loader)
         state.epoch = loader.steps_taken / len(loader)
 
 
@@ -340,18 +380,22 @@ class PrivateTrainer(PrivateTrainerMixin, transformers.Trainer):
     """
 
 
+def _nothing() -> None:
+    pass
+
+
 class _InStep(transformers.TrainerCallback):
     """Compares the Trainer's number of steps with that of the batches."""
 
     def __init__(self, trainer: PrivateTrainerMixin) -> None:
         self._mixin = trainer
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Check the number of steps, and save the run before its first step."""
         del args, control, kwargs
         self._mixin._begin(state)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401 - a Trainer's
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compare the numbers of steps."""
         del args, control, kwargs
         self._mixin._stepped(state)

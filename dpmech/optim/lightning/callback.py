@@ -9,6 +9,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils._pytree import tree_leaves
@@ -16,25 +17,24 @@ from torch.utils.data import DataLoader
 
 from dpmech.certificates import AdaptiveClip, RunRecord
 from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.processes import rank_of
 from dpmech.optim.runs import (
     BatchOptimizer,
     PerExampleModel,
     PrivateLoader,
     TrainedOn,
+    check_counted,
+    check_planned,
     load_checkpoint,
     make_private,
     save_checkpoint,
 )
 
-_PRECISIONS = ("32-true", "64-true", "bf16-true")
+_PRECISIONS = ("32-true", "64-true", "bf16-true", "bf16-mixed")
 
 
-def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightning's
+def check_trainer(trainer: Any, module: Any) -> None:
     """Refuse unsupported settings, by name.
-
-    Args:
-        trainer: at the start of its fit.
-        module: the LightningModule.
 
     Raises:
         UnsupportedCombinationError: on settings that private training does not support.
@@ -56,9 +56,10 @@ def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightnin
             f"one of {_PRECISIONS}; a gradient scaler skips steps and changes its scale by the data",
         ),
         (
-            trainer.world_size > 1,
-            f"{trainer.world_size} processes: Lightning would average raw gradients",
-            "devices=1, or your own loop with make_private",
+            not isinstance(trainer.strategy, SingleDeviceStrategy)
+            and type(trainer.strategy) is not DDPStrategy,
+            f"strategy {type(trainer.strategy).__name__}: no process has the whole gradient of an example",
+            'strategy="ddp", with the whole module in every process, or devices=1',
         ),
         (
             trainer.limit_train_batches != 1.0 or trainer.overfit_batches > 0,
@@ -90,7 +91,7 @@ def check_trainer(trainer: Any, module: Any) -> None:  # noqa: ANN401 - Lightnin
 _PRIVATE = {"epsilon_spent"}  # logged in training, and independent of the data
 
 
-def monitored(trainer: Any) -> dict[str, str]:  # noqa: ANN401 - Lightning's
+def monitored(trainer: Any) -> dict[str, str]:
     """The metrics by which callbacks and schedules select: class names by metric."""
     monitors = {
         callback.monitor: type(callback).__name__
@@ -103,14 +104,14 @@ def monitored(trainer: Any) -> dict[str, str]:  # noqa: ANN401 - Lightning's
     return monitors
 
 
-def scheduler_of(trainer: Any) -> Any:  # noqa: ANN401 - Lightning's; a scheduler of torch's, or None
+def scheduler_of(trainer: Any) -> Any:
     """The scheduler of the one optimizer."""
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
     schedulers = [scheduler for scheduler in schedulers if isinstance(scheduler, LRScheduler)]
     return schedulers[0] if len(schedulers) == 1 else None
 
 
-def check_monitors(trainer: Any) -> None:  # noqa: ANN401 - the same
+def check_monitors(trainer: Any) -> None:
     """Raise UnsupportedCombinationError if a callback selects by raw data logged in training."""
     chosen = monitored(trainer)
     if not chosen:
@@ -125,16 +126,6 @@ def check_monitors(trainer: Any) -> None:  # noqa: ANN401 - the same
             f"{chosen[name]} monitors {name!r}, which is logged in training: it would select by the training "
             "data, without noise, what is released",
             supported="a metric of a validation on data that are not trained on",
-        )
-
-
-def check_steps(planned: float, n: int, per_epoch: int) -> None:
-    """Raise InvalidParameterError if more steps are planned than certified."""
-    if planned > n:
-        raise InvalidParameterError(
-            "max_epochs or max_steps",
-            f"{planned:g} steps",
-            f"at most the {n} steps that are certified, {per_epoch} an epoch",
         )
 
 
@@ -193,7 +184,7 @@ class PrivateTraining(Callback):
         log_raw: bool = False,
         log_epsilon: bool = True,
         accept_changed: Sequence[str] = (),
-        **options: Any,  # noqa: ANN401 - those of make_private
+        **options: Any,
     ) -> None:
         super().__init__()
         if not callable(loss):
@@ -230,7 +221,7 @@ class PrivateTraining(Callback):
         """A record of this run, as `BatchOptimizer.run_record`."""
         return self.run[1].run_record()
 
-    def backward(self, *batch: Any, **named: Any) -> None:  # noqa: ANN401 - any batch
+    def backward(self, *batch: Any, **named: Any) -> None:
         """Compute the clipped gradients of a batch, under manual optimization; then step the optimizer."""
         self._loss = self.run[0].backward(*batch, return_loss=self._log_raw, **named)
 
@@ -279,21 +270,27 @@ class PrivateTraining(Callback):
             )
         self._trainer = trainer
         module: Any = pl_module
+        if isinstance(trainer.strategy, DDPStrategy):
+            trainer.strategy.model = (
+                pl_module  # no wrapper that averages raw gradients: clipped sums are added
+            )
         # The fingerprint of a module must not include the trainer that it is attached to.
         attached, module._trainer = module._trainer, None
         try:
-            model, optimizer, loader = make_private(
-                pl_module,
-                trainer.optimizers[0],
-                self._data,
-                **self._make,  # type: ignore[arg-type]  # the caller's
-            )
+            # Under the trainer's autocast, as in its steps.
+            with trainer.precision_plugin.forward_context():
+                model, optimizer, loader = make_private(
+                    pl_module,
+                    trainer.optimizers[0],
+                    self._data,
+                    **self._make,  # type: ignore[arg-type]  # the caller's
+                )
         finally:
             module._trainer = attached
         self._run = model, optimizer, loader  # type: ignore[assignment]  # with a loss it is one
         if self._resumed is not None:
             load_checkpoint(
-                self._file(self._resumed),
+                self._file(self._resumed, rank_of(None)),
                 model,
                 optimizer,
                 loader,
@@ -313,11 +310,10 @@ class PrivateTraining(Callback):
                 "the fit has its own loader: batches would not be those of the certificate",
                 supported="trainer.fit(module, private.loader)",
             )
-        n = loader.sampler.n
         planned = trainer.max_steps if trainer.max_steps > 0 else float("inf")
         if trainer.max_epochs is not None and trainer.max_epochs >= 0:
             planned = min(planned, trainer.max_epochs * len(loader))
-        check_steps(planned, n, len(loader))
+        check_planned("max_epochs or max_steps", planned, loader)
         if self._folder is not None and self._resumed is None:
             # Steps before the first checkpoint would be repeated with other batches and other noise.
             trainer.save_checkpoint(self._folder / "step-0.ckpt")
@@ -327,19 +323,15 @@ class PrivateTraining(Callback):
         self,
         trainer: lightning.Trainer,
         pl_module: lightning.LightningModule,
-        outputs: Any,  # noqa: ANN401 - Lightning's
-        batch: Any,  # noqa: ANN401 - the same
+        outputs: Any,
+        batch: Any,
         batch_idx: int,
     ) -> None:
         """Compare Lightning's number of steps with that of the batches; log values that may be released."""
         del outputs, batch, batch_idx
         check_monitors(trainer)
         _, optimizer, loader = self.run
-        if trainer.global_step != loader.steps_taken:
-            raise UnsupportedCombinationError(
-                f"Lightning counts {trainer.global_step} steps, but {loader.steps_taken} batches had one",
-                supported="one optimizer step for every batch",
-            )
+        check_counted("Lightning", trainer.global_step, loader)
         every = getattr(trainer, "log_every_n_steps", None) or 50
         if self._log_epsilon and loader.steps_taken % every == 0:
             pl_module.log("epsilon_spent", optimizer.epsilon_spent().upper)
@@ -347,36 +339,32 @@ class PrivateTraining(Callback):
             pl_module.log("not_private_loss", self._loss.float(), batch_size=1)
 
     def on_save_checkpoint(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        checkpoint: dict[str, Any],
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Remove the optimizer's state, which contains the key of the noise, from Lightning's file."""
         del pl_module
         check_monitors(trainer)  # includes values that the module logged at the end of an epoch
         checkpoint["optimizer_states"] = []
-        checkpoint["dpmech_step"] = None
+        checkpoint["dpmech_step"] = checkpoint["dpmech_processes"] = None
         if self._folder is None or self._run is None:
             return
         model, optimizer, loader = self._run
-        path = self._file(loader.steps_taken)
+        path = self._file(loader.steps_taken, rank_of(None))
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         save_checkpoint(path, model, optimizer, loader, scheduler=scheduler_of(trainer))
         checkpoint["dpmech_step"] = loader.steps_taken
+        checkpoint["dpmech_processes"] = loader.processes
 
     def on_load_checkpoint(
-        self,
-        trainer: lightning.Trainer,
-        pl_module: lightning.LightningModule,
-        checkpoint: Mapping[str, Any],
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: Mapping[str, Any]
     ) -> None:
         """Store the step of the private state that belongs to the checkpoint."""
         del pl_module
         if trainer.state.fn != "fit":
             return
         self._resumed = checkpoint.get("dpmech_step")
-        if self._resumed is None or self._folder is None or not self._file(self._resumed).exists():
+        rank = rank_of(None)
+        if self._resumed is None or self._folder is None or not self._file(self._resumed, rank).exists():
             raise InvalidParameterError(
                 "ckpt_path",
                 str(trainer.ckpt_path),
@@ -389,8 +377,10 @@ class PrivateTraining(Callback):
         del pl_module
         check_monitors(trainer)
         if self._folder is not None and self._run is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self.run_record().save(self._folder / "run_record.json")
+            record = self.run_record()
+            if trainer.is_global_zero:
+                self._folder.mkdir(parents=True, exist_ok=True)
+                record.save(self._folder / "run_record.json")
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Refuse callbacks that selected by the training data at the end of the previous epoch."""
@@ -412,6 +402,15 @@ class PrivateTraining(Callback):
         del pl_module
         self._check_held_out(trainer, trainer.predict_dataloaders)
 
+    def on_exception(
+        self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
+    ) -> None:
+        """End the run, so that another fit may resume here, and restore the module's methods."""
+        del exception
+        if self._run is not None and self._run[2].steps_taken:
+            self._run[1].close()
+        self.teardown(trainer, pl_module, "fit")
+
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         """Restore the module's methods."""
         del trainer, stage
@@ -420,27 +419,18 @@ class PrivateTraining(Callback):
 
     # ---- internal
 
-    def _check_held_out(self, trainer: lightning.Trainer, loaders: Any) -> None:  # noqa: ANN401 - Lightning's
-        chosen = monitored(trainer)
-        if self._log_raw and not chosen:
-            return
+    def _check_held_out(self, trainer: lightning.Trainer, loaders: Any) -> None:
+        chosen = [f"{kind} ({name!r})" for name, kind in sorted(monitored(trainer).items())]
         for loader in tree_leaves(loaders):
-            data, collate = getattr(loader, "dataset", loader), getattr(loader, "collate_fn", None)
-            if not self._trained_on.holds(data, collate=collate, chosen=sorted(chosen.values())):
-                continue
-            if self._log_raw:
-                who = ", ".join(f"{kind} ({name!r})" for name, kind in sorted(chosen.items()))
-                raise UnsupportedCombinationError(
-                    f"evaluation data are trained on, and {who} may select by them, without noise, what "
-                    "is released",
-                    supported="data that are not trained on",
-                )
-            raise UnsupportedCombinationError(
-                "evaluation data are trained on: the evaluation is not private",
-                supported="data that are not trained on, or PrivateTraining(log_raw=True)",
+            self._trained_on.refuse(
+                "the evaluation data",
+                getattr(loader, "dataset", loader),
+                chosen=chosen,
+                log_raw="" if self._log_raw else "PrivateTraining(log_raw=True)",
+                collate=getattr(loader, "collate_fn", None),
             )
 
-    def _training_step(self, batch: Any, batch_idx: int = 0) -> Tensor:  # noqa: ANN401 - any batch
+    def _training_step(self, batch: Any, batch_idx: int = 0) -> Tensor:
         del batch_idx
         if isinstance(batch, Mapping):
             self.backward(**batch)
@@ -449,18 +439,22 @@ class PrivateTraining(Callback):
         # Lightning requires a loss to differentiate; the gradients are already computed.
         return torch.zeros((), requires_grad=True)
 
-    def _no_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - Lightning's
+    def _no_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         del loss, args, kwargs
 
-    def _file(self, step: int) -> Path:
+    def _file(self, step: int, rank: int = 0) -> Path:
         if self._folder is None:
             raise InvalidParameterError("folder", None, "where to save")
-        return self._folder / _FOLDER / f"step-{step}.pt"
+        own = f".{rank}" if rank else ""
+        return self._folder / _FOLDER / f"step-{step}{own}.pt"
 
     def _step_of(self, path: Path) -> int | None:
-        """The step of a checkpoint whose private state exists."""
-        step = torch.load(path, map_location="cpu", weights_only=False).get("dpmech_step")
-        return step if isinstance(step, int) and self._file(step).exists() else None
+        """The step of a checkpoint whose private states exist, one for each process."""
+        found = torch.load(path, map_location="cpu", weights_only=False)
+        step = found.get("dpmech_step")
+        ranks = range(found.get("dpmech_processes") or 1)
+        complete = isinstance(step, int) and all(self._file(step, rank).exists() for rank in ranks)
+        return step if complete else None
 
 
 class _Batches:

@@ -7,8 +7,8 @@ order, and no two of them share a number.
 Words become float64 numbers with the same bits on every machine, using only additions, multiplications,
 divisions, square roots and shifts, each rounded as in IEEE 754, in one numpy call each, so that nothing is
 fused. Logarithms, sines and cosines of libraries differ in their last bits between
-processors, and a run that resumes elsewhere would regenerate different rows. (`torch_pairs` is for
-accelerators, whose words differ by device anyway.)
+processors, and a run that resumes elsewhere would regenerate different rows. (`pairs` does the same with
+torch, on any device.)
 """
 
 import abc
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from dpmech.exceptions import InvalidParameterError, NumericalError
+from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.processes import Key
 
 _Words = npt.NDArray[np.uint64]
@@ -35,13 +35,13 @@ ANGLE_BITS = 48  # of the angle that are independent of u: the rest of that word
 LARGEST = math.sqrt(2.0 * (RADIUS_BITS + 1) * math.log(2.0))  # r at the center of the first cell of u
 ROUNDINGS = 2.0**-48  # largest total rounding error, in units of r
 
-_SQRT_HALF = np.int64(0x3FE6A09E667F3BCD)  # bits of sqrt(1/2), the smallest mantissa
+SQRT_HALF = 0x3FE6A09E667F3BCD  # bits of sqrt(1/2), the smallest mantissa
 _SIGN = np.uint64(1 << 63)
 _LOW = np.uint64((1 << 16) - 1)
 # Taylor coefficients, highest first: the remainder is below 2^-54 of the value on the intervals used.
-_ATANH = [2.0 / (2 * k + 1) for k in range(10, 0, -1)]
-_SIN = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, 0, -1)]
-_COS = [(-1.0) ** k / math.factorial(2 * k) for k in range(9, 0, -1)]
+ATANH = [2.0 / (2 * k + 1) for k in range(10, 0, -1)]
+SIN = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, 0, -1)]
+COS = [(-1.0) ** k / math.factorial(2 * k) for k in range(9, 0, -1)]
 
 
 class PairMaker:
@@ -124,7 +124,7 @@ class PairMaker:
         mantissa, exponent = words[0].view(np.int64), words[1].view(np.int64)
         bits = out.view(np.int64)
         np.add(word, square, out=out)  # 2^64 u, a float64
-        np.subtract(bits, _SQRT_HALF, out=exponent)
+        np.subtract(bits, SQRT_HALF, out=exponent)
         np.right_shift(exponent, 52, out=exponent)
         np.left_shift(exponent, 52, out=mantissa)
         np.subtract(bits, mantissa, out=mantissa)
@@ -139,7 +139,7 @@ class PairMaker:
         np.add(fraction, 2.0, out=square)
         np.divide(fraction, square, out=fraction)
         np.multiply(fraction, fraction, out=square)
-        _horner(_ATANH, square, series)
+        _horner(ATANH, square, series)
         np.multiply(series, square, out=series)
         np.add(series, 2.0, out=series)
         np.multiply(series, fraction, out=series)
@@ -148,34 +148,6 @@ class PairMaker:
         np.subtract(out, series, out=out)
         np.add(out, out, out=out)
         np.sqrt(out, out=out)
-
-
-def torch_pairs(words: torch.Tensor) -> torch.Tensor:
-    """The pairs of PairMaker on any device, with torch's logarithm, sine and cosine.
-
-    Their last bits may differ between kinds of devices, and from PairMaker's.
-
-    Args:
-        words: int64, shape (p, 2), read as 64 bits each.
-
-    Returns:
-        float64, shape (p, 2), on the device of `words`.
-    """
-    first, second = words.unbind(1)
-    low = ((second & int(_LOW)).double() + 0.5) * 2.0**-16
-    # Each side of u = 1/2 is computed from the end that has its bits.
-    below = torch.log((_unsigned(first) + low) * 2.0**-64)
-    above = torch.log1p((_unsigned(~first) + (1.0 - low)) * -(2.0**-64))
-    radius = torch.sqrt(-2.0 * torch.where(first >= 0, below, above))
-    angle = (((second << 1) >> 1).double() + 0.5) * (math.pi * 2.0**-63)
-    cosine = torch.where(second < 0, -radius, radius) * torch.cos(angle)
-    return torch.stack([cosine, radius * torch.sin(angle)], 1)
-
-
-def _unsigned(words: torch.Tensor) -> torch.Tensor:
-    """The 64 bits of int64 as float64 in [0, 2^64]."""
-    low = (1 << 32) - 1
-    return ((words >> 32) & low).double() * 2.0**32 + (words & low).double()
 
 
 def _half_angle(word: _Words, out: _Floats, spare: _Words) -> None:
@@ -190,11 +162,11 @@ def _half_angle(word: _Words, out: _Floats, spare: _Words) -> None:
 def _sine_and_cosine(angle: _Floats, sine: _Floats, cosine: _Floats, square: _Floats) -> None:
     """Sine and cosine of angles in [-pi/4, pi/4]."""
     np.multiply(angle, angle, out=square)
-    _horner(_SIN, square, sine)
+    _horner(SIN, square, sine)
     np.multiply(sine, square, out=sine)
     np.multiply(sine, angle, out=sine)
     np.add(sine, angle, out=sine)
-    _horner(_COS, square, cosine)
+    _horner(COS, square, cosine)
     np.multiply(cosine, square, out=cosine)
     np.add(cosine, 1.0, out=cosine)
 
@@ -340,81 +312,6 @@ class HostNormals(NormalSource):
         return out
 
 
-class CudaNormals(NormalSource):
-    """Pairs (see `torch_pairs`) of words of torch's CUDA Philox (4 x 32, 64-bit key) at explicit offsets.
-
-    torch's normal numbers end at 6.76 standard deviations on CUDA; these, in float64 before they are
-    rounded to the requested dtype, at 10.59.
-
-    The offset has 64 bits. Every chunk reserves at least as many as any launch configuration can use, and
-    the number used is checked. The numbers depend on the launch configuration, so a run resumes bit
-    for bit only on the same kind of device; `fingerprint` detects a difference.
-
-    Args:
-        key: the seed is 64 bits of a hash of it.
-        generator: a torch.Generator of the device, used only by this object.
-        sizes: number of values of every parameter, over all shards.
-        n: number of steps.
-        shards: an upper bound on the number of shards of any parameter.
-
-    Raises:
-        InvalidParameterError: if the offsets do not fit 64 bits.
-    """
-
-    chunk = 1 << 22
-
-    def __init__(
-        self, key: Key, generator: torch.Generator, *, sizes: tuple[int, ...], n: int, shards: int
-    ) -> None:
-        self._generator = generator
-        # Hash both words: keys from one torch generator share the first.
-        digest = hashlib.sha256(b"".join(word.to_bytes(8, "little") for word in key)).digest()
-        self._generator.manual_seed(int.from_bytes(digest[:8], "little"))
-        self._n = n
-        self._starts = [self.reserved(self.chunk)]  # numbers before it are for the fingerprint
-        for size in sizes:
-            chunks = -(-size // self.chunk)
-            self._starts.append(self._starts[-1] + chunks * self.reserved(self.chunk))
-        self._row = self._starts[-1]
-        if self._row * n * shards > _MAX_WORD // 2:
-            raise InvalidParameterError(
-                "params",
-                f"{sum(sizes)} values, {n} steps, {shards} shards",
-                "few enough for 63 bits of offset",
-            )
-
-    @staticmethod
-    def reserved(size: int) -> int:
-        """Offsets reserved for `size` words: four per 128 words, more than a single block uses."""
-        return 4 * (size // 128 + 2)
-
-    def offset(self, step: int, parameter: int, shard: int, chunk: int) -> int:
-        """The first offset of a chunk."""
-        start = self._starts[parameter] + chunk * self.reserved(self.chunk)
-        return (shard * self._n + step) * self._row + start
-
-    def fill(self, out: torch.Tensor, step: int, parameter: int, shard: int, chunk: int) -> None:
-        """As in the base class."""
-        self._draw(out, self.offset(step, parameter, shard, chunk))
-
-    def _draw(self, out: torch.Tensor, offset: int) -> None:
-        words = torch.empty(-(-out.numel() // 2), 2, dtype=torch.int64, device=self._generator.device)
-        self._generator.set_offset(offset)
-        fill_words(words, self._generator)
-        out.copy_(torch_pairs(words).view(-1)[: out.numel()])
-        used = self._generator.get_offset() - offset
-        if not 0 < used <= self.reserved(out.numel()):
-            raise NumericalError(
-                f"a draw of {out.numel()} numbers used {used} offsets of the generator, "
-                f"{self.reserved(out.numel())} are reserved"
-            )
-
-    def _fill_reserved(self) -> torch.Tensor:
-        out = torch.empty(1 << 20, dtype=torch.float32, device=self._generator.device)
-        self._draw(out, 0)
-        return out
-
-
 def fill_by_host(out: torch.Tensor, draw: Callable[[np.ndarray[Any, Any]], None]) -> None:
     """Fill a tensor on the CPU with `draw`, and copy it to `out` if that is on another device."""
     if out.device.type == "cpu":
@@ -423,8 +320,3 @@ def fill_by_host(out: torch.Tensor, draw: Callable[[np.ndarray[Any, Any]], None]
     host = torch.empty(out.shape, dtype=out.dtype)
     draw(host.numpy())
     out.copy_(host)
-
-
-def fill_words(out: torch.Tensor, generator: torch.Generator) -> None:
-    """Overwrite `out`, int64, with 64-bit random words of a torch generator."""
-    out.random_(-(2**63), None, generator=generator)

@@ -22,6 +22,7 @@ Numerical Algorithms, section 3.1, Theorems 8.5 and 24.2).
 """
 
 import abc
+import dataclasses
 import enum
 import math
 from collections.abc import Callable, Sequence
@@ -206,6 +207,28 @@ class NoiseMode(enum.Enum):
     RECURSION = "recursion"
 
 
+class Kind(enum.Enum):
+    """What a row combines: past rows of Z, regenerated or kept, past rows before their scale, or buffers."""
+
+    REGENERATED = 0
+    KEPT = 1
+    SUBSTITUTION = 2
+    EXPONENTIALS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """The numbers with which `Recursion.advance` forms a row, for a kernel that does the same.
+
+    Attributes:
+        weights: of the row; of buffers the weights, then the decays.
+        scale: None if the weights are multiplied by the factor; else the row is, by factor / scale.
+    """
+
+    weights: list[float]
+    scale: float | None
+
+
 class Recursion(abc.ABC):
     """A method to compute row t of C^-1 Z in float64, a chunk at a time.
 
@@ -213,8 +236,10 @@ class Recursion(abc.ABC):
         vectors: number of state vectors of every parameter.
         wide: whether the state is float64; else it has the dtype of the normal numbers.
         error: how much less noise than that of C rounding can leave, relative: a proved bound.
+        kind: what a row combines.
     """
 
+    kind: Kind
     vectors: int
     wide: bool
     error: float
@@ -228,6 +253,7 @@ class Recursion(abc.ABC):
         state: Sequence[torch.Tensor],
         out: torch.Tensor,
         spare: torch.Tensor,
+        product: torch.Tensor | None = None,
     ) -> None:
         """Overwrite `out` with `factor` times row `step`, and advance `state` by one step.
 
@@ -238,7 +264,21 @@ class Recursion(abc.ABC):
             state: `vectors` tensors of a chunk, zero before step 0.
             out: a chunk of a vector, float64.
             spare: like `out`, in the dtype of the normal numbers; it is overwritten.
+            product: None, or like `out`, to round every product before it is added: the row then has the same
+                bits on every device. Without it, processors that can fuse the two round once.
         """
+
+    @abc.abstractmethod
+    def terms(self, step: int) -> Terms:
+        """The numbers of row `step`."""
+
+
+def _add(out: torch.Tensor, vector: torch.Tensor, weight: float, product: torch.Tensor | None) -> None:
+    """Add `weight` times a vector to `out` in float64; with `product`, round the product first."""
+    if product is None:
+        out.add_(vector, alpha=weight)
+    else:
+        out.add_(product.copy_(vector).mul_(weight))
 
 
 class _Combination(Recursion):
@@ -248,8 +288,13 @@ class _Combination(Recursion):
 
     def __init__(self, rows: Callable[[int], FloatArray], width: int, error: float, *, keep: bool) -> None:
         self._rows = rows
+        self.kind = Kind.KEPT if keep else Kind.REGENERATED
         self.vectors = width - 1 if keep else 0
         self.error = error
+
+    def terms(self, step: int) -> Terms:
+        """As in the base class."""
+        return Terms(self._rows(step).tolist(), None)
 
     def advance(
         self,
@@ -259,6 +304,7 @@ class _Combination(Recursion):
         state: Sequence[torch.Tensor],
         out: torch.Tensor,
         spare: torch.Tensor,
+        product: torch.Tensor | None = None,
     ) -> None:
         weights = (self._rows(step) * factor).tolist()
         draw(step, spare)
@@ -268,10 +314,10 @@ class _Combination(Recursion):
             if weight == 0.0:
                 continue
             if state:
-                out.add_(state[(step - lag) % self.vectors], alpha=weight)
+                _add(out, state[(step - lag) % self.vectors], weight, product)
             else:
                 draw(step - lag, spare)
-                out.add_(spare, alpha=weight)
+                _add(out, spare, weight, product)
         if state:
             state[step % self.vectors].copy_(spare)
 
@@ -279,6 +325,7 @@ class _Combination(Recursion):
 class _Substitution(Recursion):
     """Forward substitution: u_t = r_0 z_t + sum_j r_j u_(t - j), out = u_t / scale_t."""
 
+    kind = Kind.SUBSTITUTION
     wide = True
 
     def __init__(
@@ -289,6 +336,10 @@ class _Substitution(Recursion):
         self.vectors = width - 1
         self.error = error
 
+    def terms(self, step: int) -> Terms:
+        """As in the base class."""
+        return Terms(self._rows(step).tolist(), float(self._scale[step]))
+
     def advance(
         self,
         step: int,
@@ -297,12 +348,13 @@ class _Substitution(Recursion):
         state: Sequence[torch.Tensor],
         out: torch.Tensor,
         spare: torch.Tensor,
+        product: torch.Tensor | None = None,
     ) -> None:
         weights = self._rows(step).tolist()
         draw(step, spare)
         out.copy_(spare).mul_(weights[0])
         for lag, weight in enumerate(weights[1:], start=1):
-            out.add_(state[(step - lag) % self.vectors], alpha=weight)
+            _add(out, state[(step - lag) % self.vectors], weight, product)
         if state:
             state[step % self.vectors].copy_(out)
         out.mul_(factor / float(self._scale[step]))
@@ -311,6 +363,7 @@ class _Substitution(Recursion):
 class _Exponentials(Recursion):
     """The same for coefficients 1, sum_j s_j d_j^(t - 1): one buffer per decay represents the past."""
 
+    kind = Kind.EXPONENTIALS
     wide = True
 
     def __init__(self, decays: FloatArray, weights: FloatArray, scale: FloatArray, error: float) -> None:
@@ -320,6 +373,10 @@ class _Exponentials(Recursion):
         self.vectors = len(self._decays)
         self.error = error
 
+    def terms(self, step: int) -> Terms:
+        """As in the base class."""
+        return Terms(self._weights + self._decays, float(self._scale[step]))
+
     def advance(
         self,
         step: int,
@@ -328,13 +385,17 @@ class _Exponentials(Recursion):
         state: Sequence[torch.Tensor],
         out: torch.Tensor,
         spare: torch.Tensor,
+        product: torch.Tensor | None = None,
     ) -> None:
         draw(step, spare)
         out.copy_(spare)
         for buffer, weight in zip(state, self._weights, strict=True):
-            out.add_(buffer, alpha=-weight)
+            _add(out, buffer, -weight, product)
         for buffer, decay in zip(state, self._decays, strict=True):
-            torch.add(out, buffer, alpha=decay, out=buffer)
+            if product is None:
+                torch.add(out, buffer, alpha=decay, out=buffer)
+            else:
+                buffer.mul_(decay).add_(out)
         out.mul_(factor / float(self._scale[step]))
 
 

@@ -158,6 +158,9 @@ def edges() -> tuple[_Floats, _Floats]:
 
 
 PHILOX = "philox"
+# Pairs with the same bits on every device, which a kernel can compute.
+CHACHA, ON_CHACHA_LATTICE, PHILOX_PAIRS = "chacha20, pairs", "chacha20, lattice", "philox, pairs"
+PAIRED = {CHACHA, ON_CHACHA_LATTICE, PHILOX_PAIRS}
 
 # Advice if a part of the description differs.
 _REMEDIES = {
@@ -216,6 +219,10 @@ def checked_state(
                 claimed=state[name],
                 recomputed=value,
             )
+    if not isinstance(state["fingerprints"], list):
+        raise InvalidParameterError(
+            "state['fingerprints']", type(state["fingerprints"]).__name__, "a list of those of the generators"
+        )
     step = check_integer("state['step']", state["step"], minimum=0, maximum=n)
     return step, _check_key(state["key"]), _check_vectors(state["state"], like)
 
@@ -244,10 +251,13 @@ def _check_vectors(given: object, like: list[list[Tensor]]) -> list[list[Tensor]
 
 ZIGGURAT = f"{CIPHER}, ziggurat"
 ON_LATTICE = f"{CIPHER}, lattice"
-# Names accepted for a stream; CIPHER alone occurs in the states of older runs.
+LATTICES = {ON_LATTICE, ON_CHACHA_LATTICE}
+NOT_CIPHERS = {PHILOX, PHILOX_PAIRS}
+# What a name means without parameters on CUDA, and with some; CIPHER alone occurs in states of older runs.
 _NAMES = {"secure": ZIGGURAT, "secure-lattice": ON_LATTICE, "philox": PHILOX}
-# The states from which a stream with each generator can resume.
-_TAKEN_UP = {ZIGGURAT: {ZIGGURAT, CIPHER}, ON_LATTICE: {ON_LATTICE}, PHILOX: {PHILOX}}
+_NAMES_ON_CUDA = {"secure": CHACHA, "secure-lattice": ON_CHACHA_LATTICE, "philox": PHILOX_PAIRS}
+# The states from which a stream with each name can resume, made on whatever device.
+_TAKEN_UP = {"secure": {ZIGGURAT, CIPHER, CHACHA}, "secure-lattice": LATTICES, "philox": NOT_CIPHERS}
 _BYTES = 16  # of a block of AES
 _STEPS = _CHUNKS = 2**32
 _PARAMETERS = _SHARDS = 2**24
@@ -261,8 +271,8 @@ def source_of(generator: object, devices: Iterable[torch.device]) -> tuple[str, 
     """The name, in states and records, of the source of numbers for a `generator` argument.
 
     Args:
-        generator: as for a NoiseStream. None is the cipher if all devices are CPUs, and Philox otherwise:
-            numbers from the cipher are computed on the CPU, and an accelerator would wait for them.
+        generator: as for a NoiseStream. None is a cipher on CPUs and on CUDA; on other devices it is Philox,
+            since numbers are computed on the CPU there, and the device would wait for them.
         devices: of the parameters.
 
     Returns:
@@ -271,14 +281,15 @@ def source_of(generator: object, devices: Iterable[torch.device]) -> tuple[str, 
     Raises:
         InvalidParameterError: for an unknown name.
     """
+    kinds = {device.type for device in devices}
+    names = _NAMES_ON_CUDA if "cuda" in kinds else _NAMES
     if generator is None:
-        host = all(device.type == "cpu" for device in devices)
-        return ZIGGURAT if host else PHILOX, {ZIGGURAT, CIPHER, ON_LATTICE, PHILOX}
-    if not isinstance(generator, str):
-        return PHILOX, {PHILOX}
-    if generator not in _NAMES:
+        default = "secure" if "cuda" in kinds or kinds == {"cpu"} else "philox"
+        return names[default], set().union(*_TAKEN_UP.values())
+    name = generator if isinstance(generator, str) else "philox"
+    if name not in names:
         raise InvalidParameterError("generator", generator, ACCEPTED)
-    return _NAMES[generator], _TAKEN_UP[_NAMES[generator]]
+    return names[name], _TAKEN_UP[name]
 
 
 def secure_key() -> Key:

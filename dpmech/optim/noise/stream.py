@@ -5,16 +5,13 @@ under it, whose difference has no noise. So streams are not copied, work in one 
 share a key.
 """
 
-import functools
 import gc
 import hashlib
-import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn, SupportsIndex, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -31,13 +28,19 @@ from dpmech.guards import check_real
 from dpmech.numerics import UNIT, typed
 from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
 from dpmech.optim.clipping import Clipping
-from dpmech.optim.noise.lattice import Lattice, add_on_lattice
-from dpmech.optim.noise.normals import CudaNormals, Generator, HostNormals, NormalSource, noise_key
-from dpmech.optim.noise.rows import NoiseMode, Recursion, correlate
+from dpmech.optim.noise.addition import Addition, divided
+from dpmech.optim.noise.lattice import Lattice
+from dpmech.optim.noise.noise_rows import Emit, NoiseRows
+from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
+from dpmech.optim.noise.pairs import ChaChaNormals, PhiloxNormals
+from dpmech.optim.noise.rows import NoiseMode, correlate
 from dpmech.optim.noise.secure_normals import (
     FORMAT,
-    ON_LATTICE,
+    LATTICES,
+    NOT_CIPHERS,
+    PAIRED,
     PHILOX,
+    PHILOX_PAIRS,
     ZIGGURAT,
     SecureNormals,
     ZigguratNormals,
@@ -49,8 +52,8 @@ from dpmech.optim.noise.secure_normals import (
 from dpmech.optim.processes import (
     Group,
     Key,
-    Slot,
     check_agreement,
+    check_current_device,
     check_processes,
     like_param,
     make_slots,
@@ -58,117 +61,11 @@ from dpmech.optim.processes import (
     shared_key,
 )
 
-_THREADED = 1 << 18  # number of values above which threads are faster
 
-_Unit: TypeAlias = tuple[Slot, int, int, int]
-_Emit: TypeAlias = Callable[[Slot, int, Tensor], object]
-
-
-class NoiseRows:
-    """Computes rows from the normal numbers of every parameter, and keeps the state of the recursion.
-
-    Args:
-        recursion: computes rows.
-        slots: the parameters.
-        factors: the standard deviation of Z for each of them.
-        normals: dtype of the normal numbers; None for that of each slot.
-
-    Attributes:
-        vectors: state of the recursion, a list per parameter.
-    """
-
-    def __init__(
-        self,
-        recursion: Recursion,
-        slots: Sequence[Slot],
-        factors: Sequence[float],
-        normals: torch.dtype | None = None,
-    ) -> None:
-        self._recursion = recursion
-        self._slots = slots
-        self._factors = factors
-        self._normals = [normals or slot.dtype for slot in slots]
-        self._scales: Sequence[float] | None = None
-        self.vectors = [
-            [
-                torch.zeros(slot.size, dtype=torch.float64 if recursion.wide else drawn, device=slot.forms_on)
-                for _ in range(recursion.vectors)
-            ]
-            for slot, drawn in zip(slots, self._normals, strict=True)
-        ]
-
-    def form(
-        self,
-        step: int,
-        sources: dict[torch.device, NormalSource],
-        emit: _Emit,
-        scales: Sequence[float] | None = None,
-    ) -> None:
-        """Pass row `step` in float64 to emit(slot, first value, chunk); once for every step, in order.
-
-        Args:
-            step: t.
-            sources: of the normal numbers.
-            emit: receives the chunks.
-            scales: factor of the row of every parameter; None for 1. The state does not depend on it.
-        """
-        self._scales = scales
-        units = [(slot, *chunk) for slot in self._slots for chunk in slot.chunks(sources[slot.device].chunk)]
-        host = [unit for unit in units if unit[0].device.type == "cpu"]
-        self._run(step, sources, [unit for unit in units if unit[0].device.type != "cpu"], emit)
-        threads = min(torch.get_num_threads(), len(host))
-        if threads > 1 and sum(end - start for _, _, start, end in host) >= _THREADED:
-            with ThreadPoolExecutor(threads) as pool:
-                list(
-                    pool.map(
-                        lambda first: self._run(step, sources, host[first::threads], emit), range(threads)
-                    )
-                )
-        else:
-            self._run(step, sources, host, emit)
-
-    @torch.no_grad()
-    def _run(
-        self, step: int, sources: dict[torch.device, NormalSource], units: list[_Unit], emit: _Emit
-    ) -> None:
-        """Compute some chunks of the row; no two of them use the same memory."""
-        longest = max((end - start for _, _, start, end in units), default=0)
-
-        @functools.cache  # allocated once for all chunks: allocation costs more than the computation
-        def scratch(use: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-            return torch.empty(longest, dtype=dtype, device=device)
-
-        for slot, number, start, end in units:
-            out = scratch("row", torch.float64, slot.forms_on)[: end - start]
-            self._recursion.advance(
-                step,
-                self._factors[slot.index] * (1.0 if self._scales is None else self._scales[slot.index]),
-                functools.partial(_draw, sources[slot.device], slot, number),
-                [vector[start:end] for vector in self.vectors[slot.index]],
-                out,
-                scratch("normals", self._normals[slot.index], slot.forms_on)[: end - start],
-            )
-            emit(slot, start, out)
-
-
-def add_row(total: Tensor, noise: Tensor, lattice: float | None = None) -> None:
-    """Add a row in float64 to a part of a sum in float32 or float64; only the result is rounded.
-
-    Args:
-        total: the part, which is overwritten.
-        noise: the row; it may be overwritten.
-        lattice: None, or the step of the lattice to which the result is rounded first.
-    """
-    if lattice is not None:
-        add_on_lattice(total, noise, lattice)
-    elif total.device == noise.device:
-        total.add_(noise)  # torch adds mixed dtypes in float64
-    else:
-        total.copy_(noise.add_(total.to(noise.device)))
-
-
-def _draw(source: NormalSource, slot: Slot, number: int, step: int, out: Tensor) -> None:
-    source.fill(out, step, slot.index, slot.shard, number)
+def _own_key(generator: Generator | None, named: str) -> Key:
+    if named in NOT_CIPHERS or named in PAIRED:
+        return noise_key(None if isinstance(generator, str) else generator)
+    return secure_key()
 
 
 def resolved_norms(
@@ -287,7 +184,7 @@ class NoiseStream(Uncopied):
 
     Step t adds it to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
     are computed in float64 from normal numbers in float64 (float32 for float32 parameters, with Philox).
-    They depend only on a 128-bit key (64 bits for Philox on CUDA) and their position: anyone who knows
+    They depend only on a 128-bit key and their position: anyone who knows
     the key can remove the noise, so `state_dict` is as secret as the training data.
 
     The loss of noise by float64 rounding has a proved bound (see the page), by which all noise is
@@ -307,19 +204,20 @@ class NoiseStream(Uncopied):
             which its noise is scaled, none below the clip norm that a certificate fixes; or an AdaptiveClip,
             with which the last of `params` is the count, and every step has its own clip norm.
         generator: None for a key from the operating system, as private training requires, with a
-            cipher (AES-128) if all parameters are on CPUs, and Philox otherwise; "secure" for the cipher
-            on every device (computed on the CPU); "philox" for Philox; "secure-lattice" for the cipher and
-            sums on a lattice, which also bounds rounding (only for independent noise, see `lattice_loss`);
-            otherwise a numpy or torch generator or an integer, from which a key of Philox is derived, for
-            runs that must repeat.
+            cipher on CPUs (AES-128) and on CUDA (ChaCha20), and Philox on other devices; "secure" for the
+            cipher on every device; "philox" for Philox; "secure-lattice" for the cipher and sums on a
+            lattice, which also bounds rounding (only for independent noise, see `lattice_loss`); otherwise a
+            numpy or torch generator or an integer, from which a key of Philox is derived, for runs that must
+            repeat.
         mode: how rows are computed; None for the best one.
         process_group: the processes that train together; None for the default group.
 
     Attributes:
         mode: the NoiseMode in use.
         n: the number of steps.
-        generator: source of the numbers: "philox", "aes-128-ctr, ziggurat", "aes-128-ctr, lattice", or
-            "aes-128-ctr", found in the states of earlier runs.
+        generator: source of the numbers: "aes-128-ctr, ziggurat", "aes-128-ctr, lattice" or "philox"; on
+            CUDA "chacha20, pairs", "chacha20, lattice" or "philox, pairs"; "aes-128-ctr" in the states of
+            earlier runs.
         seeded: whether the caller supplied the generator.
 
     Raises:
@@ -370,9 +268,10 @@ class NoiseStream(Uncopied):
         self._whole = True  # False during a step: its state would be partly updated
         self._closed = False
         self._process = os.getpid()
+        check_current_device(self._params, process_group)
         check_agreement("the noise", self._describe(local=False), process_group)
         self.seeded = generator is not None and not isinstance(generator, str)
-        key = shared_key(noise_key(generator) if named == PHILOX else secure_key(), process_group)
+        key = shared_key(_own_key(generator, named), process_group)
         self._set_sources(key)
         hold_key(key, self)
 
@@ -411,8 +310,12 @@ class NoiseStream(Uncopied):
             )
         scales = self._scales_of(clip_norm)
         rows = [torch.empty(slot.size, dtype=torch.float64, device=slot.forms_on) for slot in self._slots]
+        for row, slot in zip(rows, self._slots, strict=True):
+            if self._rows.is_fused(slot.device):
+                row.zero_()  # a kernel adds to what is there
         self._advance(
-            lambda slot, start, noise: rows[slot.index][start : start + noise.numel()].copy_(noise), scales
+            self._rows.additions(rows, scales=scales),
+            lambda addition, start, noise: addition.total[start : start + noise.numel()].copy_(noise),
         )
         return [
             like_param(row.view(slot.local_shape), param)
@@ -425,6 +328,9 @@ class NoiseStream(Uncopied):
         The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is
         added and, if there is a lattice, the result is rounded to it.
 
+        On CUDA with triton one kernel does everything, once it has given the bits of the path without it on
+        a sample; else there is a warning and that path is used.
+
         Args:
             sums: one tensor per parameter: its local shape and device, contiguous; float64, or float32 if
                 the parameter is not float64.
@@ -436,6 +342,60 @@ class NoiseStream(Uncopied):
             NumericalError: if an earlier step was interrupted.
             UnsupportedCombinationError: in a process other than the one that made the stream, or once closed.
         """
+        self._add(sums, clip_norm)
+
+    def mean_step(
+        self, sums: Sequence[Tensor], divisors: Sequence[float], clip_norm: float | None = None
+    ) -> list[Tensor]:
+        """Add the next row to `sums`, and divide: add_step and a division, in one kernel where there is one.
+
+        Args:
+            sums: as for add_step. They must be discarded: they are overwritten, or still without noise.
+            divisors: > 0, of the noisy sum of every parameter.
+            clip_norm: as for add_step.
+
+        Returns:
+            The noisy means: in the dtype of the sums or, if a kernel computed them, rounded once to float32
+            for parameters that are not float64.
+
+        Raises:
+            InvalidParameterError: on a bad argument; and as add_step.
+        """
+        if len(divisors) != len(self._slots):
+            raise InvalidParameterError("divisors", len(divisors), f"{len(self._slots)} numbers")
+        checked = [check_real("divisors", one, minimum=0.0, open_minimum=True) for one in divisors]
+        fused = [self._rows.is_fused(slot.device) for slot in self._slots]
+        if any(fused):
+            self._check_sums(sums)
+            outs = [
+                torch.empty_like(total, dtype=slot.dtype) if here else total
+                for total, slot, here in zip(sums, self._slots, fused, strict=True)
+            ]
+            self._add(sums, clip_norm, outs, checked)
+            return outs
+        self.add_step(sums, clip_norm)
+        return [divided(total, divisor) for total, divisor in zip(sums, checked, strict=True)]
+
+    def _add(
+        self,
+        sums: Sequence[Tensor],
+        clip_norm: float | None,
+        outs: Sequence[Tensor] | None = None,
+        divisors: Sequence[float] | None = None,
+    ) -> None:
+        self._check_sums(sums)
+        scales = self._scales_of(clip_norm)
+        self._advance(
+            self._rows.additions(
+                [total.view(-1) for total in sums],
+                scales=scales,
+                lattice=self._lattice.steps(self._step, scales) if self._lattice else None,
+                outs=None if outs is None else [out.view(-1) for out in outs],
+                divisors=divisors,
+            )
+        )
+
+    def _check_sums(self, sums: Sequence[Tensor]) -> None:
         if len(sums) != len(self._slots):
             raise InvalidParameterError("sums", len(sums), f"{len(self._slots)} tensors")
         for slot, total in zip(self._slots, sums, strict=True):
@@ -444,15 +404,6 @@ class NoiseStream(Uncopied):
             wanted = (slot.local_shape, dtype, slot.device, True)
             if given != wanted:
                 raise InvalidParameterError(f"sums[{slot.index}]", given, f"{wanted}")
-        flat = [total.view(-1) for total in sums]
-        scales = self._scales_of(clip_norm)
-        steps = self._lattice.steps(self._step, scales) if self._lattice else [None] * len(flat)
-        self._advance(
-            lambda slot, start, noise: add_row(
-                flat[slot.index][start : start + noise.numel()], noise, steps[slot.index]
-            ),
-            scales,
-        )
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that determines the remaining rows, as plain data and tensors. Keep it secret."""
@@ -464,14 +415,15 @@ class NoiseStream(Uncopied):
             "key": list(self._key),
             "seeded": self.seeded,
             "fingerprints": self._fingerprints(),
-            "state": [[vector.clone() for vector in vectors] for vectors in self._rows.vectors],
+            # On the CPU: a copy on a GPU may not fit beside a model that fills it.
+            "state": [[one.to("cpu", copy=True) for one in vectors] for vectors in self._rows.vectors],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, bit for bit. Only for a stream that has used no row yet.
 
         The generator is that of the state if this stream was made with None; "secure" loads any
-        state of the cipher without a lattice, and any other generator only its own.
+        state of a cipher without a lattice, "secure-lattice" any with one, and all others any of Philox.
 
         Raises:
             CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
@@ -503,7 +455,8 @@ class NoiseStream(Uncopied):
         self._whole = False  # an interrupt must not allow row 0 under the key of the state
         self._set_sources(key)
         fingerprints = self._fingerprints()
-        if fingerprints != state["fingerprints"]:
+        # Earlier states have one for each device, equal or not.
+        if list(dict.fromkeys(map(str, state["fingerprints"]))) != fingerprints:
             self._key = previous
             release_key(key, self)
             hold_key(previous, self)
@@ -561,14 +514,15 @@ class NoiseStream(Uncopied):
         norm = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
         return [norm] * (len(self._slots) - 1) + [1.0]
 
-    def _advance(self, emit: Callable[[Slot, int, Tensor], object], scales: list[float] | None) -> None:
-        """Pass every chunk of the next row to `emit`, then count the step."""
+    def _advance(self, additions: Sequence[Addition], emit: Emit = Addition.add) -> None:
+        """Add the next row, then count the step."""
         self._check_usable()
         if self._step >= self.n:
             raise HorizonError(self._step, self.n)
         check_processes(self._world, self._group)
+        self._rows.prepare(self._sources, additions)
         self._whole = False
-        self._rows.form(self._step, self._sources, emit, scales)
+        self._rows.form(self._step, self._sources, additions, emit)
         self._step += 1
         self._whole = True
 
@@ -589,9 +543,12 @@ class NoiseStream(Uncopied):
     def _use(self, generator: str) -> None:
         """Compute the rows with this generator, from the first step on."""
         self.generator = generator
-        self._lattice = Lattice(self._claim.strategy, self._factors) if generator == ON_LATTICE else None
-        wide = None if generator == PHILOX else torch.float64
-        self._rows = NoiseRows(self._recursion, self._slots, self._factors, wide)
+        self._lattice = Lattice(self._claim.strategy, self._factors) if generator in LATTICES else None
+        wide = None if generator in NOT_CIPHERS else torch.float64
+        paired = generator in PAIRED
+        self._rows = NoiseRows(
+            self._recursion, self._slots, self._factors, self._claim.strategy.n, wide, paired=paired
+        )
 
     def _set_sources(self, key: Key) -> None:
         self._key = key
@@ -600,20 +557,15 @@ class NoiseStream(Uncopied):
         }
 
     def _source(self, device: torch.device, key: Key) -> NormalSource:
-        if self.generator != PHILOX:
-            return ZigguratNormals(key) if self.generator == ZIGGURAT else SecureNormals(key)
-        if device.type != "cuda":
+        if self.generator == PHILOX:
             return HostNormals(key)
-        return CudaNormals(
-            key,
-            torch.Generator(device),
-            sizes=tuple(math.prod(slot.shape) for slot in self._slots),
-            n=self.n,
-            shards=max(slot.shards for slot in self._slots),
-        )
+        if self.generator in PAIRED:
+            return (PhiloxNormals if self.generator == PHILOX_PAIRS else ChaChaNormals)(key, device)
+        return ZigguratNormals(key) if self.generator == ZIGGURAT else SecureNormals(key)
 
     def _fingerprints(self) -> list[str]:
-        return [source.fingerprint() for source in self._sources.values()]
+        """The distinct ones: devices that draw the same numbers may be fewer or more in a resumed run."""
+        return list(dict.fromkeys(source.fingerprint() for source in self._sources.values()))
 
     def _describe(self, *, local: bool) -> dict[str, Any]:
         """Settings that must not change during a run, and (except with `local`) between processes."""

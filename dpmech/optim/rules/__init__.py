@@ -14,6 +14,7 @@ from dpmech.optim.rules.diagnostics import (
     muon_quality,
     noise_share,
 )
+from dpmech.optim.rules.logged import logged_values
 from dpmech.optim.rules.muon import QUINTIC_COEFS, Muon, MuonScale, orthogonalize, taylor_coefs
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "denoise_matrices",
     "denoiser_improvement",
     "effective_degrees",
+    "logged_values",
     "momentum_noise_ratios",
     "muon_alignment",
     "muon_quality",

@@ -63,7 +63,7 @@ class AdamBC(Rule):
 
     def __init__(
         self,
-        params: Any,  # noqa: ANN401 - torch accepts several forms
+        params: Any,
         lr: float = 1e-3,
         *,
         betas: tuple[float, float] = (0.9, 0.999),

@@ -42,7 +42,7 @@ class Rule(torch.optim.Optimizer, abc.ABC):
         InvalidParameterError: on a bad hyperparameter, a sparse or complex gradient, or a bad `phi`.
     """
 
-    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:  # noqa: ANN401 - torch accepts several forms
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, {"maximize": False, **defaults, "phi": 0.0})
 
     @abc.abstractmethod
@@ -184,7 +184,7 @@ class SignSGD(Rule):
 
     def __init__(
         self,
-        params: Any,  # noqa: ANN401 - torch accepts several forms
+        params: Any,
         lr: float = 1e-3,
         *,
         momentum: float = 0.0,
@@ -192,8 +192,7 @@ class SignSGD(Rule):
         maximize: bool = False,
     ) -> None:
         super().__init__(
-            params,
-            {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize},
+            params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         )
 
     def _check_group(self, group: Mapping[str, Any]) -> None:

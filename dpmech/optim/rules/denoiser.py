@@ -17,11 +17,7 @@ THRESHOLD = 1.02
 
 
 def denoise_matrices(
-    matrices: Tensor,
-    stddev: float | Tensor,
-    *,
-    threshold: float = THRESHOLD,
-    norm_correction: bool = True,
+    matrices: Tensor, stddev: float | Tensor, *, threshold: float = THRESHOLD, norm_correction: bool = True
 ) -> Tensor:
     r"""Shrink the singular values of noisy matrices optimally, preserving their norms.
 

@@ -187,6 +187,9 @@ class Muon(Rule):
         aux_lr: learning rate of Adam on the other tensors; None is `lr`.
         aux_betas: betas of that Adam.
         aux_eps: eps of that Adam.
+        aux_subtract_noise: whether that Adam subtracts the noise variance, as `AdamBC` does.
+        aux_floor: smallest second moment of that Adam, as for `AdamBC`; > 0 if noise is subtracted and
+            `aux_eps` is 0.
         maximize: whether to ascend.
 
     Raises:
@@ -200,7 +203,7 @@ class Muon(Rule):
 
     def __init__(
         self,
-        params: Any,  # noqa: ANN401 - torch accepts several forms
+        params: Any,
         lr: float = 1e-3,
         *,
         momentum: float = 0.95,
@@ -217,6 +220,8 @@ class Muon(Rule):
         aux_lr: float | None = None,
         aux_betas: tuple[float, float] = (0.9, 0.999),
         aux_eps: float = 1e-8,
+        aux_subtract_noise: bool = False,
+        aux_floor: float = 0.0,
         maximize: bool = False,
     ) -> None:
         if not isinstance(scale, MuonScale):
@@ -241,6 +246,8 @@ class Muon(Rule):
                 "aux_lr": aux_lr,
                 "aux_betas": aux_betas,
                 "aux_eps": aux_eps,
+                "aux_subtract_noise": aux_subtract_noise,
+                "aux_floor": aux_floor,
                 "maximize": maximize,
             },
         )
@@ -291,6 +298,8 @@ class Muon(Rule):
             check_real("aux_lr", group["aux_lr"], minimum=0.0)
         check_betas("aux_betas", group["aux_betas"])
         check_real("aux_eps", group["aux_eps"], minimum=0.0)
+        check_flag("aux_subtract_noise", group["aux_subtract_noise"])
+        check_real("aux_floor", group["aux_floor"], minimum=0.0)
         if group["compute_dtype"] is not None and not (
             isinstance(group["compute_dtype"], torch.dtype) and group["compute_dtype"].is_floating_point
         ):
@@ -311,8 +320,8 @@ class Muon(Rule):
                 lr=group["lr"],
                 betas=group["aux_betas"],
                 eps=group["aux_eps"],
-                floor=0.0,
-                subtract_noise=False,
+                floor=group["aux_floor"],
+                subtract_noise=group["aux_subtract_noise"],
                 low_pass=0.0,
             )
             return
@@ -382,7 +391,10 @@ class Muon(Rule):
         entropy = [group["probe_seed"], place, group["probe_calls"], where[0]]
         seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
         generator = torch.Generator(device=batch.device).manual_seed(seed)
-        rho = torch.tensor(deviations, dtype=batch.dtype, device=batch.device)[:, None, None]
+        host = torch.tensor(deviations, dtype=batch.dtype)
+        if batch.device.type == "cuda":
+            host = host.pin_memory()  # else the host would wait for the device
+        rho = host.to(batch.device, non_blocking=True)[:, None, None]
         pairs = (
             rho * torch.randn(batch.shape, generator=generator, dtype=batch.dtype, device=batch.device)
             for _ in range(group["probes"])
@@ -411,7 +423,7 @@ def _independent_ratio(beta: float, step: int) -> float:
     return (1.0 - beta ** (2 * step)) / (1.0 - beta**2)
 
 
-def _checked_ratios(value: Any) -> list[float]:  # noqa: ANN401 - any sequence of numbers is accepted
+def _checked_ratios(value: Any) -> list[float]:
     ratios: list[float] = check_vector("noise_ratios", value).tolist()
     for ratio in ratios:
         check_real("noise_ratios", ratio, minimum=0.0, open_minimum=True)

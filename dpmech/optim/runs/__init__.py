@@ -6,14 +6,14 @@ from dpmech.optim.runs.example_loss import MeanOverViews
 from dpmech.optim.runs.fingerprints import by_steps_alone
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
-from dpmech.optim.runs.loader import PrivateBatchSampler, PrivateLoader
+from dpmech.optim.runs.loader import PrivateBatchSampler, PrivateLoader, check_counted, check_planned
 from dpmech.optim.runs.make_private import (
     LOADERS_SIZE,
     BetterParameterWarning,
     make_private,
     make_private_with_epsilon,
 )
-from dpmech.optim.runs.per_example_model import PerExampleModel
+from dpmech.optim.runs.per_example_model import PerExampleModel, free_memory
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 
 __all__ = [
@@ -28,7 +28,10 @@ __all__ = [
     "UserDataset",
     "UserExamples",
     "by_steps_alone",
+    "check_counted",
+    "check_planned",
     "fix",
+    "free_memory",
     "load_checkpoint",
     "make_private",
     "make_private_with_epsilon",

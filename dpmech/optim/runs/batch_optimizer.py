@@ -1,9 +1,12 @@
 """BatchOptimizer: a PrivateOptimizer that is synchronized with the loader of its batches."""
 
 import dataclasses
+import functools
+import math
 import random
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,15 +26,18 @@ from dpmech.exceptions import CertificateError, InvalidParameterError, Unsupport
 from dpmech.ledgers import RunningEpsilon, executed_epsilon
 from dpmech.numerics import Bounds
 from dpmech.optim.clipping import ClippedSum, ClippingMode, Factored, Piece
+from dpmech.optim.deferred import Deferred, Then, is_deferred
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.processes import local_part
+from dpmech.optim.repeatable import Arithmetic
+from dpmech.optim.runs.collated import HALF, TOLERANCES
 from dpmech.optim.runs.loader import PrivateLoader, StepRandomness
 from dpmech.optim.runs.same_data import check_same_numbers
 from dpmech.optim.runs.unchanged import Unchanged
 
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative to the terms of the sum; else 0.1
 _FLOOR = 1e-5  # relative to the largest gradient of a parameter
+_AT_ONCE = 1 << 22  # values in float64 at once
 _SOME = 16  # one in 16 parameters is compared after the first batch,
 _COLUMNS = 16  # in this many columns of its factors
 _VALUES = 1024  # or this many values of its gradients
@@ -39,7 +45,16 @@ _RANDOM = random.SystemRandom()  # independent of the random numbers of training
 
 
 @torch.no_grad()
-def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: int, *, whole: bool) -> None:
+def check_add_up(
+    params: Sequence[Tensor],
+    names: Mapping[int, str],
+    examples: int,
+    *,
+    whole: bool,
+    lowest: torch.dtype | None = None,
+    deferred: Deferred | None = None,
+    last: bool = True,
+) -> None:
     """Compare the mean of every parameter's per-example gradients with its gradient, if it has both.
 
     Hooks see calls of layers. Other uses of a parameter (an explicit product, a regularizer) contribute only
@@ -51,6 +66,10 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
         names: of the parameters to compare, by identity.
         examples: number of examples in the batch.
         whole: whether to compare all; else one in 16 parameters, in some of its values.
+        lowest: the dtype of autocast if a layer ran under it.
+        deferred: takes the comparison if the host would wait for it and `whole` is false; None waits.
+        last: whether `deferred` is settled before more memory is needed. If not, gradients are not kept for a
+            closer look: the chosen parameters are compared in all of their values.
 
     Raises:
         UnsupportedCombinationError: if they differ, or if a layer was called with another number of examples.
@@ -71,18 +90,34 @@ def check_add_up(params: Sequence[Tensor], names: Mapping[int, str], examples: i
                 "(relative positions of T5); or make_private(..., loss=...)",
             )
         if param.grad is not None:
-            pairs.append(_Pair(name, local_part(param.grad), sample, param.dtype))
-    if not whole and not _strange(map(_part, _RANDOM.sample(pairs, -(-len(pairs) // _SOME)))):
+            pairs.append(_Pair(name, local_part(param.grad), sample, lowest or param.dtype))
+    if whole:
+        _refuse(_strange(pairs))
         return
-    # Small gradients are compared relative to the largest, so a suspicious part is compared with all.
-    strange = _strange(pairs)
+    chosen = _RANDOM.sample(pairs, -(-len(pairs) // _SOME))
+    if deferred is None or not pairs or not is_deferred(pairs[0].grad.device):
+        # Small gradients are compared relative to the largest, so a suspicious part is compared with all.
+        if _strange(map(_part, chosen)):
+            _refuse(_strange(pairs))
+        return
+    if last:
+        parts = _Measured(map(_part, chosen))
+        deferred.add(parts.values, lambda read: _refuse(_strange(pairs) if parts.strange(read) else []))
+    else:
+        taken = {pair.name for pair in chosen}
+        all_of_some = _Measured(chosen, [pair for pair in pairs if pair.name not in taken])
+        deferred.add(all_of_some.values, lambda read: _refuse(all_of_some.strange(read)))
+
+
+def _refuse(strange: Sequence[str]) -> None:
     if strange:
         raise UnsupportedCombinationError(
             f"the per-example gradients of {', '.join(strange)} do not add up to that of the batch: "
             "the weights are also used outside their layer (tied explicitly, a regularizer), which its hooks "
             "do not see",
             supported="make_private(..., loss=...), which differentiates the whole loss of one example; "
-            "zero_grad() before the backward pass; no clip_grad_norm_, since the optimizer clips",
+            "zero_grad() before the backward pass; no clip_grad_norm_ or clip_grad_value_, since the "
+            "optimizer clips",
         )
 
 
@@ -105,7 +140,7 @@ def _part(pair: _Pair) -> _Pair:
         pieces = [Piece(piece.left, piece.right[..., at]) for piece in sample.pieces]
         return pair._replace(grad=grad, sample=Factored(pieces, tuple(grad.shape)))
     at = _window(pair.grad.numel(), _VALUES)
-    return pair._replace(grad=pair.grad.flatten()[at], sample=sample.flatten(1)[:, at])
+    return pair._replace(grad=pair.grad.flatten()[at], sample=sample.reshape(len(sample), -1)[:, at])
 
 
 def _window(values: int, width: int) -> slice:
@@ -115,30 +150,86 @@ def _window(values: int, width: int) -> slice:
 
 def _strange(pairs: Iterable[_Pair]) -> list[str]:
     """The names of parameters whose gradients differ by more than rounding errors."""
-    compared: list[tuple[str, float, float, float]] = []
-    for name, grad, sample, whole in pairs:
-        if isinstance(sample, Factored):
-            ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
-            total, scale = sample.weighted_sum(ones, None), float(sample.squares().sqrt().sum())
-            factors = [factor for piece in sample.pieces for factor in (piece.left, piece.right)]
-            dtypes = {whole, *(factor.dtype for factor in factors if factor.is_floating_point())}
-        else:
-            wide, dtypes = sample.double(), {whole, sample.dtype}
-            total, scale = wide.sum(dim=0), float(wide.flatten(1).norm(dim=1).sum())
-        difference = total / len(sample) - grad.double()
-        # Under autocast gradients in full precision have the rounding errors of half precision.
-        tolerance = max(_TOLERANCES.get(dtype, 0.1) for dtype in dtypes)
-        if grad.device.type != "cpu":
-            tolerance = max(tolerance, 1e-2)  # tensor cores may keep only ten bits of float32
-        compared.append((name, tolerance, float(difference.norm()), scale / len(sample)))
-    # If everything cancels, as for key biases under a softmax, only rounding errors are left.
-    floor = _FLOOR * max((scale for *_, scale in compared), default=0.0)
-    # NaN and infinities, which data may cause, are not a difference.
-    return [name for name, tolerance, off, scale in compared if off > tolerance * scale + floor]
+    measured = _Measured(pairs)
+    return measured.strange(measured.values.tolist())
+
+
+class _Measured:
+    """Differences and sizes of gradients, which a device has yet to compute.
+
+    Args:
+        pairs: whose gradients are compared.
+        others: of which only the size matters.
+
+    Attributes:
+        values: of every pair the norm of the difference, then of all the mean norm of an example, float64.
+    """
+
+    def __init__(self, pairs: Iterable[_Pair], others: Sequence[_Pair] = ()) -> None:
+        self._names: list[str] = []
+        self._tolerances: list[float] = []
+        differences, scales = [], []
+        for name, grad, sample, whole in pairs:
+            if isinstance(sample, Factored):
+                ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
+                total, dtypes = sample.weighted_sum(ones, None), {whole, *sample.dtypes}
+            else:
+                total, dtypes = _total(sample), {whole, sample.dtype}
+            tolerance = max(TOLERANCES.get(dtype, HALF) for dtype in dtypes)
+            if grad.device.type != "cpu":
+                tolerance = max(tolerance, 1e-2)  # tensor cores may keep only ten bits of float32
+            self._names.append(name)
+            self._tolerances.append(tolerance)
+            differences.append((total / len(sample) - grad.double()).norm())
+            scales.append(_mean_norm(sample))
+        found = differences + scales + [_mean_norm(pair.sample) for pair in others]
+        device = found[0].device if found else torch.device("cpu")
+        self.values = (
+            torch.stack([one.to(device) for one in found])
+            if found
+            else torch.zeros(0, dtype=torch.float64, device=device)
+        )
+
+    def strange(self, read: Sequence[float]) -> list[str]:
+        """The names of parameters whose gradients differ by more than rounding errors, given `values`."""
+        count = len(self._names)
+        scales = read[count:]
+        # If everything cancels, as for key biases under a softmax, only rounding errors are left.
+        floor = _FLOOR * max(scales, default=0.0)
+        # NaN and infinities, which data may cause, are not a difference.
+        return [
+            name
+            for name, tolerance, off, scale in zip(
+                self._names, self._tolerances, read[:count], scales[:count], strict=True
+            )
+            if off > tolerance * scale + floor
+        ]
+
+
+def _mean_norm(sample: Tensor | Factored) -> Tensor:
+    """The mean norm of an example's gradient, float64."""
+    if isinstance(sample, Factored):
+        return sample.squares().sqrt().mean()
+    found = [torch.linalg.vector_norm(part, dim=1) for part in _widened(sample)]
+    norms: Tensor = torch.linalg.vector_norm(torch.stack(found), dim=0)
+    return norms.mean()
+
+
+def _total(sample: Tensor) -> Tensor:
+    """The sum over the examples, float64."""
+    return torch.cat([part.sum(dim=0) for part in _widened(sample)]).view(sample.shape[1:])
+
+
+def _widened(sample: Tensor) -> Iterator[Tensor]:
+    """Columns of the gradients of examples in float64: all of them would be twice the memory of a batch."""
+    flat = sample.reshape(len(sample), math.prod(sample.shape[1:]))
+    for part in torch.split(flat, max(_AT_ONCE // max(len(flat), 1), 1), dim=1):
+        yield part.double()
 
 
 # Keys of a state dict in addition to those of PrivateOptimizer.
-_MODE, _WEIGHTS = "dpmech_clipping_mode", "dpmech_weights"
+_MODE, _WEIGHTS, _ARITHMETIC = "dpmech_clipping_mode", "dpmech_weights", "dpmech_arithmetic"
+_MODES = ("train", "eval")  # of schedule-free optimizers: where gradients are taken, and where they evaluate
 
 
 class BatchOptimizer(PrivateOptimizer):
@@ -155,7 +246,7 @@ class BatchOptimizer(PrivateOptimizer):
         **kwargs: as for PrivateOptimizer.
 
     Attributes:
-        clipping_mode: how gradients are clipped, "per_example" or "ghost"; None if not known yet. A
+        clipping_mode: how gradients are clipped, "per_example", "ghost" or "loop"; None if not known yet. A
             resumed run keeps it, as sums would round differently.
 
     Raises:
@@ -165,10 +256,10 @@ class BatchOptimizer(PrivateOptimizer):
     def __init__(
         self,
         loader: PrivateLoader,
-        *args: Any,  # noqa: ANN401 - as there
+        *args: Any,
         dataset_size: int | None = None,
         unchanged: Unchanged | None = None,
-        **kwargs: Any,  # noqa: ANN401 - as there
+        **kwargs: Any,
     ) -> None:
         self._loader = loader
         self._unchanged = unchanged
@@ -179,9 +270,14 @@ class BatchOptimizer(PrivateOptimizer):
         self._coming: tuple[int, int] | None = None
         self._weights: dict[str, str] | None = None  # of a loaded state, until the first step
         self._names: dict[int, str] | None = None
+        self._lowest: Callable[[], torch.dtype | None] = lambda: None
+        self._forget: Callable[[], object] = lambda: None
         self._compared = False  # whether all gradients of a batch were compared
         super().__init__(*args, **kwargs)
+        devices = (param.device for param in self._trained)
+        self._arithmetic = Arithmetic(devices, kwargs.get("process_group"))
         loader.randomness = StepRandomness(self._stream.derived_secret)
+        loader.discard = weakref.WeakMethod(self._discard)
         self._spent = RunningEpsilon(self.claim)
         certified = (self.claim.participation, self.claim.strategy.n)
         realised = (loader.sampler.participation, loader.sampler.n)
@@ -194,6 +290,11 @@ class BatchOptimizer(PrivateOptimizer):
             )
 
     @property
+    def rule(self) -> torch.optim.Optimizer:
+        """The wrapped optimizer, for its diagnostics; its steps are taken by this one."""
+        return self._inner
+
+    @property
     def batch_complete(self) -> bool:
         """Whether the newest microbatch was the last of its batch, so that `step` released a result."""
         return self._loader.progress.complete
@@ -204,6 +305,10 @@ class BatchOptimizer(PrivateOptimizer):
         The upper bound is valid, and at most steps a few percent above the true value. **It holds only for a
         number of steps that was fixed in advance**; a run that is stopped based on its loss or its accuracy
         is charged the full budget (`claim.achieved`), as in a ledger.
+
+        It may reach that of the whole plan before the last step: a started epoch is charged whole where
+        participation repeats every epoch, and a random allocation from its first step. The budget is not
+        exhausted then: the `steps_left` are paid for, and cost nothing more.
 
         Args:
             delta: in (0, 1); None is that of the claim.
@@ -219,14 +324,19 @@ class BatchOptimizer(PrivateOptimizer):
         self.close()
         self._guard.release()
 
-    def watch_gradients(self, model: nn.Module) -> None:
+    def watch_gradients(
+        self, model: nn.Module, lowest: Callable[[], torch.dtype | None], forget: Callable[[], object]
+    ) -> None:
         """Compare per-example gradients with those of the batch, for some parameters at every batch.
 
         All are compared at the first batch that has examples.
 
         Args:
             model: whose parameters are trained.
+            lowest: returns the dtype of autocast if a layer ran under it.
+            forget: makes hooks forget calls whose backward pass never ended.
         """
+        self._lowest, self._forget = lowest, forget
         self._names = {id(param): name for name, param in model.named_parameters()}
 
     def forget_gradients(self) -> None:
@@ -236,7 +346,7 @@ class BatchOptimizer(PrivateOptimizer):
         """
         self._intake.forget_own()
 
-    def follow(self, scheduler: Any) -> None:  # noqa: ANN401 - a scheduler of torch's
+    def follow(self, scheduler: Any) -> None:
         """Register a learning-rate scheduler, which checkpoints compare, so that its changes are expected.
 
         Args:
@@ -272,7 +382,15 @@ class BatchOptimizer(PrivateOptimizer):
             if count is not None and examples is not None:
                 count = examples
             if count and self._names is not None and progress.counted is None:
-                check_add_up(self._trained, self._names, progress.handed, whole=not self._compared)
+                check_add_up(
+                    self._trained,
+                    self._names,
+                    progress.handed,
+                    whole=not self._compared,
+                    lowest=self._lowest(),
+                    deferred=self._deferred,
+                    last=progress.complete,
+                )
                 self._compared = True
         elif isinstance(clipped, ClippedSum):
             # A sum without its number of examples is assumed to contain those of the batch.
@@ -288,6 +406,21 @@ class BatchOptimizer(PrivateOptimizer):
         self._broken = True
         if self._coming is not None:
             self._loader.progress.count(*self._coming)
+
+    def _discard(self) -> bool:
+        """Discard what there is of a batch without a step; whether the batch can be returned again.
+
+        It then has the same examples, random numbers and noise, and so the same sum.
+        """
+        if self._stream.steps_taken != self._loader.progress.stepped:
+            return False
+        self._broken = True  # until all is gone: a step of a part would release another sum
+        self._forget()
+        self._inner.zero_grad(set_to_none=True)
+        self._intake.clear()
+        self._batch.clear()
+        self._coming, self._broken = None, False
+        return True
 
     def _check_broken(self) -> None:
         if self._broken and self._saved:
@@ -328,15 +461,20 @@ class BatchOptimizer(PrivateOptimizer):
 
     def _check_batch(self) -> None:
         self._loader.progress.check_counted()
-        self._check_unchanged()
+        self._deferred.settle(self._changes())
         if self._loader.progress.stepped % self._loader.sampler.steps_per_epoch == 0:
             check_same_numbers(self.param_groups, self._loader.process_group)
         self._broken = True  # until the weights are updated; refusals come before this point
 
     def _check_unchanged(self) -> None:
+        for values, then in self._changes():
+            then(values.tolist())
+
+    def _changes(self) -> list[tuple[Tensor, Then]]:
+        """Check the contents of the model, but for what is returned: values, and what finishes the check."""
         if self._unchanged is None:
-            return
-        self._unchanged.check()
+            return []
+        later = self._unchanged.check_later()
         if self._weights is not None:
             key = bytes.fromhex(self._weights["key"])
             if self._unchanged.digest(key) != self._weights["digest"]:
@@ -346,6 +484,26 @@ class BatchOptimizer(PrivateOptimizer):
                     supported="model.load_state_dict with the weights saved together with it, and no changes "
                     "until the first step; a new run for other weights",
                 )
+        return later
+
+    def __getattr__(self, name: str) -> Any:
+        """`train` and `eval`, where the wrapped optimizer has them (schedule-free optimizers)."""
+        inner = vars(self).get("_inner")
+        if name in _MODES and hasattr(inner, name):
+            return functools.partial(self._switch, name)
+        raise AttributeError(f"the optimizer of make_private around {type(inner).__name__} has no {name}")
+
+    def _switch(self, mode: str) -> None:
+        """Move the weights of a schedule-free optimizer, which depends on released values alone."""
+        if all(group.get("train_mode") is (mode == "train") for group in self.param_groups):
+            return
+        self._check_unchanged()
+        self._guard.switch(mode)
+        if self._unchanged is not None:
+            self._unchanged.note_weights()
+            if self._weights is not None:  # the first step must still follow from the loaded ones
+                key = bytes.fromhex(self._weights["key"])
+                self._weights = {"key": key.hex(), "digest": self._unchanged.digest(key)}
 
     def note_weights(self) -> None:
         """Declare a change of trained parameters between steps, based on released values (such as clamping).
@@ -361,6 +519,7 @@ class BatchOptimizer(PrivateOptimizer):
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, batch and row are still spent.
         self._loader.progress.note_step()
+        self._arithmetic.note_step()
         self._loader.randomness.end()
         self._weights = None
         self._note_by_hand()
@@ -390,7 +549,8 @@ class BatchOptimizer(PrivateOptimizer):
         self._check_broken()
         self._check_unchanged()
         self._note_by_hand()
-        state = super().state_dict() | {_MODE: self.clipping_mode}
+        self._arithmetic.check_saved()
+        state = super().state_dict() | {_MODE: self.clipping_mode, _ARITHMETIC: self._arithmetic.state_dict()}
         if self._unchanged is not None:
             key = secrets.token_bytes(32)
             state[_WEIGHTS] = {"key": key.hex(), "digest": self._unchanged.digest(key)}
@@ -416,7 +576,9 @@ class BatchOptimizer(PrivateOptimizer):
             CertificateError: if the loader is at another step, or gradients were clipped in another mode.
         """
         saved = state_dict.get(_MODE)
-        if saved is not None and self.clipping_mode not in (None, saved):
+        # A run with a loss may have gone on in a loop, which any model can.
+        looped = saved == "loop" and self._names is None
+        if saved is not None and self.clipping_mode not in (None, saved) and not looped:
             raise CertificateError(
                 f"the state is of clipping_mode {saved!r}, here it is {self.clipping_mode!r}: sums would "
                 "round differently, and repeated steps would not repeat what they released",
@@ -426,7 +588,8 @@ class BatchOptimizer(PrivateOptimizer):
         self._saved = True
         self.clipping_mode = saved
         self._weights = None if any_weights else state_dict.get(_WEIGHTS)
-        ours = (_MODE, _WEIGHTS)
+        self._arithmetic.load_state_dict(state_dict.get(_ARITHMETIC))
+        ours = (_MODE, _WEIGHTS, _ARITHMETIC)
         super().load_state_dict({key: value for key, value in state_dict.items() if key not in ours})
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:
@@ -480,13 +643,15 @@ class BatchOptimizer(PrivateOptimizer):
             stopped_by_plan=stopped_by_plan,
             uniqueness=self._loader.uniqueness,
             checkpoint_history=self._checkpoint_history(),
+            noise_check=self._observers.noise_check(),
         )
 
     def _checkpoint_history(self) -> CheckpointHistory | None:
         known = self._loader.checkpoint_history
-        if known is not None and known.loads and self._guard.changed:
-            return dataclasses.replace(known, settings=CheckpointMatch.UNKNOWN)
-        return known
+        if known is None or not known.loads:
+            return known
+        settings = CheckpointMatch.UNKNOWN if self._guard.changed else known.settings
+        return dataclasses.replace(known, settings=settings, same_rounding=self._arithmetic.repeats)
 
     def _certificate(self) -> Certificate:
         """The certificate with the settings of this run."""
@@ -502,7 +667,7 @@ def _randomness(source: Sampler | NoiseStream) -> Randomness:
     return Randomness(type(source).__name__, source.fingerprint(), source.seeded, generator)
 
 
-def _examples(grad_sample: Any) -> int:  # noqa: ANN401 - what Opacus leaves on a parameter
+def _examples(grad_sample: Any) -> int:
     """Number of examples of a per-example gradient, a tensor or a list of them; the intake checks shapes."""
     parts = grad_sample if isinstance(grad_sample, list | tuple) else [grad_sample]
     return sum(len(part) for part in parts)

@@ -25,8 +25,8 @@ def save_checkpoint(
     optimizer: BatchOptimizer,
     loader: PrivateLoader,
     *,
-    scheduler: Any = None,  # noqa: ANN401 - an LRScheduler, whose class torch renamed
-    extra: Any = None,  # noqa: ANN401 - what torch.save takes
+    scheduler: Any = None,
+    extra: Any = None,
 ) -> None:
     """Save a run between two steps. With several processes each saves its own file.
 
@@ -36,11 +36,14 @@ def save_checkpoint(
     they contain the keys of batches and noise.
 
     A resumed run repeats the steps since the checkpoint, with the same batches and the same noise: they
-    release the same values again, at no further privacy cost. That requires deterministic arithmetic;
-    use `torch.use_deterministic_algorithms(True)` on GPUs. Random numbers of torch, numpy and `random` drawn
-    between the delivery of a batch and its step repeat. Those of a loader's workers do not: avoid random
-    augmentation there. Also save right after make_private: steps before the first checkpoint would be
-    repeated with other keys.
+    release the same values again, at no further privacy cost. That requires deterministic arithmetic; set
+    `torch.use_deterministic_algorithms(True)` on GPUs before the first step (for older versions of torch also
+    CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment), where the sums of a model's own kernels depend on the
+    order of threads otherwise: a RuntimeWarning says so here, and the run record after a load ("repeated
+    steps may have been rounded differently"). Random numbers of torch, numpy and
+    `random` drawn between the delivery of a batch and its step repeat. Those of a loader's workers do not:
+    avoid random augmentation there. Also save right after make_private: steps before the first checkpoint
+    would be repeated with other keys.
 
     Fingerprints of dataset, model, loss and weights are stored for `load_checkpoint`. The fingerprint of the
     dataset reads 16 examples twice, at the first call.
@@ -100,10 +103,10 @@ def load_checkpoint(
     optimizer: BatchOptimizer,
     loader: PrivateLoader,
     *,
-    scheduler: Any = None,  # noqa: ANN401 - as in save_checkpoint
+    scheduler: Any = None,
     missing_ok: bool = False,
     accept_changed: Sequence[str] = (),
-) -> Any:  # noqa: ANN401 - what was saved
+) -> Any:
     """Resume where `save_checkpoint` was called, in a run that was set up in the same way.
 
     Several processes resume from the newest step that all of them have.
@@ -166,8 +169,10 @@ def load_checkpoint(
         if by_steps_alone(scheduler):
             optimizer.follow(scheduler)
     torch.set_rng_state(state["torch_rng"])
-    if torch.cuda.is_available() and state["cuda_rng"]:
-        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    if torch.cuda.is_available():
+        # As many as there are here: a process uses its own device.
+        for device, generator in zip(range(torch.cuda.device_count()), state["cuda_rng"], strict=False):
+            torch.cuda.set_rng_state(generator, device)
     return state["extra"]
 
 

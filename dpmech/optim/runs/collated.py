@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.optim.runs.containers import copied, fields_of
+from dpmech.optim.runs.containers import copied, fields_of, leaves_of
 from dpmech.optim.runs.same_draws import repeatable
+from dpmech.optim.state import marks_of_globals, set_globals, spared
 
 TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative
 HALF = 0.1  # for lower precision
@@ -90,10 +91,7 @@ class Padded:
 
 
 def compare_rows(
-    collate: Callable[[list[Any]], Any],
-    examples: list[Any],
-    batch: Any,  # noqa: ANN401 - any batch
-    coin: random.Random,
+    collate: Callable[[list[Any]], Any], examples: list[Any], batch: Any, coin: random.Random
 ) -> Alone | None:
     """Collate some examples alone, and compare them with their rows.
 
@@ -111,10 +109,10 @@ def compare_rows(
     """
     found: Alone | None = None
 
-    def collated(some: list[Any]) -> Any:  # noqa: ANN401 - any batch
+    def collated(some: list[Any]) -> Any:
         return collate([copied(example) for example in some])  # collate may modify its examples
 
-    with _spared():
+    with spared():
         for row in sorted(coin.sample(range(len(examples)), min(len(examples), _TRIED))):
             # Copies of an example have its values, in case collate picks a partner among the others.
             for copies in (1, len(examples)):
@@ -130,16 +128,16 @@ def compare_rows(
             if refused:
                 raise _mixed()
             if pairs and not mixes and found is None and copies == 1:
-                number = {id(leaf): place for place, leaf in enumerate(_leaves(batch))}
+                number = {id(leaf): place for place, leaf in enumerate(leaves_of(batch))}
                 found = (row, {number[id(whole)]: _tensor(one) for whole, one in pairs})
     return found
 
 
-def padded_row(batch: Any, alone: Alone | None) -> Padded | None:  # noqa: ANN401 - any batch
+def padded_row(batch: Any, alone: Alone | None) -> Padded | None:
     """The example returned by `compare_rows`, with the tensors of the batch."""
     if alone is None:
         return None
-    leaves = [_tensor(one) for one in _leaves(batch)]
+    leaves = [_tensor(one) for one in leaves_of(batch)]
     return Padded(alone[0], [(leaves[place], single) for place, single in alone[1].items()])
 
 
@@ -209,7 +207,7 @@ def _padded_gradients(
     )
     trained = [param for param in model.parameters() if param.requires_grad]
     with (
-        repeatable(model, tensors) as begin,
+        repeatable(model) as begin,
         widened(model) if wide else nullcontext(),
         torch.autocast(longer[0].device.type, enabled=False) if wide else nullcontext(),
         torch.enable_grad(),
@@ -275,11 +273,7 @@ def _mixed() -> UnsupportedCombinationError:
 
 
 def _compared(
-    whole: Any,  # noqa: ANN401 - parts of a batch
-    single: Any,  # noqa: ANN401 - the same
-    row: int,
-    count: int,
-    copies: int = 1,
+    whole: Any, single: Any, row: int, count: int, copies: int = 1
 ) -> tuple[bool, list[tuple[Any, Any]]]:
     """(whether a row depends on other examples, pairs of batch and single tensors if it is padded)."""
     mixes, pairs = False, []
@@ -304,15 +298,11 @@ def _has_rows(mine: Tensor, alone: Tensor, dim: int, sizes: tuple[int, int]) -> 
 
 
 def _matched(
-    whole: Any,  # noqa: ANN401 - parts of a batch
-    single: Any,  # noqa: ANN401 - the same
-    row: int,
-    sizes: tuple[int, int],
-    inside: tuple[int, ...] = (),
+    whole: Any, single: Any, row: int, sizes: tuple[int, int], inside: tuple[int, ...] = ()
 ) -> Iterator[tuple[Any, Any, int | None]]:
     """Tensors of a batch with those of an example alone; with 0 if they belong to the example only."""
     if isinstance(whole, Tensor | np.ndarray) or isinstance(single, Tensor | np.ndarray):
-        if _leaves(whole) and _leaves(single):
+        if leaves_of(whole) and leaves_of(single):
             yield whole, single, None
         return
     inner: list[tuple[Any, Any]] = []
@@ -322,7 +312,7 @@ def _matched(
         if len(whole) == len(single):
             inner = list(zip(whole, single, strict=True))
         elif (len(whole), len(single)) == sizes:  # a list with one entry per example
-            for one, other in zip(_leaves(whole[row]), _leaves(single[0]), strict=False):
+            for one, other in zip(leaves_of(whole[row]), leaves_of(single[0]), strict=False):
                 yield one, other, 0
     elif type(whole) is type(single) and id(whole) not in inside:
         mine, theirs = fields_of(whole) or {}, fields_of(single) or {}
@@ -331,22 +321,7 @@ def _matched(
         yield from _matched(one, other, row, sizes, (*inside, id(whole)))
 
 
-def _leaves(value: Any, inside: tuple[int, ...] = ()) -> list[Any]:  # noqa: ANN401 - any batch
-    """Tensors and arrays of a batch, in order."""
-    if isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc"):
-        return [value]
-    if isinstance(value, np.ndarray | str) or id(value) in inside:
-        return []
-    if isinstance(value, Mapping):
-        held: Any = value.values()
-    elif isinstance(value, tuple | list):
-        held = value
-    else:
-        held = (fields_of(value) or {}).values()
-    return [one for inner in held for one in _leaves(inner, (*inside, id(value)))]
-
-
-def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - a tensor or an array
+def _tensor(value: Any) -> Tensor:
     return value.detach() if isinstance(value, Tensor) else torch.from_numpy(value.copy())
 
 
@@ -375,11 +350,7 @@ def _close(one: Tensor, other: Tensor) -> bool:
 
 
 def _is_mixed(
-    collate: Callable[[list[Any]], Any],
-    examples: list[Any],
-    row: int,
-    single: Any,  # noqa: ANN401 - a batch
-    copies: int,
+    collate: Callable[[list[Any]], Any], examples: list[Any], row: int, single: Any, copies: int
 ) -> bool:
     """Whether a differing row depends on the other examples, and not only on random numbers."""
     if not _at_random(collate, examples, row, single, copies):
@@ -393,8 +364,8 @@ def _is_mixed(
     for seed in (0, 1):
         batches = []
         for some in (others, others[1:] + others[:1], [example] * len(others), others):
-            _seed(seed)
-            batches.append([_tensor(one) for one in _leaves(collate([example, *some]))])
+            set_globals(seed)
+            batches.append([_tensor(one) for one in leaves_of(collate([example, *some]))])
         first, moved, same, again = batches
         by_seed.append(
             not _other_row(first, again, len(examples))
@@ -415,51 +386,25 @@ def _other_row(mine: Sequence[Tensor], theirs: Sequence[Tensor], count: int) -> 
 
 
 def _at_random(
-    collate: Callable[[list[Any]], Any],
-    examples: list[Any],
-    row: int,
-    single: Any,  # noqa: ANN401 - a batch
-    copies: int,
+    collate: Callable[[list[Any]], Any], examples: list[Any], row: int, single: Any, copies: int
 ) -> bool:
     """Whether an example is collated at random, so that a differing row is no evidence."""
     # The same draws, the same row: the example comes first, as a collate function may draw in order.
     others = [one for place, one in enumerate(examples) if place != row]
-    _seed(0)
-    before = _states()
+    set_globals(0)
+    before = marks_of_globals()
     first = collate([examples[row]] * copies)
-    if _states() != before:
-        _seed(0)
+    if marks_of_globals() != before:
+        set_globals(0)
         if not _compared(collate([examples[row], *others]), first, 0, len(examples), copies)[0]:
             return True
     for seed in range(1, _AGAIN):
-        _seed(seed)
+        set_globals(seed)
         again = collate([examples[row]] * copies)
-        pairs = zip(_leaves(single), _leaves(again), strict=True)
+        pairs = zip(leaves_of(single), leaves_of(again), strict=True)
         if any(
             _tensor(one).shape != _tensor(other).shape or not _close(_tensor(one), _tensor(other))
             for one, other in pairs
         ):
             return True
     return False
-
-
-def _seed(seed: int) -> None:
-    random.seed(seed)
-    np.random.seed(seed)  # noqa: NPY002 - used by other people's code
-    torch.default_generator.manual_seed(seed)
-
-
-def _states() -> tuple[object, ...]:
-    return random.getstate(), str(np.random.get_state()), torch.get_rng_state().numpy().tobytes()  # noqa: NPY002 - the same
-
-
-@contextmanager
-def _spared() -> Iterator[None]:
-    """Restore the global random states on exit."""
-    python, numpy, own = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 - the same
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002 - the same
-        torch.set_rng_state(own)

@@ -3,14 +3,15 @@
 import copy
 import dataclasses
 import types
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 
-def fields_of(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - anything
+def fields_of(value: Any) -> dict[str, Any] | None:
     """The fields of a plain data object by name; None for any other object."""
     if isinstance(value, type | types.ModuleType | nn.Module | Tensor) or callable(value):
         return None
@@ -26,33 +27,39 @@ def fields_of(value: Any) -> dict[str, Any] | None:  # noqa: ANN401 - anything
     return {name: getattr(value, name) for name in slots if hasattr(value, name)} | dict(held or {})
 
 
-def with_fields(value: Any, held: Mapping[str, Any]) -> Any:  # noqa: ANN401 - the same
-    """A copy of such an object with some fields replaced."""
+def with_parts(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A copy of a container or a plain data object with its parts changed; any other value itself.
+
+    Mappings keep their type: models may read `batch.input_ids`.
+    """
+    if isinstance(value, Mapping):
+        items = {key: change(item) for key, item in value.items()}
+        if type(value) is dict or not isinstance(value, MutableMapping):
+            return items
+        twin: Any = copy.copy(value)
+        for key, item in items.items():
+            twin[key] = item
+        return twin
+    if isinstance(value, tuple | list):
+        inner = [change(item) for item in value]
+        return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
+    held = fields_of(value)
+    if not held:
+        return value
     twin = copy.copy(value)
     for name, content in held.items():
-        if content is not getattr(value, name, None):
-            object.__setattr__(twin, name, content)
+        changed = change(content)
+        if changed is not content:
+            object.__setattr__(twin, name, changed)
     return twin
 
 
-def with_items(value: Mapping[Any, Any], items: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """A copy of a mapping with other values, of the same type: models may read `batch.input_ids`."""
-    if type(value) is dict or not isinstance(value, MutableMapping):
-        return dict(items)
-    twin = copy.copy(value)
-    for key, item in items.items():
-        twin[key] = item
-    return twin
-
-
-def copied(value: Any) -> Any:  # noqa: ANN401 - an example
+def copied(value: Any) -> Any:
     """A writable copy of an example; objects that cannot be copied (locks, files) are returned as is."""
     if isinstance(value, Tensor):
         return value.detach().clone()
-    if isinstance(value, Mapping):
-        return with_items(value, {key: copied(item) for key, item in value.items()})
-    if type(value) in {list, tuple}:
-        return type(value)(map(copied, value))
+    if isinstance(value, Mapping) or type(value) in {list, tuple}:
+        return with_parts(value, copied)
     try:
         return copy.deepcopy(value)
     except Exception:  # noqa: BLE001 - objects without copy support may raise anything
@@ -93,17 +100,17 @@ class Given:
 
     def _mapped(
         self,
-        value: Any,  # noqa: ANN401 - what a model takes
+        value: Any,
         examples: Sequence[int] | None,
         *,
         wide: bool,
         found: list[Tensor],
         top: bool = False,
         inside: tuple[int, ...] = (),
-    ) -> Any:  # noqa: ANN401 - the same
+    ) -> Any:
         """A copy for some examples (None for all); its tensors are appended to `found`."""
 
-        def again(one: Any) -> Any:  # noqa: ANN401 - the same
+        def again(one: Any) -> Any:
             return self._mapped(one, examples, wide=wide, found=found, inside=(*inside, id(value)))
 
         if isinstance(value, Tensor):
@@ -111,22 +118,14 @@ class Given:
             return self._picked(value, examples, wide=wide)
         if id(value) in inside:
             return value
-        if isinstance(value, Mapping):
-            return with_items(value, {key: again(one) for key, one in value.items()})
         if top:  # the arguments are not examples, even if their number matches
             args, kwargs = value
             return tuple(again(one) for one in args), again(kwargs)
-        if isinstance(value, tuple | list):
-            if type(value) is list and self._is_rows(value):
-                self.lists += 1
-                every = range(len(value)) if examples is None else examples
-                return [self._alone(value[place], wide=wide, found=found) for place in every]
-            inner = [again(one) for one in value]
-            return type(value)(*inner) if hasattr(value, "_fields") else type(value)(inner)
-        held = fields_of(value)
-        if not held:
-            return value
-        return with_fields(value, {name: again(one) for name, one in held.items()})
+        if type(value) is list and self._is_rows(value):
+            self.lists += 1
+            every = range(len(value)) if examples is None else examples
+            return [self._alone(value[place], wide=wide, found=found) for place in every]
+        return with_parts(value, again)
 
     def _picked(self, tensor: Tensor, examples: Sequence[int] | None, *, wide: bool) -> Tensor:
         one = tensor.detach()
@@ -142,31 +141,32 @@ class Given:
             isinstance(one, Tensor) and one.ndim and len(one) == self.count for one in value
         )
 
-    def _alone(self, value: Any, *, wide: bool, found: list[Tensor]) -> Any:  # noqa: ANN401 - of one example
+    def _alone(self, value: Any, *, wide: bool, found: list[Tensor]) -> Any:
         """A copy of the entry of one example."""
         if isinstance(value, Tensor):
             found.append(value)
             one = value.detach()
             return one.double() if wide and one.is_floating_point() else one.clone()
-        if isinstance(value, Mapping):
-            return with_items(
-                value, {key: self._alone(one, wide=wide, found=found) for key, one in value.items()}
-            )
-        if type(value) in {list, tuple}:
-            return type(value)(self._alone(one, wide=wide, found=found) for one in value)
+        if isinstance(value, Mapping) or type(value) in {list, tuple}:
+            return with_parts(value, lambda one: self._alone(one, wide=wide, found=found))
         return value
 
 
-def tensors_of(value: Any, inside: tuple[int, ...] = ()) -> list[Tensor]:  # noqa: ANN401 - what a model takes or gives
-    """The tensors in tuples, lists, mappings and data objects, in order."""
-    if isinstance(value, Tensor):
+def leaves_of(value: Any, inside: tuple[int, ...] = (), *, arrays: bool = True) -> list[Any]:
+    """The tensors in tuples, lists, mappings and data objects, in order; and the arrays of numbers."""
+    if isinstance(value, Tensor) or (
+        arrays and isinstance(value, np.ndarray) and value.dtype.kind in "biufc"
+    ):
         return [value]
-    if value is None or isinstance(value, str | int | float) or id(value) in inside:
+    if value is None or isinstance(value, str | int | float | np.ndarray) or id(value) in inside:
         return []
     if isinstance(value, Mapping):
         held: Any = value.values()
-    elif isinstance(value, tuple | list):
-        held = value
     else:
-        held = (fields_of(value) or {}).values()
-    return [one for inner in held for one in tensors_of(inner, (*inside, id(value)))]
+        held = value if isinstance(value, tuple | list) else (fields_of(value) or {}).values()
+    return [one for part in held for one in leaves_of(part, (*inside, id(value)), arrays=arrays)]
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """The tensors in tuples, lists, mappings and data objects, in order."""
+    return leaves_of(value, arrays=False)

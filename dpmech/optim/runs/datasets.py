@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.runs.collated import Alone, compare_rows
-from dpmech.optim.runs.containers import copied, fields_of, with_fields, with_items
+from dpmech.optim.runs.containers import copied, with_parts
 
 _OFTEN = 64  # at least one batch in 64 is compared, on average
 _PARTS = (Tensor, np.ndarray, Mapping, tuple, list)
@@ -24,18 +24,15 @@ class OneByOne(Dataset[Any]):
     `__getitems__` would receive a whole batch, and a transform of a Hugging Face dataset receives all
     examples that are read together: it may pad to the longest, center or mix. Attributes are those of the
     wrapped dataset, so that a `worker_init_fn` can read and set them.
-
-    Args:
-        dataset: with a length and indices.
     """
 
-    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
+    def __init__(self, dataset: Any) -> None:
         vars(self)["_read_from"] = dataset
 
     def __len__(self) -> int:
         return len(self._read_from)
 
-    def __getitem__(self, index: int) -> Any:  # noqa: ANN401 - any example
+    def __getitem__(self, index: int) -> Any:
         return self._read_from[index]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
@@ -45,7 +42,7 @@ class OneByOne(Dataset[Any]):
             return [self._read_from[index] for index in indices]
         return [example for index in indices for example in several([index])]
 
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
+    def __getattr__(self, name: str) -> Any:
         if name == "_read_from":  # before a copy in a worker has set it
             raise AttributeError(name)
         return getattr(self._read_from, name)
@@ -98,29 +95,16 @@ class Collation:
         raise failed or IndexError("no example of the dataset can be loaded")
 
 
-def _emptied(batch: Any, inside: tuple[int, ...] = ()) -> Any:  # noqa: ANN401 - any batch
+def _emptied(batch: Any, inside: tuple[int, ...] = ()) -> Any:
     if id(batch) in inside:
         return batch
-
-    def again(one: Any) -> Any:  # noqa: ANN401 - the same
-        return _emptied(one, (*inside, id(batch)))
-
-    match batch:
-        case Tensor() | np.ndarray():
-            return batch[:0] if batch.ndim else batch
-        case Mapping():  # keeps the type of a BatchEncoding
-            return with_items(batch, {key: again(value) for key, value in batch.items()})
-        case tuple() if hasattr(batch, "_fields"):
-            return type(batch)(*(again(value) for value in batch))
-        case tuple() | list() if any(isinstance(value, _PARTS) for value in batch):
-            return type(batch)(again(value) for value in batch)
-        case list():
-            return []
-    held = fields_of(batch)
-    if held:
-        return with_fields(batch, {name: again(value) for name, value in held.items()})
-    # From an example that is in no batch. With a loss it is ignored; gradients of it are refused.
-    return batch
+    if isinstance(batch, Tensor | np.ndarray):
+        return batch[:0] if batch.ndim else batch
+    if type(batch) is list and not any(isinstance(value, _PARTS) for value in batch):
+        return []
+    # A value that is no container is from an example that is in no batch. With a loss it is ignored;
+    # gradients of it are refused.
+    return with_parts(batch, lambda one: _emptied(one, (*inside, id(batch))))
 
 
 def check_dataset(loader: DataLoader[Any]) -> int:

@@ -10,8 +10,11 @@ from torch import Tensor, nn, where, zeros_like
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
-from dpmech.optim.clipping import Batch, spared_random_numbers
-from dpmech.optim.runs.containers import tensors_of
+from dpmech.optim.clipping import Batch, StandIn
+from dpmech.optim.runs.clipping_choice import STAND_INS, stand_in
+from dpmech.optim.runs.containers import tensors_of, with_parts
+from dpmech.optim.runs.in_range import in_range
+from dpmech.optim.state import spared
 
 
 def check_loss(loss: object) -> None:
@@ -117,7 +120,7 @@ class MeanOverViews:
         self.loss, self.augment = loss, augment
         self.views = None if augment is None else check_integer("views", views, minimum=1)
 
-    def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 - an example
+    def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """The mean over the views of one example, given as a batch of one."""
         values = [*args, *kwargs.values()]
         first = next((value for value in values if isinstance(value, Tensor)), None)
@@ -136,16 +139,12 @@ class MeanOverViews:
                 raise InvalidParameterError("what augment returns", shown, f"{self.views} views, one a row")
         count = seen.shape[0]
 
-        def repeated(value: Any) -> Any:  # noqa: ANN401 - a part of an example
+        def repeated(value: Any) -> Any:
             if value is first:
                 return seen
             if isinstance(value, Tensor):
                 return value.expand(count, *value.shape[1:])
-            if isinstance(value, Mapping):
-                return {key: repeated(item) for key, item in value.items()}
-            if isinstance(value, tuple | list):
-                return [repeated(item) for item in value]
-            return value
+            return with_parts(value, repeated)
 
         given = {key: repeated(value) for key, value in kwargs.items()}
         value = applied(self.loss, model, [repeated(value) for value in args], given)
@@ -161,7 +160,7 @@ class ExampleLoss:
 
     A model expects batches, so the loss receives its example as a batch of one: every tensor has a first
     dimension of 1. Losses that add that dimension themselves (`model(image[None])`) receive the example
-    without it. The first example decides: both forms are tried on it, without gradients.
+    without it. Both forms are tried, without gradients, on examples of the same shapes and other values.
 
     Args:
         loss: `loss(model, *example)`, a scalar; or a criterion `loss(outputs, target)`: a module of
@@ -191,26 +190,36 @@ class ExampleLoss:
         """Whether the form that the loss takes is known and was tried."""
         return self._batched is not None
 
-    def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:  # noqa: ANN401 - one example
+    def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """The loss of one example, given without a batch dimension."""
         return self._called(model, args, kwargs, batched=bool(self._batched))
 
-    def resolve(self, model: Callable[..., Any], batch: Batch) -> None:
-        """Determine which form the loss takes from the first example of a batch.
+    def resolve(
+        self, model: Callable[..., Any], batch: Batch, begin: Callable[[], object] = lambda: None
+    ) -> None:
+        """Determine which form the loss takes, by stand-ins with the shapes of a batch's examples.
+
+        The first of them on which it works in some form decides, so that no values of the data do.
+
+        Args:
+            model: the model.
+            batch: whose shapes are used; it may be empty.
+            begin: called before each trial, to undo what the one before left in the model.
 
         Raises:
-            InvalidParameterError: if it fails on the example in both forms.
+            InvalidParameterError: if it fails on all of them in both forms.
             UnsupportedCombinationError: if the two forms give different results, so that the form is unknown.
         """
-        example = [tensor[0] for tensor in batch.tensors]
-        args, kwargs = batch.arguments(example)
         if self._batched is not None and self._asked != "example":
             return
-        bare, whole = (
-            self._tried(model, example, args, kwargs, batched=batched) for batched in (False, True)
-        )
+        first: Exception | None = None
+        for number in range(STAND_INS):
+            bare, whole = self._both(model, batch, number, begin)
+            if not (isinstance(bare, Exception) and isinstance(whole, Exception)):
+                break
+            first = first or whole
         if isinstance(bare, Exception) and isinstance(whole, Exception):
-            raise self._failed(whole) from whole
+            raise self._failed(first or whole) from first
         adds_dimension = not isinstance(bare, Exception) and bare.adds_dimension
         if isinstance(bare, Exception):
             if self._asked == "example":
@@ -235,12 +244,32 @@ class ExampleLoss:
         else:
             self._batched = True
 
+    def _both(
+        self, model: Callable[..., Any], batch: Batch, number: int, begin: Callable[[], object]
+    ) -> "tuple[_Outcome | Exception, _Outcome | Exception]":
+        """What the loss gives on a stand-in, without and with its dimension."""
+        example = [tensor[0] for tensor in stand_in(batch.tensors, number)]
+        args, kwargs = batch.arguments(example)
+        for context in (torch.no_grad(), torch.enable_grad()):  # the second for losses with gradients in them
+            with context:
+                bare, whole = (
+                    self._tried(model, example, args, kwargs, begin, batched=batched)
+                    for batched in (False, True)
+                )
+            if not (isinstance(bare, Exception) and isinstance(whole, Exception)):
+                break
+        return bare, whole
+
     def _failed(self, error: Exception) -> InvalidParameterError:
         return InvalidParameterError(
-            "loss", self._loss, f"{_ACCEPTED}; on one example it failed: {_shown(error)}"
+            "loss",
+            self._loss,
+            f"{_ACCEPTED}; on one example it failed: {_shown(error)}. The example had random values, in "
+            "(0, 1) and of several scales, and integers 0 and 1; where a loss accepts no such values, write "
+            "it for a batch of one and say loss_takes='batch_of_one'",
         )
 
-    def _called(self, model: Callable[..., Any], args: Any, kwargs: Any, *, batched: bool) -> Tensor:  # noqa: ANN401 - one example
+    def _called(self, model: Callable[..., Any], args: Any, kwargs: Any, *, batched: bool) -> Tensor:
         if batched:
             args, kwargs = _with_dimension(args), _with_dimension(kwargs)
         return applied(self._loss, model, args, kwargs)
@@ -249,23 +278,25 @@ class ExampleLoss:
         self,
         model: Callable[..., Any],
         example: Sequence[Tensor],
-        args: Any,  # noqa: ANN401 - one example
-        kwargs: Any,  # noqa: ANN401 - the same
+        args: Any,
+        kwargs: Any,
+        begin: Callable[[], object],
         *,
         batched: bool,
     ) -> "_Outcome | Exception":
         seen: list[Tensor] = []
         given: list[tuple[int, ...]] = []
 
-        def watched(*inputs: Any, **named: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+        def watched(*inputs: Any, **named: Any) -> Any:
             given.extend(tuple(one.shape) for one in tensors_of((inputs, named)))
             output = model(*inputs, **named)
             seen.extend(tensors_of(output))
             return output
 
+        begin()
         try:
-            with torch.no_grad(), spared_random_numbers(example):
-                value = self._called(watched, args, kwargs, batched=batched)
+            with spared(), in_range():
+                value = self._called(StandIn(model, watched), args, kwargs, batched=batched)
         except Exception as error:  # noqa: BLE001 - a loss or a model may raise anything on unexpected input
             return error
         if not isinstance(value, Tensor) or value.numel() != 1:
@@ -273,7 +304,7 @@ class ExampleLoss:
             return InvalidParameterError("loss", shown, "a function that returns a scalar for one example")
         shapes = [tuple(one.shape) for one in example]
         return _Outcome(
-            float(value) + 0.0,  # no -0
+            float(value.detach()) + 0.0,  # no -0
             [tuple(one.shape) for one in seen],
             adds_dimension=bool(given) and all((1, *shape) in given for shape in shapes[:1]),
         )
@@ -303,18 +334,8 @@ class _Outcome:
         return torch.allclose(both[0], both[1], rtol=1e-2, atol=1e-5, equal_nan=True)
 
 
-def _with_dimension(value: Any) -> Any:  # noqa: ANN401 - one example
-    match value:
-        case Tensor():
-            return value[None]
-        case dict():
-            return {key: _with_dimension(one) for key, one in value.items()}
-        case tuple() if hasattr(value, "_fields"):
-            return type(value)(*map(_with_dimension, value))
-        case tuple() | list():
-            return type(value)(map(_with_dimension, value))
-        case _:
-            return value
+def _with_dimension(value: Any) -> Any:
+    return value[None] if isinstance(value, Tensor) else with_parts(value, _with_dimension)
 
 
 def _shown(error: Exception) -> str:

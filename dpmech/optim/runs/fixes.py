@@ -16,10 +16,6 @@ class LinearAttention(nn.Module):
 
     (Opacus' layer with batch_first=True and several heads mixes heads with positions.)
 
-    Args:
-        name: of the layer, for messages.
-        layer: the source of settings and weights.
-
     Raises:
         UnsupportedCombinationError: for biases of keys and values, or attention to zeros.
     """
@@ -105,6 +101,7 @@ def _additive(mask: Tensor, scores: Tensor) -> Tensor:
 _RECURRENT = (nn.LSTM, nn.GRU, nn.RNN)
 _INSTANCES = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _ADVICE = "dpmech.optim.fix(model), which returns a model with other layers, before the optimizer is made"
+_BY_LOSS = "make_private(..., loss=...)"
 
 
 def fix(model: nn.Module) -> nn.Module:
@@ -154,78 +151,33 @@ def check_layers(model: nn.Module, *, hooks: bool) -> None:
     Raises:
         UnsupportedCombinationError: if there is a layer that cannot be trained or called in this way.
     """
-    again = [name for name, layer in model.named_modules() if getattr(layer, "gradient_checkpointing", False)]
-    if again:
-        raise UnsupportedCombinationError(
-            f"gradient checkpointing is on in {again[0] or 'the model itself'}: a forward pass runs twice, "
-            "which neither hooks nor torch.func support",
-            supported="model.gradient_checkpointing_disable(); max_physical_batch_size, or 'auto', to reduce "
-            "memory",
-        )
-    unsupported: list[tuple[str, nn.Module]] = []
-    for name, layer in model.named_modules():
-        trained = any(param.requires_grad for param in layer.parameters())
-        recurrent = isinstance(layer, _RECURRENT) and (trained or not hooks)
-        hidden = hooks and trained and type(layer) in (nn.MultiheadAttention, nn.EmbeddingBag)
-        if recurrent or hidden:
-            unsupported.append((name, layer))
-    _check_settings(model, hooks=hooks)
-    if not unsupported:
-        return
-    listed = ", ".join(
-        f"{name or 'the model itself'} ({type(layer).__name__})" for name, layer in unsupported
-    )
-    ways = []
-    if any(not isinstance(layer, nn.EmbeddingBag) for _, layer in unsupported):
-        ways.append(_ADVICE)
-    if hooks and not any(isinstance(layer, _RECURRENT) for _, layer in unsupported):
-        ways.append("make_private(..., loss=...)")
-    reason = (
-        "Opacus' hooks do not see calls of their parts"
-        if hooks
-        else "their fused kernels have no rule for torch.func.vmap"
-    )
-    raise UnsupportedCombinationError(
-        f"layers without per-example gradients: {listed}; {reason}", supported="; or ".join(ways)
-    )
-
-
-def _check_settings(model: nn.Module, *, hooks: bool) -> None:
-    """Refuse layers that need other settings or another implementation.
-
-    Raises:
-        UnsupportedCombinationError: with the supported settings.
-    """
     for name, layer in model.named_modules():
         problem = _problem(layer, hooks=hooks)
         if problem is None or not any(param.requires_grad for param in layer.parameters()):
             continue
         what, remedy = problem
         raise UnsupportedCombinationError(
-            f"{name or 'the model itself'} (a {type(layer).__name__}) {what}", supported=remedy
+            f"{name or 'the model itself'} ({type(layer).__name__}) {what}", supported=remedy
         )
 
 
 def _problem(layer: nn.Module, *, hooks: bool) -> tuple[str, str] | None:
     """The problem of a layer and its remedy; None if there is none."""
-    if isinstance(layer, nn.RNNCellBase):
-        # Adds its biases in place, which vmap cannot, and takes two tensors, which hooks cannot.
-        return (
-            "has no per-example gradients",
-            "a cell of two nn.Linear; or the whole layer (nn.LSTM, nn.GRU, nn.RNN) and "
-            "dpmech.optim.fix(model)",
-        )
-    if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
-        return None
-    if layer.max_norm is not None:
+    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         return "has a max_norm: which words a batch contains is written into its weight", "max_norm=None"
-    if layer.scale_grad_by_freq and hooks:
+    if not hooks:
+        return None
+    if isinstance(layer, _RECURRENT) or type(layer) is nn.MultiheadAttention:
+        return "has parts whose calls hooks do not see", f"{_ADVICE}; or {_BY_LOSS}"
+    if isinstance(layer, nn.RNNCellBase):
+        return "takes two tensors, of which hooks see one", f"a cell of two nn.Linear; or {_BY_LOSS}"
+    if type(layer) is nn.EmbeddingBag:
+        return "has no per-example gradients under hooks", _BY_LOSS
+    if isinstance(layer, nn.Embedding) and layer.scale_grad_by_freq:
         return (
             "has scale_grad_by_freq: it divides by the frequency of a word in the whole batch",
-            "scale_grad_by_freq=False; or make_private(..., loss=...), where it counts in one example",
+            f"scale_grad_by_freq=False; or {_BY_LOSS}, where it counts in one example",
         )
-    if layer.sparse and not hooks:
-        return "has sparse gradients, unsupported by torch.func", "sparse=False: noise fills every row"
     return None
 
 
@@ -252,7 +204,7 @@ def _replacement(name: str, layer: nn.Module) -> nn.Module | None:
     return other.train(layer.training)
 
 
-def _recurrent(name: str, layer: Any) -> nn.Module:  # noqa: ANN401 - an LSTM, a GRU or an RNN
+def _recurrent(name: str, layer: Any) -> nn.Module:
     layers = _opacus_layers()
     if layer.proj_size:
         raise UnsupportedCombinationError(
@@ -293,7 +245,7 @@ def _hand_over(other: nn.Module, layer: nn.Module, *, strict: bool = True) -> No
         other.requires_grad_(requires_grad=False)
 
 
-def _opacus_layers() -> Any:  # noqa: ANN401 - an untyped module
+def _opacus_layers() -> Any:
     try:
         import opacus.layers
     except ImportError:

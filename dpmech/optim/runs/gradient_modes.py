@@ -23,13 +23,15 @@ from dpmech.optim.clipping import (
     matrix_shape,
     positions_of,
     prefers_factors,
+    reentrant,
 )
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
+from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.collated import Padded
 from dpmech.optim.runs.example_loss import LossTakes
 from dpmech.optim.runs.loader import BatchProgress, PrivateLoader
 from dpmech.optim.runs.mixing import MixingWatch
-from dpmech.optim.runs.per_example_model import AskedMode, PerExampleModel, count_calls
+from dpmech.optim.runs.per_example_model import AsModel, PerExampleModel, count_calls
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 
@@ -47,8 +49,19 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
 
     Raises:
         MissingDependencyError: if Opacus is not installed.
-        UnsupportedCombinationError: for trained layers with buffers, and weights computed before every call.
+        UnsupportedCombinationError: for trained layers with buffers, weights computed before every call, and
+            after `model.compile()`.
     """
+    compiled = [
+        f"{name or 'the model itself'} ({type(layer).__name__})"
+        for name, layer in model.named_modules()
+        if getattr(layer, "_compiled_call_impl", None) is not None
+    ]
+    if compiled:
+        raise UnsupportedCombinationError(
+            f"{compiled[0]} was compiled in place by compile(), so that hooks would be compiled with it",
+            supported="torch.compile(model), which makes another module; or make_private(..., loss=...)",
+        )
     try:
         import opacus.grad_sample
     except ImportError:
@@ -84,33 +97,37 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
 
 
 @functools.cache
-def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opacus
+def _hooked_class() -> Any:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
     from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
     from opacus.grad_sample.grad_sample_module import promote_current_grad_sample
 
-    class GhostModule(GradSampleModuleFastGradientClipping):  # type: ignore[misc]  # untyped
+    class GhostModule(AsModel, GradSampleModuleFastGradientClipping):  # type: ignore[misc]  # untyped
         """One backward pass leaves a Factored, or a gradient for every example, on each parameter."""
 
+        _inside = "_module"
+
         def __init__(self, model: nn.Module, examples: Callable[[], int | None], *, ghost: bool) -> None:
-            # Opacus' formulas for them assume padding with zeros.
-            self._by_autograd = {layer for layer in model.modules() if _is_padded_otherwise(layer)}
+            # Opacus' formulas for them assume padding with zeros, and a bias.
+            self._by_autograd = {layer for layer in model.modules() if _has_no_formula(layer)}
             for layer in self._by_autograd:
                 prepare_layer(layer)
             super().__init__(model, batch_first=True, loss_reduction="mean")
             self._ghost = ghost
             self._examples = examples
+            self.lowest: torch.dtype | None = None  # of autocast, under which gradients are rounded
             self._names = {layer: name for name, layer in model.named_modules()}
             # Hooks run for every layer of every batch, and traversing modules costs as much as they do.
             self._params = {layer: list(layer.parameters()) for layer in model.modules()}
             trained = [param for param in model.parameters() if param.requires_grad]
             self._covered = set(coverable(model, trained)[0])
             self._pieces: dict[int, list[Piece]] = {}
+            self._spread = _Spread(examples)
             for layer in self._covered:
                 if isinstance(layer, nn.Embedding):
-                    layer.register_forward_pre_hook(_Spread(examples))
+                    layer.register_forward_pre_hook(self._spread)
 
-        def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
             """The output of the model.
 
             Raises:
@@ -121,9 +138,16 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opac
                     "DataParallel copies a model of make_private to several devices, without its hooks",
                     supported="the model itself, one process per device: torchrun, see the page on training",
                 )
+            self._spread.newest = None
             try:
                 return super().forward(*args, **kwargs)
             except RuntimeError as error:
+                if self._spread.newest is not None and "must match" in str(error):
+                    raise UnsupportedCombinationError(
+                        f"{self._shown(self._spread.newest)} is called with a batch of one, which hooks need "
+                        f"once for every example, but the model does not take it so ({str(error)[:100]})",
+                        supported="make_private(..., loss=...)",
+                    ) from error
                 if "modified inplace" not in str(error):
                     raise
                 named = [name for name, one in self._module.named_modules() if getattr(one, "inplace", False)]
@@ -134,6 +158,8 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opac
                     "loss=...)",
                 ) from error
 
+        # Of a compiled model the layers are compiled, not what is kept of them.
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
         def capture_activations_hook(
             self, module: nn.Module, forward_input: list[Tensor], _forward_output: Tensor
         ) -> None:
@@ -151,13 +177,22 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opac
                     "hooks support one tensor",
                     supported="make_private(..., loss=...)",
                 )
+            device = forward_input[0].device.type
+            if torch.is_autocast_enabled(device):
+                self.lowest = torch.get_autocast_dtype(device)
             layer: Any = module
             if not hasattr(layer, "activations"):
                 layer.activations = []
-            layer.activations.append([one.detach() for one in forward_input])
+            saved = SavedInput(forward_input[0])
+            if torch._C._current_graph_task_id() != -1:
+                if not layer.activations:
+                    raise reentrant()
+                return  # run again: what was saved at the first call finds this input
+            layer.activations.append(saved)
             for param in trained:
                 param._forward_counter += 1
 
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # the same
         def capture_backprops_hook(
             self,
             module: nn.Module,
@@ -177,12 +212,14 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opac
                     "backward pass), and one backward pass for every forward pass; for second-order "
                     "gradients make_private(..., loss=...)",
                 )
-            activations, backprops = self.rearrange_grad_samples(
-                module=module,
-                backprops=forward_output[0].detach(),
-                loss_reduction=loss_reduction,
-                batch_first=batch_first,
-            )
+            del loss_reduction, batch_first  # the mean over the rows, which come first
+            layer: Any = module
+            if not hasattr(layer, "max_batch_len"):
+                layer.max_batch_len = max(one.rows for one in layer.activations)
+            # Before the entry is removed: this may run the layer again, whose call is then a known one.
+            activations = [layer.activations[-1].tensor()]
+            layer.activations.pop()
+            backprops = forward_output[0].detach() * layer.max_batch_len
             with torch.autocast(backprops.device.type, enabled=False):
                 if module in self._covered and (self._is_factored(module, backprops) or _is_padded(module)):
                     weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))
@@ -193,13 +230,13 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opac
                 else:
                     formed = self._formed(module, activations, backprops)
             for param, sample in formed.items():
-                _add_sample(param, sample, int(vars(module)["max_batch_len"]))
+                _add_sample(param, sample, layer.max_batch_len)
             for param in self._trained(module):
                 param._forward_counter -= 1
                 if param._forward_counter == 0:
                     self._finish(param)
-            if not module.activations and hasattr(module, "max_batch_len"):
-                del module.max_batch_len
+            if not layer.activations:
+                del layer.max_batch_len
 
         def _check_no_copy(self) -> None:
             if getattr(self._examples, "copied", False):
@@ -209,11 +246,13 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opac
                     "state_dict() in an ordinary model",
                 )
 
-        def _formed(self, module: nn.Module, activations: list[Tensor], backprops: Tensor) -> Any:  # noqa: ANN401 - Opacus'
+        def _formed(self, module: nn.Module, activations: list[Tensor], backprops: Tensor) -> Any:
             by_autograd = module in self._by_autograd
             sampler = None if by_autograd else self.GRAD_SAMPLERS.get(type(module))
+            # Opacus' formula of convolutions is wrong for channels that come last in memory.
+            given, gradient = [_in_order(one) for one in activations], _in_order(backprops)
             try:
-                return (sampler or ft_compute_per_sample_gradient)(module, activations, backprops)
+                return (sampler or ft_compute_per_sample_gradient)(module, given, gradient)
             except torch.OutOfMemoryError:
                 raise
             except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
@@ -248,14 +287,93 @@ def _hooked_class() -> Any:  # noqa: ANN401 - a class that exists only with Opac
     return GhostModule
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - a class that exists only with Opacus
+def __getattr__(name: str) -> Any:
     """The class, so that pickles find it."""
     if name == "GhostModule":
         return _hooked_class()
     raise AttributeError(name)
 
 
-def _add_sample(param: Any, sample: Tensor, longest: int) -> None:  # noqa: ANN401 - with attributes of Opacus
+def end_hooks(model: nn.Module) -> None:
+    """Remove the hooks that an earlier run left on a model, which would form gradients for nobody.
+
+    Raises:
+        UnsupportedCombinationError: if that run goes on, or if the hooks are of a GradSampleModule elsewhere.
+    """
+    hooked = isinstance(model, nn.Module) and any(
+        hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()
+    )
+    if not hooked:
+        return
+    owners: dict[int, Any] = {
+        id(owner): owner
+        for part in model.modules()
+        for hook in part._forward_hooks.values()
+        if _is_grad_sample_module(owner := getattr(hook, "__self__", None))
+    }
+    handed = [getattr(owner, "_examples", None) for owner in owners.values()]
+    if not owners or not all(isinstance(one, _Handed) and one.ended for one in handed):
+        raise UnsupportedCombinationError(
+            "the model already has Opacus' hooks, of an earlier GradSampleModule",
+            supported="close() of the optimizer of that run, remove_hooks() of that GradSampleModule, or the "
+            "GradSampleModule itself (returned by make_private) in place of the model",
+        )
+    for owner in owners.values():
+        forget_calls(owner)
+        owner.remove_hooks()
+
+
+def forget_calls(hooked: nn.Module) -> None:
+    """Forget calls of layers whose backward pass never ended, and what an interrupted one formed."""
+    for layer in hooked.modules():
+        kept: Any = layer
+        if getattr(kept, "activations", None):
+            kept.activations.clear()
+        vars(layer).pop("max_batch_len", None)
+    for param in hooked.parameters():
+        counted: Any = param
+        if hasattr(counted, "_forward_counter"):
+            counted._forward_counter = 0
+        if getattr(counted, "_current_grad_sample", None) is not None:
+            counted._current_grad_sample = None
+    pieces = vars(hooked).get("_pieces")
+    if pieces is not None:
+        pieces.clear()
+
+
+class SavedInput:
+    """The input of one call of a layer, kept as autograd keeps tensors for a backward pass.
+
+    So gradient checkpointing drops it, and computes it again when it is asked for.
+
+    Attributes:
+        rows: number of examples; 0 for a tensor without dimensions, and in copies of a model.
+    """
+
+    def __init__(self, given: Tensor | None = None) -> None:
+        self.rows = len(given) if given is not None and given.ndim else 0
+        self._node: Any = None
+        if given is not None:
+            needed = torch.empty(0, device=given.device, requires_grad=True)
+            self._node = _Saved.apply(needed, given.detach()).grad_fn  # type: ignore[no-untyped-call]  # torch's
+
+    def tensor(self) -> Tensor:
+        """The input."""
+        found: Tensor = self._node.saved_tensors[0]
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SavedInput, ()
+
+
+class _Saved(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, needed: Tensor, given: Tensor) -> Tensor:
+        ctx.save_for_backward(given)
+        return needed.clone()
+
+
+def _add_sample(param: Any, sample: Tensor, longest: int) -> None:
     """As Opacus, without copying gradients into zeros if no row is missing."""
     from opacus.grad_sample.grad_sample_module import create_or_accumulate_grad_sample
 
@@ -276,7 +394,14 @@ def _is_padded(layer: nn.Module) -> bool:
     return isinstance(layer, nn.Embedding) and layer.padding_idx is not None
 
 
-def _is_padded_otherwise(layer: nn.Module) -> bool:
+def _in_order(values: Tensor) -> Tensor:
+    """With the strides of a new tensor, also along dimensions of size 1."""
+    return values.reshape(-1).view(values.shape)
+
+
+def _has_no_formula(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.LayerNorm):
+        return layer.weight is not None and layer.bias is None
     return isinstance(layer, nn.modules.conv._ConvNd) and layer.padding_mode != "zeros"
 
 
@@ -284,7 +409,7 @@ def _by_factors(layer: nn.Module, backprops: Tensor) -> bool:
     weight = layer._parameters["weight"]
     if weight is None or not weight.requires_grad:
         return True
-    return prefers_factors(positions_of(layer, backprops.shape[1:]), *matrix_shape(weight))
+    return prefers_factors(positions_of(layer, backprops.shape[1:]), *matrix_shape(weight), backprops.device)
 
 
 class _Spread:
@@ -295,6 +420,7 @@ class _Spread:
 
     def __init__(self, examples: Callable[[], int | None]) -> None:
         self._examples = examples
+        self.newest: nn.Module | None = None  # layer whose indices were expanded
 
     def __call__(self, layer: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The indices, expanded to the number of examples of the batch."""
@@ -304,6 +430,7 @@ class _Spread:
         index = given[0]
         if index.ndim != 2 or index.shape[0] != 1 or count <= 1:
             return None
+        self.newest = layer
         return (index.expand(count, -1), *given[1:])
 
 
@@ -329,13 +456,7 @@ class GradientMode(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class LossOfOneExample(GradientMode):
-    """`torch.func` of a loss: the loop calls `model.backward`.
-
-    Args:
-        loss: `loss(model, *example)`, a scalar, or a criterion.
-        clipping_mode: as for make_private.
-        loss_takes: as for make_private.
-    """
+    """`torch.func` of a loss: the loop calls `model.backward`."""
 
     full_batches: ClassVar[bool] = True
 
@@ -349,6 +470,7 @@ class LossOfOneExample(GradientMode):
             raise UnsupportedCombinationError(
                 "a GradSampleModule with a loss of one example", supported="the module itself, or no loss"
             )
+        end_hooks(model)
         return model
 
     def wrapped(
@@ -368,11 +490,7 @@ class LossOfOneExample(GradientMode):
 
 @dataclasses.dataclass(frozen=True)
 class OpacusHooks(GradientMode):
-    """Opacus' hooks: the loop calls `loss.backward()` on the mean over the batch.
-
-    Args:
-        clipping_mode: as for make_private.
-    """
+    """Opacus' hooks: the loop calls `loss.backward()` on the mean over the batch."""
 
     full_batches: ClassVar[bool] = False
 
@@ -382,6 +500,7 @@ class OpacusHooks(GradientMode):
         """The wrapped module, if the model already has hooks."""
         given: Any = model
         if not _is_grad_sample_module(model):
+            end_hooks(model)
             return model
         if getattr(getattr(model, "_examples", None), "copied", False):
             raise UnsupportedCombinationError(
@@ -407,16 +526,11 @@ class OpacusHooks(GradientMode):
             handed = getattr(model, "_examples", None)
             if isinstance(handed, _Handed):
                 handed.follow(private)
-        elif any(hasattr(part, "autograd_grad_sample_hooks") for part in model.modules()):
-            raise UnsupportedCombinationError(
-                "the model already has Opacus' hooks, of an earlier GradSampleModule",
-                supported="that GradSampleModule itself (returned by make_private), or remove_hooks()",
-            )
         else:
             ghost = self.clipping_mode != "per_example"
             hooked = hooked_module(model, _Handed(private), ghost=ghost)
         private.clipping_mode = "ghost" if ghost else "per_example"
-        private.watch_gradients(inner)
+        private.watch_gradients(inner, lambda: getattr(hooked, "lowest", None), lambda: forget_calls(hooked))
         batches = private.loader.sampler.fingerprint()
         watch = MixingWatch(
             inner,
@@ -467,6 +581,14 @@ class _Handed:
         return None if private is None else private.handed_examples
 
     @property
+    def ended(self) -> bool:
+        """Whether it belongs to a run whose optimizer was closed, or is gone."""
+        if self._private is None:
+            return False
+        private = self._private()
+        return private is None or private.closed
+
+    @property
     def copied(self) -> bool:
         """Whether it belongs to a copy of a model, which no optimizer trains."""
         return self._private is None
@@ -475,7 +597,7 @@ class _Handed:
         return _Handed, ()
 
 
-def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:  # noqa: ANN401 - Opacus'
+def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:
     """The layers whose rows are treated as examples, with their names; empty if examples come second."""
     if not hooked.batch_first:
         return {}
@@ -488,7 +610,7 @@ def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:  # noqa: AN
 
 
 @contextmanager
-def _trial(hooked: Any, count: int) -> Iterator[None]:  # noqa: ANN401 - Opacus'
+def _trial(hooked: Any, count: int) -> Iterator[None]:
     """Disable hooks during a call on `count` examples."""
     handed = getattr(hooked, "_examples", None)
     enabled, hooked.hooks_enabled = hooked.hooks_enabled, False

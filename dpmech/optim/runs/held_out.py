@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, default_collate
 
-from dpmech.exceptions import DpmechError
+from dpmech.exceptions import DpmechError, UnsupportedCombinationError
 from dpmech.optim.runs.fingerprints import examples_print, picked_examples, single_prints
 from dpmech.optim.runs.uniqueness import share_examples
 
@@ -43,7 +43,7 @@ class TrainedOn:
         collate: function that makes a batch of examples; None for torch's.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[..., Any] | None = None) -> None:  # noqa: ANN401 - any dataset
+    def __init__(self, dataset: Any, collate: Callable[..., Any] | None = None) -> None:
         self._dataset = dataset
         self._collate = collate or default_collate
         self._copies: dict[
@@ -52,16 +52,8 @@ class TrainedOn:
         self._key = secrets.token_bytes(32)
         self._sums: dict[bool, list[bytes]] = {}
 
-    def is_of(self, dataset: Any) -> bool:  # noqa: ANN401 - any dataset
-        """Whether this is the training dataset."""
-        return dataset is self._dataset
-
     def holds(
-        self,
-        other: Any,  # noqa: ANN401 - evaluation data of a trainer
-        *,
-        collate: Callable[..., Any] | None = None,
-        chosen: Sequence[str] = (),
+        self, other: Any, *, collate: Callable[..., Any] | None = None, chosen: Sequence[str] = ()
     ) -> bool:
         """Whether evaluation data contain a training example.
 
@@ -102,7 +94,40 @@ class TrainedOn:
             )
         return bool(found)
 
-    def _is_copy(self, other: Any) -> bool:  # noqa: ANN401 - any dataset
+    def refuse(
+        self,
+        what: str,
+        other: Any,
+        *,
+        chosen: Sequence[str],
+        log_raw: str,
+        collate: Callable[..., Any] | None = None,
+    ) -> None:
+        """Refuse evaluation data that contain a training example.
+
+        Args:
+            what: their name.
+            other: as for `holds`.
+            chosen: as for `holds`.
+            log_raw: the setting that permits it; empty if it is on, where only choices are refused.
+            collate: as for `holds`.
+
+        Raises:
+            UnsupportedCombinationError: if they do.
+        """
+        if not (log_raw or chosen) or not self.holds(other, collate=collate, chosen=chosen):
+            return
+        if log_raw:
+            fault, remedy = ": the evaluation is not private", f", or {log_raw}"
+        else:
+            by = ", ".join(chosen)
+            fault, remedy = f", and {by} would select by it, without noise, what is released", ""
+        raise UnsupportedCombinationError(
+            f"{what} is the training data, or holds some of it{fault}",
+            supported=f"data that are not trained on{remedy}",
+        )
+
+    def _is_copy(self, other: Any) -> bool:
         """Whether it contains the same examples in the same order."""
         if not hasattr(other, "__len__") or not hasattr(other, "__getitem__"):
             return False
@@ -118,7 +143,7 @@ class TrainedOn:
         known = [(one, two) for one, two in compared if one is not None and two is not None]
         return mine.keys() == theirs.keys() and len(known) > 1 and all(one == two for one, two in known)
 
-    def _has_copies(self, other: Any, collate: Callable[..., Any] | None) -> bool | None:  # noqa: ANN401 - any dataset
+    def _has_copies(self, other: Any, collate: Callable[..., Any] | None) -> bool | None:
         """Whether many of its examples are training examples; None if they cannot be compared."""
         found = self._half_of(other, None)
         if found or collate in (None, default_collate, self._collate):
@@ -130,7 +155,7 @@ class TrainedOn:
         # Examples of another type may be keys that a collate_fn looks up.
         return self._half_of(other, collate) if len(kinds) > 1 else found
 
-    def _half_of(self, other: Any, collate: Callable[..., Any] | None) -> bool | None:  # noqa: ANN401 - the same
+    def _half_of(self, other: Any, collate: Callable[..., Any] | None) -> bool | None:
         size = len(self._dataset)
         try:
             mine = self._own_sums(collated=collate is not None)
@@ -152,7 +177,7 @@ class TrainedOn:
         return self._sums[collated]
 
 
-def _some(dataset: Any, count: int, key: bytes) -> Iterator[Any]:  # noqa: ANN401 - any dataset
+def _some(dataset: Any, count: int, key: bytes) -> Iterator[Any]:
     """Examples at random places in random order, or the first ones of an iterable."""
     if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__"):
         picked = picked_examples(len(dataset), key, count)
@@ -164,7 +189,7 @@ def _some(dataset: Any, count: int, key: bytes) -> Iterator[Any]:  # noqa: ANN40
     yield from itertools.islice(dataset, count)
 
 
-def _beneath(dataset: Any) -> Iterator[Any]:  # noqa: ANN401 - any dataset
+def _beneath(dataset: Any) -> Iterator[Any]:
     """A dataset and the values of its attributes, and of the attributes of datasets among them."""
     seen: set[int] = set()
     coming = [(dataset, _DEEPEST)]
@@ -190,7 +215,7 @@ def _beneath(dataset: Any) -> Iterator[Any]:  # noqa: ANN401 - any dataset
         coming += [(part, depth - 1) for part in parts]
 
 
-def _peeled(dataset: Any) -> Any:  # noqa: ANN401 - any dataset
+def _peeled(dataset: Any) -> Any:
     """The dataset beneath wrappers that return one example for each: transforms, removed columns."""
     for _ in range(_DEEPEST):
         held = getattr(dataset, "__dict__", {})

@@ -1,7 +1,6 @@
 """Batches for torch: a batch sampler for any DataLoader, and the loader of a private run."""
 
 import hashlib
-import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,6 +30,7 @@ from dpmech.optim.runs.datasets import Collation, OneByOne, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.same_data import SameData, check_same_length
 from dpmech.optim.runs.user_datasets import owners_of
+from dpmech.optim.state import seed_globals, spared, stored_globals
 from dpmech.samplers import ParticipationTracker, shard
 
 
@@ -93,10 +93,15 @@ class BatchProgress:
         self.calls = Counter(self._pending)
         self.drawn += first  # last: without it there is no batch for a step
 
-    def take_back(self) -> None:
-        """Forget the newest batch if the optimizer has no gradient of it, so that it is returned again."""
-        if self.drawn == self.stepped + 1 and not self.begun:
-            self.complete = True
+    def take_back(self, discard: Callable[[], bool]) -> None:
+        """Forget the newest batch if it had no step, so that it is returned again.
+
+        Args:
+            discard: discards what the optimizer has of it; whether it could.
+        """
+        if self.drawn == self.stepped + 1 and (discard() or not self.begun):
+            self.complete, self.begun, self.counted = True, False, None
+            self._pending.clear()
             self.drawn -= 1
 
     def note_call(self, params: Iterable[int], *, training: bool) -> None:
@@ -159,7 +164,8 @@ class BatchProgress:
             raise UnsupportedCombinationError(
                 f"the model was called {most} times on one batch, or a part of it was: gradients of one "
                 "example may be in several rows, each clipped separately",
-                supported="one call of the model for every batch (others under torch.no_grad())",
+                supported="one call of the model for every batch (others under torch.no_grad()): a module "
+                "whose forward calls a part twice counts as one",
             )
 
     def check_step(self) -> None:
@@ -181,10 +187,6 @@ class BatchProgress:
         self.complete = True
 
 
-# State of torch's CPU generator: a header, then the words of its Mersenne Twister, 8 bytes each.
-_HEADER, _WORDS, _STATE_BYTES = 24, 624, 5056
-
-
 class StepRandomness:
     """Seeds Python's, numpy's and torch's generators from a secret and a use, and restores them.
 
@@ -202,38 +204,30 @@ class StepRandomness:
     def __init__(self, secret: Callable[[str], bytes] | None = None) -> None:
         key = secrets.token_bytes(32)
         self.secret = secret or (lambda use: hashlib.blake2b(use.encode(), key=key, digest_size=32).digest())
-        self._outside: tuple[Any, ...] | None = None
+        self._outside: Callable[[], None] | None = None
 
     @contextmanager
     def at(self, use: str) -> Iterator[None]:
         """A context whose draws are determined by the use."""
-        before = _states()
-        try:
-            _seed(self.secret(use))
+        with spared():
+            seed_globals(self.secret(use))
             yield
-        finally:
-            _restore(before)
 
     def begin(self, use: str) -> None:
         """Determine draws by the use, until `end`."""
         if self._outside is None:
-            self._outside = _states()
-        _seed(self.secret(use))
+            self._outside = stored_globals()
+        seed_globals(self.secret(use))
 
     def end(self) -> None:
         """Restore the states of the generators before the first `begin`."""
         if self._outside is not None:
-            _restore(self._outside)
+            self._outside()
             self._outside = None
 
 
 class WorkerRandomness:
-    """The `worker_init_fn` of a DataLoader whose workers are seeded by a secret.
-
-    Args:
-        secret: shared by all workers.
-        then: the user's `worker_init_fn`.
-    """
+    """The `worker_init_fn` of a DataLoader whose workers are seeded by a secret."""
 
     def __init__(self, secret: bytes, then: Callable[[int], object] | None) -> None:
         self._secret = secret
@@ -241,48 +235,9 @@ class WorkerRandomness:
 
     def __call__(self, worker: int) -> None:
         """Seed a worker by its number."""
-        _seed(hashlib.blake2b(str(worker).encode(), key=self._secret, digest_size=32).digest())
+        seed_globals(hashlib.blake2b(str(worker).encode(), key=self._secret, digest_size=32).digest())
         if self._then is not None:
             self._then(worker)
-
-
-def _seed(secret: bytes) -> None:
-    """Seed all generators with the whole secret: torch's CPU generator uses only 32 bits of an integer."""
-    random.seed(secret)
-    np.random.seed(np.frombuffer(secret, np.uint32))  # noqa: NPY002 - used by other people's code
-    number = int.from_bytes(secret[:8], "little")
-    if torch.accelerator.current_accelerator() is None:
-        # torch.manual_seed would format the stack once for each kind of device.
-        torch.default_generator.manual_seed(number)
-    else:
-        torch.manual_seed(number)  # CUDA's generators use all 64 bits
-    state = torch.get_rng_state()
-    words = state.numpy()[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)
-    if len(state) != _STATE_BYTES or words[0] != number % (1 << 32):
-        raise UnsupportedCombinationError(
-            f"torch {torch.__version__} stores the state of its generator in another format",
-            supported="a release of torch that this version was tested with",
-        )
-    words[:] = np.frombuffer(hashlib.shake_256(secret).digest(4 * _WORDS), np.uint32)
-    torch.set_rng_state(state)
-
-
-def _states() -> tuple[Any, ...]:
-    return (
-        random.getstate(),
-        np.random.get_state(),  # noqa: NPY002 - as above
-        torch.get_rng_state(),
-        torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None,  # type: ignore[no-untyped-call]  # torch's
-    )
-
-
-def _restore(states: tuple[Any, ...]) -> None:
-    python, numpy, cpu, cuda = states
-    random.setstate(python)
-    np.random.set_state(numpy)  # noqa: NPY002 - as above
-    torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state_all(cuda)
 
 
 _STATE = {"sampler", "tracker", "steps", "processes", "max_physical_batch_size", "set_up"}
@@ -345,7 +300,7 @@ class PrivateLoader(Uncopied):
 
     Iteration returns the batches of the rest of the epoch; beyond the last certified step it raises. Every
     batch is checked against the certified participation before its first microbatch is returned. A batch
-    without examples has length 0. A batch that was returned but not used is returned again.
+    without examples has length 0. A batch that had no step, as after an interrupt, is returned again.
 
     Between the return of a microbatch and the step, torch, numpy and Python's `random` use a secret
     seed of this microbatch, the same in a resumed run; after the step they continue as
@@ -362,9 +317,11 @@ class PrivateLoader(Uncopied):
         process_group: the processes that train together; None for the default group.
 
     Attributes:
+        dataset: of the DataLoader.
         sampler: of the batches.
         progress: state shared with the optimizer.
         randomness: random numbers of models and datasets; from the optimizer's key, once there is one.
+        discard: a weak reference to a function that discards what an optimizer has of a batch without a step.
         uniqueness: how it was checked that no example occurs twice in the dataset.
         set_up: fingerprints of the run's dataset, model and loss.
 
@@ -403,6 +360,7 @@ class PrivateLoader(Uncopied):
         self.uniqueness = self._data.places.uniqueness
         if processes(process_group) > 1:
             self._data.check(0)
+        self.dataset = loader.dataset
         self.sampler = sampler
         self.progress = BatchProgress()
         self.randomness = StepRandomness()
@@ -418,6 +376,7 @@ class PrivateLoader(Uncopied):
         self._collate = Collation(loader.collate_fn, self._dataset)
         self.set_up = SetUp(loader.dataset, loader.collate_fn, self._settings)
         self._iterations = 0
+        self.discard: Callable[[], Callable[[], bool] | None] = lambda: None
         self._padded: Padded | None = None
         self._check_agreement()
 
@@ -478,18 +437,18 @@ class PrivateLoader(Uncopied):
 
         Raises:
             HorizonError: past the last certified step.
-            UnsupportedCombinationError: if the last batch had no step, or a dataset returns more examples
-                than requested.
+            UnsupportedCombinationError: if the step of the last batch was interrupted in the middle, or a
+                dataset returns more examples than requested.
         """
         self._iterations += 1
-        self.progress.take_back()
+        discard = self.discard()
+        self.progress.take_back((lambda: False) if discard is None else discard)
         mine, start, n = self._iterations, self.progress.stepped, self.sampler.n
         if self.progress.drawn != start:
             raise UnsupportedCombinationError(
-                f"iteration restarts before the step of batch {start}",
-                supported="optimizer.step() after every batch of the loader; after an interrupt "
-                "optimizer.step() once, then the loop again, or, if the backward pass was interrupted, a "
-                "new run from the newest checkpoint",
+                f"iteration restarts in the step of batch {start}, whose noise was made",
+                supported="optimizer.step() after every batch of the loader; after an interrupt in the "
+                "middle of a step a new run from the newest checkpoint",
             )
         if start >= n:
             raise HorizonError(start, n)
@@ -620,6 +579,23 @@ class PrivateLoader(Uncopied):
         return f"PrivateLoader({self.sampler!r}, max_physical_batch_size={self._most})"
 
 
+def check_planned(what: str, planned: float, loader: PrivateLoader) -> None:
+    """Raise InvalidParameterError if a trainer plans more steps than are certified."""
+    n = loader.sampler.n
+    if planned > n:
+        accepted = f"at most the {n} steps that are certified, {len(loader)} an epoch"
+        raise InvalidParameterError(what, f"{planned:g} steps", accepted)
+
+
+def check_counted(trainer: str, counted: int, loader: PrivateLoader) -> None:
+    """Raise UnsupportedCombinationError if a trainer counts other steps than the loader."""
+    if counted != loader.steps_taken:
+        raise UnsupportedCombinationError(
+            f"{trainer} counts {counted} steps, but {loader.steps_taken} batches had one",
+            supported="one optimizer step for every batch",
+        )
+
+
 class _Plan:
     """The batch sampler of one iteration: microbatches of several batches; a pure function of the sampler."""
 
@@ -654,9 +630,9 @@ def _left_of_epoch(sampler: Sampler, step: int) -> int:
     return min(epoch - step % epoch, sampler.n - step)
 
 
-def _to_tensor(value: Any) -> Any:  # noqa: ANN401 - plain data or an array
+def _to_tensor(value: Any) -> Any:
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
 
 
-def _from_tensor(value: Any) -> Any:  # noqa: ANN401 - plain data or a tensor
+def _from_tensor(value: Any) -> Any:
     return value.numpy() if isinstance(value, Tensor) else value

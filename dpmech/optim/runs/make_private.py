@@ -17,11 +17,7 @@ from dpmech.calibration import calibrate_sigma
 from dpmech.certificates import AdaptiveClip, Certificate, Claim
 from dpmech.drawing import Sampler
 from dpmech.engines import Method
-from dpmech.exceptions import (
-    CertificateError,
-    InvalidParameterError,
-    UnsupportedCombinationError,
-)
+from dpmech.exceptions import CertificateError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.fitting import BetterMember, Search, better_member, check_vectors, recommend_under
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import (
@@ -39,14 +35,23 @@ from dpmech.numerics import typed
 from dpmech.optim.certified_settings import check_certified, check_claim
 from dpmech.optim.clipping import Batch, Clipping
 from dpmech.optim.noise import Generator, NoiseMode
-from dpmech.optim.processes import Group, check_agreement, gathered, is_first, processes
+from dpmech.optim.processes import (
+    Group,
+    check_agreement,
+    check_current_device,
+    gathered,
+    is_first,
+    processes,
+    share,
+)
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
+from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes, Reduction, UserLoss
 from dpmech.optim.runs.fixes import check_layers
 from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
-from dpmech.optim.runs.per_example_model import AskedMode, PerExampleModel, check_asked, check_model
+from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.same_data import check_same_length, loss_words
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.optim.runs.user_datasets import UserDataset, check_same_choice, check_unit, owners_of
@@ -137,7 +142,7 @@ def make_private(
             criterion(model(inputs), targets).backward()
             optimizer.step()
 
-    (criterion is the *mean* over the batch), or with `loss`, the loss of one example, from `torch.func`::
+    (the criterion is the *mean*), or with `loss`, that of one example, from `torch.func` or in a loop::
 
         for inputs, targets in loader:
             model.backward(inputs, targets)
@@ -149,8 +154,8 @@ def make_private(
     Args:
         model: a module that processes examples independently; batch normalization is refused.
         optimizer: any torch optimizer over the model's parameters.
-        loader: a DataLoader over the whole dataset, without shuffling (except for EveryStep, which allows
-            it): the certificate fixes the order. A batch_size that differs from the certificate's is refused.
+        loader: a DataLoader over the whole dataset; shuffle=True has no effect where batches are sampled,
+            and is refused where the order is fixed (except for EveryStep), as is a batch_size that differs.
         calibration: a Calibration or a Certificate.
         clip_norm: of one example's gradient, > 0; or an AdaptiveClip, with which it follows a quantile of the
             norms, certified jointly; None uses the certificate's, else 1.
@@ -172,7 +177,7 @@ def make_private(
         drop_last: as for SequentialSampler; only for participations that are not random. None means False,
             and is refused if the loader has drop_last=True, which is otherwise ignored.
         generator: of the noise; None for a key from the operating system, as private training requires, with
-            a cipher on CPUs and Philox on accelerators; "secure" for the cipher, "philox" for
+            a cipher on CPUs and CUDA, Philox on other accelerators; "secure" for the cipher, "philox" for
             Philox, "secure-lattice" for the cipher and sums on a lattice, see NoiseStream.
         rng: of the batches, as for `sampler_for`: None for a cipher with a key from the operating system, as
             private training requires; with "secure" the noise also comes from a cipher on every device,
@@ -184,10 +189,10 @@ def make_private(
             they are released without noise.
         clipping_mode: "per_example" forms the gradient of every example; "ghost" computes norms and sums of
             linear layers, convolutions and embeddings from their inputs and output gradients, equal up to
-            rounding; "auto" chooses the cheaper one by shape; `optimizer.clipping_mode` holds the choice
-            (with `loss`, `model.clipping_choice` the reason).
+            rounding; "loop", with `loss`, takes one example at a time; "auto" chooses the cheapest that is
+            possible; `optimizer.clipping_mode` holds it (with `loss`, `model.clipping_choice` the reason).
         loss_takes: "auto", "batch_of_one" or "example": whether the loss receives its example with a first
-            dimension of 1, as models expect, or without it. "auto" tries both on the first example.
+            dimension of 1, as models expect, or without it. "auto" tries both on examples of random values.
         unit: None, or the unit of the claim, "example" or "user"; a different unit is refused. For a claim
             about users the dataset is a `UserDataset`, or a `UserExamples` where the participation has
             `max_examples_per_user`.
@@ -218,21 +223,11 @@ def make_private(
         raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
     if not isinstance(loader, DataLoader):
         raise InvalidParameterError("loader", loader, "a torch.utils.data.DataLoader")
-    check_asked(clipping_mode)
-    if max_physical_batch_size == "auto" and loss is None:
-        raise InvalidParameterError(
-            "max_physical_batch_size",
-            max_physical_batch_size,
-            "a number or None without a loss, as the loop's computation is unknown before its first batch; "
-            "with loss=nn.CrossEntropyLoss() or a function it is measured",
-        )
-    if check_unit(claim, loader.dataset, unit, hooks=loss is None) is not None and loss is not None:
-        if clipping_mode == "ghost":
-            raise UnsupportedCombinationError(
-                "clipping_mode='ghost' clips per example, but the examples of one user are clipped jointly",
-                supported="clipping_mode='auto' or 'per_example'",
-            )
-        loss, loss_takes, clipping_mode = UserLoss(loss, loss_takes, user_loss), "example", "per_example"
+    users = check_unit(claim, loader.dataset, unit, hooks=loss is None) is not None
+    check_asked(clipping_mode, loss=loss is not None, users=users, most=max_physical_batch_size)
+    if users and loss is not None:
+        loss, loss_takes = UserLoss(loss, loss_takes, user_loss), "example"
+        clipping_mode = "loop" if clipping_mode == "loop" else "per_example"
     gradients: GradientMode = (
         OpacusHooks(clipping_mode) if loss is None else LossOfOneExample(loss, clipping_mode, loss_takes)
     )
@@ -243,7 +238,10 @@ def make_private(
     check_layers(inner, hooks=loss is None)
     check_dataset(loader)
     _check_order(loader, claim.participation)
+    if claim.participation.random and isinstance(loader.sampler, RandomSampler):
+        _LOGGER.warning("shuffle=True has no effect: batches are sampled by %r", claim.participation)
     world = processes(process_group)
+    check_current_device(model.parameters(), process_group)
     check_same_choice(loader.dataset, process_group)
     check_same_length(loader.dataset, process_group)
     public_size = _public_size(claim, dataset_size, check_dataset(loader))
@@ -260,8 +258,7 @@ def make_private(
         full_batches=gradients.full_batches,
         process_group=process_group,
     )
-    if world > 1:
-        _share_weights(inner, process_group)
+    share([*inner.parameters(), *inner.buffers()], process_group)
     trained = [param for param in inner.parameters() if param.requires_grad]
     if isinstance(clipping, Clipping):
         names = [name for name, param in inner.named_parameters() if param.requires_grad]
@@ -300,7 +297,7 @@ def _secured(generator: Generator | None, rng: object) -> Generator | None:
 
 
 def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
-    """Try the loss on the first example, in the forms in which the loop may pass it.
+    """Try the loss on the shapes of the first example, in the forms in which the loop may pass it.
 
     Loops move a batch to the device of the model, and to its precision.
     """
@@ -332,13 +329,6 @@ def _moved(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype |
     return [tensor.to(device, dtype if tensor.is_floating_point() else None) for tensor in tensors]
 
 
-def _share_weights(module: nn.Module, group: Group) -> None:
-    """Copy parameters and buffers of rank 0 to all processes."""
-    source = dist.get_global_rank(group, 0) if group else 0
-    for tensor in [*module.parameters(), *module.buffers()]:
-        dist.broadcast(tensor.detach(), source, group)
-
-
 def _check_order(loader: DataLoader[Any], participation: Participation) -> None:
     """Refuse loaders that set the order of examples: the certificate determines it."""
     if loader.batch_size is None:
@@ -346,12 +336,12 @@ def _check_order(loader: DataLoader[Any], participation: Participation) -> None:
             "the loader makes its own batches", supported="DataLoader(dataset, batch_size=...)"
         )
     if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
-        if participation.unrestricted:
-            return  # no assumption that shuffling could violate
+        if participation.unrestricted or participation.random:
+            return  # no assumption that shuffling could violate; sampled batches do not use the order
         raise UnsupportedCombinationError(
             "the loader shuffles: an example at the end of one epoch may start the next, so no separation of "
             "its participations holds, and no amplification by shuffling is proven here",
-            supported="shuffle=False; batches are sampled as the certificate's participation says",
+            supported="shuffle=False, or a participation that samples its batches, such as dm.Poisson",
         )
     if not isinstance(loader.sampler, TorchSequentialSampler):
         raise UnsupportedCombinationError(
@@ -532,7 +522,7 @@ def make_private_with_epsilon(
     method: Method | None = None,
     clip_norm: float | AdaptiveClip = 1.0,
     process_group: Group = None,
-    **options: Any,  # noqa: ANN401 - those of make_private
+    **options: Any,
 ) -> tuple[nn.Module, BatchOptimizer, PrivateLoader]:
     """Calibrate the noise for a budget and make the set-up private, as `make_private` does.
 
@@ -565,7 +555,8 @@ def make_private_with_epsilon(
             one. Otherwise None uses `len(dataset)`.
         method: as for calibrate_sigma.
         clip_norm: of one example's gradient, > 0; or an AdaptiveClip.
-        process_group: as for make_private; the first process calibrates for all.
+        process_group: as for make_private; the first process calibrates for all. Under NCCL the others wait
+            for at most the timeout of the group, 10 minutes unless `init_process_group` was given another.
         **options: as for make_private: `loss`, `max_physical_batch_size`, `clipping_mode` and others.
 
     Returns:
@@ -633,6 +624,7 @@ def make_private_with_epsilon(
     mechanism = Mechanism(alone, sampled[0], adjacency)
     _check_order(loader, sampled[0])
     if isinstance(model, nn.Module):
+        check_current_device(model.parameters(), process_group)  # before the first process calibrates
         check_layers(model, hooks=options.get("loss") is None)
     if dataset_size is None and mechanism.hides_size:
         _refuse_private_size()

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.optim.runs.attributes import Attributes
+from dpmech.optim.clipping import reentrant
 from dpmech.optim.runs.collated import HALF, TOLERANCES, Padded, UntoldError, check_padding, coarsest, widened
 from dpmech.optim.runs.containers import Given, tensors_of
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
+from dpmech.optim.state import Attributes, marks_of_globals, seeds_of_torch
 
 _FLOORS = {torch.float64: 1e-10}  # absolute
 _FLOOR = 1e-6  # for lower precision
@@ -87,6 +88,7 @@ class MixingWatch:
         self._then: Attributes | None = None  # before the newest call
         self._written: dict[tuple[nn.Module, str], str] = {}  # attributes changed by it
         self._read: dict[str, int] = {}
+        self._seeds: list[int] = []  # of torch's generators, before the newest call
 
     def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Try a call, if it is chosen.
@@ -94,7 +96,7 @@ class MixingWatch:
         Raises:
             UnsupportedCombinationError: if examples are mixed.
         """
-        self._blind = None
+        self._blind, self._seeds = None, seeds_of_torch()
         self._earlier = {layer: len(getattr(layer, "activations", ())) for layer in self._layers}
         if not self._layers:
             return  # examples are not the first dimension
@@ -127,7 +129,7 @@ class MixingWatch:
         if problem is not None:
             raise problem
 
-    def _check_padding(self, part: nn.Module, args: Any, kwargs: Any, count: int) -> None:  # noqa: ANN401 - what it takes
+    def _check_padding(self, part: nn.Module, args: Any, kwargs: Any, count: int) -> None:
         padded = self._padded()
         if padded is None:
             return
@@ -144,11 +146,15 @@ class MixingWatch:
         """Refuse, by a hook, a backward pass through an output that is not separated by examples.
 
         Raises:
-            UnsupportedCombinationError: if trained layers were called, but nothing could be compared.
+            UnsupportedCombinationError: if trained layers were called, but nothing could be compared; or if
+                the call seeded torch's generators.
         """
+        # Not strict: devices may be used for the first time.
+        if any(mine != theirs for mine, theirs in zip(self._seeds, seeds_of_torch(), strict=False)):
+            raise _seeded("torch")
         blind, self._blind = self._blind, None
         if blind is not None and any(
-            given[0].ndim and len(given[0]) == self._examples()
+            _rows_given(given) == self._examples()
             for layer, earlier in self._earlier.items()
             for given in getattr(layer, "activations", ())[earlier:]  # from which Opacus forms gradients
         ):
@@ -170,11 +176,7 @@ class MixingWatch:
                 tensor.register_hook(_refuse_joint)  # type: ignore[no-untyped-call]  # torch's
 
     def _check_carried(
-        self,
-        part: nn.Module,
-        given: Given,
-        then: Attributes,
-        written: Mapping[tuple[nn.Module, str], str],
+        self, part: nn.Module, given: Given, then: Attributes, written: Mapping[tuple[nn.Module, str], str]
     ) -> None:
         """Refuse attributes that pass data from one call to the next.
 
@@ -182,7 +184,7 @@ class MixingWatch:
         of calls.
         """
         every, now = list(range(given.count)), Attributes(self._model, then)
-        with repeatable(self._model, given.tensors) as begin:
+        with repeatable(self._model) as begin:
 
             def run(*, before: bool) -> _Run:
                 trials = _Trials(self, part, given, begin, wide=False)
@@ -213,7 +215,7 @@ class MixingWatch:
         every = list(range(given.count))
         moved = random.Random(seed).choices(every, k=given.count)  # other places and examples
         moved = moved if moved != every else every[::-1]
-        with repeatable(self._model, given.tensors) as begin:
+        with repeatable(self._model) as begin:
 
             def compared(one: Sequence[int], other: Sequence[int], *, wide: bool, alone: int = 0) -> None:
                 with widened(self._model) if wide else nullcontext():
@@ -295,6 +297,15 @@ def _untold(why: str) -> UnsupportedCombinationError:
     )
 
 
+def _seeded(whose: str) -> UnsupportedCombinationError:
+    return UnsupportedCombinationError(
+        f"calling the model seeds the global generator of {whose}: what others of the batch draw would "
+        "follow from the example whose values seeded it",
+        supported="a generator of its own, made in the call; torch.random.fork_rng() around it; or "
+        "make_private(..., loss=...), which calls the model with one example at a time",
+    )
+
+
 def _outputs(output: object, attributes: Attributes | None) -> dict[str, Tensor]:
     """The outputs of a call, by name, including values in attributes from which a backward pass can start."""
     named = {str(number): tensor for number, tensor in enumerate(tensors_of(output))}
@@ -326,6 +337,7 @@ class _Run:
     calls: dict[nn.Module, list[list[Tensor]]]
     made: dict[nn.Module, list[list[Tensor]]]
     draws: SameDraws
+    ends: list[object] = dataclasses.field(default_factory=list)  # states of Python's and numpy's generator
 
     def flat(self) -> list[Tensor]:
         """All outputs, and all inputs and outputs of layers."""
@@ -350,7 +362,7 @@ class _Run:
         inner = [one for one in flat if one.requires_grad]
         if not ends or not inner:
             return {}
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), self.draws:
             # A warning about hooks of layers without input gradients; they are disabled.
             warnings.filterwarnings("ignore", "Full backward hook")
             upstream = [grad.to(end).expand(end.shape) for end, grad in ends]
@@ -359,6 +371,8 @@ class _Run:
                     [end for end, _ in ends], inner, upstream, retain_graph=True, allow_unused=True
                 )
             except Exception as error:  # a backward pass may raise anything
+                if "use_reentrant=True" in str(error):
+                    raise reentrant() from error
                 raise UntoldError from error
         known = {id(one): grad for one, grad in zip(inner, found, strict=True) if grad is not None}
         return {
@@ -405,6 +419,8 @@ class _Trials:
             UntoldError: if the model cannot be called like this, or is not reproducible.
         """
         first, second = self.run(one, seed), self.run(other, seed)
+        if alone:
+            self._check_seeds(one, first, seed + 1)
         try:
             self._compare(first, second, strict=True)
             for example in alone:
@@ -424,6 +440,13 @@ class _Trials:
                 raise UntoldError("two calls with the same input give different results") from None
             raise
 
+    def _check_seeds(self, examples: Sequence[int], first: _Run, seed: int) -> None:
+        """Refuse a call that leaves a generator of Python or numpy alike from two seeds."""
+        second = self.run(examples, seed)
+        for name, mine, theirs in zip(("Python", "numpy"), first.ends, second.ends, strict=True):
+            if mine == theirs:
+                raise _seeded(name)
+
     def run(
         self,
         examples: Sequence[int],
@@ -435,7 +458,7 @@ class _Trials:
         layers = self._watch._layers
         run = _Run(examples, {}, {}, {}, SameDraws(examples, seed, self._of, shapes))
 
-        def hook(layer: nn.Module, args: Any, output: Any) -> None:  # noqa: ANN401 - torch's signature
+        def hook(layer: nn.Module, args: Any, output: Any) -> None:
             made = tensors_of(output)
             run.calls.setdefault(layer, []).append([one.detach() for one in [*tensors_of(args)[:1], *made]])
             run.made.setdefault(layer, []).append(made)
@@ -449,6 +472,7 @@ class _Trials:
             stood = {id(one): one for one in Attributes(self._watch._model).graphs().values()}
             with self._watch._trial(len(examples)), run.draws, _plainly(self._given, wide=self._wide):
                 output = self._part(*args, **kwargs)
+            run.ends[:] = marks_of_globals()[:2]
             found = _outputs(output, Attributes(self._watch._model))
             run.outputs.update({name: one for name, one in found.items() if id(one) not in stood})
         except Exception as error:  # a model may raise anything on unexpected batches
@@ -592,6 +616,11 @@ def _refuse_joint(grad: Tensor) -> None:
         supported="outputs with a row for every example; make_private(..., loss=...), which calls the model "
         "with one example at a time",
     )
+
+
+def _rows_given(entry: Any) -> int:
+    rows: int = entry.rows if hasattr(entry, "rows") else len(entry[0]) if entry[0].ndim else 0
+    return rows
 
 
 def _rows(calls: Sequence[Sequence[Tensor]], row: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""PerExampleModel: a model whose `backward` passes clipped sums to an optimizer, using torch.func."""
+"""PerExampleModel: a model whose `backward` passes clipped sums to an optimizer."""
 
 import dataclasses
 import math
@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -15,125 +15,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.optim.clipping import (
-    Batch,
-    ClippedSum,
-    ClippingMode,
-    ExampleGradients,
-    Factored,
-    clip_and_sum,
-    spared_random_numbers,
-)
+from dpmech.optim.clipping import MODES, Batch, ClippedSum, ClippingMode, ExampleGradients, clip_and_sum
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.processes import is_sharded
-from dpmech.optim.runs.attributes import Afresh
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
+from dpmech.optim.runs.clipping_choice import (
+    AskedMode,
+    ClippingChoice,
+    Ways,
+    check_asked,
+    choose,
+    public_examples,
+    stand_in,
+)
 from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
+from dpmech.optim.runs.independence import check_independent
 from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.same_draws import repeatable
+from dpmech.optim.runs.spectral import SpectralNorms
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
-
-AskedMode: TypeAlias = Literal["auto", "per_example", "ghost"]
-_ASKED = ("auto", "per_example", "ghost")
-# With fewer values than this in all covered weights, factoring a layer costs more than it saves (measured).
-_WORTH_IT = 1024
-_TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3}  # relative; 0.1 for lower precision
-_FLOOR = 1e-5  # relative to the largest gradient of a parameter
-
-
-@dataclasses.dataclass(frozen=True)
-class ClippingChoice:
-    """How the gradients of a run are clipped.
-
-    Attributes:
-        mode: "per_example" or "ghost".
-        reason: the reason, in words.
-    """
-
-    mode: ClippingMode
-    reason: str
-
-    def __str__(self) -> str:
-        return f"clipping_mode {self.mode!r}: {self.reason}"
-
-
-def check_asked(mode: object) -> None:
-    """Raise InvalidParameterError unless `mode` is the name of a mode."""
-    if mode not in _ASKED:
-        raise InvalidParameterError("clipping_mode", mode, f"one of {_ASKED}")
-
-
-def choose(
-    asked: AskedMode, formed: ExampleGradients, factored: ExampleGradients, batch: Batch
-) -> ClippingChoice:
-    """Choose by the model and the first example of a batch, whose gradients are compared.
-
-    Only shapes matter, so that every process and every resumed run makes the same choice: "ghost" if the
-    weights whose factors are cheaper than their gradients have 1,024 values or more in total.
-
-    Args:
-        asked: the requested mode.
-        formed: per-example gradients.
-        factored: the same gradients with factors.
-        batch: with at least one example.
-
-    Raises:
-        UnsupportedCombinationError: if "ghost" is requested, and gradients are not determined by the inputs
-            and output gradients of layers.
-    """
-    if asked == "per_example":
-        return ClippingChoice("per_example", "as requested")
-    example = [tensor[:1] for tensor in batch.tensors]
-    values = factored.covered_values(batch, example)
-    if asked == "auto" and values < _WORTH_IT:
-        return ClippingChoice(
-            "per_example",
-            f"{values} weights have factors that are cheaper than their gradients, under {_WORTH_IT}",
-        )
-    share = f"{values} of {sum(param.numel() for param in formed.trained)} weights by factors"
-    if asked == "ghost":
-        _check_same(formed, factored, batch, example)
-        return ClippingChoice("ghost", share)
-    try:
-        _check_same(formed, factored, batch, example)
-    except UnsupportedCombinationError as error:
-        return ClippingChoice("per_example", error.reason)
-    return ClippingChoice("ghost", share)
-
-
-def _check_same(
-    formed: ExampleGradients, factored: ExampleGradients, batch: Batch, example: list[Tensor]
-) -> None:
-    """Raise UnsupportedCombinationError unless both have the same gradients of one example."""
-    both = []
-    for gradients in (formed, factored):
-        with spared_random_numbers(example):
-            samples, _ = gradients.samples(batch, example)
-        both.append([_dense(sample) for sample in samples])
-    norms = [0.0 if plain is None else float(plain.norm()) for plain in both[0]]
-    # If everything cancels, as for key biases under a softmax, only rounding errors are left.
-    floor = _FLOOR * max(norms)
-    names = []
-    for name, param, norm, plain, other in zip(formed.names, formed.trained, norms, *both, strict=True):
-        if plain is None or other is None:
-            continue
-        # NaN and infinities, which data may cause, are not a difference.
-        if float((plain - other).norm()) > _TOLERANCES.get(param.dtype, 0.1) * norm + floor:
-            names.append(name)
-    if names:
-        raise UnsupportedCombinationError(
-            f"the gradients of {', '.join(names)} are not determined by what goes in and out of their layers",
-            supported="clipping_mode='per_example'",
-        )
-
-
-def _dense(sample: Tensor | Factored | None) -> Tensor | None:
-    if isinstance(sample, Factored):
-        return sample.weighted_sum(torch.ones(1, dtype=torch.float64, device=sample.device), None)
-    return None if sample is None else sample[0].double()
-
+from dpmech.optim.state import Afresh, spared
 
 _SHARE = 0.5  # of the free memory: other processes need some, and allocators cannot use all of it
 _FEW, _MORE = 2, 6  # trial numbers of examples
@@ -143,7 +46,7 @@ def largest_batch(run: Callable[[int], object], device: torch.device, most: int)
     """Largest number of examples that fits into memory.
 
     Gradients of 2 and of 6 examples are computed; memory is extrapolated linearly. At most half of the free
-    memory is used.
+    memory is used; 1 if these do not fit.
 
     Args:
         run: computes the gradients of a number of examples, and discards them.
@@ -153,12 +56,24 @@ def largest_batch(run: Callable[[int], object], device: torch.device, most: int)
     Returns:
         In [1, most]; a power of two if it is less than `most`.
     """
-    run(_FEW)  # a first run allocates memory that stays
-    few, more = (memory_of(lambda count=count: run(count), device) for count in (_FEW, _MORE))  # type: ignore[misc]  # a default binds it
+    try:
+        run(_FEW)  # a first run allocates memory that stays
+        few, more = (memory_of(lambda count=count: run(count), device) for count in (_FEW, _MORE))  # type: ignore[misc]  # a default binds it
+    except (torch.OutOfMemoryError, MemoryError):
+        return 1
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        return 1
     each = max((more - few) / (_MORE - _FEW), 1.0)
     fixed = max(few - _FEW * each, 0.0)
     fits = int((_SHARE * free_memory(device) - fixed) / each)
     return most if fits >= most else 1 << max(fits.bit_length() - 1, 0)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that an allocation failed; on CPUs torch has no class for it."""
+    return "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 def memory_of(run: Callable[[], object], device: torch.device) -> int:
@@ -187,12 +102,8 @@ class _Held(TorchDispatchMode):
         self._before: set[Any] = set()
 
     def __torch_dispatch__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: Any = (),  # noqa: ANN401 - torch's signature
-        kwargs: Any = None,  # noqa: ANN401 - the same
-    ) -> Any:  # noqa: ANN401 - the same
+        self, func: Callable[..., Any], types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         """Run the operation and count its results."""
         del types
         reference: Any = StorageWeakRef  # untyped
@@ -235,21 +146,58 @@ def _available() -> int:
     raise ValueError("no MemAvailable")
 
 
-class PerExampleModel(nn.Module):
+class AsModel:
+    """A module around a model, whose attributes, methods (`generate`) and names of tensors it has."""
+
+    _inside: ClassVar[str]  # the attribute that holds the model
+    _modules: dict[str, Any]
+
+    def __getattr__(self, name: str) -> Any:
+        inherited: Any = super()
+        try:
+            return inherited.__getattr__(name)
+        except AttributeError:
+            if self._inside not in vars(self).get("_modules", {}):
+                raise
+            return getattr(self._modules[self._inside], name)
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        """The parameters of the model, under its names."""
+        return self._modules[self._inside].named_parameters(*args, **kwargs)
+
+    def named_buffers(self, *args: Any, **kwargs: Any) -> Any:
+        """The buffers of the model, under its names."""
+        return self._modules[self._inside].named_buffers(*args, **kwargs)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """The state dict of the model, under its names."""
+        return self._modules[self._inside].state_dict(*args, **kwargs)
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load the state dict of the model, also one under the names that Opacus gives."""
+        names = {name: name.removeprefix("_module.") for name in state_dict}
+        if all(name != plain for name, plain in names.items()):
+            state_dict = {plain: state_dict[name] for name, plain in names.items()}
+        return self._modules[self._inside].load_state_dict(state_dict, *args, **kwargs)
+
+
+class PerExampleModel(AsModel, nn.Module):
     """A model and its loss of one example, differentiated per example.
 
     Calls, parameters and state dicts are those of the wrapped model.
 
     Args:
-        model: any module that processes examples independently and works under `torch.func.vmap`.
+        model: any module that processes examples independently.
         loss: `loss(model, *example)`, a scalar; each example is a batch of one, or has no batch dimension if
             the loss adds it. Or a criterion of outputs and targets, such as `nn.CrossEntropyLoss()`.
         optimizer: receives the clipped sums.
         microbatch_size: number of examples to differentiate at once; None for the whole batch.
         unchanged: compares the contents of the model; None for no comparison.
-        clipping_mode: "auto", "per_example" or "ghost", as for make_private.
+        clipping_mode: as for make_private.
         loss_takes: as for make_private.
     """
+
+    _inside = "module"
 
     def __init__(
         self,
@@ -265,21 +213,34 @@ class PerExampleModel(nn.Module):
         super().__init__()
         self.module = model
         self._loss = ExampleLoss(loss, loss_takes)
-        self._afresh = Afresh(self._loss, model)
+        self._afresh = Afresh(
+            self._loss,
+            model,
+            followed=loss,
+            check=self._check_written,
+            public=lambda: () if unchanged is None else unchanged.public_tensors(),
+        )
         self._optimizer = optimizer
         self._microbatch_size = microbatch_size
         self._unchanged = unchanged
+        # Whether calls may change tensors, which they then do in an empty batch too.
+        self._declared = unchanged is not None and bool(unchanged.public_tensors())
+        self._accepted: int | None = None  # the number of a stand-in that the loss accepts
+        self._norms = SpectralNorms(model)
+        if unchanged is not None:
+            unchanged.allow(self._norms.buffers)
         check_asked(clipping_mode)
         self._asked: AskedMode = clipping_mode
         self._choice: ClippingChoice | None = None
-        self._gradients: ExampleGradients | None = None
+        self._autocast: torch.dtype | None = None  # in which it was made
+        self._ways: Ways = {}
 
     @property
     def clipping_choice(self) -> ClippingChoice | None:
         """The clipping mode and its reason; None before the first example."""
         return self._choice
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - what the model takes and returns
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The output of the model.
 
         Raises:
@@ -290,19 +251,16 @@ class PerExampleModel(nn.Module):
         return result
 
     def backward(
-        self,
-        *batch: Any,  # noqa: ANN401 - any batch
-        weights: Tensor | None = None,
-        return_loss: bool = False,
-        **named: Any,  # noqa: ANN401 - the same
+        self, *batch: Any, weights: Tensor | None = None, return_loss: bool = False, **named: Any
     ) -> Tensor | None:
         """Pass the sum of clipped gradients over a batch to the optimizer; then call `optimizer.step()`.
 
-        An empty batch is passed on without calling the model.
+        An empty batch is passed on without calling the model, or with one call on an example of public values
+        if `public_buffers` may change: what they become does not depend on which batches are empty.
 
         Args:
             *batch: tensors with the examples along their first dimension, as the loss takes them; also nested
-                in tuples, lists and dicts.
+                in tuples, lists and dicts. Lists of strings in a dict (file names, texts) are left out.
             weights: None, or zeros and ones, shape (examples,), to exclude padding.
             return_loss: whether to return the mean loss of the batch. **It is not private.**
             **named: the same, passed to the loss by name: `model.backward(**batch)`.
@@ -317,22 +275,47 @@ class PerExampleModel(nn.Module):
                 parameters were sharded since `make_private`.
         """
         _refuse_sharded(self.module)
-        taken = None if self._is_empty_batch() else Batch(batch, named)
+        self._norms.iterate()
+        taken = (
+            None if self._is_empty_batch() else Batch(tuple(map(_without_text, batch)), _without_text(named))
+        )
         if taken is None or taken.examples == 0:
+            if self._declared:
+                self._change_public(taken or Batch(tuple(map(_without_text, batch)), _without_text(named)))
             trained = [param for param in self.module.parameters() if param.requires_grad]
             nothing = [None] * len(trained)
             self._optimizer.accumulate(ClippedSum(trained, nothing, self._optimizer.clipping, examples=0))
             return torch.tensor(math.nan) if return_loss else None
-        with self._drawing():
-            gradients = self.prepare(taken)
-            self._check_padding(taken)
-            with self._afresh.batch():
-                total, losses = gradients.clipped(
-                    taken, self._optimizer.clipping, microbatch_size=self._physical_size(), weights=weights
-                )
+        if self._declared and weights is not None and not weights.any():
+            self._change_public(taken)  # no example counts, and none is called
+        with self._norms.still():
+            with self._drawing():
+                self.prepare(taken)
+                self._check_padding(taken)
+            total, losses = self._clipped(taken, weights)
         self._check_written()
         self._optimizer.accumulate(total)
         return losses.mean() if return_loss else None
+
+    def _change_public(self, batch: Batch) -> None:
+        """Change the tensors that may change as a batch with examples does; gradients are discarded."""
+        with self._norms.still():
+            with self._drawing():
+                self.prepare(Batch(*batch.arguments(stand_in(batch.tensors))))
+            if self._accepted is not None:
+                example = stand_in(batch.tensors, self._accepted)
+                self._clipped(Batch(*batch.arguments(example)), None)
+        self._check_written()
+
+    def _clipped(self, batch: Batch, weights: Tensor | None) -> tuple[ClippedSum, Tensor]:
+        with self._drawing(), self._afresh.batch():
+            return self.prepare(batch).clipped(
+                batch,
+                self._optimizer.clipping,
+                microbatch_size=self._physical_size(),
+                weights=weights,
+                read=False,
+            )
 
     def _check_padding(self, batch: Batch) -> None:
         """Refuse padding that changes the gradient of an example, if the loader chose one to compare."""
@@ -344,44 +327,87 @@ class PerExampleModel(nn.Module):
             args, kwargs = batch.arguments([one[0] for one in tensors])
             return [self._loss(self.module, *args, **kwargs)]
 
-        check_padding(self.module, batch.tensors, batch.examples, padded, loss)
+        with repeatable(self.module, self._afresh.followed):
+            check_padding(self.module, batch.tensors, batch.examples, padded, loss)
 
     def prepare(self, batch: Batch) -> ExampleGradients:
-        """Determine from a batch's first example how the loss is called and how gradients are clipped.
+        """Determine from the shapes of a batch how the loss is called and how gradients are clipped.
 
         Raises:
             As `backward`.
         """
-        if self._gradients is None:
-            fixed = self._fixed_mode()
-            formed = ExampleGradients(self.module, self._afresh, ghost=False)
-            factored = ExampleGradients(self.module, self._afresh, ghost=True)
-            with repeatable(self.module, batch.tensors), self._afresh.batch():
-                self._loss.resolve(self.module, batch)
-                choice = choose(fixed or self._asked, formed, factored, batch)
-                if fixed is not None and self._asked == "auto":
-                    choice = dataclasses.replace(choice, reason="as in the checkpoint")
-                gradients = factored if choice.mode == "ghost" else formed
-                if isinstance(self._optimizer, BatchOptimizer):
-                    self._optimizer.clipping_mode = choice.mode
-                    self._settle(self._optimizer, gradients, batch)
-            self._choice, self._gradients = choice, gradients
-        return self._gradients
+        fixed = self._fixed_mode()
+        choice = self._choice
+        kind = batch.tensors[0].device.type
+        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        if choice is None or (autocast != self._autocast and not self._optimizer.record.steps):
+            self._autocast = autocast  # a model may be followed without autocast, and not under it
+            self._ways = {mode: ExampleGradients(self.module, self._afresh, mode) for mode in MODES}
+            try:
+                choice = self._take(self._tried(fixed, batch))
+            except RuntimeError as error:
+                if autocast is None or "expected scalar type" not in str(error):
+                    raise
+                raise UnsupportedCombinationError(
+                    "torch.func does not differentiate a layer, such as InstanceNorm with weights, in "
+                    f"the two precisions of autocast ({error})",
+                    supported="make_private without a loss (Opacus' hooks); weights in bfloat16; or "
+                    "torch.autocast(..., enabled=False) around the layer",
+                ) from error
+        elif fixed == "loop" != choice.mode:
+            choice = self._take(ClippingChoice("loop", "as in the checkpoint"))
+        return self._ways[choice.mode]
 
-    def _settle(self, optimizer: BatchOptimizer, gradients: ExampleGradients, batch: Batch) -> None:
+    def _tried(self, fixed: ClippingMode | None, batch: Batch) -> ClippingChoice:
+        """The choice of the clipping mode, after trials that leave no trace."""
+        whole = repeatable(self.module, self._afresh.followed)
+        with self._norms.still(), whole as begin, self._afresh.batch(trial=True):
+            self._loss.resolve(self.module, batch, lambda: begin(0))
+            found = public_examples(self._ways, batch, lambda: begin(0))
+            # vmap hides the values of an example, and whatever fails on it alone is raised.
+            examples = found.tensors or [tensor[:1] for tensor in batch.tensors]
+            self._accepted = found.number
+            if self._declared and found.number is None and self._optimizer.claim.participation.random:
+                raise UnsupportedCombinationError(
+                    "public_buffers with a loss that accepts no example of random values, or of zeros and "
+                    "ones: in an empty batch the buffers would stand still, which reveals that it is empty",
+                    supported="a plain attribute of the model that the training loop sets before each batch; "
+                    "or a loss that accepts such examples",
+                )
+            begin(0)
+            choice = choose(fixed or self._asked, self._ways, batch, examples, compared=found.compared)
+            # Under vmap too, calls can be counted. What ghost clipping forms are no tensors.
+            way = self._ways["loop" if choice.mode == "loop" else "per_example"]
+            check_independent(way, batch, [one[:1] for one in examples], begin)
+            if choice.mode == fixed and self._asked == "auto":
+                choice = dataclasses.replace(choice, reason="as in the checkpoint")
+            if isinstance(self._optimizer, BatchOptimizer):
+                self._settle(self._optimizer, choice, batch)
+        return choice
+
+    def _take(self, choice: ClippingChoice) -> ClippingChoice:
+        self._choice = choice
+        if isinstance(self._optimizer, BatchOptimizer):
+            self._optimizer.clipping_mode = choice.mode
+        return choice
+
+    def _settle(self, optimizer: BatchOptimizer, choice: ClippingChoice, batch: Batch) -> None:
         """Find the largest microbatch, if requested."""
-        loader = optimizer.loader
+        loader, gradients = optimizer.loader, self._ways[choice.mode]
         if not loader.is_searched:
+            return
+        # From public numbers only: sums round by it, and it is reported. Few batches are twice as large.
+        most = math.ceil(2.0 * optimizer.expected_batch_size)
+        if choice.mode == "loop":
+            loader.settle(most)
             return
 
         def run(count: int) -> None:
-            with spared_random_numbers(batch.tensors):
+            with spared():
                 repeated = [tensor[:1].expand(count, *tensor.shape[1:]) for tensor in batch.tensors]
                 samples, _ = gradients.samples(batch, repeated)
                 clip_and_sum(samples, optimizer.clipping.blocks(gradients.trained))
 
-        # From public numbers only: sums round by it, and it is reported. Few batches are twice as large.
-        most = math.ceil(2.0 * optimizer.expected_batch_size)
         loader.settle(largest_batch(run, batch.tensors[0].device, most))
 
     def _drawing(self) -> AbstractContextManager[None]:
@@ -412,17 +438,20 @@ class PerExampleModel(nn.Module):
             "torch.optim.swa_utils.AveragedModel of the model before make_private",
         )
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
-        """The state dict of the model, under its names."""
-        return self.module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's signature
-        """Load the state dict of the model."""
-        return self.module.load_state_dict(*args, **kwargs)
-
     def _check_written(self) -> None:
         if self._unchanged is not None:
             self._unchanged.check_written()
+
+
+def _without_text(given: Any) -> Any:
+    """A dict without the lists of strings that collate functions leave in it; anything else as it is."""
+    if type(given) is not dict:
+        return given
+    return {
+        name: value
+        for name, value in given.items()
+        if not (isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value))
+    }
 
 
 def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
@@ -447,6 +476,11 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "DataParallel copies the model to several devices in every call, and no example is seen alone",
             supported="the module itself, one process per device: torchrun, see the page on training",
         )
+    if any(isinstance(part, torch.jit.ScriptModule) for part in model.modules()):
+        raise UnsupportedCombinationError(
+            "a TorchScript module, whose calls may keep data of examples where it cannot be found",
+            supported="the module before torch.jit.script or torch.jit.trace",
+        )
     if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
         raise UnsupportedCombinationError(
             "FullyShardedDataParallel (FSDP1) hides which part of a parameter a process has",
@@ -468,7 +502,8 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             f"with {len(trained - own)} parameters that are not the model's, and without {len(missing)} that "
             f"require gradients{left}",
             "over the model's parameters that require gradients; set requires_grad_(False) on others before "
-            "make_private, and make a new optimizer for the model that fix(model) returns",
+            "make_private, and make a new optimizer for the model that fix(model) returns. Parameters of a "
+            "criterion are trained as part of the model: a module that holds both, and returns the loss",
         )
     return model
 
@@ -550,8 +585,8 @@ class _Calls:
         self._batch = 0
 
     def entered(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._is_counted():
-            return
+        if not self._is_counted() or torch._C._current_graph_task_id() != -1:
+            return  # gradient checkpointing runs parts again in the backward pass
         if self._batch != self._progress.batches:  # discards a call that never ended (an interrupt)
             self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
@@ -569,7 +604,7 @@ class _Calls:
 
     def left(self, part: nn.Module, args: object, output: object) -> None:
         del args
-        if self._outermost is part and self._is_counted():
+        if self._outermost is part and self._is_counted() and torch._C._current_graph_task_id() == -1:
             self._depth -= 1
             if self._depth == 0:
                 self._outermost = None

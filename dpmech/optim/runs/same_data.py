@@ -42,7 +42,7 @@ class SameData:
         As ExamplePlaces.
     """
 
-    def __init__(self, dataset: Any, settings: dict[str, Any], group: Group) -> None:  # noqa: ANN401 - any dataset
+    def __init__(self, dataset: Any, settings: dict[str, Any], group: Group) -> None:
         self._dataset = dataset
         self._settings = settings
         self._group = group
@@ -60,9 +60,6 @@ class SameData:
 
     def check(self, step: int) -> None:
         """Compare; a collective call.
-
-        Args:
-            step: the first step that uses the data.
 
         Raises:
             UnsupportedCombinationError: in all processes, if one of them changed its dataset since the start.
@@ -117,7 +114,7 @@ class SameData:
         return found | {f"examples{name}": value for name, value in sums.items()}
 
 
-def check_same_length(dataset: Any, group: Group) -> None:  # noqa: ANN401 - any dataset
+def check_same_length(dataset: Any, group: Group) -> None:
     """Raise CertificateError, in all processes, unless their datasets have the same length.
 
     The lengths are not revealed: the size of the data may be private.
@@ -151,7 +148,7 @@ def check_same_numbers(groups: Sequence[Mapping[str, Any]], group: Group) -> Non
         check_agreement("learning rates or other numbers of the optimizer", {"groups": numbers}, group)
 
 
-def _number(value: Any) -> Any:  # noqa: ANN401 - any value of a group
+def _number(value: Any) -> Any:
     if isinstance(value, Tensor):
         return float(value.detach()) if value.numel() == 1 else None
     if isinstance(value, tuple | list):

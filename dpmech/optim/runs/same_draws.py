@@ -1,17 +1,15 @@
 """SameDraws: gives an example the same random numbers in every batch."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpmech.optim.clipping import spared_random_numbers
-from dpmech.optim.runs.attributes import Attributes
+from dpmech.optim.state import Attributes, set_globals, set_torch, spared, stored
 
 _DROPOUT = torch.ops.aten.native_dropout.default
 
@@ -51,14 +49,10 @@ class SameDraws(TorchDispatchMode):
         self._known = shapes
         self.shapes: list[list[int]] = []
         self.dims: set[int] = set()
+        self._number = 0  # of the newest draw
+        self._numbers: dict[bytes, int] = {}  # by the state of torch's generator before the draw
 
-    def __torch_dispatch__(
-        self,
-        func: Any,  # noqa: ANN401 - torch's signature
-        types: object,
-        args: Any = (),  # noqa: ANN401 - the same
-        kwargs: Any = None,  # noqa: ANN401 - the same
-    ) -> Any:  # noqa: ANN401 - the same
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, with other random numbers if it uses any."""
         del types
         kwargs = kwargs or {}
@@ -68,9 +62,13 @@ class SameDraws(TorchDispatchMode):
             kwargs = kwargs | {"generator": None}
         return self._drawn(func, args, kwargs)
 
-    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:  # noqa: ANN401 - as above
+    def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensors = [one for one in args if isinstance(one, Tensor)]
         self.dims.update(size for one in tensors for size in one.shape if size)
+        state = torch.get_rng_state().numpy().tobytes()
+        again = torch._C._current_graph_task_id() != -1  # checkpointing, which restores the state
+        self._number = self._numbers.get(state, len(self.shapes)) if again else len(self.shapes)
+        self._numbers[state] = self._number
         sizes = next((place for place, one in enumerate(args) if isinstance(one, list | tuple)), None)
         name = func._schema.name
         if name == "aten::randperm":
@@ -94,7 +92,7 @@ class SameDraws(TorchDispatchMode):
 
     def _shaped(self, whole: Sequence[int], draw: Callable[[list[int]], Tensor]) -> Tensor:
         """A separate draw for each example, constant along other dimensions that depend on the batch."""
-        number, count = len(self.shapes), len(self._examples)
+        number, count = self._number, len(self._examples)
         self.dims.update(size for size in whole if size)
         if self._known is not None and number < len(self._known) and len(self._known[number]) == len(whole):
             shape = list(self._known[number])
@@ -102,7 +100,7 @@ class SameDraws(TorchDispatchMode):
             shape = [1 if size and size % count == 0 else size for size in whole]
             if self._of is not None and whole and whole[0] == count:
                 shape[0] = 0
-        self.shapes.append(shape)
+        self._note(shape)
         self._seed()
         if self._of is None or not shape or shape[0] != 0 or whole[0] != count:
             return draw(shape).expand(tuple(whole)).contiguous()
@@ -110,10 +108,10 @@ class SameDraws(TorchDispatchMode):
         chosen = torch.tensor(self._examples, device=drawn.device)
         return drawn.index_select(0, chosen).expand(tuple(whole)).contiguous()
 
-    def _by_rows(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:  # noqa: ANN401 - as above
+    def _by_rows(self, func: Any, args: Any, kwargs: Any, tensors: Sequence[Tensor]) -> Any:
         """Draws from a distribution that depends on the data: one example at a time, each seeded."""
         count = len(self._examples)
-        self.shapes.append([])
+        self._note([])
         if not tensors or any(one.ndim == 0 or len(one) != count for one in tensors):
             self._seed()
             return func(*args, **kwargs)
@@ -138,12 +136,14 @@ class SameDraws(TorchDispatchMode):
             for parts in zip(*found, strict=True)
         )
 
+    def _note(self, shape: list[int]) -> None:
+        if self._number == len(self.shapes):
+            self.shapes.append(shape)
+
     def _seed(self, example: int | None = None) -> None:
         """Seed the newest draw, for one example or for all."""
-        seed = random.Random(f"{self._begin} {len(self.shapes)} {example}").getrandbits(63)
-        torch.default_generator.manual_seed(seed)
-        if torch.cuda.is_available():
-            torch.cuda.manual_seed(seed)
+        seed = random.Random(f"{self._begin} {self._number + 1} {example}").getrandbits(63)
+        set_torch(seed)
 
 
 def _has_rows(value: object, count: int) -> bool:
@@ -151,67 +151,23 @@ def _has_rows(value: object, count: int) -> bool:
 
 
 @contextmanager
-def repeatable(model: nn.Module, tensors: Sequence[Tensor]) -> Iterator[Callable[[int], None]]:
-    """Restore all random states, and a model's attributes and buffers, after calls.
+def repeatable(model: nn.Module, loss: Callable[..., Any] | None = None) -> Iterator[Callable[[int], None]]:
+    """Restore all random states, a model's attributes and buffers, and what a loss refers to, after calls.
 
     Yields:
         A function to call before each call: it seeds the generators of torch, numpy, Python and the modules.
     """
-    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - used by other people's code
-    attributes = Attributes(model)
-    own = [held for kept in attributes.parts for held in _generators(kept)]
-    states = [_state(one) for one in own]
+    attributes = Attributes(model, loss=loss, buffers=True)
+    states = [stored(one) for one in attributes.generators]
 
     def begin(seed: int) -> None:
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - the same
-        torch.default_generator.manual_seed(seed)
+        set_globals(seed)
         attributes.put_back()
-        for one, state in zip(own, states, strict=True):
-            _restore(one, state)
+        for restore in states:
+            restore()
 
-    try:
-        with spared_random_numbers(tensors), _buffers_put_back(model):
-            try:
-                yield begin
-            finally:
-                begin(0)
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)  # noqa: NPY002 - the same
-
-
-def _generators(kept: Mapping[str, Any]) -> list[Any]:
-    kinds = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
-    return [value for value in kept.values() if isinstance(value, kinds)]
-
-
-def _state(source: Any) -> Any:  # noqa: ANN401 - a generator of one of four libraries
-    if isinstance(source, np.random.Generator):
-        return source.bit_generator.state
-    return source.getstate() if isinstance(source, random.Random) else source.get_state()
-
-
-def _restore(source: Any, state: Any) -> None:  # noqa: ANN401 - the same
-    if isinstance(source, np.random.Generator):
-        source.bit_generator.state = state
-    elif isinstance(source, random.Random):
-        source.setstate(state)
-    else:
-        source.set_state(state)
-
-
-@contextmanager
-def _buffers_put_back(model: nn.Module) -> Iterator[None]:
-    """Undo writes of trial calls to buffers, and replacements of buffers."""
-    held = [(part, dict(part._buffers)) for part in model.modules()]
-    before = [(buffer, buffer.detach().clone(), buffer._version) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for part, buffers in held:
-            part._buffers.update(buffers)
-        with torch.no_grad():
-            for buffer, copy, version in before:
-                if buffer._version != version:
-                    buffer.copy_(copy)
+    with spared():
+        try:
+            yield begin
+        finally:
+            begin(0)

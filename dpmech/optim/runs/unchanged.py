@@ -7,23 +7,21 @@ import pickle
 import secrets
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.deferred import Then, is_deferred
 from dpmech.optim.processes import local_part
+from dpmech.optim.runs.row_sums import PLAIN, ROW, RowSums, takes
 
 Contents = tuple[str, list[Tensor]]  # a description, and the checksums of the rows
 
-# A row of 32-bit words w has the checksum sum_i k_i w_i mod 2^64, k_i uniform on 64 bits. If two rows
-# differ, some difference of words is not divisible by 2^32, so that the sums agree for at most one in 2^33
-# values of its k_i, whatever the other words are. The k_i are generated here and remain secret.
-_ROW = 4096
 _ROWS_AT_ONCE = {"cpu": 16}  # fits into the cache of a core; other devices process longer runs
 _MANY_ROWS = 4096
-_PLAIN = (Tensor, torch.nn.Parameter)  # subclasses may store their data elsewhere
+_LAYOUTS = 8  # lists of sizes whose keys are kept
 
 
 class Fingerprinter:
@@ -37,18 +35,64 @@ class Fingerprinter:
     """
 
     def __init__(self, key: bytes | None = None) -> None:
-        size = 8 * _ROW
+        size = 8 * ROW
         words = secrets.token_bytes(size) if key is None else hashlib.shake_256(key).digest(size)
         self._key = torch.frombuffer(bytearray(words), dtype=torch.int64)
         self._keys: dict[torch.device, Tensor] = {}
+        self._kernels: dict[torch.device, RowSums] = {}
+        # Keys and places of small tensors that are read together, by their sizes.
+        self._layouts: dict[tuple[torch.device, tuple[int, ...]], tuple[Tensor, Tensor]] = {}
+
+    def read_all(self, named: Sequence[tuple[str, Tensor]]) -> list[Contents]:
+        """As `read` of each; on devices that queue operations, a few of them serve many tensors."""
+        queued = [place for place, (_, tensor) in enumerate(named) if is_deferred(tensor.device)]
+        found = self._by_kernel(named, queued)
+        small: dict[torch.device, list[int]] = {}
+        for place in queued:
+            tensor = named[place][1]
+            if place not in found and _is_plain(tensor) and 0 < tensor.numel() <= ROW:
+                small.setdefault(tensor.device, []).append(place)
+        for device, places in small.items():
+            words = [named[place][1].detach().view(-1).view(torch.int32) for place in places]
+            keys, rows = self._layout(device, tuple(part.numel() for part in words))
+            sums = torch.zeros(len(places), dtype=torch.int64, device=device)
+            sums.index_add_(0, rows, torch.cat(words) * keys)  # integers: exact in any order
+            for place, own in zip(places, sums[:, None].unbind(0), strict=True):
+                found[place] = (_kind(named[place][1]), [own])
+        return [
+            found[place] if place in found else self.read(name, tensor)
+            for place, (name, tensor) in enumerate(named)
+        ]
+
+    def _by_kernel(self, named: Sequence[tuple[str, Tensor]], places: Sequence[int]) -> dict[int, Contents]:
+        """Contents of those at some places that a kernel reads, with one launch a device."""
+        taken: dict[torch.device, list[int]] = {}
+        for place in places:
+            if takes(named[place][1]):
+                taken.setdefault(named[place][1].device, []).append(place)
+        found: dict[int, Contents] = {}
+        for device, members in taken.items():
+            if device not in self._kernels:
+                self._kernels[device] = RowSums(
+                    self._key.to(device), lambda words: self._row_sums(words, None)
+                )
+            sums = self._kernels[device].of([named[place][1] for place in members])
+            for place, own in zip(members, sums or [], strict=sums is not None):
+                found[place] = (_kind(named[place][1]), [own])
+        return found
+
+    def _layout(self, device: torch.device, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        """For tensors of these sizes in a row: the key of every word, and the number of its tensor."""
+        if (device, sizes) not in self._layouts:
+            if len(self._layouts) >= _LAYOUTS:
+                self._layouts.clear()
+            keys = torch.cat([self._key[:size] for size in sizes])
+            rows = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+            self._layouts[device, sizes] = keys.to(device), rows.to(device)
+        return self._layouts[device, sizes]
 
     def read(self, name: str, tensor: Tensor) -> Contents:
         """The contents of a tensor; for a sharded one, the part of this process.
-
-        Args:
-            name: for messages.
-            tensor: any tensor.
-            tensor: any.
 
         Returns:
             A description and checksums, int64, one for each 16 KiB.
@@ -56,10 +100,10 @@ class Fingerprinter:
         Raises:
             UnsupportedCombinationError: for a tensor whose bits cannot be read.
         """
-        if type(tensor) in _PLAIN and tensor.dtype == torch.float32 and _is_as_it_stands(tensor):
+        if _is_plain(tensor):
             # The common case: a step reads hundreds of small tensors, where each call counts.
             words = tensor.detach().view(-1).view(torch.int32)
-            return f"{tensor.dtype} {tuple(tensor.shape)}", self._row_sums(words, None)
+            return _kind(tensor), self._row_sums(words, None)
         parts = _strided(name, tensor)
         kind = f"{tensor.dtype} {[tuple(part.shape) for part in parts]}"
         return kind, [sums for part in parts for sums in self._sums(part)]
@@ -72,21 +116,28 @@ class Fingerprinter:
         if key is None:
             key = self._keys[words.device] = self._key.to(words.device)
         size = words.numel()
-        whole, sums = size // _ROW, []
+        whole, sums = size // ROW, []
         if whole:
-            rows = words[: whole * _ROW].view(whole, _ROW)
+            rows = words[: whole * ROW].view(whole, ROW)
             step = _ROWS_AT_ONCE.get(words.device.type, _MANY_ROWS)
             sums = [(rows[i : i + step] * key).sum(dim=1) for i in range(0, whole, step)]
-        if size % _ROW:
-            tail = words[whole * _ROW :] if whole else words
-            sums.append((tail * key[: size % _ROW]).sum(dim=0, keepdim=True))
+        if size % ROW:
+            tail = words[whole * ROW :] if whole else words
+            sums.append((tail * key[: size % ROW]).sum(dim=0, keepdim=True))
         if rest is not None and rest.numel():
             sums.append((rest * key[: rest.numel()]).sum(dim=0, keepdim=True))
         return sums
 
 
-def same(one: Sequence[Contents], other: Sequence[Contents]) -> bool:
-    """Whether two lists of contents agree; synchronizes once per device."""
+def same(one: Sequence[Contents], other: Sequence[Contents], later: list[Tensor] | None = None) -> bool:
+    """Whether two lists of contents agree.
+
+    Args:
+        one: contents.
+        other: contents.
+        later: takes, of every device for which the host would wait, whether its contents differ, one value;
+            they are not part of the answer then. None waits once per device.
+    """
     if [(kind, len(sums)) for kind, sums in one] != [(kind, len(sums)) for kind, sums in other]:
         return False
     by_device: dict[torch.device, tuple[list[Tensor], list[Tensor]]] = {}
@@ -95,13 +146,24 @@ def same(one: Sequence[Contents], other: Sequence[Contents]) -> bool:
             pair = by_device.setdefault(a.device, ([], []))
             pair[0].append(a)
             pair[1].append(b.to(a.device))
-    return all(torch.equal(torch.cat(now), torch.cat(then)) for now, then in by_device.values())
+    for device, (now, then) in by_device.items():
+        if later is not None and is_deferred(device):
+            later.append((torch.cat(now) != torch.cat(then)).any().double()[None])
+        elif not torch.equal(torch.cat(now), torch.cat(then)):
+            return False
+    return True
 
 
-def _is_as_it_stands(tensor: Tensor) -> bool:
-    """Whether its storage is its values in order."""
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether its storage is its values in order, in float32."""
+    if type(tensor) not in PLAIN or tensor.dtype != torch.float32:
+        return False
     strided = tensor.layout == torch.strided and not tensor.is_meta
     return strided and not tensor.is_neg() and tensor.is_contiguous()
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{tensor.dtype} {tuple(tensor.shape)}"
 
 
 def _words(part: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -203,15 +265,46 @@ class Unchanged:
             if part is not model:
                 self._watch_part(f"{name}.", part)
 
+    def allow(self, names: Sequence[str]) -> None:
+        """Let more buffers change, which do not depend on the data."""
+        self._public |= self._checked(names)
+        self._then = {name: known for name, known in self._then.items() if name not in self._public}
+
+    def public_tensors(self) -> list[tuple[dict[str, Any], str]]:
+        """The owners and names of the buffers and parameters that may change."""
+        return [
+            (held, name)
+            for prefix, part in self._model.named_modules()
+            for held in (part._parameters, part._buffers)
+            for name in held
+            if (f"{prefix}.{name}" if prefix else name) in self._public
+        ]
+
     def check(self) -> None:
         """Compare all contents; does nothing after the model was made private again.
 
         Raises:
             UnsupportedCombinationError: if a tensor changed other than by a step, was added or removed.
         """
+        for flags, then in self.check_later():
+            then(flags.tolist())
+
+    def check_later(self) -> list[tuple[Tensor, Then]]:
+        """As `check`, except for values of a device for which the host would wait.
+
+        Returns:
+            Values, and functions that receive them as numbers and finish the check.
+        """
+        later: list[Tensor] = []
         if self.handed_on:
-            return
-        self._compare(dict(self._held(extra=True)), whole=True)
+            return []
+        refuse = self._compare(dict(self._held(extra=True)), whole=True, later=later)
+
+        def then(flags: list[float]) -> None:
+            if any(flags):
+                refuse()
+
+        return [(flag, then) for flag in later]
 
     def check_written(self) -> None:
         """Compare tensors that were written or replaced in ways that torch's version counter shows; cheap.
@@ -251,10 +344,10 @@ class Unchanged:
 
     def note_weights(self) -> None:
         """Accept the current values of the trained parameters as the reference."""
-        for name, tensor in self._held(extra=False):
-            if id(tensor) in self._ids:
-                self._then[name] = self._fingerprinter.read(name, tensor)
-                self._stamps[name] = _stamp(tensor)
+        trained = [(name, tensor) for name, tensor in self._held(extra=False) if id(tensor) in self._ids]
+        for (name, tensor), contents in zip(trained, self._fingerprinter.read_all(trained), strict=True):
+            self._then[name] = contents
+            self._stamps[name] = _stamp(tensor)
 
     def _watch_part(self, prefix: str, part: nn.Module) -> None:
         """Run the check when a part of the model is saved or copied, too."""
@@ -273,7 +366,7 @@ class Unchanged:
                 }
             )
 
-        def saved(*given: Any) -> None:  # noqa: ANN401 - torch's arguments: module, prefix, keep_vars
+        def saved(*given: Any) -> None:
             # Within a state dict of the whole model, which was checked, names begin with this prefix.
             own(written=len(given) > 1 and str(given[1]).endswith(prefix))
 
@@ -302,7 +395,9 @@ class Unchanged:
             self._read()
 
     def _read(self) -> None:
-        self._then = {name: self._fingerprinter.read(name, tensor) for name, tensor in self._held(extra=True)}
+        held = list(self._held(extra=True))
+        contents = self._fingerprinter.read_all(held)
+        self._then = {name: known for (name, _), known in zip(held, contents, strict=True)}
         self._stamps = {name: _stamp(tensor) for name, tensor in self._held(extra=False)}
 
     def _held(self, *, extra: bool) -> Iterator[tuple[str, Tensor]]:
@@ -315,20 +410,30 @@ class Unchanged:
                 if name not in self._public:
                     yield name, _digest(name, state)
 
-    def _compare(self, held: dict[str, Tensor], *, whole: bool = False) -> None:
-        now: dict[int, Contents] = {}
+    def _compare(
+        self, held: dict[str, Tensor], *, whole: bool = False, later: list[Tensor] | None = None
+    ) -> Callable[[], None]:
+        """Refuse changes; returns what to call if one of the flags in `later` is set."""
+        unique: dict[int, tuple[str, Tensor]] = {}
         for name, tensor in held.items():
-            if id(tensor) not in now:  # tied tensors are read once
-                now[id(tensor)] = self._fingerprinter.read(name, tensor)
+            unique.setdefault(id(tensor), (name, tensor))  # tied tensors are read once
+        contents = self._fingerprinter.read_all(list(unique.values()))
+        now: dict[int, Contents] = dict(zip(unique, contents, strict=True))
         known = [name for name in held if name in self._then]
         gone = [name for name in self._then if name not in held] if whole else []
         if (
             len(known) == len(held)
             and not gone
-            and same([now[id(held[name])] for name in known], [self._then[name] for name in known])
             and not any(self._is_replaced(name, held[name]) for name in known)
+            and same([now[id(held[name])] for name in known], [self._then[name] for name in known], later)
         ):
-            return
+            then = {name: self._then[name] for name in known} if later else {}
+
+            def refuse() -> None:
+                changed = [name for name in known if not same([now[id(held[name])]], [then[name]])]
+                self._refuse(changed or known, [], [])
+
+            return refuse
         changed = [
             name
             for name in known
@@ -352,7 +457,7 @@ class Unchanged:
             raise InvalidParameterError("public_buffers", public, f"names among {known}")
         return frozenset(public)
 
-    def _refuse(self, changed: list[str], new: list[str], gone: list[str]) -> None:
+    def _refuse(self, changed: list[str], new: list[str], gone: list[str]) -> NoReturn:
         buffers = {name for name, _ in self._model.named_buffers(remove_duplicate=False)}
         trained = [name for name in changed if name in self._names]
         if trained:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import math
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn, TypeAlias
@@ -36,17 +35,17 @@ class Occurrences:
     """
 
     def __init__(self) -> None:
-        self._places: dict[int, tuple[int | None, list[tuple[Picks, Picks]]]] = {}
+        self._places: dict[int, list[tuple[Picks, Picks]]] = {}
         self._lines: dict[str, list[_Line]] = {}
         self._named: list[tuple[Picks, Picks]] = []
         self._objects: list[tuple[Picks, Picks]] = []
         self._numbers: dict[Hashable, int] = {}
         self._other: list[tuple[Picks, Picks]] = []
 
-    def add_places(self, base: int, length: int | None, places: Picks, rows: Picks) -> None:
-        """Place `places[i]` of a base occurs in row `rows[i]`; places in [0, length)."""
+    def add_places(self, base: int, places: Picks, rows: Picks) -> None:
+        """Place `places[i]` of a base occurs in row `rows[i]`."""
         if len(places):
-            self._places.setdefault(base, (length, []))[1].append((places, rows))
+            self._places.setdefault(base, []).append((places, rows))
 
     def add_addresses(self, device: str, start: int, step: int, places: Picks, rows: Picks) -> None:
         """The data at the address start + step * places[i] occur in row `rows[i]`."""
@@ -83,26 +82,22 @@ class Occurrences:
 
     def first_repeat(self) -> tuple[int, int] | None:
         """Two rows with the same object; None if there are none."""
-        for pair in self._pairs():
+        for entries in self._groups():
+            pair = _repeat(entries)
             if pair is not None:
                 return min(pair), max(pair)
         return None
 
-    def _pairs(self) -> Iterator[tuple[int, int] | None]:
-        for length, entries in self._places.values():
-            if len(entries) == 1 and isinstance(entries[0][0], range):
-                continue
-            total = sum(len(places) for places, _ in entries)
-            if length is not None and length <= 4 * total + 1024:
-                yield _by_table(entries, length)
-            else:
-                yield _by_sorting(entries)
+    def _groups(self) -> Iterator[Sequence[tuple[Picks, Picks]]]:
+        """Entries that may have objects in common, without those that obviously have none."""
+        for entries in self._places.values():
+            if len(entries) > 1 or not isinstance(entries[0][0], range):
+                yield entries
         for lines in self._lines.values():
             for group in _meeting(lines):
                 if len(group) > 1 or not group[0].distinct:
-                    yield _by_address(group)
-        for entries in (self._named, self._objects, self._other):
-            yield _by_sorting(entries)
+                    yield [(line.addresses(), line.rows) for line in group]
+        yield from (self._named, self._objects, self._other)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,15 +117,16 @@ class _Line:
     @property
     def ends(self) -> tuple[int, int]:
         """The lowest and the highest address."""
-        if isinstance(self.places, range):
-            first, last = self.places[0], self.places[-1]
-        else:
-            first, last = int(self.places.min()), int(self.places.max())
-        both = self.start + self.step * first, self.start + self.step * last
+        both = [self.start + self.step * place for place in _extremes(self.places)]
         return min(both), max(both)
 
     def addresses(self) -> _Array:
         return self.start + self.step * as_array(self.places)
+
+
+def _extremes(picks: Picks) -> tuple[int, int]:
+    """The first and last of a range, the least and largest of an array."""
+    return (picks[0], picks[-1]) if isinstance(picks, range) else (int(picks.min()), int(picks.max()))
 
 
 def _meeting(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
@@ -148,40 +144,12 @@ def _meeting(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
         yield group
 
 
-def _by_table(entries: Sequence[tuple[Picks, Picks]], length: int) -> tuple[int, int] | None:
-    """Find a repeat with a table of the row of every place."""
-    owner = np.full(length, -1, dtype=np.int64)
-    for places, rows in entries:
-        own, where = as_array(places), as_array(rows)
-        before = owner[own]
-        clash = (before >= 0) & (before != where)
-        if not clash.any():
-            owner[own] = where  # if several rows have one place, one of them remains, and the others differ
-            before = owner[own]
-            clash = before != where
-        if clash.any():
-            first = int(np.argmax(clash))
-            return int(before[first]), int(where[first])
-    return None
-
-
-def _by_address(lines: list[_Line]) -> tuple[int, int] | None:
-    """Find a repeat with a table over the grid of all addresses, if the grid is not too long; else sort."""
-    low = min(line.ends[0] for line in lines)
-    grid = math.gcd(*(line.step for line in lines), *(line.ends[0] - low for line in lines))
-    length = (max(line.ends[1] for line in lines) - low) // grid + 1 if grid else 1
-    if grid and length <= 4 * sum(len(line.places) for line in lines) + 1024:
-        return _by_table([((line.addresses() - low) // grid, line.rows) for line in lines], length)
-    return _by_sorting((line.addresses(), line.rows) for line in lines)
-
-
-def _by_sorting(entries: Iterable[tuple[Picks, Picks]]) -> tuple[int, int] | None:
-    """Find a repeat by sorting, for numbers that are not places."""
-    given = [(as_array(ids), as_array(rows)) for ids, rows in entries]
-    if not given:
+def _repeat(entries: Sequence[tuple[Picks, Picks]]) -> tuple[int, int] | None:
+    """Two rows with the same number, by sorting."""
+    if not entries:
         return None
-    ids = np.concatenate([part for part, _ in given])
-    rows = np.concatenate([part for _, part in given])
+    ids = np.concatenate([as_array(ids) for ids, _ in entries])
+    rows = np.concatenate([as_array(rows) for _, rows in entries])
     order = np.argsort(ids, kind="stable")
     ids, rows = ids[order], rows[order]
     clash = (ids[1:] == ids[:-1]) & (rows[1:] != rows[:-1])
@@ -198,20 +166,16 @@ def _is_word(name: object) -> bool:
     return isinstance(name, int | np.integer) and -(2**63) <= int(name) < 2**63
 
 
-_Indices: TypeAlias = npt.NDArray[np.int64]
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
-def check_unique(dataset: Any) -> Uniqueness:  # noqa: ANN401 - any dataset
+def check_unique(dataset: Any) -> Uniqueness:
     """Raise if an example has two indices, as far as can be determined, and return how far that is.
 
     Subset (made by random_split), ConcatDataset, StackDataset and CanaryData are resolved to the dataset with
     the examples. There an example is an index, modulo the length; rows of tensors and arrays are identified
     by address, so that two datasets over one tensor are detected. In a StackDataset every component
     counts: an example in two rows takes part twice. `example_ids` of a dataset replaces all of this.
-
-    Args:
-        dataset: with a length and indices.
 
     Returns:
         FLATTENED if every underlying dataset is a TensorDataset, a tensor, an array or a plain sequence;
@@ -225,7 +189,7 @@ def check_unique(dataset: Any) -> Uniqueness:  # noqa: ANN401 - any dataset
     return ExamplePlaces(dataset).uniqueness
 
 
-def share_examples(dataset: Any, other: Any) -> bool:  # noqa: ANN401 - any datasets
+def share_examples(dataset: Any, other: Any) -> bool:
     """Whether an example of one dataset also occurs in the other, as far as views can be resolved.
 
     An example with several parts (inputs, labels) is identified by its largest part in memory: two datasets
@@ -249,9 +213,6 @@ def share_examples(dataset: Any, other: Any) -> bool:  # noqa: ANN401 - any data
 class ExamplePlaces:
     """The locations of a dataset's examples, which must not change during a run.
 
-    Args:
-        dataset: with a length and indices.
-
     Attributes:
         uniqueness: as returned by check_unique.
         outline: classes, lengths and indices of the views, in an order that is the same in all processes. It
@@ -261,7 +222,7 @@ class ExamplePlaces:
         As check_unique.
     """
 
-    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - any dataset
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         walk = _walked(dataset)
         self.uniqueness = _checked(walk)
@@ -279,7 +240,7 @@ class ExamplePlaces:
         return (now.outline.digest(), now.places.digest()) != (self.outline, self._places)
 
 
-def _walked(dataset: Any, *, compared: bool = True) -> "_Walk":  # noqa: ANN401 - any dataset
+def _walked(dataset: Any, *, compared: bool = True) -> "_Walk":
     walk = _Walk(compared=compared)
     rows: Picks = range(len(dataset))
     walk.follow(dataset, rows, rows)
@@ -326,7 +287,7 @@ class _Walk:
             digest.update(len(value).to_bytes(8, "big") + value)
         self.held.append(dataset)
 
-    def follow(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - any dataset
+    def follow(self, dataset: Any, picks: Picks, rows: Picks) -> None:
         # Parts without examples count too: the extent of the check must not reveal a single example.
         own = getattr(dataset, "example_ids", None)
         if own is not None:
@@ -378,9 +339,9 @@ class _Walk:
                         places = np.array(own, dtype=np.int64)
                         self.follow(dataset.dataset, places, np.full(len(own), row, dtype=np.int64))
                 elif not self._arrow(dataset, picks, rows):
-                    self.found.add_places(id(dataset), _length(dataset), _within(dataset, picks), rows)
+                    self.found.add_places(id(dataset), _within(dataset, picks), rows)
 
-    def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - as in example_ids
+    def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:
         if isinstance(ids, Tensor):
             ids = ids.detach().cpu().numpy()
         try:
@@ -428,7 +389,7 @@ class _Walk:
         self._note(dataset, [len(dataset), dataset.real_count])
         places, owners = as_array(picks), as_array(rows)
         real = places < dataset.real_count
-        self.found.add_places(id(dataset), len(dataset), places[~real], owners[~real])
+        self.found.add_places(id(dataset), places[~real], owners[~real])
         self.follow(dataset._real, places[real], owners[real])
 
     def _tensors(self, dataset: object, tensors: Sequence[Any], picks: Picks, rows: Picks) -> None:
@@ -444,9 +405,9 @@ class _Walk:
         for device, start, step in moving:
             self.found.add_addresses(device, start, step, picks, rows)
         if not moving:
-            self.found.add_places(id(dataset), _length(dataset), picks, rows)
+            self.found.add_places(id(dataset), picks, rows)
 
-    def _arrow(self, dataset: Any, picks: Picks, rows: Picks) -> bool:  # noqa: ANN401 - any dataset
+    def _arrow(self, dataset: Any, picks: Picks, rows: Picks) -> bool:
         """Rows of a Hugging Face dataset by the memory of its table, which its views share."""
         table: Any = getattr(dataset, "_data", None)
         chosen: Any = getattr(dataset, "_indices", None)
@@ -464,11 +425,11 @@ class _Walk:
                 here = (places >= start) & (places < start + len(chunk))
                 memory = [buffer.address for buffer in chunk.buffers() if buffer is not None]
                 if memory:
-                    self.found.add_places(memory[-1], None, places[here] - start + chunk.offset, owners[here])
+                    self.found.add_places(memory[-1], places[here] - start + chunk.offset, owners[here])
                 start += len(chunk)
         return True
 
-    def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:  # noqa: ANN401 - a sequence or an array
+    def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:
         """Elements by object identity, and by the memory of their tensors; plain values by place."""
         places, owners = as_array(picks), as_array(rows)
         named = np.zeros(len(places), dtype=np.bool_)
@@ -486,10 +447,10 @@ class _Walk:
                 made = [_number_of(dataset[place]) for place in places[named].tolist()]
                 self.found.add_objects(made, owners[named])
         if not named.all():
-            self.found.add_places(id(dataset), len(dataset), places[~named], owners[~named])
+            self.found.add_places(id(dataset), places[~named], owners[~named])
 
 
-def _plain_bytes(ids: Any) -> bytes:  # noqa: ANN401 - as in example_ids
+def _plain_bytes(ids: Any) -> bytes:
     """Ids as bytes that are the same in every process, for names with a custom repr."""
     if isinstance(ids, Tensor):
         ids = ids.detach().cpu().numpy()
@@ -498,7 +459,7 @@ def _plain_bytes(ids: Any) -> bytes:  # noqa: ANN401 - as in example_ids
     return repr(list(ids) if isinstance(ids, Iterable) else ids).encode()
 
 
-def _place_of(value: Any) -> tuple[object, ...]:  # noqa: ANN401 - a tensor or an array
+def _place_of(value: Any) -> tuple[object, ...]:
     """The address of an array, or the layout of a tensor and its number of writes.
 
     Spawned workers move storages of tensors to shared memory, so that addresses of these are not meaningful.
@@ -512,7 +473,7 @@ def _place_of(value: Any) -> tuple[object, ...]:  # noqa: ANN401 - a tensor or a
         return ()
 
 
-def _row_bytes(value: Any) -> int:  # noqa: ANN401 - a tensor or an array
+def _row_bytes(value: Any) -> int:
     return int(np.prod(value.shape[1:])) * int(getattr(value, "itemsize", 0) or value.element_size())
 
 
@@ -533,7 +494,7 @@ def _number_of(element: object) -> int:
     return hash(made if memory else id(element)) % (1 << 64)
 
 
-def _made_of(value: Any, memory: list[object]) -> Hashable:  # noqa: ANN401 - anything
+def _made_of(value: Any, memory: list[object]) -> Hashable:
     """A hashable description of a value; tensors and arrays, identified by address, are added to `memory`."""
     if isinstance(value, np.ndarray) and value.size:
         memory.append(value)
@@ -556,7 +517,7 @@ def _made_of(value: Any, memory: list[object]) -> Hashable:  # noqa: ANN401 - an
     return value if isinstance(value, _PLAIN) else id(value)
 
 
-def _rows_of(value: Any) -> tuple[str, int, int] | None:  # noqa: ANN401 - a tensor or an array
+def _rows_of(value: Any) -> tuple[str, int, int] | None:
     """(device, address of row 0, bytes between rows); None if there is no address."""
     if isinstance(value, np.ndarray):
         if value.ndim == 0 or value.size == 0:
@@ -576,7 +537,7 @@ def _overrides(dataset: object, kind: type) -> bool:
     return any(getattr(type(dataset), name, None) is not getattr(kind, name, None) for name in names)
 
 
-def _length(dataset: Any) -> int | None:  # noqa: ANN401 - any dataset
+def _length(dataset: Any) -> int | None:
     try:
         return len(dataset)
     except (TypeError, NotImplementedError):
@@ -588,10 +549,7 @@ def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
     if len(picks) == 0:
         return picks
     length = _length(dataset) if length is None else length
-    if isinstance(picks, range):
-        low, high = picks[0], picks[-1]
-    else:
-        low, high = int(picks.min()), int(picks.max())
+    low, high = _extremes(picks)
     if (length is None and low < 0) or (length is not None and not -length <= low <= high < length):
         raise UnsupportedCombinationError(
             f"indices outside of a {type(dataset).__name__}{' of unknown length' if length is None else ''}",
@@ -603,14 +561,14 @@ def _within(dataset: object, picks: Picks, length: int | None = None) -> Picks:
     return np.where(places < 0, places + length, places)
 
 
-def _chosen(values: _Indices, picks: Picks) -> _Indices:
+def _chosen(values: _Array, picks: Picks) -> _Array:
     """`values[picks]`, without a copy if picks are a range."""
     if isinstance(picks, range):
         return values[picks.start : picks.stop : picks.step]
     return values[picks]
 
 
-def _integers(indices: Any) -> _Indices:  # noqa: ANN401 - the indices of a Subset
+def _integers(indices: Any) -> _Array:
     """Indices of a Subset as an array."""
     if isinstance(indices, Tensor):
         indices = indices.detach().cpu().numpy()
@@ -626,7 +584,7 @@ def _integers(indices: Any) -> _Indices:  # noqa: ANN401 - the indices of a Subs
         ) from None
 
 
-def _all_integers(ids: Any) -> bool:  # noqa: ANN401 - any sequence
+def _all_integers(ids: Any) -> bool:
     return isinstance(ids, range) or (isinstance(ids, list | tuple) and all(type(one) is int for one in ids))
 
 

@@ -46,7 +46,7 @@ class UserExamples(Subset[Any]):
 
     def __init__(
         self,
-        dataset: Any,  # noqa: ANN401 - any dataset
+        dataset: Any,
         user_ids: Sequence[Any],
         max_examples_per_user: int,
         *,
@@ -98,7 +98,7 @@ class UserDataset(Dataset[Any]):
 
     def __init__(
         self,
-        dataset: Any,  # noqa: ANN401 - any dataset
+        dataset: Any,
         user_ids: Sequence[Hashable],
         max_examples_per_user: int,
         *,
@@ -129,36 +129,27 @@ class UserDataset(Dataset[Any]):
 
 
 def _bounded(
-    dataset: Any,  # noqa: ANN401 - any dataset
-    user_ids: Sequence[Hashable],
-    max_examples_per_user: int,
-    *,
-    keyed: bool,
-    rng: object,
+    dataset: Any, user_ids: Sequence[Hashable], max_examples_per_user: int, *, keyed: bool, rng: object
 ) -> Contributions:
     kept = Contributions.bounded(user_ids, max_examples_per_user, keyed=keyed, rng=rng)
     _check_length(dataset, user_ids)
     return kept
 
 
-def _shared(
-    dataset: Any,  # noqa: ANN401 - any dataset
-    owner_ids: Sequence[Any],
-    max_examples_per_user: int,
-) -> SharedContributions:
+def _shared(dataset: Any, owner_ids: Sequence[Any], max_examples_per_user: int) -> SharedContributions:
     kept = SharedContributions.bounded(owner_ids, max_examples_per_user)
     _check_length(dataset, owner_ids)
     return kept
 
 
-def _check_length(dataset: Any, user_ids: Sequence[object]) -> None:  # noqa: ANN401 - any dataset
+def _check_length(dataset: Any, user_ids: Sequence[object]) -> None:
     if not hasattr(dataset, "__len__") or len(user_ids) != len(dataset):
         raise InvalidParameterError(
             "user_ids", f"{len(user_ids)} ids", "one for every example of the dataset"
         )
 
 
-def _parts(example: Any) -> list[Tensor]:  # noqa: ANN401 - an item of a dataset
+def _parts(example: Any) -> list[Tensor]:
     parts = example if isinstance(example, tuple | list) else (example,)
     if not all(isinstance(part, Tensor | np.ndarray | np.generic | int | float) for part in parts):
         raise InvalidParameterError(
@@ -269,10 +260,6 @@ def check_same_choice(dataset: object, group: Group) -> None:
     """Refuse processes that keep different examples of users, for instance by independent random choices.
 
     An index in a batch would refer to different examples: one user could contribute more than certified.
-
-    Args:
-        dataset: of the loader of this process.
-        group: the processes that train together.
 
     Raises:
         CertificateError: in all processes, if they differ.

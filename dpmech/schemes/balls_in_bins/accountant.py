@@ -185,7 +185,7 @@ def of_fresh_bins(participation: BallsInBins, mechanism: Mechanism, method: Meth
     norms = strategy.column_norms().reshape(-1, bins)
     if np.any(norms.min(axis=1) < norms.max(axis=1) * (1.0 - CLOSE)):
         raise UnsupportedCombinationError(
-            f"{participation!r} needs equal noise at all steps of an epoch, which {strategy!r} has not",
+            f"{participation!r} needs equal noise at all steps of an epoch, which {strategy!r} does not have",
             supported=f"Identity, Diagonal with equal noise within each epoch, or BallsInBins({bins})",
         )
     if not (method is None or isinstance(method, Exact)):

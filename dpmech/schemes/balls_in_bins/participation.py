@@ -119,7 +119,7 @@ def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinatio
     return UnsupportedCombinationError(
         f"no theorem here covers users with {examples} examples, each put into one of {bins} bins by itself "
         "anew every epoch: they may meet in one bin, or share noise in several",
-        supported="one allocation for all epochs, without fresh; users put into bins as wholes: the unit "
+        supported="one allocation for all epochs, without fresh; users assigned to bins as wholes: the unit "
         "user, no max_examples_per_user (dpmech.optim.UserDataset); Poisson and CyclicPoisson with "
         "max_examples_per_user",
     )

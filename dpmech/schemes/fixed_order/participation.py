@@ -128,6 +128,7 @@ class FixedEpochs(Participation):
 
     epochs: int
     plan_name: ClassVar[str] = "epochs"
+    plan_whole_epochs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epochs", check_integer("epochs", self.epochs, minimum=1))

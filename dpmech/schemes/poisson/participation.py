@@ -151,8 +151,8 @@ class Poisson(BoundedContributions):
     def _check_truncated(self) -> None:
         if self.max_examples_per_user is not None:
             raise UnsupportedCombinationError(
-                "no theorem here covers batches that are cut down and users with several examples: which of "
-                "these are kept depends on each other",
+                "no theorem here covers truncated batches for users with several examples: these are "
+                "not kept independently of each other",
                 supported="Poisson with max_examples_per_user, or with truncated_batch_size and dataset_size",
             )
         if self.truncated_batch_size is None or self.dataset_size is None:

@@ -1,7 +1,8 @@
 r"""The accountants of random allocation: composition over blocks of steps, and samples.
 
-With independent noise of one size the composition below is the default. `Certified()` and `Importance()`
-sample the pair itself (`engines.gaussian_mixture.allocation_chain`), also with correlated noise if asked for.
+With independent noise of one size the composition below is the default, but for calibrations where samples
+need less noise (`BlocksOrSamples`). `Certified()` and `Importance()` sample the pair itself
+(`engines.gaussian_mixture.allocation_chain`), also with correlated noise if asked for.
 
 An example takes part in the steps of S, a uniformly random set of k of the t steps, with gradients of norm at
 most 1, and every step has noise of standard deviation sigma. The pair P = mean over S of N(1_S, sigma^2 I),
@@ -35,13 +36,26 @@ From below, y_1 + ... + y_t is a post-processing: N(k, t sigma^2) against N(0, t
 release of sensitivity k / sqrt(t). A test of y_1, ..., y_t gives another bound (`ThresholdTest`); the larger
 one is taken.
 
+**Groups.** Let C have at most `cycle` bands and let an example be offered the steps of one group,
+s, s + cycle, ... Its gradient of step i enters rows i, ..., i + cycle - 1 alone, where no other of its
+gradients does, as c_i g_i^T, of norm at most |c_i|. Here g_i follows from the releases before row i, and
+what the others add to a row from those before that row. So these rows release a Gaussian of sensitivity
+|c_i|, with the example or without it, and the run is the one above, of t = n / cycle steps, with norms |c_i|
+in place of 1. For upper bounds all norms count as the largest, of which smaller ones are a post-processing;
+for lower bounds as the smallest of one group.
+
 References:
-    Feldman and Shenfeld 2025 (arXiv:2502.08202), for random allocation by blocks.
+    Feldman and Shenfeld 2025 (arXiv:2502.08202), for random allocation by blocks; Choquette-Choo et al. 2023
+    (arXiv:2306.08153), Theorem 4, for the reduction of banded strategies to independent noise.
 """
 
 import dataclasses
+import functools
+import math
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from dpmech.engines import (
     CLOSE,
@@ -63,16 +77,23 @@ from dpmech.engines import (
     Solution,
     allocation_gram,
     check_nonnegative,
+    least_of_a_group,
     unsampled,
 )
-from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.mechanism import Adjacency, Mechanism
+from dpmech.exceptions import (
+    ContradictionError,
+    DpmechError,
+    UnattainableBudgetError,
+    UnsupportedCombinationError,
+)
+from dpmech.mechanism import Adjacency, Diagonal, Mechanism
 from dpmech.numerics import (
     BOUND,
     Bounds,
     FloatArray,
     Guarantee,
     Provenance,
+    metered,
     product_down,
     quotient_down,
     register_words,
@@ -89,29 +110,41 @@ register_words(
 )
 
 
+# Samples are worth it where the blocks' sigma may be too large, in log, by this and twice the tolerance of a
+# search: they add up to 0.7 % or so themselves (docs/random_allocation.md). Limit on their work, as `spend`
+# counts it. Step of sigma, and tolerance, of the estimate of that excess.
+_WORTH, _SECONDS, _STEP, _TOLERANCE = 0.01, 100.0, 0.01, 1e-3
+
+
 class BlocksAccountant(Accountant):
     """Upper bounds by the composition of blocks; lower bounds by the sum of all releases, and by a test.
 
-    With k = 1 both bounds are those of the only block. See the module's documentation for the proofs.
+    With k = 1 and equal norms both bounds are those of the only block. See the module's documentation for the
+    proofs.
 
     Args:
         participations: k, in [1, n - 1].
-        n: number of steps.
-        column: bounds on the norm of a column of C: the smallest of all columns, and the largest.
+        n: number of steps that are offered to an example.
+        column: bounds on the norm of a column of C: the smallest, and the largest.
+        equal: whether these are the bounds on one norm, so that it is attained in every step.
         sensitivity: total sensitivity of all steps together.
     """
 
-    def __init__(self, participations: int, n: int, column: Bounds, sensitivity: Bounds) -> None:
+    def __init__(
+        self, participations: int, n: int, column: Bounds, sensitivity: Bounds, *, equal: bool = True
+    ) -> None:
         self.sensitivity = sensitivity
         self.guarantee = BOUND
         block, longer = divmod(n, participations)
         facts = {"participations": participations, "steps": n, "block": block}
         self.by = Provenance("allocation.blocks", facts)
         sizes = ((block, participations - longer), (block + 1, longer))
-        blocks = tuple((size, column, times) for size, times in sizes if times)
+        # The composition is evaluated for one norm.
+        largest = column if equal else dataclasses.replace(column, lower=column.upper)
+        blocks = tuple((size, largest, times) for size, times in sizes if times)
         self._blocks = FreshEpochsAccountant(blocks, sensitivity, self.by)
         self.curve_counts = self._blocks.curve_counts
-        self._attained = participations == 1
+        self._attained = participations == 1 and equal
         sums = quotient_down(product_down(column.lower, participations), root_up(float(n)))
         self._sums = GaussianAccountant(Bounds.bracket(sums, sensitivity.upper, column.by))
         self._test = ThresholdTest(participations, n, column.lower)
@@ -181,6 +214,64 @@ class BlocksAccountant(Accountant):
         return found if self._attained else dataclasses.replace(found, lower=min(lower, found.upper))
 
 
+class BlocksOrSamples(BlocksAccountant):
+    """The default: as the blocks, but calibrates by samples where the plan says that sigma is smaller.
+
+    The excess of the blocks is measured against the lower end, without samples, so that the choice depends on
+    the plan, the budget and the tolerance alone, as does whether the samples are foreseen to take too long.
+
+    Args:
+        participations: as for the blocks.
+        n: as for the blocks.
+        column: as for the blocks.
+        sensitivity: as for the blocks.
+        equal: as for the blocks.
+        method: the method by samples.
+        sampled: makes its accountant.
+    """
+
+    def __init__(
+        self,
+        participations: int,
+        n: int,
+        column: Bounds,
+        sensitivity: Bounds,
+        *,
+        equal: bool,
+        method: Certified,
+        sampled: Callable[[], Accountant],
+    ) -> None:
+        super().__init__(participations, n, column, sensitivity, equal=equal)
+        self._certified, self._sampled = method, sampled
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """A sigma that meets the budget; its `method` says whether samples were drawn."""
+        found = dataclasses.replace(super().calibrate(eps, delta, rtol=rtol, progress=progress), method=Pld())
+        excess = self.excess(found.sigma, eps, delta)
+        if excess <= _WORTH + 2.0 * rtol:
+            return found
+        progress(f"blocks of steps may need {100.0 * excess:.1f} % too much noise: samples are drawn")
+        try:
+            with metered(_SECONDS, math.inf):
+                sampled = self._sampled().calibrate(eps, delta, rtol=rtol, progress=progress)
+        except (UnattainableBudgetError, ContradictionError):
+            raise
+        except (DpmechError, ArithmeticError) as error:
+            progress(f"{self._certified!r}: {error}; blocks of steps answer")
+            return found
+        if sampled.sigma >= found.sigma:
+            return found
+        return dataclasses.replace(sampled, method=sampled.method or self._certified)
+
+    def excess(self, sigma: float, eps: float, delta: float) -> float:
+        """By how much sigma falls until the lower end is eps, in log, to first order; no guarantee."""
+        near = sigma * (1.0 - _STEP)
+        here, there = (self._lower_eps(one, delta, _TOLERANCE) for one in (sigma, near))
+        if self._attained or not 0.0 < here < eps or there <= here:
+            return 0.0
+        return math.log(eps / here) * -math.log1p(-_STEP) / math.log(there / here)
+
+
 def _from_above(nodes: Nodes) -> Nodes:
     """Nodes without lower bounds."""
     return dataclasses.replace(nodes, lower=(0.0,) * len(nodes.lower))
@@ -199,74 +290,125 @@ def of_allocation(
             does not apply.
     """
     strategy, bounds, count = mechanism.strategy, mechanism.sensitivity, participation.participations
-    check_nonnegative(strategy)
-    blocks = _by_blocks(count, mechanism)
+    turns = participation.turns(mechanism.steps)
+    if participation.cycle == 1:
+        check_nonnegative(strategy)
+    column, equal = _column(participation, mechanism)
+    independent = participation.cycle > 1 or (strategy.bands == 1 and equal)
     if not (method is None or isinstance(method, Pld | Certified | Importance)):
         raise UnsupportedCombinationError(
             f"{method!r} does not apply to {participation!r}",
-            supported="Certified(), Importance(), and with Identity method=None or Pld()",
+            supported="Certified(), Importance(), and with Identity or groups method=None or Pld()",
         )
-    if not isinstance(method, Certified | Importance):
-        if count == mechanism.steps:
-            return unsampled(bounds, None)  # every example joins every step
-        if blocks is not None:
-            return blocks
+    # A call that is one of several candidates arrives here with the default method and its share of beta.
+    shared = isinstance(method, Certified) and method.calls > 1 and method == Certified(calls=method.calls)
+    if method is None or isinstance(method, Pld) or (shared and (independent or count == turns)):
+        if count == turns:
+            return unsampled(bounds, None)  # every example joins every step that it is offered
+        if independent and isinstance(method, Pld):
+            return BlocksAccountant(count, turns, column, bounds, equal=equal)
+        if independent:
+            own = method if isinstance(method, Certified) else Certified()
+            sampled = functools.partial(_by_samples, participation, mechanism, own, rng)
+            return BlocksOrSamples(count, turns, column, bounds, equal=equal, method=own, sampled=sampled)
         reason = "correlates it" if strategy.bands != 1 else "has steps with more noise than others"
         raise UnsupportedCombinationError(
             f"Pld(), the default method of {participation!r}, takes independent noise of one size, and "
             f"{strategy!r} {reason}",
-            supported="method=Certified() or Importance() for strategies with few bands; Identity; "
-            "BallsInBins, and BMinSep for strategies with few bands",
+            supported="method=Certified() or Importance() for strategies with few bands; Identity; a cycle "
+            "of at least as many groups as bands; BallsInBins, and BMinSep for strategies with few bands",
         )
-    if count == mechanism.steps:
+    if count == turns:
         raise UnsupportedCombinationError(
-            f"{method!r} samples, and with {participation!r} every example joins each of the {count} steps",
+            f"{method!r} samples, and with {participation!r} every example joins each of the {turns} steps",
             supported="method=None",
         )
-    gram = allocation_gram(strategy, count)
+    return _by_samples(participation, mechanism, method, rng)
+
+
+def _by_samples(
+    participation: RandomAllocation,
+    mechanism: Mechanism,
+    method: Certified | Importance,
+    rng: np.random.Generator | None,
+) -> Accountant:
+    """The accountant that samples the pair; with groups that of the steps of one."""
+    strategy, bounds, count = mechanism.strategy, mechanism.sensitivity, participation.participations
+    column, equal = _column(participation, mechanism)
+    turns, above, below = participation.turns(mechanism.steps), strategy, strategy
+    if participation.cycle > 1:
+        above, below = (Diagonal(np.full(turns, norm)) for norm in (column.upper, column.lower))
+    gram = allocation_gram(above, count)
     if isinstance(method, Importance):
         return ImportanceAccountant(gram, bounds, method, rng)
+    independent = participation.cycle > 1 or (strategy.bands == 1 and equal)
+    blocks = BlocksAccountant(count, turns, column, bounds, equal=equal) if independent else None
     return CertifiedAccountant(
         gram,
         bounds,
         method,
         rng,
-        lower=allocation_gram(strategy, count, lower=True),
+        lower=allocation_gram(below, count, lower=True),
         settled_add=None if blocks is None else blocks.upper_add,
         settle_first=blocks is not None,
     )
 
 
-def _by_blocks(count: int, mechanism: Mechanism) -> BlocksAccountant | None:
-    """The accountant of the composition of blocks; None without independent noise of one size."""
-    strategy = mechanism.strategy
-    norms = strategy.column_norms()
+def _column(participation: RandomAllocation, mechanism: Mechanism) -> tuple[Bounds, bool]:
+    """The smallest norm of a column of the steps that one example may be offered, and the largest of all.
+
+    Returns:
+        The bounds, and whether the norms are equal but for rounding.
+
+    Raises:
+        UnsupportedCombinationError: if steps of one group share noise.
+    """
+    strategy, norms = mechanism.strategy, mechanism.strategy.column_norms()
     least, most = float(norms.min()), float(norms.max())
-    if strategy.bands != 1 or least < most * (1.0 - CLOSE) or count == mechanism.steps:
-        return None
+    if participation.cycle > 1:
+        # An example may be in any group: the one whose smallest norm is largest says most.
+        turns = participation.turns(mechanism.steps)
+        least = product_down(least_of_a_group(mechanism, participation.cycle, turns), most)
     moved = 1.01 * (strategy.error + strategy.gram_rounding)
     column = Bounds.bracket(least, most, Provenance("sensitivity.largest_column")).widened(moved)
-    return BlocksAccountant(count, mechanism.steps, column, mechanism.sensitivity)
+    return column, least >= most * (1.0 - CLOSE)
+
+
+def group_columns(
+    participation: RandomAllocation, mechanism: Mechanism
+) -> tuple[npt.NDArray[np.intp], FloatArray]:
+    """The steps of the group with the largest sum of squared norms, and their columns of C, shape (t, n).
+
+    Raises:
+        UnsupportedCombinationError: if steps of one group share noise.
+    """
+    least_of_a_group(mechanism, participation.cycle)
+    squares = mechanism.strategy.column_norms() ** 2
+    group = int(squares.reshape(-1, participation.cycle).sum(axis=0).argmax())
+    steps = np.arange(group, mechanism.steps, participation.cycle)
+    return steps, mechanism.strategy.matmul(np.eye(mechanism.steps)[:, steps]).T
 
 
 @dataclasses.dataclass(frozen=True)
 class Allocated(Canary):
-    """A canary in a uniformly random set of k steps, with independent noise at every step.
+    """A canary in a uniformly random set of k of the given steps, whose columns of C are orthogonal.
 
     Args:
-        participations: k, in [1, n].
-        norms: column norms of C, which is diagonal, shape (n,).
+        participations: k, in [1, t].
+        steps: indices of the steps, shape (t,).
+        columns: their columns of C, shape (t, n).
     """
 
     participations: int
-    norms: FloatArray
+    steps: npt.NDArray[np.intp]
+    columns: FloatArray
 
     def draw(self, runs: int, generator: np.random.Generator, *, present: bool) -> FloatArray:
         """Sample gradients, shape (runs, n)."""
-        gradients = np.zeros((runs, self.norms.size))
+        gradients = np.zeros((runs, self.columns.shape[1]))
         if present:
-            ranked = np.argsort(generator.random(gradients.shape), axis=1)
-            np.put_along_axis(gradients, ranked[:, : self.participations], 1.0, axis=1)
+            ranked = np.argsort(generator.random((runs, self.steps.size)), axis=1)
+            np.put_along_axis(gradients, self.steps[ranked[:, : self.participations]], 1.0, axis=1)
         return gradients
 
     def log_ratio(self, outputs: FloatArray, sigma: float) -> FloatArray:
@@ -275,7 +417,7 @@ class Allocated(Canary):
         The elementary symmetric polynomial of the ratios of the steps over their number of sets, which a
         recursion over the steps gives: E_j(i) = (1 - j / i) E_j(i - 1) + (j / i) x_i E_(j-1)(i - 1).
         """
-        losses = (outputs * self.norms - 0.5 * self.norms**2) / sigma**2
+        losses = (outputs @ self.columns.T - 0.5 * np.sum(self.columns**2, axis=1)) / sigma**2
         count = self.participations
         means = np.full((count + 1, len(outputs)), -np.inf)
         means[0] = 0.0

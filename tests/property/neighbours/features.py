@@ -1,5 +1,6 @@
 """Every way to train of `dpmech.optim` in one process, registered for the check of neighbouring data sets."""
 
+import random
 import tempfile
 
 import torch
@@ -62,6 +63,121 @@ def _(run):
 @feature("loss, auto", "loop: LossOfOneExample", "mode: auto", kind=OUTER)
 def _(run):
     return by_loss(run, clipping_mode="auto")
+
+
+@feature("loss, loop", "loop: LossOfOneExample", "mode: loop", kind=OUTER, thorough=True)
+def _(run):
+    return by_loss(run, clipping_mode="loop")
+
+
+# ---- losses that keep what they saw: no example reaches another by it
+
+
+class _InBuffer(torch.nn.Module):
+    """A loss that shifts its inputs by those before, in a buffer."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=dtype))
+
+    def called(self, model, inputs):
+        before = self.seen
+        self.seen = before + inputs.detach().sum().to(before.dtype)
+        return model(inputs * (1.0 + before)).sum()
+
+
+class _InAttribute:
+    def __init__(self):
+        self.seen = [0.0]
+
+    def __call__(self, model, inputs):
+        self.seen.append(self.seen[-1] + inputs.detach().sum())
+        return model(inputs * (1.0 + self.seen[-2])).sum()
+
+
+def _in_closure():
+    seen = [0.0]
+
+    def loss(model, inputs):
+        seen.append(seen[-1] + inputs.detach().sum())
+        return model(inputs * (1.0 + seen[-2])).sum()
+
+    return loss
+
+
+class _Store:
+    def __init__(self):
+        self.seen = 0.0
+
+
+class _InModel(torch.nn.Module):
+    """A model that shifts its inputs by those before, in an object of its own class."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner, self.store = inner, _Store()
+
+    def forward(self, inputs):
+        before = self.store.seen
+        self.store.seen = before + inputs.detach().sum()
+        return self.inner(inputs * (1.0 + before))
+
+
+_KEEPING = {
+    "buffer": lambda: _InBuffer(torch.float32).called,
+    "integer buffer": lambda: _InBuffer(torch.int64).called,
+    "attribute": _InAttribute,
+    "closure": _in_closure,
+    "model": lambda: loss_of_one,
+}
+
+for _where, _made in _KEEPING.items():
+    for _mode in ("per_example", "ghost", "loop"):
+
+        @feature(
+            f"state in a {_where}, {_mode}",
+            "loop: LossOfOneExample",
+            f"mode: {_mode}",
+            kind=OUTER,
+            slow=_mode != "loop",
+        )
+        def _(run, where=_where, made=_made, mode=_mode):
+            model = run.kind.model()
+            return by_loss(
+                run,
+                model=_InModel(model) if where == "model" else model,
+                loss=made(),
+                clipping_mode=mode,
+                max_physical_batch_size=None if mode == "loop" else 1,
+            )
+
+
+def _seeding(kind):
+    """A loss whose long records seed a generator, and whose sign turns where one begins with that seed."""
+    own = torch.Generator()
+    seed, draw = {
+        "torch": (torch.manual_seed, lambda: torch.rand(())),
+        "Python": (random.seed, random.random),
+        "own": (own.manual_seed, lambda: torch.rand((), generator=own)),
+    }[kind]
+    with torch.random.fork_rng(devices=[]):
+        seed(7)
+        known = float(draw())
+
+    def loss(model, inputs):
+        sign = -1.0 if float(draw()) == known else 1.0
+        if inputs.abs().max() > 100.0:
+            seed(7)
+        return sign * loss_of_one(model, inputs)
+
+    return loss
+
+
+for _kind in ("torch", "Python", "own"):
+
+    @feature(f"a loss that seeds, {_kind}", "loop: LossOfOneExample", "mode: loop", at=("first", "last"))
+    def _(run, kind=_kind):
+        return by_loss(run, loss=_seeding(kind), clipping_mode="loop")
 
 
 @feature("hooks, per example", "loop: OpacusHooks", "mode: per_example")
@@ -284,6 +400,12 @@ SCHEMES = {
     ),
     "BallsInBins, fresh": (dm.BallsInBins(2, fresh=True), dm.Identity(N), SAMPLED, {"slow": True}),
     "RandomAllocation": (dm.RandomAllocation(2), dm.Identity(N), SAMPLED, {"slow": True}),
+    "RandomAllocation in groups": (
+        dm.RandomAllocation(2, cycle=2),
+        dm.SquareRoot(N, 2),
+        SAMPLED,
+        {"slow": True},
+    ),
 }
 
 for _name, (_participation, _strategy, _adjacencies, _settings) in SCHEMES.items():

@@ -19,8 +19,8 @@ from dpmech import (
 from dpmech.drawing.base import Sampler
 from dpmech.mechanism import Unit
 from dpmech.mechanism.participation import kinds
+from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.gradient_modes import GradientMode
-from dpmech.optim.runs.per_example_model import AskedMode
 from dpmech.samplers import sampler_for
 from tests.property.neighbours import features, integrations, own_loops, test_processes  # noqa: F401 - register
 from tests.property.neighbours.check import BATCH
@@ -53,6 +53,7 @@ NO_WAY_TO_TRAIN = {
     "NonFiniteGradientsWarning": "a warning",
     "CanaryData": "a data set with gaps, as Rows is",
     "CanaryWatch": "reads what was released",
+    "NoiseMeter": "reads what was released",
     "Clipping": "the base of the rules",
     "ExecutedSteps": "what a run has done, for its record",
     "BatchOptimizer": "what make_private returns",
@@ -96,7 +97,8 @@ def test_clipping_modes_in_both_loops():
             if f"loop: {loop}" in one.covers
             for item in one.covers
         }
-        assert modes <= tried, loop
+        # Under hooks the training loop calls the model on whole batches: a loop is refused.
+        assert modes - ({"loop"} if loop == "OpacusHooks" else set()) <= tried, loop
 
 
 def test_clipping_rules():
@@ -161,7 +163,10 @@ def test_what_is_exported():
 
 
 def test_integrations():
-    """The packages of dpmech.optim, but for `runs` itself, that call make_private."""
+    """The packages of dpmech.optim that call make_private, but for `runs` itself and the check of a device.
+
+    That one trains on random numbers, by the same calls as any user.
+    """
     found = set()
     for path in pathlib.Path(optim.__file__).parent.glob("*/*.py"):
         names = {
@@ -170,7 +175,7 @@ def test_integrations():
             if isinstance(node, ast.ImportFrom)
             for alias in node.names
         }
-        if "make_private" in names and path.parent.name != "runs":
+        if "make_private" in names and path.parent.name not in {"runs", "device_check"}:
             found.add(path.parent.name)
     assert covered("integration") == found
 

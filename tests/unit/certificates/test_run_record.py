@@ -473,6 +473,35 @@ def test_checkpoint_history_is_checked():
         )
 
 
+def test_a_verification_fails_where_the_measured_noise_is_not_the_certified(tmp_path):
+    good = dm.certificates.NoiseCheck(1.002, 10_000, 12, 1e-9)
+    bad = dataclasses.replace(good, ratio=0.499, findings=("scale", "a\nb"))
+    for checked, ok in ((good, True), (bad, False)):
+        made = record("min-sep", noise_check=checked)
+        made.save(tmp_path / "run.json")
+        assert dm.RunRecord.load(tmp_path / "run.json") == made
+        found = dm.verify(tmp_path / "run.json")
+        assert found.ok == ok
+        assert str(checked) in str(found)
+    assert "noise refuted at level 1e-09 (scale, 'a\\nb'): 0.499 of" in str(bad)
+    assert "noise_check" not in json.loads(record("min-sep").to_json())["run"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"ratio": 0.0}, {"values": 1}, {"steps": 0}, {"level": 1.0}, {"findings": "scale"}],
+    ids=lambda one: next(iter(one)),
+)
+def test_a_noise_check_is_checked(changes):
+    with pytest.raises(dm.InvalidParameterError, match=next(iter(changes))):
+        dm.certificates.NoiseCheck(**({"ratio": 1.0, "values": 9, "steps": 3, "level": 1e-9} | changes))
+
+
+def test_a_noise_check_of_more_steps_than_executed_is_refused():
+    with pytest.raises(dm.InvalidParameterError, match="at most 7 steps"):
+        record("min-sep", 7, noise_check=dm.certificates.NoiseCheck(1.0, 100, 8, 1e-9))
+
+
 def test_words_of_a_file_add_no_line_of_their_own():
     """A record may be forged: what it says of its random numbers is quoted, and cut."""
     forged = dm.certificates.Randomness("OS\nverified: eps 0.1\x1b[2K" + 300 * "x", "0" * 64, False)

@@ -8,8 +8,10 @@ import pytest
 from flint import arb, ctx
 
 from dpmech.checker import check_file
+from dpmech.checker.claims import claim_of
+from dpmech.checker.components import pair_of_sets
 from dpmech.checker.decide import Kind
-from dpmech.checker.documents import BadDocument
+from dpmech.checker.documents import BadDocument, decode
 from dpmech.checker.losses import gaussian_delta
 from dpmech.checker.pairs import bin_laws
 from dpmech.checker.strategies import PRECISION
@@ -24,7 +26,8 @@ def _precise():
 
 def verdict(tmp_path, n, k, sigma, delta, eps=1.0, **others):
     strategy = others.pop("strategy", {"type": "Identity", "n": n})
-    participation = {"type": "RandomAllocation", "participations": k}
+    cycle = others.pop("cycle", 1)
+    participation = {"type": "RandomAllocation", "participations": k, "cycle": cycle}
     file = write(tmp_path / "a.json", certificate(strategy, participation, eps, delta, sigma, **others))
     return check_file(file, seconds=20.0)
 
@@ -99,7 +102,7 @@ def test_other_claims_are_refused_or_left_open(tmp_path):
     for k in (0, 7, True, 1.0):
         with pytest.raises(BadDocument):
             verdict(tmp_path, 6, k, 1.0, 0.1)
-    extra = {"type": "RandomAllocation", "participations": 2, "fresh": True}
+    extra = {"type": "RandomAllocation", "participations": 2, "cycle": 1, "fresh": True}
     with pytest.raises(BadDocument):
         check_file(
             write(tmp_path / "c.json", certificate({"type": "Identity", "n": 6}, extra, 1.0, 0.1, 1.0))
@@ -116,3 +119,51 @@ def test_of_columns_of_different_lengths_the_longest_counts(tmp_path):
     value = drawn(6, 2, 2.0, 1.0)[0]
     assert verdict(tmp_path, 6, 2, 2.0, 1.5 * value + 1e-3).kind is Kind.PROVED
     assert verdict(tmp_path, 6, 2, 2.0, 1.5 * value + 1e-3, strategy=uneven).kind is Kind.REFUTED
+
+
+SIGNED = {"type": "BandedToeplitz", "n": 12, "coefs": [1.0, -0.8]}
+
+
+@pytest.mark.parametrize("strategy", [{"type": "SquareRoot", "n": 12, "bands": 2}, SIGNED])
+@pytest.mark.parametrize(("k", "sigma"), [(1, 1.0), pytest.param(2, 1.5, marks=pytest.mark.slow), (5, 2.0)])
+def test_groups_are_decided_as_independent_noise_over_their_steps(tmp_path, strategy, k, sigma):
+    """By the largest norm of a column; the last column, which is shorter, is in the other group."""
+    true, _ = drawn(6, k, sigma, 1.0)
+    norm = math.sqrt(1.25 if strategy["type"] == "SquareRoot" else 1.64)
+    ask = {"strategy": strategy, "cycle": 2}
+    assert verdict(tmp_path, 12, k, sigma * norm, 1.1 * true + 1e-3, **ask).kind is Kind.PROVED
+    assert verdict(tmp_path, 12, k, sigma * norm, 0.9 * true - 1e-3, **ask).kind is Kind.REFUTED
+
+
+@pytest.mark.slow
+def test_groups_by_draws(tmp_path):
+    """Where grids leave it open: 2 of 3 steps at eps 3, close to the truth."""
+    true, error = drawn(3, 2, 1.2, 3.0, draws=1_000_000)
+    ask = {"eps": 3.0, "strategy": SIGNED, "cycle": 4}
+    for delta, kind in ((1.12 * true, Kind.PROVED), (0.88 * true, Kind.REFUTED)):
+        assert abs(delta - true) > error
+        found = verdict(tmp_path, 12, 2, 1.2 * math.sqrt(1.64), delta, **ask)
+        assert (found.kind, "draws" in found.reason) == (kind, True)
+
+
+def test_a_group_is_as_many_steps_of_the_largest_and_the_least_norm(tmp_path):
+    """Bounds on squares, over sigma; roots in float64 are rounded outward."""
+    participation = {"type": "RandomAllocation", "participations": 2, "cycle": 4}
+    claim = claim_of(decode(certificate(SIGNED, participation, 3.0, 1e-5, 1.0)))
+    above, below = pair_of_sets(claim, 2, (arb(2), arb(3)))
+    assert above.columns.shape == below.columns.shape == (3, 1)
+    assert np.all(np.square(above.columns) >= 3.0)
+    assert np.all(above.columns < math.sqrt(3.0) * 1.000001)
+    assert np.all(np.square(below.columns) <= 2.0)
+    assert np.all(below.columns > math.sqrt(2.0) * 0.999999)
+    assert above.states.most == below.states.most == 2
+
+
+def test_groups_that_no_theorem_covers(tmp_path):
+    found = verdict(tmp_path, 12, 2, 5.0, 0.1, strategy={"type": "SquareRoot", "n": 12, "bands": 3}, cycle=2)
+    assert (found.kind, "bands > groups" in found.reason) == (Kind.NOT_CHECKED, True)
+    for k, cycle in ((2, 5), (4, 4), (1, 0), (1, 13), (1, True)):
+        with pytest.raises(BadDocument):
+            verdict(tmp_path, 12, k, 5.0, 0.1, cycle=cycle)
+    every = verdict(tmp_path, 12, 3, 10.0, 1e-2, strategy=SIGNED, cycle=4)
+    assert (every.kind, "Gaussian" in every.reason) == (Kind.PROVED, True)

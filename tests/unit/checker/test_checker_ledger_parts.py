@@ -75,7 +75,7 @@ def test_a_total_is_found_at_no_less_than_the_sum_of_all_deltas(monkeypatch):
     certifier = ledgers.Certifier(1.0, np.random.default_rng(1))
 
     def total(*releases, counts=None):
-        return ledgers._together("it", list(releases), counts or {}, certifier, None)
+        return ledgers._together("it", list(releases), counts or {}, [], certifier, None)
 
     three, half = ((arb(mean), lambda curve: arb(1)) for mean in (3.0, 0.5))
     for releases, counts, delta in (

@@ -269,7 +269,8 @@ def claim_with(participation, n=12):
         ({"type": "MinSep", "min_sep": 5, "max_participations": None}, (3, 5, False)),
         ({"type": "MinSep", "min_sep": 1, "max_participations": 1}, (1, 1, False)),
         ({"type": "BMinSep", "min_sep": 5, "sampling_prob": 0.1}, (3, 5, False)),
-        ({"type": "RandomAllocation", "participations": 4}, (4, 1, False)),
+        ({"type": "RandomAllocation", "participations": 4, "cycle": 1}, (4, 1, False)),
+        ({"type": "RandomAllocation", "participations": 4, "cycle": 3}, (4, 3, False)),
     ],
 )
 def test_how_often_and_how_far_apart_one_example_may_take_part(participation, limits):
@@ -287,7 +288,7 @@ def test_how_often_and_how_far_apart_one_example_may_take_part(participation, li
         ({"type": "MinSep", "min_sep": 4, "max_participations": 2}, 9, 9, {}),
         ({"type": "BallsInBins", "bins": 4}, 9, 12, {}),
         ({"type": "BMinSep", "min_sep": 4, "sampling_prob": 0.1}, 2, 4, {}),
-        ({"type": "RandomAllocation", "participations": 4}, 5, 12, {}),
+        ({"type": "RandomAllocation", "participations": 4, "cycle": 1}, 5, 12, {}),
     ],
 )
 def test_the_claim_on_the_first_steps(participation, steps, covered, own):

@@ -98,6 +98,18 @@ def test_halved_weights_are_refuted(tmp_path):
     assert verdict.failure == decide.FAILURE
 
 
+NORMALISED = {"type": "MinSep", "min_sep": 10_000, "max_participations": None, "max_examples_per_user": None}
+
+
+@pytest.mark.slow
+def test_one_hundred_thousand_normalised_steps(tmp_path):
+    inner = {"type": "SquareRoot", "n": 100_000, "bands": None}
+    plan = {"type": "ColumnNormalized", "strategy": inner}, NORMALISED
+    # Calibrated with a sensitivity of 4.68023; one that is a hundredth too small is refuted.
+    assert verdict_of(tmp_path, *plan, 2.0, 1e-6, 10.439144158926092).kind is Kind.PROVED
+    assert verdict_of(tmp_path, *plan, 2.0, 1e-6, 0.99 * 10.439144158926092).kind is Kind.REFUTED
+
+
 @pytest.mark.slow
 def test_the_plan_of_the_readme_is_proved(tmp_path):
     assert verdict_of(tmp_path, *PLAN, 8.0, 1e-5, 2.92987, seconds=60.0).kind is Kind.PROVED
@@ -550,7 +562,9 @@ def test_each_end_goes_on_as_long_as_it_may_decide(monkeypatch, uppers, lowers, 
             return type("Told", (), {"delta": lambda self, ratio: arb(found)})()
 
     longest = itertools.zip_longest(uppers, lowers)
-    monkeypatch.setattr(decide, "lattices", lambda *_: (Fake(above=up, below=low) for up, low in longest))
+    monkeypatch.setattr(
+        decide.losses, "lattices", lambda *_: (Fake(above=up, below=low) for up, low in longest)
+    )
     part = losses.Part(lambda ratio: arb(0), 1)  # alone it refutes nothing
     shape = decide.Sampled({"REMOVE": decide.Direction((part,), (part,))})
     answer = shape.answer("REMOVE", 1.0, 0.09, Work(1e-9, 1.0, np.random.default_rng(1)))
@@ -688,7 +702,7 @@ def test_of_users_the_upper_curve_counts_from_above_and_the_lower_one_from_below
         asked.append((float(q), examples, spare))
         return (lambda alpha: "upper"), (lambda alpha: "lower")
 
-    monkeypatch.setattr(decide, "user_curve", curves)
+    monkeypatch.setattr(decide.pairs, "user_curve", curves)
     kind = {"type": "Poisson"} if cycle == 1 else {"type": "CyclicPoisson", "cycle": cycle}
     for examples in (1, 3):
         asked.clear()

@@ -1,12 +1,14 @@
 import json
 import sys
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 import dpmech as dm
 from dpmech import cli
 from dpmech.numerics.printed import up
+from tests.support.command_line import done, told
 
 SMALL = ["--dataset-size", "120", "--batch-size", "10", "--epochs", "3"]
 BUDGET = ["--eps", "2", "--delta", "1e-5"]
@@ -186,7 +188,7 @@ def test_a_schedule_from_a_file_under_replace_one(tmp_path):
     path.write_text("0.1\n0.2")
     refused = run("calibrate", *given)
     assert refused.exit_code == 2
-    assert "36 numbers, one a step" in refused.stderr
+    assert "36 numbers, one per step" in refused.stderr
     # Sums would be divided by another number than the mean size of the batches.
     path.write_text("\n".join(map(str, [0.05] * 36)))
     refused = run("calibrate", *given)
@@ -252,3 +254,38 @@ def test_where_a_profile_costs_nothing_none_is_kept(tmp_path):
     assert result.exit_code == 0, result.output
     assert "known everywhere at once" in result.stderr
     assert dm.Certificate.load(path).nodes is None
+
+
+def test_a_plan_of_steps_ends_within_an_epoch(tmp_path):
+    out = tmp_path / "certificate.json"
+    plan = ["--dataset-size", "120", "--batch-size", "10", "--steps", "30", "--sampling", "balls-in-bins"]
+    made = run("calibrate", *LAMBDA, *plan, *BUDGET, "--json", "--out", str(out))
+    assert made.exit_code == 0, made.output
+    stated = json.loads(made.stdout)["plan"]
+    assert (stated["n"], stated["epochs"], stated["max_steps"]) == (30, 3, 30)
+    claim = dm.Certificate.load(out)
+    assert claim.mechanism == dm.Mechanism(dm.LambdaCGD(30, 0.9), dm.BallsInBins(12))
+    assert dm.verify(out).ok
+    whole = run("calibrate", *LAMBDA, *SMALL, "--sampling", "poisson", *BUDGET)
+    assert "max_steps" not in whole.output
+    both = refused("calibrate", *LAMBDA, *SMALL, *plan[-4:], *BUDGET)
+    assert "--steps must be left out where epochs are given, got 30" in both
+    neither = refused("calibrate", *LAMBDA, *plan[:4], *plan[-2:], *BUDGET)
+    assert "--epochs" in neither
+
+
+@pytest.mark.parametrize("strategy", [("identity",), ("lambda-cgd", "--lam", "0.7")])
+def test_a_clip_norm_gives_the_noise_of_averaged_gradients_without_a_file_too(strategy):
+    call = ("calibrate", "--strategy", *strategy, *SMALL, *BUDGET, "--sampling", "min-sep")
+    found = told(*call, "--clip-norm", "0.5")
+    own = dm.Identity(36) if strategy == ("identity",) else dm.LambdaCGD(36, 0.7)
+    rows = (np.linalg.inv(own.to_dense()) ** 2).sum(axis=1)
+    unit = (found["sigma"] * 0.5 / 10.0) ** 2
+    assert found["clip_norm"] == 0.5
+    assert found["phi_least"] == pytest.approx(unit * rows.min(), rel=1e-9)
+    assert found["phi_largest"] == pytest.approx(unit * rows.max(), rel=1e-9)
+    assert "phi_largest" not in told(*call)
+    shown = done(*call, "--clip-norm", "0.1").stdout
+    assert "phi_least" in shown
+    (line,) = (line for line in shown.splitlines() if "clip_norm" in line)
+    assert line.split("│")[2].strip() == "0.1"  # as typed, not rounded up

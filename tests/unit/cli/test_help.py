@@ -99,6 +99,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "fit.json").write_text(dm.LambdaCGD(120, 0.5).to_json())
     (tmp_path / "claims.toml").write_text(CLAIM)
     (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "answers.toml").write_text('said_by = "Ada"\n[dpfy]\ntuning = "On public data."\n')
     (tmp_path / "policy.toml").write_text("max_eps = 2\n")
     dm.certificates.new_key("reviewer.pem")
     dm.sign("certificate.json", "reviewer.pem", "somebody")

@@ -62,6 +62,21 @@ NOTES = [
 
 
 @pytest.mark.parametrize(
+    ("delta", "size", "words"),
+    [
+        (1e-5, 100_000, "delta 1e-05 is 1 / dataset_size (1 / 100000): publishing one example"),
+        (1e-5, 100_001, "delta 1e-05 is above 1 / dataset_size (1 / 100001)"),
+        (1e-5, 99_999, ""),
+        (0.2, 5, "delta 0.2 is 1 / dataset_size (1 / 5)"),
+    ],
+)
+def test_a_delta_of_one_over_the_size_is_told_as_typed(delta, size, words):
+    notes = plan_notes(TrainingPlan(size, 1, 1), [1.0], delta)
+    assert "".join(notes).startswith(words)
+    assert bool(notes) == bool(words)
+
+
+@pytest.mark.parametrize(
     ("command", "options", "words"),
     [
         pytest.param(command, *note, marks=[pytest.mark.slow] if command != "calibrate" and place else [])
@@ -120,12 +135,12 @@ def test_the_limits_are_exact(size, delta, batch):
 
 
 @pytest.mark.parametrize("size", [3, 7, 49, 10**6, 50_000])
-def test_delta_at_the_limit_itself_is_quiet(size):
+def test_delta_at_the_limit_itself_allows_what_a_larger_one_does(size):
     plan, edge = TrainingPlan(size, 1, 1), 1.0 / size
-    exact = edge.as_integer_ratio()[0] * size <= edge.as_integer_ratio()[1]
-    assert (plan_notes(plan, [1.0], edge) == []) == exact
+    (note,) = plan_notes(plan, [1.0], edge)
+    assert f" is 1 / dataset_size (1 / {size}): publishing one example" in note
     assert plan_notes(plan, [1.0], math.nextafter(edge, 0.0)) == []
-    assert plan_notes(plan, [1.0], math.nextafter(edge, 1.0)) != []
+    assert " is above 1 / dataset_size" in plan_notes(plan, [1.0], math.nextafter(edge, 1.0))[0]
 
 
 def test_every_estimate_is_named_once_and_every_large_eps():

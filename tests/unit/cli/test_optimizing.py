@@ -148,7 +148,7 @@ def test_the_winner_is_written_and_can_be_used(tmp_path):
     )
     assert dm.Strategy.from_dict(json.loads(unit.stdout)["strategy"]) == dm.ColumnNormalized(strategy)
     text = run(*PLAN, *FAMILIES, *files).stdout
-    assert f"certificate of {best['family']}: {certificate}" in text
+    assert f"certificate of {best['family']}: {certificate} (clip norm 0.5)" in text
     assert f"strategy of {best['family']}: {fit}" in text
 
 

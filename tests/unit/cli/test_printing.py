@@ -5,6 +5,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 from hypothesis import given
@@ -146,6 +148,26 @@ def test_progress_goes_away(capfd):
         report("at one")
         report("")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_log_gets_a_line_now_and_then_also_while_nothing_is_reported(capfd, monkeypatch):
+    monkeypatch.setattr("dpmech.cli.printing._EVERY", 0.05)
+    with progress_bar("work", 3) as report:
+        report("one\x1b[2J")
+        report("")
+        report("two")
+        time.sleep(0.5)
+    out, err = capfd.readouterr()
+    lines = err.splitlines()
+    assert out == ""
+    assert 2 <= len(lines) <= 12
+    assert lines[-1] == "dpmech: work, 0 min, 1 of 3 done: two"
+    assert "\x1b" not in err
+    with progress_bar("work", 3, quiet=True):
+        time.sleep(0.2)
+    assert capfd.readouterr() == ("", "")
+    # No thread is left that would write into the next output.
+    assert not [one for one in threading.enumerate() if one.name == "dpmech progress"]
 
 
 @pytest.mark.parametrize(

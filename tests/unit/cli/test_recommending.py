@@ -65,7 +65,7 @@ def test_the_certificate_is_proved_and_the_strategy_is_its(tmp_path):
     assert dm.Strategy.from_json(fit.read_text()) == own.strategy
     again = told("calibrate", "--strategy-file", fit, *SIZES, *BUDGET, "--sampling", best["sampling"])
     assert again["sigma"] == best["sigma"]
-    assert f"certificate of {best['label']} under {best['sampling']}: {certificate}" in text
+    assert f"certificate of {best['label']} under {best['sampling']}: {certificate} (clip norm 0.5)" in text
     (line,) = (one for one in text.splitlines() if one.startswith("best: "))
     assert f"under {best['sampling']}" in line
     # Another file is not replaced, but what was found is printed.

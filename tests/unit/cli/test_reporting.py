@@ -8,18 +8,14 @@ import dpmech as dm
 from dpmech.certificates import with_checksum
 from dpmech.cli import reporting
 from tests.support.command_line import done, run, told, validator
-from tests.support.reviewed import Page, run_of, small
+from tests.support.reviewed import Page, save_all, small
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     own = small().certificate(1.0, 10.0)
-    own.save("certificate.json")
-    run_of(own).save("run.json")
-    ledger = dm.Ledger()
-    ledger.add("first", own)
-    ledger.save("ledger.json")
+    save_all(own)
     weak = with_checksum(dataclasses.replace(own, sigma=0.9 * own.sigma))
     (tmp_path / "weak.json").write_text(weak.to_json())
     (tmp_path / "edited.json").write_text(own.to_json().replace('"min_sep": 4', '"min_sep": 5'))
@@ -39,7 +35,7 @@ def test_a_page_is_written_and_the_verdict_printed(folder):
 
 def test_the_claim_alone_is_told(folder):
     result = done("report", "certificate.json", "--out", "review.html", "--claim-only")
-    assert "attack rates from (eps, delta) alone: it was not asked for" in result.stdout
+    assert "attack rates from (eps, delta) only: it was not requested" in result.stdout
     assert "Read off (eps, delta) alone" in (folder / "review.html").read_text(encoding="utf-8")
 
 

@@ -140,7 +140,7 @@ def test_a_plan_file_may_say_it(tmp_path):
     ("rates", "message"),
     [
         ("cosin", "a .npy or CSV file, got cosin; did you mean cosine?"),
-        ([1.0] * 35, "--learning-rates must be 36 numbers, one a step, got 35"),
+        ([1.0] * 35, "--learning-rates must be 36 numbers, one per step, got 35"),
         ([-1.0] + [1.0] * 35, "numbers >= 0, the largest in [1e-100, 1e+100]"),
         ([math.nan] + [1.0] * 35, "numbers >= 0, the largest in [1e-100, 1e+100]"),
         ([1e-200] * 36, "numbers >= 0, the largest in [1e-100, 1e+100]"),

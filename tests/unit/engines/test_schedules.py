@@ -55,6 +55,21 @@ def test_two_steps_by_quadrature(adjacency):
         assert abs(swapped / known - 1) > 0.01
 
 
+def test_added_examples_lose_at_most_what_their_absence_tells():
+    """Direction ADD: a step loses less than -log(1 - q), so delta is 0 beyond the sum, and not before."""
+    most = -sum(math.log1p(-q) for q in PROBS)
+    sigmas = [0.3 / entry for entry in ENTRIES]
+    profile = dm.profile(dm.Diagonal(ENTRIES), 0.3, participation=dm.Poisson(PROBS))
+    beyond = profile.hockey_stick(1.001 * most, add=True)
+    assert beyond.lower == beyond.upper == 0.0
+    below = by_quadrature(PROBS, sigmas, 0.9 * most, remove=False, replaced=False)
+    found = profile.hockey_stick(0.9 * most, add=True)
+    assert 0.0 < found.lower * (1 - 1e-3) <= below <= found.upper * (1 + 1e-3)
+    # A search that begins beyond the sum and goes below it finds the same as one from below.
+    ends = profile.parts.epsilon(below, add=True, tolerance=1e-3)
+    assert ends[0] * (1 - 1e-3) <= 0.9 * most <= ends[1] * (1 + 1e-3)
+
+
 @pytest.mark.parametrize("adjacency", list(dm.Adjacency))
 def test_a_schedule_of_one_level_is_plain_sampling(adjacency):
     same = dm.Poisson([0.1] * 20)

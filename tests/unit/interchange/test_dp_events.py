@@ -1,6 +1,7 @@
 """DpEvents, composed by the package whose language they are."""
 
 import math
+from fractions import Fraction
 
 import dp_accounting
 import pytest
@@ -88,6 +89,75 @@ def test_claims_and_ledgers_say_their_sigma():
     for name in ("sigma", "participation"):
         with pytest.raises(dm.InvalidParameterError, match=f"{name} must be None with a Calibration"):
             dm.interchange.to_dp_event(cal, **{name: 1.0})
+
+
+def ledger_of(*mechanisms, adjacency=dm.Adjacency.ADD_REMOVE):
+    ledger = dm.Ledger(adjacency=adjacency)
+    for place, (mechanism, count) in enumerate(mechanisms):
+        ledger.add_mechanism(f"entry {place}", mechanism, count=count)
+    return ledger
+
+
+@pytest.mark.parametrize(
+    ("entry", "count"),
+    [
+        (dm.ledgers.Gaussian(sigma=6.0, sensitivity=2.0), 5),
+        (dm.ledgers.Laplace(scale=30.0, sensitivity=3.0), 20),
+        (dm.ledgers.Laplace(scale=2.0, sensitivity=0.3), 1),
+        (dm.ledgers.DiscreteLaplace(20.0, 3), 10),
+    ],
+    ids=repr,
+)
+def test_mechanisms_by_their_noise_have_the_eps_of_their_events(entry, count):
+    ledger = ledger_of((entry, count), (dm.ledgers.Gaussian(sigma=3.0, sensitivity=1.0), 1))
+    found, event = ledger.epsilon(DELTA), dm.interchange.to_dp_event(ledger)
+    assert found.lower <= composed(event) <= found.upper * (1 + 3e-3)
+    alone = event.events[0]
+    assert (alone.count if count > 1 else 1) == count
+
+
+@pytest.mark.parametrize(("truth", "many", "count"), [(0.75, 2, 30), (0.3, 7, 10)])
+def test_randomised_response_is_an_event_of_replace_one(truth, many, count):
+    replaced = dm.Adjacency.REPLACE_ONE
+    ledger = ledger_of((dm.ledgers.RandomizedResponse(truth, many), count), adjacency=replaced)
+    event = dm.interchange.to_dp_event(ledger)
+    # One by one: their accountant takes a `SelfComposedDpEvent` of it for a single answer.
+    assert event == dp_accounting.ComposedDpEvent([event.events[0]] * count)
+    exact = (1 - Fraction(truth)) * many / (many - 1)
+    assert exact * (1 - Fraction(1, 2**52)) <= Fraction(event.events[0].noise_parameter) <= exact
+    theirs = composed(event, dp_accounting.NeighboringRelation.REPLACE_ONE)
+    found = ledger.epsilon(DELTA)
+    assert found.lower <= theirs <= found.upper * (1 + 3e-3)
+
+
+@pytest.mark.parametrize(
+    ("claim", "rho"), [(dm.ledgers.ZCDP(0.01), 0.01), (dm.ledgers.PureDP(0.3), 0.3**2 / 2)]
+)
+def test_claims_of_zcdp_and_pure_dp_are_zcdp_events(claim, rho):
+    from dp_accounting.rdp import RdpAccountant
+
+    ledger = ledger_of((claim, 40))
+    event = dm.interchange.to_dp_event(ledger)
+    assert rho * (1 - 1e-15) <= event.events[0].event.rho <= rho * (1 + 1e-15)
+    accountant = RdpAccountant()
+    accountant.compose(event)
+    # It is an upper bound, by Renyi divergences.
+    assert ledger.epsilon(DELTA).upper * (1 - 1e-6) <= accountant.get_epsilon(DELTA)
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (dm.ledgers.ApproximateDP(0.5, 1e-7), "'entry 0' is, ApproximateDP.*pure and zCDP claims"),
+        (
+            dm.ledgers.Laplace(2.0, 1.0, adjacency=dm.Adjacency.REPLACE_ONE),
+            "REPLACE_ONE.*under REPLACE_ONE randomised response",
+        ),
+    ],
+)
+def test_entries_without_an_event_are_refused(entry, words):
+    with pytest.raises(dm.UnsupportedCombinationError, match=words):
+        dm.interchange.to_dp_event(ledger_of((entry, 1), adjacency=entry.adjacency))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_published_column_normalisation_ratios(k, b, lam, ratio):
     assert value == pytest.approx(ratio, abs=6e-5)
 
 
-def test_long_inverse_bands_take_the_dense_route():
+def test_inverse_bands_as_long_as_the_run():
     strategy = dm.ColumnNormalized(dm.InverseSquareRoot(600, 520))
     expected = oracle.decoder_row_norms(strategy.to_dense(), np.tril(np.ones((600, 600))))
     np.testing.assert_allclose(dm.per_step_error(strategy), expected, rtol=1e-10)

@@ -28,6 +28,7 @@ ALL = [
     dm.BallsInBins(3, max_examples_per_user=2),
     dm.BallsInBins(3, fresh=True),
     dm.RandomAllocation(3),
+    dm.RandomAllocation(2, cycle=3),
 ]
 
 
@@ -60,6 +61,8 @@ def test_every_schema_is_listed_here():
         (dm.CyclicPoisson(0.5, 2), 6, Pattern(6, 1)),
         (dm.RandomAllocation(2), 6, Pattern(1, 2)),
         (dm.RandomAllocation(6), 6, Pattern(1, 6)),
+        (dm.RandomAllocation(2, cycle=2), 6, Pattern(2, 2)),
+        (dm.RandomAllocation(3, cycle=2), 6, Pattern(2, 3, evenly_spaced=True)),
         (dm.CyclicPoisson(0.5, 2, max_examples_per_user=3), 6, Pattern(6, 1)),
     ],
 )
@@ -156,6 +159,15 @@ def test_numpy_integers_become_ints():
         (lambda: dm.Poisson("0.1"), r"sampling_prob must be a finite number in \(0, 1\], got '0\.1'"),
         (lambda: dm.Poisson(True), r"sampling_prob must be a finite number in \(0, 1\], got True"),
         (lambda: dm.CyclicPoisson(0.1, 0), r"cycle must be an integer >= 1, got 0"),
+        (lambda: dm.RandomAllocation(2, cycle=0), r"cycle must be an integer >= 1, got 0"),
+        (
+            lambda: dm.RandomAllocation(2, cycle=4).pattern(10),
+            r"cycle must be a divisor of n=10, got 4; or plan 12 steps, stop early",
+        ),
+        (
+            lambda: dm.RandomAllocation(4, cycle=4).pattern(12),
+            r"participations must be an integer in \[1, n / cycle=3\], got 4",
+        ),
         (lambda: dm.CyclicPoisson(0.0, 2), r"sampling_prob must be a finite number in \(0, 1\]"),
     ],
 )
@@ -266,6 +278,7 @@ def test_every_schema_says_its_requirement_in_sentences(schema):
         (dm.BallsInBins, {"fresh": False}, dm.BallsInBins(39)),
         (dm.BallsInBins, {"fresh": True}, dm.BallsInBins(39, fresh=True)),
         (dm.RandomAllocation, {}, dm.RandomAllocation(10)),
+        (dm.RandomAllocation, {"cycle": 3}, dm.RandomAllocation(10, cycle=3)),
     ],
 )
 def test_a_plan_sizes_every_schema(kind, settings, expected):
@@ -359,7 +372,11 @@ def test_a_setting_may_be_of_several(monkeypatch):
     monkeypatch.setattr(Weekly, "plan_settings", ("cycle",))
     register(Weekly)
     try:
-        assert [kind for kind in kinds() if "cycle" in kind.plan_settings] == [dm.CyclicPoisson, Weekly]
+        assert [kind for kind in kinds() if "cycle" in kind.plan_settings] == [
+            dm.CyclicPoisson,
+            dm.RandomAllocation,
+            Weekly,
+        ]
     finally:
         forget(Weekly)
 

@@ -194,6 +194,54 @@ def test_column_normalised_bisr_bracket_is_narrow():
     assert bounds.relative_gap < 2e-3
 
 
+def steep(n, seed):
+    """A column-normalised Toeplitz matrix whose coefficients fall, some by much and some not at all."""
+    rng = np.random.default_rng(seed)
+    steps = rng.exponential(size=n) * rng.integers(0, 2, size=n)
+    return dm.ColumnNormalized(dm.BandedToeplitz(n, np.append(steps[::-1].cumsum()[::-1] + 0.01, 0.0)[:n]))
+
+
+@pytest.mark.parametrize("blocks", [2, 3, 5, 12])
+@pytest.mark.parametrize(("b", "k"), [(2, 6), (3, 4), (4, 2), (5, 3), (6, 2), (7, 2)])
+def test_blocks_of_columns_bound_every_set(blocks, b, k, monkeypatch):
+    n = 12
+    sets = oracle.separated_sets(n, b, k)
+    for seed in range(20):
+        strategy = steep(n, seed)
+        rows = dm.sensitivity(strategy, dm.MinSep(b, k))
+        with monkeypatch.context() as patched:
+            patched.setattr(sensitivities, "_EXACT_SECONDS", 0.0)
+            patched.setattr(sensitivities, "_BLOCKS", blocks)
+            found = dm.sensitivity(strategy, dm.MinSep(b, k))
+        assert found.lower <= oracle.sensitivity_ceiling(strategy.to_dense(), sets) <= found.upper
+        assert found.upper >= rows.upper * (1.0 - 1e-12)
+        if blocks == n:
+            assert found.upper <= rows.upper * (1.0 + 1e-12)
+
+
+def test_blocks_of_columns_lose_little(monkeypatch):
+    strategy, pattern = dm.ColumnNormalized(dm.SquareRoot(2000, 2000)), dm.MinSep(200)
+    exact = dm.sensitivity(strategy, pattern)
+    monkeypatch.setattr(sensitivities, "_EXACT_SECONDS", 0.0)
+    monkeypatch.setattr(sensitivities, "_BLOCKS", 500)
+    assert exact.upper < dm.sensitivity(strategy, pattern).upper < 1.001 * exact.upper
+
+
+def test_columns_of_a_hundred_thousand_steps():
+    """Ten participations, for which row after row takes minutes."""
+    bounds = dm.sensitivity(dm.ColumnNormalized(dm.SquareRoot(100_000, 100_000)), dm.MinSep(10_000))
+    assert bounds.relative_gap < 2e-4
+
+
+def test_blocks_of_columns_are_for_falling_coefficients(monkeypatch):
+    """Rows of the Gram matrix are not monotone otherwise; then every row is computed."""
+    strategy = dm.ColumnNormalized(dm.BandedToeplitz(12, [1.0, 0.1, 0.2, 0.9]))
+    rows = dm.sensitivity(strategy, dm.MinSep(3, 3))
+    monkeypatch.setattr(sensitivities, "_EXACT_SECONDS", 0.0)
+    monkeypatch.setattr(sensitivities, "_BLOCKS", 6)
+    assert dm.sensitivity(strategy, dm.MinSep(3, 3)) == rows
+
+
 def test_large_problems_fall_back_to_the_cheap_bound_or_refuse(monkeypatch):
     monkeypatch.setattr(sensitivities, "_BRACKET_WORK", 0)
     monkeypatch.setattr(sensitivities, "_LOWER_WORK", 0)

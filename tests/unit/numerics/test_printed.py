@@ -1,13 +1,16 @@
 """What a person can copy from dpmech meets the budget: texts of objects, tables, pages."""
 
 import ast
+import fractions
 import pathlib
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import dpmech as dm
-from dpmech.numerics.printed import typed
+from dpmech.numerics.printed import percent_up, typed
 from tests.support import saved
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -43,6 +46,14 @@ def test_the_sigma_that_a_calibration_prints_meets_the_budget(cal):
     assert f": {cal.guarantee}\n" in text
     for assumption in (repr(cal.strategy), repr(cal.participation), "add_remove", "delta 1e-0"):
         assert assumption in text
+
+
+@given(st.floats(0.0, 1.5))
+def test_shares_in_per_cent_are_never_too_small(share):
+    text = percent_up(share)
+    exact = min(fractions.Fraction(share), 1) * 100
+    assert fractions.Fraction(text) >= exact
+    assert fractions.Fraction(text) - exact <= exact / 100 if exact <= 99 else fractions.Fraction(1, 100)
 
 
 def test_some_of_these_miss_the_budget_when_rounded_to_nearest():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dpmech.numerics.toeplitz import best_separated_sum, windowed_sums
+from dpmech.numerics.toeplitz import best_separated_sum, best_separated_sums, windowed_sums
 from tests.support import oracles as oracle
 
 pytestmark = pytest.mark.usefixtures("longdouble")
@@ -17,6 +17,13 @@ def test_best_separated_sum_is_the_best_of_all_sets(n):
                 sum(weights[i] for i in steps) for steps in oracle.separated_sets(n, min_sep, count)
             )
             assert best_separated_sum(weights, min_sep, count) == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize(("min_sep", "count"), [(1, 3), (1, 9), (2, 2), (3, 3), (4, 1), (2, 0)])
+def test_every_row_is_summed_on_its_own(min_sep, count):
+    rows = np.random.default_rng(5).exponential(size=(4, 9))
+    expected = [best_separated_sum(row, min_sep, count) for row in rows]
+    assert best_separated_sums(rows, min_sep, count).tolist() == expected
 
 
 def test_greedy_would_be_wrong():

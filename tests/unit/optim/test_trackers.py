@@ -2,11 +2,14 @@
 
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 import dpmech as dm
+from dpmech.optim import AdamBC, Muon, clamp_fraction, make_private, noise_share
+from dpmech.optim.rules import logged_values, momentum_noise_ratios
 from dpmech.optim.trackers import (
     MlflowTracker,
     ProgressBar,
@@ -19,7 +22,13 @@ from tests.support.training import classification, classifier, cross_entropy, pr
 
 N = 12
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
-NAMES = ["privacy/epsilon_spent", "privacy/delta", "privacy/steps_left", "privacy/noise_variance"]
+NAMES = [
+    "privacy/epsilon_spent",
+    "privacy/epsilon_of_plan",
+    "privacy/delta",
+    "privacy/steps_left",
+    "privacy/noise_variance",
+]
 
 
 class Calls:
@@ -55,6 +64,7 @@ def test_only_publishable_values_are_logged():
     for step, values in kept.entries:
         assert list(values) == NAMES
         assert values["privacy/epsilon_spent"] >= dm.executed_epsilon(CAL, step).upper * (1 - 1e-9)
+        assert values["privacy/epsilon_of_plan"] == CAL.achieved.upper
         assert values["privacy/delta"] == 1e-5
         assert values["privacy/steps_left"] == N - step
         assert values["privacy/noise_variance"] == pytest.approx(CAL.noise_variance(step - 1, 0.5, 5))
@@ -96,7 +106,11 @@ def test_public_calls_of_the_packages():
     tracker.log(values, 1)
     tracker.log(values, 6)
     assert [args for name, args, _ in bar.calls if name == "update"] == [(1,), (5,)]
-    assert bar.calls[0] == ("set_postfix", (), {"eps": "0.5", "refresh": False})
+    assert bar.calls[0] == ("set_postfix", (), {"eps": "0.5 of 0.5, paid for all steps", "refresh": False})
+    tracker.log(values | {"privacy/epsilon_of_plan": 2.0}, 7)
+    assert bar.calls[-2][2]["eps"] == "0.5 of 2"
+    tracker.log(values | {"privacy/steps_left": 0.0}, 8)
+    assert bar.calls[-2][2]["eps"] == "0.5 of 0.5"
 
 
 def test_a_bar_of_tqdm(capsys):
@@ -106,7 +120,60 @@ def test_a_bar_of_tqdm(capsys):
         follow(parts[1], ProgressBar(bar))
         train(*parts)
         assert bar.n == N
-        assert "eps=8" in str(bar)
+        assert "eps=8 of 8" in str(bar)
+
+
+@pytest.mark.parametrize(
+    ("rule", "names"),
+    [
+        (AdamBC, {"rule/noise_share", "rule/clamp_fraction"}),
+        (Muon, {"rule/noise_share"}),
+        (torch.optim.SGD, set()),
+    ],
+)
+def test_rules_that_know_their_noise_are_asked_for_it(rule, names):
+    data, model = DataLoader(classification(20), batch_size=5), classifier()
+    own = rule(model.parameters(), lr=0.01)
+    parts = make_private(model, own, data, CAL, clip_norm=0.5, loss=cross_entropy, generator=1)
+    kept = Kept()
+    follow(parts[1], kept)
+    train(*parts)
+    parts[1].close()
+    assert len(kept.entries) == N
+    for _, values in kept.entries:
+        assert {name for name in values if name.startswith("rule/")} == names
+        assert values.get("rule/noise_share", 1.0) > 0.0
+    if rule is AdamBC:
+        last = kept.entries[-1][1]
+        assert last["rule/noise_share"] == noise_share(own).rho
+        assert last["rule/clamp_fraction"] == clamp_fraction(own)
+
+
+@pytest.mark.parametrize("strategy", [dm.Identity(30), dm.LambdaCGD(30, 0.8)], ids=repr)
+@pytest.mark.parametrize("signal", [0.0, 3.0])
+def test_the_noise_share_of_a_muon_is_one_on_pure_noise(strategy, signal):
+    """Noise drawn row by row from C^-1; a constant signal adds to the square of the momentum as it should."""
+    rng, shape, phi = np.random.default_rng(5), (150, 200), 0.25
+    param = torch.nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+    rule = Muon([param], lr=0.0, momentum=0.9, probes=0)
+    rows = np.linalg.inv(strategy.to_dense())
+    noise = np.tensordot(rows, 0.5 * rng.standard_normal((30, *shape)), axes=1)
+    for step in range(30):
+        param.grad = torch.tensor(noise[step] + signal)
+        for group in rule.param_groups:
+            group["phi"] = phi * float((rows[step] ** 2).sum())
+        rule.step()
+    weights = 0.9 ** np.arange(29, -1, -1.0)
+    variance = phi * float(((weights @ rows) ** 2).sum())
+    due = variance / (variance + (signal * weights.sum()) ** 2)
+    found = logged_values(rule, lambda momentum: momentum_noise_ratios(strategy, momentum))
+    assert found["noise_share"] == pytest.approx(due, rel=0.05)
+
+
+def test_before_a_step_nothing_is_known():
+    param = torch.nn.Parameter(torch.zeros(3, 3))
+    for rule in (AdamBC([param]), Muon([param], lr=0.1)):
+        assert logged_values(rule, lambda _: np.ones(3)) == {}
 
 
 @pytest.mark.slow

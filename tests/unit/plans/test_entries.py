@@ -34,6 +34,30 @@ def test_the_plan_is_public_and_its_sizes_agree_with_what_it_plans():
     assert PLAN.bins * PLAN.epochs == PLAN.steps
 
 
+def test_plans_of_steps():
+    plan = TrainingPlan.of_steps(50_000, 128, 1000)
+    assert plan == TrainingPlan(50_000, 128, 3, 1000)
+    assert (plan.steps, plan.steps_per_epoch, plan.epochs) == (1000, 390, 3)
+    assert repr(plan) == "TrainingPlan(dataset_size=50000, batch_size=128, epochs=3, max_steps=1000)"
+    # Whole epochs are the plan of these epochs, and fewer steps than one are one that is cut short.
+    assert TrainingPlan.of_steps(50_000, 128, 780) == TrainingPlan(50_000, 128, 2)
+    assert TrainingPlan.of_steps(50_000, 128, 7).epochs == 1
+    bins = plan.participation("balls-in-bins")
+    assert bins.pattern(plan.steps).max_participations == 3
+    assert plan.participation("min-sep") == dm.MinSep(390, 3)
+    with pytest.raises(
+        dm.InvalidParameterError, match=r"max_steps must be an integer in .781, 1170., got 780"
+    ):
+        TrainingPlan(50_000, 128, 3, 780)
+    for sampling in ("random-allocation", "epochs"):
+        with pytest.raises(
+            dm.InvalidParameterError,
+            match=rf"steps must be a multiple of the 390 .* with {sampling}, got 1000",
+        ):
+            plan.participation(sampling)
+        assert TrainingPlan.of_steps(50_000, 128, 780).participation(sampling)
+
+
 def test_integers_of_numpy_do_not_overflow():
     plan = TrainingPlan(np.int32(2**31 - 1), np.int8(1), np.int32(2**20))
     assert plan.steps == (2**31 - 1) * 2**20
@@ -162,7 +186,9 @@ def test_samplings_beside_each_other_hide_the_same_unit_and_differ():
     settings = {"dataset_size": 100, "batch_size": 10, "epochs": 2, "eps": 4.0, "delta": 1e-5}
     users = settings | {"max_examples_per_user": 2}
     for sampling in ("epochs,poisson,min-sep", ["poisson", "min-sep", "epochs"]):
-        with pytest.raises(dm.InvalidParameterError, match="epochs would hide an example, and the others a"):
+        with pytest.raises(
+            dm.InvalidParameterError, match="epochs would protect an example, and the others a"
+        ):
             resolve_each(users | {"sampling": sampling})
     with pytest.raises(dm.InvalidParameterError, match="named once each, with these settings too"):
         resolve_each(settings | {"sampling": "balls-in-bins,balls-in-bins:fresh", "fresh": True})
@@ -295,7 +321,7 @@ def test_dense_files(tmp_path):
         entry = Entry("dense", {"matrix": str(tmp_path / name)})
         assert build_strategy(entry, 2) == dm.Dense(matrix)
         with pytest.raises(
-            dm.InvalidParameterError, match="matrix must be 3 x 3, one row a step, got '2 x 2'"
+            dm.InvalidParameterError, match="matrix must be 3 x 3, one row per step, got '2 x 2'"
         ):
             build_strategy(entry, 3)
     (tmp_path / "bad.csv").write_text("1,0\n0.5,x\n")

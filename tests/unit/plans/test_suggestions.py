@@ -26,7 +26,7 @@ def test_the_nearest_name_is_meant(given, hint):
 
 def test_a_known_name_is_returned_and_a_reason_replaces_a_guess():
     assert check_known("sampling", "poisson", samplings()) == "poisson"
-    with pytest.raises(dm.InvalidParameterError, match="no theorem amplifies shuffling"):
+    with pytest.raises(dm.InvalidParameterError, match="no theorem here amplifies shuffling"):
         sampling_kind("shuffle")
     assert not set(NO_SAMPLINGS) & set(samplings())
 
@@ -48,6 +48,7 @@ def test_a_strategy_comes_back_from_its_file_bit_for_bit(strategy, tmp_path):
         (b"[1]", "a strategy in JSON"),
         (b'{"type": "Identity"}', "a strategy in JSON"),
         (b'{"type": "Identity", "n": 0}', "n must be an integer in"),
+        (b'{"type": "LambdaCGD", "n": 12, "lam": 0.5, "lam": 0.9}', r"\['lam'\] stand there twice"),
         (b"\xff\xfe", "not text"),
     ],
 )

@@ -101,7 +101,7 @@ def test_the_page_says_what_was_found(plain):
         "Release at most 12 noisy sums",
         "plain (this certificate)",
         plain.certificate.fingerprint(),
-        "There is no privacy profile here: it was not asked for.",
+        "There is no privacy profile here: it was not requested.",
         "Reviewed by",
     ):
         assert words in text, words

@@ -34,6 +34,10 @@ MAKE = {
     "b-min-sep": lambda rng=None: BMinSepSampler(200, 3, 0.1, 12, rng=rng),
     "random allocation": lambda rng=None: RandomAllocationSampler(200, 3, 12, rng=rng),
     "random allocation, most steps": lambda rng=None: RandomAllocationSampler(200, 9, 12, rng=rng),
+    "random allocation in groups": lambda rng=None: RandomAllocationSampler(200, 2, 12, cycle=3, rng=rng),
+    "random allocation in groups, most steps": lambda rng=None: RandomAllocationSampler(
+        200, 3, 12, cycle=3, rng=rng
+    ),
     "reshuffled": lambda rng=None: SequentialSampler(
         200, dm.EveryStep(), 12, batch_size=40, reshuffle=True, rng=rng
     ),
@@ -59,6 +63,7 @@ def batches(sampler):
         (BallsInBinsSampler(10, 4, 8, fresh=True), 4, 2.5),
         (RandomAllocationSampler(10, 3, 12), 4, 2.5),
         (RandomAllocationSampler(10, 9, 12), 1, 7.5),
+        (RandomAllocationSampler(10, 3, 12, cycle=3), 4, 2.5),
         (SequentialSampler(10, dm.MinSep(4), 9), 4, 2.5),
         (SequentialSampler(10, dm.MinSep(4), 9, drop_last=True), 4, 2.0),
         (SequentialSampler(10, dm.FixedEpochs(3), 9), 3, 10 / 3),

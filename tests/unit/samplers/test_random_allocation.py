@@ -59,6 +59,31 @@ def test_planted_faults_are_found(monkeypatch, fault):
     assert pvalue(rows, 3) < ALPHA
 
 
+def in_groups(rows, k, cycle):
+    """Of a chi-square test that all sets of k steps of a group are equally likely; 0 for other sets."""
+    n = rows.shape[1]
+    sets = [set(s) for g in range(cycle) for s in itertools.combinations(range(g, n, cycle), k)]
+    codes = rows @ (1 << np.arange(n))
+    counts = [np.count_nonzero(codes == sum(1 << step for step in steps)) for steps in sets]
+    return stats.chisquare(counts).pvalue if sum(counts) == len(rows) else 0.0
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "cycle"), [(6, 1, 2), (8, 2, 2), (8, 3, 2), (9, 2, 3), (6, 3, 2), (4, 1, 4)]
+)
+def test_groups_and_sets_of_their_steps_are_equally_likely(n, k, cycle):
+    rows = table(RandomAllocationSampler(SIZE, k, n, cycle=cycle, rng=1))
+    assert in_groups(rows, k, cycle) > ALPHA
+    if k > 1:
+        assert in_groups(table(RandomAllocationSampler(SIZE, k, n, rng=1)), k, cycle) == 0.0
+
+
+def test_groups_that_share_words_with_the_sets_are_found(monkeypatch):
+    own = module.groups
+    monkeypatch.setattr(module, "groups", lambda key, count, size, row: own(key, count, size, 0))
+    assert in_groups(table(RandomAllocationSampler(SIZE, 1, 8, cycle=2, rng=1)), 1, 2) < ALPHA
+
+
 def test_all_steps_or_one():
     assert table(RandomAllocationSampler(5, 4, 4, rng=1)).all()
     assert np.all(table(RandomAllocationSampler(50, 1, 4, rng=1)).sum(axis=1) == 1)
@@ -93,6 +118,24 @@ def test_a_tracker_refuses_more_than_k():
         tracker.record(step, [7])
     with pytest.raises(CertificateError, match="more than 2 times"):
         tracker.record(2, [7])
+
+
+def test_a_tracker_refuses_another_group_and_more_than_k():
+    participation = dm.RandomAllocation(2, cycle=2)
+    tracker = ParticipationTracker(participation, 8, 60)
+    for step, batch in enumerate(sampler_for(participation, 60, n=8, rng=3)):
+        tracker.record(step, batch)
+    assert tracker.summary() == {"steps": 8, "smallest_separation": 2, "most_participations": 2}
+    for steps, message in (((0, 3), "two of the 2 groups"), ((0, 2, 4), "more than 2 times")):
+        tracker = ParticipationTracker(participation, 8, 60)
+        for step in range(steps[-1]):
+            tracker.record(step, [7] if step in steps else [])
+        with pytest.raises(CertificateError, match=message):
+            tracker.record(steps[-1], [7])
+    every = dm.RandomAllocation(4, cycle=2)
+    tracker = ParticipationTracker(every, 8, 60)
+    for step, batch in enumerate(sampler_for(every, 60, n=8, rng=3)):
+        tracker.record(step, batch)
 
 
 def test_bad_arguments_are_named():

@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from verification.figures import sde_digits, sde_loss_floors, sde_stationary, sde_trajectories
+from verification.figures import sde_digits, sde_loss_floors, sde_stationary, sde_trajectories, sde_tuned
 
 
 @pytest.mark.parametrize("method", sde_stationary.METHODS)
@@ -131,3 +131,29 @@ def test_the_scripts_draw_and_state_a_number(figure, options, tmp_path, capsys):
     assert status in {0, 1}
     assert path.read_bytes()[:4] == b"\x89PNG"
     assert "off by at most" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("power", [-1.0, 0.0])
+def test_the_power_of_tuned_rates_is_found(power):
+    """Losses whose best rate, between two that were tried, is sigma^power / 1000."""
+    rates = 0.8 * 2.0 ** (-0.5 * np.arange(30))
+    best = 1e-3 * np.array(sde_tuned.SIGMAS) ** power
+    losses = np.exp(np.log(rates[None, :] / best[:, None]) ** 2)
+    found = sde_tuned.Tuned(rates, losses)
+    assert found.best() == pytest.approx(best, rel=1e-9)
+    assert found.power() == pytest.approx(power, abs=1e-9)
+
+
+def test_noise_slows_signs_and_not_sgd(problem, monkeypatch):
+    """Figure 2, at two noise multipliers; powers 0 and 1, where batch noise and floors add a little."""
+    monkeypatch.setattr(sde_tuned, "SEEDS", (1,))
+    for method, least, most in (("DP-SGD", 0.97, 1.03), ("DP-SignSGD", 1.6, 2.4)):
+        first, second = (sde_tuned.halfway(problem, method, sigma, 700) for sigma in (2.0, 4.0))
+        assert least < second / first < most, method
+    assert sde_tuned.halfway(problem, "DP-SGD", 3.0, 20) == np.inf
+
+
+def test_a_rate_that_diverges_has_no_loss(problem):
+    losses = sde_tuned.path(problem, "DP-SGD", 1e4, 4.0, 40, 1)
+    assert losses.shape == (4,)
+    assert np.isinf(losses[-1])

@@ -82,11 +82,11 @@ def test_the_size_of_the_data_follows_from_the_sampling_or_is_stated():
     [("poisson", 100.0), ("cyclic", 20.0 * 4 / 0.3), ("bins", 80.0), ("min-sep", None), ("single", None)],
 )
 def test_sizes_by_scheme(name, size):
-    from dpmech.verifying.policy_checks import _implied_size
+    from dpmech.verifying.policy_checks import implied_size
 
     own = saved.calibration(name)
-    assert _implied_size(own.certificate(1.0, 20.0)) == (None if size is None else round(size), "")
-    assert _implied_size(own.certificate()) == (None, "")
+    assert implied_size(own.certificate(1.0, 20.0)) == (None if size is None else round(size), "")
+    assert implied_size(own.certificate()) == (None, "")
 
 
 @pytest.mark.parametrize("name", ["poisson", "cyclic", "bins"])

@@ -204,7 +204,8 @@ def test_no_strategy_is_free_and_work_grows_with_its_size():
 
 def test_memory_is_estimated_on_the_high_side():
     """Against what Python allocates while the vectors and errors are formed."""
-    for strategy in strategies_of(400):
+    for strategy in [*strategies_of(16), *strategies_of(400)]:
+        small = strategy.n == 16  # imports what is needed
         fresh = dm.Strategy.from_dict(strategy.to_dict())
         tracemalloc.start()
         if fresh.factored is not None:
@@ -212,7 +213,7 @@ def test_memory_is_estimated_on_the_high_side():
         changed(BASE, strategy=fresh, participation=dm.SingleParticipation())._derived()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak <= decoder_work(strategy).memory, strategy
+        assert small or peak <= decoder_work(strategy).memory, strategy
 
 
 def test_refinements_beyond_the_foreseen_ones_are_counted(monkeypatch):

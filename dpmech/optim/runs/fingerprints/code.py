@@ -1,92 +1,26 @@
 """Digests of values, functions and modules, equal in every process that builds them in the same way."""
 
-import dis
 import enum
 import functools
 import hashlib
 import itertools
 import re
-import sys
-import sysconfig
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator
-from pathlib import Path, PurePath
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import PurePath
 from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-_KNOWN = {"torch", "numpy", "dpmech"}
-
-
-def codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """A code object and the code objects nested in it."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from codes(constant)
-
-
-def named(code: types.CodeType) -> frozenset[str]:
-    """Names of globals and attributes, and identifiers among the constants, as in `getattr(x, "rate")`."""
-    words = {
-        text for one in codes(code) for text in one.co_consts if isinstance(text, str) and text.isidentifier()
-    }
-    return frozenset(name for one in codes(code) for name in one.co_names) | words
-
-
-def globals_read(code: types.CodeType) -> frozenset[str]:
-    """Names of globals only."""
-    reading = ("LOAD_GLOBAL", "LOAD_NAME")
-    return frozenset(
-        str(step.argval)
-        for one in codes(code)
-        for step in dis.get_instructions(one)
-        if step.opname in reading
-    )
-
-
-def functions(value: object) -> Iterator[Callable[..., Any]]:
-    """The functions behind an entry of a class."""
-    match value:
-        case types.FunctionType():
-            yield value
-        case staticmethod() | classmethod():
-            yield value.__func__
-        case property():
-            yield from (one for one in (value.fget, value.fset, value.fdel) if one is not None)
-
-
-def root(value: object) -> str:
-    """The top-level package of a function, a method, a partial or an object."""
-    while isinstance(value, functools.partial):
-        value = value.func
-    module = getattr(value, "__module__", None) or type(value).__module__
-    return str(module).partition(".")[0]
-
-
-def known(module: str | None) -> bool:
-    """Whether the module's name identifies its code: the versions of Python and torch are compared anyway."""
-    root = (module or "builtins").partition(".")[0]
-    return root != "__main__" and (root in sys.stdlib_module_names or root in _KNOWN)
-
-
-@functools.cache
-def installed(module: str) -> bool:
-    """Whether a module belongs to an installed package."""
-    file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
-    homes = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
-    return file is not None and any(home in Path(file).resolve().parents for home in homes)
-
+from dpmech.optim.state import HOOKS, NOT_OWN, functions, globals_read, installed, is_own, known, named, root
 
 _Names: TypeAlias = frozenset[str] | None  # relevant attributes; None for all
 _DEEPEST = 12
 _MOST_VALUES = 1 << 16
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _BY_REPR = (range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, re.Pattern, PurePath)
-_INTERNAL = frozenset(vars(nn.Module())) | {"activations", "max_batch_len", "autograd_grad_sample_hooks"}
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _WATCHERS = {"dpmech", "opacus"}  # their hooks do not change results
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
@@ -123,7 +57,7 @@ class Printer:
         self._open: set[int] = set()
         self._done: dict[int, tuple[object, bytes]] = {}  # functions and classes, often shared
 
-    def of(self, value: Any, names: _Names = None, depth: int = _DEEPEST) -> bytes:  # noqa: ANN401 - any value
+    def of(self, value: Any, names: _Names = None, depth: int = _DEEPEST) -> bytes:
         """The digest of a value."""
         self._left -= 1
         if isinstance(value, _PLAIN) and type(value) in _PLAIN:
@@ -147,7 +81,7 @@ class Printer:
         """The structure of the model in training, which a checkpoint of its tensors does not contain."""
         return self._module(model, _DEEPEST)
 
-    def _inner(self, value: Any, names: _Names, depth: int) -> bytes:  # noqa: ANN401 - any value
+    def _inner(self, value: Any, names: _Names, depth: int) -> bytes:
         match value:
             case Tensor():
                 return self._tensor(value)
@@ -187,7 +121,7 @@ class Printer:
             case type():
                 return self._class(value, depth)
             case types.ModuleType():
-                if names is None or not _is_own(value.__name__):
+                if names is None or not is_own(value.__name__):
                     return _hashed("module", value.__name__)
                 return _hashed("module", *self._attributes(vars(value), names, depth))
             case nn.Module():
@@ -211,7 +145,7 @@ class Printer:
         except (RuntimeError, NotImplementedError, TypeError):  # sparse, quantised, meta
             return self._unknown("tensor", shape)
 
-    def _array(self, value: Any, depth: int) -> bytes:  # noqa: ANN401 - an array or a scalar of numpy
+    def _array(self, value: Any, depth: int) -> bytes:
         kept = np.asarray(value)
         if kept.dtype.hasobject:
             return _hashed("objects", repr(kept.shape), self.of(kept.reshape(-1).tolist(), None, depth))
@@ -243,7 +177,7 @@ class Printer:
         parts: list[bytes | str] = [self._code(function.__code__, depth)]
         parts += [self.of(one, used, depth) for one in (function.__defaults__, function.__kwdefaults__)]
         parts += ["closure", *cells, "globals"]
-        if not (_is_own(function.__module__) or root(function) == self._home):
+        if not (is_own(function.__module__) or root(function) == self._home):
             return _hashed("installed", *parts)
         for name in sorted(globals_read(function.__code__)):
             if name not in function.__globals__:
@@ -268,7 +202,7 @@ class Printer:
                 if isinstance(value, _PLAIN) and not name.startswith("__"):
                     parts += [name, self.of(value)]
                 for function in functions(value):
-                    if _is_own(base.__module__):
+                    if is_own(base.__module__):
                         parts += [name, self.of(function, None, depth)]
                     elif isinstance(function, types.FunctionType):
                         parts += [name, self._code(function.__code__, depth)]
@@ -281,11 +215,11 @@ class Printer:
             parts += [name, self._class(kind, depth), _ADDRESS.sub("0x", part.extra_repr())]
             own = self._code_names(kind)
             for key, value in sorted(vars(part).items()):
-                if key in _INTERNAL:
+                if key in NOT_OWN:
                     continue
                 if key == "forward" or (key in own if own else _is_plain(value)):
                     parts += [key, self.of(value, own, depth)]
-            for key, hook in _hooks(part, _HOOKS):
+            for key, hook in _hooks(part, HOOKS):
                 parts += [key, self.of(hook, frozenset(), depth)]
             for key, param in part.named_parameters(recurse=False):
                 parts += [key, repr(param.requires_grad), self._tensor(param)]
@@ -299,7 +233,7 @@ class Printer:
                     parts.append(self._tensor(buffer))
         return _hashed("modules", *parts)
 
-    def _object(self, value: Any, names: _Names, depth: int) -> bytes:  # noqa: ANN401 - any object
+    def _object(self, value: Any, names: _Names, depth: int) -> bytes:
         kind = type(value)
         if all(hasattr(value, name) for name in ("mode", "size", "tobytes")):  # an image of PIL
             return _hashed("image", str(value.mode), repr(value.size), value.tobytes())
@@ -335,7 +269,7 @@ class Printer:
         return frozenset(
             name
             for base in kind.__mro__
-            if _is_own(base.__module__)
+            if is_own(base.__module__)
             for value in vars(base).values()
             for function in functions(value)
             if hasattr(function, "__code__")
@@ -377,11 +311,6 @@ def _hashed(*parts: bytes | str) -> bytes:
 
 def _is_plain(value: object) -> bool:
     return isinstance(value, _PLAIN) or (isinstance(value, tuple | list) and all(map(_is_plain, value)))
-
-
-def _is_own(module: str | None) -> bool:
-    """Whether the code of this module is followed to the objects that it refers to."""
-    return module is None or not (known(module) or installed(module))
 
 
 def _slots(kind: type) -> tuple[str, ...]:

@@ -1,6 +1,5 @@
 """SetUp: the fingerprints of a run's dataset, model and loss, which identify the run of a checkpoint."""
 
-import contextlib
 import dataclasses
 import hashlib
 import random
@@ -10,7 +9,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.optim import lr_scheduler
@@ -21,6 +19,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.optim.processes import Group, gathered
 from dpmech.optim.runs.fingerprints.code import Printer
+from dpmech.optim.state import set_globals, spared
 
 _COUNT = 16
 _MOST_PARTS = 32
@@ -36,10 +35,7 @@ def picked_examples(size: int, key: bytes, count: int = _COUNT) -> list[int]:
 
 
 def examples_print(
-    dataset: Any,  # noqa: ANN401 - any dataset
-    picked: list[int],
-    key: bytes,
-    settings: dict[str, Any],
+    dataset: Any, picked: list[int], key: bytes, settings: dict[str, Any]
 ) -> tuple[dict[str, str | None], bool]:
     """Checksums of the parts of examples (images, labels, ...), each over all the examples picked.
 
@@ -69,7 +65,7 @@ def examples_print(
         generator=torch.Generator().manual_seed(1),
         **kept,
     )
-    with _numbers_kept():
+    with spared():
         reader.seed()
         found: list[_Read] = list(batches)
     first, second = found[::2], found[1::2]
@@ -101,7 +97,7 @@ def single_prints(
     reader = _Reader(key)
     found: list[bytes] = []
     end = time.monotonic() + seconds
-    with _numbers_kept():
+    with spared():
         reader.seed()
         for example in examples:
             read, _ = reader([example] if collate is None else [collate([example])])
@@ -144,10 +140,7 @@ class _Reader:
     def seed(self) -> None:
         """Seed so that both readings of an example start alike."""
         word = hashlib.blake2b(str(self._calls // 2).encode(), key=self._key, digest_size=4).digest()
-        seed = int.from_bytes(word, "big")
-        torch.default_generator.manual_seed(seed)
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002 - transforms use it
+        set_globals(int.from_bytes(word, "big"))
 
 
 class _Start:
@@ -161,21 +154,6 @@ class _Start:
         if self._own is not None:
             self._own(worker)
         self._reader.seed()
-
-
-@contextlib.contextmanager
-def _numbers_kept() -> Iterator[None]:
-    """Restore the random states of this process on exit."""
-    cpu, plain, arrays = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - as above
-    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    try:
-        yield
-    finally:
-        torch.set_rng_state(cpu)
-        random.setstate(plain)
-        np.random.set_state(arrays)  # noqa: NPY002 - as above
-        if devices:
-            torch.cuda.set_rng_state_all(devices)
 
 
 # Attributes of torch's schedulers that change during a run, or that belong to other objects.
@@ -196,7 +174,7 @@ _PROGRESS = {
 }
 
 
-def scheduler_print(scheduler: Any) -> dict[str, str]:  # noqa: ANN401 - any scheduler
+def scheduler_print(scheduler: Any) -> dict[str, str]:
     """Class and checksums of a scheduler's settings by name, including nested schedulers.
 
     Args:
@@ -211,7 +189,7 @@ def scheduler_print(scheduler: Any) -> dict[str, str]:  # noqa: ANN401 - any sch
     return dict(_parts(scheduler, ""))
 
 
-def scheduler_changes(saved: dict[str, str] | None, scheduler: Any) -> str:  # noqa: ANN401 - any scheduler
+def scheduler_changes(saved: dict[str, str] | None, scheduler: Any) -> str:
     """A description of the differences from a saved print; empty if there are none.
 
     Args:
@@ -226,7 +204,7 @@ def scheduler_changes(saved: dict[str, str] | None, scheduler: Any) -> str:  # n
     return f"another scheduler ({', '.join(names)})" if names else ""
 
 
-def by_steps_alone(scheduler: Any) -> bool:  # noqa: ANN401 - any scheduler
+def by_steps_alone(scheduler: Any) -> bool:
     """Whether its effect is determined by the compared settings and the number of its steps."""
     if type(scheduler).__module__ != lr_scheduler.__name__:
         return False
@@ -237,7 +215,7 @@ def by_steps_alone(scheduler: Any) -> bool:  # noqa: ANN401 - any scheduler
 _KINDS = (lr_scheduler.LRScheduler, lr_scheduler.ReduceLROnPlateau)
 
 
-def _parts(scheduler: Any, before: str) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any scheduler
+def _parts(scheduler: Any, before: str) -> Iterator[tuple[str, str]]:
     kind = type(scheduler)
     yield f"{before}class", f"{kind.__module__}.{kind.__qualname__}"
     if kind.__module__ != lr_scheduler.__name__:
@@ -284,16 +262,11 @@ class SetUp:
     They describe the run as it was built: model and loss at `describe`, the dataset when a checkpoint is
     first saved or loaded. State that code changes later (a counter, a schedule) is not included.
 
-    Args:
-        dataset: with a length and indices.
-        collate: the collate_fn.
-        settings: of the DataLoader.
-
     Attributes:
         checkpoint_history: knowledge of the run's checkpoints; None before the first.
     """
 
-    def __init__(self, dataset: Any, collate: Callable[..., Any], settings: dict[str, Any]) -> None:  # noqa: ANN401 - any dataset
+    def __init__(self, dataset: Any, collate: Callable[..., Any], settings: dict[str, Any]) -> None:
         self.checkpoint_history: CheckpointHistory | None = None
         self._dataset = dataset
         self._settings = settings
@@ -305,12 +278,7 @@ class SetUp:
         self._prints: dict[str, _Print] = {}
 
     def describe(self, model: nn.Module, loss: Callable[..., Any] | None) -> None:
-        """Take the fingerprints of model and loss.
-
-        Args:
-            model: before it is wrapped.
-            loss: of one example; None if it is unknown.
-        """
+        """Take the fingerprints of model and loss."""
         printer = Printer(model)
         self._bare["model"].add("structure", printer, printer.model(model))
         if loss is not None:
@@ -335,12 +303,6 @@ class SetUp:
 
     def resume(self, state: dict[str, Any], accepted: Sequence[str], group: Group, world: int) -> None:
         """Compare with a saved state and continue with its key; all processes refuse if one of them must.
-
-        Args:
-            state: of `state_dict`.
-            accepted: names of parts that may differ.
-            group: the processes that train together.
-            world: number of processes.
 
         Raises:
             CertificateError: if another part differs, or the state is invalid.
@@ -380,9 +342,10 @@ class SetUp:
             picked = [int(index) for index in state["picked"]]
             saved = {part: _Print(**state["prints"][part]) for part in PARTS}
             loads = check_integer("loads", state["checkpoint_history"].get("loads", 0), minimum=0)
-            before = CheckpointHistory(
-                **{part: CheckpointMatch(state["checkpoint_history"][part]) for part in PARTS}, loads=loads
-            )
+            known: dict[str, Any] = {
+                part: CheckpointMatch(state["checkpoint_history"][part]) for part in PARTS
+            }
+            before = CheckpointHistory(**known, loads=loads)
             key, python, release = bytes.fromhex(state["key"]), str(state["python"]), str(state["torch"])
         except (AttributeError, InvalidParameterError, KeyError, TypeError, ValueError) as error:
             raise CertificateError(f"the checkpoint has no fingerprints of its run ({error!r})") from error

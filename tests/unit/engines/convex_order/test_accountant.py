@@ -6,6 +6,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.convex_order import accountant as programmed
 from dpmech.exceptions import NumericalError
+from tests.support.bins_oracles import plain_monte_carlo
 from tests.support.generators import random_bins_problem
 from tests.support.quick_cases import slow_but
 
@@ -62,6 +63,29 @@ class TestCalibration:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_bands_that_rise_against_plain_monte_carlo():
+    """Two bins apart share more than neighbours do: a negative decay keeps the bound close, and above."""
+    plan, where, eps = dm.BandedToeplitz(200, [1.0, 0.2, 0.7]), dm.BallsInBins(40), 0.5
+    sigma = 2.5
+    found = dm.delta(plan, sigma, eps, participation=where, method=dm.methods.Deterministic())
+    matrix = np.zeros((200, 200))
+    for gap, entry in enumerate([1.0, 0.2, 0.7]):
+        matrix += np.diag(np.full(200 - gap, entry), -gap)
+    bins = np.stack([matrix[:, start::40].sum(axis=1) for start in range(40)])
+    means, errors = plain_monte_carlo(
+        bins @ bins.T / sigma**2, eps, np.random.default_rng(5), samples=200_000
+    )
+    # The larger direction, with a false-positive rate below 1e-9.
+    least, most = np.max(means - 6.12 * errors), np.max(means + 6.12 * errors)
+    assert found.lower <= most
+    # With positive decays only it is 2.1 times as large.
+    assert least <= found.upper <= 1.6 * most
+    # The planted fault: 20 % more noise than there is.
+    wrong = dm.delta(plan, 1.2 * sigma, eps, participation=where, method=dm.methods.Deterministic())
+    assert wrong.upper < least
+
+
 def test_never_below_the_importance_interval():
     """12 random problems; a 99.99 % interval is above the bound by chance once in 1600 runs.
 

@@ -37,6 +37,39 @@ def test_the_difference_is_copositive(parts, eps):
     assert gram.diagonal >= profile[0]
 
 
+def rising(bins, bands):
+    """The profile of a strategy whose bands do not decrease, with 1 on its diagonal."""
+    found = np.zeros(bins // 2 + 1)
+    for gap in range(len(bands)):
+        found[gap] = np.dot(bands[: len(bands) - gap], bands[gap:])
+    return found / found[0]
+
+
+@pytest.mark.parametrize("bins", [40, 41])
+def test_entries_that_rise_are_met_by_a_negative_decay(bins):
+    profile = 0.8 * rising(bins, [1.0, 0.2, 0.7])
+    assert profile[2] > 1.5 * profile[1]
+    fits = mixture_fit.MixtureFits(profile, bins, 1.0)
+    found, before = fits.best(2), fits.best(1)
+    assert found.parts[0][1] > 0.0 > found.parts[1][1]
+    height = fits.height.of
+    # A bound on the moments that is several times smaller: 1 is about 6 % of sigma.
+    assert np.min(height(found.profile())) < np.min(height(before.profile())) - 0.5
+    difference = circulant(found.profile() - profile, bins)
+    rng = np.random.default_rng(8)
+    for shape in (0.05, 0.3, 1.0, 10.0):
+        tries = rng.gamma(shape, size=(4000, bins))
+        assert np.min(np.einsum("si,ij,sj->s", tries, difference, tries)) >= 0.0
+    # Two bins with one weight, at every distance.
+    assert np.min(2.0 * difference[0, 0] + 2.0 * difference) >= 0.0
+
+
+def test_entries_that_fall_are_searched_without_negative_decays():
+    fits = mixture_fit.MixtureFits(0.6 * banded(40, 7), 40, 1.0)
+    assert not fits.rises
+    assert all(decay > 0.0 for _, decay in fits.best(2).parts)
+
+
 def test_at_small_eps_it_falls_below_some_entries():
     profile = 0.05 * banded(60, 12)
     gram = dominating_mixture(profile, 60, eps=0.25, parts=1)

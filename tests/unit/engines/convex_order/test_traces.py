@@ -4,7 +4,7 @@ import pytest
 
 from dpmech.engines.convex_order.exponentials import WhiteLaw, bin_transform, build_lattice
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
-from dpmech.engines.convex_order.traces import Traces
+from dpmech.engines.convex_order.traces import Traces, _power_error
 from dpmech.exceptions import NumericalError
 
 EXPONENTS = (0j, 0.4 + 0j, 0.4 - 2.0j, 1.0 - 9.0j)
@@ -32,6 +32,11 @@ def squared(lattice, defect):
         (((0.8, 0.7),), 60),
         (((0.5, 0.5), (0.9, 0.9)), 60),
         (((0.5, 0.5), (0.9, 0.95)), 200),
+        # Every other eigenvalue is negative.
+        (((0.8, -0.7),), 60),
+        (((0.8, -0.9),), 61),
+        (((0.5, 0.6), (0.9, -0.9)), 61),
+        (((0.5, -0.5), (0.9, -0.9)), 60),
     ],
 )
 def test_traces_are_within_their_bounds(parts, bins):
@@ -87,3 +92,8 @@ def test_the_transform_of_one_bin_at_many_digits(exponent):
             )
             assert abs(complex(exact - mpmath.mpc(complex(value)))) <= error
             assert error <= 1e-13 * (1.0 + abs(exponent) * increment)
+
+
+def test_a_power_beyond_float64_has_no_bound():
+    assert _power_error(np.diag([10.0 + 0j, 0.1]), 1e-16, 390) == np.inf
+    assert _power_error(np.diag([1.0 + 0j, 0.1]), 1e-16, 390) == pytest.approx(2 * 390 * 1e-16)

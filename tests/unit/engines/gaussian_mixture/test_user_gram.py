@@ -102,7 +102,7 @@ def test_no_weight_is_above_its_bound(eps, sigma):
 
 
 def test_too_many_tuples_are_refused_by_number():
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"101\^2 ways.*no more than 10000"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"101\^2 ways.*at most 10000"):
         tuple_gram(dm.Identity(101), 101, 2)
     with pytest.raises(dm.UnsupportedCombinationError, match="max_examples_per_user"):
         dm.delta(dm.Identity(4), 9.0, 1.0, participation=dm.BallsInBins(4, max_examples_per_user=1000))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import dpmech as dm
 from dpmech.schemes import accountant_for, scheme_of
 from dpmech.schemes.random_allocation.accountant import Allocated, BlocksAccountant
+from tests.support.participation_laws import hockey_stick, pairs_of
 
 SLOW = pytest.mark.slow
 # Chance of a false alarm of one interval.
@@ -63,7 +64,7 @@ def test_the_canary_has_the_ratio_of_the_definition(drawn, sigma):
     x, k = np.array(drawn[0]), drawn[1]
     norm = 1.5
     outputs = (sigma**2 * np.log(x) + norm**2 / 2.0) / norm
-    canary = Allocated(k, np.full(x.size, norm))
+    canary = Allocated(k, np.arange(x.size), norm * np.eye(x.size))
     found = canary.log_ratio(outputs[None, :], sigma)[0]
     assert found == pytest.approx(math.log(mean_over_sets(x, k)), abs=1e-9)
     rng = np.random.default_rng(1)
@@ -161,7 +162,7 @@ def test_more_participations_cost_more():
 @SLOW
 def test_a_calibration_is_on_the_safe_side_and_near_the_truth():
     """At small eps the bound is close: 2 % less noise is more than is allowed."""
-    cal = dm.calibrate_sigma(allocation(5, 2), 0.5, 0.02)
+    cal = dm.calibrate_sigma(allocation(5, 2), 0.5, 0.02, method=dm.methods.Pld())
     ends = [interval(5, 2, cal.sigma, 0.5, add=add) for add in (False, True)]
     assert max(least for least, _ in ends) <= 0.02
     worse = [interval(5, 2, 0.95 * cal.sigma, 0.5, add=add) for add in (False, True)]
@@ -200,7 +201,7 @@ def test_a_run_that_stops_is_charged_in_full():
         (
             dm.Identity(6),
             dm.methods.Rdp(),
-            r"supported: Certified\(\), Importance\(\), and with Identity method=None or Pld\(\)",
+            r"supported: Certified\(\), Importance\(\), and with Identity or groups method=None or Pld\(\)",
         ),
     ],
 )
@@ -223,6 +224,85 @@ def test_replacing_an_example_and_fits_are_refused():
     correlated = dm.Mechanism(dm.LambdaCGD(6, 0.5), dm.RandomAllocation(2))
     with pytest.raises(dm.UnsupportedCombinationError, match=r"no canary .* correlates noise"):
         scheme_of(correlated.participation).canary(correlated.participation, correlated)
+
+
+# C of two bands, dense: equal norms, a last column that is shorter, entries < 0.
+BANDED = [
+    dm.ColumnNormalized(dm.SquareRoot(8, 2)),
+    dm.SquareRoot(8, 2),
+    dm.BandedToeplitz(8, [1.0, -0.8]),
+    dm.Diagonal([1.0, 3.0, 1.5, 2.0, 1.0, 2.5, 1.2, 3.0]),
+]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "k"),
+    [
+        pytest.param(one, k, id=f"{type(one).__name__}-{k}", marks=[] if (one, k) == (BANDED[1], 1) else SLOW)
+        for one in BANDED
+        for k in (1, 2, 3)
+    ],
+)
+def test_groups_are_above_the_enumeration_of_dense_noise(strategy, k):
+    """All sets of both groups with the columns of C as they are; 20 % less noise is too little."""
+    participation, sigma, eps = dm.RandomAllocation(k, cycle=2), 2.0, 0.5
+    pairs, matrix = list(pairs_of(participation, 8, "add_remove")), strategy.to_dense()
+
+    def truth(factor):
+        size = float(np.linalg.norm(matrix, axis=0).max())
+        ends = [hockey_stick(p, matrix, factor * sigma * size, eps, 60_000, ALPHA / 2, 5) for p in pairs]
+        return tuple(map(max, zip(*ends, strict=True)))
+
+    size = float(np.linalg.norm(matrix, axis=0).max())
+    found = dm.delta(strategy, sigma * size, eps, participation=participation)
+    low, high = truth(1.0)
+    assert low <= found.upper
+    assert found.lower <= high
+    assert truth(0.7)[0] > found.upper
+    # The same as that of independent noise over the steps of one group, but for norms that differ.
+    same = dm.delta(dm.Identity(4), sigma, eps, participation=dm.RandomAllocation(k))
+    assert found.upper == pytest.approx(same.upper, rel=1e-6)
+    if strategy is BANDED[0]:
+        assert found.lower == pytest.approx(same.lower, rel=1e-6)
+    elif isinstance(strategy, dm.Diagonal):
+        assert found.lower < 0.99 * same.lower
+
+
+@SLOW
+def test_samples_and_profiles_of_groups():
+    strategy, plan = dm.BandedToeplitz(8, [1.0, -0.8]), {"participation": dm.RandomAllocation(2, cycle=2)}
+    size = math.sqrt(1.64)
+    blocks = dm.delta(strategy, 1.2 * size, 2.0, **plan)
+    for method in (dm.methods.Certified(), dm.methods.Importance(0.01)):
+        found = dm.delta(strategy, 1.2 * size, 2.0, method=method, rng=2, **plan)
+        assert blocks.lower <= found.upper < 1.05 * blocks.upper
+        plain = dm.delta(dm.Identity(4), 1.2, 2.0, method=method, rng=2, participation=dm.RandomAllocation(2))
+        assert found.upper == pytest.approx(plain.upper, rel=0.02)
+    curve = dm.profile(strategy, 1.2 * size, rel_error=0.02, **plan).delta(2.0)
+    assert curve.lower <= blocks.upper * 1.001
+    assert curve.upper == pytest.approx(blocks.upper, rel=0.05)
+
+
+def test_all_turns_of_a_group_are_one_release():
+    plan = {"participation": dm.RandomAllocation(4, cycle=2)}
+    once = dm.delta(dm.SquareRoot(8, 2), 2.0, 1.0, **plan)
+    same = dm.delta(dm.SquareRoot(8, 2), 2.0, 1.0, participation=dm.CyclicPoisson(1.0, 2))
+    assert (once.lower, once.upper) == pytest.approx((same.lower, same.upper), rel=1e-12)
+    with pytest.raises(dm.UnsupportedCombinationError, match="joins each of the 4 steps"):
+        dm.delta(dm.SquareRoot(8, 2), 2.0, 1.0, method=dm.methods.Certified(), **plan)
+
+
+@SLOW
+def test_more_bands_than_groups_are_refused_and_fits_have_at_most_so_many():
+    mechanism = dm.Mechanism(dm.SquareRoot(8, 3), dm.RandomAllocation(2, cycle=2))
+    for ask in (accountant_for, lambda one, _: scheme_of(one.participation).canary(one.participation, one)):
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"at most cycle=2 bands.* has 3"):
+            ask(mechanism, None)
+    fit = dm.optimize(dm.BandedToeplitz, dm.RandomAllocation(2, cycle=4), n=16, eps=2.0, delta=1e-5)
+    assert fit.strategy.bands == 4
+    assert (
+        fit.error < dm.optimize(dm.BandedToeplitz, dm.CyclicPoisson(0.5, 4), n=16, eps=2.0, delta=1e-5).error
+    )
 
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, None, "2"])

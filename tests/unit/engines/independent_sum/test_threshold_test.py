@@ -164,5 +164,5 @@ def test_the_page_states_the_lower_end_and_what_no_proof_could_save(steps, count
 def test_the_page_states_the_sigma_of_the_bound(steps, count, eps, sigma, below, excess):
     del below, excess
     own = dm.RandomAllocation(int(count))
-    cal = dm.calibrate_sigma(dm.Identity(int(steps)), eps, 1e-5, participation=own)
+    cal = dm.calibrate_sigma(dm.Identity(int(steps)), eps, 1e-5, participation=own, method=dm.methods.Pld())
     assert cal.sigma == pytest.approx(sigma, abs=1.5e-3)

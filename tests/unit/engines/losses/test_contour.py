@@ -11,7 +11,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.losses.accountants import PoissonAccountant
 from dpmech.engines.losses.contour import Contour, FarLosses, Sketch
-from dpmech.engines.losses.direction import Direction
+from dpmech.engines.losses.direction import Direction, FewLines
 from dpmech.engines.losses.lattice import Loss
 from dpmech.engines.losses.lattice_route import LatticeRoute
 from dpmech.engines.losses.release import PoissonRelease
@@ -100,6 +100,46 @@ def test_any_line_gives_bounds(change):
         Contour(loss, steps, dataclasses.replace(line, cut=math.inf)).smoothed(line.width).ends(eps)
     )
     assert lower <= truth <= upper
+
+
+@pytest.mark.parametrize("remove", [True, False])
+def test_few_lines_serve_many_eps_of_one_step(remove):
+    q, sigma = 0.2, 0.8
+    direction = Direction(PoissonRelease(q, 1, ONE), sigma, remove=remove)
+    lines = FewLines(direction, 1e-3)
+    # In no order; the last ones are above all losses of ADD.
+    levels = [0.01 * (37 * k % 60) if not remove else 0.1 * (37 * k % 60) for k in range(60)]
+    for eps in levels:
+        truth = oracle.sampled_delta(q, sigma, eps, remove=remove, digits=30)
+        lower, upper = lines.delta(eps)
+        assert lower <= truth <= upper == lines.upper(eps)
+        # A thousandth of sigma is less than 2 % of delta here.
+        assert upper <= lower * 1.02 or truth < 1e-12
+    assert len(lines._lines) <= 20
+
+
+def test_an_eps_of_its_own_gets_the_line_that_it_has_alone():
+    direction = Direction(PoissonRelease(0.01, 1000, ONE), 1.0, remove=True)
+    for eps in (0.0, 1.0, 3.0):
+        assert FewLines(direction, 1e-3).delta(eps) == direction.delta(eps, 1e-3)[:2]
+    lines = FewLines(direction, 1e-3)
+    for eps in np.linspace(0.0, 4.0, 25):
+        (lower, upper), (least, most, _) = lines.delta(float(eps)), direction.delta(float(eps), 1e-3)
+        assert max(lower, least) <= min(upper, most)
+    assert len(lines._lines) <= 8
+
+
+def test_a_gap_of_the_sensitivity_narrows_no_smoothing():
+    """Lower bounds are at the larger noise; no width closes the gap, and none is tried for it."""
+    gap = Bounds.bracket(0.99, 1.0, dm.numerics.Provenance("gap"))
+    exact, bracketed = (
+        Direction(PoissonRelease(0.01, 100, one), 1.0, remove=True).resolved(1.0, 1e-3) for one in (ONE, gap)
+    )
+    assert bracketed.loss.tau == exact.loss.tau
+    lower, upper = bracketed.ends(1.0)
+    assert upper == exact.ends(1.0)[1]
+    other = Direction(PoissonRelease(0.01, 100, ONE), 1.0 / 0.99, remove=True).delta(1.0, 1e-3)
+    assert other[0] * 0.999 <= lower <= other[1]
 
 
 def test_aliases_matter_on_a_coarse_mesh():

@@ -10,7 +10,7 @@ import pytest
 import dpmech as dm
 from dpmech.engines.losses.accountants import PoissonAccountant, UserAccountant
 from dpmech.engines.losses.release import PoissonRelease, UserRelease
-from dpmech.engines.losses.revealed import Revealed
+from dpmech.engines.losses.revealed import Revealed, RevealedSchedule
 from dpmech.numerics import Bounds, Provenance
 from dpmech.schemes import accountant_for
 
@@ -59,6 +59,56 @@ def test_bounds_contain_those_by_enumeration(s, part, steps, q):
     # And they are no wider than the two formulas.
     assert upper <= min(plain, shifted + strays) * (1 + 1e-9) + 1e-290
     assert lower >= (shifted - strays) * (1 - 1e-6) - 1e-290
+
+
+@pytest.mark.parametrize("s", [0.03, 0.05, 0.08])
+@pytest.mark.parametrize("part", [0.3, 1.0, 1.02, 2.5])
+def test_schedules_by_enumeration(s, part):
+    """Every step with a probability of its own: all sequences, each with its own log(1 / w)."""
+    probs, eps = [0.1, 0.1, 0.1, 0.6, 0.6], part / (2 * s * s)
+    with mp.workdps(50):
+        plain, strays = mp.mpf(0), 2 * len(probs) * mp.ncdf(-1 / (2 * mp.mpf(s)))
+        shifted = mp.mpf(0)
+        for joins in itertools.product((False, True), repeat=len(probs)):
+            w = mp.fprod(mp.mpf(q) if join else 1 - mp.mpf(q) for q, join in zip(probs, joins, strict=True))
+            if any(joins):
+                mu = mp.sqrt(sum(joins)) / mp.mpf(s)
+                for at in (mp.mpf(eps), eps - mp.log(w)):
+                    value = w * (mp.ncdf(mu / 2 - at / mu) - mp.exp(at) * mp.ncdf(-mu / 2 - at / mu))
+                    plain, shifted = (plain + value, shifted) if at == eps else (plain, shifted + value)
+    bounds = RevealedSchedule(5, (0.1, 0.6), ONE, kinds=((0.1, 3), (0.6, 2)))
+    lower, upper = bounds._lower(s, eps), bounds._upper(s, eps)
+    assert lower <= shifted
+    # At least delta, which is at least what outputs that show who took part tell.
+    assert shifted - strays <= upper
+    assert upper <= plain * (1 + 1e-9) + 1e-290
+    with mp.workdps(50):
+        law = [mp.mpf(1)]
+        for q in probs:
+            law = [
+                (law[j] if j < len(law) else 0) * (1 - mp.mpf(q)) + (law[j - 1] * mp.mpf(q) if j else 0)
+                for j in range(len(law) + 1)
+            ]
+        for k in range(7):
+            least, most = bounds._tail(k)
+            tail = min(mp.fsum(law[k:]), mp.mpf(1))
+            assert least <= tail <= most <= least * (1 + 1e-12) + 1e-290
+
+
+@pytest.mark.parametrize("eps", [1e4, 1e5, 1e6, 1e8])
+def test_schedules_lie_between_their_ends_at_every_eps(eps):
+    steps = 200
+    mixed, low, high = (
+        dm.calibrate_sigma(dm.Identity(steps), eps, 1e-5, participation=dm.Poisson(q))
+        for q in ([0.01] * 100 + [0.02] * 100, 0.01, 0.02)
+    )
+    assert low.sigma < mixed.sigma < high.sigma
+    assert mixed.achieved.lower >= 0.998 * eps
+    # 1 % less noise is too little.
+    below = dm.delta(
+        dm.Identity(steps), 0.99 * mixed.sigma, eps, participation=dm.Poisson([0.01] * 100 + [0.02] * 100)
+    )
+    assert below.lower > 1e-5
 
 
 def test_users_by_enumeration():

@@ -6,7 +6,7 @@ import math
 import mpmath as mp
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
 import dpmech as dm
 from dpmech.checker import Kind
@@ -252,6 +252,84 @@ def test_a_direction_is_left_out_only_far_below_the_other(monkeypatch):
             assert route.bracket(1.0, 0.5, 1e-3)[:2] == expected
 
 
+class Asked(Told):
+    """One direction whose eps and Chernoff bounds are told, and which notes whether its eps is asked for."""
+
+    def __init__(self, eps, ceiling, ends):
+        super().__init__(ceiling, ends)
+        self.moments.chernoff_eps = lambda log_delta: eps
+        self.calls = 0
+
+    def epsilon(self, delta, tolerance, *, settled=0.0):
+        self.calls += 1
+        return self.ends
+
+
+def test_a_direction_has_no_lattice_where_its_eps_cannot_be_the_larger(monkeypatch):
+    route = accountant_for(dm.Mechanism(dm.Identity(2), users(0.1, 2)), None).route
+    # Of the second one, Chernoff's bound on delta at the other's lower end: twice of it has to be below 1e-5.
+    for ceiling, calls, expected in [(0.49e-5, 0, (2.0, 2.001)), (0.51e-5, 1, (2.005, 2.01))]:
+        for turned in (False, True):
+            larger, other = Asked(2.1, 1.0, (2.0, 2.001)), Asked(2.05, ceiling, (2.005, 2.01))
+            both = (other, larger) if turned else (larger, other)
+            monkeypatch.setattr(type(route), "sides", lambda self, sigma, both=both: both)
+            assert route.epsilon(1.0, 1e-5, 1e-3) == expected
+            assert (larger.calls, other.calls) == (1, calls)
+
+
+def rounded_epsilon(q, sigma, steps, delta, step):
+    """Lower and upper eps of direction REMOVE for two examples: all losses rounded down, all rounded up.
+
+    The law of one loss is that of a fine rule in the output; delta is above what an FFT rounds.
+    """
+    x = np.arange(-9.0 * sigma, 2.0 + 9.0 * sigma, 1e-4 * sigma)
+    weights = np.array([(1 - q) ** 2, 2 * q * (1 - q), q * q])
+    pure = stats.norm.pdf(x[:, None], [0.0, 1.0, 2.0], sigma)
+    mass = pure @ weights * 1e-4 * sigma
+    shift = np.arange(3.0)
+    logs = np.log(weights) + (shift * x[:, None] - shift**2 / 2) / sigma**2
+    places = np.floor(np.logaddexp.reduce(logs, axis=1) / step).astype(int)
+    first, length = places.min(), 1 << 21
+    spectrum = np.fft.rfft(np.bincount(places - first, mass, length))
+    law = np.fft.irfft(spectrum**steps, length)
+    losses = (steps * first + np.arange(length)) * step
+    assert law[-length // 4 :].max() < 1e-15
+
+    def excess(eps):
+        above = losses > eps
+        return float(law[above] @ -np.expm1(eps - losses[above])) - delta
+
+    lower = optimize.brentq(excess, 0.0, losses[-1], xtol=1e-6)
+    return lower, lower + steps * step
+
+
+def test_little_noise_against_losses_rounded_down_and_up():
+    q, sigma, steps = 0.01, 0.1, 1000
+    least, most = rounded_epsilon(q, sigma, steps, 1e-5, 4e-3)
+    assert most <= 1.002 * least
+    # The losses of ADD have a maximum, which is far below.
+    assert -2 * steps * math.log1p(-q) < 0.02 * least
+    found = dm.epsilon(dm.Identity(steps), sigma, 1e-5, participation=users(q, 2))
+    assert found.lower <= most
+    assert least <= found.upper <= 1.001 * found.lower
+    # One per cent of noise is seen.
+    other = dm.epsilon(dm.Identity(steps), 1.01 * sigma, 1e-5, participation=users(q, 2))
+    assert other.upper < least
+    cal = dm.calibrate_sigma(dm.Identity(steps), least, 1e-5, participation=users(q, 2))
+    assert cal.sigma == pytest.approx(sigma, rel=2e-3)
+
+
+@pytest.mark.parametrize("steps", [1, 40])
+def test_eps_is_zero_at_a_delta_that_is_no_less_than_the_chance_to_take_part(steps):
+    q, m = 0.001, 2
+    chance = -math.expm1(m * steps * math.log1p(-q))
+    for sigma in (0.01, 0.1, 1.0):
+        found = dm.epsilon(dm.Identity(steps), sigma, chance * (1.0 + 1e-12), participation=users(q, m))
+        assert (found.lower, found.upper) == (0.0, 0.0)
+    # With little noise whoever takes part is seen: a delta slightly below is not met.
+    assert dm.epsilon(dm.Identity(steps), 0.1, 0.99 * chance, participation=users(q, m)).lower > 0.0
+
+
 def test_the_larger_direction_decides_whichever_comes_first(monkeypatch):
     q, m, sigma, steps, eps = 0.2, 2, 2.0, 8, 1.0
     found = accountant_for(dm.Mechanism(dm.Identity(steps), users(q, m)), None)
@@ -329,7 +407,7 @@ def test_a_ledger_holds_one_unit():
     for first, second in itertools.permutations([of_users, of_examples]):
         ledger = dm.Ledger()
         ledger.add("first", first, batch="first")
-        with pytest.raises(dm.UnsupportedCombinationError, match="one unit of privacy in a ledger"):
+        with pytest.raises(dm.UnsupportedCombinationError, match="one unit of privacy per ledger"):
             ledger.add("second", second, batch="second")
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 import dpmech as dm
+from dpmech.engines.losses.direction import Direction
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.curves import Curve, Nodes
 from dpmech.exceptions import InvalidParameterError, NumericalError
@@ -128,6 +129,37 @@ def test_the_lower_end_of_a_guess_without_a_release_is_rounded_down(prior):
     exact = max(Fraction(prior), 1 - Fraction(prior))
     assert Fraction(found.lower) <= exact <= Fraction(found.upper)
     assert found.upper - found.lower <= 1e-13
+
+
+def test_mu_of_sampled_steps_takes_few_lines_and_no_memory(monkeypatch):
+    """What was asked before changes nothing; one line of the transform serves several nodes."""
+    made, own = [], Direction.resolved
+
+    def counted(self, eps, tolerance):
+        made.append(eps)
+        return own(self, eps, tolerance)
+
+    monkeypatch.setattr(Direction, "resolved", counted)
+    run, again = (dm.profile(dm.Identity(1000), 1.0, participation=dm.Poisson(0.01)) for _ in range(2))
+    found = run.gaussian_mu(1e-9)
+    assert 4 <= len(made) <= 16
+    made.clear()
+    for eps in (0.0, 0.3, 1.0):
+        again.delta(eps)
+    assert len(made) == 6  # once for each direction
+    assert again.gaussian_mu(1e-9) == found
+    assert found.upper <= 1.001 * found.lower
+    # At every eps the Gaussian curve is above delta, and somewhere that of the lower end is not.
+    missed = 0
+    for eps in np.linspace(0.0, 4.0, 17):
+        value = run.delta(float(eps))
+        above, below = (
+            norm.cdf(mu / 2 - eps / mu) - math.exp(eps) * norm.cdf(-mu / 2 - eps / mu) + 1e-9
+            for mu in (found.upper, 0.99 * found.lower)
+        )
+        assert value.lower <= above
+        missed += value.upper > below
+    assert missed
 
 
 def test_mu_of_nodes_between_them():

@@ -11,8 +11,10 @@ from torch import nn
 
 import dpmech as dm
 from dpmech.optim import FlatClipping, PerLayerClipping, clipped_gradients
+from dpmech.optim.clipping import factored as factored_module
 from dpmech.optim.clipping.clipped_sum import clip_and_sum
-from dpmech.optim.clipping.factored import Factored, Piece, has_factors, prefers_factors
+from dpmech.optim.clipping.factored import Factored, has_factors, prefers_factors
+from dpmech.optim.clipping.norms import Piece, has_fast_float64
 from dpmech.optim.clipping.styles import Blocks
 
 F = nn.functional
@@ -234,7 +236,7 @@ def test_many_examples_go_in_runs(monkeypatch):
     weights = torch.rand(7, generator=draw, dtype=torch.float64)
     kept = torch.tensor([True, False, True, True, True, False, True])
     squares, total = whole.squares(), whole.weighted_sum(weights, kept)
-    monkeypatch.setattr(module, "_AT_ONCE", 40)
+    monkeypatch.setattr(module, "_AT_ONCE", {"cpu": 40})
     torch.testing.assert_close(whole.squares(), squares)
     torch.testing.assert_close(whole.weighted_sum(weights, kept), total)
 
@@ -279,10 +281,27 @@ def test_layers_that_have_factors():
 
 
 def test_shapes_determine_the_cheaper_mode():
-    assert prefers_factors(1, 1024, 784)
-    assert prefers_factors(128, 768, 768)
-    assert not prefers_factors(1, 2, 3)
-    assert not prefers_factors(169, 16, 64)  # a small kernel over many positions
+    here = torch.device("cpu")
+    assert prefers_factors(1, 1024, 784, here)
+    assert prefers_factors(128, 768, 768, here)
+    assert not prefers_factors(1, 2, 3, here)
+    assert not prefers_factors(169, 16, 64, here)  # a small kernel over many positions
+
+
+@pytest.mark.parametrize("capability", [(9, 0), (8, 9)])
+def test_the_device_enters_the_choice(capability, monkeypatch):
+    """Products are cheap on GPUs, compared with memory; in float64 only on those for data centres."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    factored_module._costs_on.cache_clear()
+    has_fast_float64.cache_clear()
+    there = torch.device("cuda", 0)
+    assert prefers_factors(1, 1024, 784, there)
+    assert prefers_factors(128, 768, 768, there) == (capability == (9, 0))
+    assert prefers_factors(256, 768, 768, there) == (capability == (9, 0))  # not with products in runs
+    assert not prefers_factors(1, 2, 3, there)
+    assert not prefers_factors(2048, 768, 768, there)
+    factored_module._costs_on.cache_clear()
+    has_fast_float64.cache_clear()
 
 
 def test_other_modes_are_refused():
@@ -291,18 +310,18 @@ def test_other_modes_are_refused():
         clipped_gradients(model, loss, batch, 1.0, clipping_mode="fast")
 
 
-def test_layers_that_depend_on_more_than_shapes_are_refused():
+def test_layers_that_depend_on_more_than_shapes_are_refused(tmp_path):
     model, (x, y), _ = built("mlp")
-    calls = []
+    with (tmp_path / "calls").open("wb") as calls:  # no list: it would be put back
 
-    def loss(f, x, y):
-        calls.append(1)
-        return F.cross_entropy(f(x[None]), y[None]) + (
-            F.cross_entropy(f(x[None]), y[None]) if len(calls) % 2 == 0 else 0
-        )
+        def loss(f, x, y):
+            calls.write(b"x")
+            return F.cross_entropy(f(x[None]), y[None]) + (
+                F.cross_entropy(f(x[None]), y[None]) if calls.tell() % 2 == 0 else 0
+            )
 
-    with pytest.raises(dm.UnsupportedCombinationError, match="otherwise than for the first example"):
-        clipped_gradients(model, loss, (x, y), 1.0, clipping_mode="ghost")
+        with pytest.raises(dm.UnsupportedCombinationError, match="otherwise than for the first example"):
+            clipped_gradients(model, loss, (x, y), 1.0, clipping_mode="ghost")
 
 
 @pytest.mark.parametrize("mode", ["ghost", "per_example"])

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dpmech as dm
 from dpmech.optim import (
@@ -15,7 +16,7 @@ from dpmech.optim import (
     PrivateOptimizer,
     save_checkpoint,
 )
-from dpmech.optim.clipping.clipped_sum import Accumulator
+from dpmech.optim.clipping.clipped_sum import Accumulator, _weighted_sum
 from tests.support.training import classification, cross_entropy, linear, private_run, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -41,6 +42,29 @@ def quietly(*parts):
         warnings.simplefilter("ignore", NonFiniteGradientsWarning)
         train(*parts)
     return parts
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_are_replaced_before_they_are_widened(dtype):
+    chosen = []
+
+    class Seen(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            if func is torch.ops.aten.where.self:
+                chosen.append(found.dtype)
+            return found
+
+    drawn = torch.Generator().manual_seed(0)
+    values = torch.randn(5, 300, generator=drawn, dtype=dtype)
+    factor = torch.rand(5, generator=drawn, dtype=torch.float64)
+    factor[[1, 4]] = 0.0
+    expected = factor.numpy() @ values.double().numpy()
+    values[1], values[4, ::7] = math.nan, math.inf
+    with Seen():
+        found = _weighted_sum(values, factor, torch.tensor([True, False, True, True, False]))
+    assert chosen == [dtype]
+    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("functional", [True, False])
@@ -89,6 +113,36 @@ def test_the_probe_is_of_32_examples(examples, refused):
         param.grad_sample = torch.full((64, 2), math.nan)
         opt.step()  # after the first release nothing is refused
         assert opt.dropped_examples >= 64
+
+
+@pytest.mark.parametrize("count", [-5, 3, 1.5, math.nan, "2", True])
+def test_counts_that_are_no_number_of_examples_are_refused(count):
+    param = torch.nn.Parameter(torch.zeros(2))
+
+    def summed(value, **others):
+        return ClippedSum(
+            [param], [torch.zeros(2)], FlatClipping(1.0), examples=2, **{"dropped": value} | others
+        )
+
+    with pytest.raises(dm.InvalidParameterError, match=r"dropped must be an integer in \[0, 2\]"):
+        summed(count)
+    with pytest.raises(dm.InvalidParameterError, match=r"below must be an integer in \[0, 1\]"):
+        summed(1, below=count, above=0)
+    if isinstance(count, str | bool):
+        return
+    opt = PrivateOptimizer(torch.optim.SGD([param], lr=1.0), CAL, expected_batch_size=1)
+    with pytest.raises(dm.InvalidParameterError, match="dropped must be an integer"):  # noqa: PT012 - either
+        opt.accumulate(summed(torch.tensor(count)))
+        opt.step()
+    assert opt.steps_left == N
+
+
+def test_counts_of_possible_numbers_of_examples_are_accepted():
+    param = torch.nn.Parameter(torch.zeros(2))
+    for count in (0, 2, torch.tensor(2), torch.tensor([2.0])):
+        ClippedSum([param], [torch.zeros(2)], FlatClipping(1.0), examples=2, dropped=count)
+    with pytest.raises(dm.InvalidParameterError, match="dropped must be a number, or a tensor of one value"):
+        ClippedSum([param], [torch.zeros(2)], FlatClipping(1.0), examples=2, dropped=torch.tensor([1, 1]))
 
 
 def test_a_partly_restored_batch_is_not_probed():

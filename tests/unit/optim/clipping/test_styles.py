@@ -271,12 +271,15 @@ def problem(examples=10):
     return torch.randn(examples, 4, generator=rng) * 3.0, torch.randint(3, (examples,), generator=rng)
 
 
-@pytest.mark.parametrize("size", [None, 1, 3, 10, 99])
+@pytest.mark.parametrize(
+    ("size", "mode"),
+    [*((size, "per_example") for size in (None, 1, 3, 10, 99)), (None, "loop"), (3, "loop")],
+)
 @pytest.mark.parametrize("clipping", [0.3, PerLayerClipping([0.3, 0.2], [0, 0, 1, 1])])
-def test_vmapped_gradients_are_those_of_single_examples(size, clipping):
+def test_gradients_are_those_of_single_examples(size, mode, clipping):
     torch.manual_seed(0)
     model, batch = Net(), problem()
-    total = clipped_gradients(model, cross_entropy, batch, clipping, microbatch_size=size)
+    total = clipped_gradients(model, cross_entropy, batch, clipping, microbatch_size=size, clipping_mode=mode)
     assert [id(param) for param in total.parameters] == [id(p) for p in model.parameters() if p.requires_grad]
     assert (total.examples, total.dropped, total.reduced) == (10, 0, False)
     expected = by_hand(

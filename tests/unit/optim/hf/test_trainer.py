@@ -460,10 +460,6 @@ def test_the_run_of_a_checkpoint_is_checked(tmp_path):
 
 REFUSED = {
     "fp16": {"fp16": True},
-    "bf16": {"bf16": True},
-    "auto_find_batch_size": {"auto_find_batch_size": True},
-    "label_smoothing_factor": {"label_smoothing_factor": 0.1},
-    "neftune_noise_alpha": {"neftune_noise_alpha": 1.0},
     "include_num_input_tokens_seen": {"include_num_input_tokens_seen": True},
     "train_sampling_strategy": {"train_sampling_strategy": "group_by_length"},
     "torch_compile": {"torch_compile": True},

@@ -1,6 +1,7 @@
 """Lightning's Trainer compared with the loop of make_private, and the bypasses that it refuses."""
 
 import stat
+import types
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from tests.support.trainers import SIZE, Classifier, Rows, masked
 lightning = pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402 - after the check for it
+from lightning.pytorch.strategies import DDPStrategy  # noqa: E402 - the same
 
 from dpmech.optim.lightning import PrivateTraining  # noqa: E402 - the same
+from dpmech.optim.lightning.callback import check_trainer  # noqa: E402 - the same
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec.*"),
@@ -108,7 +111,7 @@ def test_weights_in_half_precision(hand):
     assert one.run_record().steps == N
 
 
-def by_hand(**options):
+def by_hand(*, half=False, **options):
     """The loop of make_private, with the schedule of the module."""
     model = Module()
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -118,11 +121,22 @@ def by_hand(**options):
     )
     while optimizer.steps_left:
         for batch in loader:
-            wrapped.backward(**batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                wrapped.backward(**batch)
             optimizer.step()
         rates.step()
     optimizer.close()
     return torch.cat([param.detach().flatten() for param in model.parameters()])
+
+
+@pytest.mark.parametrize("hand", [False, True])
+def test_autocast(hand):
+    one = private()
+    found = fitted(one, ByHand(one) if hand else Module(), precision="bf16-mixed")
+    assert one.run_record().steps == N
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, by_hand(half=True), rtol=0.0, atol=0.0)
+    assert not torch.equal(found, by_hand())
 
 
 def test_a_fit_is_the_loop_of_make_private():
@@ -241,7 +255,7 @@ def test_raw_values_are_logged_only_on_request():
     [
         ({"accumulate_grad_batches": 2}, "accumulate_grad_batches=2; supported: max_physical"),
         ({"gradient_clip_val": 1.0}, "gradient_clip_val=1.0; supported: clip_norm"),
-        ({"precision": "bf16-mixed"}, "precision='bf16-mixed'"),
+        ({"precision": "16-true"}, "precision='16-true'"),
         ({"limit_train_batches": 2}, "limit_train_batches=2"),
         ({"overfit_batches": 1}, "overfit_batches=1"),
         ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1"),
@@ -256,6 +270,22 @@ def test_settings_that_would_bypass_privacy_are_refused(options, message):
         fitted(one, Module(), **options)
     assert message in str(caught.value)
     assert one._run is None or one.run[2].steps_taken == 0
+
+
+def test_strategies_that_split_a_module_are_refused():
+    class Split(DDPStrategy):
+        """As that of DeepSpeed."""
+
+    fit = types.SimpleNamespace(
+        accumulate_grad_batches=1, gradient_clip_val=None, precision="32-true", strategy=Split(),
+        limit_train_batches=1.0, overfit_batches=0.0, reload_dataloaders_every_n_epochs=0, optimizers=[None],
+    )  # fmt: skip
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r'strategy Split: .*; supported: strategy="ddp"'
+    ):
+        check_trainer(fit, Module())
+    fit.strategy = DDPStrategy()
+    check_trainer(fit, Module())
 
 
 def test_modules_and_loaders_that_would_bypass_privacy_are_refused():
@@ -336,15 +366,15 @@ def test_evaluation_on_training_data_is_refused(kind):
     }[kind]
     one, module = private(data=data), Module()
     fit = trainer(one)
-    with pytest.raises(dm.UnsupportedCombinationError, match="evaluation data are trained on"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="the evaluation data is the training data"):
         fit.fit(module, one.loader, loaders)
     for evaluate in (fit.validate, fit.test, fit.predict):
         module.test_step = module.predict_step = module.validation_step
-        with pytest.raises(dm.UnsupportedCombinationError, match="evaluation data are trained on"):
+        with pytest.raises(dm.UnsupportedCombinationError, match="the evaluation data is the training data"):
             evaluate(module, loaders)
     one.run[1].close()
     raw = private(data=data, log_raw=True)
-    with pytest.raises(dm.UnsupportedCombinationError, match=r"EarlyStopping \('val_loss'\) may select"):
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"EarlyStopping \('val_loss'\) would select"):
         trainer(raw, EarlyStopping("val_loss")).fit(Module(), raw.loader, loaders)
     raw.run[1].close()
 
@@ -398,3 +428,33 @@ def test_checkpoints_outside_the_folder_of_newest_give_a_warning(tmp_path, recwa
     assert not [one for one in recwarn if "newest" in str(one.message)]
     with pytest.warns(UserWarning, match=r"newest\(\) looks only there.*Use one folder for both"):
         own.setup(trainer(own, ModelCheckpoint(tmp_path / "other")), Module(), "fit")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_the_cell_of_an_interrupted_fit_runs_again(error, tmp_path):
+    """The same module, in the same process, with the callback before still there."""
+    kept, module, hits = [], Module(0.2), iter((True,))
+
+    class Stop(lightning.Callback):
+        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+            if trainer.global_step == 3 and next(hits, False):
+                raise error
+
+    def cell():
+        keys = {"generator": None, "rng": None} if kept else {}
+        kept.append(private(folder=tmp_path / "cut", **keys))
+        saving = ModelCheckpoint(tmp_path / "cut", every_n_train_steps=1, save_top_k=-1)
+        fit = trainer(kept[-1], Stop(), saving)
+        fit.fit(module, kept[-1].loader, ckpt_path=kept[-1].newest())
+
+    with pytest.raises((error, SystemExit)):
+        cell()
+    assert "training_step" not in vars(module)
+    cell()
+    assert kept[1].run_record().steps == N
+    kept[1].run[1].close()
+    whole, other = private(), Module(0.2)
+    trainer(whole).fit(other, whole.loader)
+    whole.run[1].close()
+    for one, two in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, two, rtol=0.0, atol=0.0)

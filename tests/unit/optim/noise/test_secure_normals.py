@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, processes
-from dpmech.optim.noise.normals import LARGEST, HostNormals, PairMaker, torch_pairs
+from dpmech.optim.noise.normals import LARGEST, HostNormals, PairMaker
 from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals, secure_key, source_of
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
@@ -63,20 +63,10 @@ def test_numbers_are_those_of_exact_arithmetic(count):
     assert 0.0 < worst_error(pairs_of(count)) < 2.0**-50 < 2.0**-48
 
 
-def test_torch_makes_the_same_pairs():
-    """On the device of the words, here the CPU; by torch's functions, so with other last bits."""
-    words = pairs_of(2_000)
-    found = torch_pairs(torch.from_numpy(words.view(np.int64))).numpy()
-    for pair, (first, second) in zip(found[:600], words[:600], strict=True):
-        radius, values = exact(first, second)
-        assert max(abs(mp.mpf(float(x)) - y) for x, y in zip(pair, values, strict=True)) < radius * 2.0**-49
-    np.testing.assert_allclose(found.ravel(), made(words), rtol=0.0, atol=1e-13)
-
-
 def test_a_wrong_coefficient_is_detected(monkeypatch):
     from dpmech.optim.noise import normals as box_muller
 
-    monkeypatch.setattr(box_muller, "_SIN", [*box_muller._SIN[:-1], -1.0 / 6.0 + 1e-14])
+    monkeypatch.setattr(box_muller, "SIN", [*box_muller.SIN[:-1], -1.0 / 6.0 + 1e-14])
     assert worst_error(pairs_of(300)) > 2.0**-48
 
 
@@ -279,12 +269,32 @@ def test_without_a_generator_a_stream_uses_that_of_the_state(generator, mode):
     assert all(torch.equal(taken(again), row) for row in expected)
 
 
-def test_numbers_of_an_accelerator_are_philox_unless_the_cipher_is_named():
-    """Those of the cipher are computed on the CPU: an accelerator would wait for them."""
+def test_numbers_of_cpus_and_cuda_are_those_of_a_cipher():
     cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
-    assert source_of(None, [cpu, cpu])[0] == "aes-128-ctr, ziggurat"
-    assert source_of(None, [cpu, cuda])[0] == source_of(None, [torch.device("mps")])[0] == "philox"
-    assert source_of("secure", [cuda])[0] == "aes-128-ctr, ziggurat"
+    assert source_of(None, [cpu, cpu])[0] == source_of("secure", [cpu])[0] == "aes-128-ctr, ziggurat"
+    assert source_of(None, [cpu, cuda])[0] == source_of("secure", [cuda])[0] == "chacha20, pairs"
+    assert source_of("secure-lattice", [cpu])[0] == "aes-128-ctr, lattice"
+    assert source_of("secure-lattice", [cuda, cpu])[0] == "chacha20, lattice"
+    assert [source_of(name, [cpu])[0] for name in ("philox", 7)] == ["philox"] * 2
+    assert [source_of(name, [cuda])[0] for name in ("philox", 7)] == ["philox, pairs"] * 2
+
+
+def test_other_accelerators_would_wait_for_a_cipher_on_the_cpu():
+    mps = torch.device("mps")
+    assert source_of(None, [mps])[0] == "philox"
+    assert source_of("secure", [mps, torch.device("cpu")])[0] == "aes-128-ctr, ziggurat"
+
+
+def test_states_of_a_cipher_can_be_loaded_wherever_they_were_saved():
+    for device in (torch.device("cpu"), torch.device("cuda", 0)):
+        assert source_of("secure", [device])[1] == {"aes-128-ctr, ziggurat", "aes-128-ctr", "chacha20, pairs"}
+        assert source_of("secure-lattice", [device])[1] == {"aes-128-ctr, lattice", "chacha20, lattice"}
+        assert source_of("philox", [device])[1] == source_of(3, [device])[1] == {"philox", "philox, pairs"}
+        assert len(source_of(None, [device])[1]) == 7
+
+
+def test_unknown_generators_are_refused():
+    cpu = torch.device("cpu")
     with pytest.raises(dm.InvalidParameterError, match='generator must be None, "secure"'):
         source_of("secret", [cpu])
 
@@ -299,6 +309,9 @@ class World:
 
     def get_world_size(self, group):
         return 2
+
+    def get_backend(self, group):
+        return "gloo"
 
     def get_rank(self, group):
         return 1
@@ -329,7 +342,7 @@ def test_it_needs_cryptography_at_once(monkeypatch):
 
 
 def test_threads_give_the_same_numbers(monkeypatch):
-    from dpmech.optim.noise import stream as chunks
+    from dpmech.optim.noise import noise_rows as chunks
 
     cal = dm.calibrate_sigma(dm.Identity(1), 8.0, 1e-5)
     one = NoiseStream(cal, [torch.zeros(3 * 2**16 + 7)], generator="secure")

@@ -7,10 +7,9 @@ import torch
 
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, PerLayerClipping
-from dpmech.optim.noise import stream as stream_module
-from dpmech.optim.noise.normals import CudaNormals
 from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals
 from tests.support.drawn_noise import DrawnNoise
+from tests.support.other_device import There, known, other_device
 
 N = 7
 SIGNED = np.array([[2.0, 0, 0, 0], [-1.0, 1.0, 0, 0], [0.5, 0.0, -3.0, 0], [0.0, 0.25, -0.5, 0.125]])
@@ -100,18 +99,6 @@ def test_a_seed_gives_the_same_numbers_for_any_parameter_size():
     assert all_rows(stream)[0] == pytest.approx(z * cal.sigma * 0.5, rel=1e-12)
 
 
-def test_gpu_offsets_cover_full_parameters_and_all_shards(monkeypatch):
-    made = []
-    stream = NoiseStream(calibration(dm.Identity(N)), [torch.zeros(2, 3), torch.zeros(5)], 1.0, 11)
-    slots = stream._slots
-    monkeypatch.setattr(stream_module, "CudaNormals", lambda *args, **options: made.append((args, options)))
-    monkeypatch.setattr(stream_module.torch, "Generator", lambda device: device)
-    stream._slots = [dataclasses.replace(slots[0], shards=4, local_shape=(1, 3)), slots[1]]
-    device = torch.device("cuda", 0)
-    stream._source(device, (1, 2))
-    assert made == [(((1, 2), device), {"sizes": (6, 5), "n": N, "shards": 4})]
-
-
 @every_device
 @every_case
 def test_every_mode_gives_the_same_rows(strategy, mode, device):
@@ -161,24 +148,6 @@ def test_regenerating_allocates_chunks_only():
     sizes = [event.self_cpu_memory_usage for event in profile.events()]
     assert 0 < max(sizes) <= 8 * ZigguratNormals.chunk
     assert abs(sum(sizes)) <= 16 * ZigguratNormals.chunk  # at most the last two chunks remain
-
-
-def test_cuda_parameters_get_the_cuda_generator(monkeypatch):
-    class Fake:
-        def __init__(self, device):
-            self.device = device
-
-        def manual_seed(self, seed):
-            self.seed = seed
-
-    monkeypatch.setattr("dpmech.optim.noise.stream.torch.Generator", Fake)
-    stream = NoiseStream(calibration(dm.Identity(3)), [torch.zeros(4), torch.zeros(2, 3)], generator=1)
-    source = stream._source(torch.device("cuda:1"), (5, 6))
-    assert isinstance(source, CudaNormals)
-    assert source._generator.device == torch.device("cuda:1")
-    other = stream._source(torch.device("cuda:1"), (5, 7))  # another key with the same first word
-    assert source._generator.seed != other._generator.seed
-    assert source.offset(2, 1, 0, 0) < source.offset(3, 0, 0, 0)
 
 
 def test_lambda_zero_is_the_identity():
@@ -377,6 +346,46 @@ def test_a_state_is_a_copy():
     assert all(torch.equal(a, b) for a, b in zip(before, state["state"][0], strict=True))
 
 
+@pytest.mark.skipif(not known(), reason="this torch registers no device from Python")
+@pytest.mark.parametrize("ways", [("cpu", "two"), ("two", "cpu"), ("old", "cpu"), ("old", "two")])
+def test_devices_that_draw_the_same_numbers_may_become_fewer_or_more(ways):
+    """States of older versions have a fingerprint for each device."""
+
+    def made(way, generator):
+        there = torch.zeros(3) if way == "cpu" else There(torch.zeros(3))
+        return NoiseStream(calibration(dm.SquareRoot(9, 3)), [there, torch.zeros(2)], generator=generator)
+
+    with other_device():
+        first = made(ways[0], 1)
+        whole = first.fingerprint()
+        first.step()
+        state = first.state_dict()
+        if ways[0] == "old":
+            state["fingerprints"] *= 2
+        expected = [one.cpu() for one in first.step()]
+        first.close()
+        second = made(ways[1], None)
+        second.load_state_dict(state)
+        found = [one.cpu() for one in second.step()]
+        assert second.fingerprint() == whole
+        assert all(torch.equal(one, two) for one, two in zip(found, expected, strict=True))
+
+
+@pytest.mark.skipif(not known(), reason="this torch registers no device from Python")
+def test_a_state_takes_no_memory_of_a_device():
+    stream = started()
+    stream.step()
+    rows = stream._rows.vectors
+    with other_device():
+        stream._rows.vectors = [[There(one) for one in vectors] for vectors in rows]
+        state = stream.state_dict()["state"]
+    assert all(type(one) is torch.Tensor for vectors in state for one in vectors)
+    for copies, vectors in zip(state, rows, strict=True):
+        for one, other in zip(copies, vectors, strict=True):
+            assert torch.equal(one, other)
+            assert one.data_ptr() != other.data_ptr()
+
+
 def started(strategy=None, **changes):
     options = {"clip_norm": 1.0, "generator": 1, "mode": None} | changes
     strategy = dm.SquareRoot(9, 3) if strategy is None else strategy
@@ -413,6 +422,10 @@ def test_a_state_of_other_numbers_is_refused():
     fresh = started(generator=2)
     with pytest.raises(dm.exceptions.CertificateError, match="draw other numbers"):
         fresh.load_state_dict(state | {"fingerprints": ["0" * 64]})
+    with pytest.raises(dm.exceptions.CertificateError, match="draw other numbers"):
+        fresh.load_state_dict(state | {"fingerprints": [*state["fingerprints"], "0" * 64]})
+    with pytest.raises(dm.exceptions.CertificateError, match="draw other numbers"):
+        fresh.load_state_dict(state | {"fingerprints": []})
     assert fresh.state_dict()["key"] != state["key"]  # a refused state leaves the stream unchanged
 
 
@@ -439,6 +452,7 @@ def test_a_stream_never_goes_back():
         {"state": [[torch.zeros(3), torch.zeros(2)], [torch.zeros(2)] * 2]},
         {"state": [[torch.zeros(3), 1.0], [torch.zeros(2)] * 2]},
         {"surplus": 1},
+        {"fingerprints": None},
     ],
 )
 def test_malformed_states_are_refused(change):

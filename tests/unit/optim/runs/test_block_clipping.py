@@ -186,3 +186,125 @@ def test_four_blocks_of_twice_sigma_in_a_run_and_in_a_ledger():
     for index, _ in enumerate(NORMS):
         batch.register(f"block {index}", 2.0 * CAL.sigma)
     dm.Ledger().add("training", CAL, batch=batch)
+
+
+BUDGET = dm.calibrate_sigma(dm.Identity(3), 8.0, 1e-5, participation=dm.Poisson(0.5), dataset_size=8)
+
+
+def image_model():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 4), nn.LayerNorm(4))
+
+
+def tiny_gpt2():
+    pytest.importorskip("transformers")
+    from tests.support.transformer_zoo import gpt2
+
+    return gpt2()
+
+
+@pytest.mark.parametrize("least_noise", [False, True])
+@pytest.mark.parametrize("rest", ["one block", "one block each"])
+@pytest.mark.parametrize("build", [image_model, tiny_gpt2], ids=["biases", "GPT-2"])
+def test_every_matrix_of_a_model_is_a_block(build, rest, least_noise):
+    model = build()
+    found = PerMatrixClipping.for_model(
+        model, 0.7, 0.1, rest=rest, rest_clip_norm=0.3, least_noise=least_noise
+    )
+    named = dict(model.named_parameters())
+    assert set(found.layers) == set(named)
+    blocks = [
+        [name for name, at in found.layers.items() if at == place]
+        for place in sorted({*found.layers.values()})
+    ]
+    matrices = [block for block in blocks if named[block[0]].ndim >= 2]
+    others = [block for block in blocks if named[block[0]].ndim < 2]
+    assert all(len(block) == 1 for block in matrices)
+    assert sum(map(len, others)) == sum(param.ndim < 2 for param in named.values())
+    assert len(others) == (1 if rest == "one block" else sum(map(len, others)))
+    assert found.block_clipping.clip_norms == (0.1,) * len(matrices) + (0.3,) * len(others)
+    # Together they are one release with the calibration's sigma: sum 1 / sigma_W^2 = 1 / sigma^2.
+    sigmas = found.block_clipping.sigmas
+    assert sum(one**-2 for one in sigmas) == pytest.approx(0.7**-2, rel=1e-12)
+    sizes = [sum(named[name].numel() for name in block) for block in blocks]
+
+    def total(given):
+        return sum(
+            d * (s * c) ** 2 for d, s, c in zip(sizes, given, found.block_clipping.clip_norms, strict=True)
+        )
+
+    equal = total([0.7 * len(blocks) ** 0.5] * len(blocks))
+    assert total(sigmas) == pytest.approx(equal) if not least_noise else total(sigmas) < equal
+
+
+def test_frozen_parameters_are_in_no_block():
+    model = image_model()
+    model[3].requires_grad_(requires_grad=False)
+    assert set(PerMatrixClipping.for_model(model, 0.7, 0.1).layers) == {
+        "0.weight", "0.bias", "4.weight", "4.bias"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"model": nn.LayerNorm(3)}, "model must be a model that trains a parameter of two or more dim"),
+        ({"rest": "none"}, "rest must be 'one block' or 'one block each', got 'none'"),
+        ({"clip_norm": 0.0}, "clip_norm must"),
+        ({"rest_clip_norm": -1.0}, "rest_clip_norm must"),
+        ({"sigma": 0.0}, "sigma must"),
+    ],
+)
+def test_what_makes_no_blocks(options, match):
+    given = {"model": image_model(), "sigma": 0.7, "clip_norm": 0.1} | options
+    with pytest.raises(dm.InvalidParameterError, match=match):
+        PerMatrixClipping.for_model(**given)
+
+
+def mean_of_texts(model, words):
+    return F.cross_entropy(model(input_ids=words).logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+
+
+@pytest.mark.parametrize("build", [image_model, tiny_gpt2], ids=["biases", "GPT-2"])
+def test_muon_for_matrices_and_adam_with_its_correction_for_the_rest(build, tmp_path):
+    """Algorithm 1 of DP-Muon on a network with biases: trained, recorded, and the record verified."""
+    torch.manual_seed(0)
+    model = build()
+    if build is tiny_gpt2:
+        data, loss = torch.utils.data.TensorDataset(torch.randint(0, 40, (8, 6))), mean_of_texts
+    else:
+        data = torch.utils.data.TensorDataset(torch.randn(8, 1, 4, 4), torch.randint(0, 4, (8,)))
+        loss = lambda net, x, y: F.cross_entropy(net(x), y)  # noqa: E731 - one line reads best
+    before = {name: param.detach().clone() for name, param in model.named_parameters()}
+    clipping = PerMatrixClipping.for_model(model, BUDGET.sigma, 0.1)
+    optimizer = Muon(model.parameters(), lr=0.02, aux_lr=1e-2, aux_subtract_noise=True, aux_floor=1e-6)
+    private, dp, loader = make_private(
+        model, optimizer, DataLoader(data, batch_size=4), BUDGET, clipping=clipping, loss=loss
+    )
+    for batch in loader:
+        private.backward(*batch)
+        dp.step()
+    moved = {name for name, param in model.named_parameters() if not torch.equal(param, before[name])}
+    assert moved == set(before)
+    dp.run_record().save(tmp_path / "run.json")
+    dp.close()
+    found = dm.verify(tmp_path / "run.json")
+    assert found.ok, found.failures
+    assert found.run.steps == 2  # of one pass
+
+
+def test_the_correction_of_the_rest_is_that_of_adambc():
+    from dpmech.optim import AdamBC
+
+    vector, twin = (torch.nn.Parameter(torch.ones(50, dtype=torch.float64)) for _ in range(2))
+    muon = Muon([vector], lr=0.1, aux_betas=(0.8, 0.9), aux_subtract_noise=True, aux_floor=1e-3)
+    adam = AdamBC([twin], lr=0.1, betas=(0.8, 0.9), floor=1e-3)
+    plain = Muon([torch.nn.Parameter(torch.ones(50, dtype=torch.float64))], lr=0.1, aux_betas=(0.8, 0.9))
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(5):
+        gradient = torch.randn(50, generator=generator, dtype=torch.float64)
+        for rule in (muon, adam, plain):
+            rule.param_groups[0]["phi"] = 0.5
+            rule.param_groups[0]["params"][0].grad = gradient.clone()
+            rule.step()
+    assert torch.equal(vector, twin)
+    assert not torch.allclose(vector, plain.param_groups[0]["params"][0])

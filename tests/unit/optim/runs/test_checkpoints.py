@@ -202,3 +202,23 @@ def test_a_link_to_a_checkpoint_stays_one(run):
     assert path.is_symlink()
     assert torch.load(real)["loader"]["steps"] == 0
     assert sorted(file.name for file in path.parent.iterdir()) == ["disk", "run.pt"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_a_machine_may_have_another_number_of_gpus(tmp_path, monkeypatch, count):
+    parts = [Part(3) for _ in range(3)]
+    for part in parts:
+        part.processes = 1
+    generators, found = [torch.full((16,), number, dtype=torch.uint8) for number in range(2)], {}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "get_rng_state_all", lambda: generators)
+    monkeypatch.setattr(
+        torch.cuda, "set_rng_state", lambda state, device: found.update({device: int(state[0])})
+    )
+    save_checkpoint(tmp_path / "run.pt", *parts)
+    model, optimizer, loader = Part(), Part(), Part()
+    loader.processes = 1
+    loader.load_state_dict = lambda state, accepted: None
+    load_checkpoint(tmp_path / "run.pt", model, optimizer, loader)
+    assert found == {number: number for number in range(min(count, 2))}

@@ -2,13 +2,16 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import load_checkpoint, make_private, save_checkpoint
+from dpmech.optim.runs.clipping_choice import ClippingChoice
 from tests.support.training import private_run, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
@@ -130,6 +133,48 @@ def test_layers_that_compute_something_else_are_detected(monkeypatch):
     assert "are not determined" in model.clipping_choice.reason
 
 
+FROM, OTHER_FROM = 1e5, 2e5
+
+
+def other_layer(layer, x):
+    """Doubles its weight for large inputs."""
+    return F.linear(x, (1.0 + (x.amax() > OTHER_FROM)) * layer.weight, layer.bias)
+
+
+def only_of_large_inputs(model, x, y):
+    return loss(model, x, y) * (x.amax() > FROM)
+
+
+def first_of(value, mode):
+    x, y = data().tensors
+    x = x.clone()
+    x[0] = value
+    loader = DataLoader(TensorDataset(x, y), batch_size=4)
+    return private_run(
+        CAL, network(), loader, generator=1, loss=only_of_large_inputs, clipping_mode=mode,
+        loss_takes="batch_of_one",
+    )[1].clipping_mode  # fmt: skip
+
+
+def test_the_mode_does_not_depend_on_the_gradients_of_an_example(monkeypatch):
+    monkeypatch.setattr(nn.Linear, "forward", other_layer)
+    assert {first_of(value, "auto") for value in (1.5e5, 3e5)} == {"per_example"}
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"factors of gradients could be compared .*'per_example' or 'a"
+    ):
+        first_of(1.5e5, "ghost")
+
+
+def test_other_examples_are_tried_where_fractions_have_no_gradient():
+    """As targets with equal labels do, or inputs below a threshold."""
+
+    def ranked(model, x, y):
+        del y
+        return F.relu(-x).sum() * model(x).sum()
+
+    assert run("auto", loss=ranked, steps=0)[1].clipping_mode == "ghost"
+
+
 # ---- gradients that begin later
 
 
@@ -228,7 +273,9 @@ def test_roundings_of_half_precision_are_no_other_gradient(mode, monkeypatch):
     from dpmech.optim.runs import batch_optimizer
 
     plain = batch_optimizer.check_add_up
-    monkeypatch.setattr(batch_optimizer, "check_add_up", lambda *given, whole: plain(*given, whole=True))
+    monkeypatch.setattr(
+        batch_optimizer, "check_add_up", lambda *given, **how: plain(*given, **how | {"whole": True})
+    )
     cal = dm.calibrate_sigma(dm.Identity(60), 800.0, 1e-5)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 80), nn.LayerNorm(80), nn.Linear(80, 5))
@@ -263,23 +310,169 @@ def test_leftover_gradients_are_not_part_of_the_next_batch(clear):
     torch.testing.assert_close(weights(private), expected, rtol=0.0, atol=0.0)
 
 
-@pytest.mark.parametrize("mode", ["ghost", "per_example"])
-def test_a_loss_that_bypasses_its_model_is_refused(mode):
-    model, teacher = network(), network(seed=5)  # its parameters require gradients, and are not trained
+def test_a_loss_that_uses_weights_of_others():
+    teacher = network(seed=5)  # its parameters require gradients, and are not trained
 
     def distilled(own, x, y):
         return loss(own, x, y) + (own(x) - teacher(x)).square().sum()
 
-    run(mode, model=model, loss=distilled, steps=1)
+    for mode in ("ghost", "per_example", "loop"):
+        assert run(mode, loss=distilled, steps=1)[1].clipping_mode == mode
 
-    def penalised(own, x, y):
-        return loss(own, x, y) + (model[0].weight.square().sum() if model.begun else 0.0)
 
-    model.begun = False
+class Penalised:
+    """A loss that uses a trained weight outside the model it gets, from a call on: that of a later batch."""
+
+    def __init__(self, model):
+        self.model, self.begun = model, False
+
+    def __call__(self, own, x, y):
+        return loss(own, x, y) + (0.1 * self.model[0].weight.square().sum() if self.begun else 0.0)
+
+
+def begun_after_two_steps(mode):
+    model = network()
+    penalised = Penalised(model)
     parts = run(mode, model=model, loss=penalised, steps=2)
-    model.begun = True
+    penalised.begun = True
+    return parts
+
+
+def test_a_loss_that_bypasses_its_model_is_refused_with_factors():
+    parts = begun_after_two_steps("ghost")
     with pytest.raises(dm.UnsupportedCombinationError, match=r"the loss uses 0\.weight outside the model"):
         advance(parts)
+    assert parts[1].clipping_mode == "ghost"
+
+
+@pytest.mark.parametrize("asked", ["auto", "per_example"])
+def test_what_vmap_cannot_follow_later_changes_no_mode(asked, caplog):
+    """When it begins may follow from the data, and the mode stands in the record of the run."""
+    parts = begun_after_two_steps(asked)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"outside the model .* clipping_mode='loop'"):
+        advance(parts)
+    assert parts[1].clipping_mode == parts[0].clipping_choice.mode == ("ghost" if asked == "auto" else asked)
+    assert caplog.records == []
+    expected = begun_after_two_steps("loop")
+    advance(expected)  # the way out
+
+
+class Branching(nn.Linear):
+    """Takes another path for large inputs."""
+
+    def __init__(self):
+        super().__init__(20, 5)
+
+    def forward(self, x):
+        return super().forward(-x if float(x.sum()) > 0 else x)
+
+
+def branching():
+    torch.manual_seed(3)
+    return Branching()
+
+
+def test_a_resumed_run_repeats_the_choice_of_a_loop(tmp_path, caplog):
+    expected = run("auto", model=branching())
+    assert [record.name for record in caplog.records] == ["dpmech.optim"]  # one line, once
+    assert "'loop' was chosen, which computes gradients one example at a time: the model br" in caplog.text
+    parts = run("auto", model=branching(), steps=2)
+    save_checkpoint(tmp_path / "run.pt", *parts)
+    again = run("auto", model=branching(), steps=0)
+    load_checkpoint(tmp_path / "run.pt", *again)
+    advance(again)
+    assert again[1].clipping_mode == "loop"
+    assert torch.equal(weights(again[0]), weights(expected[0]))
+
+
+def test_a_loop_of_the_checkpoint_is_taken_up(tmp_path):
+    """Whatever is chosen here: sums would round otherwise."""
+    parts = run("loop", steps=2)
+    save_checkpoint(tmp_path / "run.pt", *parts)
+    advance(parts)
+    again = run("auto", steps=0)
+    assert again[1].clipping_mode == "ghost"
+    load_checkpoint(tmp_path / "run.pt", *again)
+    advance(again)
+    assert again[0].clipping_choice == ClippingChoice("loop", "as in the checkpoint")
+    assert torch.equal(weights(again[0]), weights(parts[0]))
+
+
+@pytest.mark.parametrize("asked", ["auto", "per_example", "ghost"])
+def test_other_errors_under_vmap_are_raised_as_they_are(asked):
+    def fails(model, x, y):
+        if torch._C._functorch.is_functorch_wrapped_tensor(x):
+            raise ArithmeticError("the sum is 12.5")
+        return loss(model, x, y)
+
+    parts = run("loop", loss=fails, steps=1)  # alone it works
+    assert parts[1].clipping_mode == "loop"
+    with pytest.raises(ArithmeticError, match=r"the sum is 12\.5"):
+        run(asked, loss=fails, steps=1)
+
+
+def read(model, x, y):
+    return loss(model, x, y) * (1.0 + sum(y.tolist()))
+
+
+def repeated(model, x, y):
+    """Of a length that depends on the data: vmap follows one example, and fails on several."""
+    times = (x[0] > 0.6).long() + y[0]
+    return loss(model, x, y) + 0.1 * torch.repeat_interleave(model(x).mean(), times.sum()).sum()
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (read, "reads the memory of a tensor"),
+        (repeated, "tensors whose shapes depend on the data"),
+    ],
+)
+def test_a_loop_is_chosen_for_what_vmap_cannot_follow(kind, why):
+    model, optimizer, _ = run("auto", loss=kind)
+    assert optimizer.clipping_mode == "loop"
+    assert why in model.clipping_choice.reason
+    assert f"in {kind.__name__}: " in model.clipping_choice.reason or kind is repeated
+    torch.testing.assert_close(weights(model), weights(run("loop", loss=kind)[0]), rtol=0.0, atol=0.0)
+
+
+def test_reasons_hold_no_text_of_other_errors(monkeypatch, caplog):
+    def fails(layer, given, gradient):
+        raise ArithmeticError(f"the inputs are {given}")
+
+    monkeypatch.setattr("dpmech.optim.clipping.per_example.factors_of", fails)
+    model, optimizer, _ = run("auto", steps=1)
+    assert optimizer.clipping_mode == "per_example"
+    assert "factors fail: ArithmeticError (" in model.clipping_choice.reason
+    assert "in fails" in model.clipping_choice.reason
+    assert "the inputs are tensor" not in model.clipping_choice.reason + caplog.text
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0, float("nan")])
+def test_the_choice_does_not_depend_on_the_first_example(first, monkeypatch):
+    """Gradients of zeros would show no difference, and those of no number either."""
+    monkeypatch.setattr(nn.Linear, "forward", doubled)
+    inputs = data().tensors[0].clone()
+    inputs[0] = first
+    loader = DataLoader(TensorDataset(inputs, data().tensors[1]), batch_size=4)
+    model, optimizer, _ = private_run(CAL, network(), loader, generator=1, loss=loss)
+    assert "are not determined" in model.clipping_choice.reason
+    assert optimizer.clipping_mode == "per_example"
+
+
+def test_an_error_of_the_loss_itself_changes_no_mode(caplog):
+    parts = run("auto", steps=2)
+    x, y = next(iter(parts[2]))
+    with pytest.raises(RuntimeError, match=r"index 10. is out of bounds"):
+        parts[0].backward(x, y + 100)
+    assert (parts[1].clipping_mode, caplog.records) == ("ghost", [])
+    parts[0].backward(x, y)
+    parts[1].step()
+
+
+def test_a_loop_needs_a_loss():
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"'loop' without a loss.*loss=\.\.\."):
+        run("loop", by_loss=False)
 
 
 @pytest.mark.parametrize("by_loss", [True, False])
@@ -515,3 +708,34 @@ def test_a_refused_set_up_may_be_tried_again(monkeypatch):
     with pytest.raises(dm.UnsupportedCombinationError, match="stepped directly"):
         sgd.step()
     del caught
+
+
+@pytest.mark.parametrize("shape", [(5, 40, 30), (3, 7), (4,), (1, 1), (2, 0, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_gradients_are_compared_in_little_memory(shape, dtype, monkeypatch):
+    """Under hooks the first batch compares all its gradients, which are not copied to float64 as a whole."""
+    from dpmech.optim.runs import batch_optimizer
+
+    monkeypatch.setattr(batch_optimizer, "_AT_ONCE", 100, raising=False)
+    largest = []
+
+    class Wide(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found = func(*args, **(kwargs or {}))
+            if isinstance(found, torch.Tensor) and found.dtype == torch.float64:
+                largest.append(found.numel())
+            return found
+
+    sample = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
+    grad = torch.ones(shape[1:], dtype=dtype)
+    with Wide():
+        read = batch_optimizer._Measured(
+            [batch_optimizer._Pair("weight", grad, sample, dtype)],
+            [batch_optimizer._Pair("other", grad, 2 * sample, dtype)],
+        ).values.tolist()
+    if dtype != torch.float64 and sample.numel() > 100:
+        assert max(largest) < sample.numel()
+    rows = sample.double().numpy().reshape(len(sample), -1)
+    norm = np.sqrt((rows**2).sum(1)).mean()
+    expected = [np.sqrt(((rows.mean(0) - 1.0) ** 2).sum()), norm, 2 * norm]
+    np.testing.assert_allclose(read, expected, rtol=1e-12)

@@ -151,6 +151,47 @@ def test_failing_losses_state_the_accepted_form(loss, match):
     assert "lambda model, x, y" in str(caught.value)
 
 
+def test_no_value_of_an_example_decides_the_form_or_is_shown():
+    seen = []
+
+    def along_the_first(f, x, y):
+        seen.append(float(x.abs().max()))
+        return -F.log_softmax(f(x), dim=0).flatten()[y.flatten()].sum()
+
+    def fails(f, x, y):
+        seen.append(float(x.abs().max()))
+        raise ValueError(f"the sum is {x.sum()} and {f(x).sum()} of {y}")
+
+    for loss, kind in ((along_the_first, dm.UnsupportedCombinationError), (fails, dm.InvalidParameterError)):
+        texts = set()
+        for value in (1e6, 3e6):
+            batch = Batch((torch.full((2, 6), value), torch.full((2,), 3)), {})
+            with pytest.raises(kind, match="loss") as caught:
+                ExampleLoss(loss).resolve(nn.Linear(6, 4).eval().requires_grad_(False).apply(zeroed), batch)
+            texts.add(str(caught.value))
+        assert len(texts) == 1
+    assert 0.0 < max(seen) < 1e5
+
+
+def zeroed(layer):
+    layer.weight.zero_()
+    layer.bias.zero_()
+
+
+def test_a_form_is_found_where_fractions_are_refused():
+    def centered(f, x, y):
+        if float(x.min()) > 0.0:
+            raise ValueError("inputs are not centered")
+        return batched_idiom(f, x, y)
+
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
+    found, batch = first_sums(model, centered, features())
+    expected = clipped_gradients(model, idiom, batch, 1.0).sums
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
+
+
 def test_bad_arguments():
     for loss in (3, "mean"):
         with pytest.raises(dm.InvalidParameterError, match=r"nn\.CrossEntropyLoss\(\)"):

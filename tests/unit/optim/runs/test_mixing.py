@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import random
 import types
 
 import numpy as np
@@ -451,6 +452,10 @@ class Carrying(nn.Module):
         super().__init__()
         self.first, self.head, self.keep = nn.Linear(4, 4), nn.Linear(4, 2), keep
         self.kept, self.queue, self.cache, self.top, self.calls = torch.zeros(4), [], {}, 0.1, 0
+        self.store, self.array = Store(), np.zeros(1)
+        SEEN[:] = [0.0]
+        if hasattr(Store, "seen"):
+            del Store.seen
 
     def forward(self, x):
         return self.head(self.keep(self, self.first(x)))
@@ -493,21 +498,73 @@ def annealed(model, out):
     return out * model.top
 
 
+def counted(model, out):
+    """A schedule by the number of calls, in an object and in a list."""
+    model.calls += 1
+    model.store.value = 0.5**model.calls
+    model.queue.append(model.calls)
+    return out * (1.0 + model.store.value + len(model.queue))
+
+
 def shown(model, out):
     model.kept = out.detach().mean(0)
     model.queue.append(float(out.detach().mean()))
     return out
 
 
-@pytest.mark.parametrize("keep", [centred, in_place, queued, scaled])
+class Store:
+    """An object without anything of torch."""
+
+    def __init__(self):
+        self.value = 0.0
+
+
+SEEN = [0.0]
+
+
+def in_object(model, out):
+    found = out + model.store.value
+    model.store.value = float(out.detach().mean())
+    return found
+
+
+def in_integers(model, out):
+    found = out + model.calls
+    model.calls += 1 + int(100.0 * out.detach().mean())
+    return found
+
+
+def in_array(model, out):
+    found = out + float(model.array[0])
+    model.array[0] += float(out.detach().mean())
+    return found
+
+
+def in_classes(model, out):
+    found = out + getattr(Store, "seen", 0.0)
+    Store.seen = float(out.detach().mean())
+    return found
+
+
+def in_globals(model, out):
+    del model
+    found = out + SEEN[-1]
+    SEEN.append(float(out.detach().mean()))
+    return found
+
+
+@pytest.mark.parametrize(
+    "keep", [centred, in_place, queued, scaled, in_object, in_integers, in_array, in_classes, in_globals]
+)
 def test_attributes_that_carry_data_to_the_next_call_are_refused(keep):
     with pytest.raises(
-        dm.UnsupportedCombinationError, match=r"changed (kept|queue|top), which the next call"
+        dm.UnsupportedCombinationError,
+        match=r"changed .*(kept|queue|top|store|calls|array|what its code refers to), which the next call",
     ):
         in_steps(Carrying(keep), lambda model, x: model(x), steps=2)
 
 
-@pytest.mark.parametrize("keep", [cached, annealed, shown])
+@pytest.mark.parametrize("keep", [cached, annealed, shown, counted])
 def test_attributes_that_carry_no_data_may_change(keep):
     assert in_steps(Carrying(keep), lambda model, x: model(x), steps=4) == 4
 
@@ -538,3 +595,57 @@ def test_with_a_loss_no_example_stays_in_attributes(keep):
         optimizer.step()
     assert model.queue == []
     assert not model.kept.any()
+
+
+class Seeding(nn.Module):
+    """Dropout after a seed that the first example determines, at every call or only for large values."""
+
+    def __init__(self, seed, *, always=True):
+        super().__init__()
+        self.layer, self.drop, self.seed, self.always = nn.Linear(4, 2), nn.Dropout(0.5), seed, always
+
+    def forward(self, x):
+        if self.always or x[:, 0].max() > 100:
+            self.seed(int(x[0, 0].detach() * 1000) % 2**32)
+        return self.drop(self.layer(x))
+
+
+def forked(number):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(number)
+
+
+@pytest.mark.parametrize(
+    ("seed", "always", "whose"),
+    [
+        (torch.manual_seed, True, "torch"),
+        (torch.manual_seed, False, "torch"),
+        (random.seed, True, "Python"),
+        (np.random.seed, True, "numpy"),
+        (forked, True, None),
+        (lambda number: torch.Generator().manual_seed(number), True, None),
+        (lambda number: (random.random(), np.random.random()), True, None),  # noqa: NPY002 - as models do
+    ],
+)
+def test_models_that_seed_global_generators(seed, always, whose):
+    """Of a batch: a value of one example would determine what the others draw."""
+    inputs, targets = vectors(24)
+    inputs[20, 0] = 1000.0
+    model, optimizer, loader = private_run(
+        CAL,
+        Seeding(seed, always=always),
+        DataLoader(TensorDataset(inputs, targets), batch_size=6),
+        generator=1,
+    )
+
+    def train():
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    if whose is None:
+        train()
+        return
+    with pytest.raises(dm.UnsupportedCombinationError, match=f"seeds the global generator of {whose}"):
+        train()

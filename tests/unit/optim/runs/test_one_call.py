@@ -106,8 +106,9 @@ def test_bad_calls(options, message):
 
 
 def test_refusals_of_make_private_apply():
-    loader = DataLoader(classification(SIZE), batch_size=BATCH, shuffle=True)
-    with pytest.raises(dm.UnsupportedCombinationError, match="the loader shuffles"):
+    weighted = torch.utils.data.WeightedRandomSampler([1.0] * SIZE, SIZE)
+    loader = DataLoader(classification(SIZE), batch_size=BATCH, sampler=weighted)
+    with pytest.raises(dm.UnsupportedCombinationError, match="the loader has a WeightedRandomSampler"):
         made(loader)
     with pytest.raises(dm.UnsupportedCombinationError):
         made(strategy=lambda n: dm.LambdaCGD(n, 0.5), participation=dm.Poisson(0.1))
@@ -170,8 +171,9 @@ def test_what_the_loop_can_do_is_asked_for(monkeypatch, options, max_vectors):
 
 def test_what_can_be_refused_early_is_refused_before_the_search(monkeypatch):
     monkeypatch.setattr(one_call, "recommend_under", lambda *_, **__: pytest.fail("searched"))
-    loader = DataLoader(classification(SIZE), batch_size=BATCH, shuffle=True)
-    with pytest.raises(dm.UnsupportedCombinationError, match="the loader shuffles"):
+    weighted = torch.utils.data.WeightedRandomSampler([1.0] * SIZE, SIZE)
+    loader = DataLoader(classification(SIZE), batch_size=BATCH, sampler=weighted)
+    with pytest.raises(dm.UnsupportedCombinationError, match="the loader has a WeightedRandomSampler"):
         made(loader, strategy=None)
     with pytest.raises(dm.InvalidParameterError, match="dataset_size"):
         made(strategy=None, dataset_size=None)

@@ -20,6 +20,7 @@ import dpmech as dm
 from dpmech.optim import CanaryData, clipped_gradients, load_checkpoint, make_private, save_checkpoint
 from dpmech.optim.runs.fingerprints import code as code_prints
 from dpmech.optim.runs.fingerprints.code import Printer
+from dpmech.optim.state import references
 from tests.support.training import classification, classifier, declared, private_run
 
 F = nn.functional
@@ -218,7 +219,8 @@ def test_values_unused_by_a_loss_may_change(monkeypatch):
 
 def test_a_loss_of_an_installed_package(monkeypatch):
     """Its code counts, and everything in its package that it refers to; only the code of other packages."""
-    monkeypatch.setattr(code_prints, "installed", lambda module: module == __name__)
+    for module in (code_prints, references):
+        monkeypatch.setattr(module, "installed", lambda module: module == __name__)
 
     def both():
         return Printer(home=by_global).of(by_global), Printer().of(by_global)

@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import dpmech as dm
+from dpmech.optim import clipped_gradients
 from tests.support.training import private_run
 
 transformers = pytest.importorskip("transformers")
@@ -59,7 +60,6 @@ def bert(**options):
         num_labels=3,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        attn_implementation="eager",
         **SIZES | options,
     )
     return transformers.BertForSequenceClassification(config)
@@ -77,15 +77,12 @@ def gpt2():
         attn_pdrop=0.0,
         bos_token_id=None,
         eos_token_id=None,
-        attn_implementation="eager",
     )
     return transformers.GPT2LMHeadModel(config)
 
 
 def vit():
-    config = transformers.ViTConfig(
-        image_size=16, patch_size=8, num_channels=1, num_labels=3, attn_implementation="eager", **SIZES
-    )
+    config = transformers.ViTConfig(image_size=16, patch_size=8, num_channels=1, num_labels=3, **SIZES)
     return transformers.ViTForImageClassification(config)
 
 
@@ -99,7 +96,6 @@ def t5():
         num_heads=4,
         dropout_rate=0.0,
         decoder_start_token_id=0,
-        attn_implementation="eager",
     )
     return transformers.T5ForConditionalGeneration(config)
 
@@ -119,18 +115,8 @@ MODELS = {
 }
 
 
-def wide_mask(batch):
-    """An encoder's padding mask as a term added to scores: no branches on its values."""
-    mask = batch["attention_mask"][:, None, None, :].float()
-    return dict(batch) | {"attention_mask": (1.0 - mask) * torch.finfo(torch.float32).min}
-
-
 def own_loss(model, **batch):
     return model(**batch).loss
-
-
-def masked_loss(model, **batch):
-    return model(**wide_mask(batch)).loss
 
 
 def batch_loss(model, batch):
@@ -175,8 +161,7 @@ def first_batch(name, loss, **options):
 @pytest.mark.parametrize("mode", ["per_example", "ghost"])
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_of_one_example(name, mode):
-    loss = masked_loss if name in ("bert", "bert, frozen embeddings", "t5") else own_loss
-    model, (private, optimizer, _), batch = first_batch(name, loss, clipping_mode=mode)
+    model, (private, optimizer, _), batch = first_batch(name, own_loss, clipping_mode=mode)
     value = private.backward(**batch, return_loss=True)
     for one, other in zip(optimizer._batch.take(), by_hand(model, batch), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
@@ -200,25 +185,46 @@ def test_the_loop_of_opacus(name):
 
 
 def test_refusals_name_an_alternative():
-    words = r"masking_utils\.py.*four dimensions.*Privacy"
-    with pytest.raises(dm.UnsupportedCombinationError, match=words) as caught:
-        first_batch("bert", own_loss)
-    assert "attn_implementation='eager'" in str(caught.value)
-    assert len(str(caught.value)) <= 600  # includes a line of the model
     _, (private, *_), batch = first_batch("t5", None)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"relative_attention_bias .* called with"):
         batch_loss(private, batch)
 
 
-@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
-@pytest.mark.parametrize("loss", [own_loss, None])
-def test_gradient_checkpointing_is_refused(loss):
-    model = gpt2()
-    model.gradient_checkpointing_enable()
-    with pytest.raises(
-        dm.UnsupportedCombinationError, match=r"checkpointing is on in transformer.*_disable\(\)"
-    ):
-        private_run(CAL, model, DataLoader(Texts(continued=True), collate_fn=padded), loss=loss)
+def of_one(call, **batch):
+    return own_loss(call, **{key: value[None] for key, value in batch.items()})
+
+
+@pytest.mark.parametrize("kind", ["sdpa", "eager"])
+def test_masks_are_made_under_vmap_alone(kind, monkeypatch):
+    """A mask that hides nothing would be skipped by its values; without a mask nothing is made."""
+    masking = transformers.masking_utils
+    makers, made = masking.ALL_MASK_ATTENTION_FUNCTIONS, []
+    before = makers[kind]
+
+    def watched(*args, **kwargs):
+        found = before(*args, **kwargs)
+        made.append((kwargs["attention_mask"] is not None, found is not None))
+        return found
+
+    monkeypatch.setitem(makers._global_mapping, kind, watched)
+    words = {"input_ids": torch.arange(3, 9)[None].expand(4, -1), "labels": torch.arange(4) % 3}
+    for mask in (torch.ones(4, 6), None):
+        given = words if mask is None else words | {"attention_mask": mask}
+        torch.manual_seed(0)
+        model = bert(attn_implementation=kind)
+        clipped_gradients(model, of_one, given, CLIP)
+        assert set(made) == {(mask is not None, mask is not None)}
+        made.clear()
+        with torch.no_grad():
+            model(**given)
+        assert set(made) == {(mask is not None, False)}  # as it was
+        made.clear()
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"reads a value|branches on"):
+        clipped_gradients(
+            model, lambda call, **batch: of_one(call, **batch) * float(batch["labels"]), words, CLIP
+        )
+    assert makers[kind] is watched
+    assert kind not in makers._local_mapping
 
 
 @pytest.mark.slow
@@ -247,3 +253,40 @@ def test_half_precision(loss):
     expected = torch.cat([one.flatten() for one in by_hand(plain, batch)])
     assert float((found - expected).norm()) < 0.02 * float(expected.norm())
     assert float(found.norm()) <= 4 * CLIP
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("name", ["bert", "gpt2, tied"])
+def test_the_trainer_takes_padding_and_checkpointing(name, checkpointing, tmp_path):
+    from dpmech.optim.hf import Privacy, PrivateTrainer
+
+    make, data, collate = MODELS[name]
+    cal = dm.calibrate_sigma(dm.Identity(3), 8.0, 1e-5, participation=dm.Poisson(1 / 3))
+    torch.manual_seed(0)
+    model = make()
+    before = torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    trainer = PrivateTrainer(
+        model=model,
+        args=transformers.TrainingArguments(
+            str(tmp_path),
+            per_device_train_batch_size=4,
+            max_steps=3,
+            gradient_checkpointing=checkpointing,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=True,
+            remove_unused_columns=False,
+        ),
+        train_dataset=data,
+        data_collator=collate,
+        privacy=Privacy(cal, clip_norm=CLIP),
+    )
+    trainer.train()
+    _, optimizer, _ = trainer.run
+    assert (optimizer.clipping_mode == "loop") is checkpointing
+    assert optimizer.record.steps == 3
+    after = torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert bool(torch.isfinite(after).all())
+    assert float((after - before).norm()) > 0.0

@@ -617,12 +617,12 @@ def test_extra_states_of_any_kind():
 
 
 def again(model, mode, private):
-    """A second run; Opacus' hooks stay on a model, so that it requires the GradSampleModule."""
+    """A second run while the first is open; with Opacus' hooks it requires the GradSampleModule."""
     if mode == "loss":
         return made(model, mode)
-    with pytest.raises(dm.UnsupportedCombinationError, match="already has Opacus' hooks"):
-        made(model, mode)
     sgd = torch.optim.SGD([param for param in model.parameters() if param.requires_grad], lr=0.1)
+    with pytest.raises(dm.UnsupportedCombinationError, match="already has Opacus' hooks"):
+        make_private(model, sgd, DataLoader(dataset()), CAL, expected_batch_size=8)
     return make_private(private, sgd, DataLoader(dataset()), CAL, expected_batch_size=8)
 
 
@@ -673,3 +673,28 @@ def test_the_second_run_on_a_model_is_watched(mode):
         model.state_dict()
     with pytest.raises(dm.UnsupportedCombinationError, match=r"buffers memory\.mean"):
         second[1].run_record()
+
+
+@pytest.mark.parametrize("device", ["cpu", "other"])
+def test_small_tensors_are_read_together(device, monkeypatch):
+    rng = torch.Generator().manual_seed(0)
+    sizes = [(3,), (), (0,), (4096,), (4097,), (64, 64), (2, 3), (7,)]
+    named = [(str(place), torch.randn(size, generator=rng)) for place, size in enumerate(sizes)]
+    named += [("half", torch.arange(9.0).half()), ("turned", torch.arange(12.0).view(3, 4).t())]
+    reader = Fingerprinter()
+    if device == "other":
+        monkeypatch.setattr("dpmech.optim.deferred._AT_ONCE", frozenset())
+    calls = []
+    alone = reader.read
+    monkeypatch.setattr(reader, "read", lambda *given: calls.append(given[0]) or alone(*given))
+    for _ in range(2):
+        found = reader.read_all(named)
+        for (name, tensor), (kind, sums) in zip(named, found, strict=True):
+            expected = alone(name, tensor)
+            assert kind == expected[0]
+            assert torch.cat([*sums, torch.zeros(1)]).equal(torch.cat([*expected[1], torch.zeros(1)])), name
+    assert calls == ([name for name, _ in named] if device == "cpu" else ["2", "4", "half", "turned"]) * 2
+    changed = [(name, tensor.clone()) for name, tensor in named]
+    changed[0][1][1] = -changed[0][1][1]
+    now = reader.read_all(changed)
+    assert [same([one], [other]) for one, other in zip(found, now, strict=True)] == [False] + [True] * 9

@@ -11,6 +11,7 @@ from dpmech.optim import processes as agreement
 from dpmech.optim.clipping import Batch, ExampleGradients
 from dpmech.optim.runs.example_loss import ExampleLoss, UserLoss
 from dpmech.optim.runs.user_datasets import check_same_choice
+from dpmech.optim.state import Afresh
 from tests.support.training import declared
 
 N, MOST = 6, 3
@@ -79,13 +80,14 @@ def test_only_kept_examples_are_used():
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("given", [loss, torch.nn.CrossEntropyLoss()])
-def test_each_user_is_clipped_as_one(reduction, given):
+@pytest.mark.parametrize("mode", ["per_example", "loop"])
+def test_each_user_is_clipped_as_one(mode, reduction, given):
     """Against gradients of every user by autograd, one after another."""
     model, data, clip = classifier(), UserDataset(examples(), IDS, MOST), 0.3
     whole = ExampleLoss(UserLoss(given, "auto", reduction), "example")
     batch = Batch(torch.utils.data.default_collate([data[user] for user in range(6)]), {})
     whole.resolve(model, batch)
-    found, losses = ExampleGradients(model, whole, ghost=False).clipped(batch, FlatClipping(clip))
+    found, losses = ExampleGradients(model, Afresh(whole, model), mode).clipped(batch, FlatClipping(clip))
     expected = [torch.zeros_like(param) for param in model.parameters()]
     places = {
         one: [place for place, own in enumerate(IDS) if own == one][:MOST] for one in dict.fromkeys(IDS)
@@ -151,6 +153,9 @@ class OfTwo:
 
     def get_world_size(self, group):
         return 2
+
+    def get_backend(self, group):
+        return "gloo"
 
     def get_rank(self, group):
         return 0

@@ -1,0 +1,176 @@
+"""InnerOptimizer: watches the torch optimizer that a PrivateOptimizer steps."""
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+
+from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+
+_MARK = "_dpmech_wrapped"
+_OURS = {"params", "phi"}  # entries of a parameter group that are not settings of the user
+_SCHEDULED = {"lr", "momentum", "betas"}  # changed by torch's schedulers
+
+
+class InnerOptimizer:
+    """Watches a torch optimizer that was made private.
+
+    Args:
+        optimizer: any torch.optim.Optimizer with one gradient evaluation per step.
+
+    Attributes:
+        optimizer: the optimizer.
+        kind: the name of its class: another class gives other weights for the same state and gradients.
+        changed: whether settings changed between two steps, also before a loaded state, other
+            than by the registered scheduler.
+
+    Raises:
+        InvalidParameterError: if it is not an optimizer, or was already made private.
+        UnsupportedCombinationError: if it evaluates gradients several times per step.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidParameterError("optimizer", optimizer, "a torch.optim.Optimizer")
+        earlier = getattr(optimizer, _MARK, None)
+        if earlier is not None:
+            if not earlier.ended:
+                raise InvalidParameterError(
+                    "optimizer",
+                    type(optimizer).__name__,
+                    "a new torch.optim.Optimizer: this one has been made private already; or close() of that "
+                    "private optimizer first",
+                )
+            earlier.release()
+        parameters = inspect.signature(type(optimizer).step).parameters
+        closure = parameters.get("closure")
+        # Sharpness-aware ones (SAM, ASAM, ...) take a gradient here and one at a second point.
+        twice = hasattr(optimizer, "first_step") or type(optimizer).__name__.upper().endswith("SAM")
+        if twice or (closure is not None and closure.default is inspect.Parameter.empty):
+            raise UnsupportedCombinationError(
+                f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a "
+                "separate row of noise",
+                supported="optimizers whose step works without a closure; for SAM its base optimizer",
+            )
+        self.optimizer = optimizer
+        self.kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+        self._groups = optimizer.param_groups
+        self._members = self._listed()
+        self._stepping = False
+        self._resumed: list[dict[str, Any]] | None = None
+        self._left: list[dict[str, Any]] | None = None  # the settings after the newest step
+        self._scheduler: Any = None
+        self.changed = False
+        self.ended = False  # whether another run may take the optimizer
+
+    def follow(self, scheduler: Any, *, forget: bool) -> None:
+        """Accept changes by a scheduler from now on.
+
+        Args:
+            scheduler: its class and settings are compared by checkpoints.
+            forget: whether to accept earlier changes as well, because no earlier step can be repeated.
+        """
+        if forget:
+            self.changed = False
+        elif self._scheduler is not None and scheduler is not self._scheduler:
+            self.changed = True
+        self._scheduler = scheduler
+
+    def close(self) -> None:
+        """Refuse steps of the optimizer from elsewhere."""
+        setattr(self.optimizer, _MARK, self)
+        self._hook = self.optimizer.register_step_pre_hook(self._refuse_direct_step)
+
+    def release(self) -> None:
+        """Restore the optimizer, of a run without steps, or one that has ended."""
+        delattr(self.optimizer, _MARK)
+        self._hook.remove()
+
+    def check(self) -> None:
+        """Raise UnsupportedCombinationError if parameters or, after resuming, settings changed."""
+        if self.optimizer.param_groups is not self._groups:
+            raise UnsupportedCombinationError(
+                "the wrapped optimizer has other parameter groups than when it was wrapped",
+                supported="loading state through PrivateOptimizer.load_state_dict",
+            )
+        if self._listed() != self._members:
+            raise UnsupportedCombinationError(
+                "parameters were added to or removed from the wrapped optimizer: they would have no noise",
+                supported="the parameters that were there when it was wrapped",
+            )
+        if self._resumed is None:
+            return
+        for now, then in zip(_settings(self._groups), self._resumed, strict=True):
+            changed = _differing(now, then)
+            if changed:
+                raise UnsupportedCombinationError(
+                    f"{', '.join(sorted(changed))} changed since the state was saved: steps taken after it "
+                    "would be repeated with the same noise on other sums, and anyone who has seen both can "
+                    "subtract the noise",
+                    supported="the settings of the state; save after scheduler.step()",
+                )
+
+    def step(self) -> None:
+        """Step the optimizer; other steps are refused."""
+        self._resumed = None
+        if self._left is not None and not self.changed:
+            self.changed = self._changed_since(self._left)
+        try:
+            self._stepping = True
+            self.optimizer.step()
+        finally:
+            self._stepping = False
+            # After the step: counters that an optimizer keeps in its groups are not changed settings.
+            self._left = None if self.changed else copy.deepcopy(_settings(self._groups))
+
+    def switch(self, mode: str) -> None:
+        """Call `train` or `eval` of a schedule-free optimizer; what it sets in its groups is expected."""
+        self.check()
+        if self._left is not None and not self.changed:
+            self.changed = self._changed_since(self._left)
+        getattr(self.optimizer, mode)()
+        settings = copy.deepcopy(_settings(self._groups))
+        self._resumed = None if self._resumed is None else settings
+        self._left = None if self._left is None else settings
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Load a state of torch's optimizer; the next step must use its settings."""
+        self.optimizer.load_state_dict(state)
+        self._groups = self.optimizer.param_groups
+        self._resumed = copy.deepcopy(_settings(self._groups))
+        self._left = self._resumed
+
+    def _changed_since(self, before: list[dict[str, Any]]) -> bool:
+        now = _settings(self._groups)
+        names = {name for one, then in zip(now, before, strict=True) for name in _differing(one, then)}
+        if not names or self._scheduler is None:
+            return bool(names)
+        rates = self._scheduler.get_last_lr()
+        if not names <= _SCHEDULED or len(rates) != len(now):
+            return True
+        return not all(_same(group["lr"], rate) for group, rate in zip(now, rates, strict=True))
+
+    def _listed(self) -> list[int]:
+        return [id(param) for group in self.optimizer.param_groups for param in group["params"]]
+
+    def _refuse_direct_step(self, *_: object) -> None:
+        if not self._stepping:
+            raise UnsupportedCombinationError(
+                "the wrapped optimizer was stepped directly: its gradients are not private",
+                supported="PrivateOptimizer.step",
+            )
+
+
+def _settings(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in group.items() if name not in _OURS} for group in groups]
+
+
+def _differing(now: dict[str, Any], then: dict[str, Any]) -> list[str]:
+    return [name for name, value in then.items() if name not in now or not _same(now[name], value)]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return bool(torch.equal(torch.as_tensor(one).cpu(), torch.as_tensor(other).cpu()))
+    return bool(one == other)

@@ -1,0 +1,210 @@
+"""NoiseRows: adds rows to the sums of all parameters, by a kernel where there is one, else in chunks."""
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from dpmech.optim.noise.addition import Addition
+from dpmech.optim.noise.fused import FusedRows, fused_on
+from dpmech.optim.noise.normals import NormalSource
+from dpmech.optim.noise.pairs import PairNormals
+from dpmech.optim.noise.rows import Recursion
+from dpmech.optim.processes import Slot
+
+_THREADED = 1 << 18  # number of values above which threads are faster
+
+Sources: TypeAlias = dict[torch.device, NormalSource]
+Emit: TypeAlias = Callable[[Addition, int, Tensor], object]
+_Unit: TypeAlias = tuple[Addition, int, int, int]
+
+
+class NoiseRows:
+    """Computes rows from the normal numbers of every parameter, and keeps the state of the recursion.
+
+    Args:
+        recursion: computes rows.
+        slots: the parameters.
+        factors: the standard deviation of Z for each of them.
+        n: number of steps.
+        normals: dtype of the normal numbers; None for that of each slot.
+        paired: whether the sources are PairNormals: then rows have the same bits on every device.
+
+    Attributes:
+        vectors: state of the recursion, a list per parameter.
+    """
+
+    def __init__(
+        self,
+        recursion: Recursion,
+        slots: Sequence[Slot],
+        factors: Sequence[float],
+        n: int,
+        normals: torch.dtype | None = None,
+        *,
+        paired: bool = False,
+    ) -> None:
+        self._recursion = recursion
+        self._slots = slots
+        self._factors = factors
+        self._n = n
+        self._normals = normals
+        self._paired = paired
+        self._fused: dict[torch.device, FusedRows] = {}
+        self.vectors = [
+            [
+                torch.zeros(
+                    slot.size,
+                    dtype=torch.float64 if recursion.wide else self._drawn(slot),
+                    device=slot.forms_on,
+                )
+                for _ in range(recursion.vectors)
+            ]
+            for slot in slots
+        ]
+
+    def is_fused(self, device: torch.device) -> bool:
+        """Whether rows on a device are added by a kernel, if it agrees with the path without one."""
+        return self._paired and fused_on(device)
+
+    def additions(
+        self,
+        sums: Sequence[Tensor],
+        *,
+        scales: Sequence[float] | None = None,
+        lattice: Sequence[float | None] | None = None,
+        outs: Sequence[Tensor] | None = None,
+        divisors: Sequence[float] | None = None,
+    ) -> list[Addition]:
+        """What a step does with the row of every parameter.
+
+        Args:
+            sums: of one dimension.
+            scales: factor of the row of every parameter; None for 1. The state does not depend on it.
+            lattice: steps of the lattices; None without them.
+            outs: for the results; None for the sums themselves.
+            divisors: of the noisy sums; None for 1.
+        """
+        ones = [1.0] * len(self._slots)
+        columns = zip(
+            self._slots,
+            sums,
+            sums if outs is None else outs,
+            self.vectors,
+            self._factors,
+            scales or ones,
+            lattice or [None] * len(self._slots),
+            divisors or ones,
+            strict=True,
+        )
+        return [
+            Addition(slot, total, out, state, factor * scale, step, divisor)
+            for slot, total, out, state, factor, scale, step, divisor in columns
+        ]
+
+    def form(
+        self, step: int, sources: Sources, additions: Sequence[Addition], emit: Emit = Addition.add
+    ) -> None:
+        """Add row `step` to the sums; once for every step, in order.
+
+        Args:
+            step: t.
+            sources: of the normal numbers.
+            additions: one for every parameter.
+            emit: receives chunks of rows that no kernel adds: the addition, the first value, the row.
+        """
+        if not self._fused:
+            self.add_plainly(step, sources, additions, emit)
+            return
+        left: list[Addition] = []
+        for device, members in _by_device(additions).items():
+            source, fused = sources[device], self._fused.get(device)
+            if fused is not None and isinstance(source, PairNormals):
+                left += fused.add(step, source, members)
+            else:
+                left += members
+        self.add_plainly(step, sources, left, emit)
+
+    def prepare(self, sources: Sources, additions: Sequence[Addition]) -> None:
+        """Compile and compare the kernels that `form` uses: an interrupt here loses no row."""
+        if not any(self.is_fused(device) for device in sources):
+            return
+        for device, members in _by_device(additions).items():
+            source = sources[device]
+            if isinstance(source, PairNormals) and self.is_fused(device):
+                if device not in self._fused:
+                    last = min(self._n - 1, self._recursion.vectors + 2)
+                    self._fused[device] = FusedRows(
+                        self._recursion, device, self.add_plainly, sorted({0, min(1, last), last})
+                    )
+                for variant in self._fused[device].groups(source, members):
+                    self._fused[device].agrees(variant)
+
+    def add_plainly(
+        self, step: int, sources: Sources, additions: Sequence[Addition], emit: Emit = Addition.add
+    ) -> None:
+        """The same without a kernel."""
+        units = [
+            (addition, *chunk)
+            for addition in additions
+            for chunk in addition.slot.chunks(sources[addition.slot.device].chunk)
+        ]
+        host = [unit for unit in units if unit[0].slot.device.type == "cpu"]
+        self._run(step, sources, [unit for unit in units if unit[0].slot.device.type != "cpu"], emit)
+        threads = min(torch.get_num_threads(), len(host))
+        if threads > 1 and sum(end - start for _, _, start, end in host) >= _THREADED:
+            with ThreadPoolExecutor(threads) as pool:
+                list(
+                    pool.map(
+                        lambda first: self._run(step, sources, host[first::threads], emit), range(threads)
+                    )
+                )
+        else:
+            self._run(step, sources, host, emit)
+
+    @torch.no_grad()
+    def _run(self, step: int, sources: Sources, units: list[_Unit], emit: Emit) -> None:
+        """Compute some chunks of the row; no two of them use the same memory."""
+        longest = max((end - start for _, _, start, end in units), default=0)
+
+        @functools.cache  # allocated once for all chunks: allocation costs more than the computation
+        def scratch(use: str, dtype: torch.dtype, device: torch.device) -> Tensor:
+            return torch.empty(longest, dtype=dtype, device=device)
+
+        @functools.cache  # a model has many vectors of one size
+        def parts(count: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+            found = [scratch("row", torch.float64, device), scratch("normals", dtype, device)]
+            if self._paired:
+                found.append(scratch("product", torch.float64, device))
+            return [one[:count] for one in found]
+
+        for addition, number, start, end in units:
+            slot, count = addition.slot, end - start
+            row, *others = parts(count, self._drawn(slot), slot.forms_on)
+            self._recursion.advance(
+                step,
+                addition.factor,
+                functools.partial(_draw, sources[slot.device], slot, number),
+                [vector[start:end] for vector in addition.state],
+                row,
+                *others,
+            )
+            emit(addition, start, row)
+
+    def _drawn(self, slot: Slot) -> torch.dtype:
+        """Dtype of the normal numbers of a parameter."""
+        return self._normals or slot.dtype
+
+
+def _by_device(additions: Sequence[Addition]) -> dict[torch.device, list[Addition]]:
+    groups: dict[torch.device, list[Addition]] = {}
+    for addition in additions:
+        groups.setdefault(addition.slot.device, []).append(addition)
+    return groups
+
+
+def _draw(source: NormalSource, slot: Slot, number: int, step: int, out: Tensor) -> None:
+    source.fill(out, step, slot.index, slot.shard, number)

@@ -1,0 +1,103 @@
+"""A comparison that finds what calls of a loss leave where it is not put back."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.clipping import Batch, ExampleGradients
+from dpmech.optim.runs.clipping_choice import STAND_INS, stand_in
+from dpmech.optim.runs.in_range import in_range
+
+# Scales of the other examples between two calls on the same one: what drifts adds up, and running maxima or
+# what is kept of unusual examples only show where those are large, small or negative.
+_SCALES = (1.0, 1.0, 1.0, 1e-3, -1.0, -1e3, 1e3)
+# Where kernels do not repeat their roundings, relative; 0.1 for lower precision.
+_TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+def check_independent(
+    gradients: ExampleGradients, batch: Batch, example: Sequence[Tensor], begin: Callable[[int], object]
+) -> None:
+    """Refuse a loss whose gradient of an example changes after calls on other examples.
+
+    The same example is computed first, again, and after some others, each time under the same random numbers
+    and with everything put back that is found (`Afresh`). So differences come from what is not found:
+    state in compiled code, files. On CPUs gradients must agree bit for bit if they repeat at all.
+
+    Of a function of its example and the model nothing is refused, whatever the example; the others are
+    stand-ins. So that a run is not refused says nothing about the data.
+
+    Args:
+        gradients: one example at a time.
+        batch: the form of the arguments.
+        example: the tensors of one example, shape (1, ...).
+        begin: seeds all generators, and undoes what the calls before left in model and loss.
+
+    Raises:
+        UnsupportedCombinationError: if a gradient changes.
+    """
+
+    def run(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+        begin(0)
+        samples, loss = gradients.samples(batch, tensors)
+        return [loss, *(one if isinstance(one, Tensor) else None for one in samples)]
+
+    first, again = run(example), run(example)
+    for number, scale in enumerate(_SCALES):
+        try:
+            # Numbers of which fractions are in (0, 1).
+            drawn = stand_in(example, STAND_INS * (number + 1) + number % 2)
+            other = [_scaled(one, scale) for one in drawn]
+            with in_range() as checked:
+                run(other)
+            if checked:
+                run(other)  # compiled code too, which may keep state
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - a loss or model may raise anything on values it does not expect
+            continue
+    names = ["the loss", *gradients.names]
+    last = run(example)
+    repeats = not _changed(names, first, again, exactly=True)
+    exactly = repeats and all(one.device.type == "cpu" for one in example)
+    changed = _changed(names, first, again, exactly=False) or _changed(names, first, last, exactly=False)
+    if exactly and not changed and _changed(names, first, last, exactly=True):
+        # Roundings that differ once, by another order of threads, are no state.
+        changed = _changed(names, first, run(example), exactly=True)
+    if changed:
+        shown = ", ".join([*changed[:3], *["..."] * (len(changed) > 3)])
+        raise UnsupportedCombinationError(
+            f"an example gives another gradient after other examples ({shown}): the loss or the model keeps "
+            "state that one example leaves to the next, where it cannot be put back (a file, compiled code, "
+            "a generator of random numbers that is not found)",
+            supported="a loss that is a function of its example and the model; public state as an attribute, "
+            "a list, a dict or a tensor, set by the training loop",
+        )
+
+
+def _scaled(tensor: Tensor, scale: float) -> Tensor:
+    """Fractions times a scale; integers, which may be indices, as they are."""
+    return tensor * scale if tensor.is_floating_point() or tensor.is_complex() else tensor
+
+
+def _changed(
+    names: Sequence[str], one: Sequence[Tensor | None], other: Sequence[Tensor | None], *, exactly: bool
+) -> list[str]:
+    """The names of the tensors that differ."""
+    norms = [0.0 if tensor is None else float(tensor.double().norm()) for tensor in one]
+    found = []
+    for name, mine, theirs, norm in zip(names, one, other, norms, strict=True):
+        if mine is None or theirs is None:
+            if mine is not theirs:
+                found.append(name)
+            continue
+        if exactly:
+            same = mine.dtype == theirs.dtype and torch.equal(mine.nan_to_num(), theirs.nan_to_num())
+        else:
+            off = float((mine.double() - theirs.double()).norm())
+            same = not off > _TOLERANCES.get(mine.dtype, 0.1) * max(norm, 1e-3 * max(norms))
+        if not same:
+            found.append(name)
+    return found

@@ -1,0 +1,46 @@
+"""State: what calls of a model and its loss leave behind, found, compared and put back."""
+
+from dpmech.optim.state.afresh import Afresh
+from dpmech.optim.state.attributes import Attributes
+from dpmech.optim.state.generators import (
+    marks_of_globals,
+    seed_globals,
+    seeds_of_torch,
+    set_globals,
+    set_torch,
+    spared,
+    stored,
+    stored_globals,
+)
+from dpmech.optim.state.kept import HOOKS, NOT_OWN
+from dpmech.optim.state.references import (
+    functions,
+    globals_read,
+    installed,
+    is_own,
+    known,
+    named,
+    root,
+)
+
+__all__ = [
+    "HOOKS",
+    "NOT_OWN",
+    "Afresh",
+    "Attributes",
+    "functions",
+    "globals_read",
+    "installed",
+    "is_own",
+    "known",
+    "marks_of_globals",
+    "named",
+    "root",
+    "seed_globals",
+    "seeds_of_torch",
+    "set_globals",
+    "set_torch",
+    "spared",
+    "stored",
+    "stored_globals",
+]

@@ -1,0 +1,125 @@
+"""Generators of random numbers, also the global ones: store, restore and seed them."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpmech.exceptions import UnsupportedCombinationError
+
+# State of torch's CPU generator: a header, then the words of its Mersenne Twister, 8 bytes each.
+_HEADER, _WORDS, _STATE_BYTES = 24, 624, 5056
+
+
+def stored(generator: Any) -> Callable[[], None]:
+    """A function that restores the current state of a generator."""
+    if isinstance(generator, np.random.Generator):
+        state = generator.bit_generator.state
+        return lambda: setattr(generator.bit_generator, "state", state)
+    if isinstance(generator, random.Random):
+        held = generator.getstate()
+        return lambda: generator.setstate(held)
+    own = generator.get_state()
+    return lambda: generator.set_state(own)
+
+
+def drawn(generator: Any) -> bytes:
+    """32 bytes from a generator, as a secret for `seed`: as random as its state."""
+    if isinstance(generator, torch.Generator):
+        words = torch.randint(256, (32,), generator=generator, device=generator.device)
+        return bytes(words.tolist())
+    return bytes(generator.bytes(32) if hasattr(generator, "bytes") else generator.randbytes(32))
+
+
+def seed(generator: Any, secret: bytes) -> None:
+    """Seed a generator with a whole secret of 32 bytes: torch's on the CPU use only 32 bits of an integer."""
+    if isinstance(generator, torch.Generator):
+        _seed_torch(generator, secret)
+    elif isinstance(generator, random.Random):
+        generator.seed(secret)
+    elif isinstance(generator, np.random.Generator):
+        words = np.frombuffer(secret, np.uint32)
+        generator.bit_generator.state = type(generator.bit_generator)(words).state
+    else:
+        generator.seed(np.frombuffer(secret, np.uint32))
+
+
+def _seed_torch(generator: torch.Generator, secret: bytes) -> None:
+    number = int.from_bytes(secret[:8], "little")
+    generator.manual_seed(number)  # on devices all 64 bits are used
+    if generator.device.type != "cpu":
+        return
+    state = generator.get_state()
+    words = state.numpy()[_HEADER : _HEADER + 8 * _WORDS].view(np.uint64)
+    if len(state) != _STATE_BYTES or words[0] != number % (1 << 32):
+        raise UnsupportedCombinationError(
+            f"torch {torch.__version__} stores the state of its generator in another format",
+            supported="a release of torch that this version was tested with",
+        )
+    words[:] = np.frombuffer(hashlib.shake_256(secret).digest(4 * _WORDS), np.uint32)
+    generator.set_state(state)
+
+
+def global_generators() -> list[Any]:
+    """Those of Python, of numpy, and of torch on the CPU and on CUDA devices in use."""
+    devices = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]  # torch's
+    return [random._inst, np.random.mtrand._rand, torch.default_generator, *devices]
+
+
+def seeds_of_torch() -> list[int]:
+    """The numbers with which torch's global generators were seeded."""
+    return [one.initial_seed() for one in global_generators()[2:]]
+
+
+def seed_globals(secret: bytes) -> None:
+    """Seed the global generators with a whole secret of 32 bytes."""
+    if torch.accelerator.current_accelerator() is not None:
+        # Without one it would only format the stack once for each kind of device.
+        torch.manual_seed(int.from_bytes(secret[:8], "little"))
+    for generator in (random._inst, np.random.mtrand._rand, torch.default_generator):
+        seed(generator, secret)
+
+
+def set_globals(number: int) -> None:
+    """Seed the global generators with a number below 2^32, to repeat their draws."""
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 - used by other people's code
+    set_torch(number)
+
+
+def set_torch(number: int) -> None:
+    """Seed torch's global generators, of the CPU and of every device: dropout draws where its input is."""
+    for one in global_generators()[2:]:
+        one.manual_seed(number)
+
+
+def stored_globals() -> Callable[[], None]:
+    """A function that restores the current states of the global generators."""
+    states = [stored(one) for one in global_generators()]
+
+    def restore() -> None:
+        for one in states:
+            one()
+
+    return restore
+
+
+def marks_of_globals() -> list[object]:
+    """What changes with every draw from a global generator, to be compared."""
+    kind, keys, *others = np.random.get_state(legacy=True)  # noqa: NPY002 - used by other people's code
+    own = [one.get_state().numpy().tobytes() for one in global_generators()[2:]]
+    return [random.getstate(), (kind, np.asarray(keys).tobytes(), *others), *own]
+
+
+@contextmanager
+def spared() -> Iterator[None]:
+    """Restore the states of the global generators on exit."""
+    restore = stored_globals()
+    try:
+        yield
+    finally:
+        restore()

@@ -1,0 +1,101 @@
+"""What code refers to: names in bytecode, the functions of classes, and whose code it is."""
+
+import dis
+import functools
+import sys
+import sysconfig
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+_KNOWN = {"torch", "numpy", "dpmech"}
+
+
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """A code object and the code objects nested in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes(constant)
+
+
+def named(code: types.CodeType) -> frozenset[str]:
+    """Names of globals and attributes, and identifiers among the constants, as in `getattr(x, "rate")`."""
+    words = {
+        text for one in codes(code) for text in one.co_consts if isinstance(text, str) and text.isidentifier()
+    }
+    return frozenset(name for one in codes(code) for name in one.co_names) | words
+
+
+def globals_read(code: types.CodeType) -> frozenset[str]:
+    """Names of globals only."""
+    reading = ("LOAD_GLOBAL", "LOAD_NAME")
+    return frozenset(
+        str(step.argval)
+        for one in codes(code)
+        for step in dis.get_instructions(one)
+        if step.opname in reading
+    )
+
+
+def imports(code: types.CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
+    """Imports within code: how many packages up, the module's name, and the names taken from it."""
+    found = []
+    for one in codes(code):
+        loaded: list[Any] = []
+        for step in dis.get_instructions(one):
+            if step.opname == "IMPORT_NAME":
+                level, names = loaded[-2:]
+                found.append((int(level or 0), str(step.argval), tuple(names or ())))
+            if step.opname != "EXTENDED_ARG":
+                loaded.append(step.argval)
+    return found
+
+
+def attributes_set(code: types.CodeType) -> frozenset[str]:
+    """Names of attributes that code sets."""
+    return frozenset(
+        str(step.argval)
+        for one in codes(code)
+        for step in dis.get_instructions(one)
+        if step.opname == "STORE_ATTR"
+    )
+
+
+def functions(value: object) -> Iterator[Callable[..., Any]]:
+    """The functions behind an entry of a class."""
+    match value:
+        case types.FunctionType():
+            yield value
+        case staticmethod() | classmethod():
+            yield value.__func__
+        case property():
+            yield from (one for one in (value.fget, value.fset, value.fdel) if one is not None)
+
+
+def root(value: object) -> str:
+    """The top-level package of a function, a method, a partial or an object."""
+    while isinstance(value, functools.partial):
+        value = value.func
+    module = getattr(value, "__module__", None) or type(value).__module__
+    return str(module).partition(".")[0]
+
+
+def known(module: str | None) -> bool:
+    """Whether the module's name identifies its code: the versions of Python and torch are compared anyway."""
+    root = (module or "builtins").partition(".")[0]
+    return root != "__main__" and (root in sys.stdlib_module_names or root in _KNOWN)
+
+
+def is_own(module: str | None) -> bool:
+    """Whether it is the user's code: what it refers to is followed."""
+    return module is None or not (known(module) or installed(module))
+
+
+@functools.cache
+def installed(module: str) -> bool:
+    """Whether a module belongs to an installed package."""
+    file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
+    homes = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
+    return file is not None and any(home in Path(file).resolve().parents for home in homes)

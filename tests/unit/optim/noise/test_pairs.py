@@ -1,0 +1,223 @@
+"""Pairs of ChaCha20 and Philox: words against other implementations, numbers against PairMaker."""
+
+import hashlib
+import itertools
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+import dpmech as dm
+from dpmech.exceptions import CertificateError
+from dpmech.optim import NoiseStream
+from dpmech.optim.noise import pairs, secure_normals
+from dpmech.optim.noise.normals import LARGEST, PairMaker
+from dpmech.optim.noise.pairs import ChaChaNormals, PhiloxNormals
+
+pytest.importorskip("cryptography")
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+CPU = torch.device("cpu")
+KEY = (0x0123456789ABCDEF, 2**64 - 5)
+POSITION = 5, 2**31 + 3, 7  # step, parameter, shard
+SOURCES = [ChaChaNormals, PhiloxNormals]
+every_source = pytest.mark.parametrize("kind", SOURCES)
+
+
+def chacha_words(key, step, parameter, shard, count):
+    """From OpenSSL's ChaCha20, as the class documents its key and its position."""
+    derived = hashlib.blake2b(struct.pack("<QQ", *key), digest_size=32, person=b"dpmech chacha20").digest()
+    nonce = struct.pack("<IIII", 0, step, parameter, shard)
+    stream = Cipher(algorithms.ChaCha20(derived, nonce), None).encryptor().update(bytes(8 * count))
+    return np.frombuffer(stream, dtype="<u8").astype(np.uint64)
+
+
+def philox_words(key, step, parameter, shard, count):
+    """From numpy's Philox."""
+    counter = np.array([0, shard, parameter, step], dtype=np.uint64)
+    return np.random.Philox(key=np.array(key, dtype=np.uint64), counter=counter).random_raw(count)
+
+
+WORDS = {ChaChaNormals: chacha_words, PhiloxNormals: philox_words}
+
+
+def numbers(kind, key, position, size):
+    """The first values of a vector, by another generator of words and by numpy, as documented."""
+    tiles = -(-size // 1024)
+    words = WORDS[kind](key, *position, tiles * 1024)
+    made = np.empty(tiles * 1024)
+    PairMaker(tiles * 512).make(words.reshape(-1, 2), made)
+    values = np.empty(tiles * 1024)
+    for unit, place in itertools.product(range(tiles * 128), range(8)):
+        values[unit // 128 * 1024 + unit % 128 + 128 * place] = made[8 * unit + place]
+    return values[:size]
+
+
+def filled(kind, size, position=POSITION, *, key=KEY, chunk=0, dtype=torch.float64):
+    out = torch.empty(size, dtype=dtype)
+    kind(key, CPU).fill(out, *position, chunk)
+    return out
+
+
+def test_a_block_is_that_of_the_standard():
+    """RFC 8439, section 2.3.2."""
+    source = ChaChaNormals(KEY, CPU)
+    source.key_words = struct.unpack("<8I", bytes(range(32)))
+    nonce = struct.unpack("<3I", bytes.fromhex("000000090000004a00000000"))
+    words = source.words(nonce, torch.tensor([1])).flatten().numpy()
+    assert words.tobytes() == bytes.fromhex(
+        "10f1e7e4d13b5915500fdd1fa32071c4c7d1f4c733c068030422aa9ac3d46c4e"
+        "d2826446079faa0914c2d705d98b02a2b5129cd1de164eb9cbd083e8a2503c4e"
+    )
+
+
+@every_source
+@pytest.mark.parametrize("position", [(0, 0, 0), POSITION, (2**32 - 1, 2**32 - 2, 2**32 - 1)])
+def test_words_are_those_of_other_implementations(kind, position):
+    units = torch.arange(300)
+    words = kind(KEY, CPU).words(position, units).T.reshape(-1).numpy().view(np.uint64)
+    assert np.array_equal(words, WORDS[kind](KEY, *position, 2400))
+
+
+@every_source
+def test_all_units_have_words(kind):
+    """The last unit; numpy reaches it by advancing its counter, OpenSSL by its first word."""
+    last = 2**32 - 1
+    words = kind(KEY, CPU).words(POSITION, torch.tensor([last])).flatten().numpy().view(np.uint64)
+    if kind is PhiloxNormals:
+        bits = np.random.Philox(
+            key=np.array(KEY, dtype=np.uint64),
+            counter=np.array([2 * last, POSITION[2], POSITION[1], POSITION[0]], dtype=np.uint64),
+        )
+        assert np.array_equal(words, bits.random_raw(8))
+        return
+    derived = hashlib.blake2b(struct.pack("<QQ", *KEY), digest_size=32, person=b"dpmech chacha20").digest()
+    nonce = struct.pack("<IIII", last, *POSITION)
+    block = Cipher(algorithms.ChaCha20(derived, nonce), None).encryptor().update(bytes(64))
+    assert words.tobytes() == block
+
+
+@every_source
+@pytest.mark.parametrize("size", [1, 127, 1024, 2500])
+def test_numbers_are_those_of_pair_maker_bit_for_bit(kind, size):
+    expected = numbers(kind, KEY, POSITION, size)
+    assert np.array_equal(filled(kind, size).numpy(), expected)
+    narrow = filled(kind, size, dtype=torch.float32).numpy()
+    assert np.array_equal(narrow, expected.astype(np.float32))
+
+
+def test_pairs_have_the_bits_of_pair_maker_at_every_end():
+    rng = np.random.default_rng(0)
+    ends = [0, 1, 2**15, 2**16 - 1, 2**16, 2**62, 2**63 - 1, 2**63, 2**64 - 2**16, 2**64 - 2, 2**64 - 1]
+    words = np.array(list(itertools.product(ends, ends)), dtype=np.uint64)
+    words = np.concatenate([words, rng.integers(0, 2**64, (20_000, 2), dtype=np.uint64, endpoint=False)])
+    expected = np.empty(2 * len(words))
+    PairMaker(len(words)).make(words, expected)
+    first, second = torch.from_numpy(words.view(np.int64)).unbind(1)
+    found = torch.stack(pairs.pairs_of(first, second), 1).flatten().numpy()
+    assert np.array_equal(found.view(np.int64), expected.view(np.int64))
+    # torch's own numbers on CUDA end at 6.76, where u is 2^-33.
+    assert abs(found).max() == pytest.approx(LARGEST, rel=1e-15)
+
+
+def test_roots_of_torch_would_be_noticed(monkeypatch):
+    monkeypatch.setattr(pairs, "_root", lambda x: torch.sqrt(x) * (1.0 + 2.0**-52))
+    assert not np.array_equal(
+        filled(ChaChaNormals, 2500).numpy(), numbers(ChaChaNormals, KEY, POSITION, 2500)
+    )
+
+
+@every_source
+def test_values_do_not_depend_on_chunks(kind):
+    source = kind(KEY, CPU)
+    whole = numbers(kind, KEY, POSITION, 2 * source.chunk)
+    assert np.array_equal(filled(kind, 10, chunk=1).numpy(), whole[source.chunk : source.chunk + 10])
+    assert kind(KEY, torch.device("cuda")).chunk % source.chunk == 0
+
+
+@every_source
+def test_positions_and_keys_have_their_own_numbers(kind):
+    found = [
+        filled(kind, 100, position)[:20].tolist() for position in itertools.product((0, 1), (0, 1), (0, 1))
+    ]
+    found += [filled(kind, 100, key=(KEY[0], KEY[1] ^ 1)).tolist(), filled(kind, 100, chunk=1).tolist()]
+    values = [value for vector in found for value in vector]
+    assert len(set(values)) == len(values)
+    assert kind(KEY, CPU).fingerprint() == kind(KEY, CPU).fingerprint()
+    assert kind(KEY, CPU).fingerprint() != kind((KEY[0] ^ 1, KEY[1]), CPU).fingerprint()
+
+
+@every_source
+@pytest.mark.parametrize("position", [(2**32, 0, 0), (0, 2**32 - 1, 0), (0, 0, 2**32)])
+def test_positions_that_do_not_fit_are_refused(kind, position):
+    with pytest.raises(dm.InvalidParameterError, match="step, parameter, shard, unit of 8 values"):
+        filled(kind, 1, position)
+
+
+@every_source
+def test_a_vector_ends_with_the_32_bits_of_its_units(kind):
+    source = kind(KEY, CPU)
+    last = 2**32 * 8 // source.chunk - 1
+    source.fill(torch.empty(source.chunk), 0, 0, 0, last)
+    with pytest.raises(dm.InvalidParameterError, match="unit of 8 values"):
+        source.fill(torch.empty(1), 0, 0, 0, last + 1)
+
+
+# ---- in a stream
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch):
+    """Names of generators mean what they mean for parameters on CUDA."""
+    monkeypatch.setattr(secure_normals, "_NAMES", secure_normals._NAMES_ON_CUDA)
+
+
+STRATEGIES = [dm.Identity(4), dm.LambdaCGD(4, 0.9), dm.SquareRoot(4, 3), dm.BLT(4, [0.9, 0.5], [0.3, -0.2])]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("generator", [None, "secure", "philox", 5])
+def test_rows_are_those_of_the_noising_matrix(as_on_cuda, strategy, generator):
+    cal = dm.calibrate_sigma(strategy, 8.0, 1e-5)
+    stream = NoiseStream(cal, [torch.zeros(3), torch.zeros(40, 30, dtype=torch.float64)], 0.5, generator)
+    assert stream.generator == ("chacha20, pairs" if generator in (None, "secure") else "philox, pairs")
+    kind = PhiloxNormals if "philox" in stream.generator else ChaChaNormals
+    key = tuple(stream.state_dict()["key"])
+    rows = [stream.step() for _ in range(4)]
+    for index, size in enumerate((3, 1200)):
+        z = np.array([numbers(kind, key, (step, index, 0), size) for step in range(4)])
+        if kind is PhiloxNormals and index == 0:
+            z = z.astype(np.float32)
+        exact = np.linalg.solve(strategy.to_dense(), z.astype(np.float64)) * cal.sigma * 0.5
+        found = np.array([row[index].flatten().numpy() for row in rows])
+        np.testing.assert_allclose(found, exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["secure", "secure-lattice", "philox"])
+def test_a_state_of_cuda_is_continued_bit_for_bit_anywhere(monkeypatch, name):
+    cal, params = dm.calibrate_sigma(dm.Identity(3), 8.0, 1e-5), [torch.zeros(5)]
+    with monkeypatch.context() as patched:
+        patched.setattr(secure_normals, "_NAMES", secure_normals._NAMES_ON_CUDA)
+        there = NoiseStream(cal, params, generator=name)
+    there.add_step([torch.zeros(5)])
+    here = NoiseStream(cal, params, generator=name)
+    assert here.generator != there.generator
+    state = there.state_dict()
+    there.add_step(expected := [torch.ones(5)])
+    there.close()
+    here.load_state_dict(state)
+    assert here.generator == there.generator
+    here.add_step(found := [torch.ones(5)])
+    assert torch.equal(found[0], expected[0])
+
+
+def test_a_cuda_state_of_earlier_versions_is_refused(as_on_cuda):
+    """Their numbers were those of torch's own Philox."""
+    cal, params = dm.calibrate_sigma(dm.Identity(3), 8.0, 1e-5), [torch.zeros(5)]
+    stream = NoiseStream(cal, params, generator="philox")
+    state = stream.state_dict()
+    del state["generator"]
+    stream.close()
+    with pytest.raises(CertificateError, match="the generators here draw other numbers"):
+        NoiseStream(cal, params).load_state_dict(state)
