@@ -13,24 +13,22 @@ __all__ = ["PAGE", "write_page"]
 PAGE = ROOT / "verification" / "faults" / "page.md"
 HEAD = """## Planted faults
 
-Does the checker refuse what a fault of the library would have it accept?
-`python -m verification.faults` alters the code that issues claims (`engines`, `mechanism` and
-`numerics`), one place at a time: a sign, a number, a comparison, as on the page on
-[mutations](../../docs/mutation.md); the result of a statement by 3 %; or by hand: importance weights that are
-halved, a Gram matrix 1 % too small, a sensitivity that misses the last participation. With each it
-calibrates a plan. Where sigma falls by half a per cent or more, the altered library writes the
-certificate, and the checker, which is not altered, decides it.
+Does the checker refuse the claims that a faulty library would issue? `python -m verification.faults` alters
+the code that issues claims (`engines`, `mechanism` and `numerics`), one place at a time. It alters signs,
+numbers and comparisons as on the page on [mutations](../../docs/mutation.md), or changes the result of a
+statement by 3 %. Other faults are written by hand: halved importance weights, a Gram matrix 1 % too small, a
+sensitivity that misses the last participation. With each fault it calibrates a plan. If sigma falls by half a
+per cent or more, the altered library writes the certificate, and the unaltered checker decides it.
 
-Plans are small, of every scheme and method, and most sigmas are close to the smallest true ones, so
-that half a per cent less is a false claim; the library as it is gives a second opinion, by its own
-bounds on delta at that sigma. The checker draws from a seed here, so that a run repeats. A claim that
-it does not refute is marked: NOT CHECKED, where its own bounds leave a gap (batches of one size,
-negative entries of C), or NO DOCUMENT, where the file states another C than its parameters are those
-of. An alteration that changes the parameters that the file states, so that it is about another plan, is
-none.
+The plans are small, and cover every scheme and method. Most of their sigmas are close to the smallest true
+ones, so that half a per cent less is a false claim. The unaltered library gives a second opinion, by its own
+bounds on delta at that sigma. In this test the checker draws from a seed, so that a run can be repeated. A
+claim that it does not refute is marked: NOT CHECKED if its own bounds leave a gap (batches of one size,
+negative entries of C), or NO DOCUMENT if the C in the file does not match its parameters. An alteration that
+changes the parameters in the file is not a fault, as the claim is then about another plan.
 
-A run of the whole list fails if one of these claims is PROVED, and writes this page; `--sample N` draws
-from it, and `--find MINUTES` looks for more. Functions that numba compiles are not altered.
+A run of the whole list fails if one of these claims is PROVED, and writes this page; `--sample N` runs a
+random sample of it, and `--find MINUTES` searches for more. Functions that numba compiles are not altered.
 """
 
 
@@ -50,9 +48,9 @@ def write_page(path: Path, faults: Sequence[Fault], still_true: Sequence[Fault])
     text += _listed(faults)
     if still_true:
         text += (
-            "\n### Lower, but still true\n\nThese alterations lower a sigma as well, but one of "
-            "a method that leaves a gap, or one that tolerances leave above the smallest: what is claimed is "
-            "still true, the checker PROVED it, and the library as it is does not say otherwise.\n"
+            "\n### Lower, but still true\n\nThese alterations also lower a sigma, but the claim is still "
+            "true, because the method leaves a gap or the tolerances leave sigma above the smallest value. The "
+            "checker PROVED these claims, and the unaltered library does not contradict them.\n"
         )
         text += _listed(still_true)
     path.write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page: what was altered, what found it out, and why the rest changes no result."""
+"""The page: the alterations, how many the tests found out, and why the others change no result."""
 
 from pathlib import Path
 
@@ -8,39 +8,45 @@ from verification.mutation._results import Tally
 
 HEAD = """# Mutations
 
-`python -m verification.mutation`, in a checkout, alters the formulas of a module one place at a time and
-runs the quick tests and the examples of the docstrings on each alteration. A sign is changed (`a + b` to `a
-- b`, `-a` to `a`, a whole formula to its negative), a factor (`a * b` to `a / b`, a number to its double, a
-whole formula to its double), an exponent (`a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`), a
-number is raised by one, a comparison is reversed, `min` and `max` are exchanged. Each test is run once
-under coverage, and an alteration meets the tests that execute its statement, the fastest first, up to two
-or three seconds of their recorded time (`--seconds`), of the test files named after its module and its
-neighbours (`--tests`): more tests can only find out more. One that makes a test fail, use more than five
-times its time and five seconds ("not ended", which "found out" holds too), or run out of memory is found
-out. In the analysis, which was run before the others, an alteration met all tests that call its function,
-and those that did not end in time were not counted apart. A survivor that changes no result, or only
-loosens a bound by less than anyone looks at, stands below with the reason; one that nobody has explained or
-found a test for is open, and listed first. Slow tests, and tests that start processes of their own, are
-left out. So are the estimates of seconds and bytes in calls of `spend`: they steer what is started, on the
-high side and by measurements, and no result rests on them; and what is added to a text.
+This page shows whether the tests detect small mistakes in the formulas. `python -m verification.mutation`, in
+a checkout, alters the formulas of a module, one place at a time, and runs the quick tests and the docstring
+examples on each alteration (*mutant*). These alterations are made:
 
-Where trying all takes too long, mutants are drawn at random over all modules of a group; the table says how
-many, and the seed. The draw goes by a hash of the seed, of the mutant's own statement and of what is altered
-in it, so that a change of the library leaves the rest of a sample where it is; rows marked "by place" come
-from earlier draws, by the place in the list of all mutants. So `python -m verification.mutation poisson
---sample 200 --seed 14` tries 200 of a group, those of a smaller sample of the same seed among them, and names
-such as `engines.losses.prv` one module's part. What a row says holds for the commit it names; "changed"
-says whether the module's code has been changed since, as of the day on which this page was written: some of
-the alterations may be gone then, and the reasons with them. Functions that numba compiles are altered as they
-are written, with compilation switched off.
+- signs: `a + b` to `a - b`, `-a` to `a`, a whole formula to its negative;
+- factors: `a * b` to `a / b`, a number to its double, a whole formula to its double;
+- exponents: `a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`;
+- a number is raised by one, a comparison is reversed, `min` and `max` are exchanged.
 
-A run records the tests first, which takes minutes (`--tests PART` leaves files out), and then writes
-`docs/mutation.md` and `verification/mutation/results.json` anew; `--page` and `--results` put them elsewhere.
-A sample is one of the whole group, so that a single module of it may get few mutants, or none.
+Each test is run once under coverage. A mutant is run against the tests that execute its statement, the
+fastest first, up to two or three seconds of their recorded time (`--seconds`), in the test files named after
+its module and its neighbours (`--tests`). More tests can only detect more mutants. A mutant is *found out* if
+it makes a test fail, runs out of memory, or uses more than five times the time of the tests plus five seconds
+("not ended", which is included in "found out"). The analysis was run before the other modules: there a mutant
+was run against all tests that call its function, and those that did not end in time were not counted
+separately. A mutant that survives is *explained* if it changes no result, or only loosens a bound by a
+negligible amount; the reason is given below. Otherwise it is *open*, and listed first. Slow tests, and tests
+that start processes, are left out. Estimates of seconds and bytes in calls of `spend` are not altered: they
+only decide which computations are started, and no result depends on them. Neither is text that is put
+together.
 
-General mutation tools (mutmut, cosmic-ray) know neither factors nor exponents of whole formulas, and most
-of their mutants alter messages and arguments; so the alterations are our own.
+If trying all mutants would take too long, a random sample is drawn over all modules of a group; the table
+states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and of the
+altered expression, so that a change elsewhere in the library leaves the rest of the sample as it is. Rows
+marked "by place" come from earlier samples, selected by the position in the list of all mutants. For example,
+`python -m verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of a group, which include
+those of a smaller sample with the same seed; a name such as `engines.losses.prv` selects the part in one
+module. A row refers to the commit that it names. "changed" states whether the code of the module had changed
+since then when this page was written: some of the alterations, and their reasons, may no longer apply.
+Functions that numba compiles are altered as they are written, with compilation switched off.
+
+A run first records the tests, which takes minutes (`--tests PART` leaves files out). Then it rewrites
+`docs/mutation.md` and `verification/mutation/results.json`; `--page` and `--results` select other files. As a
+sample covers a whole group, a single module may get few mutants, or none.
+
+General mutation tools (mutmut, cosmic-ray) do not alter factors or exponents of whole formulas, and most of
+their mutants alter messages and arguments. dpmech therefore has its own alterations.
 """
+EXPLAINED = "Each reason says what the altered expression decides, and why no result depends on it."
 COLUMNS = (
     "module",
     "mutants",
@@ -78,7 +84,7 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
         for function in dict.fromkeys(name for name, *_ in several):
             changes = [f"`{before}` to `{after}`" for name, before, after, _ in several if name == function]
             lines.append(f"- `{f'{module}.{function}'.rstrip('.')}`: {'; '.join(dict.fromkeys(changes))}.")
-    lines += [""] * bool(still) + ["## Explained", ""]
+    lines += [""] * bool(still) + ["## Explained", "", EXPLAINED, ""]
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for (module, function, before, after, _), why in reasons.items():
         grouped.setdefault((module, function, why), []).append(f"`{before}` to `{after}`")
