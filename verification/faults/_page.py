@@ -49,8 +49,8 @@ def write_page(path: Path, faults: Sequence[Fault], still_true: Sequence[Fault])
     if still_true:
         text += (
             "\n### Lower, but still true\n\nThese alterations also lower a sigma, but the claim is still "
-            "true, because the method leaves a gap or the tolerances leave sigma above the smallest value. The "
-            "checker PROVED these claims, and the unaltered library does not contradict them.\n"
+            "true, because the method leaves a gap or the tolerances leave sigma above the smallest value. "
+            "The checker PROVED these claims, and the unaltered library does not contradict them.\n"
         )
         text += _listed(still_true)
     path.write_text(text, encoding="utf-8")
