@@ -133,7 +133,8 @@ def test_the_controls_on_a_small_language_model_are_those_of_their_runs():
     best = min(loss for loss, *_ in corrected.values())
     page = " ".join((DOCS / "choosing.md").read_text(encoding="utf-8").split())
     assert (
-        f"The best of three floors ({best:.3f}) meets the best of four rates of DP-Adam ({adam:.3f})" in page
+        f"The best of three floors ({best:.3f}) is close to the best of four rates of DP-Adam ({adam:.3f})"
+        in page
     )
     largest, alone = corrected["DP-AdamBC, floor 45 Phi"], found["floor only, 45 Phi"]
     assert largest[1] == alone[1] == corrected["DP-AdamBC, floor 4.5 Phi"][1] == [1.0, 1.0]
