@@ -72,9 +72,10 @@ class Reseeding:
         Raises:
             UnsupportedCombinationError: if it seeded a generator.
         """
-        whose = self._end()
+        whose, seeds = self._end(), self._seeds
+        self._seeds = []  # some calls only end: before the first batch
         # Not strict: devices may be used for the first time.
-        if any(mine != theirs for mine, theirs in zip(self._seeds, seeds_of_torch(), strict=False)):
+        if any(mine != theirs for mine, theirs in zip(seeds, seeds_of_torch(), strict=False)):
             whose = "torch"
         if whose is not None:
             raise reseeded(whose)
