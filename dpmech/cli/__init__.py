@@ -40,7 +40,7 @@ __all__ = ["main"]
     help="Show the version and the commit, and exit.",
 )
 def main() -> None:
-    """How much noise differentially private training needs, with proof."""
+    """Compute how much noise differentially private training needs, and prove it."""
 
 
 ledger.add_command(add_counts)

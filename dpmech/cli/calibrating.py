@@ -47,8 +47,8 @@ CLIP_NORM = click.option(
 @click.option(
     "--with-profile",
     is_flag=True,
-    help="Keep the privacy profile in the certificate: under Balls-in-Bins it takes a minute, which ledgers, "
-    "risks and reports are then spared. [off]",
+    help="Store the privacy profile in the certificate. Under Balls-in-Bins this takes a minute, once, "
+    "instead of in every ledger, risk and report. [off]",
 )
 @click.option(
     "--unit",

@@ -63,7 +63,7 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_MEMORY / 1e9,
     show_default=True,
-    help="GB that reading a file may take at the peak, estimated on the high side.",
+    help="Largest memory in GB for reading a file, by a conservative estimate.",
 )
 @click.option(
     "--max-file-size",
@@ -99,11 +99,11 @@ def verify(
 ) -> None:
     """Decide with the independent checker whether claims are true; then make the other checks of each file.
 
-    That a run follows its claim is stated by its record and printed as such: no file can prove it. Exit code
-    0 if every file passes; 1 if one is refused (one line for every failure); 2 if a file is missing, cannot
-    be read, is too large, or would exceed the work limit; 3 if nothing was found wrong, but a claim was NOT
-    CHECKED. The verdicts on the other files are printed in any case. Every violated rule of a policy is a
-    failure of its own.
+    A run record states that the run followed its claim. This is printed as a statement: no file can prove it.
+    Exit code 0 if every file passes; 1 if one is refused (one line for every failure); 2 if a file is
+    missing, cannot be read, is too large, or would exceed the work limit; 3 if nothing was found wrong, but a
+    claim was NOT CHECKED. The verdicts on the other files are printed in any case. Every violated rule of a
+    policy is a separate failure.
     """
     if run.as_json and form not in (None, "json"):
         raise InvalidParameterError("format", form, "left out, or json, with --json")

@@ -42,7 +42,7 @@ from dpmech.schemes import accountant_for, scheme_of
 
 @click.command(
     cls=Command,
-    short_help="Set strategies and samplings side by side.",
+    short_help="Compare strategies and sampling schemes.",
     lists=NAMES,
     examples=[
         "dpmech compare --strategies identity,lambda-cgd:lam=0.9,bandmf:coefs=1/0.5/0.2 --dataset-size 50000 "

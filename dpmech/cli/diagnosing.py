@@ -149,7 +149,7 @@ def _computed() -> dict[str, Any]:
 @click.pass_context
 @runs("doctor")
 def doctor(ctx: click.Context, *, run: Run) -> None:
-    """Say which packages and extras work here, on which machine, and compute a number that is known.
+    """Report which packages and extras work, describe the machine, and compute a known number.
 
     It imports every package, which takes up to half a minute. Exit code 1 if a package that dpmech needs is
     missing, too old or broken, or the number is wrong. Extras may be missing.

@@ -51,8 +51,8 @@ def _noise_options(command: _Command) -> _Command:
         click.option(
             "--noise-multiplier",
             type=Real(minimum=0.0, open_minimum=True),
-            help="The noise multiplier of Opacus: standard deviation of the noise over the clip norm. It is "
-            "sigma where noise is independent from step to step; refused for other strategies.",
+            help="The noise multiplier of Opacus: standard deviation of the noise over the clip norm. It "
+            "equals sigma if the noise is independent from step to step; refused for other strategies.",
         ),
         click.option(
             "--out",
@@ -70,7 +70,7 @@ def _noise_options(command: _Command) -> _Command:
 @click.command(
     name="epsilon",
     cls=Command,
-    short_help="Print the eps that a noise scale gives.",
+    short_help="Print the eps of a noise scale.",
     absent={"--eps": "epsilon prints it; dpmech calibrate and dpmech delta take it"},
     lists=NAMES,
     examples=[
@@ -92,7 +92,7 @@ def epsilon_command(**given: Any) -> None:  # noqa: ANN401 - click passes option
 @click.command(
     name="delta",
     cls=Command,
-    short_help="Print the delta that a noise scale gives.",
+    short_help="Print the delta of a noise scale.",
     absent={"--delta": "delta prints it; dpmech calibrate and dpmech epsilon take it"},
     lists=NAMES,
     examples=[f"dpmech delta {_PLAN} --eps 1", f"dpmech delta {_PLAN} --eps 1 --json"],

@@ -143,7 +143,7 @@ _AT = click.option(
     examples=["dpmech ledger add ledger.json certificate.json --name run-1 --batch run-1 --new"],
 )
 def ledger() -> None:
-    """Keep account of several releases about the same people."""
+    """Account for several releases about the same people."""
 
 
 @ledger.command(
@@ -159,31 +159,31 @@ def ledger() -> None:
 )
 @click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 @click.argument("certificate", metavar="CERTIFICATE", type=click.Path())
-@click.option("--name", help="Of the release, new in this ledger. [required]")
-@click.option(
-    "--batch", help="Of a sampled release, the name of the batches that it reads, new in this ledger."
-)
+@click.option("--name", help="Name of the release, new in this ledger. [required]")
+@click.option("--batch", help="For a sampled release: name of the batches that it uses, new in this ledger.")
 @click.option("--close", is_flag=True, help="Nothing more may be added: a non-adaptive list is complete.")
 @click.option("--new", is_flag=True, help="Start the ledger; without a budget it is a non-adaptive list.")
 @click.option(
     "--eps",
     type=Real(minimum=0.0, open_minimum=True),
-    help="With --new: the budget, for adaptive releases.",
+    help="With --new: eps of a budget, for adaptive releases.",
 )
-@click.option("--delta", type=Real(**_INSIDE), help="With --new: the same.")
+@click.option("--delta", type=Real(**_INSIDE), help="With --new: delta of the budget.")
 @click.option(
     "--accounting",
     type=OneOf(_ACCOUNTING),
     help="With --new and a budget, the accounting method: Gaussian DP (gdp), a Renyi order, or claims [gdp].",
 )
-@click.option("--order", type=Whole(2, 10_000), help="renyi: the order [the one with the most room].")
+@click.option(
+    "--order", type=Whole(2, 10_000), help="renyi: the order [the one that admits most Gaussian releases]."
+)
 @click.option(
     "--slack",
     type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
     help="claims: part of delta that is set aside for advanced composition [0].",
 )
 @click.option(
-    "--allow-estimates", is_flag=True, help="With --new: take releases whose guarantee is an estimate."
+    "--allow-estimates", is_flag=True, help="With --new: accept releases whose guarantee is an estimate."
 )
 @output_options
 @click.pass_context
@@ -389,11 +389,11 @@ def _left(book: Ledger, delta: float | None) -> str:
         "counts go into non-adaptive lists; a budget's accounting methods have no price for them",
     ),
 )
-@click.option("--name", help="Of the release, new in this ledger. [required]")
+@click.option("--name", help="Name of the release, new in this ledger. [required]")
 @click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 @click.option("--sigma", help="Scale of the noise, a number or a fraction such as 81/2. [required]")
 @click.option(
-    "--sensitivity", type=Whole(1, 10**9), default=1, help="By how much one unit changes one integer [1]."
+    "--sensitivity", type=Whole(1, 10**9), default=1, help="Largest change of one integer by one unit [1]."
 )
 @click.option("--releases", type=Whole(1, 10**9), default=1, help="How many integers one unit changes [1].")
 @click.option(
@@ -469,7 +469,7 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
     ],
 )
 @click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
-@click.option("--name", help="Of the entry, new in this ledger. [required]")
+@click.option("--name", help="Name of the entry, new in this ledger. [required]")
 @click.option(
     "--kind",
     type=OneOf(tuple(_FIELDS)),
@@ -484,7 +484,9 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
     help="laplace, discrete_laplace (an integer), gaussian (L2 norm): the largest change between neighbours "
     "in the ledger's adjacency.",
 )
-@click.option("--truth-prob", type=Real(**_INSIDE), help="randomized_response: that of the true category.")
+@click.option(
+    "--truth-prob", type=Real(**_INSIDE), help="randomized_response: probability of the true category."
+)
 @click.option("--categories", type=Whole(2, 10**9), help="randomized_response: the number of categories [2].")
 @click.option("--eps", type=Real(**_POSITIVE), help="pure_dp, approximate_dp: the claim.")
 @click.option("--delta", type=Real(**_INSIDE), help="approximate_dp: the claim.")

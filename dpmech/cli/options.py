@@ -134,7 +134,7 @@ _ERRORS = (
     ),
     click.option(
         "--workload",
-        help="Functions of the gradients whose error counts, instead of the iterates: identity (the "
+        help="Functions of the gradients whose error is measured, instead of the iterates: identity (the "
         "gradients), window:P (sums of the last P gradients), or a .npy or CSV file with a lower triangular "
         "matrix, one row for each step.",
     ),

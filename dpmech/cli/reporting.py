@@ -54,7 +54,7 @@ _WITHOUT_ATTACKS = ("registry", "answers")
 
 @click.command(
     cls=Command,
-    short_help="Write a page for those who review a claim.",
+    short_help="Write a page for reviewers of a claim.",
     examples=[
         "dpmech report certificate.json --out review.html",
         "dpmech report certificate.json run.json ledger.json --out review.html",
@@ -68,7 +68,7 @@ _WITHOUT_ATTACKS = ("registry", "answers")
 @click.option(
     "--out",
     type=Target(),
-    help="Write it to this file; without it everything but HTML is printed.",
+    help="Write the report to this file. Without --out, all formats except HTML are printed.",
 )
 @page_force_option
 @click.option(
@@ -105,7 +105,7 @@ _WITHOUT_ATTACKS = ("registry", "answers")
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_MEMORY / 1e9,
     show_default=True,
-    help="GB at the peak that reading a file may take, and a profile.",
+    help="Largest memory in GB for reading a file, and for a profile.",
 )
 @worker_options
 @output_options

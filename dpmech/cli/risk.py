@@ -59,7 +59,7 @@ _POINTS = 21
 )  # fmt: skip
 @click.option(
     "--rel-error", type=Real(minimum=1e-3, maximum=0.5), default=0.01, show_default=True,
-    help="How far a curve that needs nodes may be off between them.",
+    help="Largest relative error of a curve between its nodes, if it needs nodes.",
 )  # fmt: skip
 @click.option("--figure", type=Target(drawable), help="Plot the trade-off of attacks in this file.")
 @worker_options

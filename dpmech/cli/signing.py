@@ -16,7 +16,7 @@ from dpmech.verifying import sign as sign_file
 
 @click.command(
     cls=Command,
-    short_help="Say who issued certificates, runs and ledgers.",
+    short_help="State who issued certificates, runs and ledgers.",
     examples=[
         "dpmech sign --new-key team.pem",
         "dpmech sign run.json --key reviewer.pem --issuer 'privacy review, Example Ltd'",

@@ -230,7 +230,7 @@ class RenyiAccounting(AccountingMethod):
     """Renyi divergence at one order: accepts unsampled, Poisson-sampled and Balls-in-Bins releases.
 
     Args:
-        order: an integer in [2, 10000]; None uses the one with the most room for Gaussian releases in the
+        order: an integer in [2, 10000]; None uses the one that admits most Gaussian releases within the
             budget of the ledger. Low sampling rates with little noise need a lower order.
 
     Example:

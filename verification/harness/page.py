@@ -12,35 +12,36 @@ from verification.harness.verdict import STATUSES, WORDS
 
 _HEAD = """# Verification
 
-dpmech rests on five papers, and we are grateful for them. This is what came of reading them closely and of
-running a check for each statement that dpmech uses or touches. We judge a statement as its authors would
-after reading it again: under the conditions that it prints, and by the reading that makes sense. Where we
-found it otherwise we say where it stands, what is printed and what we believe is right, so that anybody can
-look in a minute. We read preprints (and one report of a course project) in text conversions; several slips
-may be those of the conversion, and some will be ours. Corrections are welcome.
+dpmech is based on five papers, and we are grateful for them. These pages are the result of reading them
+closely, and of running a check for each statement that dpmech uses or builds on. We judge a statement as its
+authors would after reading it again: under the conditions that it prints, and in the reading that makes
+sense. If we disagree, we state the place, what is printed and what we believe is right, so that anyone can
+check it in a minute. We read preprints (and one report of a course project) in text conversions; several
+errors may come from the conversion, and some will be our own. Corrections are welcome.
 
-The statements stand in `verification/registry/`, one TOML file a paper. `python -m verification` is part of
-a checkout, not of the installed package. It runs all but the longest checks in about a minute, `--full` the
-long ones too, and `--id cgd.thm1` a single one. A run with `--write` writes these pages; checks that it
-left out keep what their latest run found. "DP-SGD" in a statement is the papers' word: independent noise,
-whatever the sampling; elsewhere in this documentation it is under Poisson sampling.
+The statements are in `verification/registry/`, one TOML file for each paper. `python -m verification` is part
+of a checkout, not of the installed package. It runs all but the longest checks in about a minute, with
+`--full` all checks, and with `--id cgd.thm1` a single one. With `--write` it writes these pages; checks that
+were not run keep their latest result. In a statement, "DP-SGD" has the meaning of the papers: independent
+noise under any sampling; elsewhere in this documentation it means independent noise under Poisson sampling.
 """
 
 _HEADLINES = """## Headline results
 
-The table has the headline results of each paper, each from one command in a checkout. Numbers in the column
-*here* are rounded up; eps and sigma are certified. `python -m verification.tables --help` lists the tables,
-whose every cell is printed next to ours, with the reason where the two differ; `python -m verification --id
-NAME` runs the statement in the last column. `dpmech audit --published dp_muon` needs no checkout
+The table shows the headline results of each paper, each from one command in a checkout. Numbers in the column
+*here* are rounded up; eps and sigma are certified. `python -m verification.tables --help` lists the tables.
+Their output shows every printed cell next to ours, with the reason if they differ. `python -m verification
+--id NAME` checks the statement in the last column. `dpmech audit --published dp_muon` needs no checkout
 ([](risk.md#published-claims)). `docs/examples/papers/` has the settings of the papers' runs as plans:
 `dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
 """
 
 _OUT_OF_REACH = """Not reproduced here: accuracies, BLEU and run times, which need the authors' models and
-machines, and the SDE paper's Figure 3. Trained at a size that runs on a CPU are softmax regression for the
-SDE paper (above), correlated noise on [public tasks](choosing.md#accuracy-on-public-tasks), five optimizers
-on [digits](choosing.md#five-optimizers-on-digits), and the controls of the noise-share paper, DP-Muon,
-DP-MuonBC and the denoiser on a [small language model](choosing.md#which-optimizer).
+machines, and the SDE paper's Figure 3. The following were trained at a size that runs on a CPU: softmax
+regression for the SDE paper (above), correlated noise on
+[public tasks](choosing.md#accuracy-on-public-tasks), five optimizers on
+[digits](choosing.md#five-optimizers-on-digits), and the controls of the noise-share paper, DP-Muon, DP-MuonBC
+and the denoiser on a [small language model](choosing.md#which-optimizer).
 """
 
 # The papers' names in the table of headlines.
@@ -54,12 +55,12 @@ _NAMES = {
 
 _ERRATA = """## Errata of the papers
 
-What is printed and what we believe is right, by consequence: statements that fail under their own
-hypotheses, misprints, conditions that are not printed, steps of proofs, numbers that we could not
-recompute, and wording. The papers are preprints and a report of a course project, read in text conversions,
-so a misprint may come from the text that we have. Nothing here says that a paper's results are of no use:
-dpmech is built on them, with these corrections. Each entry is a running check; `python -m verification --id
-ov.theta` runs one.
+This section lists what is printed and what we believe is right, ordered by consequence: statements that fail
+under their own hypotheses, misprints, conditions that are not printed, steps of proofs, numbers that we could
+not recompute, and wording. The papers are preprints and a report of a course project, read in text
+conversions, so a misprint may come from the text that we have. These errata do not mean that the results of a
+paper are not useful: dpmech is built on them, with these corrections. Each entry is an executable check;
+`python -m verification --id ov.theta` runs one.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -116,12 +117,10 @@ def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Pa
 def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]) -> list[str]:
     lines = [f"# {_plain(paper.title)}", ""]
     lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
-    lines += ["The verdicts are explained in [verification](verification.md); what we believe is right, by"]
-    lines += ['consequence, in the [errata](verification.md#errata-of-the-papers). "DP-SGD" in a statement']
-    lines += [
-        "is the paper's word: independent noise, whatever the sampling. Commands are run in a checkout.",
-        "",
-    ]
+    lines += ["This page lists our verdicts on the statements of this paper. [Verification](verification.md)"]
+    lines += ["explains the verdicts, and the [errata](verification.md#errata-of-the-papers) list the"]
+    lines += ['corrections, ordered by consequence. In a statement, "DP-SGD" has the meaning of the paper:']
+    lines += ["independent noise under any sampling. Run the commands in a checkout.", ""]
     for word in STATUSES:
         group = [entry for entry in own if entry.verdict == word]
         if not group:

@@ -10,7 +10,7 @@ from dpmech.mechanism import BoundedContributions, Pattern, Settings, check_exam
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(BoundedContributions):
-    """Every example is put into one of `bins` bins once, uniformly; bin i is step i of every epoch.
+    """Every example is assigned once, uniformly, to one of `bins` bins; bin i is step i of every epoch.
 
     With `fresh` every epoch has a new allocation; the allocations of all epochs and examples are independent.
 
@@ -117,8 +117,8 @@ class BallsInBins(BoundedContributions):
 def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinationError:
     """Why users with several examples do not get new bins in every epoch, and the alternatives."""
     return UnsupportedCombinationError(
-        f"no theorem here covers users with {examples} examples, each put into one of {bins} bins by itself "
-        "anew every epoch: they may meet in one bin, or share noise in several",
+        f"no theorem here covers users with {examples} examples, each assigned to one of {bins} bins "
+        "independently and anew every epoch: they may meet in one bin, or share noise in several",
         supported="one allocation for all epochs, without fresh; users assigned to bins as wholes: the unit "
         "user, no max_examples_per_user (dpmech.optim.UserDataset); Poisson and CyclicPoisson with "
         "max_examples_per_user",
