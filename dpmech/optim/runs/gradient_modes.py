@@ -27,11 +27,11 @@ from dpmech.optim.clipping import (
 )
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
-from dpmech.optim.runs.collated import Padded
 from dpmech.optim.runs.example_loss import LossTakes
-from dpmech.optim.runs.loader import BatchProgress, PrivateLoader
+from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.per_example_model import AsModel, PerExampleModel, count_calls
+from dpmech.optim.runs.reseeding import Reseeding
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
 
@@ -538,7 +538,8 @@ class OpacusHooks(GradientMode):
             lambda: progress.handed if progress.batches else None,
             lambda: random.Random(f"{batches} {progress.batches}"),  # public: anyone can repeat the choice
             lambda count: _trial(hooked, count),
-            _padded_of(private.loader),
+            Reseeding(inner, _weakly(private.loader.seed)),
+            _weakly(private.loader.take_padded),
         )
         count_calls(
             inner,
@@ -552,15 +553,15 @@ class OpacusHooks(GradientMode):
         return hooked
 
 
-def _padded_of(loader: PrivateLoader) -> Callable[[], Padded | None]:
-    """The loader's padded example; a weak reference, since hooks in a graph would keep a run alive."""
-    known = weakref.WeakMethod(loader.take_padded)
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method by a weak reference, since hooks in a graph would keep a run alive; None without its run."""
+    reference = weakref.WeakMethod(method)
 
-    def taken() -> Padded | None:
-        take = known()
-        return None if take is None else take()
+    def called(*args: Any) -> Any:
+        method = reference()
+        return None if method is None else method(*args)
 
-    return taken
+    return called
 
 
 class _Handed:

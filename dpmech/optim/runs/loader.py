@@ -30,7 +30,7 @@ from dpmech.optim.runs.datasets import Collation, OneByOne, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.same_data import SameData, check_same_length
 from dpmech.optim.runs.user_datasets import owners_of
-from dpmech.optim.state import seed_globals, spared, stored_globals
+from dpmech.optim.state import seed, seed_globals, spared, stored_globals
 from dpmech.samplers import ParticipationTracker, shard
 
 
@@ -494,6 +494,11 @@ class PrivateLoader(Uncopied):
     def drawing(self) -> AbstractContextManager[None]:
         """A context with a secret seed from the newest microbatch and its number of counted examples."""
         return self.randomness.at(f"model {self._place} {self.progress.counted or 0}")
+
+    def seed(self, generators: Sequence[Any]) -> None:
+        """Seed generators by a secret of the newest microbatch."""
+        for number, generator in enumerate(generators):
+            seed(generator, self.randomness.secret(f"generator {number} {self._place}"))
 
     def state_dict(self) -> dict[str, Any]:
         """Key and configuration of the batches, participations, steps so far, and fingerprints. Secret.

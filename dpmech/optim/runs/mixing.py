@@ -15,8 +15,9 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.clipping import reentrant
 from dpmech.optim.runs.collated import HALF, TOLERANCES, Padded, UntoldError, check_padding, coarsest, widened
 from dpmech.optim.runs.containers import Given, tensors_of
+from dpmech.optim.runs.reseeding import Reseeding, reseeded
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
-from dpmech.optim.state import Attributes, marks_of_globals, seeds_of_torch
+from dpmech.optim.state import Attributes, marks_of_globals
 
 _FLOORS = {torch.float64: 1e-10}  # absolute
 _FLOOR = 1e-6  # for lower precision
@@ -60,6 +61,7 @@ class MixingWatch:
         examples: number of examples of the run's newest batch; None before the first.
         coin: public random numbers for the newest batch. The choice of trials must not depend on data.
         trial: disables hooks during a call on a number of examples.
+        reseeding: watches what calls do with generators of random numbers.
         padded: returns an example of the newest batch whose padding is to be compared, once; None for none.
     """
 
@@ -70,6 +72,7 @@ class MixingWatch:
         examples: Callable[[], int | None],
         coin: Callable[[], random.Random],
         trial: Callable[[int], AbstractContextManager[None]],
+        reseeding: Reseeding,
         padded: Callable[[], Padded | None] = lambda: None,
     ) -> None:
         self._model = model
@@ -78,6 +81,7 @@ class MixingWatch:
         self._coin = coin
         self._calls = 0
         self._trial = trial
+        self._reseeding = reseeding
         self._padded = padded
         self._most: dict[nn.Module, int] = {}
         self._joint: dict[nn.Module, set[str]] = {}
@@ -88,7 +92,7 @@ class MixingWatch:
         self._then: Attributes | None = None  # before the newest call
         self._written: dict[tuple[nn.Module, str], str] = {}  # attributes changed by it
         self._read: dict[str, int] = {}
-        self._seeds: list[int] = []  # of torch's generators, before the newest call
+        self._generators = Attributes(model).generators
 
     def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Try a call, if it is chosen.
@@ -96,7 +100,15 @@ class MixingWatch:
         Raises:
             UnsupportedCombinationError: if examples are mixed.
         """
-        self._blind, self._seeds = None, seeds_of_torch()
+        self._try(part, args, kwargs)
+        count = self._examples()
+        if count is not None:
+            found = Attributes(self._model) if self._then is None else self._then
+            self._generators = found.generators
+            self._reseeding.begin(part, found, alone=count < 2)
+
+    def _try(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._blind = None
         self._earlier = {layer: len(getattr(layer, "activations", ())) for layer in self._layers}
         if not self._layers:
             return  # examples are not the first dimension
@@ -149,9 +161,7 @@ class MixingWatch:
             UnsupportedCombinationError: if trained layers were called, but nothing could be compared; or if
                 the call seeded torch's generators.
         """
-        # Not strict: devices may be used for the first time.
-        if any(mine != theirs for mine, theirs in zip(self._seeds, seeds_of_torch(), strict=False)):
-            raise _seeded("torch")
+        self._reseeding.end()
         blind, self._blind = self._blind, None
         if blind is not None and any(
             _rows_given(given) == self._examples()
@@ -297,15 +307,6 @@ def _untold(why: str) -> UnsupportedCombinationError:
     )
 
 
-def _seeded(whose: str) -> UnsupportedCombinationError:
-    return UnsupportedCombinationError(
-        f"calling the model seeds the global generator of {whose}: what others of the batch draw would "
-        "follow from the example whose values seeded it",
-        supported="a generator of its own, made in the call; torch.random.fork_rng() around it; or "
-        "make_private(..., loss=...), which calls the model with one example at a time",
-    )
-
-
 def _outputs(output: object, attributes: Attributes | None) -> dict[str, Tensor]:
     """The outputs of a call, by name, including values in attributes from which a backward pass can start."""
     named = {str(number): tensor for number, tensor in enumerate(tensors_of(output))}
@@ -438,6 +439,8 @@ class _Trials:
                 if mine.ndim and mine.shape == theirs.shape and len(mine) == len(one)
             ):
                 raise UntoldError("two calls with the same input give different results") from None
+            if first.draws.reseeded or second.draws.reseeded:
+                raise reseeded("torch") from None
             raise
 
     def _check_seeds(self, examples: Sequence[int], first: _Run, seed: int) -> None:
@@ -445,7 +448,7 @@ class _Trials:
         second = self.run(examples, seed)
         for name, mine, theirs in zip(("Python", "numpy"), first.ends, second.ends, strict=True):
             if mine == theirs:
-                raise _seeded(name)
+                raise reseeded(name)
 
     def run(
         self,
@@ -455,22 +458,23 @@ class _Trials:
         first: Callable[[], None] | None = None,
     ) -> _Run:
         """Call the model on some examples, after calling `first`."""
-        layers = self._watch._layers
-        run = _Run(examples, {}, {}, {}, SameDraws(examples, seed, self._of, shapes))
+        draws = SameDraws(examples, seed, self._of, shapes, self._watch._generators)
+        run = _Run(examples, {}, {}, {}, draws)
 
         def hook(layer: nn.Module, args: Any, output: Any) -> None:
             made = tensors_of(output)
             run.calls.setdefault(layer, []).append([one.detach() for one in [*tensors_of(args)[:1], *made]])
             run.made.setdefault(layer, []).append(made)
 
-        handles = [layer.register_forward_hook(hook) for layer in layers]
+        handles = [layer.register_forward_hook(hook) for layer in self._watch._layers]
         try:
             args, kwargs = self._given.picked(examples, wide=self._wide)
             self._begin(seed)
             if first is not None:
                 first()
             stood = {id(one): one for one in Attributes(self._watch._model).graphs().values()}
-            with self._watch._trial(len(examples)), run.draws, _plainly(self._given, wide=self._wide):
+            trial, reseeding = self._watch._trial(len(examples)), self._watch._reseeding
+            with trial, reseeding.trial(self._part, draws), draws, _plainly(self._given, wide=self._wide):
                 output = self._part(*args, **kwargs)
             run.ends[:] = marks_of_globals()[:2]
             found = _outputs(output, Attributes(self._watch._model))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpmech.optim.state import Attributes, set_globals, set_torch, spared, stored
+from dpmech.optim.state import Attributes, Streams, set_globals, set_torch, spared, stored
 
 _DROPOUT = torch.ops.aten.native_dropout.default
 
@@ -22,6 +22,9 @@ class SameDraws(TorchDispatchMode):
     detected too. Along other dimensions that depend on the batch a draw is constant; permutations shift by
     one, so that an example never receives its own values from a shuffle.
 
+    A generator that the call itself made, seeded or put back draws what it draws: if that follows from the
+    place in the batch or from other examples, the comparison shows it.
+
     Args:
         examples: indices of the examples in the batch; their number divides no other dimension of the model.
         seed: of all draws; an effect may be hidden under one seed and not under another.
@@ -29,9 +32,11 @@ class SameDraws(TorchDispatchMode):
             constant along the first dimension as well.
         shapes: of the draws of one example, from a call with another batch; None to infer them here. A single
             example does not show which dimensions depend on the batch.
+        generators: of the model's own.
 
     Attributes:
         shapes: of the draws so far, for one example; 0 along the examples.
+        reseeded: whether a draw followed from a seed or a state that the call set.
         dims: sizes of the dimensions of the tensors drawn.
     """
 
@@ -41,16 +46,24 @@ class SameDraws(TorchDispatchMode):
         seed: int,
         of: int | None = None,
         shapes: Sequence[Sequence[int]] | None = None,
+        generators: Sequence[Any] = (),
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
+        self._generators = generators
+        self._streams = Streams()
         self._examples = examples
         self._of = of
         self._begin = seed
         self._known = shapes
         self.shapes: list[list[int]] = []
         self.dims: set[int] = set()
+        self.reseeded = False
         self._number = 0  # of the newest draw
         self._numbers: dict[bytes, int] = {}  # by the state of torch's generator before the draw
+
+    def __enter__(self) -> Any:
+        self._streams = Streams(self._generators)
+        return super().__enter__()  # type: ignore[no-untyped-call]  # torch's
 
     def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, with other random numbers if it uses any."""
@@ -58,17 +71,25 @@ class SameDraws(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded not in func.tags:
             return func(*args, **kwargs)
-        if "generator" in kwargs:
-            kwargs = kwargs | {"generator": None}
-        return self._drawn(func, args, kwargs)
+        generator = kwargs.get("generator")
+        known = self._streams.is_known(generator)
+        state = torch.get_rng_state().numpy().tobytes()
+        # Checkpointing restores states in the backward pass, and a call may repeat its own draws.
+        repeated = generator is None and state in self._numbers
+        self.reseeded |= not known and torch._C._current_graph_task_id() == -1
+        if known or repeated:
+            self._number = self._numbers[state] if repeated else len(self.shapes)
+            if func._schema.name != "aten::randperm":  # which may draw nothing
+                self._numbers[state] = self._number
+            kwargs = kwargs | {"generator": None} if "generator" in kwargs else kwargs
+            drawn = self._drawn(func, args, kwargs)
+            self._streams.note(None)
+            return drawn
+        return func(*args, **kwargs)
 
     def _drawn(self, func: Any, args: Any, kwargs: Any) -> Any:
         tensors = [one for one in args if isinstance(one, Tensor)]
         self.dims.update(size for one in tensors for size in one.shape if size)
-        state = torch.get_rng_state().numpy().tobytes()
-        again = torch._C._current_graph_task_id() != -1  # checkpointing, which restores the state
-        self._number = self._numbers.get(state, len(self.shapes)) if again else len(self.shapes)
-        self._numbers[state] = self._number
         sizes = next((place for place, one in enumerate(args) if isinstance(one, list | tuple)), None)
         name = func._schema.name
         if name == "aten::randperm":

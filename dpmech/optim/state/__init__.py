@@ -3,7 +3,9 @@
 from dpmech.optim.state.afresh import Afresh
 from dpmech.optim.state.attributes import Attributes
 from dpmech.optim.state.generators import (
+    Streams,
     marks_of_globals,
+    seed,
     seed_globals,
     seeds_of_torch,
     set_globals,
@@ -28,6 +30,7 @@ __all__ = [
     "NOT_OWN",
     "Afresh",
     "Attributes",
+    "Streams",
     "functions",
     "globals_read",
     "installed",
@@ -36,6 +39,7 @@ __all__ = [
     "marks_of_globals",
     "named",
     "root",
+    "seed",
     "seed_globals",
     "seeds_of_torch",
     "set_globals",

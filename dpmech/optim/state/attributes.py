@@ -1,5 +1,6 @@
 """Attributes: compare and restore what calls of a model and its loss leave in attributes and variables."""
 
+import types
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -84,6 +85,11 @@ class Attributes:
     def generators(self) -> list[Any]:
         """Generators of random numbers that were found. Their states are not restored."""
         return self._walk.generators
+
+    @property
+    def functions(self) -> list[types.FunctionType]:
+        """Functions that were found: methods of the modules and of other objects, hooks, what they call."""
+        return self._walk.functions
 
     def changed(self, before: "Attributes") -> dict[_Key, str]:
         """Attributes whose tensors or atoms differ from before, with their names."""

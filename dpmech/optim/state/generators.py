@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,8 +86,8 @@ def seed_globals(secret: bytes) -> None:
 
 def set_globals(number: int) -> None:
     """Seed the global generators with a number below 2^32, to repeat their draws."""
-    random.seed(number)
-    np.random.seed(number)  # noqa: NPY002 - used by other people's code
+    for generator in global_generators()[:2]:  # whatever has replaced the functions of their modules
+        generator.seed(number)
     set_torch(number)
 
 
@@ -113,6 +113,47 @@ def marks_of_globals() -> list[object]:
     kind, keys, *others = np.random.get_state(legacy=True)  # noqa: NPY002 - used by other people's code
     own = [one.get_state().numpy().tobytes() for one in global_generators()[2:]]
     return [random.getstate(), (kind, np.asarray(keys).tobytes(), *others), *own]
+
+
+class Streams:
+    """Tells whether draws from torch's generators go on where the draws before ended.
+
+    After a seed, or in a state that was there before, what is drawn follows from it. Generators are known by
+    their states: operations get other Python objects for them.
+
+    Args:
+        others: generators besides the global ones.
+    """
+
+    def __init__(self, others: Iterable[Any] = ()) -> None:
+        self._globals = [_state(one) for one in global_generators()[2:]]
+        self._others = [_state(one) for one in others if isinstance(one, torch.Generator)]
+        self._place: tuple[list[bytes], int] | None = None
+
+    def is_known(self, generator: torch.Generator | None) -> bool:
+        """Whether the next draw from a generator, None for a global one, goes on; before the draw."""
+        self._place = None
+        if generator is None:
+            # Not strict: devices may be used for the first time.
+            every = zip(global_generators()[2:], self._globals, strict=False)
+            return all(_state(one) == known for one, known in every)
+        now = _state(generator)
+        for states in (self._others, self._globals):
+            if now in states:
+                self._place = states, states.index(now)
+        return self._place is not None
+
+    def note(self, generator: torch.Generator | None) -> None:
+        """Note the state after the draw."""
+        if generator is None:
+            self._globals = [_state(one) for one in global_generators()[2:]]
+        elif self._place is not None:
+            states, number = self._place
+            states[number] = _state(generator)
+
+
+def _state(generator: torch.Generator) -> bytes:
+    return bytes(generator.get_state().numpy().tobytes())
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.state.generators import global_generators
 from dpmech.optim.state.positions import is_iterator, position, same_position
 from dpmech.optim.state.references import (
     attributes_set,
@@ -466,6 +467,11 @@ class Walk:
         """Everything that was found."""
         return (kept for _, (own, _) in self._opened.values() for kept in own)
 
+    @property
+    def functions(self) -> list[types.FunctionType]:
+        """The functions that were followed."""
+        return [one for one, _ in self._opened.values() if isinstance(one, types.FunctionType)]
+
     def reach(self, value: Any) -> list[Kept]:
         """What can be changed from a value on, nearer ones first."""
         if type(value) in ATOMS:
@@ -553,7 +559,8 @@ class Walk:
         if self._strict and is_iterator(value):
             return [_Advanced(value)], gc.get_referents(value)
         if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom):
-            self.generators.append(value)
+            if not any(value is one for one in global_generators()):  # as of `random.random`
+                self.generators.append(value)
             return [], []
         return _object(value)
 
