@@ -145,10 +145,10 @@ DRAWN = Pair(RADIUS_BITS, ANGLE_BITS, ROUNDINGS + 2.0**-51, 2.0**-57)
 
 @dataclasses.dataclass(frozen=True)
 class LatticeLoss:
-    r"""Bound on the effect of rounding the noise on a claim.
+    """Bound on the effect of rounding the noise on a claim.
 
     For every set S of outcomes the probabilities p with the drawn numbers and q with true Gaussians satisfy
-    $p \le e^{\mathrm{eps}} q + \mathrm{delta}$ and $q \le e^{\mathrm{eps}} p + \mathrm{delta}$.
+    p <= e^eps q + delta and q <= e^eps p + delta.
 
     **Guarantee:** upper bounds, rounded up, if the words of the cipher were uniform and independent.
 
