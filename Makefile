@@ -18,9 +18,9 @@ $(VENV)/.dev: pyproject.toml constraints.txt
 	touch $@ $(VENV)/.installed
 
 demo: $(VENV)/.installed
-	@echo "The headline: correlated noise under Balls-in-Bins beside DP-SGD, which is Poisson-sampled."
+	@echo "The headline: correlated noise under Balls-in-Bins compared with DP-SGD under Poisson sampling."
 	$(BIN)/dpmech compare --plan docs/examples/cifar10_amplified.toml
-	@echo "Without amplification, as in the first column of the paper's table, beside the same DP-SGD."
+	@echo "Without amplification, as in the first column of the paper's table, compared with the same DP-SGD."
 	$(BIN)/dpmech compare --plan docs/examples/cifar10.toml
 	mkdir -p build/demo
 	$(BIN)/dpmech calibrate --strategy lambda-cgd --lam 0.9 --dataset-size 50000 --batch-size 128 --epochs 10 \

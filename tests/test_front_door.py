@@ -1,7 +1,9 @@
 """What a reader meets first: the number and length of pages, the width of their code, and their words."""
 
+import io
 import pathlib
 import re
+import tokenize
 
 import pytest
 
@@ -87,6 +89,39 @@ def test_shown_scripts_fit_80_columns():
 def test_pages_have_the_words_of_the_field(page):
     lines = enumerate(prose(page.read_text(encoding="utf-8")).splitlines(), 1)
     assert [(number, found[0]) for number, line in lines for found in WORDS.finditer(line)] == []
+
+
+# A sequential test bets, as its literature says; a column of tables is headed "times less".
+CODE_WORDS = {"bet", "bets", "times less"}
+
+
+def spoken(text):
+    """Strings and comments of a module, with their lines: docstrings, help, errors and what is printed."""
+    kinds = {tokenize.STRING, tokenize.COMMENT, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in kinds:
+            yield token.start[0], re.sub(r"`[^`]*`|\{[^{}]*\}", "", token.string)
+
+
+def private_words(path):
+    text = path.read_text(encoding="utf-8")
+    parts = spoken(text) if path.suffix == ".py" else enumerate(text.splitlines(), 1)
+    found = [(line, match[0]) for line, part in parts for match in WORDS.finditer(part)]
+    return [one for one in found if one[1].lower() not in CODE_WORDS]
+
+
+def test_docstrings_help_errors_and_templates_have_the_words_of_the_field():
+    package, examples = ROOT / "dpmech", DOCS / "examples"
+    paths = [*package.rglob("*.py"), *examples.rglob("*.py"), *(package / "reports").rglob("*.html")]
+    paths += [*(package / "reports").rglob("*.js"), ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md"]
+    assert len(paths) > 300
+    assert {name(path): found for path in paths if (found := private_words(path))} == {}
+
+
+def test_a_private_word_in_a_docstring_or_an_error_is_seen(tmp_path):
+    module = tmp_path / "module.py"
+    module.write_text('"""Draws a lot."""\n\nlot = f"whoever has {lot}"  # beside `lot`\n', encoding="utf-8")
+    assert private_words(module) == [(1, "lot"), (3, "whoever"), (3, "beside")]
 
 
 def test_a_wide_line_and_a_private_word_are_seen():

@@ -1,4 +1,4 @@
-"""b-min-sep sampling beside cyclic Poisson sampling and Balls-in-Bins, for 16 bands and the same batches."""
+"""b-min-sep sampling, cyclic Poisson sampling and Balls-in-Bins, for 16 bands and the same batches."""
 
 import time
 

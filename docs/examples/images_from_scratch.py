@@ -21,7 +21,7 @@ WIDTH = 16
 
 
 class Residual(nn.Module):
-    """Two convolutions beside the identity, normalised in groups: batch normalisation would mix examples."""
+    """Two convolutions with a skip connection; group norms, as batch normalisation would mix examples."""
 
     def __init__(self) -> None:
         super().__init__()

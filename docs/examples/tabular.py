@@ -18,7 +18,7 @@ import dpmech as dm
 from dpmech.optim import make_private_with_epsilon
 
 # Typical sizes of these measurements, to one digit, set by hand. Means and standard deviations that are taken
-# from the rows at hand would be releases of their own.
+# from these rows would be separate releases.
 SCALES = (
     *(15, 20, 100, 700, 0.1, 0.1, 0.1, 0.05, 0.2, 0.06),
     *(0.4, 1, 3, 40, 0.007, 0.03, 0.03, 0.01, 0.02, 0.004),

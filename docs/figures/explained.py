@@ -108,7 +108,7 @@ def draw_bins(path: pathlib.Path) -> None:
 
 
 def draw_noise(path: pathlib.Path) -> None:
-    """What a step adds and takes back, and the sums of noise, independent and correlated, for one promise."""
+    """What a step adds and takes back, and the sums of noise, independent and correlated, for one budget."""
     once = dm.SingleParticipation()
     apart = dm.calibrate_sigma(dm.Identity(SUMS), 2.0, 1e-5, participation=once)
     together = dm.calibrate_sigma(

@@ -1,4 +1,4 @@
-"""Trade-off curves of DP-SGD and LambdaCGD at the same (eps, delta), beside what that pair alone allows.
+"""Trade-off curves of DP-SGD and LambdaCGD at the same (eps, delta), next to the bound from that pair only.
 
 3900 steps, 390 to an epoch: DP-SGD with Poisson-sampled batches, LambdaCGD (lambda 0.9) with Balls-in-Bins,
 both calibrated to eps 1 and 8 at delta 1e-5. A curve is the largest true-positive rate of any attack at a
@@ -27,7 +27,7 @@ SEED = 1
 
 
 def envelope(eps: float, fpr: float) -> float:
-    """What (eps, delta) alone allows."""
+    """The bound from (eps, delta) only."""
     return min(
         1.0,
         DELTA + math.exp(eps) * fpr,

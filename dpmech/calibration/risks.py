@@ -121,7 +121,7 @@ def proving_budget(
 
 
 def _claim_profile(mechanism: Mechanism, eps: float, delta: float, guarantee: Guarantee) -> PrivacyProfile:
-    """The profile that (eps, delta) alone implies for a mechanism."""
+    """The profile that (eps, delta) implies for a mechanism."""
     parts = Composition(curves=((Curve.of_claim(eps, delta), 1),))
     by = Provenance("profile.claim")
     return PrivacyProfile(parts, guarantee & BOUND, by, mechanism.adjacency, mechanism.unit)
@@ -350,7 +350,7 @@ class RiskCalibration:
     """A noise scale that keeps a risk below a limit; returned by `calibrate_sigma_to`.
 
     A certificate states a budget (eps, delta). `calibration(delta)` has the eps of this noise scale, and a
-    certificate; `dm.profile` of its mechanism and sigma has the risk again.
+    certificate; `dm.profile` of its mechanism and sigma computes the risk again.
 
     Attributes:
         mechanism: the mechanism.

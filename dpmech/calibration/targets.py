@@ -82,7 +82,7 @@ class AttackTarget(RiskTarget):
 
     @property
     def slopes(self) -> tuple[float, float]:
-        """Of lines through (fpr, tpr) above the trade-off curve: from that to (1, 1) to that to (0, 0)."""
+        """Slopes of lines through (fpr, tpr) above the trade-off curve: to (1, 1), and to (0, 0)."""
         return -math.log((1.0 - self.fpr) / (1.0 - self.tpr)), math.log(self.tpr / self.fpr)
 
     def proving_delta(self, log_slope: float) -> float:

@@ -23,8 +23,8 @@ class Policy:
         max_delta_times_dataset_size: largest product of delta and the number of examples, > 0; choose it
             below 1, the smaller the better, as publishing every record with probability delta satisfies this
             delta.
-        dataset_size: number of examples. If sampling and batch size imply a larger number, that one counts.
-            If they imply none and it is not given, that rule is violated.
+        dataset_size: number of examples. If sampling and batch size imply a larger number, the larger one is
+            used. If no number is given or implied, that rule is violated.
         forbidden_guarantees: kinds of guarantee that are refused.
         allowed_adjacencies: None for all.
         allowed_units: None for all.

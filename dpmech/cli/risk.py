@@ -130,7 +130,7 @@ def _sentences(
     )
     for one in found:
         yield _folded(one.words, "- ")
-    yield _folded(f"How sure: {known.guarantee}; {known.by}.")
+    yield _folded(f"Guarantee: {known.guarantee}; {known.by}.")
 
 
 def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:

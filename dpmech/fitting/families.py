@@ -53,7 +53,7 @@ class Family(abc.ABC):
 
     @abc.abstractmethod
     def starts(self) -> list[FloatArray]:
-        """Starting points, the most promising first; the last is the Identity or close to it."""
+        """Starting points, the best guess first; the last is the Identity or close to it."""
 
     @abc.abstractmethod
     def point(self, x: FloatArray) -> Point:

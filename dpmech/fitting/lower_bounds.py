@@ -67,9 +67,9 @@ def error_lower_bound(
     """A lower bound on the RMSE of every strategy of n steps, at sigma / sensitivity 1.
 
     No invertible matrix C has a smaller `dpmech.rmse`, whatever its structure, for models with at least n
-    parameters. `dpmech.optimize(dm.Dense, ...)` comes close to it; the error of a structured family over this
-    bound says how much another matrix could gain. Memory is that of a few n x n matrices; the time grows like
-    n^3: a second at 100 steps, minutes at 1000.
+    parameters. `dpmech.optimize(dm.Dense, ...)` comes close to it; the ratio of the error of a structured
+    family to this bound shows how much another matrix could gain. Memory is that of a few n x n matrices; the
+    time grows like n^3: a second at 100 steps, minutes at 1000.
 
     Args:
         participation: who takes part when, without sampling; None is EveryStep. Under MinSep the bound uses

@@ -540,7 +540,7 @@ def optimize(
         rtol: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`, for the final calibrations; the search has a fixed seed.
         compare: whether the Identity and the optimum without amplification are calibrated too, in case they
-            are better. False calibrates the best candidate alone, which under Balls-in-Bins takes half the
+            are better. False only calibrates the best candidate, which under Balls-in-Bins takes half the
             time.
         cache: a folder; coefficients already fitted for the same request are read from it.
         progress: called with a line of text from time to time.
@@ -549,8 +549,8 @@ def optimize(
     Returns:
         A Fit. Its error is that of its strategy, with the guarantee of the sensitivity or of the calibration,
         and with `compare` at most that of the Identity and of the unamplified optimum (if that can be
-        calibrated). It need not be the best strategy of the family (the program is convex only for Dense
-        with unit columns).
+        calibrated). It need not be the best strategy of the family (the problem is convex only for Dense with
+        unit columns).
 
     Raises:
         InvalidParameterError: on a bad argument.

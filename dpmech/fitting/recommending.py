@@ -92,7 +92,7 @@ class Trial:
 
     @property
     def vectors(self) -> int:
-        """Vectors of the model's size that noise takes beside the new one, stored or regenerated."""
+        """Vectors of the model's size that noise needs in addition to the new one, stored or regenerated."""
         return 0 if self.calibration is None else vectors_of(self.calibration.strategy)
 
     def described(self, workload: Workload | None = None) -> str:
@@ -107,7 +107,7 @@ class Trial:
 
 
 def vectors_of(strategy: Strategy) -> int:
-    """Vectors of the model's size that a step's noise takes beside the new one, stored or regenerated."""
+    """Stored or regenerated vectors of the model's size that the noise of a step needs beyond the new one."""
     cost = noise_cost(strategy)
     return cost.buffers + cost.regenerated
 

@@ -44,8 +44,8 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
         rng: for accountants that sample; None uses entropy from the operating system.
 
     Returns:
-        Bounds on eps, never above `claim.achieved`. Where more steps are charged than were executed, the
-        lower end is that of the steps charged.
+        Bounds on eps, never above `claim.achieved`. If more steps are charged than were executed, the lower
+        end is that of the charged steps.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

@@ -83,7 +83,7 @@ def known_profile(certificate: Certificate) -> PrivacyProfile | None:
 
 @functools.cache
 def claimed(eps: float, delta: float, adjacency: Adjacency, unit: Unit = Unit.EXAMPLE) -> PrivacyProfile:
-    """The profile implied by (eps, delta) alone; cached, so that equal claims are composed as one curve."""
+    """The profile implied by (eps, delta); cached, so that equal claims are composed as one curve."""
     parts = Composition(curves=((Curve.of_claim(eps, delta), 1),))
     return PrivacyProfile(parts, BOUND, Provenance("claims.composed"), adjacency, unit)
 
@@ -157,7 +157,7 @@ class Whole:
         claims: (eps, delta) of releases that entered by their claims, and their multiplicities.
         betas: the sampling errors subtracted from these claims, each sample's once.
         draws: the number of samples.
-        sure: joint guarantee of the certificates whose claims are used.
+        joint: joint guarantee of the certificates whose claims are used.
         pure: eps of mechanisms whose loss is bounded, and their multiplicities.
         divergences: Renyi divergences of mechanisms without a certificate; Gaussian ones are in the profile.
         concentrated: whether there are zCDP claims, whose curve may be farther off than moments.
@@ -168,7 +168,7 @@ class Whole:
     claims: tuple[tuple[float, float, int], ...]
     betas: float
     draws: int
-    sure: Guarantee
+    joint: Guarantee
     pure: tuple[tuple[float, int], ...] = ()
     divergences: tuple[Divergence, ...] = ()
     concentrated: bool = False
@@ -228,8 +228,8 @@ class Whole:
         if self.betas > 0.0:
             draws = Provenance("ledger.draws", {"draws": self.draws, "beta": self.betas})
             by = dataclasses.replace(by, rests_on=(*by.rests_on, draws))
-        lower = 0.0 if self.sure.error > 0.0 else min(bounds.lower, bounds.upper)
-        return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.sure, by=by)
+        lower = 0.0 if self.joint.error > 0.0 else min(bounds.lower, bounds.upper)
+        return dataclasses.replace(bounds, lower=lower, guarantee=bounds.guarantee & self.joint, by=by)
 
     def _by_moments(self, eps: float) -> float:
         claimed, spent = _summed((one, n) for one, _, n in self.claims), self._spent

@@ -12,7 +12,7 @@ class Adjacency(enum.Enum):
     """Which pairs of datasets are neighbours.
 
     `ADD_REMOVE`: one example is added or removed. `ZERO_OUT`: one example's gradients are replaced by
-    zeros. `REPLACE_ONE`: one example is replaced by another one in the same slots.
+    zeros. `REPLACE_ONE`: one example is replaced by another one in the same steps.
 
     Example:
         >>> import dpmech as dm

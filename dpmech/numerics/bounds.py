@@ -267,7 +267,7 @@ _WORDS: dict[str, Words] = {
     "claims.composed": "(eps, delta) claims, composed optimally",
     "rdp.composed": "RDP composition, claims by basic composition",
     "history.empty": "nothing was released",
-    "profile.claim": "what (eps, delta) alone says",
+    "profile.claim": "from (eps, delta) only",
     "filter.budget": "the whole budget, held by a privacy filter",
     "ledger.draws": "sampling error {beta} of {draws} calibrations, once each",
     "ledger.closed": "a closed non-adaptive list",

@@ -113,7 +113,7 @@ def gathered(what: str, value: Any, group: Group, world: int | None = None) -> l
 
 
 def order_of_sums(group: Group) -> list[str]:
-    """What the order of additions over processes depends on, beside their ranks; nothing under gloo.
+    """What the order of additions over processes depends on, in addition to their ranks; nothing under gloo.
 
     NCCL chooses its algorithms by the connections between devices, and differently in its versions.
 

@@ -37,11 +37,11 @@ def recommend(
 ) -> Recommendation:
     """The strategy and the sampling with the smallest error for a plan, with its calibration.
 
-    Under every sampling that the training loop can do, independent noise is calibrated, and LambdaCGD, BLT,
-    BandedToeplitz and BandedInverse are fitted with as many vectors as are allowed. The smallest RMSE at the
-    calibrated sigma wins, so the result is never worse than independent noise under any of the samplings,
-    such as DP-SGD under Poisson sampling. It is the best of what was tried: a fit is a local search. Only
-    public sizes enter, never the data.
+    Under every sampling scheme that the training loop supports, independent noise is calibrated, and
+    LambdaCGD, BLT, BandedToeplitz and BandedInverse are fitted with as many vectors as are allowed. The
+    result has the smallest RMSE at the calibrated sigma, so it is never worse than independent noise under
+    any of the samplings, such as DP-SGD under Poisson sampling. It is the best of the trials, and a fit is a
+    local search. The search only uses public sizes, never the data.
 
     Args:
         dataset_size: public number of examples, >= 1, as for `TrainingPlan`.
@@ -49,15 +49,17 @@ def recommend(
         epochs: passes over the data, an integer >= 1; n = epochs * (dataset_size // batch_size) steps.
         eps: > 0.
         delta: in (0, 1).
-        max_vectors: most vectors of the model's size that a step's noise may take beside the new one, an
-            integer >= 0. Both kinds count: those stored between steps (8 bytes a parameter: a BLT one for
-            each buffer, BandedToeplitz bands - 1), and those regenerated, which take time and no memory
-            (LambdaCGD 1, BandedInverse bands - 1). 0 leaves independent noise.
-        samplings: what the loop can do: names as in `TrainingPlan.participation`; or participations, where a
-            sampling has settings of its own such as a cycle, with batches of the plan's size: errors of
-            other sizes cannot be compared.
-        workload: what is read off the gradients, of `dpmech.workloads`, over n steps, such as
-            `workloads.momentum(n, 0.9)` for the iterates of SGD with momentum; None is the prefix sums.
+        max_vectors: largest number of vectors of the model's size that the noise of a step may need in
+            addition to the new one, an integer >= 0. This includes vectors stored between steps (8 bytes per
+            parameter: one for each buffer of a BLT, bands - 1 for BandedToeplitz) and regenerated ones, which
+            take time but no memory (1 for LambdaCGD, bands - 1 for BandedInverse). With 0 only independent
+            noise is tried.
+        samplings: the sampling schemes that the loop supports: names as in `TrainingPlan.participation`; or
+            participations, if a scheme has further settings such as a cycle, with the batch size of the plan,
+            as errors at other batch sizes are not comparable.
+        workload: the functions of the gradients whose error is measured, from `dpmech.workloads`, over n
+            steps, such as `workloads.momentum(n, 0.9)` for the iterates of SGD with momentum; None is the
+            prefix sums.
         adjacency: as for `calibrate_sigma`.
         method: as for `calibrate_sigma`.
         rtol: as for `calibrate_sigma`.

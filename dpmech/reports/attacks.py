@@ -328,7 +328,7 @@ class Picture:
         frame: left, top, right and bottom of the axes.
         curve: points of the bound.
         beyond: corners of the region that no attack reaches: the curve, closed along the top.
-        claim: points of what (eps, delta) alone allows; empty if that is the curve.
+        claim: points of the bound from (eps, delta) only; empty if that is the curve.
         guess: points of guessing at random.
         across: ticks of the horizontal axis.
         upward: ticks of the vertical axis.

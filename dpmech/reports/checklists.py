@@ -189,7 +189,7 @@ def _curve(review: Review) -> _Answered:
         f"{percent_up(attacks.upper(rate))} % true positives"
         for rate in RATES
     )
-    whole = "the whole privacy profile" if attacks.basis == "profile" else "(eps, delta) alone"
+    whole = "the whole privacy profile" if attacks.basis == "profile" else "(eps, delta) only"
     return f"{rates}; from {whole}.", "dpmech"
 
 

@@ -106,7 +106,7 @@ def _known(review: Review) -> dict[str, Any]:
         "claim": claim_words(own, subject.run),
         "picture": None if attacks is None else picture_of(attacks, (own.budget.eps, own.budget.delta)),
         "attacks": attacks,
-        "sure": sure_words(own),
+        "strength": sure_words(own),
         "unit": unit_words(own),
         "many": f"{own.unit.value}s",
         "adjacency": adjacency_words(own),

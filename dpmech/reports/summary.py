@@ -124,11 +124,11 @@ def _proved(review: Review) -> str:
 
 def _vouched(review: Review) -> str:
     run, own = review.subject.run, review.certificate
-    duties = "that batches, clipping, noise and denominator were as required, and the data as described"
+    required = "that batches, clipping, noise and denominator were as required, and the data as described"
     if run is None:
-        return f"{duties}; there is no run record"
+        return f"{required}; there is no run record"
     stopped = ", stopped by plan" if run.stopped_by_plan else ""
-    return f"{duties}; the run record says so for {run.steps} of {own.strategy.n} steps{stopped}"
+    return f"{required}; the run record says so for {run.steps} of {own.strategy.n} steps{stopped}"
 
 
 def _releases(review: Review, total: str) -> str:

@@ -203,12 +203,13 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
 _PEOPLE = {
     Unit.EXAMPLE: (
         "People with several examples, and groups",
-        "The claim is about one example. Copies, families and whoever contributed more are protected less.",
+        "The claim is about one example. Copies, families and people with several examples are less "
+        "protected.",
     ),
     Unit.USER: (
         "People with several names, and groups",
-        "The claim is about one user. Families, whoever is several users, and whoever stands in the examples "
-        "of others are protected less.",
+        "The claim is about one user. Families, people with several user names, and people who appear in "
+        "the examples of others are protected less.",
     ),
 }
 _NOT_COVERED = (

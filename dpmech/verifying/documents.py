@@ -111,8 +111,9 @@ def verify(
     checksum, every derived entry, its labels, its signature, and the policy.
 
     **Guarantee:** `ok` is True only if the claim is PROVED and every other check passes. A claim that is NOT
-    CHECKED is not ok: nothing was found wrong, and nothing was shown. A checksum is not a signature: a
-    rehashed file whose every statement is true of another run is a true certificate of that run.
+    CHECKED is not ok: nothing was found wrong, and nothing was shown. A checksum is not a signature: if all
+    statements of a file with a recomputed checksum are true for another run, it is a true certificate of that
+    run.
 
     Args:
         certificate: a file, a Certificate, a RunRecord or a Ledger.

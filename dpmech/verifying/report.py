@@ -143,7 +143,7 @@ class Verification:
 
     @property
     def loose(self) -> bool:
-        """Whether the claim is true, and its noise more than the file says is needed."""
+        """Whether the claim is true, with more noise than the file states as necessary."""
         return any(check.loose for check in self.checks)
 
     @property

@@ -267,7 +267,7 @@ def relative_gain_bound(
     """(1 - theta) (V / beta^2) (1 + (L / kappa_U) (b^2 + V)): the gain relative to the loss from bias alone.
 
     It vanishes with V / beta^2: if the error is bias, denoising does not help. The loss must be convex in the
-    error (Assumption 7), besides nondecreasing and 0 at 0.
+    error (Assumption 7), in addition to nondecreasing and 0 at 0.
 
     Args:
         slope: kappa_U > 0; at 0 no such bound exists.

@@ -23,8 +23,8 @@ class Strategy(abc.ABC):
     The mechanism privatises C G + sigma Z; step t adds row t of sigma C^-1 Z as noise. Strategies are
     immutable, and equal if their fingerprints are equal.
 
-    Everything a caller may need follows from the members below, so no code outside this package depends on
-    the class of a strategy.
+    All properties of a strategy are available through these members, so no code outside this package depends
+    on its class.
 
     Example:
         >>> import dpmech as dm

@@ -24,8 +24,8 @@ class BLT(FactoredStrategy):
 
     Args:
         n: number of steps, >= 1.
-        decays: each in [0, 1], shape (d,); a buffer with decay 1 is a sum of all earlier steps.
-        scales: finite, signs free, shape (d,).
+        decays: each in [0, 1], shape (d,); a buffer with decay 1 is the sum over all earlier steps.
+        scales: finite, of any sign, shape (d,).
 
     Raises:
         InvalidParameterError: if n, decays or scales is out of range.

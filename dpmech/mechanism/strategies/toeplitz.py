@@ -128,7 +128,7 @@ class BandedToeplitz(FactoredStrategy):
 
     Args:
         n: number of steps, >= 1.
-        coefs: first entries of the first column of C, shape (p,), p <= n; coefs[0] > 0, signs free.
+        coefs: first entries of the first column of C, shape (p,), p <= n; coefs[0] > 0, others any sign.
 
     Raises:
         InvalidParameterError: if n or coefs is out of range.

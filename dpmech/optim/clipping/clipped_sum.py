@@ -673,7 +673,7 @@ class Accumulator:
 
 
 def _copied(total: Tensor) -> Tensor:
-    """A copy on the CPU: on a GPU it may not fit beside the model. Parts of a DTensor stay on its mesh."""
+    """A copy on the CPU: on a GPU it may not fit next to the model. Parts of a DTensor stay on its mesh."""
     return total.clone() if is_sharded(total) else total.to("cpu", copy=True)
 
 

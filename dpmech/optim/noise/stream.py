@@ -415,7 +415,7 @@ class NoiseStream(Uncopied):
             "key": list(self._key),
             "seeded": self.seeded,
             "fingerprints": self._fingerprints(),
-            # On the CPU: a copy on a GPU may not fit beside a model that fills it.
+            # On the CPU: a copy on a GPU may not fit next to a model that fills it.
             "state": [[one.to("cpu", copy=True) for one in vectors] for vectors in self._rows.vectors],
         }
 

@@ -88,7 +88,7 @@ class TrainedOn:
         if found is None and chosen:
             warnings.warn(
                 f"{type(other).__name__}, used for evaluation, cannot be compared with the training data, "
-                f"and {', '.join(chosen)} select by it what is released: make sure that it contains no "
+                f"and {', '.join(chosen)} select by it what is released: check that it contains no "
                 "training example; a dataset with a length and indices can be compared",
                 stacklevel=2,
             )

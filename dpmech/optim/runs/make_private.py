@@ -545,8 +545,9 @@ def make_private_with_epsilon(
             claim: to resume, save `optimizer.claim.certificate()`, and give it to `make_private`.
         participation: None is Poisson sampling under independent noise, and Balls-in-Bins, one bin per step
             of an epoch, under other strategies. Without a strategy, the one under which it is recommended.
-        max_vectors: without a strategy, most vectors of the model's size that a step's noise may take beside
-            the new one, as for `dm.recommend`: one that is stored takes 8 bytes a parameter. None is 1, which
+        max_vectors: without a strategy, largest number of vectors of the model's size that the noise of a
+            step may need in addition to the new one, as for `dm.recommend`: one that is stored takes 8 bytes
+            per parameter. None is 1, which
             at most doubles the state of Adam (0 with generator="secure-lattice", which needs independent
             noise); 0 leaves independent noise. None with a strategy.
         adjacency: as for calibrate_sigma.

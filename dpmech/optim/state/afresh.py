@@ -162,7 +162,7 @@ class _Draws:
 
 
 class _Parameters:
-    """What calls can change in the parameters of a model besides their values."""
+    """What calls can change in the parameters of a model apart from their values."""
 
     def __init__(self, model: nn.Module) -> None:
         self._all = [

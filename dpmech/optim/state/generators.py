@@ -132,7 +132,7 @@ class Streams:
     their states: operations get other Python objects for them.
 
     Args:
-        others: generators besides the global ones.
+        others: generators in addition to the global ones.
     """
 
     def __init__(self, others: Iterable[Any] = ()) -> None:

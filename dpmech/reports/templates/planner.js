@@ -156,7 +156,7 @@ function startPlanner() {
     byId("cost").textContent = best === null
       ? row.label + " has no number here" + (row.reason ? ": " + row.reason : ".")
       : "A step keeps " + best.variant.buffers + " vectors of the model's size and draws "
-        + best.variant.regenerated + " again, besides the new one. The calibration finds at most this sigma, and at "
+        + best.variant.regenerated + " again, in addition to the new one. The calibration finds at most this sigma, and at "
         + "most " + row.above + " % less.";
     const words = fields.measure.selectedOptions[0].textContent;
     const many = Array.from({length: 161}, (_, place) => data.low * (data.high / data.low) ** (place / 160));

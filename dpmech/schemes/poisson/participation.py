@@ -36,8 +36,8 @@ class Poisson(BoundedContributions):
     B are kept, uniformly. This is for `Adjacency.ZERO_OUT`: an example whose gradient is zero in one of two
     neighbours keeps its random decision and its place in a batch.
 
-    A sequence of n probabilities is a schedule: step t samples with its own one. Noise that changes from step
-    to step is that of `Diagonal(entries)`: sigma over the entry of the step.
+    A sequence of n probabilities is a schedule, with one probability for each step. Noise that changes from
+    step to step is that of `Diagonal(entries)`: sigma over the entry of the step.
 
     Args:
         sampling_prob: q in (0, 1], of each example and step; or one in (0, 1) for each of the n steps, for
@@ -184,7 +184,7 @@ class Poisson(BoundedContributions):
 
     @property
     def by_coins(self) -> bool:
-        """Whether examples join by themselves, and a claim is about one of them."""
+        """Whether examples join independently, and the claim is about a single example."""
         return self.max_examples_per_user is None and self.truncated_batch_size is None
 
     @property

@@ -13,13 +13,13 @@ class RandomAllocation(Participation):
     """Every example takes part in exactly k of the n steps; all sets of k steps have the same probability.
 
     The sets of different examples are independent. The scheme is also known as k-out-of-t random allocation
-    and as balanced iteration subsampling. The default method requires independent noise of one size
-    (`Identity`); `Certified()` and `Importance()` also take strategies with entries >= 0 and few bands. With
-    k = 1 it is one epoch of `BallsInBins(n)`; with k = n nothing is sampled.
+    and as balanced iteration subsampling. The default method requires independent noise of constant scale
+    (`Identity`); `Certified()` and `Importance()` also accept strategies with entries >= 0 and few bands.
+    With k = 1 it is one epoch of `BallsInBins(n)`; with k = n nothing is sampled.
 
     With `cycle` the data are split into that many fixed groups, as for `CyclicPoisson`: step t offers group
     t mod cycle, and the k steps of an example are drawn among the n / cycle steps of its group. Two of them
-    are at least `cycle` steps apart, so that all methods take noise that is correlated over `cycle` steps.
+    are at least `cycle` steps apart, so all methods accept noise that is correlated over `cycle` steps.
 
     The bounds are for one unit of privacy. For users with several examples let every user be one unit that is
     allocated as a whole (the unit user, `dpmech.optim.UserDataset`), or use `Poisson` with
@@ -67,7 +67,7 @@ class RandomAllocation(Participation):
         """The number of steps of one group.
 
         Raises:
-            InvalidParameterError: if groups do not have equally many steps, or less than k of them.
+            InvalidParameterError: if the groups do not have the same number of steps, or have fewer than k.
         """
         turns, left = divmod(n, self.cycle)
         if left:

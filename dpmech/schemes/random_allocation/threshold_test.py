@@ -7,7 +7,7 @@ e_k(x) / C(t, k), is the coefficient of z^k in prod (1 + z x_i) over a constant,
 large x decide, comes close to it. Any z, tau and steps of v give a bound: how they are chosen, from estimates
 of the error rates, enters no guarantee.
 
-v takes multiples of a step h, between edges that are the float64 numbers at hand. Under Q the sum is that of
+v takes multiples of a step h, between edges that are the given float64 numbers. Under Q the sum is that of
 t independent values, each with a law on a lattice; under P, for every set of k steps and therefore for a
 random one, of k shifted values and t - k others. Both laws are convolutions, with their rounding errors
 included.

@@ -224,7 +224,11 @@ PAGES = [
     ROOT / "verification" / "__init__.py",
 ]
 # What marks a page whose statements are quoted from papers.
-QUOTED = ("whatever the sampling", "independent noise, for any sampling")
+QUOTED = (
+    "whatever the sampling",
+    "independent noise, for any sampling",
+    "independent noise under any sampling",
+)
 # Pages that name it where sampling is beside the point: history, and tables of the paper's optimizers.
 BESIDE = {"docs/changelog.md": "names of features"}
 

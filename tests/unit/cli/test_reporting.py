@@ -30,13 +30,13 @@ def test_a_page_is_written_and_the_verdict_printed(folder):
     assert lines[2] == "report: review.html"
     page = Page((folder / "review.html").read_text(encoding="utf-8"))
     assert page.faults == []
-    assert "Read off the whole privacy profile" in " ".join("".join(page.text).split())
+    assert "From the whole privacy profile" in " ".join("".join(page.text).split())
 
 
 def test_the_claim_alone_is_told(folder):
     result = done("report", "certificate.json", "--out", "review.html", "--claim-only")
     assert "attack rates from (eps, delta) only: it was not requested" in result.stdout
-    assert "Read off (eps, delta) alone" in (folder / "review.html").read_text(encoding="utf-8")
+    assert "From (eps, delta) only" in (folder / "review.html").read_text(encoding="utf-8")
 
 
 def test_a_refused_claim_gets_a_page_that_says_so(folder):

@@ -33,7 +33,7 @@ def test_sentences_are_what_the_profile_says_rounded_up(path):
     assert 100.0 * known.tpr(0.01).upper <= found <= 100.1 * 1.01 * known.tpr(0.01).upper
     assert "70 % without the release" in text
     assert "Up to a tail of 1e-12 in delta" in text
-    assert "How sure: deterministic upper bound" in text
+    assert "Guarantee: deterministic upper bound" in text
 
 
 @pytest.mark.slow
