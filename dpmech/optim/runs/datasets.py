@@ -44,7 +44,7 @@ class _Draws:
     example would shift the draws of all that are read later, in other batches too.
 
     Args:
-        roots: from which generators are searched, besides the global ones.
+        roots: from which generators are searched, in addition to the global ones.
     """
 
     def __init__(self, *roots: Any) -> None:
