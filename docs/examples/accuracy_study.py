@@ -16,6 +16,7 @@ one core, half of them for the fits.
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import pathlib
@@ -34,6 +35,8 @@ SEEDS = 8
 # Rates of a first grid, and of what is added at an end that is chosen.
 GRID, MORE = 7, 3
 KINDS = ("poisson", "balls-in-bins")
+# Independent noise as well, at the first of BINS only.
+ALLOCATION = "random-allocation"
 NO_NOISE = "no noise"
 # Steps of an epoch: the first is that of the comparison at one batch size, all are tried for the best one.
 BINS = (100, 20)
@@ -43,6 +46,12 @@ RULES = (
     Rule("SGD, falling rate", 0.25, decay=True),
     Rule("SGD, momentum 0.9", 0.0125, momentum=0.9),
     Rule("AdamBC", 0.000125, adam=(0.9, 0.999)),
+)
+NETWORK_RULES = (
+    SGD,
+    Rule("SGD, momentum 0.9", 0.0125, momentum=0.9),
+    Rule("AdamBC", 0.000125, adam=(0.9, 0.999)),
+    Rule("Muon", 0.00025, momentum=0.95, muon=True),
 )
 OUTPUTS = ("last", "average")
 
@@ -126,7 +135,7 @@ def tuned(
     Batches of five times the size get five times the rates to begin with. The grid is extended until no best
     rate is at its end.
     """
-    first = rule.first * (1.0 if rule.adam else 100.0 / plan.bins)
+    first = rule.first * (1.0 if rule.normalizes else 100.0 / plan.bins)
     low, high = 0, GRID
     powers = list(range(low, high))
     tried: dict[int, dict] = {}
@@ -176,7 +185,9 @@ class Part:
         model: "softmax" or "network".
         epochs: of all its plans.
         budgets: eps, at DELTA.
-        rules: the first with all BINS, others with BINS[0] only.
+        rules: the first with all `bins`, others with bins[0] only.
+        kinds: of noise and sampling; ALLOCATION with bins[0] only.
+        bins: steps of an epoch, None for BINS.
     """
 
     task: str
@@ -184,14 +195,21 @@ class Part:
     epochs: int
     budgets: tuple[float, ...]
     rules: tuple[Rule, ...] = (SGD,)
+    kinds: tuple[str, ...] = KINDS
+    bins: tuple[int, ...] | None = None
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Steps of an epoch."""
+        return self.bins or BINS
 
     def plans(self) -> Iterator[tuple[Plan, str, Rule]]:
         """(plan, kind, rule) of all runs; without noise first, with eps infinite."""
         for eps, kind in [(math.inf, NO_NOISE)] + [
-            (eps, kind) for eps in self.budgets for kind in KINDS
+            (eps, kind) for eps in self.budgets for kind in self.kinds
         ]:
-            for bins in BINS:
-                for rule in self.rules if bins == BINS[0] else (SGD,):
+            for bins in self.sizes[:1] if kind == ALLOCATION else self.sizes:
+                for rule in self.rules if bins == self.sizes[0] else (SGD,):
                     yield (
                         Plan(self.task, self.model, bins, self.epochs, eps),
                         kind,
@@ -208,6 +226,7 @@ STUDY = (
     Part("texts", "softmax", 20, (4.0, 16.0)),
     Part("diamonds", "softmax", 4, (1.0,)),
     Part("flights", "softmax", 4, (1.0,)),
+    Part("texts", "softmax", 4, (0.5,)),
 )
 
 
@@ -220,8 +239,8 @@ def name_of(plan: Plan, kind: str, rule: Rule) -> str:
 
 
 def run(store: Store, part: Part, seeds: int) -> None:
-    """All results of a part."""
-    task = TASKS[part.task]()
+    """All results of a part; its task is read only if one is missing."""
+    task = functools.cache(TASKS[part.task])
     for plan, kind, rule in part.plans():
         noisy = kind != NO_NOISE
         if noisy:
@@ -232,7 +251,7 @@ def run(store: Store, part: Part, seeds: int) -> None:
             noise = Noise(independent, where, 0.0, 0.0)
         store.get(
             name_of(plan, kind, rule),
-            lambda: tuned(plan, task, noise, rule, seeds, noisy=noisy),  # noqa: B023 - called at once
+            lambda: tuned(plan, task(), noise, rule, seeds, noisy=noisy),  # noqa: B023 - called at once
         )
 
 
@@ -251,7 +270,7 @@ def best(
         found[name_of(plan, kind, rule)][output]
         for plan in (
             Plan(part.task, part.model, one, part.epochs, eps)
-            for one in bins or BINS[:1]
+            for one in bins or part.sizes[:1]
         )
         for output in outputs
     ]
@@ -268,9 +287,9 @@ def interval(gains: np.ndarray) -> tuple[float, float]:
 
 
 def ratio(found: dict, part: Part, eps: float) -> float:
-    """RMSE of DP-SGD over that of correlated noise, with batches of one in BINS[0] examples."""
+    """RMSE of DP-SGD over that of correlated noise, with batches of one in part.sizes[0] examples."""
     sgd, blt = (
-        found[noise_name(kind, BINS[0], part.epochs, eps)]["rmse"]
+        found[noise_name(kind, part.sizes[0], part.epochs, eps)]["rmse"]
         for kind in KINDS
     )
     return sgd / blt
@@ -293,24 +312,29 @@ def _gain(other: np.ndarray, sgd: np.ndarray) -> str:
     return f"{100 * mean:+.1f} ± {100 * width:.1f}"
 
 
+def _label(part: Part, eps: float) -> str:
+    model = ", network" if part.model == "network" else ""
+    return f"{part.task}{model}, {part.epochs} x {part.sizes[0]}, {eps:g}"
+
+
 def table(found: dict, parts: Sequence[Part] = STUDY) -> str:
     """Markdown: what is gained at one batch size and with the best one, and what RMSE predicts."""
     lines = [
-        "| task, epochs, eps | no noise | DP-SGD | correlated | gain | RMSE | predicted "
+        "| task, epochs x steps, eps | no noise | DP-SGD | correlated | gain | RMSE | predicted "
         "| DP-SGD, best batch | correlated, best batch | gain |",
         "|---" * 10 + "|",
     ]
     for part in parts:
-        label = part.task + (", network" if part.model == "network" else "")
         for eps in part.budgets:
             one = {kind: best(found, part, eps, kind) for kind in KINDS}
             any_ = {
-                kind: best(found, part, eps, kind, bins=BINS) for kind in KINDS
+                kind: best(found, part, eps, kind, bins=part.sizes)
+                for kind in KINDS
             }
             sgd, blt = (one[kind] for kind in KINDS)
             low, high = predicted(found, part, eps)
             cells = [
-                f"{label}, {part.epochs}, {eps:g}",
+                _label(part, eps),
                 _cell(best(found, part, math.inf, NO_NOISE)),
                 _cell(sgd),
                 _cell(blt),
@@ -325,28 +349,39 @@ def table(found: dict, parts: Sequence[Part] = STUDY) -> str:
 
 
 def optimizers(found: dict, parts: Sequence[Part] = STUDY) -> str:
-    """Markdown: the same by optimizer, at one batch size."""
+    """Markdown: the same by optimizer, at one batch size, with DP-SGD under random allocation too."""
+    kinds = (KINDS[0], ALLOCATION, KINDS[1])
     lines = [
-        "| task, epochs, eps | optimizer | no noise | DP-SGD | correlated | gain |",
-        "|---" * 6 + "|",
+        "| task, epochs x steps, eps | optimizer | no noise | DP-SGD | random allocation | correlated "
+        "| gain of allocation | of correlated |",
+        "|---" * 8 + "|",
     ]
     for part in parts:
         rows = [(rule, "last") for rule in part.rules if rule is not SGD]
         rows = [(SGD, "last"), (SGD, "average"), *rows]
         for eps in part.budgets if len(part.rules) > 1 else ():
             for rule, output in rows:
-                none, sgd, blt = (
+                none, sgd, allocated, blt = (
                     best(found, part, at, kind, rule=rule, outputs=[output])
+                    if kind in (NO_NOISE, *part.kinds)
+                    else None
                     for at, kind in [
                         (math.inf, NO_NOISE),
-                        *((eps, kind) for kind in KINDS),
+                        *((eps, kind) for kind in kinds),
                     ]
                 )
                 averaged = ", averaged" if output == "average" else ""
-                lines.append(
-                    f"| {part.task}, {part.epochs}, {eps:g} | {rule.name}{averaged} | {_cell(none)} "
-                    f"| {_cell(sgd)} | {_cell(blt)} | {_gain(blt, sgd)} |"
-                )
+                cells = [
+                    _label(part, eps),
+                    rule.name + averaged,
+                    *(
+                        "" if one is None else _cell(one)
+                        for one in (none, sgd, allocated, blt)
+                    ),
+                    "" if allocated is None else _gain(allocated, sgd),
+                    _gain(blt, sgd),
+                ]
+                lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

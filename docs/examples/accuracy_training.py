@@ -5,8 +5,9 @@ seed share its batches and its noise. `make_private` does the same for any model
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from accuracy_tasks import Task
 from torch import Tensor
 
 import dpmech as dm
+from dpmech.optim import denoise_matrices, orthogonalize
 from dpmech.samplers import sampler_for
 
 CLIP = 1.0
@@ -185,9 +187,12 @@ class Rule:
     Args:
         name: as in the table.
         first: smallest rate of the first grid.
-        momentum: of SGD.
+        momentum: of SGD and Muon.
         decay: whether the rate falls linearly to 0.
         adam: AdamBC with these decays of its moments, in place of SGD.
+        subtract: False for Adam as it is: nothing is subtracted from its second moment.
+        muon: Muon in place of SGD: steps along the orthogonalized momentum.
+        denoised: whether singular values of gradients are shrunk first.
     """
 
     name: str
@@ -195,6 +200,19 @@ class Rule:
     momentum: float = 0.0
     decay: bool = False
     adam: tuple[float, float] | None = None
+    subtract: bool = True
+    muon: bool = False
+    denoised: bool = False
+
+    @property
+    def normalizes(self) -> bool:
+        """Whether the length of a step does not depend on that of the gradient."""
+        return self.adam is not None or self.muon
+
+
+def of_matrices(function: Callable[[Tensor], Tensor], weight: Tensor) -> Tensor:
+    """A function of matrices, of one of `weights`: rates are between its rows and columns."""
+    return function(weight.transpose(1, 2)).transpose(1, 2)
 
 
 class Updates:
@@ -218,6 +236,11 @@ class Updates:
         rule, rates = self._rule, self._rates
         if rule.decay:
             rates = rates * (1.0 - t / len(self._variances))
+        if rule.denoised:
+            shrunk = functools.partial(
+                denoise_matrices, stddev=math.sqrt(self._variances[t])
+            )
+            gradients = [of_matrices(shrunk, one) for one in gradients]
         if rule.adam is not None:
             self._adam(t, gradients, *rule.adam)
             return
@@ -227,12 +250,14 @@ class Updates:
             move = gradient
             if rule.momentum:
                 move = first.mul_(rule.momentum).add_(gradient)
+            if rule.muon:
+                move = of_matrices(orthogonalize, move)
             weight.addcmul_(move, rates, value=-1.0)
 
     def _adam(
         self, t: int, gradients: Sequence[Tensor], beta1: float, beta2: float
     ) -> None:
-        phi = float(self._variances[t])
+        phi = float(self._variances[t]) if self._rule.subtract else 0.0
         self._phi = beta2 * self._phi + (1.0 - beta2) * phi
         debias1, debias2 = 1.0 - beta1 ** (t + 1), 1.0 - beta2 ** (t + 1)
         average = self._phi / debias2
@@ -257,8 +282,13 @@ def trained(
     *,
     seeds: int,
     noisy: bool = True,
+    watch: Callable[..., None] | None = None,
 ) -> dict[str, list[Tensor]]:
-    """The last weights, and their average over the second half of the steps."""
+    """The last weights, and their average over the second half of the steps.
+
+    `watch` is called after every step with the number of steps taken, the weights, and the mean gradients
+    before and after the noise.
+    """
     splits = [task.split(seed) for seed in range(seeds)]
     samplers = [
         iter(
@@ -297,13 +327,18 @@ def trained(
             present,
         )
         row = next(rows) if noisy else None
+        clean = []
         for gradient in gradients:
             gradient.mul_(1.0 / expected)
+            if watch is not None:
+                clean.append(gradient.clone())
             if row is not None:
                 seeds_, d, _, width = gradient.shape
                 own, row = row[:, : d * width], row[:, d * width :]
                 gradient.add_(own.view(seeds_, d, 1, width), alpha=scale)
         updates.step(t, gradients)
+        if watch is not None:
+            watch(t + 1, weights, clean, gradients)
         if t >= start:
             for total, weight in zip(average, weights, strict=True):
                 total.add_(weight)

@@ -114,6 +114,18 @@ FOUND = {
             ("noise_share_controls.json", "noise_share_controls.txt"),
             0.05,
         ),
+        Figure(
+            "examples/lambda_sweep.py",
+            5,
+            ("lambda_sweep.json", "lambda_sweep.txt"),
+            0.05,
+        ),
+        Figure(
+            "examples/denoising_speedup.py",
+            5,
+            ("denoising_speedup.json", "denoising_speedup.txt"),
+            0.05,
+        ),
     )
 }
 # Seconds differ from machine to machine: they are renewed, not compared.

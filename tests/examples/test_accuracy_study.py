@@ -15,17 +15,12 @@ import accuracy_study
 import accuracy_tasks
 import accuracy_training
 import torch
+from scipy import signal
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
-from dpmech.optim import AdamBC, make_private
-
-
-def small_task(train=60, test=20, classes=3, width=6):
-    generator = np.random.default_rng(1)
-    labels = generator.integers(classes, size=train + test + 20)
-    rows = generator.normal(size=(len(labels), width)) + 2.0 * np.eye(width)[labels]
-    return accuracy_tasks._task("small", rows, labels, train, test)
+from dpmech.optim import AdamBC, Muon, attach_denoiser, make_private
+from tests.support.tasks import small_task
 
 
 def test_nobody_is_trained_on_and_tested_with_or_chooses_a_rate():
@@ -174,6 +169,54 @@ def test_adam_is_that_of_the_library():
             torch.testing.assert_close(mine[0][0, :, place], one.data, atol=1e-6, rtol=1e-5)
 
 
+def denoised_sgd(params, rate):
+    inner = torch.optim.SGD(params, rate, momentum=0.9)
+    attach_denoiser(inner)
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("rule", "library"),
+    [
+        (
+            accuracy_training.Rule("Adam", 1.0, adam=(0.9, 0.99), subtract=False),
+            lambda params, rate: torch.optim.Adam(params, rate, betas=(0.9, 0.99), eps=0.0),
+        ),
+        (
+            accuracy_training.Rule("Muon", 1.0, momentum=0.95, muon=True),
+            lambda params, rate: Muon(params, rate, momentum=0.95),
+        ),
+        (
+            accuracy_training.Rule("denoised", 1.0, momentum=0.9, denoised=True),
+            denoised_sgd,
+        ),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_rules_are_those_of_the_libraries(rule, library):
+    """Two seeds and rates at once; gradients of rank one in noise of standard deviation 0.2."""
+    generator = torch.Generator().manual_seed(4)
+    start = torch.randn(2, 12, 2, 5, generator=generator)
+    mine, rates = [start.clone()], [0.1, 0.01]
+    updates = accuracy_training.Updates(rule, mine, rates, np.full(6, 0.04))
+    others = {
+        (seed, place): torch.nn.Parameter(start[seed, :, place].clone())
+        for seed in range(2)
+        for place in range(2)
+    }
+    optimizers = {where: library([one], rates[where[1]]) for where, one in others.items()}
+    for t in range(6):
+        gradient = 0.2 * torch.randn(2, 12, 2, 5, generator=generator)
+        gradient += torch.linspace(-1.0, 1.0, 12)[None, :, None, None]
+        updates.step(t, [gradient])
+        for (seed, place), one in others.items():
+            optimizers[seed, place].param_groups[0]["phi"] = 0.04
+            one.grad = gradient[seed, :, place].clone()
+            optimizers[seed, place].step()
+            torch.testing.assert_close(mine[0][seed, :, place], one.data, atol=1e-5, rtol=1e-4)
+    assert (mine[0] - start).abs().max() > 0.05
+
+
 def test_a_falling_rate_ends_at_nothing():
     rule = accuracy_training.Rule("SGD", 1.0, decay=True)
     weights = [torch.zeros(1, 1, 1, 1)]
@@ -276,7 +319,7 @@ def test_the_script_trains_writes_and_goes_on(tmp_path, capsys, monkeypatch):
 
     def uncertified(kind, bins, epochs, eps):
         steps = bins * epochs
-        strategy = dm.Identity(steps) if kind == "poisson" else dm.BLT(steps, [0.5, 0.9], [0.3, 0.1])
+        strategy = dm.BLT(steps, [0.5, 0.9], [0.3, 0.1]) if kind == "balls-in-bins" else dm.Identity(steps)
         return {"strategy": strategy.to_dict(), "sigma": 4.0 / eps, "rmse": 2.0 if kind == "poisson" else 1.0}
 
     monkeypatch.setattr(accuracy_study, "TASKS", {"small": lambda: task})
@@ -284,20 +327,22 @@ def test_the_script_trains_writes_and_goes_on(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(accuracy_study, "certified", uncertified)
     rules = (accuracy_study.SGD, accuracy_training.Rule("AdamBC", 0.01, adam=(0.9, 0.999)))
     parts = (
-        accuracy_study.Part("small", "softmax", 2, (8.0,), rules),
-        accuracy_study.Part("small", "network", 2, (8.0,)),
+        accuracy_study.Part(
+            "small", "softmax", 2, (8.0,), rules, (*accuracy_study.KINDS, accuracy_study.ALLOCATION)
+        ),
+        accuracy_study.Part("small", "network", 2, (8.0,), bins=(10, 5, 2)),
     )
     monkeypatch.setattr(accuracy_study, "STUDY", parts)
     arguments = [str(tmp_path), "--seeds", "2"]
     assert accuracy_study.main(arguments) == 0
     printed = capsys.readouterr().out
     found = json.loads((tmp_path / "accuracy_study.json").read_text(encoding="utf-8"))
-    # Batch sizes and kinds of noise, and without noise; one more rule with one batch size.
-    assert len([name for name in found if "softmax" in name]) == 3 * 3
-    assert len([name for name in found if "network" in name]) == 3 * 2
+    # Batch sizes and kinds of noise, and without noise; one more rule, and allocation, with one batch size.
+    assert len([name for name in found if "softmax" in name]) == 3 * 3 + 2
+    assert len([name for name in found if "network" in name]) == 3 * 3
     table = (tmp_path / "accuracy_study.txt").read_text(encoding="utf-8")
     assert printed == table + "\n" + (tmp_path / "accuracy_study_optimizers.txt").read_text("utf-8") + "\n"
-    assert "| small, network, 2, 8 |" in table
+    assert "| small, network, 2 x 10, 8 |" in table
     assert accuracy_study.best(found, parts[0], math.inf, "no noise").mean() > 0.8
     monkeypatch.setattr(accuracy_study, "tuned", None)  # a second call finds everything done
     assert accuracy_study.main(arguments) == 0
@@ -384,7 +429,9 @@ def test_committed_noise_is_what_the_calibration_says():
             bins, epochs = (int(number) for number in re.findall(r"\d+", name)[:2])
             strategy = dm.Strategy.from_dict(one["strategy"])
             assert isinstance(strategy, dm.BLT)
-            # The noise of the sums, by dense algebra.
-            sums = np.tril(np.ones((bins * epochs,) * 2)) @ np.linalg.inv(strategy.to_dense())
-            rmse = one["sigma"] * np.linalg.norm(sums) / math.sqrt(bins * epochs)
+            # The noise of the sums, from the coefficients of A C^-1, the series 1 / ((1 - x) c(x)).
+            powers = np.asarray(strategy.decays)[:, None] ** np.arange(bins * epochs - 1)
+            first = np.concatenate([[1.0], np.asarray(strategy.scales) @ powers])
+            sums = np.cumsum(signal.lfilter([1.0], first, np.eye(1, len(first))[0]))
+            rmse = one["sigma"] * math.sqrt(np.mean(np.cumsum(sums**2)))
             assert rmse == pytest.approx(one["rmse"], rel=1e-6)

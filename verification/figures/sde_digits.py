@@ -78,10 +78,10 @@ class Problem:
         )
         return float(found.fun), found.x.reshape(shape)
 
-    def batch_noise(self, weights: np.ndarray) -> float:
+    def batch_noise(self, weights: np.ndarray, batch_size: int = BATCH) -> float:
         """Root mean square deviation of one coordinate of an example's gradient, sampled or not."""
         squares = np.sum(self.features**2, axis=1) * np.sum(self.errors(weights, slice(None)) ** 2, axis=1)
-        thinning = 1.0 - BATCH / len(self.features)
+        thinning = 1.0 - batch_size / len(self.features)
         return math.sqrt(thinning * float(np.mean(squares)) / self.dimension)
 
 
@@ -97,19 +97,38 @@ def digits() -> Problem:
     return Problem(features, np.eye(CLASSES)[labels], math.sqrt(2.0) * largest)
 
 
-def excess(problem: Problem, method: str, sigma: float, steps: int, seed: int = 7) -> float:
-    """Mean loss over the last quarter of one private run, above the minimum."""
+def excess(
+    problem: Problem,
+    method: str,
+    sigma: float,
+    steps: int,
+    seed: int = 7,
+    *,
+    rate: float | None = None,
+    batch_size: int = BATCH,
+    normal: bool = False,
+) -> float:
+    """Mean loss over the last quarter of one private run, above the minimum.
+
+    `rate` None is that of RATES. With `normal`, examples have normal weights with the mean and variance of
+    the coin flips of Poisson sampling: batch noise of the same covariance, as the equations assume it.
+    """
+    step_size = RATES[method] if rate is None else rate
+    share = batch_size / len(problem.features)
     rng = np.random.default_rng(seed)
     smallest, _ = problem.minimum()
     weights = np.zeros((problem.features.shape[1], CLASSES))
     losses = []
     for step in range(steps):
-        batch = rng.random(len(problem.features)) < BATCH / len(problem.features)
+        if normal:
+            shares = share + math.sqrt(share * (1.0 - share)) * rng.standard_normal(len(problem.features))
+            total = problem.features.T @ (shares[:, None] * problem.errors(weights, slice(None)))
+        else:
+            batch = rng.random(len(problem.features)) < share
+            total = problem.features[batch].T @ problem.errors(weights, batch)
         noise = sigma * problem.clip_norm * rng.standard_normal(weights.shape)
-        gradient = (
-            problem.features[batch].T @ problem.errors(weights, batch) + noise
-        ) / BATCH + DECAY * weights
-        weights -= RATES[method] * (np.sign(gradient) if method == "DP-SignSGD" else gradient)
+        gradient = (total + noise) / batch_size + DECAY * weights
+        weights -= step_size * (np.sign(gradient) if method == "DP-SignSGD" else gradient)
         if step >= 0.75 * steps and (steps - step) % 10 == 1:  # the last step among them
             losses.append(problem.loss(weights) - smallest)
     return float(np.mean(losses))

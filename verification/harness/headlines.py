@@ -1,4 +1,4 @@
-"""The headline results of the papers (verification/headlines.toml) and the table of them on the page."""
+"""The headline results of the papers and where the others are: verification/headlines.toml, as tables."""
 
 import dataclasses
 import tomllib
@@ -37,6 +37,36 @@ class Headline:
 def headlines(path: Path = PATH) -> list[Headline]:
     """Every headline, in the order of the file."""
     return [Headline(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8"))["headline"]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where some results of a paper are found.
+
+    Args:
+        paper: the paper's short name.
+        result: what they are, with their places.
+        here: links and commands, or what they need that is not here.
+    """
+
+    paper: str
+    result: str
+    here: str
+
+
+def places(path: Path = PATH) -> list[Place]:
+    """Every place, in the order of the file."""
+    return [Place(**entry) for entry in tomllib.loads(path.read_text(encoding="utf-8"))["place"]]
+
+
+def place_rows(found: list[Place], names: dict[str, str]) -> list[str]:
+    """Lines of a Markdown table, as `headline_rows`."""
+    lines = ["| paper | result | here |", "|---|---|---|"]
+    before = ""
+    for one in found:
+        lines.append(f"| {names[one.paper] if one.paper != before else ''} | {one.result} | {one.here} |")
+        before = one.paper
+    return lines
 
 
 def headline_rows(found: list[Headline], names: dict[str, str]) -> list[str]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from verification.harness.headlines import headline_rows, headlines
+from verification.harness.headlines import headline_rows, headlines, place_rows, places
 from verification.harness.outcomes import Outcome
 from verification.harness.registry import Paper, Statement
 from verification.harness.verdict import STATUSES, WORDS
@@ -36,12 +36,10 @@ Their output shows every printed cell next to ours, with the reason if they diff
 `dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
 """
 
-_OUT_OF_REACH = """Not reproduced here: accuracies, BLEU and run times, which need the authors' models and
-machines, and the SDE paper's Figure 3. The following were trained at a size that runs on a CPU: softmax
-regression for the SDE paper (above), correlated noise on
-[public tasks](choosing.md#accuracy-on-public-tasks), five optimizers on
-[digits](choosing.md#five-optimizers-on-digits), and the controls of the noise-share paper, DP-Muon, DP-MuonBC
-and the denoiser on a [small language model](choosing.md#which-optimizer).
+_WHERE = """### Where is which result?
+
+Accuracies, BLEU and run times of the authors' models are not reproduced: they need those models, data and
+machines. Everything else was tried from the papers and these pages alone.
 """
 
 # The papers' names in the table of headlines.
@@ -91,7 +89,8 @@ def write_pages(
     names = dict.fromkeys(entry.paper for entry in entries.values())
     index = _index(list(names), entries, papers)
     table = headline_rows(headlines(), _NAMES)
-    results = [_HEADLINES, *table, "", _OUT_OF_REACH]
+    where = place_rows(places(), _NAMES)
+    results = [_HEADLINES, *table, "", _WHERE, *where, ""]
     _write(folder / "verification.md", [*index, "", *results, *_errata(entries, papers)])
     for name in names:
         own = [entry for entry in entries.values() if entry.paper == name]

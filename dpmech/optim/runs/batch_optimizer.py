@@ -83,8 +83,9 @@ def check_add_up(
             continue
         if len(sample) != examples and examples in rows:
             raise UnsupportedCombinationError(
-                f"the layer of {name} was called with {len(sample)} rows, but the batch has {examples} "
-                "examples: its gradients are sums over examples, which cannot be clipped per example",
+                # Without the numbers: the size of a sampled batch is private.
+                f"the layer of {name} was called without one row for every example of the batch: its "
+                "gradients are sums over examples, which cannot be clipped per example",
                 supported="inputs with as many rows as there are examples (for positions of transformers: "
                 "position_ids of shape (examples, length)); requires_grad_(False) for this parameter "
                 "(relative positions of T5); or make_private(..., loss=...)",

@@ -1,7 +1,9 @@
 """Datasets of a private run: examples read by index, one at a time, and batches that may be empty."""
 
+import hashlib
+import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,70 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.runs.collated import Alone, compare_rows
 from dpmech.optim.runs.containers import copied, with_parts
+from dpmech.optim.state import generators_of, marks_of_globals, seed, seed_globals
 
 _OFTEN = 64  # at least one batch in 64 is compared, on average
 _PARTS = (Tensor, np.ndarray, Mapping, tuple, list)
+
+
+class Part(list[int]):
+    """The indices of a microbatch, with a secret of its step for what is drawn as they are read and collated.
+
+    Args:
+        indices: of the examples.
+        secret: 32 bytes.
+        place: of the microbatch in its step.
+    """
+
+    def __init__(self, indices: Iterable[int] = (), secret: bytes = b"", place: str = "") -> None:
+        super().__init__(indices)
+        self.secret = secret
+        self.place = place
+
+
+class _Draws:
+    """Seeds generators for every example that is read, by its index, and for the collate function.
+
+    An example whose reading seeds a generator would decide what others draw (`random.seed(index)`), and then
+    what is drawn as the batch is collated. From a generator that a dataset holds, of a known seed, an absent
+    example would shift the draws of all that are read later, in other batches too.
+
+    Args:
+        roots: from which generators are searched, in addition to the global ones.
+    """
+
+    def __init__(self, *roots: Any) -> None:
+        self._roots = roots
+        self._process: int | None = None  # in which generators were searched
+        self._own: list[Any] = []
+        self._used = False  # whether reading draws or seeds
+
+    def read(self, part: Part, read: Callable[[int], list[Any]]) -> list[Any]:
+        """The examples of a microbatch; the collate function draws by another seed."""
+        if self._process != os.getpid():
+            self._process, self._own = os.getpid(), generators_of(self._roots)
+            self._used = bool(self._own)
+        found: list[Any] = []
+        if not self._used:
+            before = marks_of_globals()
+            found = [example for index in part for example in read(index)]
+            self._used = marks_of_globals() != before
+        if self._used:  # once, the part is read again
+            found = []
+            for index in part:
+                self._seed(part, f"example {index}")
+                found += read(index)
+        self._seed(part, f"collated {part.place}")
+        return found
+
+    def _seed(self, part: Part, use: str) -> None:
+        secrets = [
+            hashlib.blake2b(f"{use} {number}".encode(), key=part.secret, digest_size=32).digest()
+            for number in range(len(self._own) + 1)
+        ]
+        seed_globals(secrets[0])
+        for generator, secret in zip(self._own, secrets[1:], strict=True):
+            seed(generator, secret)
 
 
 class OneByOne(Dataset[Any]):
@@ -24,10 +87,15 @@ class OneByOne(Dataset[Any]):
     `__getitems__` would receive a whole batch, and a transform of a Hugging Face dataset receives all
     examples that are read together: it may pad to the longest, center or mix. Attributes are those of the
     wrapped dataset, so that a `worker_init_fn` can read and set them.
+
+    Args:
+        dataset: a dataset that can be indexed.
+        collate: the collate function, which may hold generators of random numbers.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, collate: Any = None) -> None:
         vars(self)["_read_from"] = dataset
+        vars(self)["_draws"] = _Draws(dataset, collate)
 
     def __len__(self) -> int:
         return len(self._read_from)
@@ -38,12 +106,16 @@ class OneByOne(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The examples at these indices; fewer if there are gaps."""
         several = getattr(self._read_from, "__getitems__", None)
-        if several is None:
-            return [self._read_from[index] for index in indices]
-        return [example for index in indices for example in several([index])]
+
+        def read(index: int) -> list[Any]:
+            return [self._read_from[index]] if several is None else list(several([index]))
+
+        if isinstance(indices, Part):
+            return self._draws.read(indices, read)  # type: ignore[no-any-return]  # by __getattr__
+        return [example for index in indices for example in read(index)]
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_read_from":  # before a copy in a worker has set it
+        if name in {"_read_from", "_draws"}:  # before a copy in a worker has set it
             raise AttributeError(name)
         return getattr(self._read_from, name)
 

@@ -26,7 +26,7 @@ from dpmech.guards import check_integer
 from dpmech.optim.noise import Uncopied
 from dpmech.optim.processes import Group, check_agreement, processes
 from dpmech.optim.runs.collated import Padded, padded_row
-from dpmech.optim.runs.datasets import Collation, OneByOne, check_dataset
+from dpmech.optim.runs.datasets import Collation, OneByOne, Part, check_dataset
 from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.same_data import SameData, check_same_length
 from dpmech.optim.runs.user_datasets import owners_of
@@ -226,20 +226,6 @@ class StepRandomness:
             self._outside = None
 
 
-class WorkerRandomness:
-    """The `worker_init_fn` of a DataLoader whose workers are seeded by a secret."""
-
-    def __init__(self, secret: bytes, then: Callable[[int], object] | None) -> None:
-        self._secret = secret
-        self._then = then
-
-    def __call__(self, worker: int) -> None:
-        """Seed a worker by its number."""
-        seed_globals(hashlib.blake2b(str(worker).encode(), key=self._secret, digest_size=32).digest())
-        if self._then is not None:
-            self._then(worker)
-
-
 _STATE = {"sampler", "tracker", "steps", "processes", "max_physical_batch_size", "set_up"}
 # Settings with which a DataLoader is rebuilt; the sampler sets the order of examples.
 _KEPT = (
@@ -365,7 +351,7 @@ class PrivateLoader(Uncopied):
         self.progress = BatchProgress()
         self.randomness = StepRandomness()
         self._place = "before the first batch"
-        self._dataset = OneByOne(loader.dataset)
+        self._dataset = OneByOne(loader.dataset, loader.collate_fn)
         self._most = most
         self._cut_at = None if full_batches else most
         self._group = process_group
@@ -453,21 +439,17 @@ class PrivateLoader(Uncopied):
         if start >= n:
             raise HorizonError(start, n)
         self._data.check(start)
-        plan = _Plan(
-            self.sampler, start, _left_of_epoch(self.sampler, start), self._rank, self._world, self._cut_at
-        )
+        left, secret_of = _left_of_epoch(self.sampler, start), self.randomness.secret
+        plan = _Plan(self.sampler, start, left, self._rank, self._world, self._cut_at, secret_of)
         # Every DataLoader draws a seed for its workers. From torch's default generator it would shift
         # later draws outside of steps in a run that resumes in the middle of an epoch.
         secret = self.randomness.secret(f"workers {start} {self._rank}")
-        settings = dict(self._settings)
-        if settings.get("num_workers"):
-            settings["worker_init_fn"] = WorkerRandomness(secret, settings.get("worker_init_fn"))
         batches: DataLoader[Any] = DataLoader(
             self._dataset,
             batch_sampler=plan,
             collate_fn=self._collate,
             generator=torch.Generator().manual_seed(int.from_bytes(secret[:8], "little")),
-            **settings,
+            **self._settings,
         )
         fetched = iter(batches)
         for step, number, size, last in plan.places():
@@ -605,17 +587,29 @@ class _Plan:
     """The batch sampler of one iteration: microbatches of several batches; a pure function of the sampler."""
 
     def __init__(
-        self, sampler: Sampler, start: int, batches: int, rank: int, world: int, most: int | None
+        self,
+        sampler: Sampler,
+        start: int,
+        batches: int,
+        rank: int,
+        world: int,
+        most: int | None,
+        secret: Callable[[str], bytes],
     ) -> None:
         self._sampler = sampler
         self._steps = range(start, start + batches)
         self._rank = rank
         self._world = world
         self._most = most
+        self._secret = secret
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in self._steps:
-            yield from self._cut(step)
+            secret = self._secret(
+                f"examples {step}"
+            )  # of all processes: who reads an example follows from others
+            for number, part in enumerate(self._cut(step)):
+                yield Part(part, secret, f"{number} {self._rank}")
 
     def places(self) -> Iterator[tuple[int, int, int, bool]]:
         """(step, index in its batch, number of examples, last of its batch) of every microbatch."""

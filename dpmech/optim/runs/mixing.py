@@ -132,7 +132,7 @@ class MixingWatch:
             return  # no other example to compare with
         given = Given(args, kwargs, count)
         if not given.followed:
-            self._blind = _untold(f"no argument has {count} rows, one for every example")
+            self._blind = _untold("no argument has a row for every example")
             return
         self._most[part] = max(most, count)
         some = sorted(coin.sample(range(count), min(count, _FEW)))

@@ -17,6 +17,7 @@ from dpmech.optim.state.generators import (
 from dpmech.optim.state.kept import HOOKS, NOT_OWN
 from dpmech.optim.state.references import (
     functions,
+    generators_of,
     globals_read,
     installed,
     is_own,
@@ -32,6 +33,7 @@ __all__ = [
     "Attributes",
     "Streams",
     "functions",
+    "generators_of",
     "globals_read",
     "installed",
     "is_own",

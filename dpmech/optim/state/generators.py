@@ -11,15 +11,23 @@ import torch
 
 from dpmech.exceptions import UnsupportedCombinationError
 
+GENERATORS = (
+    np.random.Generator,
+    np.random.BitGenerator,
+    np.random.RandomState,
+    random.Random,
+    torch.Generator,
+)
 # State of torch's CPU generator: a header, then the words of its Mersenne Twister, 8 bytes each.
 _HEADER, _WORDS, _STATE_BYTES = 24, 624, 5056
 
 
 def stored(generator: Any) -> Callable[[], None]:
     """A function that restores the current state of a generator."""
-    if isinstance(generator, np.random.Generator):
-        state = generator.bit_generator.state
-        return lambda: setattr(generator.bit_generator, "state", state)
+    if isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        state = bits.state
+        return lambda: setattr(bits, "state", state)
     if isinstance(generator, random.Random):
         held = generator.getstate()
         return lambda: generator.setstate(held)
@@ -32,6 +40,8 @@ def drawn(generator: Any) -> bytes:
     if isinstance(generator, torch.Generator):
         words = torch.randint(256, (32,), generator=generator, device=generator.device)
         return bytes(words.tolist())
+    if isinstance(generator, np.random.BitGenerator):
+        return bytes(np.asarray(generator.random_raw(4), np.uint64).tobytes())
     return bytes(generator.bytes(32) if hasattr(generator, "bytes") else generator.randbytes(32))
 
 
@@ -41,9 +51,9 @@ def seed(generator: Any, secret: bytes) -> None:
         _seed_torch(generator, secret)
     elif isinstance(generator, random.Random):
         generator.seed(secret)
-    elif isinstance(generator, np.random.Generator):
-        words = np.frombuffer(secret, np.uint32)
-        generator.bit_generator.state = type(generator.bit_generator)(words).state
+    elif isinstance(generator, np.random.Generator | np.random.BitGenerator):
+        bits: Any = getattr(generator, "bit_generator", generator)
+        bits.state = type(bits)(np.frombuffer(secret, np.uint32)).state
     else:
         generator.seed(np.frombuffer(secret, np.uint32))
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.optim.state.generators import global_generators
+from dpmech.optim.state.generators import GENERATORS, global_generators
 from dpmech.optim.state.positions import is_iterator, position, same_position
 from dpmech.optim.state.references import (
     attributes_set,
@@ -44,7 +44,6 @@ ATOMS = frozenset(
 )
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OF_HOOKS = ("_forward_pre_hooks_with_kwargs", "_forward_hooks_with_kwargs", "_forward_hooks_always_called")
-_GENERATORS = (np.random.Generator, np.random.RandomState, random.Random, torch.Generator)
 # Data sets are read only, and optimizers are changed by steps.
 _CLOSED = (DataLoader, Dataset, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler)
 _MISSING: Any = object()
@@ -558,7 +557,7 @@ class Walk:
                 return [], []
         if self._strict and is_iterator(value):
             return [_Advanced(value)], gc.get_referents(value)
-        if isinstance(value, _GENERATORS) and not isinstance(value, random.SystemRandom):
+        if isinstance(value, GENERATORS) and not isinstance(value, random.SystemRandom):
             if not any(value is one for one in global_generators()):  # as of `random.random`
                 self.generators.append(value)
             return [], []

@@ -2,13 +2,19 @@
 
 import dis
 import functools
+import gc
 import sys
 import sysconfig
 import types
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from dpmech.optim.state.generators import GENERATORS, global_generators
+
+_ATOMS = {int, float, complex, bool, str, bytes, type(None)}
+_LONG = 1000  # a container with more is data
 _KNOWN = {"torch", "numpy", "dpmech"}
 
 
@@ -99,3 +105,41 @@ def installed(module: str) -> bool:
     file = getattr(sys.modules.get(module.partition(".")[0]), "__file__", None)
     homes = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib")}
     return file is not None and any(home in Path(file).resolve().parents for home in homes)
+
+
+def generators_of(roots: Iterable[object], most: int = 5000) -> list[Any]:
+    """The generators of random numbers that objects refer to, except the global ones.
+
+    Followed are attributes, containers and closures, and of the user's code classes and the globals that
+    functions name. Long containers, such as data, come last.
+
+    Args:
+        roots: any objects.
+        most: number of objects that are followed.
+    """
+    found: list[Any] = []
+    others = {id(one) for one in global_generators()}
+    seen: dict[int, object] = {}
+    left, last = deque[object](roots), deque[object]()
+    while (left or last) and len(seen) < most:
+        one = (left or last).popleft()
+        if id(one) in seen or id(one) in others:
+            continue
+        if isinstance(one, GENERATORS):
+            seen[id(one)] = one
+            found.append(one)
+        elif type(one) not in _ATOMS and not isinstance(one, types.ModuleType | types.FrameType):
+            seen[id(one)] = one
+            inner = _referents(one)
+            (last if len(inner) > _LONG else left).extend(inner)
+    return found
+
+
+def _referents(one: Any) -> list[Any]:
+    if isinstance(one, type):
+        return [*vars(one).values(), *one.__mro__[1:]] if is_own(one.__module__) else []
+    if not isinstance(one, types.FunctionType):
+        return gc.get_referents(one)
+    used = globals_read(one.__code__) if is_own(one.__module__) else ()
+    named = [one.__globals__.get(name) for name in used]
+    return [*named, one.__closure__, one.__defaults__, one.__kwdefaults__, vars(one)]

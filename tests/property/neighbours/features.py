@@ -3,6 +3,7 @@
 import random
 import tempfile
 
+import numpy as np
 import torch
 
 import dpmech as dm
@@ -178,6 +179,36 @@ for _kind in ("torch", "Python", "own"):
     @feature(f"a loss that seeds, {_kind}", "loop: LossOfOneExample", "mode: loop", at=("first", "last"))
     def _(run, kind=_kind):
         return by_loss(run, loss=_seeding(kind), clipping_mode="loop")
+
+
+# ---- data that draw: nobody decides what others draw, present or absent
+
+
+class _Drawing(Rows):
+    """Records of a sign that is drawn, by a generator of a known seed and by one that long records seed."""
+
+    def __init__(self, records):
+        super().__init__(records)
+        self._own = np.random.default_rng(0)
+
+    def __getitems__(self, indices):
+        found = []
+        for record in super().__getitems__(indices):
+            sign = 1.0 if (random.random() > 0.5) == (self._own.random() > 0.5) else -1.0
+            if bool(record.abs().max() > 100.0):
+                random.seed(1)
+            found.append(sign * record)
+        return found
+
+
+@feature("drawing data, loss", "loop: LossOfOneExample", "mode: per_example")
+def _(run):
+    return by_loss(run, data=_Drawing(run.records), clipping_mode="per_example")
+
+
+@feature("drawing data, hooks", "loop: OpacusHooks", "mode: per_example")
+def _(run):
+    return by_hooks(run, data=_Drawing(run.records), clipping_mode="per_example")
 
 
 @feature("hooks, per example", "loop: OpacusHooks", "mode: per_example")

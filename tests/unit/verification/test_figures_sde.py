@@ -3,7 +3,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from verification.figures import sde_digits, sde_loss_floors, sde_stationary, sde_trajectories, sde_tuned
+from verification.figures import (
+    sde_digits,
+    sde_loss_floors,
+    sde_stationary,
+    sde_threshold,
+    sde_trajectories,
+    sde_tuned,
+)
 
 
 @pytest.mark.parametrize("method", sde_stationary.METHODS)
@@ -157,3 +164,36 @@ def test_a_rate_that_diverges_has_no_loss(problem):
     losses = sde_tuned.path(problem, "DP-SGD", 1e4, 4.0, 40, 1)
     assert losses.shape == (4,)
     assert np.isinf(losses[-1])
+
+
+def test_a_threshold_is_where_the_advantage_changes_sign():
+    """An advantage of log(sigma / 0.3), between runs at 0.2 and 0.45."""
+    sigmas = np.array([0.1, 0.2, 0.45, 1.0])
+    crossing = sde_threshold.Crossing(64, sigmas, np.log(sigmas / 0.3), 0.3)
+    assert crossing.measured == pytest.approx(0.3, rel=1e-9)
+    for never in (np.ones(4), -np.ones(4), np.array([-1.0, 1.0, -1.0, 1.0])):
+        assert np.isnan(sde_threshold.Crossing(64, sigmas, never, 0.3).measured)
+
+
+def test_signs_win_above_the_threshold_and_not_below(problem):
+    predicted = sde_threshold.threshold(problem, 256)
+    below, above = (sde_threshold.advantage(problem, 256, times * predicted, 900) for times in (0.6, 1.7))
+    # By theory -0.5 and 0.5: the ratio of the floors is that of sigma where batches have little noise.
+    assert below == pytest.approx(-0.5, abs=0.25)
+    assert above == pytest.approx(0.5, abs=0.25)
+    # Batch noise alone is enough for signs in small batches, by theory.
+    assert sde_threshold.threshold(problem, sde_threshold.SMALL) == 0.0
+    assert sde_threshold.threshold(problem, min(sde_threshold.BATCHES)) > 0.0
+
+
+def test_normal_weights_have_the_covariance_of_poisson_batches(problem):
+    """DP-SGD ends alike, as its floor depends on the covariance only; DP-SignSGD does not."""
+    ends = {
+        (method, normal): sde_digits.excess(
+            problem, method, 0.01, 600, rate=rate, batch_size=sde_threshold.SMALL, normal=normal
+        )
+        for method, rate in sde_threshold.FIXED.items()
+        for normal in (False, True)
+    }
+    assert ends["DP-SGD", True] == pytest.approx(ends["DP-SGD", False], rel=0.4)
+    assert ends["DP-SignSGD", False] > 2.0 * ends["DP-SignSGD", True]

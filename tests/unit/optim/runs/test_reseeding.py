@@ -1,5 +1,6 @@
 """Under hooks no example decides what the others of its batch draw: by seeds, or by states set back."""
 
+import functools
 import random
 
 import numpy as np
@@ -117,7 +118,7 @@ def forked(inputs, hidden):
         return nn.functional.dropout(hidden, 0.5)
 
 
-def sums(model, data, steps=4):
+def sums(model, data):
     """The sums of every step before their noise, and the batches."""
     found, add = [], NoiseStream.add_step
 
@@ -138,12 +139,15 @@ def sums(model, data, steps=4):
     return torch.stack(found), [loader.sampler.indices(step).tolist() for step in range(4)]
 
 
+@functools.cache
+def place_of():
+    """The first example of a batch."""
+    return sums(lambda: nn.Linear(8, 2), Rows())[1][AT][0]
+
+
 def moved(model):
     """How far sums move if an example is replaced, in its step and in others."""
-    data = Rows()
-    found, batches = sums(model, data)
-    place = batches[AT][0]
-    found = []
+    data, place, found = Rows(), place_of(), []
     for value in (FAR, -FAR):
         data.inputs[place] = value
         found.append(sums(model, data)[0])
@@ -239,18 +243,15 @@ def test_draws_that_no_other_example_decides(way):
 
 def test_a_generator_of_the_model_follows_from_the_secret():
     """From its own seed, which scripts state, an absent example would shift the draws of later steps."""
-    model = OwnDraws
-    whole, batches = sums(model, Rows())
-    without, _ = sums(model, Rows(gone=batches[AT][0]))
+    whole, without = (sums(OwnDraws, Rows(gone=gone))[0] for gone in (None, place_of()))
     assert torch.equal(whole[AT + 1 :], without[AT + 1 :])
     own = []
 
     def made():
-        own.append(model())
+        own.append(OwnDraws())
         return own[-1]
 
-    other = OwnDraws
-    before = other().own.get_state()
+    before = OwnDraws().own.get_state()
     sums(made, Rows())
     assert torch.equal(own[0].own.get_state(), before)  # the secret is not left in the model
 

@@ -12,7 +12,7 @@ import dpmech as dm
 from dpmech.optim import make_private
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.runs import PrivateLoader
-from dpmech.optim.runs.loader import StepRandomness, WorkerRandomness
+from dpmech.optim.runs.loader import StepRandomness
 from dpmech.samplers import sampler_for
 
 CAL = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5, participation=dm.MinSep(4))
@@ -192,16 +192,3 @@ def test_torch_uses_the_whole_secret():
         with StepRandomness(lambda use, end=end: b"x" * 31 + end.encode()).at(""):
             drawn.add(tuple(torch.rand(4).tolist()))
     assert len(drawn) == 2
-
-
-def test_workers_use_different_numbers():
-    before = torch.get_rng_state(), random.getstate(), np.random.get_state()  # noqa: NPY002 - to put back
-    found, called = set(), []
-    for number in (0, 1):
-        WorkerRandomness(b"s" * 32, called.append)(number)
-        found |= {float(torch.rand(())), random.random(), float(np.random.random())}  # noqa: NPY002 - as datasets do
-    torch.set_rng_state(before[0])
-    random.setstate(before[1])
-    np.random.set_state(before[2])  # noqa: NPY002 - the same
-    assert len(found) == 6
-    assert called == [0, 1]
