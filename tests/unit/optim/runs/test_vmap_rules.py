@@ -1,4 +1,4 @@
-"""Operations with a rule of their own for torch.func.vmap see a whole batch: where it mixes examples, a loop."""
+"""Operations with a rule of their own for torch.func.vmap see a batch: where it mixes examples, a loop."""
 
 import pytest
 import torch
