@@ -524,6 +524,11 @@ class ExampleGradients:
             )
 
     @property
+    def generators(self) -> list[Any]:
+        """Generators of random numbers that the model and its loss hold, within `Afresh.batch`."""
+        return self._loss.generators
+
+    @property
     def lowest(self) -> torch.dtype | None:
         """The dtype of autocast if a layer with factors ran under it."""
         return None if self._taps is None else self._taps.lowest

@@ -375,7 +375,14 @@ class PerExampleModel(AsModel, nn.Module):
                     "or a loss that accepts such examples",
                 )
             begin(0)
-            choice = choose(fixed or self._asked, self._ways, batch, examples, compared=found.compared)
+            choice = choose(
+                fixed or self._asked,
+                self._ways,
+                batch,
+                examples,
+                compared=found.compared,
+                begin=lambda: begin(0),
+            )
             # Under vmap too, calls can be counted. What ghost clipping forms are no tensors.
             way = self._ways["loop" if choice.mode == "loop" else "per_example"]
             check_independent(way, batch, [one[:1] for one in examples], begin)

@@ -103,6 +103,11 @@ class Afresh:
         if self._draws is not None:
             self._draws.settle()
 
+    @property
+    def generators(self) -> list[Any]:
+        """Generators of random numbers that were found, within `batch`."""
+        return [] if self._before is None else self._before.generators
+
     def next_part(self) -> None:
         """Draw other numbers in the calls that follow. Calls within a part draw the same."""
         if self._draws is not None:
