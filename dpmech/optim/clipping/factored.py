@@ -222,16 +222,25 @@ def matrix_shape(weight: Tensor) -> tuple[int, int]:
     return weight.shape[0], weight[0].numel()
 
 
-def prefers_factors(positions: int, rows: int, columns: int, device: torch.device) -> bool:
+def prefers_factors(
+    positions: int, rows: int, columns: int, device: torch.device, factor_cost: float = 1.0
+) -> bool:
     """Whether factors are cheaper than a gradient of this shape, computed as a sum over `positions`.
 
-    Depends only on shapes and the kind of device, so that a resumed run makes the same choice.
+    Depends only on shapes, the kind of device and `factor_cost`, so that a resumed run makes the same choice.
+
+    Args:
+        positions: number of outer products that are added.
+        rows: of the weight as a matrix.
+        columns: of the weight as a matrix.
+        device: where they are computed.
+        factor_cost: the cost of factors as a multiple of its estimate, at least 0.
     """
     costs, values = _costs_on(device), rows * columns
     products = costs.gram * positions**2 + costs.factor * positions
     factors = (rows + columns) * products + costs.entry * positions**2 + costs.summed * positions * values
     formed = (costs.formed + costs.product * positions) * values
-    return factors <= formed * (2.0 if values >= _LARGE else 1.0)
+    return factor_cost * factors <= formed * (2.0 if values >= _LARGE else 1.0)
 
 
 @functools.cache

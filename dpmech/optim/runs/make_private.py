@@ -283,6 +283,7 @@ def make_private(
         wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
         if isinstance(wrapped, PerExampleModel):
             _try_first_example(wrapped, loader)
+            wrapped.measure(process_group)
     except Exception:
         private.undo()  # so that another attempt gets the same optimizer and seed
         raise
