@@ -43,7 +43,7 @@ class Timed:
 
         model = classifier(widths=WIDTHS)
         with (
-            mock.patch.object(per_example_model, "is_timed", lambda _: True),
+            mock.patch.object(per_example_model, "is_timed", return_value=True),
             mock.patch.object(measured_choice, "least_seconds", least_seconds),
         ):
             self.parts = make_private(

@@ -149,6 +149,7 @@ def steps(device: torch.device, sizes: Sizes) -> Iterator[Measured]:
             f"not private ({shape})": _plain,
             "per_example": lambda *given: _private(*given, mode="per_example"),
             "ghost": lambda *given: _private(*given, mode="ghost"),
+            "auto": lambda *given: _private(*given, mode="auto"),
         }
         if importlib.util.find_spec("opacus") is not None:
             ways["Opacus, GradSampleModule"] = _opacus

@@ -95,7 +95,10 @@ def fastest(
         begin: called before every trial.
     """
     device = batch.tensors[0].device
-    copies = [one[:1].expand(examples, *one.shape[1:]).contiguous() for one in batch.tensors]
+    try:
+        copies = [one[:1].expand(examples, *one.shape[1:]).contiguous() for one in batch.tensors]
+    except torch.OutOfMemoryError:
+        return None
     full = Batch(*batch.arguments(copies))
     times: dict[Way, float] = {}
     for way in ways:

@@ -438,7 +438,10 @@ class PerExampleModel(AsModel, nn.Module):
             if choice.mode == "ghost":
                 choice = dataclasses.replace(choice, factor_cost=cost)
             if choice.mode == fixed and self._asked == "auto":
-                choice = dataclasses.replace(choice, reason="as in the checkpoint")
+                before = self._choice
+                same = before is not None and (before.mode, before.factor_cost) == (fixed, cost)
+                reason = before.reason if before is not None and same else "as in the checkpoint"
+                choice = dataclasses.replace(choice, reason=reason)
             if found.compared and fixed is None and self._asked == "auto":
                 self._public = Batch(*batch.arguments(found.tensors))
             if isinstance(self._optimizer, BatchOptimizer) and self._optimizer.loader.is_searched:
