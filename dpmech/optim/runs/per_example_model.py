@@ -431,7 +431,13 @@ class PerExampleModel(AsModel, nn.Module):
                     "or a loss that accepts such examples",
                 )
             begin(0)
-            choice = choose(fixed or self._asked, self._ways, batch, examples, compared=found.compared)
+            try:
+                choice = choose(fixed or self._asked, self._ways, batch, examples, compared=found.compared)
+            except UnsupportedCombinationError:
+                if (fixed, self._asked) != ("ghost", "auto") or self._optimizer.record.steps:
+                    raise
+                # Chosen without autocast. A run that resumes before its first step finds the same.
+                choice = choose("auto", self._ways, batch, examples, compared=found.compared)
             # Under vmap too, calls can be counted. What ghost clipping forms are no tensors.
             way = self._ways["loop" if choice.mode == "loop" else "per_example"]
             check_independent(way, batch, [one[:1] for one in examples], begin)

@@ -189,6 +189,47 @@ def test_a_resumed_run_keeps_the_choice(saved, later, timed, monkeypatch, tmp_pa
         second.close()
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_factors_that_fail_under_autocast_are_given_up(resumed, timed, monkeypatch, tmp_path):
+    def forward(self, x):
+        doubled = 2.0 if torch.is_autocast_enabled("cpu") else 1.0
+        return doubled * nn.functional.linear(x, self.weight, self.bias)
+
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+    Clock(monkeypatch, SLOW_GRADIENTS)
+    run = Run(by_loss("auto"), there=False)
+    assert chosen(run) == ("ghost", 0.25)
+    if resumed:
+        save_checkpoint(tmp_path / "run.pt", run.private, run.optimizer, run.loader)
+        run.close()
+        Clock(monkeypatch, SLOW_FACTORS)
+        run = Run(by_loss("auto", generator=None, rng=None), there=False)
+        assert chosen(run) == ("per_example", 1.0)
+        load_checkpoint(tmp_path / "run.pt", run.private, run.optimizer, run.loader)
+    with torch.autocast("cpu", torch.bfloat16):
+        run.train(2)
+    assert chosen(run) == ("per_example", 1.0)
+    assert "not determined" in run.private.clipping_choice.reason
+    save_checkpoint(tmp_path / "later.pt", run.private, run.optimizer, run.loader)
+    run.close()
+    again = Run(by_loss("auto", generator=None, rng=None), there=False)
+    load_checkpoint(tmp_path / "later.pt", again.private, again.optimizer, again.loader)
+    with torch.autocast("cpu", torch.bfloat16):
+        again.train(1)
+    assert chosen(again) == ("per_example", 1.0)
+    again.close()
+
+
+def test_a_choice_from_times_is_kept_under_autocast(timed, monkeypatch):
+    Clock(monkeypatch, SLOW_GRADIENTS)
+    run = Run(by_loss("auto"), there=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        run.train(2)
+    assert chosen(run) == ("ghost", 0.25)
+    assert "measured on cpu" in run.private.clipping_choice.reason
+    run.close()
+
+
 def test_states_of_before_have_estimated_costs(timed, monkeypatch):
     Clock(monkeypatch, SLOW_GRADIENTS)
     run = Run(by_loss("auto"), there=False)
