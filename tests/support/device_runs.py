@@ -94,6 +94,9 @@ SETUPS = (
     | {f"clipping: {name}": by_loss("per_example") | options for name, options in CLIPPINGS.items()}
     | {
         "generator: secure": by_loss("per_example", generator="secure"),
+        "generator: secure-lattice": by_loss(
+            "per_example", cal=_calibrated(dm.Identity(N)), generator="secure-lattice"
+        ),
         "NaN": by_loss("per_example", not_a_number=True),
         "NaN, ghost": by_loss("ghost", not_a_number=True),
         "NaN, hooks": by_hooks("ghost", not_a_number=True),

@@ -43,10 +43,12 @@ class ClippingChoice:
     Attributes:
         mode: "per_example", "ghost" or "loop".
         reason: the reason, in words. It holds no values of the data.
+        factor_cost: the cost of factors under "ghost", as a multiple of its estimate.
     """
 
     mode: ClippingMode
     reason: str
+    factor_cost: float = 1.0
 
     def __str__(self) -> str:
         return f"clipping_mode {self.mode!r}: {self.reason}"
@@ -271,7 +273,10 @@ def _by_vmap(
     if asked == "per_example":
         return ClippingChoice("per_example", "as requested")
     try:
-        values = factored.covered_values(batch, examples)
+        covered = factored.covered(batch, examples)
+        values = sum(
+            param.numel() for name, param in zip(formed.names, formed.trained, strict=True) if name in covered
+        )
         if asked == "auto" and values < _WORTH_IT:
             return ClippingChoice(
                 "per_example",
