@@ -227,6 +227,14 @@ STUDY = (
     Part("diamonds", "softmax", 4, (1.0,)),
     Part("flights", "softmax", 4, (1.0,)),
     Part("texts", "softmax", 4, (0.5,)),
+    Part(
+        "texts",
+        "network",
+        4,
+        (0.5,),
+        NETWORK_RULES,
+        (*KINDS, ALLOCATION),
+    ),
 )
 
 
@@ -344,6 +352,8 @@ def table(found: dict, parts: Sequence[Part] = STUDY) -> str:
                 *(_cell(any_[kind]) for kind in KINDS),
                 _gain(any_[KINDS[1]], any_[KINDS[0]]),
             ]
+            if len(part.sizes) == 1:
+                cells[-3:] = [""] * 3
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

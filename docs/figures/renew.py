@@ -116,8 +116,8 @@ FOUND = {
         ),
         Figure(
             "examples/lambda_sweep.py",
-            5,
-            ("lambda_sweep.json", "lambda_sweep.txt"),
+            10,
+            ("lambda_sweep.json", "lambda_sweep.txt", "lambda_sweep_once.txt"),
             0.05,
         ),
         Figure(
