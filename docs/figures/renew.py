@@ -122,7 +122,7 @@ FOUND = {
         ),
         Figure(
             "examples/denoising_speedup.py",
-            5,
+            10,
             ("denoising_speedup.json", "denoising_speedup.txt"),
             0.05,
         ),
