@@ -35,7 +35,7 @@ from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.same_draws import repeatable
 from dpmech.optim.runs.spectral import SpectralNorms
-from dpmech.optim.runs.unchanged import ModelHook, Unchanged
+from dpmech.optim.runs.unchanged import ModelHook, Structure, Unchanged
 from dpmech.optim.state import Afresh, spared
 
 _SHARE = 0.5  # of the free memory: other processes need some, and allocators cannot use all of it
@@ -565,7 +565,7 @@ def count_calls(
         is_counted: whether a call counts now; trials do not.
         before: a weak reference to a function to run before every call with gradients.
     """
-    calls = _Calls(progress, {id(param) for param in trained}, watch, is_counted, before)
+    calls = _Calls(model, progress, {id(param) for param in trained}, watch, is_counted, before)
     for part in model.modules():
         part.register_forward_pre_hook(ModelHook(calls.entered), with_kwargs=True)
         part.register_forward_hook(ModelHook(calls.left), always_call=True)
@@ -576,12 +576,15 @@ class _Calls:
 
     def __init__(
         self,
+        model: nn.Module,
         progress: BatchProgress,
         trained: set[int],
         watch: MixingWatch,
         is_counted: Callable[[], bool],
         before: Callable[[], Callable[[], object] | None],
     ) -> None:
+        self._model = model
+        self._structure: Structure | None = None
         self._progress = progress
         self._trained = trained
         self._watch = watch
@@ -598,7 +601,7 @@ class _Calls:
             self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
             self._watch.before(part, args, kwargs)
-            self._outermost = part
+            self._outermost, self._structure = part, Structure(self._model)
             before = self._before()
             if before is not None:
                 before()
@@ -616,3 +619,5 @@ class _Calls:
             if self._depth == 0:
                 self._outermost = None
                 self._watch.after(part, output)
+                if self._structure is not None:
+                    self._structure.check(self._model)
