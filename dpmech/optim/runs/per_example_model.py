@@ -36,7 +36,7 @@ from dpmech.optim.runs.measured_choice import Way, exact_ways, fastest, is_timed
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.same_draws import repeatable
 from dpmech.optim.runs.spectral import SpectralNorms
-from dpmech.optim.runs.unchanged import ModelHook, Unchanged
+from dpmech.optim.runs.unchanged import ModelHook, Structure, Unchanged
 from dpmech.optim.state import Afresh, spared
 
 _SHARE = 0.5  # of the free memory: other processes need some, and allocators cannot use all of it
@@ -629,7 +629,7 @@ def count_calls(
         is_counted: whether a call counts now; trials do not.
         before: a weak reference to a function to run before every call with gradients.
     """
-    calls = _Calls(progress, {id(param) for param in trained}, watch, is_counted, before)
+    calls = _Calls(model, progress, {id(param) for param in trained}, watch, is_counted, before)
     for part in model.modules():
         part.register_forward_pre_hook(ModelHook(calls.entered), with_kwargs=True)
         part.register_forward_hook(ModelHook(calls.left), always_call=True)
@@ -640,12 +640,15 @@ class _Calls:
 
     def __init__(
         self,
+        model: nn.Module,
         progress: BatchProgress,
         trained: set[int],
         watch: MixingWatch,
         is_counted: Callable[[], bool],
         before: Callable[[], Callable[[], object] | None],
     ) -> None:
+        self._model = model
+        self._structure: Structure | None = None
         self._progress = progress
         self._trained = trained
         self._watch = watch
@@ -662,7 +665,7 @@ class _Calls:
             self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
             self._watch.before(part, args, kwargs)
-            self._outermost = part
+            self._outermost, self._structure = part, Structure(self._model)
             before = self._before()
             if before is not None:
                 before()
@@ -680,3 +683,5 @@ class _Calls:
             if self._depth == 0:
                 self._outermost = None
                 self._watch.after(part, output)
+                if self._structure is not None:
+                    self._structure.check(self._model)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpmech.optim.state import Attributes, Streams, set_globals, set_torch, spared, stored
+from dpmech.optim.state import Attributes, Parameters, Streams, set_globals, set_torch, spared, stored
 
 _DROPOUT = torch.ops.aten.native_dropout.default
 
@@ -183,12 +183,13 @@ def repeatable(model: nn.Module, loss: Callable[..., Any] | None = None) -> Iter
     Yields:
         A function to call before each call: it seeds the generators of torch, numpy, Python and the modules.
     """
-    attributes = Attributes(model, loss=loss, buffers=True)
+    attributes, parameters = Attributes(model, loss=loss, buffers=True), Parameters(model)
     states = [stored(one) for one in attributes.generators]
 
     def begin(seed: int) -> None:
         set_globals(seed)
         attributes.put_back()
+        parameters.put_back()
         for restore in states:
             restore()
 
@@ -196,4 +197,7 @@ def repeatable(model: nn.Module, loss: Callable[..., Any] | None = None) -> Iter
         try:
             yield begin
         finally:
-            begin(0)
+            try:
+                begin(0)
+            finally:
+                parameters.settle()
