@@ -29,11 +29,12 @@ whatever the sampling; elsewhere in this documentation it is under Poisson sampl
 _HEADLINES = """## Headline results
 
 The table has the headline results of each paper, each from one command in a checkout. Computed numbers in
-the column *here* are rounded up, measured ones to the nearest; eps and sigma are certified. `python -m verification.tables --help` lists the tables,
-whose every cell is printed next to ours, with the reason where the two differ; `python -m verification --id
-NAME` runs the statement in the last column. `dpmech audit --published dp_muon` needs no checkout
-([](risk.md#published-claims)). `docs/examples/papers/` has the settings of the papers' runs as plans:
-`dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
+the column *here* are rounded up, measured ones to the nearest; eps and sigma are certified. `python -m
+verification.tables --help` lists the tables, whose every cell is printed next to ours, with the reason where
+the two differ; `python -m verification --id NAME` runs the statement in the last column. `dpmech audit
+--published dp_muon` needs no checkout ([](risk.md#published-claims)). `docs/examples/papers/` has the
+settings of the papers' runs as plans: `dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates
+their noise.
 """
 
 _WHERE = """### Where is which result?
