@@ -236,6 +236,7 @@ STUDY = (
         NETWORK_RULES,
         (*KINDS, ALLOCATION),
     ),
+    Part("texts", "network", 4, (4.0,), NETWORK_RULES),
     Part("texts", "softmax", 100, (4.0,), bins=(100,)),
 )
 
