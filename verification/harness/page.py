@@ -37,7 +37,7 @@ settings of the papers' runs as plans: `dpmech compare --plan docs/examples/pape
 their noise.
 """
 
-_WHERE = """### Where is which result?
+_WHERE = """### Where to find each result
 
 Accuracies, BLEU and run times of the authors' models are not reproduced: they need those models, data and
 machines. Everything else was tried from the papers and these pages alone.
