@@ -40,7 +40,7 @@ their noise.
 _WHERE = """### Where to find each result
 
 Accuracies, BLEU and run times of the authors' models are not reproduced: they need those models, data and
-machines. Everything else was tried from the papers and these pages alone.
+machines. For everything else there is a page or a command.
 """
 
 # The papers' names in the table of headlines.
