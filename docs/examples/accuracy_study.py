@@ -238,6 +238,8 @@ STUDY = (
     ),
     Part("texts", "network", 4, (4.0,), NETWORK_RULES),
     Part("texts", "softmax", 100, (4.0,), bins=(100,)),
+    Part("texts", "softmax", 200, (4.0,), bins=(100,)),
+    Part("texts", "softmax", 4, (4.0,), bins=(1000, *BINS)),
 )
 
 

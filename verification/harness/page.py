@@ -37,10 +37,10 @@ with the reason if they differ. `python -m verification --id NAME` checks the st
 `dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
 """
 
-_WHERE = """### Where is which result?
+_WHERE = """### Where to find each result
 
 Accuracies, BLEU and run times of the authors' models are not reproduced: they need those models, data and
-machines. Everything else was tried from the papers and these pages alone.
+machines. For everything else there is a page or a command.
 """
 
 # The papers' names in the table of headlines.
