@@ -36,7 +36,7 @@ Their output shows every printed cell next to ours, with the reason if they diff
 `dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
 """
 
-_WHERE = """### Where is which result?
+_WHERE = """### Where to find each result
 
 Accuracies, BLEU and run times of the authors' models are not reproduced: they need those models, data and
 machines. Everything else was tried from the papers and these pages alone.
