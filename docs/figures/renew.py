@@ -116,13 +116,13 @@ FOUND = {
         ),
         Figure(
             "examples/lambda_sweep.py",
-            5,
-            ("lambda_sweep.json", "lambda_sweep.txt"),
+            10,
+            ("lambda_sweep.json", "lambda_sweep.txt", "lambda_sweep_once.txt"),
             0.05,
         ),
         Figure(
             "examples/denoising_speedup.py",
-            5,
+            10,
             ("denoising_speedup.json", "denoising_speedup.txt"),
             0.05,
         ),

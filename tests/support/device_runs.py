@@ -50,6 +50,21 @@ def denoised(params):
     return inner
 
 
+class Layers(nn.Module):
+    """Lookups, a convolution and a normalization; factors of all weights but the last cost less there."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.windows = nn.Embedding(40, 32), nn.Conv1d(32, 24, 2)
+        self.norm, self.last = nn.LayerNorm(24), nn.Linear(24, 2)
+
+    def forward(self, x):
+        words = (5.0 * x[..., :3]).long().clamp(-20, 19) + 20
+        seen = torch.tanh(self.windows(self.words(words).movedim(-1, -2)))
+        return self.last(self.norm(seen.movedim(-1, -2)).mean(-2))
+
+
 MODES = {
     "per_example": by_loss("per_example"),
     "ghost": by_loss("ghost"),
@@ -86,6 +101,8 @@ CLIPPINGS = {
 }
 SETUPS = (
     {f"mode: {name}": options for name, options in MODES.items()}
+    | {f"layers: {name}": by_loss(name, model=Layers) for name in ("per_example", "ghost", "loop")}
+    | {"layers: ghost hooks": by_hooks("ghost", model=Layers)}
     | {f"rule: {name}": by_loss("per_example", rule=rule) for name, rule in RULES.items()}
     | {
         f"noise: {name}": by_loss("per_example", cal=_calibrated(strategy), mode=mode)
@@ -94,6 +111,9 @@ SETUPS = (
     | {f"clipping: {name}": by_loss("per_example") | options for name, options in CLIPPINGS.items()}
     | {
         "generator: secure": by_loss("per_example", generator="secure"),
+        "generator: secure-lattice": by_loss(
+            "per_example", cal=_calibrated(dm.Identity(N)), generator="secure-lattice"
+        ),
         "NaN": by_loss("per_example", not_a_number=True),
         "NaN, ghost": by_loss("ghost", not_a_number=True),
         "NaN, hooks": by_hooks("ghost", not_a_number=True),
@@ -114,7 +134,8 @@ class Run:
         options = {"cal": CAL, "clip_norm": 1.0, "rule": sgd, "generator": 1, "rng": 2} | options
         cal, clip_norm, rule = (options.pop(name) for name in ("cal", "clip_norm", "rule"))
         self.there = there
-        self.model = classifier(widths=WIDTHS) if model is None else model
+        make = options.pop("model", lambda: classifier(widths=WIDTHS))
+        self.model = make() if model is None else model
         if there:
             self.model = moved(self.model)
         if options.pop("by_matrix", False):

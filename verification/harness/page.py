@@ -28,10 +28,11 @@ noise under any sampling; elsewhere in this documentation it means independent n
 
 _HEADLINES = """## Headline results
 
-The table shows the headline results of each paper, each from one command in a checkout. Numbers in the column
-*here* are rounded up; eps and sigma are certified. `python -m verification.tables --help` lists the tables.
-Their output shows every printed cell next to ours, with the reason if they differ. `python -m verification
---id NAME` checks the statement in the last column. `dpmech audit --published dp_muon` needs no checkout
+The table shows the headline results of each paper, each from one command in a checkout. Computed numbers in
+the column *here* are rounded up, measured ones to the nearest; eps and sigma are certified.
+`python -m verification.tables --help` lists the tables. Their output shows every printed cell next to ours,
+with the reason if they differ. `python -m verification --id NAME` checks the statement in the last column.
+`dpmech audit --published dp_muon` needs no checkout
 ([](risk.md#published-claims)). `docs/examples/papers/` has the settings of the papers' runs as plans:
 `dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
 """

@@ -157,9 +157,10 @@ class _Costs:
     formed: float
 
 
-# Nanoseconds on one CPU core, measured. Picoseconds on GPUs, estimated from their rates and not measured: 50
-# bytes a value of a factor and 28 of a gradient at 3.3 TB/s, products at 60 TFLOPS; and at 1 TB/s, 80 TFLOPS
-# and 1.3 in float64, where Gram matrices are float32 and also add 24 bytes for every run of 128 products.
+# Nanoseconds on one CPU core, measured. Picoseconds on GPUs, estimated from their rates and not measured, for
+# which `make_private` times the choices: 50 bytes a value of a factor and 28 of a gradient at 3.3 TB/s,
+# products at 60 TFLOPS; and at 1 TB/s, 80 TFLOPS and 1.3 in float64, where Gram matrices are float32 and also
+# add 24 bytes for every run of 128 products.
 _ON_CPU = _Costs(factor=6.0, gram=0.1, entry=3.0, summed=0.06, product=0.06, formed=2.0)
 _ON_GPU = _Costs(factor=15.0, gram=0.033, entry=12.0, summed=0.033, product=0.033, formed=8.5)
 _WITH_SLOW_FLOAT64 = _Costs(factor=50.0, gram=0.21, entry=44.0, summed=1.5, product=0.024, formed=30.0)
@@ -222,16 +223,25 @@ def matrix_shape(weight: Tensor) -> tuple[int, int]:
     return weight.shape[0], weight[0].numel()
 
 
-def prefers_factors(positions: int, rows: int, columns: int, device: torch.device) -> bool:
+def prefers_factors(
+    positions: int, rows: int, columns: int, device: torch.device, factor_cost: float = 1.0
+) -> bool:
     """Whether factors are cheaper than a gradient of this shape, computed as a sum over `positions`.
 
-    Depends only on shapes and the kind of device, so that a resumed run makes the same choice.
+    Depends only on shapes, the kind of device and `factor_cost`, so that a resumed run makes the same choice.
+
+    Args:
+        positions: number of outer products that are added.
+        rows: of the weight as a matrix.
+        columns: of the weight as a matrix.
+        device: where they are computed.
+        factor_cost: the cost of factors as a multiple of its estimate, at least 0.
     """
     costs, values = _costs_on(device), rows * columns
     products = costs.gram * positions**2 + costs.factor * positions
     factors = (rows + columns) * products + costs.entry * positions**2 + costs.summed * positions * values
     formed = (costs.formed + costs.product * positions) * values
-    return factors <= formed * (2.0 if values >= _LARGE else 1.0)
+    return factor_cost * factors <= formed * (2.0 if values >= _LARGE else 1.0)
 
 
 @functools.cache

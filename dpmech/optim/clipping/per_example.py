@@ -59,12 +59,14 @@ class Taps:
     Args:
         model: the model.
         trained: its parameters that require gradients.
+        factor_cost: as for `prefers_factors`.
 
     Attributes:
         lowest: the dtype of autocast if a layer ran under it.
     """
 
-    def __init__(self, model: nn.Module, trained: Sequence[Tensor]) -> None:
+    def __init__(self, model: nn.Module, trained: Sequence[Tensor], factor_cost: float = 1.0) -> None:
+        self._factor_cost = factor_cost
         self.lowest: torch.dtype | None = None
         self._model = model
         self._trained = list(trained)
@@ -198,7 +200,9 @@ class Taps:
             id(param)
             for param in self._trained
             if id(param) in positions
-            and not prefers_factors(positions[id(param)], *matrix_shape(param), param.device)
+            and not prefers_factors(
+                positions[id(param)], *matrix_shape(param), param.device, self._factor_cost
+            )
         }
         layers, covered = coverable(self._model, self._trained, left)
         used = [use for use in uses if use.layer in layers]
@@ -378,12 +382,13 @@ class ExampleGradients:
         model: as for `clipped_gradients`.
         loss: calls one as for `clipped_gradients`.
         mode: as for `clipped_gradients`; "ghost" computes factors where they are cheaper.
+        factor_cost: as for `prefers_factors`.
 
     Raises:
         InvalidParameterError: if the model is not a module, or has no parameters that require gradients.
     """
 
-    def __init__(self, model: nn.Module, loss: Afresh, mode: ClippingMode) -> None:
+    def __init__(self, model: nn.Module, loss: Afresh, mode: ClippingMode, factor_cost: float = 1.0) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidParameterError("model", model, "a torch.nn.Module")
         self._model = model
@@ -398,7 +403,7 @@ class ExampleGradients:
         places = _places(model)
         self._tied = {place: name_of[id(one)] for place, one in places.items() if id(one) in name_of}
         self._fixed = {place: one.detach() for place, one in places.items() if place not in self._tied}
-        self._taps = Taps(model, self.trained) if mode == "ghost" else None
+        self._taps = Taps(model, self.trained, factor_cost) if mode == "ghost" else None
 
     def clipped(
         self,
@@ -524,18 +529,23 @@ class ExampleGradients:
             )
 
     @property
+    def generators(self) -> list[Any]:
+        """Generators of random numbers that the model and its loss hold, within `Afresh.batch`."""
+        return self._loss.generators
+
+    @property
     def lowest(self) -> torch.dtype | None:
         """The dtype of autocast if a layer with factors ran under it."""
         return None if self._taps is None else self._taps.lowest
 
-    def covered_values(self, batch: Batch, tensors: Sequence[Tensor]) -> int:
-        """Number of weights with factors instead of gradients, for examples of these shapes."""
+    def covered(self, batch: Batch, tensors: Sequence[Tensor]) -> frozenset[str]:
+        """The parameters with factors instead of gradients, for examples of these shapes."""
         if self._taps is None:
-            return 0
+            return frozenset()
         values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
         with followed():
             plan = self._taps.plan(functools.partial(self._example_loss, batch), values, tensors)
-        return sum(param.numel() for index, param in enumerate(self.trained) if index not in plan.rest)
+        return frozenset(name for index, name in enumerate(self.names) if index not in plan.rest)
 
     def _example_loss(self, batch: Batch, own: dict[str, Tensor], *example: Tensor) -> Tensor:
         held = self._fixed | {place: own[name] for place, name in self._tied.items()}

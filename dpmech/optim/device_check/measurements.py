@@ -25,7 +25,7 @@ from dpmech.optim.device_check.models import (
     words_of,
 )
 from dpmech.optim.noise import NoiseStream
-from dpmech.optim.runs import free_memory, make_private
+from dpmech.optim.runs import finish, free_memory, make_private
 from dpmech.schemes.fixed_order import MinSep
 
 _N = 16  # steps of a run
@@ -149,6 +149,7 @@ def steps(device: torch.device, sizes: Sizes) -> Iterator[Measured]:
             f"not private ({shape})": _plain,
             "per_example": lambda *given: _private(*given, mode="per_example"),
             "ghost": lambda *given: _private(*given, mode="ghost"),
+            "auto": lambda *given: _private(*given, mode="auto"),
         }
         if importlib.util.find_spec("opacus") is not None:
             ways["Opacus, GradSampleModule"] = _opacus
@@ -234,17 +235,12 @@ def timed(run: Callable[[], object], device: torch.device, repeats: int) -> floa
     run()
     found = []
     for _ in range(repeats):
-        _finish(device)
+        finish(device)
         start = time.perf_counter()
         run()
-        _finish(device)
+        finish(device)
         found.append(time.perf_counter() - start)
     return statistics.median(found)
-
-
-def _finish(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.get_device_module(device).synchronize()
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:

@@ -13,6 +13,7 @@ from dpmech.optim.runs.make_private import (
     make_private,
     make_private_with_epsilon,
 )
+from dpmech.optim.runs.measured_choice import finish
 from dpmech.optim.runs.per_example_model import PerExampleModel, free_memory
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 
@@ -30,6 +31,7 @@ __all__ = [
     "by_steps_alone",
     "check_counted",
     "check_planned",
+    "finish",
     "fix",
     "free_memory",
     "load_checkpoint",

@@ -230,6 +230,7 @@ def _widened(sample: Tensor) -> Iterator[Tensor]:
 
 # Keys of a state dict in addition to those of PrivateOptimizer.
 _MODE, _WEIGHTS, _ARITHMETIC = "dpmech_clipping_mode", "dpmech_weights", "dpmech_arithmetic"
+_FACTOR_COST = "dpmech_factor_cost"
 _MODES = ("train", "eval")  # of schedule-free optimizers: where gradients are taken, and where they evaluate
 
 
@@ -249,6 +250,9 @@ class BatchOptimizer(PrivateOptimizer):
     Attributes:
         clipping_mode: how gradients are clipped, "per_example", "ghost" or "loop"; None if not known yet. A
             resumed run keeps it, as sums would round differently.
+        factor_cost: the cost of the factors of ghost clipping as a multiple of its estimate, which decides
+            which weights have them. A resumed run keeps it too.
+        takes_any_mode: whether a loaded state may have another mode than the one that was chosen.
 
     Raises:
         CertificateError: if the loader's batches are not the certified ones.
@@ -266,6 +270,8 @@ class BatchOptimizer(PrivateOptimizer):
         self._unchanged = unchanged
         self._dataset_size = dataset_size
         self.clipping_mode: ClippingMode | None = None
+        self.factor_cost = 1.0
+        self.takes_any_mode = False
         self._saved = False  # whether a state was saved, from which steps may be repeated
         self._broken = False  # whether the newest batch's sums, rows or weights were only partly updated
         self._coming: tuple[int, int] | None = None
@@ -551,7 +557,11 @@ class BatchOptimizer(PrivateOptimizer):
         self._check_unchanged()
         self._note_by_hand()
         self._arithmetic.check_saved()
-        state = super().state_dict() | {_MODE: self.clipping_mode, _ARITHMETIC: self._arithmetic.state_dict()}
+        state = super().state_dict() | {
+            _MODE: self.clipping_mode,
+            _FACTOR_COST: self.factor_cost,
+            _ARITHMETIC: self._arithmetic.state_dict(),
+        }
         if self._unchanged is not None:
             key = secrets.token_bytes(32)
             state[_WEIGHTS] = {"key": key.hex(), "digest": self._unchanged.digest(key)}
@@ -579,7 +589,8 @@ class BatchOptimizer(PrivateOptimizer):
         saved = state_dict.get(_MODE)
         # A run with a loss may have gone on in a loop, which any model can.
         looped = saved == "loop" and self._names is None
-        if saved is not None and self.clipping_mode not in (None, saved) and not looped:
+        taken = looped or self.takes_any_mode or saved is None
+        if not taken and self.clipping_mode not in (None, saved):
             raise CertificateError(
                 f"the state is of clipping_mode {saved!r}, here it is {self.clipping_mode!r}: sums would "
                 "round differently, and repeated steps would not repeat what they released",
@@ -588,9 +599,10 @@ class BatchOptimizer(PrivateOptimizer):
             )
         self._saved = True
         self.clipping_mode = saved
+        self.factor_cost = state_dict.get(_FACTOR_COST, 1.0)
         self._weights = None if any_weights else state_dict.get(_WEIGHTS)
         self._arithmetic.load_state_dict(state_dict.get(_ARITHMETIC))
-        ours = (_MODE, _WEIGHTS, _ARITHMETIC)
+        ours = (_MODE, _FACTOR_COST, _WEIGHTS, _ARITHMETIC)
         super().load_state_dict({key: value for key, value in state_dict.items() if key not in ours})
         mine, theirs = self.record.steps, self._loader.steps_taken
         if mine != theirs:

@@ -21,6 +21,7 @@ from dpmech.optim.clipping import (
 )
 from dpmech.optim.runs.collated import HALF, TOLERANCES
 from dpmech.optim.runs.in_range import in_range
+from dpmech.optim.runs.same_draws import SameDraws
 from dpmech.optim.state import spared
 
 AskedMode: TypeAlias = Literal["auto", "per_example", "ghost", "loop"]
@@ -32,6 +33,7 @@ _FLOOR = 1e-5  # relative to the largest gradient of a parameter
 _SCALES = (None, None, 1.0, 1e-3, 1e3, 1.0)  # of the stand-ins' fractions; None for those in (0, 1)
 STAND_INS = len(_SCALES)
 _ENOUGH = 2  # stand-ins
+_APART = 0.05  # relative: by more than half precision rounds, also under autocast within a loss
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +43,12 @@ class ClippingChoice:
     Attributes:
         mode: "per_example", "ghost" or "loop".
         reason: the reason, in words. It holds no values of the data.
+        factor_cost: the cost of factors under "ghost", as a multiple of its estimate.
     """
 
     mode: ClippingMode
     reason: str
+    factor_cost: float = 1.0
 
     def __str__(self) -> str:
         return f"clipping_mode {self.mode!r}: {self.reason}"
@@ -165,7 +169,13 @@ def public_examples(ways: Ways, batch: Batch, begin: Callable[[], object]) -> Pu
 
 
 def choose(
-    asked: AskedMode, ways: Ways, batch: Batch, examples: Sequence[Tensor], *, compared: bool = True
+    asked: AskedMode,
+    ways: Ways,
+    batch: Batch,
+    examples: Sequence[Tensor],
+    *,
+    compared: bool = True,
+    begin: Callable[[], object] = lambda: None,
 ) -> ClippingChoice:
     """Choose by the model and a few examples, whose gradients are compared.
 
@@ -175,7 +185,8 @@ def choose(
     code can see the values of an example: to branch on one, or to read one, is what vmap does not follow. The
     gradients that are compared would show values where a layer computes something else than its kind (a
     patched `forward`): so only those of stand-ins are compared (`public_examples`), and without any there are
-    no factors. Two of them differ, as shapes that depend on values do not show in one.
+    no factors. Two of them differ, as shapes that depend on values do not show in one. An operation with a
+    rule of its own for vmap sees a whole batch: if it mixes examples, a loop takes its place.
 
     Args:
         asked: the requested mode.
@@ -183,6 +194,7 @@ def choose(
         batch: the form of the arguments.
         examples: their tensors, shape (examples, ...).
         compared: whether their gradients may be compared: they are no data, and not all zero.
+        begin: called before calls whose gradients are compared, to undo what others left.
 
     Raises:
         UnsupportedCombinationError: if "ghost" is requested and vmap cannot follow the model, or gradients
@@ -192,7 +204,9 @@ def choose(
         return ClippingChoice("loop", "as requested")
     try:
         with spared():
-            return _by_vmap(asked, ways, batch, examples, compared=compared)
+            if compared:
+                _check_apart(ways["per_example"], batch, examples, begin)
+            return _by_vmap(asked, ways, batch, examples, begin, compared=compared)
     except UnfollowedError as error:
         if asked == "ghost":
             raise
@@ -207,21 +221,68 @@ def choose(
     return ClippingChoice("loop", reason)
 
 
+def _check_apart(
+    way: ExampleGradients, batch: Batch, examples: Sequence[Tensor], begin: Callable[[], object]
+) -> None:
+    """Raise UnfollowedError if an example has another gradient next to others than alone, under vmap."""
+    every = list(range(len(examples[0])))
+
+    def measured(rows: list[int]) -> Tensor:
+        begin()
+        draws = SameDraws(rows, 0, len(every), generators=way.generators, only_first=True)
+        with draws:
+            samples, _ = way.samples(batch, [tensor[rows] for tensor in examples])
+        formed = [sample.flatten(1) for sample in samples if isinstance(sample, Tensor)]
+        norms = [torch.linalg.vector_norm(one, dim=1, dtype=torch.float64) for one in formed]
+        sums = [one.sum(dim=1, dtype=torch.float64) / math.sqrt(max(one.shape[1], 1)) for one in formed]
+        return torch.stack([*norms, *sums], dim=1).cpu()  # instead of gradients, which may fill the memory
+
+    try:
+        together = measured(every)
+        alone = torch.cat([measured([row]) for row in every])
+        norms = alone[:, : alone.shape[1] // 2]
+        allowed = _APART * norms.repeat(1, 2) + _FLOOR * norms.max()
+        differs = bool(((together - alone).abs() > allowed).any())
+        repeats = differs and bool(((together - measured(every)).abs() <= allowed).all())
+    except (torch.OutOfMemoryError, UnfollowedError):
+        raise
+    except Exception:  # noqa: BLE001 - what does not run like this is not compared
+        return
+    if repeats:
+        raise UnfollowedError(
+            "an operation has a rule of its own for torch.func.vmap that mixes examples: one has another "
+            "gradient next to others than alone",
+            supported="clipping_mode='loop' ('auto' takes it at the first batch); or a rule (`vmap` of an "
+            "autograd.Function) that treats every row by itself",
+        )
+
+
 def _by_vmap(
-    asked: AskedMode, ways: Ways, batch: Batch, examples: Sequence[Tensor], *, compared: bool
+    asked: AskedMode,
+    ways: Ways,
+    batch: Batch,
+    examples: Sequence[Tensor],
+    begin: Callable[[], object],
+    *,
+    compared: bool,
 ) -> ClippingChoice:
     formed, factored = ways["per_example"], ways["ghost"]
+    begin()
     with spared():
         plain = formed.samples(batch, examples)[0]
     if asked == "per_example":
         return ClippingChoice("per_example", "as requested")
     try:
-        values = factored.covered_values(batch, examples)
+        covered = factored.covered(batch, examples)
+        values = sum(
+            param.numel() for name, param in zip(formed.names, formed.trained, strict=True) if name in covered
+        )
         if asked == "auto" and values < _WORTH_IT:
             return ClippingChoice(
                 "per_example",
                 f"{values} weights have factors that are cheaper than their gradients, under {_WORTH_IT}",
             )
+        begin()
         both = [plain, factored.samples(batch, examples)[0]] if compared else None
         _check_same(formed, both, factored.lowest)
     except torch.OutOfMemoryError:

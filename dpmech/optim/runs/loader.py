@@ -372,6 +372,11 @@ class PrivateLoader(Uncopied):
         return self._most
 
     @property
+    def searches(self) -> bool:
+        """Whether the microbatch size is determined by the memory of an example."""
+        return self._searched
+
+    @property
     def is_searched(self) -> bool:
         """Whether the microbatch size is still to be determined."""
         return self._searched and self._most is None

@@ -190,7 +190,9 @@ def make_private(
         clipping_mode: "per_example" forms the gradient of every example; "ghost" computes norms and sums of
             linear layers, convolutions and embeddings from their inputs and output gradients, equal up to
             rounding; "loop", with `loss`, takes one example at a time; "auto" chooses the cheapest that is
-            possible; `optimizer.clipping_mode` holds it (with `loss`, `model.clipping_choice` the reason).
+            possible, by estimates or, on an accelerator with `loss`, by times of random examples, which may
+            differ from run to run; `optimizer.clipping_mode` holds it (with `loss`, `model.clipping_choice`
+            the reason), and a resumed run keeps it.
         loss_takes: "auto", "batch_of_one" or "example": whether the loss receives its example with a first
             dimension of 1, as models expect, or without it. "auto" tries both on examples of random values.
         unit: None, or the unit of the claim, "example" or "user"; a different unit is refused. For a claim
@@ -283,6 +285,7 @@ def make_private(
         wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
         if isinstance(wrapped, PerExampleModel):
             _try_first_example(wrapped, loader)
+            wrapped.measure(process_group)
     except Exception:
         private.undo()  # so that another attempt gets the same optimizer and seed
         raise

@@ -3,8 +3,8 @@
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import MODES, Batch, ClippedSum, ClippingMode, ExampleGradients, clip_and_sum
 from dpmech.optim.private_optimizer import PrivateOptimizer
-from dpmech.optim.processes import is_sharded
+from dpmech.optim.processes import Group, gathered, is_first, is_sharded
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import (
     AskedMode,
@@ -32,10 +32,11 @@ from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
 from dpmech.optim.runs.independence import check_independent
 from dpmech.optim.runs.loader import BatchProgress
+from dpmech.optim.runs.measured_choice import Way, exact_ways, fastest, is_timed
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.same_draws import repeatable
 from dpmech.optim.runs.spectral import SpectralNorms
-from dpmech.optim.runs.unchanged import ModelHook, Unchanged
+from dpmech.optim.runs.unchanged import ModelHook, Structure, Unchanged
 from dpmech.optim.state import Afresh, spared
 
 _SHARE = 0.5  # of the free memory: other processes need some, and allocators cannot use all of it
@@ -234,6 +235,9 @@ class PerExampleModel(AsModel, nn.Module):
         self._choice: ClippingChoice | None = None
         self._autocast: torch.dtype | None = None  # in which it was made
         self._ways: Ways = {}
+        self._public: Batch | None = None  # examples that no data enter, if their gradients can be compared
+        if isinstance(optimizer, BatchOptimizer):
+            optimizer.takes_any_mode = clipping_mode == "auto"
 
     @property
     def clipping_choice(self) -> ClippingChoice | None:
@@ -336,15 +340,19 @@ class PerExampleModel(AsModel, nn.Module):
         Raises:
             As `backward`.
         """
-        fixed = self._fixed_mode()
+        fixed, cost = self._fixed()
         choice = self._choice
+        loaded = (
+            choice is not None and fixed is not None and (fixed, cost) != (choice.mode, choice.factor_cost)
+        )
         kind = batch.tensors[0].device.type
         autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        if choice is None or (autocast != self._autocast and not self._optimizer.record.steps):
+        other = autocast != self._autocast and not self._optimizer.record.steps
+        if choice is None or other or (loaded and fixed != "loop"):
             self._autocast = autocast  # a model may be followed without autocast, and not under it
-            self._ways = {mode: ExampleGradients(self.module, self._afresh, mode) for mode in MODES}
+            self._ways = self._made(cost)
             try:
-                choice = self._take(self._tried(fixed, batch))
+                choice = self._take(self._tried(fixed, cost, batch))
             except RuntimeError as error:
                 if autocast is None or "expected scalar type" not in str(error):
                     raise
@@ -354,14 +362,62 @@ class PerExampleModel(AsModel, nn.Module):
                     supported="make_private without a loss (Opacus' hooks); weights in bfloat16; or "
                     "torch.autocast(..., enabled=False) around the layer",
                 ) from error
-        elif fixed == "loop" != choice.mode:
+        elif loaded:
             choice = self._take(ClippingChoice("loop", "as in the checkpoint"))
         return self._ways[choice.mode]
 
-    def _tried(self, fixed: ClippingMode | None, batch: Batch) -> ClippingChoice:
-        """The choice of the clipping mode, after trials that leave no trace."""
+    def measure(self, group: Group) -> None:
+        """On an accelerator, take the fastest of the ways that "auto" may choose; before anything is saved.
+
+        They are timed on public examples, after trials of their shapes in `prepare`, by rank 0, whose choice
+        all processes take. Without such examples, or if the processes found other ways, nothing changes.
+
+        Args:
+            group: the processes, which all call this at the same time.
+        """
+        batch, self._public = self._public, None
+        optimizer, choice = self._optimizer, self._choice
+        ways: list[Way] = []
+        if batch is not None and choice is not None and choice.mode != "loop" and is_timed(batch):
+            with self._trials() as begin:
+                ways = exact_ways(choice, self._made, batch, lambda: begin(0))
+        same = all(one == ways for one in gathered("the ways of clipping", ways, group))
+        if not same or len(ways) < 2 or batch is None or not isinstance(optimizer, BatchOptimizer):
+            return
+        found = None
+        if is_first(group):
+            with self._trials() as begin:
+                found = fastest(
+                    ways,
+                    self._made,
+                    batch,
+                    optimizer.clipping,
+                    examples=math.ceil(optimizer.expected_batch_size / optimizer.loader.processes),
+                    microbatch_size=self._physical_size(),
+                    begin=lambda: begin(0),
+                )
+        found = gathered("the fastest way of clipping", found, group)[0]
+        if found is None:
+            return
+        self._ways = self._made(found.factor_cost)
+        self._take(found)
+        if optimizer.loader.searches:
+            with self._trials():
+                self._settle(optimizer, found, batch)
+
+    def _made(self, factor_cost: float) -> Ways:
+        return {mode: ExampleGradients(self.module, self._afresh, mode, factor_cost) for mode in MODES}
+
+    @contextmanager
+    def _trials(self) -> Iterator[Callable[[int], None]]:
+        """A context for calls that leave no trace, with a function to call before each of them."""
         whole = repeatable(self.module, self._afresh.followed)
         with self._norms.still(), whole as begin, self._afresh.batch(trial=True):
+            yield begin
+
+    def _tried(self, fixed: ClippingMode | None, cost: float, batch: Batch) -> ClippingChoice:
+        """The choice of the clipping mode, after trials that leave no trace."""
+        with self._trials() as begin:
             self._loss.resolve(self.module, batch, lambda: begin(0))
             found = public_examples(self._ways, batch, lambda: begin(0))
             # vmap hides the values of an example, and whatever fails on it alone is raised.
@@ -375,13 +431,27 @@ class PerExampleModel(AsModel, nn.Module):
                     "or a loss that accepts such examples",
                 )
             begin(0)
-            choice = choose(fixed or self._asked, self._ways, batch, examples, compared=found.compared)
+            settings: dict[str, Any] = {"compared": found.compared, "begin": lambda: begin(0)}
+            try:
+                choice = choose(fixed or self._asked, self._ways, batch, examples, **settings)
+            except UnsupportedCombinationError:
+                if (fixed, self._asked) != ("ghost", "auto") or self._optimizer.record.steps:
+                    raise
+                # Chosen without autocast. A run that resumes before its first step finds the same.
+                choice = choose("auto", self._ways, batch, examples, **settings)
             # Under vmap too, calls can be counted. What ghost clipping forms are no tensors.
             way = self._ways["loop" if choice.mode == "loop" else "per_example"]
             check_independent(way, batch, [one[:1] for one in examples], begin)
+            if choice.mode == "ghost":
+                choice = dataclasses.replace(choice, factor_cost=cost)
             if choice.mode == fixed and self._asked == "auto":
-                choice = dataclasses.replace(choice, reason="as in the checkpoint")
-            if isinstance(self._optimizer, BatchOptimizer):
+                before = self._choice
+                same = before is not None and (before.mode, before.factor_cost) == (fixed, cost)
+                reason = before.reason if before is not None and same else "as in the checkpoint"
+                choice = dataclasses.replace(choice, reason=reason)
+            if found.compared and fixed is None and self._asked == "auto":
+                self._public = Batch(*batch.arguments(found.tensors))
+            if isinstance(self._optimizer, BatchOptimizer) and self._optimizer.loader.is_searched:
                 self._settle(self._optimizer, choice, batch)
         return choice
 
@@ -389,13 +459,12 @@ class PerExampleModel(AsModel, nn.Module):
         self._choice = choice
         if isinstance(self._optimizer, BatchOptimizer):
             self._optimizer.clipping_mode = choice.mode
+            self._optimizer.factor_cost = choice.factor_cost
         return choice
 
     def _settle(self, optimizer: BatchOptimizer, choice: ClippingChoice, batch: Batch) -> None:
-        """Find the largest microbatch, if requested."""
+        """Find the largest microbatch."""
         loader, gradients = optimizer.loader, self._ways[choice.mode]
-        if not loader.is_searched:
-            return
         # From public numbers only: sums round by it, and it is reported. Few batches are twice as large.
         most = math.ceil(2.0 * optimizer.expected_batch_size)
         if choice.mode == "loop":
@@ -421,9 +490,11 @@ class PerExampleModel(AsModel, nn.Module):
             return self._optimizer.loader.physical_batch_size
         return self._microbatch_size
 
-    def _fixed_mode(self) -> ClippingMode | None:
-        """The mode that a loaded checkpoint fixes, if any."""
-        return self._optimizer.clipping_mode if isinstance(self._optimizer, BatchOptimizer) else None
+    def _fixed(self) -> tuple[ClippingMode | None, float]:
+        """The mode that was chosen or loaded, if any, and the cost of factors."""
+        if not isinstance(self._optimizer, BatchOptimizer):
+            return None, 1.0
+        return self._optimizer.clipping_mode, self._optimizer.factor_cost
 
     def _is_empty_batch(self) -> bool:
         """Whether the loader's newest batch has no examples, regardless of its contents."""
@@ -558,7 +629,7 @@ def count_calls(
         is_counted: whether a call counts now; trials do not.
         before: a weak reference to a function to run before every call with gradients.
     """
-    calls = _Calls(progress, {id(param) for param in trained}, watch, is_counted, before)
+    calls = _Calls(model, progress, {id(param) for param in trained}, watch, is_counted, before)
     for part in model.modules():
         part.register_forward_pre_hook(ModelHook(calls.entered), with_kwargs=True)
         part.register_forward_hook(ModelHook(calls.left), always_call=True)
@@ -569,12 +640,15 @@ class _Calls:
 
     def __init__(
         self,
+        model: nn.Module,
         progress: BatchProgress,
         trained: set[int],
         watch: MixingWatch,
         is_counted: Callable[[], bool],
         before: Callable[[], Callable[[], object] | None],
     ) -> None:
+        self._model = model
+        self._structure: Structure | None = None
         self._progress = progress
         self._trained = trained
         self._watch = watch
@@ -591,7 +665,7 @@ class _Calls:
             self._batch, self._outermost, self._depth = self._progress.batches, None, 0
         if self._outermost is None and torch.is_grad_enabled():
             self._watch.before(part, args, kwargs)
-            self._outermost = part
+            self._outermost, self._structure = part, Structure(self._model)
             before = self._before()
             if before is not None:
                 before()
@@ -609,3 +683,5 @@ class _Calls:
             if self._depth == 0:
                 self._outermost = None
                 self._watch.after(part, output)
+                if self._structure is not None:
+                    self._structure.check(self._model)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpmech.optim.state import Attributes, Streams, set_globals, set_torch, spared, stored
+from dpmech.optim.state import Attributes, Parameters, Streams, set_globals, set_torch, spared, stored
 
 _DROPOUT = torch.ops.aten.native_dropout.default
 
@@ -33,6 +33,7 @@ class SameDraws(TorchDispatchMode):
         shapes: of the draws of one example, from a call with another batch; None to infer them here. A single
             example does not show which dimensions depend on the batch.
         generators: of the model's own.
+        only_first: whether no other dimension than the first depends on the batch, as under vmap.
 
     Attributes:
         shapes: of the draws so far, for one example; 0 along the examples.
@@ -47,9 +48,12 @@ class SameDraws(TorchDispatchMode):
         of: int | None = None,
         shapes: Sequence[Sequence[int]] | None = None,
         generators: Sequence[Any] = (),
+        *,
+        only_first: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._generators = generators
+        self._only_first = only_first
         self._streams = Streams()
         self._examples = examples
         self._of = of
@@ -118,7 +122,8 @@ class SameDraws(TorchDispatchMode):
         if self._known is not None and number < len(self._known) and len(self._known[number]) == len(whole):
             shape = list(self._known[number])
         else:
-            shape = [1 if size and size % count == 0 else size for size in whole]
+            fixed = self._only_first
+            shape = [1 if size and size % count == 0 and not fixed else size for size in whole]
             if self._of is not None and whole and whole[0] == count:
                 shape[0] = 0
         self._note(shape)
@@ -178,12 +183,13 @@ def repeatable(model: nn.Module, loss: Callable[..., Any] | None = None) -> Iter
     Yields:
         A function to call before each call: it seeds the generators of torch, numpy, Python and the modules.
     """
-    attributes = Attributes(model, loss=loss, buffers=True)
+    attributes, parameters = Attributes(model, loss=loss, buffers=True), Parameters(model)
     states = [stored(one) for one in attributes.generators]
 
     def begin(seed: int) -> None:
         set_globals(seed)
         attributes.put_back()
+        parameters.put_back()
         for restore in states:
             restore()
 
@@ -191,4 +197,7 @@ def repeatable(model: nn.Module, loss: Callable[..., Any] | None = None) -> Iter
         try:
             yield begin
         finally:
-            begin(0)
+            try:
+                begin(0)
+            finally:
+                parameters.settle()

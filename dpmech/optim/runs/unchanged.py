@@ -16,6 +16,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.deferred import Then, is_deferred
 from dpmech.optim.processes import local_part
 from dpmech.optim.runs.row_sums import PLAIN, ROW, RowSums, takes
+from dpmech.optim.state import HOOKS, hooks_of, root
 
 Contents = tuple[str, list[Tensor]]  # a description, and the checksums of the rows
 
@@ -483,6 +484,44 @@ class Unchanged:
             supported="layers without running statistics or memory; public_buffers for those that do not "
             "depend on the data; other frozen weights before make_private",
         )
+
+
+class Structure:
+    """What a model consists of: submodules, hooks, and the parameters that require gradients.
+
+    Tensors are compared by `Unchanged`. Without a loss nothing is put back after a call, so that a change
+    would reach the other examples of the batch, and later batches.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._found = {
+            "submodules": [(id(part), *map(id, part._modules.values())) for part in model.modules()],
+            "hooks": [
+                key
+                for part in model.modules()
+                for held in (vars(part).get(name, {}) for name in HOOKS)
+                for key, hook in held.items()
+                if root(hook) != "dpmech"
+            ],
+            "hooks of parameters": [list(hooks_of(param)) for param in model.parameters()],
+            "parameters that require gradients": [param.requires_grad for param in model.parameters()],
+        }
+
+    def check(self, model: nn.Module) -> None:
+        """Compare what a call left.
+
+        Raises:
+            UnsupportedCombinationError: if it changed.
+        """
+        now = Structure(model)._found
+        changed = [name for name, found in self._found.items() if now[name] != found]
+        if changed:
+            raise UnsupportedCombinationError(
+                f"calling the model changed its {' and its '.join(changed)}: the examples of a batch would "
+                "decide how others are trained, without noise",
+                supported="a model that is built before make_private, and changed in the loop between steps; "
+                "or make_private(..., loss=...), which puts back what a call changed",
+            )
 
 
 class ModelHook:

@@ -1,6 +1,6 @@
 """State: what calls of a model and its loss leave behind, found, compared and put back."""
 
-from dpmech.optim.state.afresh import Afresh
+from dpmech.optim.state.afresh import Afresh, Parameters, hooks_of
 from dpmech.optim.state.attributes import Attributes
 from dpmech.optim.state.generators import (
     Streams,
@@ -31,10 +31,12 @@ __all__ = [
     "NOT_OWN",
     "Afresh",
     "Attributes",
+    "Parameters",
     "Streams",
     "functions",
     "generators_of",
     "globals_read",
+    "hooks_of",
     "installed",
     "is_own",
     "known",

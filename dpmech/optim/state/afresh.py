@@ -61,7 +61,7 @@ class Afresh:
         self._before: Attributes | None = None
         self._last: Attributes | None = None  # for its copies
         self._tensors: list[_PublicTensor] = []
-        self._parameters: _Parameters | None = None
+        self._parameters: Parameters | None = None
         self._draws: _Draws | None = None
         self._dtype = torch.get_default_dtype()
         self._called = False
@@ -76,7 +76,7 @@ class Afresh:
         before = self._before = Attributes(self._model, self._last, loss=self.followed, buffers=self._buffers)
         self._last, self._called = before, False
         self._tensors = [_PublicTensor(owner, name) for owner, name in self._public()]
-        self._parameters = _Parameters(self._model)
+        self._parameters = Parameters(self._model)
         self._draws = None
         if self._seeds is not None and not trial:
             self._draws = _Draws(before.generators, secret=self._seeds == "secret")
@@ -102,6 +102,11 @@ class Afresh:
                 tensor.settle()
         if self._draws is not None:
             self._draws.settle()
+
+    @property
+    def generators(self) -> list[Any]:
+        """Generators of random numbers that were found, within `batch`."""
+        return [] if self._before is None else self._before.generators
 
     def next_part(self) -> None:
         """Draw other numbers in the calls that follow. Calls within a part draw the same."""
@@ -161,12 +166,12 @@ class _Draws:
             restore()
 
 
-class _Parameters:
+class Parameters:
     """What calls can change in the parameters of a model apart from their values."""
 
     def __init__(self, model: nn.Module) -> None:
         self._all = [
-            (param, param.requires_grad, dict(_hooks(param)), param.grad) for param in model.parameters()
+            (param, param.requires_grad, dict(hooks_of(param)), param.grad) for param in model.parameters()
         ]
         for param, *_ in self._all:
             param.grad = None
@@ -176,7 +181,7 @@ class _Parameters:
         for param, requires_grad, hooks, _ in self._all:
             if param.requires_grad is not requires_grad:
                 param.requires_grad_(requires_grad)
-            now = _hooks(param)
+            now = hooks_of(param)
             if now.keys() != hooks.keys():
                 now.clear()
                 now.update(hooks)
@@ -190,7 +195,8 @@ class _Parameters:
             param.grad = grad
 
 
-def _hooks(param: Any) -> dict[int, Any]:
+def hooks_of(param: Any) -> dict[int, Any]:
+    """The hooks of a tensor."""
     found: dict[int, Any] | None = param._backward_hooks
     return {} if found is None else found
 

@@ -22,8 +22,8 @@ class Attributes:
     Args:
         model: whose modules.
         earlier: a previous snapshot, whose copies of unmodified tensors are reused.
-        loss: is followed too, and hooks, submodules and attributes of parameters are kept; None for the
-            plain attributes of the model alone.
+        loss: is followed too, and attributes of parameters and hooks of all modules are kept; None for the
+            model alone.
         buffers: whether buffers are restored as well.
     """
 
@@ -55,10 +55,10 @@ class Attributes:
             seen.update(map(id, used))
             if code:
                 self._kept[part, _CODE] = code
-        more: list[Kept] = []
+        more: list[Kept] = [KeptParts(vars(part)) for part in parts]
         if strict:
             self._walk.reach(loss)
-            more = [*self._of_parameters(), *(KeptParts(vars(part)) for part in parts)]
+            more += self._of_parameters()
             # Hooks of all modules.
             everywhere = vars(nn.modules.module)
             names = [name for name in everywhere if name.startswith("_global_") and "hook" in name]
@@ -98,7 +98,7 @@ class Attributes:
             then = before._parts.get(part)
             for name, value in kept.copy.items():
                 old = None if then is None else then.copy.get(name, _MISSING)
-                if name not in NOT_OWN and (
+                if (name not in NOT_OWN or name == "training") and (
                     _differ([value], [old])
                     if type(value) in ATOMS
                     else (part, name) not in before._kept

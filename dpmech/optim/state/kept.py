@@ -120,8 +120,9 @@ class _KeptSequence(Kept):
         kind, now, copy = self._kind, entries(self._held), self._copy
         if len(now) == len(copy) and all(map(operator.is_, now, copy)):
             return
-        if kind is array.array:
-            array.array.__setitem__(self._held, slice(None), array.array(self._held.typecode, copy))
+        if kind in {array.array, bytearray}:  # in place: there may be views
+            old = array.array(self._held.typecode, copy) if kind is array.array else bytes(copy)
+            kind.__setitem__(self._held, slice(None), old)
             return
         kind.clear(self._held)
         (set.update if kind is set else kind.extend)(self._held, copy)
@@ -551,6 +552,8 @@ class Walk:
                 return [kept_value], [kept_value.value]
             case weakref.ReferenceType():
                 return [], [value()]
+            case memoryview():
+                return [], [value.obj]
             case threading.local():
                 return _attributes(value), [*vars(value).values(), type(value)]
             case types.ModuleType():
@@ -649,7 +652,7 @@ def _object(value: Any) -> _Opened:
         inside = name in _LOSSES
         return [], [*vars(value).values()] if inside else []
     if isinstance(value, _CLOSED):
-        return [], []
+        return _attributes(value), []  # what they hold is large
     wrapped = getattr(value, "__wrapped__", None) if callable(value) else None
     if known(name) and root(kind) not in _HOLDERS:
         return [], [wrapped]

@@ -38,7 +38,8 @@ def finished(options, *, there, steps=8):
     return run
 
 
-REPEATED = [name for name in SETUPS if name != "generator: secure"]  # whose key cannot be repeated
+# The keys of ciphers cannot be repeated.
+REPEATED = [name for name in SETUPS if not name.startswith("generator: secure")]
 
 
 @pytest.mark.parametrize("name", slow_but(REPEATED, REPEATED.index("clipping: adaptive, ghost")))
@@ -58,10 +59,14 @@ def test_a_run_ends_at_the_same_weights(name):
     assert there.optimizer.dropped_examples == here.optimizer.dropped_examples
 
 
-def test_the_cipher_serves_another_device():
+@pytest.mark.parametrize(
+    ("name", "generator"),
+    [("secure", "aes-128-ctr, ziggurat"), ("secure-lattice", "aes-128-ctr, lattice")],
+)
+def test_ciphers_serve_another_device(name, generator):
     with other_device():
-        there = finished(SETUPS["generator: secure"], there=True, steps=2)
-        assert there.optimizer.noise_generator == "aes-128-ctr, ziggurat"
+        there = finished(SETUPS[f"generator: {name}"], there=True, steps=2)
+        assert there.optimizer.noise_generator == generator
         assert bool(there.weights().isfinite().all())
 
 

@@ -112,6 +112,12 @@ def test_floors_of_the_digits_agree(problem, method, rel):
     assert found != pytest.approx(sde_digits.floor(problem, method, 45.0), rel=rel)
 
 
+def test_the_loss_of_adam_grows_with_the_noise(problem):
+    """As that of signs, where the noise dominates: in proportion, not with the square."""
+    ends = [sde_digits.excess(problem, "DP-Adam", sigma, 1000, rate=0.02) for sigma in (20.0, 40.0)]
+    assert ends[1] / ends[0] == pytest.approx(2.0, rel=0.25)
+
+
 def test_powers_of_the_digits_are_read_off():
     eps = np.array(sde_digits.BUDGETS)
     curve = sde_digits.Curve(eps, 3.0 / eps**0.5, 2.0 / eps, 4.0 / eps)

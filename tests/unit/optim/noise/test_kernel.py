@@ -1,6 +1,7 @@
 """The noise kernel against the path without it, bit for bit: on CUDA, or in Triton's interpreter."""
 
 import collections
+import inspect
 import json
 import os
 
@@ -76,9 +77,9 @@ def uncompared(monkeypatch):
 
 
 def params(*, short=False):
-    """A tile and the begin of another; a part of one; none; one value. Or two parts, and none."""
-    shapes = ((3,), (2, 3), (0,)) if short else ((TILE + LANES + 3,), (2, 3), (0,), ())
-    kinds = (torch.float32, torch.float64, torch.bfloat16, torch.bfloat16)[: len(shapes)]
+    """A tile and the begin of another; a part of one; none; one value. Or three parts, and none."""
+    shapes = ((3,), (2, 3), (0,), (2,)) if short else ((TILE + LANES + 3,), (2, 3), (0,), ())
+    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
     return [torch.zeros(shape, dtype=kind, device=DEVICE) for shape, kind in zip(shapes, kinds, strict=True)]
 
 
@@ -145,6 +146,15 @@ def launched(monkeypatch):
 
 
 # ---- the same bits
+
+
+def test_every_strategy_is_compared():
+    def final(kind):
+        below = [found for child in kind.__subclasses__() for found in final(child)]
+        return below if inspect.isabstract(kind) else [kind, *below]
+
+    assert {type(strategy) for strategy, _ in CASES} == set(final(dm.Strategy))
+    assert {mode for _, mode in CASES} == set(NoiseMode)
 
 
 @pytest.mark.filterwarnings("error")
@@ -399,20 +409,23 @@ def test_positions_are_checked_before_a_launch(kernel):
 
 @interpreted
 @pytest.mark.parametrize(
-    ("strategy", "mode", "per_value"),
+    ("strategy", "mode", "generator", "per_value"),
     [
-        (dm.Identity(N), None, 12),  # a sum in float64 is read, a mean in float32 is written
-        (dm.LambdaCGD(N, 0.9), None, 12),
-        (dm.LambdaCGD(N, 0.9), BUFFER, 12 + 4 + 4),  # the last row, in float32 with Philox
-        (dm.SquareRoot(N, 3), RECURSION, 12 + 2 * 8 + 8),
-        (dm.BLT(N, [0.9, 0.5], [0.3, -0.2]), None, 12 + 2 * (8 + 8)),  # one pass over the buffers
+        (dm.Identity(N), None, 5, 12),  # a sum in float64 is read, a mean in float32 is written
+        (dm.Identity(N), None, "secure", 12),
+        (dm.Identity(N), None, "secure-lattice", 12),
+        (dm.LambdaCGD(N, 0.9), None, 5, 12),
+        (dm.LambdaCGD(N, 0.9), BUFFER, 5, 12 + 4 + 4),  # the last row, in float32 with Philox
+        (dm.LambdaCGD(N, 0.9), BUFFER, "secure", 12 + 8 + 8),
+        (dm.SquareRoot(N, 3), RECURSION, 5, 12 + 2 * 8 + 8),
+        (dm.BLT(N, [0.9, 0.5], [0.3, -0.2]), None, 5, 12 + 2 * (8 + 8)),  # one pass over the buffers
     ],
     ids=repr,
 )
-def test_bytes_a_value(kernel, uncompared, monkeypatch, strategy, mode, per_value):
+def test_bytes_a_value(kernel, uncompared, monkeypatch, strategy, mode, generator, per_value):
     size = 2 * TILE
     param = torch.zeros(size)
-    stream = NoiseStream(dm.calibrate_sigma(strategy, 8.0, 1e-5), [param], 0.3, 5, mode=mode)
+    stream = NoiseStream(dm.calibrate_sigma(strategy, 8.0, 1e-5), [param], 0.3, generator, mode=mode)
     for step in range(N - 1):
         stream.mean_step(sums_of(step, [param], wide=True), [8.0])
     moved = count_bytes(monkeypatch)

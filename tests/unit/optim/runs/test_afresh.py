@@ -284,8 +284,16 @@ def in_a_buffer(kind=torch.float32, *, in_place=True):
     return Plain(), Buffered(kind, in_place=in_place).called
 
 
+def in_dataset():
+    """Of its contents nothing is followed."""
+    held = TensorDataset(torch.zeros(1))
+    held.value = None
+    return by_loss(lambda: held.value, lambda new: setattr(held, "value", new))
+
+
 PLACES = {
     "object": in_object,
+    "attribute of a dataset": in_dataset,
     "slots": lambda: in_object(Slotted),
     "namespace": in_namespace,
     "queue": in_queue,
@@ -359,7 +367,13 @@ def _by_numbers(get, put, model=None):
 
 
 # Which vmap refuses, so that it is done in a loop.
+def in_a_view():
+    view = memoryview(bytearray(8)).cast("d")
+    return by_loss(lambda: view[0] or None, lambda new: view.__setitem__(0, float(new.mean())))
+
+
 IN_PLACE = {
+    "view of bytes": in_a_view,
     "buffer": in_a_buffer,
     "integers": lambda: in_a_buffer(torch.int64),
     "array": in_array,
@@ -968,6 +982,15 @@ def of_numpy():
     return seeding(seed, own.random)
 
 
+def of_bits():
+    own = np.random.MT19937(0)
+
+    def seed(number):
+        own.state = np.random.MT19937(number).state
+
+    return seeding(seed, lambda: np.random.Generator(own).random())
+
+
 def turning_back(restore):
     """A loss whose sign is drawn, before some examples turn the stream of draws back."""
 
@@ -994,6 +1017,7 @@ SEEDS = {
     "generator of torch": of_torch,
     "generator of Python": of_python,
     "generator of numpy": of_numpy,
+    "bits of numpy": of_bits,
 }
 OTHERS = SEEDS | {
     "frozen": freezing,
