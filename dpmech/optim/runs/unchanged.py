@@ -16,7 +16,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.deferred import Then, is_deferred
 from dpmech.optim.processes import local_part
 from dpmech.optim.runs.row_sums import PLAIN, ROW, RowSums, takes
-from dpmech.optim.state import HOOKS, hooks_of, root
+from dpmech.optim.state import HOOKS, hooks_of, is_own, root
 
 Contents = tuple[str, list[Tensor]]  # a description, and the checksums of the rows
 
@@ -499,7 +499,8 @@ class Structure:
         hooks = [getattr(part, name) for part in parts for name in HOOKS]
         self._found = {
             "submodules": [(id(part), *map(id, part._modules.values())) for part in parts],
-            "hooks": [key for held in hooks for key, hook in held.items() if root(hook) != "dpmech"],
+            # Libraries register theirs at a first call (transformers, to return what layers give).
+            "hooks": [key for held in hooks for key, hook in held.items() if is_own(root(hook))],
             "hooks of parameters": [list(hooks_of(param)) for param in params],
             "parameters that require gradients": [param.requires_grad for param in params],
         }
