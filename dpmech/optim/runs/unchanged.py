@@ -16,7 +16,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.deferred import Then, is_deferred
 from dpmech.optim.processes import local_part
 from dpmech.optim.runs.row_sums import PLAIN, ROW, RowSums, takes
-from dpmech.optim.state import HOOKS, hooks_of, root
+from dpmech.optim.state import HOOKS, hooks_of, is_own, root
 
 Contents = tuple[str, list[Tensor]]  # a description, and the checksums of the rows
 
@@ -494,17 +494,15 @@ class Structure:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        parts = list(model.modules())
+        params = [param for part in parts for param in part._parameters.values() if param is not None]
+        hooks = [getattr(part, name) for part in parts for name in HOOKS]
         self._found = {
-            "submodules": [(id(part), *map(id, part._modules.values())) for part in model.modules()],
-            "hooks": [
-                key
-                for part in model.modules()
-                for held in (vars(part).get(name, {}) for name in HOOKS)
-                for key, hook in held.items()
-                if root(hook) != "dpmech"
-            ],
-            "hooks of parameters": [list(hooks_of(param)) for param in model.parameters()],
-            "parameters that require gradients": [param.requires_grad for param in model.parameters()],
+            "submodules": [(id(part), *map(id, part._modules.values())) for part in parts],
+            # Libraries register theirs at a first call (transformers, to return what layers give).
+            "hooks": [key for held in hooks for key, hook in held.items() if is_own(root(hook))],
+            "hooks of parameters": [list(hooks_of(param)) for param in params],
+            "parameters that require gradients": [param.requires_grad for param in params],
         }
 
     def check(self, model: nn.Module) -> None:

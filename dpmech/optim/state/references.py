@@ -3,6 +3,7 @@
 import dis
 import functools
 import gc
+import random
 import sys
 import sysconfig
 import types
@@ -11,8 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils.data import Dataset
+
 from dpmech.optim.state.generators import GENERATORS, global_generators
 
+_CLOSED = (types.ModuleType, types.FrameType, torch.optim.Optimizer)
 _ATOMS = {int, float, complex, bool, str, bytes, type(None)}
 _LONG = 1000  # a container with more is data
 _KNOWN = {"torch", "numpy", "dpmech"}
@@ -127,12 +132,17 @@ def generators_of(roots: Iterable[object], most: int = 5000) -> list[Any]:
             continue
         if isinstance(one, GENERATORS):
             seen[id(one)] = one
-            found.append(one)
-        elif type(one) not in _ATOMS and not isinstance(one, types.ModuleType | types.FrameType):
+            found += [one] if not isinstance(one, random.SystemRandom) else []
+        elif not (type(one) in _ATOMS or isinstance(one, _CLOSED) or _is_run(one)):
             seen[id(one)] = one
             inner = _referents(one)
             (last if len(inner) > _LONG else left).extend(inner)
     return found
+
+
+def _is_run(one: object) -> bool:
+    """Whether it is part of a run, whose noise and batches have keys of their own."""
+    return root(type(one)) == "dpmech" and not isinstance(one, Dataset)
 
 
 def _referents(one: Any) -> list[Any]:

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import dpmech as dm
+from dpmech.optim import UserDataset
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.state import generators_of
 from tests.support.training import private_run
@@ -186,3 +187,26 @@ def test_generators_are_found_wherever_they_are():
     expected.add(id(holder.inner["x"][0]))
     assert {id(one) for one in generators_of([holder])} == expected
     assert generators_of([random.random, np.random.random, torch.default_generator]) == []
+    assert generators_of([random.SystemRandom()]) == []
+
+
+def test_generators_of_a_run_are_its_own():
+    """A collate function may be a method of an object that also holds the optimizer."""
+
+    class Trainer:
+        def __init__(self):
+            self.own = np.random.default_rng(0)
+
+        def collate(self, examples):
+            return Noisy()(examples)
+
+    trainer = Trainer()
+    loader = DataLoader(Rows(), collate_fn=trainer.collate)
+    trainer.parts = private_run(
+        CAL, nn.Linear(8, 2), loader, generator=np.random.default_rng(1), rng=np.random.default_rng(2),
+        loss=nn.CrossEntropyLoss(), expected_batch_size=SIZE / 4, dataset_size=SIZE,
+    )  # fmt: skip
+    assert generators_of([trainer.collate]) == [trainer.own]
+    drawing = random.Random(0)
+    users = UserDataset(Rows(draw=drawing.random), (np.arange(SIZE) // 2).tolist(), 2)
+    assert generators_of([users]) == [drawing]

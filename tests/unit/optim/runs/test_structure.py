@@ -1,5 +1,7 @@
 """Under hooks no call changes what a model consists of; with a loss it is put back."""
 
+import types
+
 import pytest
 
 import dpmech as dm
@@ -113,3 +115,17 @@ def test_modes_may_be_switched_between_steps():
         nn.functional.cross_entropy(made(x), y).backward()
         optimizer.step()
     assert optimizer.record.steps == 3
+
+
+def test_libraries_may_register_hooks_at_a_first_call():
+    """As transformers does, to return what layers give."""
+    installed = types.FunctionType(
+        (lambda *given: None).__code__, {"__name__": "transformers.utils.output_capturing"}
+    )
+    installed.__module__ = "transformers.utils.output_capturing"
+    pytest.importorskip("transformers")
+
+    def register(model):
+        model.first.register_forward_hook(installed)
+
+    sums(FAR, register)
