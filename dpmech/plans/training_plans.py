@@ -196,7 +196,7 @@ class TrainingPlan:
 
 
 _SIZES = {"bands", "buffers"}
-_OPTIONS = tuple(dict.fromkeys(key for one in STRATEGIES.values() for key in (*one.options, *_SIZES)))
+_OPTIONS = tuple(sorted(_SIZES.union(*(one.options for one in STRATEGIES.values()))))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -203,7 +203,7 @@ NAN = math.nan
         (lambda: dm.Diagonal([NAN]), "entries must be a non-empty"),
         (
             lambda: dm.Dense(np.array([[1.0, 0.5], [0.0, 1.0]])),
-            r"matrix must be lower-triangular \(zeros above the diagonal\), got ndarray of shape "
+            r"matrix must be lower-triangular \(zeros above the diagonal\), got an array of shape "
             r"\(2, 2\): row 0, column 1 has 0.5",
         ),
         (lambda: dm.Dense([[1.0, 0.0], [0.5, 0.0]]), "matrix must be invertible .*: row 1, column 1 has 0"),
