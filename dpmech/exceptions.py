@@ -36,6 +36,8 @@ def shown_value(value: object, most: int = 120) -> str:
     """The repr of any object, cut to `most` characters; also for objects nested too deeply for repr."""
     try:
         text = repr(value)
+        if "\n" in text and hasattr(value, "shape"):  # a matrix of NumPy or torch, whose rows are lines
+            text = f"an array of shape {tuple(value.shape)}"
     except (MemoryError, RecursionError, ValueError):  # ValueError: integers with thousands of digits
         text = f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= most else text[: most - 3] + "..."

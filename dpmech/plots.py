@@ -71,6 +71,8 @@ def error_by_eps(
         for eps, error in values.items():
             check_real("eps", eps, minimum=0.0, open_minimum=True)
             check_real("error", error, minimum=0.0, open_minimum=True)
+    from matplotlib.ticker import LogFormatter
+
     figure = _figure(6.4, 4.8)
     axes, strip = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": (14, 1), "hspace": 0.06})
     colours = {}
@@ -79,6 +81,8 @@ def error_by_eps(
         (line,) = axes.plot(grid, [values[eps] for eps in grid], label=name)
         colours[name] = line.get_color()
     axes.set(xscale="log", yscale="log", ylabel=label, title=title)
+    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        which(LogFormatter(labelOnlyBase=False, minor_thresholds=(2, 0.4)))  # 40, not 4 x 10^1
     axes.grid(visible=True, which="both")
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0))
     shared = sorted(set.intersection(*(set(values) for values in errors.values())))

@@ -427,7 +427,7 @@ class RunRecord(Document):
             size = f"dataset size {self.certificate.dataset_size:,}"
             text += f"; declared {size}" if self.certificate.mechanism.hides_size else f"; {size}, public"
         if self.uniqueness == Uniqueness.NOT_CHECKED:
-            text += "; not checked that no example stands in the dataset twice"
+            text += "; the dataset was not checked for duplicate examples"
         accepted = (
             self.checkpoint_history.of_kind(CheckpointMatch.ACCEPTED)
             if self.checkpoint_history is not None

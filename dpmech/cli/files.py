@@ -36,10 +36,10 @@ def read_certificate(path: str | Path) -> Certificate:
 
 def read_ledger(path: str | Path) -> Ledger:
     """Read a ledger from a file; errors as in `read_certificate`."""
-    text = read_text(path)
-    if not is_ledger(text):
-        raise InvalidParameterError("path", str(path), "a ledger")
     try:
+        text = read_text(path)
+        if not is_ledger(text):
+            raise InvalidParameterError("path", str(path), "a ledger")
         return Ledger.from_json(text)
     except CertificateError as error:
         raise named(path, error) from error
@@ -47,8 +47,8 @@ def read_ledger(path: str | Path) -> Ledger:
 
 def read_document(path: str | Path) -> Document:
     """Read a certificate, run record or ledger from a file; errors as in `read_certificate`."""
-    text = read_text(path)
     try:
+        text = read_text(path)
         if is_ledger(text):
             return Ledger.from_json(text)
         return RunRecord.from_json(text) if is_run_record(text) else Certificate.from_json(text)

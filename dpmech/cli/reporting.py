@@ -183,7 +183,7 @@ def report(
             return
         yield from map(str, review.verifications)
         if attacks is not None and attacks.basis == "claim" and form not in _WITHOUT_ATTACKS:
-            yield on_one_line(f"attack rates from (eps, delta) only: {attacks.reason}")
+            yield on_one_line(f"attack rates from (eps, delta) only, no privacy profile: {attacks.reason}")
         if not text:
             yield "no record for a registry: the claim did not pass"
         elif failed is None:

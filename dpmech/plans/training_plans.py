@@ -186,10 +186,17 @@ class TrainingPlan:
             '0.586'
         """
         own = strategy if isinstance(strategy, Strategy) else strategy(self.steps)
+        if not isinstance(own, Strategy) or own.n != self.steps:
+            raise InvalidParameterError(
+                "strategy",
+                own,
+                f"a Strategy over the {self.steps} steps of the plan, or a function that makes it",
+            )
         return calibrate_sigma(own, eps, delta, participation=self.participation(sampling), **options)
 
 
 _SIZES = {"bands", "buffers"}
+_OPTIONS = tuple(sorted(_SIZES.union(*(one.options for one in STRATEGIES.values()))))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -307,6 +314,7 @@ def _parse_value(key: str, value: str) -> Any:  # noqa: ANN401 - an int, a float
     try:
         numbers = [float(item) for item in value.split("/")]
     except ValueError:
+        check_known("option of a strategy", key, _OPTIONS)
         raise InvalidParameterError(key, value, "a number, or numbers joined by /") from None
     if key in {"coefs", "decays", "scales"}:
         return numbers

@@ -78,8 +78,10 @@ def _by(table: dict[str, Any]) -> str:
     by, on = table.get("said_by", ""), table.get("said_on", "")
     if not isinstance(by, str):
         raise InvalidParameterError("said_by", by, "text: who gives these answers")
-    if not isinstance(on, str | datetime.date):
-        raise InvalidParameterError("said_on", on, "a date, such as 2026-11-29")
+    try:
+        on = datetime.date.fromisoformat(str(on)) if str(on).strip() else ""
+    except ValueError:
+        raise InvalidParameterError("said_on", on, "a date, such as 2026-11-29") from None
     by, on = _line(by), _line(str(on))
     return f"{by}, {on}" if by and on else by
 

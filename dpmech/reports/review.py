@@ -7,7 +7,7 @@ from typing import Any
 from dpmech.certificates import Certificate, Document, RunRecord, clip_norm_stated
 from dpmech.exceptions import InvalidParameterError, shown_value
 from dpmech.ledgers import Ledger
-from dpmech.numerics import Kind, typed, up
+from dpmech.numerics import Kind, counted, typed, up
 from dpmech.reports.answers import Answers
 from dpmech.reports.attacks import Attacks
 from dpmech.verifying import LOOSE, Check, Question, Verification
@@ -108,7 +108,7 @@ def _fixed_by(executed: Certificate, stated: Certificate, names: Mapping[str, st
             there, here = (shown_value(one, _SHOWN) for one in (other, own))
             differing.append(f"{words} {there} there, {here} in the run")
     if differing:
-        more = f", and {len(differing) - 1} more differences" if len(differing) > 1 else ""
+        more = f", and {counted(len(differing) - 1, 'more difference')}" if len(differing) > 1 else ""
         raise InvalidParameterError(
             "files",
             names["run record"],
@@ -225,6 +225,11 @@ class Review:
     def checks(self) -> tuple[tuple[str, Check], ...]:
         """Every check, with its file."""
         return tuple((one.source, check) for one in self.verifications for check in one.checks)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Parts of the files that the checker's verdicts do not cover, each once."""
+        return tuple(dict.fromkeys(part for one in self.verifications for part in one.left_out))
 
     @property
     def issuers(self) -> tuple[tuple[str, str], ...]:

@@ -2,7 +2,14 @@
 
 import math
 
-from dpmech.certificates import AdaptiveClip, Certificate, CheckpointMatch, RunRecord, training_requirements
+from dpmech.certificates import (
+    AdaptiveClip,
+    Certificate,
+    CheckpointMatch,
+    RunRecord,
+    Uniqueness,
+    training_requirements,
+)
 from dpmech.mechanism import Adjacency, Unit
 from dpmech.numerics import Kind, between, counted, typed, up
 from dpmech.plans import STRATEGIES
@@ -34,6 +41,11 @@ _SECRETS_OF_USERS = {
         "which of any two sets of data one user had",
         "with one set of data of the user as with another",
     ),
+}
+_UNIQUENESS = {
+    Uniqueness.FLATTENED: "each example is once in the tensors, arrays or sequences that hold the data",
+    Uniqueness.EXAMPLE_IDS: "each example once, by the ids that the dataset gives them",
+    Uniqueness.NOT_CHECKED: "none: the dataset was not checked for duplicates",
 }
 _SURE = {
     Kind.EXACT: "A theorem gives the number itself; nothing was left to chance when it was computed.",
@@ -104,10 +116,11 @@ def unit_words(own: Certificate) -> str:
             if own.participation.unit is None
             else f"each user has at most {counted(own.participation.examples, 'example')}, clipped one by one"
         )
-        return f"One user, with all of the user's examples: {how}. Who is several users is protected less."
+        several = "A person with several accounts is protected less."
+        return f"One user, with all of the user's examples: {how}. {several}"
     return (
-        f"One {own.unit.value}. Who contributed several {own.unit.value}s is protected less: for m of them "
-        "eps is up to m times as large, and delta grows faster than that."
+        f"One {own.unit.value}. Anyone who contributed several {own.unit.value}s is protected less: for m of "
+        "them eps is up to m times as large, and delta grows faster than that."
     )
 
 
@@ -185,7 +198,7 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
     for name, one in (("batches", run.sampler), ("noise", run.noise)):
         seeded = "seeded by the caller" if one.seeded else "not seeded by the caller"
         rows.append((f"random numbers of the {name}", f"{one.source}, from {one.generator_words}; {seeded}"))
-    rows.append(("no example stands in the data twice", run.uniqueness.value))
+    rows.append(("check for duplicate examples", _UNIQUENESS[run.uniqueness]))
     if run.noise_check is not None:
         rows.append(("the noise that was measured", str(run.noise_check)))
     if run.checkpoint_history is not None:

@@ -250,7 +250,7 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
     checked = {
         Uniqueness.FLATTENED: "each under one index of tensors, arrays or plain sequences",
         Uniqueness.EXAMPLE_IDS: "each once, by the ids that the dataset gives them",
-        Uniqueness.NOT_CHECKED: "not checked that none stands in the dataset twice",
+        Uniqueness.NOT_CHECKED: "the dataset was not checked for duplicates",
     }
     yield Check("examples", ok=True, detail=checked[record.uniqueness])
     if record.noise_check is not None:

@@ -27,7 +27,7 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.files import write_bytes
 from dpmech.ledgers import Ledger, is_ledger
 
-_REPLACE = ": it is signed already; replace (--replace) signs it anew"
+_REPLACE = ": the file has a signature; replace (--replace) replaces it"
 
 
 def sign(

@@ -201,8 +201,12 @@ NAN = math.nan
         (lambda: dm.Diagonal([1.0, -1.0]), "entries must be positive numbers"),
         (lambda: dm.Diagonal([]), "entries must be a non-empty"),
         (lambda: dm.Diagonal([NAN]), "entries must be a non-empty"),
-        (lambda: dm.Dense([[1.0, 0.5], [0.0, 1.0]]), "matrix must be lower-triangular"),
-        (lambda: dm.Dense([[1.0, 0.0], [0.5, 0.0]]), "matrix must be invertible"),
+        (
+            lambda: dm.Dense(np.array([[1.0, 0.5], [0.0, 1.0]])),
+            r"matrix must be lower-triangular \(zeros above the diagonal\), got an array of shape "
+            r"\(2, 2\): row 0, column 1 has 0.5",
+        ),
+        (lambda: dm.Dense([[1.0, 0.0], [0.5, 0.0]]), "matrix must be invertible .*: row 1, column 1 has 0"),
         (lambda: dm.Dense([[1.0, 0.0]]), "matrix must be a non-empty square matrix"),
         (lambda: dm.Dense([[NAN]]), "matrix must be a non-empty square matrix"),
         (lambda: dm.Dense("identity"), "matrix must be a non-empty square matrix"),

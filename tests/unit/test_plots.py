@@ -36,6 +36,9 @@ def test_error_by_eps_draws_every_value_and_the_winners(tmp_path):
     assert axes.get_xlabel() == ""
     assert strip.get_xlabel() == "eps"
     assert "clip norms" in axes.get_ylabel()
+    ticks = [label.get_text() for label in axes.get_yticklabels(which="both") if label.get_text()]
+    assert len(ticks) >= 2
+    assert all(float(text) > 0 for text in ticks)  # numbers, not powers of ten
     # The legend stands beside the data.
     assert axes.get_legend().get_bbox_to_anchor().x0 >= axes.bbox.x1
 

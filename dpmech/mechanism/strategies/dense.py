@@ -36,10 +36,14 @@ class Dense(Strategy):
 
     def __post_init__(self) -> None:
         matrix = check_matrix("matrix", self.matrix)
-        if np.any(np.triu(matrix, 1)):
-            raise InvalidParameterError("matrix", self.matrix, "lower-triangular (zeros above the diagonal)")
-        if np.any(np.diagonal(matrix) == 0.0):
-            raise InvalidParameterError("matrix", self.matrix, "invertible (no zero on the diagonal)")
+        for accepted, places in (
+            ("lower-triangular (zeros above the diagonal)", np.argwhere(np.triu(matrix, 1))),
+            ("invertible (no zero on the diagonal)", np.argwhere(np.diag(np.diagonal(matrix) == 0.0))),
+        ):
+            if len(places):
+                row, column = places[0].tolist()
+                where = f": row {row}, column {column} has {matrix[row, column]:g}"
+                raise InvalidParameterError("matrix", self.matrix, accepted, where)
         object.__setattr__(self, "matrix", matrix)
 
     @property

@@ -4,6 +4,7 @@ import abc
 import dataclasses
 import functools
 import random
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,6 +93,9 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
             "(torch.nn.utils.weight_norm), whose parameters hooks do not see",
             supported="torch.nn.utils.parametrizations.weight_norm; or make_private(..., loss=...)",
         )
+    # Data need no gradient, which torch remarks on at the first layer of every backward pass; Opacus' hooks
+    # do not use gradients of inputs.
+    warnings.filterwarnings("ignore", "Full backward hook is firing", UserWarning)
     wrapped: nn.Module = _hooked_class()(model, examples, ghost=ghost)
     return wrapped
 

@@ -431,7 +431,7 @@ def test_other_files_are_refused(tmp_path):
         (dm.certificates.Uniqueness.EXAMPLE_IDS, "examples: each once, by the ids"),
         (
             dm.certificates.Uniqueness.NOT_CHECKED,
-            "examples: not checked that none stands in the dataset twice",
+            "examples: the dataset was not checked for duplicates",
         ),
     ],
 )

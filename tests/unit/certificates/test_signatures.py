@@ -249,7 +249,7 @@ def test_runs_and_ledgers_are_signed_too(keys, tmp_path):
 
 
 def test_only_what_holds_together_is_signed_and_once(signed, keys):
-    with pytest.raises(dm.InvalidParameterError, match="signed already; replace"):
+    with pytest.raises(dm.InvalidParameterError, match="has a signature; replace"):
         dm.sign(signed, keys["own"][0], ISSUER)
     dm.sign(signed, keys["other"][0], "another issuer", replace=True)
     assert verified(signed, keys, "own", "other").signed.issuer == "another issuer"

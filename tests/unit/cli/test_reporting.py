@@ -35,7 +35,7 @@ def test_a_page_is_written_and_the_verdict_printed(folder):
 
 def test_the_claim_alone_is_told(folder):
     result = done("report", "certificate.json", "--out", "review.html", "--claim-only")
-    assert "attack rates from (eps, delta) only: it was not requested" in result.stdout
+    assert "attack rates from (eps, delta) only, no privacy profile: it was not requested" in result.stdout
     assert "From (eps, delta) only" in (folder / "review.html").read_text(encoding="utf-8")
 
 

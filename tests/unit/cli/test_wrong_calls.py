@@ -54,6 +54,7 @@ def folder(tmp_path_factory):
     dm.certificates.new_key(place / "key.pem")
     plain.certificate().save(place / "signed.json")
     dm.sign(place / "signed.json", place / "key.pem", "somebody")
+    (place / "binary.npy").write_bytes(b"\x93NUMPY")
     (place / "rules.toml").write_text("max_eps = 8\nmax_age = 30\n")
     (place / "dated.toml").write_text("max_age_days = 30\n")
     (place / "large.toml").write_text("max_delta = 2\n")

@@ -31,8 +31,6 @@ from tests.support.training import (
     train,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-
 N, SIZE = 12, 20
 RULE = AdaptiveClip(0.8, quantile=0.6, rate=0.5, count_share=0.2)
 STRATEGIES = {

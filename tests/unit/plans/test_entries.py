@@ -58,6 +58,14 @@ def test_plans_of_steps():
         assert TrainingPlan.of_steps(50_000, 128, 780).participation(sampling)
 
 
+def test_a_plan_is_calibrated_over_its_own_steps():
+    plan = TrainingPlan(1000, 100, 2)
+    for strategy in (dm.Identity(19), lambda n: dm.Identity(n + 1), lambda n: n):
+        with pytest.raises(dm.InvalidParameterError, match=r"strategy must be .* the 20 steps of the plan"):
+            plan.calibrate(8.0, 1e-5, strategy, sampling="min-sep")
+    assert plan.calibrate(8.0, 1e-5, dm.Identity(20), sampling="min-sep").strategy == dm.Identity(20)
+
+
 def test_integers_of_numpy_do_not_overflow():
     plan = TrainingPlan(np.int32(2**31 - 1), np.int8(1), np.int32(2**20))
     assert plan.steps == (2**31 - 1) * 2**20

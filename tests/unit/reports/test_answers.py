@@ -29,6 +29,7 @@ def filled(review, text):
         : lines.index("[deployment]  # other fields of a registry of deployments: --format registry")
     ]
     by = [re.sub(r'^(said_by = )""', r'\1"Ada"', line) for line in kept]
+    by = [re.sub(r'^(said_on = )"".*', r"\g<1>2026-01-31", line) for line in by]
     return "\n".join(re.sub(r'= ""(  #.*)?$', f"= {json.dumps(text)}", line) for line in by)
 
 
@@ -61,7 +62,7 @@ def test_the_template_asks_what_is_open_and_filled_in_it_leaves_nothing_open(pla
     said = read(tmp_path, filled(plain, "7"))
     found = items(with_answers(plain, said))
     assert all(answer.stated for answer in found.values())
-    assert {a.said_by for a in found.values() if a.basis == "answers"} == {"Ada, 7"}
+    assert {a.said_by for a in found.values() if a.basis == "answers"} == {"Ada, 2026-01-31"}
     # What the files say is as it was.
     for key, answer in items(plain).items():
         if answer.stated:
@@ -153,6 +154,8 @@ def test_base_model_and_measurements_answer_their_questions(plain, tmp_path):
         ('said_by = "A"\n[dpfy]\ntuning = true\n', "dpfy.tuning must be text"),
         ('said_by = "A"\n[dpfy]\ntuning = "not stated"\n', "left out where there is none"),
         ("said_by = 3\n", "said_by must be text"),
+        ('said_on = "yesterday"\n', "said_on must be a date, such as 2026-11-29, got 'yesterday'"),
+        ("said_on = 7\n", "said_on must be a date"),
         (
             'said_by = "A"\n[deployment]\nprivacy_units = "many"\n',
             "deployment.privacy_units must be an integer",

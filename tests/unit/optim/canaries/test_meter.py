@@ -77,7 +77,6 @@ def train(private, optimizer, loader, *, hooks=False, until=N):
                 break
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 @pytest.mark.parametrize(
     "options",
     [

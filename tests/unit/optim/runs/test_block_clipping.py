@@ -19,7 +19,6 @@ from dpmech.optim import (
 )
 from tests.support.training import classification, classifier
 
-pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 F = nn.functional
 CAL = dm.calibrate_sigma(dm.Identity(6), 8.0, 1e-5, dataset_size=6)
 NORMS = {"0.weight": 0.5, "0.bias": 0.1, "2.weight": 0.4, "2.bias": 0.2}

@@ -11,7 +11,6 @@ from dpmech.optim.runs.per_example_model import largest_batch
 
 F = nn.functional
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:Full backward hook is firing"),
     pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning"),
 ]
 SIZE, N = 8, 4
