@@ -1,6 +1,7 @@
 """`dpmech ledger`: releases, counts and mechanisms about the same people, and their total."""
 
 import contextlib
+import shlex
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -226,6 +227,7 @@ def add(
             book.close()
         book.save(path)
     _tell_entered(run, path, name, book)
+    run.note(f"entered, not verified: dpmech verify {shlex.quote(certificate)}")
 
 
 def _tell_entered(run: Run, path: Path, name: str, book: Ledger) -> None:

@@ -144,7 +144,8 @@ def test_a_total_is_at_the_sum_of_the_deltas_where_none_is_said(folder):
 
 
 def test_show_tells_a_ledger(folder):
-    done("ledger", "add", "ledger.json", "plain.json", "--name", "first", "--new")
+    added = done("ledger", "add", "ledger.json", "plain.json", "--name", "first", "--new")
+    assert added.stderr == "dpmech: note: entered, not verified: dpmech verify plain.json\n"
     text = done("show", "ledger.json").stdout
     assert text.startswith("ledger.json: ledger\nexact; 1 release, non-adaptive")
     assert "│ first" in text
