@@ -1,5 +1,6 @@
 """Afresh: calls of a loss that see nothing of the calls before."""
 
+import functools
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -145,15 +146,20 @@ class _Draws:
         secrets = [random.randbytes(32) if secret else drawn(one) for one in every]
         self._every = list(zip(every, secrets, strict=True))
         self._before = [stored(one) for one in every]
-        self._of_part = self._before
+        self._of_part: list[Callable[[], object]] = list(self._before)
         self._part = 0
 
     def next_part(self) -> None:
-        """Begin another part; outside of vmap, under which states cannot be read."""
+        """Begin another part; outside of vmap, under which states of torch's generators cannot be read."""
         self._part += 1
+        self._of_part = []
         for generator, secret in self._every:
-            seed(generator, hashlib.blake2b(str(self._part).encode(), key=secret, digest_size=32).digest())
-        self._of_part = [stored(one) for one, _ in self._every]
+            key = hashlib.blake2b(str(self._part).encode(), key=secret, digest_size=32).digest()
+            if isinstance(generator, torch.Generator):
+                seed(generator, key)
+                self._of_part.append(stored(generator))
+            else:  # which are seeded faster than restored
+                self._of_part.append(functools.partial(seed, generator, key))
 
     def begin(self) -> None:
         """Begin a call, whatever was seeded or drawn in others of this part."""
