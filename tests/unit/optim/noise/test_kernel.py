@@ -77,9 +77,9 @@ def uncompared(monkeypatch):
 
 
 def params(*, short=False):
-    """A tile and the begin of another; a part of one; none; one value. Or three parts, and none."""
-    shapes = ((3,), (2, 3), (0,), (2,)) if short else ((TILE + LANES + 3,), (2, 3), (0,), ())
-    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+    """A tile and the begin of another; parts of one; one value; none. Or four parts, and none."""
+    shapes = ((3,), (2, 3), (1,), (2,), (0,)) if short else ((TILE + LANES + 3,), (2, 3), (2,), (), (0,))
+    kinds = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.float32)
     return [torch.zeros(shape, dtype=kind, device=DEVICE) for shape, kind in zip(shapes, kinds, strict=True)]
 
 
