@@ -610,9 +610,8 @@ class _Plan:
 
     def __iter__(self) -> Iterator[list[int]]:
         for step in self._steps:
-            secret = self._secret(
-                f"examples {step}"
-            )  # of all processes: who reads an example follows from others
+            # The same in all processes: which of them reads an example follows from other examples.
+            secret = self._secret(f"examples {step}")
             for number, part in enumerate(self._cut(step)):
                 yield Part(part, secret, f"{number} {self._rank}")
 

@@ -66,7 +66,7 @@ def exact_ways(
             if not covered or any(one.covered == covered for one in ways):
                 continue
             begin()
-            choose("ghost", modes, batch, batch.tensors)
+            choose("ghost", modes, batch, batch.tensors, begin=begin)
         except Exception:  # noqa: BLE001 - whatever only factors meet
             continue
         ways.append(Way("ghost", cost, covered))

@@ -149,6 +149,27 @@ def test_factors_of_other_gradients_are_not_timed(timed, monkeypatch):
     run.close()
 
 
+class OwnMasks(nn.Module):
+    """A layer that drops values by a generator of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.own = torch.Generator().manual_seed(1)
+
+    def forward(self, x):
+        return 2.0 * x * torch.bernoulli(torch.full_like(x, 0.5), generator=self.own)
+
+
+@pytest.mark.parametrize("masks", [OwnMasks, nn.Dropout])
+def test_ways_that_draw_at_random_are_timed(masks, timed, monkeypatch):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(*WIDTHS[:2]), masks(), nn.Linear(*WIDTHS[1:]))
+    Clock(monkeypatch, SLOW_GRADIENTS)
+    run = Run(by_loss("auto"), there=False, model=model)
+    assert chosen(run) == ("ghost", 0.25)
+    run.close()
+
+
 def test_microbatches_are_those_of_the_run(timed, monkeypatch):
     clock = Clock(monkeypatch, SLOW_FACTORS)
     run = Run(by_loss("auto", max_physical_batch_size=3), there=False)
