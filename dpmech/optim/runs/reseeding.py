@@ -4,7 +4,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -13,14 +13,30 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.runs.same_draws import SameDraws
-from dpmech.optim.state import Attributes, Streams, functions, known, named, seeds_of_torch, stored
+from dpmech.optim.state import (
+    Attributes,
+    Streams,
+    functions,
+    globals_read,
+    known,
+    named,
+    seeds_of_torch,
+    stored,
+)
 
 # What code names that can put a generator elsewhere, its own wrappers aside, which are followed.
 _NAMES = re.compile(
     r"(manual_|set_)?(rng_|random_)?seed(_all|_everything)?|(graphsafe_)?set_(rng_)?state(_all)?|setstate|"
     r"fork_rng|set_offset"
 )
-_SETTERS = ((random, ("seed", "setstate")), (np.random, ("seed", "set_state")))
+# Globals and names of the functions that do so with the global generators of Python and numpy.
+_Place: TypeAlias = tuple[dict[str, Any], str]
+_SETTERS: tuple[_Place, ...] = tuple(
+    (vars(module), name)
+    for module, names in ((random, ("seed", "setstate")), (np.random, ("seed", "set_state")))
+    for name in names
+)
+_WHOSE = [("Python" if space is vars(random) else "numpy", space[name]) for space, name in _SETTERS]
 
 
 class Reseeding:
@@ -47,7 +63,7 @@ class Reseeding:
         self._seeds: list[int] = []  # of torch's generators, before the newest call
         self._before: list[Callable[[], None]] = []  # restore the model's own generators
         self._always: dict[nn.Module, bool] = {}  # whether all trials of a part do so
-        self._names: dict[Any, bool] = {}
+        self._looked: dict[Any, tuple[bool, list[_Place]]] = {}
 
     def begin(self, part: nn.Module, found: Attributes, *, alone: bool) -> None:
         """Begin a call.
@@ -62,8 +78,11 @@ class Reseeding:
         self._seeds = seeds_of_torch()
         self._before = [stored(one) for one in found.generators]
         self._seed(found.generators)
-        if not alone and not self._always.get(part, False) and self._can(found):
-            self._mode = _Draws(found.generators)
+        if alone or self._always.get(part, False):
+            return
+        can, places = self._reach(found)
+        if can:
+            self._mode = _Draws(found.generators, places)
             self._mode.begin()
 
     def end(self) -> None:
@@ -94,27 +113,32 @@ class Reseeding:
     def trial(self, part: nn.Module, draws: SameDraws) -> Iterator[None]:
         """A context for a call on a trial batch."""
         _Draws.end_newest()
-        with _counted() as calls:
+        with _counted(self._reach(Attributes(self._model))[1]) as calls:
             yield
         self._always[part] = (draws.reseeded or bool(calls)) and self._always.get(part, True)
 
-    def _can(self, found: Attributes) -> bool:
-        """Whether code of the model names a function that seeds."""
+    def _reach(self, found: Attributes) -> tuple[bool, list[_Place]]:
+        """Whether code of the model names a function that seeds, and the globals that hold one."""
         kinds = {kind for part in self._model.modules() for kind in type(part).__mro__}
-        return any(self._names_one(one) for one in [*found.functions, *kinds])
+        every = [self._look(one) for one in [*found.functions, *kinds]]
+        return any(names for names, _ in every), [place for _, places in every for place in places]
 
-    def _names_one(self, value: Any) -> bool:
-        if value not in self._names:
+    def _look(self, value: Any) -> tuple[bool, list[_Place]]:
+        if value not in self._looked:
             used = [value]
             if isinstance(value, type):  # of an installed package, whose methods are not followed
                 used = [function for entry in vars(value).values() for function in functions(entry)]
-            self._names[value] = not known(value.__module__) and any(
-                _NAMES.fullmatch(name)
-                for function in used
-                if hasattr(function, "__code__")
-                for name in named(function.__code__)
-            )
-        return self._names[value]
+            used = [one for one in used if hasattr(one, "__code__") and not known(value.__module__)]
+            # As after `from random import seed`.
+            places = [
+                (one.__globals__, name)
+                for one in used
+                for name in globals_read(one.__code__)
+                if any(one.__globals__.get(name) is setter for _, setter in _WHOSE)
+            ]
+            names = any(_NAMES.fullmatch(name) for one in used for name in named(one.__code__))
+            self._looked[value] = names or bool(places), places
+        return self._looked[value]
 
 
 class _Draws(TorchDispatchMode):
@@ -127,10 +151,10 @@ class _Draws(TorchDispatchMode):
     supports_higher_order_operators = True
     _newest: ClassVar["_Draws | None"] = None
 
-    def __init__(self, generators: Sequence[Any]) -> None:
+    def __init__(self, generators: Sequence[Any], places: Sequence[_Place]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._streams = Streams(generators)
-        self._counting = _counted()
+        self._counting = _counted(places)
         self._calls: list[str] = []
         self._moved = False
         self._ended = False
@@ -174,10 +198,14 @@ class _Draws(TorchDispatchMode):
 
 
 @contextmanager
-def _counted() -> Iterator[list[str]]:
-    """A context that lists the calls of functions that seed the global generators of Python and numpy."""
+def _counted(places: Sequence[_Place]) -> Iterator[list[str]]:
+    """A context that lists the calls of functions that seed the global generators of Python and numpy.
+
+    Args:
+        places: where else these functions are found.
+    """
     calls: list[str] = []
-    before = [(module, name, getattr(module, name)) for module, names in _SETTERS for name in names]
+    before = {(id(space), name): (space, name, space[name]) for space, name in [*_SETTERS, *places]}
 
     def noting(whose: str, then: Callable[..., Any]) -> Callable[..., Any]:
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -186,13 +214,14 @@ def _counted() -> Iterator[list[str]]:
 
         return noted
 
-    for module, name, then in before:
-        setattr(module, name, noting("Python" if module is random else "numpy", then))
+    for space, name, then in before.values():
+        whose = next((whose for whose, setter in _WHOSE if setter is then), "Python or numpy")
+        space[name] = noting(whose, then)
     try:
         yield calls
     finally:
-        for module, name, then in before:
-            setattr(module, name, then)
+        for space, name, then in before.values():
+            space[name] = then
 
 
 def reseeded(whose: str) -> UnsupportedCombinationError:

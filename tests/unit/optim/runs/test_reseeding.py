@@ -2,9 +2,11 @@
 
 import functools
 import random
+from random import setstate as put_back
 
 import numpy as np
 import pytest
+from numpy.random import seed as numpy_seed
 
 import dpmech as dm
 
@@ -162,6 +164,8 @@ DECIDED = {
     "numpy's earlier state": set_back(lambda model, _, __, before: np.random.set_state(before)),  # noqa: NPY002 - as models do
     "a seed of Python": set_back(lambda *_: random.seed(3)),
     "a seed of numpy": set_back(lambda *_: np.random.seed(3)),  # noqa: NPY002 - the same
+    "Python's earlier state, by another name": set_back(lambda _, __, before, ___: put_back(before)),
+    "a seed of numpy, by another name": set_back(lambda *_: numpy_seed(3)),  # noqa: NPY002 - the same
     "a generator of the model": OwnSeeded,
 }
 
