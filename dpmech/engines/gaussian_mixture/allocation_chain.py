@@ -22,11 +22,13 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from dpmech.engines.gaussian_mixture.chains import ChainGram, Copies, Tilt, rounded_columns
 from dpmech.engines.gaussian_mixture.gram import register_family
+from dpmech.engines.gaussian_mixture.moments import log_tail_factor
 from dpmech.engines.gaussian_mixture.proposal import LogError
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.mechanism import Strategy
@@ -231,11 +233,7 @@ class AllocationGram(ChainGram):
     @functools.cached_property
     def near(self) -> FloatArray:
         """Products of each column with those that a state remembers, shape (n, S)."""
-        n, bands = self.banded.shape
-        by_lag = np.zeros((n, bands - 1))
-        for d in range(1, bands):
-            by_lag[d:, d - 1] = np.einsum("tk,tk->t", self.banded[d:, : bands - d], self.banded[:-d, d:])
-        return np.ascontiguousarray(by_lag @ self.states.memory.T)
+        return np.ascontiguousarray(self.by_distance @ self.states.memory.T)
 
     @functools.cached_property
     def chances(self) -> FloatArray:
@@ -307,7 +305,17 @@ class AllocationGram(ChainGram):
         chances = np.exp(np.minimum(crossed + gains[:, None] + tails[1:, states.to_join] - tails[:-1], 0.0))
         return AllocationTilt(gains, float(tails[0, -1]), chances, states)
 
-    def copies(self, power: int) -> AllocationCopies | None:
+    def copies(self, eps: float) -> Sequence[AllocationCopies]:
+        """See the base class: the law with the smallest weight bound, and those of one copy less and more."""
+        found: list[tuple[float, AllocationCopies]] = []
+        while (law := self.copies_of(len(found) + 2)) is not None:
+            found.append((log_tail_factor(law.power, eps) + law.log_total, law))
+            if len(found) > 1 and not found[-1][0] < found[-2][0]:
+                break
+        best = min(range(len(found)), key=lambda place: found[place][0], default=0)
+        return [found[place][1] for place in (best, best - 1, best + 1) if 0 <= place < len(found)]
+
+    def copies_of(self, power: int) -> AllocationCopies | None:
         """The law of so many copies; None if there are too many states, or numbers too large."""
         count = self.states.left.size
         groups = min(power, count - 1)

@@ -24,8 +24,7 @@ from dpmech.numerics import Bounds, Guarantee, Provenance, next_down, product_do
 _TRIES = ((0.0, 0.85), (0.0015, 0.05), (0.005, 0.03), (0.02, 0.01), (0.08, 0.009))
 # Share of beta for the lower end.
 _FLOOR_SHARE = 0.05
-# Limit on draws times bins for a proof, and the factor on it up to which a proof is still attempted.
-_WORK = 1.2e8
+# Factor on the limit on draws up to which a proof is still attempted.
 # Below this number of bins the limit on draws stays constant, because the cost per draw dominates.
 _FEWEST_BINS = 400
 _LEAST_DRAWS = 4000.0
@@ -90,6 +89,8 @@ class CertifiedAccountant(Accountant):
     """
 
     evaluates: ClassVar[bool] = False
+    # Limit on draws times bins for a proof.
+    work: ClassVar[float] = 1.2e8
 
     def __init__(
         self,
@@ -319,7 +320,7 @@ class CertifiedAccountant(Accountant):
             return pilots
         bound = pilots.proposals["add"].log_weight_bound
         # For small weights, the gain of a test per draw is about the goal divided by the weight bound.
-        if math.exp(bound - math.log(goal)) < _WORK / self.gram.bins / _NATS:
+        if math.exp(bound - math.log(goal)) < self.work / self.gram.bins / _NATS:
             return pilots
         upper = self.settled_add(sigma, pilots.eps)
         return pilots.without("add", upper) if upper <= goal else pilots
@@ -337,7 +338,7 @@ class CertifiedAccountant(Accountant):
 
     def _most(self) -> float:
         """Limit on the draws of a proof."""
-        return max(_WORK / max(self.gram.bins, _FEWEST_BINS), _LEAST_DRAWS)
+        return max(self.work / max(self.gram.bins, _FEWEST_BINS), _LEAST_DRAWS)
 
     def _rough(self) -> RoughSample:
         return RoughSample(self._entropy(), pilots=2, executor=self.settings.executor)

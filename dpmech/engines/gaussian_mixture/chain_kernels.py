@@ -195,6 +195,125 @@ def draw_patterns(uniforms: Array, joins: Array, starts: Array, out: Flags) -> N
 
 
 @njit(nogil=True, cache=True)
+def _join_term(free: int, joining: int, odds: float, square: float) -> float:
+    """Quotient of the terms `joining` + 1 and `joining` of binomial(free, j) odds^j e^(square j (j - 1) / 2)."""
+    return (free - joining) / (joining + 1.0) * odds * math.exp(square * joining)
+
+
+@njit(nogil=True, cache=True)
+def _log_joins(free: int, log_prob: float, log_rest: float, square: float, gain: float) -> float:
+    """Log of the sum over j of binomial(free, j) p^j (1 - p)^(free - j) e^(square j (j - 1) / 2 + j gain)."""
+    odds = math.exp(log_prob - log_rest + gain)
+    term = total = 1.0
+    for joining in range(free):
+        term *= _join_term(free, joining, odds, square)
+        total += term
+    return free * log_rest + math.log(total)
+
+
+@njit(nogil=True, cache=True)
+def largest_step(
+    power: int,
+    log_prob: float,
+    log_rest: float,
+    square: float,
+    after: float,
+    alpha: float,
+    beta: float,
+    least: float,
+    most: float,
+) -> float:
+    """lambda of one step; see `waiting_copies`."""
+    found = -math.inf
+    for waiting in range(power + 1):
+        for pull in (least * waiting, most * waiting):
+            term = _log_joins(power - waiting, log_prob, log_rest, square, after + pull)
+            found = max(found, term - alpha * waiting - beta * pull)
+    return found
+
+
+@njit(nogil=True, cache=True)
+def largest_steps(
+    power: int,
+    log_prob: float,
+    log_rest: float,
+    squares: Array,
+    after: Array,
+    alpha: float,
+    beta: float,
+    least: Array,
+    most: Array,
+    out: Array,
+) -> None:
+    """lambda of every step; arrays of shape (n,)."""
+    for t in range(out.size):
+        out[t] = largest_step(
+            power, log_prob, log_rest, squares[t], after[t], alpha, beta, least[t], most[t]
+        )
+
+
+@njit(nogil=True, cache=True)
+def draw_counts(
+    uniforms: Array,
+    starts: Array,
+    log_prob: float,
+    log_rest: float,
+    squares: Array,
+    products: Array,
+    alpha: float,
+    after: Array,
+    out: Array,
+    logs: Array,
+) -> None:
+    """Draw how many of m copies join each step, and the log of W / V^m; see `waiting_copies`.
+
+    Args:
+        uniforms: shape (count, m + n); the first m of a row draw the first waits.
+        starts: cumulative weighted law of the first wait, shape (b,).
+        log_prob: log p.
+        log_rest: log(1 - p).
+        squares: K_tt, shape (n,).
+        products: K_(t, t-d) at [t, d - 1], shape (n, bands - 1).
+        alpha: gain for a step of waiting.
+        after: gains of joining, shape (n,).
+        out: shape (count, n).
+        logs: shape (count,).
+    """
+    count, n = out.shape
+    min_sep, power = starts.size, uniforms.shape[1] - n
+    waits = np.empty(min_sep, dtype=np.int64)
+    for row in range(count):
+        waits[:] = 0
+        log_weight = 0.0
+        for copy in range(power):
+            wait = 0
+            while wait < min_sep - 1 and uniforms[row, copy] * starts[min_sep - 1] >= starts[wait]:
+                wait += 1
+            waits[wait] += 1
+            log_weight -= alpha * min(wait, n)
+        free = 0
+        for t in range(n):
+            free += waits[t] if t < min_sep else 0
+            free += int(out[row, t - min_sep]) if t >= min_sep else 0
+            gain = after[t]
+            for d in range(1, min(products.shape[1], t) + 1):
+                if out[row, t - d] != 0.0:
+                    gain += products[t, d - 1] * out[row, t - d]
+            log_sum = _log_joins(free, log_prob, log_rest, squares[t], gain)
+            odds = math.exp(log_prob - log_rest + gain)
+            term = math.exp(free * log_rest - log_sum)
+            left, joining = uniforms[row, power + t] - term, 0
+            while left >= 0.0 and joining < free:
+                term *= _join_term(free, joining, odds, squares[t])
+                joining += 1
+                left -= term
+            out[row, t] = joining
+            free -= joining
+            log_weight += log_sum - after[t] * joining
+        logs[row] = log_weight
+
+
+@njit(nogil=True, cache=True)
 def correlate(columns: Array, rows: Array, out: Array) -> None:
     """<c_t, x> for every row x, c_t[t + k] = columns[k, t]; rows and out of shape (m, n)."""
     count, n = rows.shape

@@ -278,7 +278,7 @@ class PowerPart(ChainPart):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CopiesPart:
-    """The part r^m dQ / E_Q r^m.
+    """The part with the density r^m e^-A relative to Q.
 
     Attributes:
         name: name of the part.
@@ -304,7 +304,7 @@ class CopiesPart:
         return found.plus(self.law.error, abs(self.law.log_total))
 
     def weights(self, gram: ChainGram, rng: np.random.Generator, count: int) -> FloatArray:
-        """How many copies join each step, shape (count, n)."""
+        """How many copies join each step, for the draws that are kept."""
         del gram
         return self.law.counts(rng, count)
 
@@ -407,16 +407,21 @@ class ChainRemove(Proposal):
         rows = generator(seed, RemoveDraw.NORMALS).standard_normal((count, gram.bins))
         chosen = chosen_parts(self.alphas, generator(seed, RemoveDraw.CHOICES).random(count))
         joining = generator(seed, RemoveDraw.TILTS)
+        kept = np.ones(count, dtype=np.bool_)
         for place, part in enumerate(self.parts):
             own = np.flatnonzero(chosen == place)
             if own.size:
-                rows[own] += gram.means(part.weights(gram, joining, own.size))
-        values = gram.correlated(rows)
-        losses = gram.losses(values)
+                weights = part.weights(gram, joining, own.size)
+                # Normal numbers of a part's rows are alike, so that the last ones may be the rejected ones.
+                rows[own[: len(weights)]] += gram.means(weights)
+                kept[own[len(weights) :]] = False
+        values = gram.correlated(rows[kept])
+        losses = np.full(count, -np.inf)
+        losses[kept] = gram.losses(values)
         payoffs = _payoffs(losses + self.payoff_side, self.eps)
         densities = np.zeros((count, self.alphas.size))
         hits = np.flatnonzero(payoffs > -np.inf)
-        reached = values[hits]
+        reached = values[(payoffs > -np.inf)[kept]]
         self.check_reach(reached)
         densities[hits, 0] = losses[hits]
         for place, part in enumerate(self.parts[1:], 1):
@@ -438,26 +443,21 @@ def _scaled(gram: ChainGram, name: str, scale: float, shift: FloatArray | None =
 
 
 def _bounding(gram: ChainGram, eps: float) -> tuple[ChainPart | CopiesPart, list[CopiesPart]]:
-    """The part with the smallest weight bound, and those with a copy less or more."""
+    """The part with the smallest weight bound, and those like it."""
     scaled = _scaled(gram, "star", _best_scale(gram, eps))
+    parts = [CopiesPart("star", law) for law in gram.copies(eps)]
 
-    def log_bound(power: float, log_scale: float) -> float:
+    def log_bound(part: ChainPart | CopiesPart) -> float:
+        power, log_scale = part.bound
         return log_tail_factor(power, eps) - log_scale
 
-    found: list[Copies] = []
-    while (law := gram.copies(len(found) + 2)) is not None:
-        found.append(law)
-        if len(found) > 1 and not log_bound(law.power, -law.log_total) < log_bound(
-            found[-2].power, -found[-2].log_total
-        ):
-            break
-    bounds = [log_bound(law.power, -law.log_total) for law in found]
-    if not bounds or not min(bounds) < log_bound(*scaled.bound):
+    if not parts or not log_bound(parts[0]) < log_bound(scaled):
         return scaled, []
-    best = int(np.argmin(bounds))
-    names = {best - 1: "a copy less", best + 1: "a copy more"}
-    others = [CopiesPart(names[place], law) for place, law in enumerate(found) if place in names]
-    return CopiesPart("star", found[best]), others
+    star = parts[0]
+    return star, [
+        dataclasses.replace(part, name="a copy less" if part.law.power < star.law.power else "a copy more")
+        for part in parts[1:]
+    ]
 
 
 def _best_scale(gram: ChainGram, eps: float) -> float:

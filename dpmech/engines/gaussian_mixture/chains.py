@@ -16,6 +16,7 @@ import abc
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -85,11 +86,11 @@ class WaitingTilt(Tilt):
 
 
 class Copies(abc.ABC):
-    """The law r^m dQ / E r^m of m copies of the example: which of them join each step.
+    """A law with the density r^m e^-A relative to Q, by the number of m copies that join each step.
 
     Attributes:
         power: m.
-        log_total: log E_Q r^m.
+        log_total: A >= log E_Q r^m. If it is larger, the total is below 1, and some draws are rejected.
     """
 
     power: int
@@ -102,7 +103,7 @@ class Copies(abc.ABC):
 
     @abc.abstractmethod
     def counts(self, rng: np.random.Generator, count: int) -> FloatArray:
-        """How many copies join each step, shape (count, n)."""
+        """How many copies join each step, for those of `count` draws that are kept; shape (kept, n)."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -151,10 +152,9 @@ class ChainGram(BinGram):
     def tilt(self, gains: FloatArray, crossing: float) -> Tilt:
         """The law of the participations weighted by e to their gains and to `crossing` times X."""
 
-    def copies(self, power: int) -> "Copies | None":
-        """The law of several copies of the example, if it has a recursion of reasonable length."""
-        del power
-        return None
+    @abc.abstractmethod
+    def copies(self, eps: float) -> "Sequence[Copies]":
+        """The law of several copies with the smallest weight bound on {r >= e^eps}, then others like it."""
 
     @property
     def bins(self) -> int:
@@ -176,6 +176,15 @@ class ChainGram(BinGram):
     def by_lag(self) -> FloatArray:
         """The columns, shape (bands, n)."""
         return np.ascontiguousarray(self.banded.T)
+
+    @functools.cached_property
+    def by_distance(self) -> FloatArray:
+        """K_(t, t - d) at [t, d - 1], 0 before the first step; shape (n, bands - 1)."""
+        n, bands = self.banded.shape
+        found = np.zeros((n, bands - 1))
+        for d in range(1, bands):
+            found[d:, d - 1] = np.einsum("tk,tk->t", self.banded[d:, : bands - d], self.banded[:-d, d:])
+        return found
 
     @property
     def cheap_columns(self) -> bool:
@@ -280,6 +289,13 @@ class WaitingGram(ChainGram):
         law[0] = 1.0
         logs: FloatArray = np.log(law) - math.log1p(self.sampling_prob * (self.min_sep - 1))
         return logs
+
+    def copies(self, eps: float) -> "Sequence[Copies]":
+        """See the base class."""
+        from dpmech.engines.gaussian_mixture.waiting_copies import WaitingCopies
+
+        law = WaitingCopies.best(self, eps)
+        return [] if law is None else [law]
 
     def log_sums(self, values: FloatArray, scale: float, offsets: FloatArray, crossing: float) -> FloatArray:
         """Log E_pi[exp(sum over t in pi of scale w_t + offsets_t)] of rows w, shape (m,)."""
