@@ -195,20 +195,14 @@ def draw_patterns(uniforms: Array, joins: Array, starts: Array, out: Flags) -> N
 
 
 @njit(nogil=True, cache=True)
-def _join_term(free: int, joining: int, odds: float, square: float) -> float:
-    """Quotient of the terms `joining` + 1 and `joining` of binomial(free, j) odds^j e^(square j (j - 1) / 2)."""
-    return (free - joining) / (joining + 1.0) * odds * math.exp(square * joining)
-
-
-@njit(nogil=True, cache=True)
-def _log_joins(free: int, log_prob: float, log_rest: float, square: float, gain: float) -> float:
-    """Log of the sum over j of binomial(free, j) p^j (1 - p)^(free - j) e^(square j (j - 1) / 2 + j gain)."""
-    odds = math.exp(log_prob - log_rest + gain)
+def _joins(free: int, odds: float, growth: float) -> float:
+    """The sum over j = 0, ..., free of binomial(free, j) odds^j growth^(j (j - 1) / 2)."""
     term = total = 1.0
     for joining in range(free):
-        term *= _join_term(free, joining, odds, square)
+        term *= (free - joining) / (joining + 1.0) * odds
+        odds *= growth
         total += term
-    return free * log_rest + math.log(total)
+    return total
 
 
 @njit(nogil=True, cache=True)
@@ -223,11 +217,12 @@ def largest_step(
     least: float,
     most: float,
 ) -> float:
-    """lambda of one step; see `waiting_copies`."""
-    found = -math.inf
+    """Lambda of one step; see `waiting_copies`."""
+    found, growth = -math.inf, math.exp(square)
     for waiting in range(power + 1):
         for pull in (least * waiting, most * waiting):
-            term = _log_joins(power - waiting, log_prob, log_rest, square, after + pull)
+            free, odds = power - waiting, math.exp(log_prob - log_rest + after + pull)
+            term = free * log_rest + math.log(_joins(free, odds, growth))
             found = max(found, term - alpha * waiting - beta * pull)
     return found
 
@@ -245,11 +240,9 @@ def largest_steps(
     most: Array,
     out: Array,
 ) -> None:
-    """lambda of every step; arrays of shape (n,)."""
+    """Lambda of every step; arrays of shape (n,)."""
     for t in range(out.size):
-        out[t] = largest_step(
-            power, log_prob, log_rest, squares[t], after[t], alpha, beta, least[t], most[t]
-        )
+        out[t] = largest_step(power, log_prob, log_rest, squares[t], after[t], alpha, beta, least[t], most[t])
 
 
 @njit(nogil=True, cache=True)
@@ -281,7 +274,7 @@ def draw_counts(
     """
     count, n = out.shape
     min_sep, power = starts.size, uniforms.shape[1] - n
-    waits = np.empty(min_sep, dtype=np.int64)
+    waits, growths = np.empty(min_sep, dtype=np.int64), np.exp(squares)
     for row in range(count):
         waits[:] = 0
         log_weight = 0.0
@@ -299,17 +292,18 @@ def draw_counts(
             for d in range(1, min(products.shape[1], t) + 1):
                 if out[row, t - d] != 0.0:
                     gain += products[t, d - 1] * out[row, t - d]
-            log_sum = _log_joins(free, log_prob, log_rest, squares[t], gain)
             odds = math.exp(log_prob - log_rest + gain)
-            term = math.exp(free * log_rest - log_sum)
-            left, joining = uniforms[row, power + t] - term, 0
+            total, joining = _joins(free, odds, growths[t]), 0
+            term = 1.0
+            left = uniforms[row, power + t] * total - term
             while left >= 0.0 and joining < free:
-                term *= _join_term(free, joining, odds, squares[t])
+                term *= (free - joining) / (joining + 1.0) * odds
+                odds *= growths[t]
                 joining += 1
                 left -= term
             out[row, t] = joining
+            log_weight += free * log_rest + math.log(total) - after[t] * joining
             free -= joining
-            log_weight += log_sum - after[t] * joining
         logs[row] = log_weight
 
 

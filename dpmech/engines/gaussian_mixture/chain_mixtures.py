@@ -163,7 +163,7 @@ class ChainPart:
 
     @property
     def bound(self) -> tuple[float, float]:
-        """(a, log s) for which D >= s r^a: of the nominal part, and of those made by `_scaled` without v."""
+        """(a, log s) for which D >= s r^a: of the nominal part, and of those by `scaled_part` without v."""
         return self.scale, -self.scale * self.tilt.log_total
 
     def reach(self, gram: ChainGram) -> float:
@@ -436,7 +436,7 @@ def _payoffs(losses: FloatArray, eps: float) -> FloatArray:
     return out
 
 
-def _scaled(gram: ChainGram, name: str, scale: float, shift: FloatArray | None = None) -> ChainPart:
+def scaled_part(gram: ChainGram, name: str, scale: float, shift: FloatArray | None = None) -> ChainPart:
     """The part with means a times as large, and the best participations for that."""
     still = np.zeros(gram.bins) if shift is None else shift
     return ChainPart.at(gram, name, scale, 0.5 * (scale - 1.0) * gram.diagonal, still, scale - 1.0)
@@ -444,7 +444,7 @@ def _scaled(gram: ChainGram, name: str, scale: float, shift: FloatArray | None =
 
 def _bounding(gram: ChainGram, eps: float) -> tuple[ChainPart | CopiesPart, list[CopiesPart]]:
     """The part with the smallest weight bound, and those like it."""
-    scaled = _scaled(gram, "star", _best_scale(gram, eps))
+    scaled = scaled_part(gram, "star", _best_scale(gram, eps))
     parts = [CopiesPart("star", law) for law in gram.copies(eps)]
 
     def log_bound(part: ChainPart | CopiesPart) -> float:
@@ -510,12 +510,12 @@ def _aimed(gram: ChainGram, eps: float, names: Collection[str] | None) -> list[C
         else:
             parts.append(solved(lambda h: PowerPart.made(gram, _POWERS, h * level)))
     if wanted("scaled") or wanted("scaled, all steps"):
-        scaled = solved(lambda a: _scaled(gram, "scaled", 1.0 + a))
+        scaled = solved(lambda a: scaled_part(gram, "scaled", 1.0 + a))
         if wanted("scaled"):
             parts.append(scaled)
         if wanted("scaled, all steps"):
             partly = 1.0 + _PARTLY * (scaled.scale - 1.0)
-            parts.append(solved(lambda h: _scaled(gram, "scaled, all steps", partly, h * level)))
+            parts.append(solved(lambda h: scaled_part(gram, "scaled, all steps", partly, h * level)))
     return parts
 
 

@@ -1,4 +1,4 @@
-r"""Several copies of an example under b-min-sep sampling: draws of (dP/dQ)^m dQ, and a bound on E_Q (dP/dQ)^m.
+r"""Several copies of an example under b-min-sep sampling: draws of r^m dQ, r = dP/dQ, and a bound on E_Q r^m.
 
 With K = C^T C / sigma^2, `E_Q r^m` is the mean over m independent sets of steps of the exponential of their
 inner products. If n_t of the copies join step t, this is the mean of
@@ -23,10 +23,10 @@ numbers add up to its after_t (or to alpha w). With s = m - F_t copies waiting a
 
     log W = m log V + sum over t of (log N(m - s, K_tt, after_t + y_t) - alpha s - beta y_t).
 
-y_t lies between s times the smallest and s times the largest K_(t, t-d), and log N is convex in x. So a term
-is at most lambda_t, the largest value at both ends over s = 0, ..., m, and W <= e^A with A = m log V + sum of
-lambda_t. Hence E_Q r^m <= e^A. A draw is kept with probability W e^-A. What is kept has, relative to Q, exactly the
-density r^m e^-A, whose total may be less than 1.
+y_t lies between s times the smallest and s times the largest K_(t, t-d) (0 for copies that wait from the
+start), and log N is convex in x. So a term is at most lambda_t, the largest value at both ends over s = 0,
+..., m, and W <= e^A with A = m log V + sum of lambda_t. Hence E_Q r^m <= e^A. A draw is kept with probability
+W e^-A. Relative to Q, what is kept has exactly the density r^m e^-A, whose total may be less than 1.
 
 alpha and beta are those with the smallest lambda at a step in the middle; any give a valid bound.
 """
@@ -58,12 +58,14 @@ class WaitingCopies(Copies):
     Attributes:
         gram: K of the steps.
         alpha: gain of a copy for every step of waiting.
+        beta: multiple of K_(t, t-d) that it gains in addition.
         after: gains of joining each step, shape (n,).
     """
 
     gram: WaitingGram
     power: int
     alpha: float
+    beta: float
     after: FloatArray
     log_total: float
 
@@ -88,7 +90,9 @@ class WaitingCopies(Copies):
         )
         if not np.all(np.isfinite(largest)):
             return None
-        return cls(gram, power, alpha, after, power * _log_starts(gram, alpha)[1] + float(largest.sum()))
+        return cls(
+            gram, power, alpha, beta, after, power * _log_starts(gram, alpha)[1] + float(largest.sum())
+        )
 
     @classmethod
     def best(cls, gram: WaitingGram, eps: float) -> "WaitingCopies | None":
@@ -105,7 +109,7 @@ class WaitingCopies(Copies):
         high = 4
         while bound(high) < bound(high // 2):
             high *= 2
-        low, high = max(high // 4, 1), high
+        low = max(high // 4, 1)
         while high - low > 2:
             left, right = low + (high - low) // 3, high - (high - low) // 3
             low, high = (low, right) if bound(left) <= bound(right) else (left, high)
@@ -174,9 +178,7 @@ def _slopes(gram: WaitingGram, power: int) -> tuple[float, float]:
     def smallest(beta: float) -> tuple[float, float]:
         def term(alpha: float) -> float:
             after = alpha * (gram.min_sep - 1) + beta * total
-            return largest_step(
-                power, gram.log_prob, gram.log_rest, square, after, alpha, beta, least, most
-            )
+            return largest_step(power, gram.log_prob, gram.log_rest, square, after, alpha, beta, least, most)
 
         return _minimum(term, -gram.sampling_prob * math.exp(min(power * square, 5.0)), 0.0)
 

@@ -117,7 +117,7 @@ def test_tilted_laws_have_their_total_and_marginals_and_are_drawn(case, crossing
 )
 def test_copies_have_the_law_of_all_tuples_of_sets(case, power):
     gram, c, sets = built(case)
-    law = gram.copies(power)
+    law = gram.copies_of(power)
     means = sets @ c.T
     tuples = np.array(list(itertools.product(range(len(sets)), repeat=power)))
     logs = sum(
@@ -212,7 +212,7 @@ def test_rounding_of_losses_and_totals_against_fifty_digits():
             exact = mpmath.log(total / len(steps))
             assert abs(mpmath.mpf(float(found)) - exact) <= proposal.loss_rounding.error
         cross = [[mpmath.fsum(kernel[s][t] for s in one for t in two) for two in steps] for one in steps]
-        law = gram.copies(2)
+        law = gram.copies_of(2)
         exact = mpmath.log(mpmath.fsum(mpmath.exp(x) for row in cross for x in row) / len(steps) ** 2)
         assert abs(mpmath.mpf(law.log_total) - exact) <= law.error
 
@@ -234,10 +234,10 @@ def test_grams_are_around_the_strategy_and_refused_by_name():
     ):
         allocation_gram(dm.SquareRoot(20, 13), 2)
     gram = allocation_gram(dm.Identity(100), 10)
-    assert gram.copies(13) is None
-    assert gram.copies(6) is None
-    assert gram.scaled(900.0).copies(2) is None
-    assert dataclasses.replace(gram).copies(2).power == 2
+    assert gram.copies_of(13) is None
+    assert gram.copies_of(6) is None
+    assert gram.scaled(900.0).copies_of(2) is None
+    assert dataclasses.replace(gram).copies_of(2).power == 2
 
 
 def test_numbers_beyond_float64_do_not_make_a_budget_unattainable():

@@ -9,7 +9,13 @@ import scipy
 
 import dpmech as dm
 from dpmech.engines.gaussian_mixture.chain_kernels import log_powers
-from dpmech.engines.gaussian_mixture.chain_mixtures import ChainAdd, ChainRemove, PowerPart
+from dpmech.engines.gaussian_mixture.chain_mixtures import (
+    ChainAdd,
+    ChainRemove,
+    CopiesPart,
+    PowerPart,
+    scaled_part,
+)
 from dpmech.engines.gaussian_mixture.chains import ChainGram, chain_gram
 
 N, B, P = 7, 3, 0.3
@@ -88,8 +94,11 @@ def test_ratios_and_parts_are_those_of_all_participations(strategy, p):
         return scipy.special.logsumexp(logs, axis=1, b=masses / masses.sum())
 
     np.testing.assert_allclose(gram.losses(values), dense(np.zeros(N), 1.0, np.zeros(N)), rtol=1e-10)
+    losses = dense(np.zeros(N), 1.0, np.zeros(N))
     for part in ChainRemove.at(gram, 0.7).parts:
-        if isinstance(part, PowerPart):
+        if isinstance(part, CopiesPart):
+            expected = part.law.power * losses - part.law.log_total
+        elif isinstance(part, PowerPart):
             expected = copies(part)
         else:
             expected = dense(part.shift, part.scale, part.tilt.gains)
@@ -123,10 +132,11 @@ def test_no_weight_is_above_its_bound(eps):
     values = gram.correlated(rows)
     losses = gram.losses(values)
     remove = ChainRemove.at(gram, eps)
-    star = remove.parts[1]
-    assert star.scale > 1.0
-    slack = star.log_density(gram, values, losses) - star.scale * (losses - star.tilt.log_total)
-    assert -1e-9 < slack.min() < 2.0  # a bound, and no loose one
+    for star in (remove.parts[1], scaled_part(gram, "star", 3.0)):
+        power, log_scale = star.bound
+        assert power > 1.0
+        slack = star.log_density(gram, values, losses) - (power * losses + log_scale)
+        assert -1e-9 < slack.min() < 2.0  # a bound, and no loose one
     add = ChainAdd.at(gram, eps)
     below = gram.correlated(-rows)
     depth = below @ add.point.direction
