@@ -66,14 +66,14 @@ not reduce the value of the papers: dpmech is built on their results, with these
 an executable check; for example, `python -m verification --id ov.theta` runs that of `ov.theta`.
 """
 
-_PAPER_HEAD = """This page lists our verdicts on the statements of this paper.
-[Verification](verification.md) explains the verdicts, and the
-[errata](verification.md#errata-of-the-papers) list the corrections, ordered by consequence. Each entry
-gives the statement in our words, its location in the paper, and a remark if one is needed. Its details give
-the printed form, the hypotheses as printed, the method of the check, the number of cases, and the largest
-deviation over the cases, in the unit that the method names. A negative deviation means that an inequality
-holds strictly. In a statement, "DP-SGD" has the meaning of the paper: independent noise under any sampling.
-The commands run in a checkout of the repository.
+_PAPER_HEAD = """\
+This page lists our verdicts on the statements of this paper. [Verification](verification.md) explains the
+verdicts, and the [errata](verification.md#errata-of-the-papers) list the corrections, ordered by
+consequence. Each entry gives the statement in our words, its location in the paper, and a remark if one is
+needed. Its details give the printed form, the hypotheses as printed, the method of the check, the number of
+cases, and the largest deviation over the cases, in the unit that the method names. A negative deviation
+means that an inequality holds strictly. In a statement, "DP-SGD" has the meaning of the paper: independent
+noise under any sampling. The commands run in a checkout of the repository.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -130,7 +130,7 @@ def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Pa
 
 def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]) -> list[str]:
     lines = [f"# {_plain(paper.title)}", ""]
-    lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
+    lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}.", ""]
     lines += [_PAPER_HEAD]
     for word in STATUSES:
         group = [entry for entry in own if entry.verdict == word]
@@ -149,7 +149,7 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
         lines += [_plain(entry.remark), ""]
     lines += ["<details><summary>Printed form and details of the check</summary>", ""]
     lines.append(f"- Printed form: {_plain(entry.printed)}")
-    lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses)}")
+    lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}")
     if entry.garbled:
         lines.append("- The text that we have is damaged here; the formula is our reading of it.")
     if outcome is None:
@@ -190,9 +190,10 @@ def _erratum(entry: Statement) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """One line in which only formulas between dollars and code between backticks are Markdown."""
+    """One line in which only formulas between dollars and code between backticks are Markdown; 5% is 5 %."""
     parts = _KEPT.split(" ".join(text.split()))
     for place in range(0, len(parts), 2):
+        parts[place] = re.sub(r"(?<=\d)%", " %", parts[place])
         for character in "\\*_<[$~|":
             parts[place] = parts[place].replace(character, "\\" + character)
     return "".join(parts)

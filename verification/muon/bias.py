@@ -123,7 +123,11 @@ def heat_operator(*, claim: Callable[[int], float] = heat_coefficient) -> Verdic
         worst = max(worst, float(not all(exact_laplacian(*shape))))
         cases += 1
     return Verdict(
-        judged(worst, 1e-12), "The check uses the moments of the normal distribution and SymPy.", cases, worst
+        judged(worst, 1e-12),
+        "The check compares the series with the moments of the normal distribution, and verifies the "
+        "Laplacian of a cubic step with SymPy.",
+        cases,
+        worst,
     )
 
 

@@ -138,8 +138,8 @@ def newton_schulz_polynomial(*, claim: Callable[[np.ndarray, int], np.ndarray] =
         worst = max(worst, abs(float(claim(np.zeros(1), degree)[0]) - at_zero))
     return Verdict(
         judged(worst, 1e-12),
-        "The check compares with the recursion of the Taylor coefficients, and tests the scalar "
-        "inequality. Deviations are absolute.",
+        "The check compares the formula with the recursion of the Taylor coefficients, and tests the "
+        "scalar inequality. Deviations are absolute.",
         cases,
         worst,
     )

@@ -104,7 +104,8 @@ def theorem_7_many(*, claim: Callable[[float, int, int, int], float] = leftmost_
     worst = max(worst, abs(twice - 0.166) - 5e-4)
     return Verdict(
         judged(worst, 1e-9, word="BEYOND THE PAPER"),
-        "The check compares with brute force over all participation sets. Deviations are relative.",
+        "The check compares the formula with brute force over all participation sets. Deviations are "
+        "relative.",
         cases + 1,
         worst,
         f"The value sqrt(k) kappa = {tempting:.2f} would be too small for the sensitivity of 4.93. In "
@@ -185,7 +186,7 @@ def remark_12_budget(*, sampled: float = 256 / oracle.CORPUS) -> Verdict:
         "42061. The deviation is the eps that sampling adds.",
         len(MULTIPLIERS),
         worst,
-        "Without and with sampling, eps is " + ", ".join(notes) + ".",
+        "Without and with sampling, eps is " + "; ".join(notes) + ".",
     )
 
 

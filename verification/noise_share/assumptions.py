@@ -73,7 +73,8 @@ def assumption_5(*, claim: Callable[[np.ndarray, float, float], float] = split) 
             cases += 1
     return Verdict(
         judged(worst, 1e-12),
-        "The check uses all samples and Gauss-Hermite nodes. Deviations are relative.",
+        "The check enumerates all samples, and integrates over the noise with Gauss-Hermite nodes. "
+        "Deviations are relative.",
         cases,
         worst,
     )

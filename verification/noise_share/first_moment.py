@@ -154,7 +154,7 @@ def theorem_6_constant(
         len(SCATTERED) + len(STEADY) + 1,
         inside,
         "The statement requires the mean, or a long average. The second moment of pure noise has a relative "
-        f"standard deviation of {', '.join(notes)}.",
+        f"standard deviation of {'; '.join(notes)}.",
     )
 
 

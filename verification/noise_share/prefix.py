@@ -46,7 +46,10 @@ def theorem_9_variance(*, claim: Callable[[float, int], float] = prefix_variance
             worst = max(worst, abs(claim(lam, steps) / exact - 1.0))
             cases += 1
     return Verdict(
-        judged(worst, 1e-11), "The check compares with dense row sums. Deviations are relative.", cases, worst
+        judged(worst, 1e-11),
+        "The check compares the formula with dense row sums. Deviations are relative.",
+        cases,
+        worst,
     )
 
 
@@ -68,7 +71,7 @@ def theorem_9_matched(*, claim: Callable[[float, int], float] = matched_variance
     worst = max(worst, abs(claim(0.9, 5) * (1 - 0.9**10) - 3.565129) - 5e-7)
     return Verdict(
         judged(worst, 1e-9),
-        "The check compares with dense matrices. Deviations are relative.",
+        "The check compares the formula with dense matrices. Deviations are relative.",
         cases + 2,
         worst,
     )
@@ -214,8 +217,8 @@ def equation_46(
     early = prefix_ratio(0.9, 120, 5)
     return Verdict(
         judged_condition(inside, outside, 1e-9),
-        "The check compares with dense matrices under three conventions for z_0 and kappa. Deviations "
-        "are relative.",
+        "The check compares the formula with dense matrices under three conventions for z_0 and "
+        "kappa. Deviations are relative.",
         cases,
         inside,
         "The statement requires a drawn z_0 at the kappa of z_0 = 0. If privacy is matched exactly at "
@@ -278,7 +281,7 @@ def averaging_weights(
     found = zero_start(0.9, ADAM[1], oracle.weights_by_recursion(*ADAM))
     return Verdict(
         judged_erratum(printed, corrected, 1e-8, word="WORDING"),
-        "The check compares with dense matrices. Deviations are relative.",
+        "The check compares the formula with dense matrices. Deviations are relative.",
         cases + 7,
         printed,
         f"For Adam's average (beta = 0.9, T = 120) at lambda = 0.9 the factor is {found:.3f}, where "

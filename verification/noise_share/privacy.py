@@ -33,7 +33,10 @@ def kappa(*, claim: Callable[[float, int], float] = column_norm) -> Verdict:
         worst = max(worst, abs(claim(lam, steps) - printed) - 5e-5)
         cases += 1
     return Verdict(
-        judged(worst, 1e-9), "The check compares with a dense inverse. Deviations are relative.", cases, worst
+        judged(worst, 1e-9),
+        "The check compares the formula with a dense inverse. Deviations are relative.",
+        cases,
+        worst,
     )
 
 
@@ -147,7 +150,7 @@ def theorem_7_calibration(*, claim: Callable[[float, float, float, int], float] 
             cases += 1
     return Verdict(
         judged(worst, 1e-9),
-        "The check compares with the dense covariance. Deviations are relative.",
+        "The check compares the formula with the dense covariance. Deviations are relative.",
         cases,
         worst,
     )
@@ -210,8 +213,8 @@ def theorem_7_naive(*, claim: Callable[[float], float] = naive_shortfall) -> Ver
     worst = max(worst, abs(ref.gaussian_sigma(14.381, 1e-5) / actual - 1.0) - 5e-5)
     return Verdict(
         judged(worst, 1e-9),
-        "The check compares with the dense covariance, with relative deviations, and computes eps "
-        "from a Gaussian with 40 digits.",
+        "The check compares the formula with the dense covariance, with relative deviations, and "
+        "computes eps from a Gaussian with 40 digits.",
         3,
         worst,
         f"At lambda = 0.9 the divergence is {inflation:.4f} times the claimed one, and a claimed eps "

@@ -147,7 +147,7 @@ def corollary_b11_clipped(*, claim: Callable[[int, float], float] = printed_slop
         inside,
         f"The slope requires that B / (sigma_DP sqrt d) is well below 1. Its error is {inside:.1%} at "
         f"0.1 and {outside:.0%} at 0.64 (d = 1e4, B = 64, sigma_DP = 1), and grows without bound as "
-        f"sigma_DP tends to 0. The error of our form is at most {corrected:.2%}.",
+        f"sigma_DP tends to 0. The relative error of our form is about {corrected:.1g}.",
     )
 
 

@@ -73,7 +73,8 @@ def equations_8_9(*, claim: Callable[[float, float, int, int], float] = printed_
         worst = max(worst, float(np.max(np.abs(best - shrunk) / (draws * values))) / 0.03)
     return Verdict(
         judged(worst, 1.0),
-        "The check compares with the closed form to 1e-9, and with the best coefficients to 3 %.",
+        "The check compares the estimate with the closed form to 1e-9, and with the best coefficients "
+        "to 3 %.",
         cases,
         worst,
     )

@@ -66,7 +66,7 @@ def definition_2_2(*, claim: Callable[[float, float], float] = gaussian_delta) -
             cases += 1
     return Verdict(
         judged(worst, 1e-8),
-        "The check uses all 256 events and quadrature. Deviations are absolute.",
+        "The check enumerates all 256 events, and uses quadrature. Deviations are absolute.",
         cases,
         worst,
     )
@@ -102,8 +102,8 @@ def equation_2(*, clip: Callable[[np.ndarray, float], np.ndarray] = clipped) -> 
     outside = stats.chi2.cdf(radius / ratio**2, size) - math.exp(eps) * stats.chi2.cdf(radius, size)
     return Verdict(
         judged_condition(inside, float(outside), 1e-12),
-        "The check uses random gradients, with relative deviations, and the exact divergence of two "
-        "normal distributions.",
+        "The check uses random gradients, with relative deviations, and computes the exact divergence "
+        "of two normal distributions.",
         cases,
         inside,
         "The denominator B must be public: batches of 1 and 2 with equal sums differ by delta = "
@@ -231,7 +231,8 @@ def inverse(*, claim: Callable[[float, float, int, int], float] = larger_root) -
         cases += 1
     return Verdict(
         judged(worst, 1e-8, word="BEYOND THE PAPER"),
-        "The check computes a round trip, and compares with a bracketed root. Deviations are relative.",
+        "The check computes a round trip, and compares the result with a bracketed root. Deviations "
+        "are relative.",
         cases,
         worst,
     )
@@ -290,8 +291,8 @@ def equation_5(*, claim: Callable[[float, float, int, int], float] = right_overl
         cases += 1
     return Verdict(
         judged(worst, 0.006),
-        "The check draws Monte Carlo samples of 400 x 1600, and compares with eq. 4 for the "
-        "transposed matrix. Deviations are absolute.",
+        "The check draws Monte Carlo samples of 400 x 1600, and compares the formula with eq. 4 for "
+        "the transposed matrix. Deviations are absolute.",
         cases,
         worst,
     )
