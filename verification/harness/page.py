@@ -149,7 +149,7 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
         lines += [_plain(entry.remark), ""]
     lines += ["<details><summary>Printed form and details of the check</summary>", ""]
     lines.append(f"- Printed form: {_plain(entry.printed)}")
-    lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}")
+    lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}.")
     if entry.garbled:
         lines.append("- The text that we have is damaged here; the formula is our reading of it.")
     if outcome is None:

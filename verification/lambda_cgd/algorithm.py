@@ -146,8 +146,8 @@ def section_5_1(*, claim: Callable[[], float] = lambda: 1.0 / math.e) -> Verdict
     share = float(stats.binom.pmf(0, 390, 1.0 / 390))
     return Verdict(
         judged(worst, 0.3),
-        "The check compares the binomial probability of no participation with 1/e. Deviations are "
-        "multiplied by b^2.",
+        "The check compares the binomial probability of no participation with (1 - 1/(2b)) / e. "
+        "Relative deviations are multiplied by b^2.",
         len(sizes),
         worst,
         f"At b = 390 the fraction is {share:.5f}, somewhat more than the third that the text mentions.",

@@ -100,14 +100,14 @@ def table_3(
         printed = max(printed, step(name) - claim()[name])
         corrected = max(corrected, abs(rdp_eps(sigma, q, BLOCKS * steps, delta) - claim()[name]))
         corrected = max(corrected, step(name) - lower[name])
-    brackets = ", ".join(f"{name} [{lower[name]:.2f}, {upper[name]:.2f}]" for name in TABLE_3)
+    brackets = " and ".join(f"[{lower[name]:.2f}, {upper[name]:.2f}] ({name})" for name in TABLE_3)
     return Verdict(
         judged_erratum(printed, corrected, 2e-3, word="COUNTEREXAMPLE"),
         "The check uses a closed form for one step, privacy loss distributions rounded both ways, and "
         "RDP for 49 T releases. Deviations are absolute, in eps.",
         6,
         printed,
-        f"The joint eps under Poisson sampling is {brackets}. A single step costs "
+        f"The joint eps under Poisson sampling is in {brackets}. A single step costs "
         f"{_cut(certified_step('E2E'))} and {_cut(certified_step('DART'))}.",
     )
 

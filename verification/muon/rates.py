@@ -315,7 +315,7 @@ def vanishing_stationarity(
         2,
         printed,
         "At a fixed budget the bounds grow, with slopes "
-        + ", ".join(f"{v:+.3f} ({k})" for k, v in slopes.items())
+        + " and ".join(f"{v:+.3f} ({k})" for k, v in slopes.items())
         + ".",
     )
 

@@ -124,8 +124,9 @@ def theorem_3_4(*, claim: Callable[[dict[str, float], float], float] = printed_b
         "minus 1.",
         cases + 1,
         inside,
-        f"The bound requires the chi of the run. With chi = 1, W = 0.001 has {1.0 + outside:.1f} times "
-        f"the bound. Elsewhere the bound is loose by a factor of up to {worst_ratio:.0f}.",
+        "The bound requires the chi of the run. With chi = 1, the run from W = 0.001 reaches "
+        f"{1.0 + outside:.1f} times the bound. Elsewhere the bound is loose by a factor of up to "
+        f"{worst_ratio:.0f}.",
     )
 
 

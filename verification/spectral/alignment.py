@@ -90,7 +90,7 @@ def one_step(*, claim: Callable[[np.ndarray, np.ndarray, np.ndarray], float] = f
         cases += 1
     return Verdict(
         judged(worst, 1e-9),
-        "The check uses random quadratics. The deviation is relative to first order.",
+        "The check uses random quadratics. Deviations are relative to the first-order term.",
         cases,
         worst,
     )
