@@ -1,4 +1,4 @@
-"""The page: the alterations, how many the tests found out, and why the others change no result."""
+"""The page: the alterations, how many the tests detected, and why the others change no result."""
 
 from pathlib import Path
 
@@ -20,10 +20,10 @@ runs the quick tests and the docstring examples on each alteration (*mutant*). I
 Each test is run once under coverage. A mutant is run against the tests that execute its statement, beginning
 with the fastest. By default, these are the tests in the files that are named after its module and the
 neighbouring modules (`--tests`), up to two or three seconds of their recorded time (`--seconds`). More
-tests can only detect more mutants. A mutant is *found out* if it makes a test fail, runs out of memory, or
-uses more than five times the time of the tests plus five seconds ("not ended", which is included in "found
-out"). The package `analysis` was run before the other modules. There, a mutant was run against all tests that
-call its function, and mutants that did not end in time were not counted separately.
+tests can only detect more mutants. A mutant is *detected* if it makes a test fail, runs out of memory, or
+uses more than five times the time of the tests plus five seconds ("timed out", which is included in
+"detected"). The package `analysis` was run before the other modules. There, a mutant was run against all
+tests that call its function, and mutants that timed out were not counted separately.
 
 A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount;
 the reason is given below. Otherwise it is *open*, and listed first. Slow tests, and tests that start
@@ -31,8 +31,8 @@ processes, are left out. Estimates of seconds and bytes in calls of `spend` are 
 decide which computations are started, and no result depends on them. Text that is assembled is not altered
 either.
 
-If trying all mutants would take too long, a random sample is drawn over all modules of a group; the table
-states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and of the
+If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
+"sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and of the
 altered expression. A change elsewhere in the library therefore leaves the rest of the sample unchanged. Rows
 marked "by place" come from earlier samples, which were selected by the position in the list of all mutants.
 For example, `python -m verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of a group,
@@ -57,11 +57,11 @@ COLUMNS = (
     "module",
     "mutants",
     "tried",
-    "found out",
-    "not ended",
+    "detected",
+    "timed out",
     "explained",
     "open",
-    "draw",
+    "sample",
     "commit",
     "changed",
 )
