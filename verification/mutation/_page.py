@@ -32,13 +32,14 @@ decide which computations are started, and no result depends on them. Text that 
 either.
 
 If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
-"sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and of the
-altered expression. A change elsewhere in the library therefore leaves the rest of the sample unchanged. Rows
-marked "by place" come from earlier samples, which were selected by the position in the list of all mutants.
-For example, `python -m verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of a group,
-which include those of a smaller sample with the same seed. A name such as `engines.losses.prv` selects the
-part of the sample in one module. Because a sample covers a whole group, a single module may have few mutants,
-or none. Functions that numba compiles are altered as they are written, with compilation switched off.
+"sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement
+and of the altered expression. A change elsewhere in the library therefore leaves the rest of the sample
+unchanged. Rows marked "by place" come from earlier samples, which were selected by the position in the list
+of all mutants. For example, `python -m verification.mutation poisson --sample 200 --seed 14` tries 200
+mutants of a group, which include those of a smaller sample with the same seed. A name such as
+`engines.losses.prv` selects the part of the sample in one module. Because a sample covers a whole group, a
+single module may have few mutants, or none. Functions that numba compiles are altered as they are written,
+with compilation switched off.
 
 Each row is for the commit in the column "commit". The column "changed" states whether the code of the module
 had changed since that commit when this page was written; some of the alterations, and their reasons, may then
