@@ -157,7 +157,7 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
     else:
         lines.append(f"- Method: {_plain(outcome['method'])}")
         lines.append(f"- Number of cases: {outcome['cases']}; largest deviation: {outcome['margin']}")
-        if outcome["note"]:
+        if outcome["note"] and outcome["note"] != entry.remark:
             lines.append(f"- Result: {_plain(outcome['note'])}")
     lines += [f"- Command: `python -m verification --id {entry.id}`", "", "</details>"]
     return lines

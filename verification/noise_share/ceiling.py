@@ -221,8 +221,8 @@ def assumption_40(*, claim: tuple[float, ...] = (6.11, 4.89, 38.6)) -> Verdict:
         "and recomputes the printed 1.4e-3 to its digits.",
         len(WINDOWS) + 1,
         worst,
-        f"This is an assumption. The logged v_true / Phi = 1.4e-3 gives V / v_true = {shown} for "
-        "averages of 120, 150 and 19 steps, all above 1.",
+        f"The logged v_true / Phi = 1.4e-3 gives V / v_true = {shown} for averages of 120, 150 and 19 "
+        "steps, all above 1.",
     )
 
 

@@ -133,7 +133,7 @@ def table_c1(*, claim: tuple[float, ...] = TUNED) -> Verdict:
         "The check computes the distance from the grid. Deviations are absolute.",
         len(claim),
         max(off),
-        "The values result from a search by the authors. Every cell is on the grid of Protocol A.",
+        "Every cell is on the grid of Protocol A.",
     )
 
 
