@@ -52,7 +52,7 @@ def main() -> None:
         ),
     ):
         print(
-            f"| {title} | tau | full sigma | truncated sigma | ratio | noise | seconds |"
+            f"| {title} | tau | sigma without truncation | sigma with truncation | ratio | noise | seconds |"
         )
         print("|---|---|---|---|---|---|---|")
         for one in rows:
