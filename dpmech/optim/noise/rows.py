@@ -281,20 +281,38 @@ def _add(out: torch.Tensor, vector: torch.Tensor, weight: float, product: torch.
         out.add_(product.copy_(vector).mul_(weight))
 
 
-class _Combination(Recursion):
-    """out = sum_j w_j z_(t - j) with weights from C^-1; the past z are regenerated or stored."""
+class Weighted(Recursion):
+    """A row with weights: of past rows of Z, which are regenerated or kept, or of past rows before their scale.
 
-    wide = False
+    The first is out = sum_j w_j z_(t - j) with weights from C^-1. The second is forward substitution,
+    u_t = w_0 z_t + sum_j w_j u_(t - j), out = u_t / scale_t.
 
-    def __init__(self, rows: Callable[[int], FloatArray], width: int, error: float, *, keep: bool) -> None:
+    Args:
+        kind: what is combined.
+        rows: the weights of a step, the newest row first.
+        width: largest number of weights.
+        error: as in the base class.
+        scale: for substitution, of every step.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        rows: Callable[[int], FloatArray],
+        width: int,
+        error: float,
+        scale: FloatArray | None = None,
+    ) -> None:
         self._rows = rows
-        self.kind = Kind.KEPT if keep else Kind.REGENERATED
-        self.vectors = width - 1 if keep else 0
+        self._scale = scale
+        self.kind = kind
+        self.vectors = 0 if kind is Kind.REGENERATED else width - 1
+        self.wide = kind is Kind.SUBSTITUTION
         self.error = error
 
     def terms(self, step: int) -> Terms:
         """As in the base class."""
-        return Terms(self._rows(step).tolist(), None)
+        return Terms(self._rows(step).tolist(), None if self._scale is None else float(self._scale[step]))
 
     def advance(
         self,
@@ -306,12 +324,12 @@ class _Combination(Recursion):
         spare: torch.Tensor,
         product: torch.Tensor | None = None,
     ) -> None:
-        weights = (self._rows(step) * factor).tolist()
+        weights = (self._rows(step) * (factor if self._scale is None else 1.0)).tolist()
         draw(step, spare)
         out.copy_(spare).mul_(weights[0])
         # Sums of float64 and float32 are computed in float64.
         for lag, weight in enumerate(weights[1:], start=1):
-            if weight == 0.0:
+            if weight == 0.0 and self._scale is None:
                 continue
             if state:
                 _add(out, state[(step - lag) % self.vectors], weight, product)
@@ -319,45 +337,9 @@ class _Combination(Recursion):
                 draw(step - lag, spare)
                 _add(out, spare, weight, product)
         if state:
-            state[step % self.vectors].copy_(spare)
-
-
-class _Substitution(Recursion):
-    """Forward substitution: u_t = r_0 z_t + sum_j r_j u_(t - j), out = u_t / scale_t."""
-
-    kind = Kind.SUBSTITUTION
-    wide = True
-
-    def __init__(
-        self, rows: Callable[[int], FloatArray], width: int, scale: FloatArray, error: float
-    ) -> None:
-        self._rows = rows
-        self._scale = scale
-        self.vectors = width - 1
-        self.error = error
-
-    def terms(self, step: int) -> Terms:
-        """As in the base class."""
-        return Terms(self._rows(step).tolist(), float(self._scale[step]))
-
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
-        weights = self._rows(step).tolist()
-        draw(step, spare)
-        out.copy_(spare).mul_(weights[0])
-        for lag, weight in enumerate(weights[1:], start=1):
-            _add(out, state[(step - lag) % self.vectors], weight, product)
-        if state:
-            state[step % self.vectors].copy_(out)
-        out.mul_(factor / float(self._scale[step]))
+            state[step % self.vectors].copy_(spare if self._scale is None else out)
+        if self._scale is not None:
+            out.mul_(factor / float(self._scale[step]))
 
 
 class _Exponentials(Recursion):
@@ -440,16 +422,16 @@ def _exponentials(strategy: Strategy) -> tuple[FloatArray, FloatArray] | None:
 
 
 def _combination(strategy: Strategy, *, keep: bool) -> Recursion:
-    n = strategy.n
-    width = n if strategy.inverse_bands is None else strategy.inverse_bands
+    kind = Kind.KEPT if keep else Kind.REGENERATED
+    width = strategy.n if strategy.inverse_bands is None else strategy.inverse_bands
     factors = strategy.factored
     if factors is not None:
         inverse, scale = factors.inverse_coefs[:width], factors.scales()
         error = combination_error(strategy, None)
-        return _Combination(lambda step: inverse[: step + 1] / scale[step], width, error, keep=keep)
-    matrix = strategy.solve(np.eye(n))
+        return Weighted(kind, lambda step: inverse[: step + 1] / scale[step], width, error)
+    matrix = strategy.solve(np.eye(strategy.n))
     error = combination_error(strategy, matrix)
-    return _Combination(lambda step: matrix[step, step::-1][:width], width, error, keep=keep)
+    return Weighted(kind, lambda step: matrix[step, step::-1][:width], width, error)
 
 
 def _substitution(strategy: Strategy) -> Recursion:
@@ -459,12 +441,14 @@ def _substitution(strategy: Strategy) -> Recursion:
     width = strategy.n if strategy.bands is None else strategy.bands
     error = substitution_error(strategy, width)
     if factors is not None:
-        coefs = _solved_for_last(factors.coefs[:width])
-        return _Substitution(lambda step: coefs[: step + 1], width, factors.scales(), error)
+        coefs, scale = _solved_for_last(factors.coefs[:width]), factors.scales()
+        return Weighted(Kind.SUBSTITUTION, lambda step: coefs[: step + 1], width, error, scale)
     matrix = strategy.to_dense()
-    return _Substitution(
-        lambda step: _solved_for_last(matrix[step, step::-1][:width]), width, np.ones(strategy.n), error
-    )
+
+    def rows(step: int) -> FloatArray:
+        return _solved_for_last(matrix[step, step::-1][:width])
+
+    return Weighted(Kind.SUBSTITUTION, rows, width, error, np.ones(strategy.n))
 
 
 def _solved_for_last(row: FloatArray) -> FloatArray:
