@@ -281,8 +281,8 @@ def _add(out: torch.Tensor, vector: torch.Tensor, weight: float, product: torch.
         out.add_(product.copy_(vector).mul_(weight))
 
 
-class Weighted(Recursion):
-    """A row with weights: of past rows of Z, which are regenerated or kept, or of past rows before their scale.
+class _Weighted(Recursion):
+    """Rows with weights, of past rows of Z that are regenerated or kept, or of past rows before their scale.
 
     The first is out = sum_j w_j z_(t - j) with weights from C^-1. The second is forward substitution,
     u_t = w_0 z_t + sum_j w_j u_(t - j), out = u_t / scale_t.
@@ -428,10 +428,10 @@ def _combination(strategy: Strategy, *, keep: bool) -> Recursion:
     if factors is not None:
         inverse, scale = factors.inverse_coefs[:width], factors.scales()
         error = combination_error(strategy, None)
-        return Weighted(kind, lambda step: inverse[: step + 1] / scale[step], width, error)
+        return _Weighted(kind, lambda step: inverse[: step + 1] / scale[step], width, error)
     matrix = strategy.solve(np.eye(strategy.n))
     error = combination_error(strategy, matrix)
-    return Weighted(kind, lambda step: matrix[step, step::-1][:width], width, error)
+    return _Weighted(kind, lambda step: matrix[step, step::-1][:width], width, error)
 
 
 def _substitution(strategy: Strategy) -> Recursion:
@@ -442,13 +442,13 @@ def _substitution(strategy: Strategy) -> Recursion:
     error = substitution_error(strategy, width)
     if factors is not None:
         coefs, scale = _solved_for_last(factors.coefs[:width]), factors.scales()
-        return Weighted(Kind.SUBSTITUTION, lambda step: coefs[: step + 1], width, error, scale)
+        return _Weighted(Kind.SUBSTITUTION, lambda step: coefs[: step + 1], width, error, scale)
     matrix = strategy.to_dense()
 
     def rows(step: int) -> FloatArray:
         return _solved_for_last(matrix[step, step::-1][:width])
 
-    return Weighted(Kind.SUBSTITUTION, rows, width, error, np.ones(strategy.n))
+    return _Weighted(Kind.SUBSTITUTION, rows, width, error, np.ones(strategy.n))
 
 
 def _solved_for_last(row: FloatArray) -> FloatArray:

@@ -486,7 +486,7 @@ class LossOfOneExample(GradientMode):
             model,
             self.loss,
             private,
-            unchanged=unchanged,
+            unchanged,
             clipping_mode=self.clipping_mode,
             loss_takes=self.loss_takes,
         )

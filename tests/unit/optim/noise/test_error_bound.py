@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.numerics.series import series_inverse
 from dpmech.optim.noise import rows as noise_error
 from dpmech.optim.noise.normals import noise_key
-from dpmech.optim.noise.rows import Kind, Weighted
+from dpmech.optim.noise.rows import Kind, _Weighted
 from dpmech.optim.noise.secure_normals import _check_key
 
 
@@ -254,7 +254,7 @@ def test_saved_keys_may_be_any_two_words():
 def test_weights_of_exactly_one_and_zero_are_applied(keep):
     weights = np.array([1.0, -2.0, 1.0, 0.0, 1.0])
     kind = Kind.KEPT if keep else Kind.REGENERATED
-    rows = Weighted(kind, lambda step: weights[: step + 1], 5, 0.0)
+    rows = _Weighted(kind, lambda step: weights[: step + 1], 5, 0.0)
     state = [torch.zeros(3, dtype=torch.float64) for _ in range(rows.vectors)]
     z = np.random.default_rng(1).standard_normal((9, 3))
 
