@@ -224,7 +224,7 @@ def clip_and_sum(
 
     An example with a non-finite norm in any parameter is excluded from all of them. Clipped norms are below
     the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5. On a device that queues
-    its operations the host does not wait: excluded rows are replaced by zeros, not removed.
+    its operations the host does not wait.
 
     Args:
         samples: per-example gradients, shape (examples, ...) per parameter, or their factors; None for zeros.
@@ -259,32 +259,19 @@ def clip_and_sum(
     # The values of zeros in `squares` (see _squared_norms): multiples of one power of two, so exact sums.
     present_values = sum(one.shape[1] for one in present.values() if isinstance(one, Tensor))
     zero = squares.sum(dim=0) <= present_values * _TINY
-    counts_of = [finite.sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()]
-    factors = (limits / norms).clamp(max=1.0) * scale
+    counted = torch.stack([(~finite).sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()])
     hidden = is_deferred(device)
-    dropped: Count
-    below: Count
-    above: Count
-    if hidden:
-        mask: Tensor | None = finite
-        dropped, below, above = (~finite).sum(), counts_of[1], counts_of[2]
-        factors = torch.where(finite, factors, 0.0)
-    else:
-        kept, below, above = torch.stack(counts_of).tolist()
-        dropped = examples - kept
-        mask = None if kept == examples else finite
+    dropped, below, above = counted.unbind() if hidden else counted.tolist()
+    mask = finite if hidden or dropped else None  # excluded rows count as zeros
+    factors = torch.where(finite, (limits / norms).clamp(max=1.0) * scale, 0.0)
     sums: list[Tensor | None] = [None] * len(samples)
     for unit in units:
         value, factor = unit.value, factors[unit.block].to(unit.value.device)
         chosen = None if mask is None else mask.to(factor.device)
         if isinstance(value, Factored):
-            sums[unit.members[0]] = value.weighted_sum(factor, chosen, hidden=hidden)
+            sums[unit.members[0]] = value.weighted_sum(factor, chosen)
             continue
-        if chosen is None or hidden:
-            total = _weighted_sum(value, factor, chosen)
-        else:
-            total = _weighted_sum(value[chosen], factor[chosen])
-        parts = total.split_with_sizes(unit.sizes)
+        parts = _weighted_sum(value, factor, chosen).split_with_sizes(unit.sizes)
         for index, part in zip(unit.members, parts, strict=True):
             sample = samples[index]
             sums[index] = part.view(sample.shape[1:]) if isinstance(sample, Tensor) else part

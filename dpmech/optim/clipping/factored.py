@@ -82,24 +82,20 @@ class Factored:
             return parts[0]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
 
-    def weighted_sum(self, factors: Tensor, kept: Tensor | None, *, hidden: bool = False) -> Tensor:
+    def weighted_sum(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The sum over examples of factors[i] times the gradient of example i, float64.
 
         Args:
             factors: float64, shape (examples,).
-            kept: mask of the examples to include, boolean; None for all. Others may have any values.
-            hidden: whether the others are replaced by zeros, not removed, for which their number would have
-                to be read; their factors must be 0.
+            kept: mask of the examples to include, boolean; None for all. Others may have any values: they are
+                replaced by zeros, not removed, for which the host would have to read their number.
         """
         total: Tensor | None = None
         for run in self._runs(self._factor_size()):
-            chosen: Tensor | slice = run
-            if kept is not None and not hidden:
-                chosen = kept[run].nonzero()[:, 0] + run.start
-            weight = factors[chosen][:, None, None]
+            weight = factors[run][:, None, None]
             for one in self.pieces:
-                piece = one.picked(chosen)
-                if kept is not None and hidden:
+                piece = one.picked(run)
+                if kept is not None:
                     piece = piece.zeroed(~kept[run])
                 right = (piece.right * weight).flatten(0, 1)
                 if not piece.looks_up:

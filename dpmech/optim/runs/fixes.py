@@ -156,9 +156,12 @@ def check_layers(model: nn.Module, *, hooks: bool) -> None:
         if problem is None or not any(param.requires_grad for param in layer.parameters()):
             continue
         what, remedy = problem
-        raise UnsupportedCombinationError(
-            f"{name or 'the model itself'} ({type(layer).__name__}) {what}", supported=remedy
-        )
+        raise UnsupportedCombinationError(f"{shown(name, layer)} {what}", supported=remedy)
+
+
+def shown(name: str, layer: nn.Module) -> str:
+    """A layer of a model in messages."""
+    return f"{name or 'the model itself'} ({type(layer).__name__})"
 
 
 def _problem(layer: nn.Module, *, hooks: bool) -> tuple[str, str] | None:

@@ -49,7 +49,7 @@ from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes, Reduction, UserLoss
 from dpmech.optim.runs.fixes import check_layers
-from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
+from dpmech.optim.runs.gradient_modes import LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.same_data import check_same_length, loss_words
@@ -230,7 +230,7 @@ def make_private(
     if users and loss is not None:
         loss, loss_takes = UserLoss(loss, loss_takes, user_loss), "example"
         clipping_mode = "loop" if clipping_mode == "loop" else "per_example"
-    gradients: GradientMode = (
+    gradients = (
         OpacusHooks(clipping_mode) if loss is None else LossOfOneExample(loss, clipping_mode, loss_takes)
     )
     inner = check_model(

@@ -578,15 +578,8 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
         )
 
 
-def count_calls(
-    model: nn.Module,
-    progress: BatchProgress,
-    trained: Sequence[Tensor],
-    watch: MixingWatch,
-    is_counted: Callable[[], bool],
-    before: Callable[[], Callable[[], object] | None],
-) -> None:
-    """Count the calls of a model and its submodules, by the parameters that they may use.
+class CallCounter:
+    """Counts the calls of a model and its submodules, by the parameters that they may use.
 
     A submodule called within a call counts with it: weights may be used several times in one.
 
@@ -598,20 +591,12 @@ def count_calls(
         is_counted: whether a call counts now; trials do not.
         before: a weak reference to a function to run before every call with gradients.
     """
-    calls = _Calls(model, progress, {id(param) for param in trained}, watch, is_counted, before)
-    for part in model.modules():
-        part.register_forward_pre_hook(ModelHook(calls.entered), with_kwargs=True)
-        part.register_forward_hook(ModelHook(calls.left), always_call=True)
-
-
-class _Calls:
-    """The current outermost call with gradients, if any."""
 
     def __init__(
         self,
         model: nn.Module,
         progress: BatchProgress,
-        trained: set[int],
+        trained: Sequence[Tensor],
         watch: MixingWatch,
         is_counted: Callable[[], bool],
         before: Callable[[], Callable[[], object] | None],
@@ -619,15 +604,18 @@ class _Calls:
         self._model = model
         self._structure: Structure | None = None
         self._progress = progress
-        self._trained = trained
+        self._trained = {id(param) for param in trained}
         self._watch = watch
         self._is_counted = is_counted
         self._before = before
-        self._outermost: nn.Module | None = None
+        self._outermost: nn.Module | None = None  # the current call with gradients
         self._depth = 0
         self._batch = 0
+        for part in model.modules():
+            part.register_forward_pre_hook(ModelHook(self._entered), with_kwargs=True)
+            part.register_forward_hook(ModelHook(self._left), always_call=True)
 
-    def entered(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _entered(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._is_counted() or torch._C._current_graph_task_id() != -1:
             return  # gradient checkpointing runs parts again in the backward pass
         if self._batch != self._progress.batches:  # discards a call that never ended (an interrupt)
@@ -645,7 +633,7 @@ class _Calls:
             used = [id(param) for param in part.parameters() if id(param) in self._trained]
             self._progress.note_call(used, training=any(one.training for one in part.modules()))
 
-    def left(self, part: nn.Module, args: object, output: object) -> None:
+    def _left(self, part: nn.Module, args: object, output: object) -> None:
         del args
         if self._outermost is part and self._is_counted() and torch._C._current_graph_task_id() == -1:
             self._depth -= 1

@@ -35,17 +35,14 @@ class Occurrences:
     """
 
     def __init__(self) -> None:
-        self._places: dict[int, list[tuple[Picks, Picks]]] = {}
+        self._numbered: dict[Hashable, list[tuple[Picks, Picks]]] = {}  # by kind, or by the base of places
         self._lines: dict[str, list[_Line]] = {}
-        self._named: list[tuple[Picks, Picks]] = []
-        self._objects: list[tuple[Picks, Picks]] = []
-        self._numbers: dict[Hashable, int] = {}
-        self._other: list[tuple[Picks, Picks]] = []
+        self._names: dict[Hashable, int] = {}
 
-    def add_places(self, base: int, places: Picks, rows: Picks) -> None:
+    def add_places(self, base: Hashable, places: Picks, rows: Picks) -> None:
         """Place `places[i]` of a base occurs in row `rows[i]`."""
         if len(places):
-            self._places.setdefault(base, []).append((places, rows))
+            self._numbered.setdefault(base, []).append((places, rows))
 
     def add_addresses(self, device: str, start: int, step: int, places: Picks, rows: Picks) -> None:
         """The data at the address start + step * places[i] occur in row `rows[i]`."""
@@ -54,7 +51,7 @@ class Occurrences:
 
     def add_objects(self, ids: list[int], rows: Picks) -> None:
         """Python objects, by `id`; they must stay alive."""
-        self._objects.append((np.array(ids, dtype=np.uint64).astype(np.int64), rows))
+        self.add_places("objects", np.array(ids, dtype=np.uint64).astype(np.int64), rows)
 
     def add_names(self, names: _Array | list[Any], rows: Picks) -> None:
         """Names that are unique across all datasets; equal names are the same object.
@@ -64,21 +61,20 @@ class Occurrences:
             TypeError: for an unhashable name.
         """
         if isinstance(names, np.ndarray):
-            self._named.append((names, rows))
+            self.add_places("words", names, rows)
             return
         whole = as_array(rows)
         exact = np.array([_is_word(name) for name in names], dtype=np.bool_)
-        self._named.append(
-            (np.array([int(n) for n, ok in zip(names, exact, strict=True) if ok], np.int64), whole[exact])
-        )
-        numbers = []
+        words, numbers = [], []
         for name, plain in zip(names, exact, strict=True):
             if plain:
-                continue
-            if name != name:  # noqa: PLR0124 - a NaN
+                words.append(int(name))
+            elif name != name:  # noqa: PLR0124 - a NaN
                 raise InvalidParameterError("example_ids", name, "ids that equal themselves")
-            numbers.append(self._numbers.setdefault(name, len(self._numbers)))
-        self._other.append((np.array(numbers, dtype=np.int64), whole[~exact]))
+            else:
+                numbers.append(self._names.setdefault(name, len(self._names)))
+        self.add_places("words", np.array(words, dtype=np.int64), whole[exact])
+        self.add_places("other names", np.array(numbers, dtype=np.int64), whole[~exact])
 
     def first_repeat(self) -> tuple[int, int] | None:
         """Two rows with the same object; None if there are none."""
@@ -90,14 +86,13 @@ class Occurrences:
 
     def _groups(self) -> Iterator[Sequence[tuple[Picks, Picks]]]:
         """Entries that may have objects in common, without those that obviously have none."""
-        for entries in self._places.values():
+        for entries in self._numbered.values():
             if len(entries) > 1 or not isinstance(entries[0][0], range):
                 yield entries
         for lines in self._lines.values():
             for group in _meeting(lines):
                 if len(group) > 1 or not group[0].distinct:
                     yield [(line.addresses(), line.rows) for line in group]
-        yield from (self._named, self._objects, self._other)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +141,6 @@ def _meeting(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
 
 def _repeat(entries: Sequence[tuple[Picks, Picks]]) -> tuple[int, int] | None:
     """Two rows with the same number, by sorting."""
-    if not entries:
-        return None
     ids = np.concatenate([as_array(ids) for ids, _ in entries])
     rows = np.concatenate([as_array(rows) for _, rows in entries])
     order = np.argsort(ids, kind="stable")
