@@ -238,7 +238,11 @@ def clip_and_sum(
     Raises:
         InvalidParameterError: if parameters have different numbers of examples.
     """
-    present = {index: _opened(value, index) for index, value in enumerate(samples) if value is not None}
+    present = {
+        index: value if isinstance(value, Factored) else _flat(value, index)
+        for index, value in enumerate(samples)
+        if value is not None
+    }
     if not present:
         return Summed([None] * len(samples), 0, 0, 0, 0)
     counts = {value.examples if isinstance(value, Factored) else len(value) for value in present.values()}
@@ -317,10 +321,6 @@ def _units(present: dict[int, Tensor | Factored], blocks: Blocks) -> list[_Unit]
             _Unit(block, members, sizes, values[0] if len(values) == 1 else torch.cat(values, dim=1))
         )
     return units
-
-
-def _opened(sample: Tensor | Factored, index: int) -> Tensor | Factored:
-    return sample if isinstance(sample, Factored) else _flat(sample, index)
 
 
 def _weighted_sum(values: Tensor, factor: Tensor, kept: Tensor | None = None) -> Tensor:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from dpmech.certificates import (
     NO_GENERATOR,
-    Certificate,
     CheckpointHistory,
     CheckpointMatch,
     Randomness,
@@ -633,7 +632,9 @@ class BatchOptimizer(PrivateOptimizer):
         self._check_unchanged()
         self._loader.check_data()
         steps = self.record.steps
-        certificate = self._certificate()
+        certificate = self.claim.certificate(
+            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
+        )
         seen = self._loader.tracker.summary()
         if seen["steps"] != steps:
             raise CertificateError(
@@ -665,12 +666,6 @@ class BatchOptimizer(PrivateOptimizer):
             return known
         settings = CheckpointMatch.UNKNOWN if self._guard.changed else known.settings
         return dataclasses.replace(known, settings=settings, same_rounding=self._arithmetic.repeats)
-
-    def _certificate(self) -> Certificate:
-        """The certificate with the settings of this run."""
-        return self.claim.certificate(
-            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
-        )
 
 
 def _randomness(source: Sampler | NoiseStream) -> Randomness:

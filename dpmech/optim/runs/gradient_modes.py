@@ -222,7 +222,9 @@ def _hooked_class() -> Any:
             layer.activations.pop()
             backprops = forward_output[0].detach() * layer.max_batch_len
             with torch.autocast(backprops.device.type, enabled=False):
-                if module in self._covered and (self._is_factored(module, backprops) or _is_padded(module)):
+                if module in self._covered and (
+                    _is_padded(module) or (self._ghost and _by_factors(module, backprops))
+                ):
                     weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))
                     if weight is not None and weight.requires_grad:
                         piece = factors_of(module, activations[0], backprops)
@@ -267,9 +269,6 @@ def _hooked_class() -> Any:
             """The parameters that its hooks handle: including its submodules if torch.func computes them."""
             params = self._params.get(module)
             return [param for param in params or module.parameters() if param.requires_grad]
-
-        def _is_factored(self, module: nn.Module, backprops: Tensor) -> bool:
-            return self._ghost and _by_factors(module, backprops)
 
         def _finish(self, param: Tensor) -> None:
             pieces = self._pieces.pop(id(param), [])

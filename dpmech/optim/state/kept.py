@@ -1,6 +1,5 @@
 """Kept: what calls of a model and its loss can change, found by following references, and put back."""
 
-import abc
 import array
 import collections
 import contextvars
@@ -58,8 +57,8 @@ _SMALL = 1 << 16
 Mark: TypeAlias = Any  # an atom, or a tensor with its number of writes
 
 
-class Kept(abc.ABC):
-    """Something that calls can change.
+class Kept:
+    """Something that calls can change; as it is, a tuple or a frozenset, of which only what is in it can.
 
     Attributes:
         marks: its atoms, or its tensor and the number of writes.
@@ -69,7 +68,9 @@ class Kept(abc.ABC):
     marks: Sequence[Mark] = ()
     values: Sequence[Any] = ()
 
-    @abc.abstractmethod
+    def __init__(self, found: Iterable[Any] = ()) -> None:
+        self.marks = self.values = _atoms(found)
+
     def put_back(self) -> None:
         """Restore it."""
 
@@ -218,16 +219,6 @@ class _KeptVariable(Kept):
                 supported="a value of the variable that is set before training, or an attribute instead",
             )
         self._held.set(self.value)
-
-
-class _Fixed(Kept):
-    """A tuple or a frozenset: only what is in it can change."""
-
-    def __init__(self, held: Any) -> None:
-        self.marks = self.values = _atoms(entries(held))
-
-    def put_back(self) -> None:
-        """Nothing to do."""
 
 
 class _Place(Kept):
@@ -520,7 +511,7 @@ class Walk:
             case list() | deque() | set() | bytearray() | array.array():
                 return [_KeptSequence(value), *_attributes(value)], _branches(entries(value))
             case tuple() | frozenset():
-                return [_Fixed(value), *_attributes(value)], _branches(entries(value))
+                return [Kept(entries(value)), *_attributes(value)], _branches(entries(value))
             case np.ndarray():
                 return [_KeptArray(value)], []
             case nn.Module() if root(type(value)) in _RUNS:
