@@ -1,5 +1,6 @@
 """Sources of per-example gradients: a loss of one example, or Opacus' hooks."""
 
+import abc
 import dataclasses
 import functools
 import random
@@ -431,13 +432,29 @@ class _Spread:
         return (index.expand(count, -1), *given[1:])
 
 
-@dataclasses.dataclass(frozen=True)
-class LossOfOneExample:
-    """A loss of one example: the loop calls `model.backward`.
+class GradientMode(abc.ABC):
+    """A source of per-example gradients.
 
     Attributes:
-        full_batches: the loader returns full batches, which the model splits.
+        full_batches: whether the loader returns full batches, which the model splits; else microbatches.
     """
+
+    full_batches: ClassVar[bool]
+
+    @abc.abstractmethod
+    def trained_module(self, model: nn.Module) -> nn.Module:
+        """The module whose parameters are trained."""
+
+    @abc.abstractmethod
+    def wrapped(
+        self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
+    ) -> nn.Module:
+        """The module that the training loop calls instead of `model`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LossOfOneExample(GradientMode):
+    """`torch.func` of a loss: the loop calls `model.backward`."""
 
     full_batches: ClassVar[bool] = True
 
@@ -446,7 +463,7 @@ class LossOfOneExample:
     loss_takes: LossTakes = "auto"
 
     def trained_module(self, model: nn.Module) -> nn.Module:
-        """The module whose parameters are trained: the model itself; one with Opacus' hooks is refused."""
+        """The model itself; one with Opacus' hooks is refused."""
         if _is_grad_sample_module(model):
             raise UnsupportedCombinationError(
                 "a GradSampleModule with a loss of one example", supported="the module itself, or no loss"
@@ -457,7 +474,7 @@ class LossOfOneExample:
     def wrapped(
         self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
     ) -> nn.Module:
-        """The module that the training loop calls instead: a PerExampleModel."""
+        """A PerExampleModel."""
         del progress
         return PerExampleModel(
             model,
@@ -470,12 +487,8 @@ class LossOfOneExample:
 
 
 @dataclasses.dataclass(frozen=True)
-class OpacusHooks:
-    """Opacus' hooks: the loop calls `loss.backward()` on the mean over the batch.
-
-    Attributes:
-        full_batches: the loader returns microbatches.
-    """
+class OpacusHooks(GradientMode):
+    """Opacus' hooks: the loop calls `loss.backward()` on the mean over the batch."""
 
     full_batches: ClassVar[bool] = False
 
