@@ -17,6 +17,12 @@ def is_deferred(device: torch.device) -> bool:
     return device.type not in _AT_ONCE
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, without a wait for the device."""
+    host = values.pin_memory() if device.type == "cuda" else values
+    return host.to(device, non_blocking=True)
+
+
 class Deferred:
     """Checks and counts of a batch whose values are still on a device.
 

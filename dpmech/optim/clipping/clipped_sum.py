@@ -371,45 +371,6 @@ class NonFiniteGradientsWarning(UserWarning):
     """
 
 
-class Probe:
-    """Detects, from the examples before the first step, a run that would train only on noise.
-
-    Args:
-        known: whether all previous examples are counted here.
-    """
-
-    def __init__(self, *, known: bool = True) -> None:
-        self._seen = 0
-        self._finite = 0
-        self._unknown = 0 if known else 1
-
-    def note(self, examples: int | None, dropped: int) -> None:
-        """Count examples, None if the number is unknown, and those excluded among them."""
-        if examples is None:
-            self._unknown += 1
-        else:
-            self._seen += examples
-            self._finite += examples - dropped
-
-    def check(self, device: torch.device, group: Group) -> None:
-        """Before the first release: raise if there were 32 or more examples, and none was finite.
-
-        All processes give the same answer. After the first release the answer must have no effect.
-
-        Raises:
-            NumericalError: if so.
-        """
-        counts = torch.tensor([self._seen, self._finite, self._unknown], dtype=torch.int64, device=device)
-        add_over([counts], group)
-        seen, finite, unknown = counts.tolist()
-        if seen >= _PROBE and finite == 0 and unknown == 0:
-            raise NumericalError(
-                "the gradients of all examples before the first step are not finite: the run would "
-                "train on noise alone. Nothing was released. Look for NaN in the data, and for a loss that "
-                "overflows. (This message depends on the data: show it only to those who may see them.)"
-            )
-
-
 def warn_operator(dropped: int) -> None:
     """Warn that examples were excluded, without ever stopping the run."""
     text = (
@@ -463,7 +424,7 @@ class Accumulator:
         self._world = processes(group)
         self._sums: list[Tensor | None] = [None] * len(self._params)
         self._dropped = 0
-        self._probe = Probe()
+        self._seen = [0, 0, 0]  # examples, finite ones, and sums without their number, before the first step
         self._warned = False
 
     @property
@@ -559,14 +520,24 @@ class Accumulator:
         return sums
 
     def check_probe(self) -> None:
-        """Before the first release: refuse a run that would train only on noise, see `Probe`.
+        """Before the first release: refuse a run that would train only on noise.
+
+        All processes give the same answer. After the first release the answer must have no effect.
 
         Raises:
             NumericalError: if there were 32 or more examples, in all processes, and no gradient was finite.
             UnsupportedCombinationError: if the number of processes changed.
         """
         check_processes(self._world, self._group)
-        self._probe.check(self._params[0].device, self._group)
+        counts = torch.tensor(self._seen, dtype=torch.int64, device=self._params[0].device)
+        add_over([counts], self._group)
+        seen, finite, unknown = counts.tolist()
+        if seen >= _PROBE and finite == 0 and unknown == 0:
+            raise NumericalError(
+                "the gradients of all examples before the first step are not finite: the run would "
+                "train on noise alone. Nothing was released. Look for NaN in the data, and for a loss that "
+                "overflows. (This message depends on the data: show it only to those who may see them.)"
+            )
 
     def clear(self) -> None:
         """Discard the sums, and the checks that wait for them."""
@@ -596,7 +567,7 @@ class Accumulator:
         dropped = check_integer("dropped", state["dropped"], minimum=0)
         self.clear()
         self._dropped = dropped
-        self._probe = Probe(known=all(total is None for total in sums) and not dropped)
+        self._seen = [0, 0, int(dropped > 0 or any(total is not None for total in sums))]
         self._sums = sums
 
     @torch.no_grad()
@@ -636,7 +607,11 @@ class Accumulator:
         self._warn(dropped)
         self._dropped += dropped
         if mine:
-            self._probe.note(examples, dropped)
+            if examples is None:
+                self._seen[2] += 1
+            else:
+                self._seen[0] += examples
+                self._seen[1] += examples - dropped
             for count in self._counts:
                 self._put(-1, torch.full_like(count, 0.5 * (below - above)), lent=False)
 

@@ -142,14 +142,11 @@ def fix(model: nn.Module) -> nn.Module:
 
 
 def check_layers(model: nn.Module, *, hooks: bool) -> None:
-    """Refuse unsupported layers, by name, before a run begins.
+    """Raise UnsupportedCombinationError, by name, for a layer that cannot be trained or called in this way.
 
     Args:
         model: the model to train.
         hooks: whether gradients come from Opacus' hooks, else from torch.func.
-
-    Raises:
-        UnsupportedCombinationError: if there is a layer that cannot be trained or called in this way.
     """
     for name, layer in model.named_modules():
         problem = _problem(layer, hooks=hooks)

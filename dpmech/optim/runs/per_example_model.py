@@ -22,7 +22,6 @@ from dpmech.optim.runs.clipping_choice import (
     AskedMode,
     ClippingChoice,
     Ways,
-    check_asked,
     choose,
     public_examples,
     stand_in,
@@ -225,7 +224,6 @@ class PerExampleModel(AsModel, nn.Module):
         self._accepted: int | None = None  # the number of a stand-in that the loss accepts
         self._norms = SpectralNorms(model)
         unchanged.allow(self._norms.buffers)
-        check_asked(clipping_mode)
         self._asked: AskedMode = clipping_mode
         self._choice: ClippingChoice | None = None
         self._autocast: torch.dtype | None = None  # in which it was made

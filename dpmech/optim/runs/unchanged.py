@@ -302,11 +302,7 @@ class Unchanged:
         return [(flag, then) for flag in later]
 
     def check_written(self) -> None:
-        """Compare tensors that were written or replaced in ways that torch's version counter shows; cheap.
-
-        Raises:
-            UnsupportedCombinationError: as for `check`.
-        """
+        """As `check`, for tensors that changed in ways that torch's version counter shows; cheap."""
         if self.handed_on:
             return
         held = dict(self._held(extra=False))
@@ -500,11 +496,7 @@ class Structure:
         }
 
     def check(self, model: nn.Module) -> None:
-        """Compare what a call left.
-
-        Raises:
-            UnsupportedCombinationError: if it changed.
-        """
+        """Raise UnsupportedCombinationError if a call changed it."""
         now = Structure(model)._found
         changed = [name for name, found in self._found.items() if now[name] != found]
         if changed:

@@ -245,12 +245,9 @@ def _check_shared(claim: Claim) -> None:
 
 
 def check_same_choice(dataset: object, group: Group) -> None:
-    """Refuse processes that keep different examples of users, for instance by independent random choices.
+    """Raise CertificateError, in all processes, if they keep different examples of users.
 
     An index in a batch would refer to different examples: one user could contribute more than certified.
-
-    Raises:
-        CertificateError: in all processes, if they differ.
     """
     if isinstance(dataset, UserDataset | UserExamples):
         kept = dataset.contributions

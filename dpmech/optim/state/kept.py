@@ -183,11 +183,7 @@ class _Advanced(Kept):
         self._position = position(held)
 
     def put_back(self) -> None:
-        """Refuse another position.
-
-        Raises:
-            UnsupportedCombinationError: if it was advanced.
-        """
+        """Raise UnsupportedCombinationError if it was advanced."""
         if not same_position(position(self._held), self._position):
             raise UnsupportedCombinationError(
                 f"a call of the loss advanced a {type(self._held).__qualname__}: how many calls there are "
@@ -206,11 +202,7 @@ class _KeptVariable(Kept):
         self.marks = self.values = _atoms([self.value])
 
     def put_back(self) -> None:
-        """Restore it.
-
-        Raises:
-            UnsupportedCombinationError: if it had no value, which cannot be restored.
-        """
+        """Restore it; raises UnsupportedCombinationError if it had no value, which cannot be restored."""
         if self._held.get(_MISSING) is self.value:
             return
         if self.value is _MISSING:
@@ -353,11 +345,7 @@ class KeptTensor(Kept):
             self.version = tensor._version
 
     def check(self) -> None:
-        """Compare what `put_back` does not, after the last call of a batch.
-
-        Raises:
-            UnsupportedCombinationError: if contents changed where torch counts no writes.
-        """
+        """After a batch: raise UnsupportedCombinationError for changes without a write that torch counts."""
         tensor, copy = self.tensor, self.copy
         if not self._left or tensor.grad_fn is not None or self._small or tensor._version != self.version:
             return
