@@ -115,7 +115,7 @@ class ClippedSum:
 
     def values(self) -> Tensor:
         """What `check` wants, on the device of the sums."""
-        counts = torch.as_tensor(_together((self.dropped, self.below, self.above)), dtype=torch.float64)
+        counts = _together((self.dropped, self.below, self.above))
         return torch.cat([self._square()[None].to(counts.device), counts])
 
     def check(self, values: Sequence[float]) -> None:
@@ -575,7 +575,7 @@ class Accumulator:
         self,
         sums: Sequence[Tensor | None],
         examples: int | None,
-        counts: Tensor | list[float],
+        counts: Tensor,
         note: Callable[[], None],
         *,
         lent: bool,
@@ -586,18 +586,15 @@ class Accumulator:
         Args:
             sums: one per parameter, and possibly more, None.
             examples: their number.
-            counts: numbers, or a tensor to read later.
+            counts: to read, at once or later.
             note: as for add_samples.
             lent: as in ClippedSum.
             mine: whether this process contributes the counts.
         """
-        if not isinstance(counts, Tensor):
-            self._warn(int(counts[0]))  # raises if warnings are errors: before anything was added
+        if not is_deferred(counts.device):
+            self._warn(int(counts[0]))  # raises if warnings cannot be shown: before anything was added
         note()
-        if isinstance(counts, Tensor):
-            self._deferred.add(counts, lambda read: self._count(examples, read, mine=mine), counts=True)
-        else:
-            self._count(examples, counts, mine=mine)
+        self._deferred.add(counts, lambda read: self._count(examples, read, mine=mine), counts=True)
         for index, value in enumerate(sums):
             if value is not None:
                 self._put(index, value, lent=lent)
@@ -645,13 +642,13 @@ def _checked_count(name: str, value: float, most: int | None) -> int:
     return check_integer(name, int(value) if whole else value, minimum=0, maximum=most)
 
 
-def _together(counts: Sequence[Count | None]) -> Tensor | list[float]:
-    """Counts, 0 for None, as numbers, or as one tensor if they are on a device."""
-    if not any(isinstance(one, Tensor) for one in counts):
-        return [0.0 if one is None else float(one) for one in counts]
-    device = next(one.device for one in counts if isinstance(one, Tensor))
+def _together(counts: Sequence[Count | None]) -> Tensor:
+    """Counts, 0 for None, as one tensor, on their device."""
+    device = next((one.device for one in counts if isinstance(one, Tensor)), torch.device("cpu"))
     parts = [
-        one if isinstance(one, Tensor) else torch.full((), 0.0 if one is None else one, device=device)
+        one
+        if isinstance(one, Tensor)
+        else torch.full((), float(one or 0), dtype=torch.float64, device=device)
         for one in counts
     ]
     return torch.stack([part.double().reshape(()) for part in parts])

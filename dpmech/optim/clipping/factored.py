@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.clipping.norms import Piece, has_fast_float64, squared_norms
-from dpmech.optim.deferred import Deferred, is_deferred
+from dpmech.optim.deferred import Deferred
 from dpmech.optim.processes import local_part
 from dpmech.optim.repeatable import in_fixed_order
 
@@ -315,9 +315,7 @@ class Intake:
         # Earlier gradients, for instance of an earlier private run, are never read: steps overwrite them.
         self.note_own()
 
-    def take(
-        self, examples: int | None = None, deferred: Deferred | None = None
-    ) -> list[Tensor | Factored | None]:
+    def take(self, examples: int | None, deferred: Deferred) -> list[Tensor | Factored | None]:
         """Per-example gradients of the trained parameters, or their factors, removed from them.
 
         Shape (examples, ...). None for a parameter without: its gradient is zero for every example.
@@ -325,7 +323,7 @@ class Intake:
         Args:
             examples: number of different examples in the gradients; None for one per row, if every
                 parameter has a single tensor.
-            deferred: takes the last of the checks on a device for which the host would wait; None waits.
+            deferred: takes the last of the checks.
 
         Raises:
             UnsupportedCombinationError: if a frozen parameter has a gradient, or a trained one has one
@@ -383,7 +381,7 @@ class Intake:
         """Note the current gradients of the parameters, which are then accepted."""
         self._own = [_identity(param.grad) for param in self._trained]
 
-    def _refuse_foreign(self, suspects: Sequence[int], deferred: Deferred | None) -> None:
+    def _refuse_foreign(self, suspects: Sequence[int], deferred: Deferred) -> None:
         """Refuse gradients, other than zeros, that are neither per example nor of an earlier step."""
         grads = [local_part(grad) for index in suspects if (grad := self._trained[index].grad) is not None]
         device = grads[0].device
@@ -404,10 +402,7 @@ class Intake:
                         "checkpointing",
                     )
 
-        if deferred is not None and is_deferred(device):
-            deferred.add(flags, check)
-        else:
-            check(flags.tolist())
+        deferred.add(flags, check)
 
 
 def _identity(grad: Tensor | None) -> tuple[int, int] | None:
