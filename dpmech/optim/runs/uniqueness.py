@@ -162,26 +162,6 @@ def _is_word(name: object) -> bool:
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
-def check_unique(dataset: Any) -> Uniqueness:
-    """Raise if an example has two indices, as far as can be determined, and return how far that is.
-
-    Subset (made by random_split), ConcatDataset, StackDataset and CanaryData are resolved to the dataset with
-    the examples. There an example is an index, modulo the length; rows of tensors and arrays are identified
-    by address, so that two datasets over one tensor are detected. In a StackDataset every component
-    counts: an example in two rows takes part twice. `example_ids` of a dataset replaces all of this.
-
-    Returns:
-        FLATTENED if every underlying dataset is a TensorDataset, a tensor, an array or a plain sequence;
-        EXAMPLE_IDS if all have `example_ids`; otherwise NOT_CHECKED: views were resolved, but how a dataset
-        of another class uses its indices is unknown.
-
-    Raises:
-        UnsupportedCombinationError: if an example occurs twice, or a view cannot be resolved.
-        InvalidParameterError: for `example_ids` of another length, or that cannot be compared.
-    """
-    return ExamplePlaces(dataset).uniqueness
-
-
 def share_examples(dataset: Any, other: Any) -> bool:
     """Whether an example of one dataset also occurs in the other, as far as views can be resolved.
 
@@ -193,7 +173,7 @@ def share_examples(dataset: Any, other: Any) -> bool:
         other: the same; it may repeat examples.
 
     Raises:
-        As check_unique, except for repeated examples.
+        As ExamplePlaces, except for repeated examples.
     """
     walk = _Walk(largest=True)
     rows: Picks = range(len(dataset))
@@ -204,21 +184,39 @@ def share_examples(dataset: Any, other: Any) -> bool:
 
 
 class ExamplePlaces:
-    """The locations of a dataset's examples, which must not change during a run.
+    """The locations of a dataset's examples, each in one, as far as can be determined; they must not change.
+
+    Subset (made by random_split), ConcatDataset, StackDataset and CanaryData are resolved to the dataset with
+    the examples. There an example is an index, modulo the length; rows of tensors and arrays are identified
+    by address, so that two datasets over one tensor are detected. In a StackDataset every component
+    counts: an example in two rows takes part twice. `example_ids` of a dataset replaces all of this.
 
     Attributes:
-        uniqueness: as returned by check_unique.
+        uniqueness: how far it was determined. FLATTENED if every underlying dataset is a TensorDataset, a
+            tensor, an array or a plain sequence; EXAMPLE_IDS if all have `example_ids`; otherwise
+            NOT_CHECKED: views were resolved, but how a dataset of another class uses its indices is unknown.
         outline: classes, lengths and indices of the views, in an order that is the same in all processes. It
             depends on the data and must not be revealed.
 
     Raises:
-        As check_unique.
+        UnsupportedCombinationError: if an example occurs twice, or a view cannot be resolved.
+        InvalidParameterError: for `example_ids` of another length, or that cannot be compared.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         walk = _walked(dataset)
-        self.uniqueness = _checked(walk)
+        pair = walk.found.first_repeat()
+        if pair is not None:
+            raise UnsupportedCombinationError(
+                f"the dataset holds examples twice, one of them under the indices {pair[0]} and {pair[1]}: "
+                "it would take part twice as often as certified",
+                supported="every example under one index; if two indices do belong to two examples, a "
+                "dataset with example_ids",
+            )
+        # Without any example nothing is left open.
+        kinds = walk.kinds or {Uniqueness.FLATTENED}
+        self.uniqueness = next(iter(kinds)) if len(kinds) == 1 else Uniqueness.NOT_CHECKED
         self.outline = walk.outline.digest()
         self._places = walk.places.digest()
         self._held = walk.held  # objects that are alive keep their identity
@@ -238,20 +236,6 @@ def _walked(dataset: Any, *, compared: bool = True) -> "_Walk":
     rows: Picks = range(len(dataset))
     walk.follow(dataset, rows, rows)
     return walk
-
-
-def _checked(walk: "_Walk") -> Uniqueness:
-    pair = walk.found.first_repeat()
-    if pair is not None:
-        raise UnsupportedCombinationError(
-            f"the dataset holds examples twice, one of them under the indices {pair[0]} and {pair[1]}: it "
-            "would take part twice as often as certified",
-            supported="every example under one index; if two indices do belong to two examples, a dataset "
-            "with example_ids",
-        )
-    if not walk.kinds:
-        return Uniqueness.FLATTENED  # no example at all
-    return walk.kinds.pop() if len(walk.kinds) == 1 else Uniqueness.NOT_CHECKED
 
 
 class _Walk:
