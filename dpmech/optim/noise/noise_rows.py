@@ -12,7 +12,7 @@ from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.fused import FusedRows, fused_on
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.optim.noise.pairs import PairNormals
-from dpmech.optim.noise.rows import Recursion
+from dpmech.optim.noise.rows import Chunk, Recursion
 from dpmech.optim.processes import Slot
 
 _THREADED = 1 << 18  # number of values above which threads are faster
@@ -178,9 +178,7 @@ class NoiseRows:
                 step,
                 addition.factor,
                 functools.partial(_draw, sources[slot.device], slot, number),
-                [vector[start:end] for vector in addition.state],
-                row,
-                *others,
+                Chunk([vector[start:end] for vector in addition.state], row, *others),
             )
             addition.add(start, row)
 

@@ -26,7 +26,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
@@ -229,6 +229,30 @@ class Terms:
     scale: float | None
 
 
+class Chunk(NamedTuple):
+    """The memory in which a part of a row is formed.
+
+    Attributes:
+        state: `Recursion.vectors` tensors, zero before step 0.
+        out: for the row, float64.
+        spare: like `out`, in the dtype of the normal numbers; it is overwritten.
+        product: None, or like `out`, to round every product before it is added: the row then has the same
+            bits on every device. Without it, processors that can fuse the two round once.
+    """
+
+    state: Sequence[torch.Tensor]
+    out: torch.Tensor
+    spare: torch.Tensor
+    product: torch.Tensor | None = None
+
+    def add(self, vector: torch.Tensor, weight: float) -> None:
+        """Add `weight` times a vector to `out`: sums of float64 and float32 are computed in float64."""
+        if self.product is None:
+            self.out.add_(vector, alpha=weight)
+        else:
+            self.out.add_(self.product.copy_(vector).mul_(weight))
+
+
 class Recursion(abc.ABC):
     """A method to compute row t of C^-1 Z in float64, a chunk at a time.
 
@@ -245,40 +269,19 @@ class Recursion(abc.ABC):
     error: float
 
     @abc.abstractmethod
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
-        """Overwrite `out` with `factor` times row `step`, and advance `state` by one step.
+    def advance(self, step: int, factor: float, draw: Draw, chunk: Chunk) -> None:
+        """Overwrite `out` of a chunk with `factor` times row `step`, and advance its state by one step.
 
         Args:
             step: t, called once for every t in order.
             factor: the standard deviation of Z in this row; the state does not depend on it.
             draw: draw(s, x) overwrites x with row s of Z.
-            state: `vectors` tensors of a chunk, zero before step 0.
-            out: a chunk of a vector, float64.
-            spare: like `out`, in the dtype of the normal numbers; it is overwritten.
-            product: None, or like `out`, to round every product before it is added: the row then has the same
-                bits on every device. Without it, processors that can fuse the two round once.
+            chunk: of a vector.
         """
 
     @abc.abstractmethod
     def terms(self, step: int) -> Terms:
         """The numbers of row `step`."""
-
-
-def _add(out: torch.Tensor, vector: torch.Tensor, weight: float, product: torch.Tensor | None) -> None:
-    """Add `weight` times a vector to `out` in float64; with `product`, round the product first."""
-    if product is None:
-        out.add_(vector, alpha=weight)
-    else:
-        out.add_(product.copy_(vector).mul_(weight))
 
 
 class _Weighted(Recursion):
@@ -314,28 +317,17 @@ class _Weighted(Recursion):
         """As in the base class."""
         return Terms(self._rows(step).tolist(), None if self._scale is None else float(self._scale[step]))
 
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
+    def advance(self, step: int, factor: float, draw: Draw, chunk: Chunk) -> None:
+        state, out, spare, _ = chunk
         weights = (self._rows(step) * (factor if self._scale is None else 1.0)).tolist()
         draw(step, spare)
         out.copy_(spare).mul_(weights[0])
-        # Sums of float64 and float32 are computed in float64.
         for lag, weight in enumerate(weights[1:], start=1):
             if weight == 0.0 and self._scale is None:
                 continue
-            if state:
-                _add(out, state[(step - lag) % self.vectors], weight, product)
-            else:
+            if not state:
                 draw(step - lag, spare)
-                _add(out, spare, weight, product)
+            chunk.add(state[(step - lag) % self.vectors] if state else spare, weight)
         if state:
             state[step % self.vectors].copy_(spare if self._scale is None else out)
         if self._scale is not None:
@@ -359,20 +351,12 @@ class _Exponentials(Recursion):
         """As in the base class."""
         return Terms(self._weights + self._decays, float(self._scale[step]))
 
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
+    def advance(self, step: int, factor: float, draw: Draw, chunk: Chunk) -> None:
+        state, out, spare, product = chunk
         draw(step, spare)
         out.copy_(spare)
         for buffer, weight in zip(state, self._weights, strict=True):
-            _add(out, buffer, -weight, product)
+            chunk.add(buffer, -weight)
         for buffer, decay in zip(state, self._decays, strict=True):
             if product is None:
                 torch.add(out, buffer, alpha=decay, out=buffer)
