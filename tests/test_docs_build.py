@@ -133,8 +133,8 @@ def test_the_controls_on_a_small_language_model_are_those_of_their_runs():
     best = min(loss for loss, *_ in corrected.values())
     page = " ".join((DOCS / "choosing.md").read_text(encoding="utf-8").split())
     assert (
-        f"The best of three floors ({best:.3f}) is close to the best of four rates of DP-Adam ({adam:.3f})"
-        in page
+        f"The best of three floors ({best:.3f}) is close to "
+        f"the best of four learning rates of DP-Adam ({adam:.3f})" in page
     )
     largest, alone = corrected["DP-AdamBC, floor 45 Phi"], found["floor only, 45 Phi"]
     assert largest[1] == alone[1] == corrected["DP-AdamBC, floor 4.5 Phi"][1] == [1.0, 1.0]
@@ -205,7 +205,7 @@ def test_what_the_page_reads_off_its_table():
         return min(rows, key=lambda row: found[f"{row} / {plan} / {eps}"])
 
     page = " ".join((DOCS / "choosing.md").read_text(encoding="utf-8").split())
-    saved = re.search(r"has (\d+) % lower error than DP-SGD at eps 1, and (\S+)x lower at eps 8", page)
+    saved = re.search(r"has (\d+) % lower error than DP-SGD at eps 1, and (\S+)x lower error at eps 8", page)
     assert saved.groups() == (
         str(int(100 * (1 - found[f"{blt} / CIFAR-10 / 1"] / found[f"{sgd} / CIFAR-10 / 1"]))),
         times(found[f"{sgd} / CIFAR-10 / 8"], found[f"{blt} / CIFAR-10 / 8"]),

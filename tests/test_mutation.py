@@ -404,7 +404,7 @@ def test_the_page_says_what_was_run_and_what_was_not(tmp_path):
     assert "| `numerics.gone` | 29 | 10 | 8 | 1 | 2 | 0 | 10 in the group, seed 14 | abc | yes |" in text
     assert "| `ledgers.ledger` | not run |" in text
     assert (
-        "| module | mutants | tried | found out | not ended | explained | open | draw | commit | changed |"
+        "| module | mutants | tried | detected | timed out | explained | open | sample | commit | changed |"
         in text
     )
     opened = "- `numerics.bounds.g`: `a + b` to `a - b`.\n- `numerics.series.g`: `a + b` to `a - b`."

@@ -333,8 +333,8 @@ def _label(part: Part, eps: float) -> str:
 def table(found: dict, parts: Sequence[Part] = STUDY) -> str:
     """Markdown: what is gained at one batch size and with the best one, and what RMSE predicts."""
     lines = [
-        "| task, epochs x steps, eps | no noise | DP-SGD | correlated | gain | RMSE | predicted "
-        "| DP-SGD, best batch | correlated, best batch | gain |",
+        "| task, epochs x steps, eps | no noise | DP-SGD | correlated | gain | RMSE | predicted gain "
+        "| DP-SGD, best batch | correlated, best batch | gain, best batch |",
         "|---" * 10 + "|",
     ]
     for part in parts:
@@ -368,7 +368,7 @@ def optimizers(found: dict, parts: Sequence[Part] = STUDY) -> str:
     kinds = (KINDS[0], ALLOCATION, KINDS[1])
     lines = [
         "| task, epochs x steps, eps | optimizer | no noise | DP-SGD | random allocation | correlated "
-        "| gain of allocation | of correlated |",
+        "| gain, random allocation | gain, correlated |",
         "|---" * 8 + "|",
     ]
     for part in parts:

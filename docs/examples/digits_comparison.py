@@ -305,8 +305,8 @@ def table(results: Sequence[dict], model: str) -> str:
     columns = [
         *(method.name for method in METHODS),
         "lam",
-        "share, DP-SGD",
-        "share, LambdaCGD",
+        "noise share, DP-SGD",
+        "noise share, LambdaCGD",
     ]
     totals = any("total" in one for one in mine.values())
     columns += ["total eps, DP-SGD", "total eps, LambdaCGD"] if totals else []

@@ -42,7 +42,7 @@ def table(results: dict[str, float]) -> str:
     """Markdown: RMSE in clip norms, and what it is above that of the best."""
     lines = [
         "| family | "
-        + " | ".join(f"eps {eps:g} | above" for eps in BUDGETS)
+        + " | ".join(f"RMSE at eps {eps:g} | above the best" for eps in BUDGETS)
         + " |"
     ]
     lines.append("|---" * (2 * len(BUDGETS) + 1) + "|")

@@ -1,4 +1,4 @@
-"""Noise of batches of exactly B examples under replacement of one, next to Poisson sampling of as many."""
+"""Sigma of fixed-size batches under replace-one, compared with Poisson sampling at the same batch size."""
 
 import time
 
@@ -34,9 +34,10 @@ def row(batch: int) -> str:
 
 def main() -> None:
     """Print the table."""
-    plan = f"B; eps {EPS:g}, delta {DELTA:g}, {SIZE} examples, {STEPS} steps"
+    print(f"eps {EPS:g}, delta {DELTA:g}, {SIZE} examples, {STEPS} steps")
     print(
-        f"| {plan} | Poisson, add-remove | batches of B | eps from below | `Rdp()` | not sampled | seconds |"
+        "| B | Poisson, add-remove | fixed-size batches | lower bound on eps | "
+        "fixed-size batches, `Rdp()` | not sampled | seconds |"
     )
     print("|---|---|---|---|---|---|---|")
     for batch in BATCHES:

@@ -128,11 +128,11 @@ def table(found: dict, columns: Sequence[Column]) -> str:
         words = column.words[0].upper() + column.words[1:]
         ahead = f"ahead of independent noise by {_with_width(tests[best] - tests[0])} points"
         if best == chosen:
-            said = f"{LAMBDAS[best]:g}, that of the least RMSE, is the best, {ahead}."
+            said = f"{LAMBDAS[best]:g} has the lowest RMSE and the highest accuracy, {ahead}."
         else:
             gain = _with_width(tests[best] - tests[chosen])
             said = (
-                f"{LAMBDAS[best]:g} is ahead of {LAMBDAS[chosen]:g}, that of the least RMSE, "
+                f"{LAMBDAS[best]:g} is ahead of lambda {LAMBDAS[chosen]:g}, which has the lowest RMSE, "
                 f"by {gain} points, and {ahead}."
             )
         remarks.append(f"{words}: lambda {said}")

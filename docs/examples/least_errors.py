@@ -52,7 +52,7 @@ def error_of(
 def table(results: dict[str, float]) -> str:
     """Markdown: errors, and what they are above the bound."""
     names = [name for name, _ in PLANS]
-    heads = [words for name in names for words in (name, "above")]
+    heads = [words for name in names for words in (name, "above the bound")]
     lines = [
         f"| family | {' | '.join(heads)} |",
         "|---" * (len(heads) + 1) + "|",
@@ -60,7 +60,7 @@ def table(results: dict[str, float]) -> str:
     bounds = {name: results[f"bound / {name}"] for name in names}
     below = [down(bounds[name], 5) for name in names]
     lines.append(
-        f"| no matrix is below | {' | '.join(f'{one} | ' for one in below)} |"
+        f"| lower bound for all matrices | {' | '.join(f'{one} | ' for one in below)} |"
     )
     for family, _, _ in FAMILIES:
         cells = []

@@ -294,13 +294,13 @@ def remarks(found: dict[str, list[Run]], cal: dm.Calibration) -> list[str]:
     at = range(EVERY, steps + 1, EVERY)
     needed = steps_to_match(curves[1], curves[0][-1], steps=list(at))
     lines = [
-        f"Muon probe: cosine with the clean gradient {plain:.3f} of the "
-        f"momentum, {polar:.3f} of its polar factor.",
+        f"Muon probe: the cosine with the clean gradient is {plain:.3f} for the "
+        f"momentum and {polar:.3f} for its polar factor.",
     ]
     if math.isinf(needed):
         return [
             *lines,
-            f"Denoised, {steps} steps do not reach the last loss of DP-Adam.",
+            f"With denoising, {steps} steps do not reach the final loss of DP-Adam.",
         ]
     saved = dm.ledgers.epsilon_saved(cal, math.ceil(needed))
     return [
@@ -313,8 +313,8 @@ def remarks(found: dict[str, list[Run]], cal: dm.Calibration) -> list[str]:
 def table(found: dict[str, list[Run]]) -> list[str]:
     """Lines of Markdown."""
     lines = [
-        "| rule | loss a word | its deviation | words, % | noise share "
-        "| at the floor |",
+        "| rule | loss per word | standard deviation | correct words, % | noise share "
+        "| share at the floor |",
         "|---|---|---|---|---|---|",
     ]
     for name, runs in found.items():

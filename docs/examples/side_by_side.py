@@ -1,10 +1,10 @@
 """dpmech next to the libraries that compute the same numbers, in one run.
 
-Every row asks dpmech and one other library the same question and gives both
-answers with their CPU seconds on one core; both were called once before, so
-that imports and compilations are left out. Lower is better for every answer.
-The last two columns divide the other library's by dpmech's: above 1, dpmech is
-tighter or faster.
+Every row compares the results of dpmech and of one other library for the same
+question, and their CPU seconds on one core. Both were called once before, so
+that imports and compilations are not measured. Lower is better for every result.
+The last two columns contain the result and the time of the other library,
+divided by those of dpmech: above 1, dpmech is tighter or faster.
 Libraries that are not installed are named as such. Run as `python
 side_by_side.py FOLDER` with OMP_NUM_THREADS=1; it writes the table in some
 five minutes of CPU time.
@@ -434,25 +434,28 @@ def google_truncated() -> float:
 
 # Why another library is ahead in a row: a package and its way.
 WHY = {
+    ("dp_accounting", "PLD"): (
+        "dpmech stops when its upper bound is within 0.005 % of its lower bound "
+        "(0.1 % for a sigma; pass a smaller `rtol` for more digits). It computes an "
+        "upper and a lower bound, whereas dp_accounting states one upper bound"
+    ),
+    ("opacus", "RDP"): (
+        "Opacus evaluates a formula at fifty Renyi orders, which is fast but looser. "
+        "In dpmech, the same method is `method=dm.methods.Rdp()`"
+    ),
+    ("gdpnum", "estimate"): (
+        "gdpnum estimates a different quantity, without a proof. It omits false-positive "
+        "rates below 1e-10, whereas dpmech omits a delta of 1e-10. dpmech proves its mu "
+        "at every level between the points where the curve was computed"
+    ),
     (
-        "dp_accounting",
+        "riskcal",
         "PLD",
-    ): "dpmech stops where its upper end is within 0.005 % "
-    "of its lower end (0.1 % for a sigma; `rtol=` asks for less), and computes both "
-    "ends, from two directions, where the other states one upper bound",
+    ): "riskcal states one upper bound; dpmech computes both bounds",
     (
-        "opacus",
-        "RDP",
-    ): "a formula at fifty Renyi orders: fast, and looser; in dpmech "
-    "it is `method=dm.methods.Rdp()`",
-    (
-        "gdpnum",
-        "estimate",
-    ): "another quantity, without a proof: gdpnum leaves out "
-    "false-positive rates below 1e-10, dpmech a delta of 1e-10, and proves its mu at "
-    "every level between the points where the curve was computed",
-    ("riskcal", "PLD"): "an upper bound next to both ends",
-    ("jax_privacy", "its defaults"): "both stop at a gradient near 0",
+        "jax_privacy",
+        "its defaults",
+    ): "Both optimizers stop at a gradient near 0",
 }
 
 
@@ -506,7 +509,10 @@ def ahead(row: dict[str, object]) -> bool:
 def table(results: list[dict[str, object]]) -> str:
     """The table as Markdown, with a note to every row where dpmech is behind."""
     notes: list[str] = []
-    head = "question | dpmech | CPU s | other library | answer | CPU s | answers | times"
+    head = (
+        "question | dpmech | CPU s | other library | result | CPU s | "
+        "ratio of results | ratio of times"
+    )
     said = [f"| {head} |", "|---|---|---|---|---|---|---|---|"]
     for row in results:
         ours, seconds = row["dpmech"], row["seconds"]

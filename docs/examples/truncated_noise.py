@@ -1,7 +1,7 @@
 """The cost of truncated batches: sigma for one sampling probability, and the best one for one size.
 
-Noise is the standard deviation in the mean gradient, in clip norms, in thousandths: sigma over the expected
-size of a batch.
+Noise is the standard deviation in the mean gradient, in thousandths of the clip norm: sigma divided by the
+expected batch size.
 """
 
 import time
@@ -13,8 +13,8 @@ BATCH, LIMITS = 100, (100, 110, 120, 130, 140, 150, 160)
 LIMIT, BATCHES = 128, (70, 80, 90, 100, 110, 120, 128)
 
 
-def cut(batch: int, most: int) -> dm.Mechanism:
-    """Batches of at most so many examples, `batch` of which are drawn on average."""
+def truncated(batch: int, most: int) -> dm.Mechanism:
+    """Batches of at most `most` examples; `batch` examples are sampled on average."""
     batches = dm.Poisson(
         batch / SIZE, truncated_batch_size=most, dataset_size=SIZE
     )
@@ -24,7 +24,7 @@ def cut(batch: int, most: int) -> dm.Mechanism:
 def row(first: int, batch: int, most: int) -> str:
     """One row of a table."""
     start = time.process_time()
-    cal = dm.calibrate_sigma(cut(batch, most), EPS, DELTA)
+    cal = dm.calibrate_sigma(truncated(batch, most), EPS, DELTA)
     plain = dm.calibrate_sigma(
         dm.Identity(STEPS), EPS, DELTA, participation=dm.Poisson(batch / SIZE)
     ).sigma
@@ -40,19 +40,19 @@ def row(first: int, batch: int, most: int) -> str:
 
 def main() -> None:
     """Print the tables."""
-    plan = f"eps {EPS:g}, delta {DELTA:g}, {SIZE} examples, {STEPS} steps"
+    print(f"eps {EPS:g}, delta {DELTA:g}, {SIZE} examples, {STEPS} steps")
     for title, rows in (
         (
-            f"B, {BATCH} drawn on average; {plan}",
+            f"B, with {BATCH} examples sampled on average",
             [(most, BATCH, most) for most in LIMITS],
         ),
         (
-            f"drawn on average, B = {LIMIT}; {plan}",
+            f"examples sampled on average, with B = {LIMIT}",
             [(batch, batch, LIMIT) for batch in BATCHES],
         ),
     ):
         print(
-            f"| {title} | tau | whole batches | cut batches | ratio | noise | seconds |"
+            f"| {title} | tau | sigma without truncation | sigma with truncation | ratio | noise | seconds |"
         )
         print("|---|---|---|---|---|---|---|")
         for one in rows:

@@ -132,7 +132,7 @@ def table(results: dict[str, Found]) -> str:
     """Markdown: RMSE in clip norms, rounded up, and the cost of the noise on the largest plan."""
     heads = [f"{name}, eps {eps:g}" for name, _ in PLANS for eps in BUDGETS]
     lines = [
-        f"| noise | sampling | {' | '.join(heads)} | kept | regenerated |",
+        f"| noise | sampling | {' | '.join(heads)} | stored vectors | regenerated vectors |",
         "|---" * (len(heads) + 4) + "|",
     ]
     for row, sampling, _ in ROWS:

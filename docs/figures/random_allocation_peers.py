@@ -135,7 +135,7 @@ def table(found: dict[str, Any]) -> str:
     """As Markdown; ends are rounded outward, seconds to nearest."""
     lines = [
         "| t | k | sigma | delta | dpmech, eps | seconds "
-        f"| PLD_accounting {found['PLD_accounting']} | seconds | its excess |",
+        f"| PLD_accounting {found['PLD_accounting']}, eps | seconds | excess of its upper bound |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in found["rows"]:

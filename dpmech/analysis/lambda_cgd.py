@@ -1,10 +1,10 @@
-"""DP-lambda-CGD in closed form: sensitivity, errors, and the lambda of least error, without amplification.
+"""DP-lambda-CGD in closed form: sensitivity, errors, and the optimal lambda, without amplification.
 
-The strategy C has lambda^(t - s) below its diagonal, so that C^-1 subtracts lambda times the step before, and
-the workload is the prefix sum A. An example takes part at most k times, at least b steps apart
-(`dm.MinSep(b, max_participations=k)`). Errors are those at clip norm 1 and noise multiplier 1: those of a
-calibration are noise multiplier, sigma / sensitivity, times as large. `dm.optimize(dm.LambdaCGD, ...)` finds
-lambda under amplification too.
+The strategy C has the entries lambda^(t - s) below its diagonal, so that C^-1 subtracts lambda times the step
+before. The workload is the prefix sum A. An example takes part at most k times, at least b steps apart
+(`dm.MinSep(b, max_participations=k)`). Errors are for clip norm 1 and noise multiplier 1. To obtain the
+errors of a calibration, multiply them by its noise multiplier, sigma / sensitivity.
+`dm.optimize(dm.LambdaCGD, ...)` also finds lambda under amplification.
 """
 
 import math
@@ -22,7 +22,7 @@ _TOLERANCE = 1e-10
 
 
 def sensitivity(lam: float, steps: int, min_sep: int, participations: int) -> float:
-    """Largest change of C times the gradients by one example of norm at most 1 a step.
+    """Largest change of C times the gradients that one example can cause, with norm at most 1 per step.
 
     The leftmost columns 0, b, 2b, ... attain it. In block i of b steps their sum is
     lambda^s (1 - lambda^(b (i + 1))) / (1 - lambda^b), s = 0 .. b - 1: squared norms of blocks are geometric
@@ -32,13 +32,13 @@ def sensitivity(lam: float, steps: int, min_sep: int, participations: int) -> fl
         lam: lambda in [0, 1).
         steps: n >= 1; it need not be k b.
         min_sep: b >= 1.
-        participations: k >= 1; what does not fit into n steps is left out.
+        participations: k >= 1; participations that do not fit into n steps are ignored.
 
     Returns:
         The sensitivity. Exact up to rounding, in O(k).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd cgd.thm1, cgd.eq15_16 (printed for n = k b).
@@ -72,7 +72,7 @@ def sum_variance(lam: float, step: int) -> float:
         1 + (1 - lambda)^2 (t - 1), in units of sigma^2. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd cgd.eq17, cgd.eq52.
@@ -99,7 +99,7 @@ def rmse(lam: float, steps: int, min_sep: int, participations: int) -> float:
         The RMSE at noise multiplier 1 and clip norm 1, of prefix sums. Exact up to rounding.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd cgd.eq4_7, cgd.eq52.
@@ -114,7 +114,7 @@ def rmse(lam: float, steps: int, min_sep: int, participations: int) -> float:
 
 
 def max_se(lam: float, steps: int, min_sep: int, participations: int) -> float:
-    """Root of the largest variance of the sums, that of the last step, times the sensitivity.
+    """Root of the largest variance of the sums (that of the last step) times the sensitivity.
 
     Args:
         lam: lambda in [0, 1).
@@ -126,7 +126,7 @@ def max_se(lam: float, steps: int, min_sep: int, participations: int) -> float:
         MaxSE at noise multiplier 1 and clip norm 1, of prefix sums. Exact up to rounding.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd cgd.eq4_7, cgd.eq17.
@@ -138,21 +138,21 @@ def max_se(lam: float, steps: int, min_sep: int, participations: int) -> float:
 def best_lambda(
     steps: int, min_sep: int, participations: int, *, objective: Literal["rmse", "max_se"] = "rmse"
 ) -> float:
-    """The lambda of least error without amplification.
+    """The lambda with the smallest error without amplification.
 
     Args:
         steps: n >= 1.
         min_sep: b >= 1.
         participations: k >= 1.
-        objective: which error. A minimiser of MaxSE is at least as large as one of RMSE.
+        objective: the error to minimise. A minimiser of MaxSE is not smaller than a minimiser of RMSE.
 
     Returns:
-        lambda in [0, 1), from a grid in 1 - lambda and a search around its best point: an estimate; its
-        error is `rmse` or `max_se` of it. 0, independent noise, where examples take part in every step
-        (b = 1, k = n).
+        lambda in [0, 1), from a grid in 1 - lambda and a search around the best point of the grid. It is an
+        estimate, whose error is computed by `rmse` or `max_se`. If examples take part in every step (b = 1,
+        k = n), it is 0, which is independent noise.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd cgd.lem3, cgd.cor6.
@@ -181,19 +181,19 @@ def best_lambda(
 
 
 def max_se_bound(steps: int, participations: int) -> tuple[float, float]:
-    """What MaxSE can be brought to, by a lambda that the proof names: k + sqrt(k) n^(1/4), for n = k b.
+    """A bound on MaxSE that the lambda of the proof attains: k + sqrt(k) n^(1/4), for n = k b.
 
     Args:
         steps: n >= 1, a multiple of the participations.
         participations: k >= 1.
 
     Returns:
-        k + sqrt(k) n^(1/4), and the lambda whose `max_se` at noise multiplier 1 is below it: exp(-1 / b) if
-        k >= sqrt(n), else exp(-1 / sqrt(n)). The paper proves the order. That the constant 1 is enough is an
-        estimate, checked for all n below 600; it is sharp for k = 1 and many steps.
+        k + sqrt(k) n^(1/4), and the lambda whose `max_se` at noise multiplier 1 is below it: exp(-1 / b) if k
+        >= sqrt(n), else exp(-1 / sqrt(n)). The paper proves the order. The constant 1 is an estimate, checked
+        for all n below 600. It is tight for k = 1 and many steps.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if k does not divide n.
+        InvalidParameterError: if an argument is invalid, or if k does not divide n.
 
     References:
         lambda_cgd cgd.lem2.

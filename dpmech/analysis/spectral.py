@@ -51,7 +51,7 @@ def detection_threshold(sigma: float, rows: int, columns: int) -> float:
         The threshold, in the unit of sigma. Exact in the limit of large m and n.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.eq3_F.
@@ -97,7 +97,7 @@ def inflated_singular_value(
         observed value, not a lower bound of it (rmt.eq3_at_least).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if F overflows.
 
     References:
@@ -143,7 +143,7 @@ def signal_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, colu
         x, of the shape of `observed`, in [`detection_threshold`, y].
 
     Raises:
-        InvalidParameterError: on a bad argument, or a value below the noise edge: it has no preimage.
+        InvalidParameterError: if an argument is invalid, or a value below the noise edge: it has no preimage.
 
     References:
         spectral rmt.Finv.
@@ -172,7 +172,7 @@ def left_cosine_squared(singular_value: npt.ArrayLike, sigma: float, rows: int, 
         In [0, 1], of the shape of `singular_value`. Exact in the limit of large m and n.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.eq4, rmt.eq6.
@@ -205,7 +205,7 @@ def shrunk_singular_value(observed: npt.ArrayLike, sigma: float, rows: int, colu
         eta, in [0, y], of the shape of `observed`; equal to y if sigma is 0.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.eq8_9.
@@ -254,7 +254,7 @@ def optimal_estimate(matrix: npt.ArrayLike, sigma: float) -> FloatArray:
         Shape (m, n); zero if nothing exceeds the edge. It has the smallest mean squared error in the limit.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.eq8_9. The sum is over all values above the edge, not over the rank of the signal,
@@ -304,7 +304,7 @@ def denoise(matrix: npt.ArrayLike, sigma: float, *, threshold: float = 1.02) -> 
         A `Denoised`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.eq10.
@@ -350,7 +350,7 @@ def predicted_alignment(
         (noisy, denoised), each in [0, 1]. Estimates: exact in the limit of large m and n.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.eq4, rmt.eq5, rmt.eq8_9.
@@ -469,7 +469,7 @@ def quadratic_progress(
         f(x) - f(x - lr P s), in the unit of f. Exact, up to rounding.
 
     Raises:
-        InvalidParameterError: on a bad argument, or shapes that differ.
+        InvalidParameterError: if an argument is invalid, or shapes that differ.
 
     References:
         spectral rmt.propI1_identity; rmt.sec3_1_descent is its limit at a small learning rate.
@@ -516,7 +516,7 @@ def progress_bound(
         cosine at the rate lr ||g|| ||s|| (p_min + p_max) / 2.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.propI1_bound (corrected), rmt.corI2 (with that bound).
@@ -535,20 +535,20 @@ def progress_bound(
 def steps_to_match(curve: npt.ArrayLike, target: float, *, steps: npt.ArrayLike | None = None) -> float:
     """The number of steps after which a curve first reaches a value, linear between its points.
 
-    The speed-up of the paper's Table 1 is 1 - steps_to_match(ours, value of theirs at step T) / T. What it
-    saves in eps, at the same noise, is `dpmech.ledgers.epsilon_saved`.
+    The speed-up in Table 1 of the paper is 1 - steps_to_match(ours, value of theirs at step T) / T.
+    `dpmech.ledgers.epsilon_saved` computes the eps that it saves at the same noise.
 
     Args:
-        curve: a metric of which larger is better (a loss: its negative), shape (k,).
+        curve: a metric for which larger values are better (for a loss, its negative), shape (k,).
         target: the value to reach.
         steps: at which the curve was measured, increasing, shape (k,); None for 1, 2, ..., k.
 
     Returns:
-        In units of `steps`; math.inf if the curve stays below the target. The first point where it is at
-        least as large already. Exact for the line through the points.
+        The number of steps, in units of `steps`, or math.inf if the curve remains below the target. If the
+        first value is not below the target, this is the first step. Exact for the line through the points.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         spectral rmt.tab1_speedup.

@@ -1,11 +1,11 @@
 r"""Bounds on eps for batches made by shuffling; the lower one comes from the probability of an event.
 
-Batches of a fixed size are cut from a random order of the examples, drawn anew every epoch or once. No
-theorem of dpmech amplifies that; proved here is how large eps is *at least*. Let the gradient of every other
-example be -1 and that of the target +1, in one direction, for any model. A noisy sum, minus its public mean,
-then has mean 2 if the target is in the batch, 1 if a gap is in its place (0 if an example of gradient -1 is),
-and 0 otherwise. The largest sum of every epoch distinguishes the two datasets. The page "Shuffled batches" of
-the documentation has the proof.
+Batches of a fixed size are taken one after another from a random order of the examples. The order is drawn
+for every epoch or once. No theorem of dpmech covers amplification by such an order. This module proves how
+large eps is *at least*. Let the gradient of every other example be -1 and that of the target +1, in one
+direction, for any model. Subtract the public mean from each noisy sum. A sum then has mean 2 if the target is
+in the batch, 1 if a gap is in its place (0 if an example of gradient -1 is), and 0 otherwise. The largest sum
+of every epoch distinguishes the two datasets. docs/risk.md#shuffled-data contains the proof.
 
 **The event.** In an epoch of b noisy sums with noise sigma, M is the largest of
 
@@ -24,8 +24,9 @@ S. For every m
 
 holds for an (eps, delta)-private mechanism, so eps >= ln((P_with(S >= m) - delta) / P_without(S >= m)).
 
-**Guarantee:** lower bound, rounding included. Tails under "with" are rounded down and tails under "without"
-up before masses are formed: sums of scores nondecreasing in M are monotone in every tail.
+**Guarantee:** lower bound, including rounding. Before masses are formed, tails under "with" are rounded down,
+and tails under "without" are rounded up: sums of scores that are nondecreasing in M are monotone in every
+tail.
 
 The upper bound treats the order as public: this is the Gaussian mechanism with one participation per epoch.
 
@@ -94,10 +95,10 @@ class Epoch:
 
 
 def epsilon_below(epoch: Epoch, epochs: int, delta: float) -> float:
-    """A lower bound on eps at delta of `epochs` independent epochs.
+    """Return a lower bound on eps at delta of `epochs` independent epochs.
 
     Args:
-        epoch: each of them.
+        epoch: the distribution of each epoch.
         epochs: k >= 1; epochs beyond 8192 are ignored.
         delta: in (0, 1).
 
@@ -170,7 +171,7 @@ def _of_terms(count: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Shuffled:
-    """Batches cut one after the other from a random order of the dataset, as in most data loaders.
+    """Batches taken one after another from a random order of the dataset, as in most data loaders.
 
     This is not a participation, so nothing can be calibrated for it. It describes the training of an audited
     run.
@@ -179,7 +180,7 @@ class Shuffled:
         dataset_size: number of examples, >= 1.
         batch_size: size of a batch, in [1, dataset_size].
         drop_last: whether the remainder at the end of an epoch is dropped; otherwise it is a smaller batch.
-        once: whether all epochs use one order; otherwise every epoch has a new one.
+        once: whether all epochs use the same order; otherwise every epoch has a new order.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -224,16 +225,17 @@ def shuffled_epsilon(
 ) -> Bounds:
     """Bounds on the eps of a run with independent noise whose noisy sums are all released.
 
-    **Guarantee:** both ends are proved. Some data and loss attain the lower one, so no accountant that covers
-    all data may return less. The upper one uses no amplification.
+    **Guarantee:** both bounds are proven. Some data and loss attain the lower bound, so no accountant that
+    covers all data may return less. The upper bound uses no amplification.
 
-    Datasets have a fixed size, as batches have: adding or removing an example fills a gap or leaves one.
+    Datasets have a fixed size, because batches have a fixed size: adding an example fills a gap, and removing
+    an example leaves a gap.
 
     Args:
-        n: number of steps, >= 1. Steps after the last full epoch enter the upper end only.
-        sigma: noise of a sum over the clip norm, > 0.
+        n: number of steps, >= 1. Steps after the last full epoch affect only the upper bound.
+        sigma: noise of a sum divided by the clip norm, > 0.
         delta: in (0, 1).
-        batches: how the batches were made.
+        batches: how the batches were formed.
         adjacency: the neighbouring relation.
 
     Raises:

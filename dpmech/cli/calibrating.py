@@ -47,8 +47,8 @@ CLIP_NORM = click.option(
 @click.option(
     "--with-profile",
     is_flag=True,
-    help="Store the privacy profile in the certificate. Under Balls-in-Bins this takes a minute, once, "
-    "instead of in every ledger, risk and report. [off]",
+    help="Store the privacy profile in the certificate. Under Balls-in-Bins this takes a minute, but "
+    "saves this time in every ledger, risk and report command. [off]",
 )
 @click.option(
     "--unit",

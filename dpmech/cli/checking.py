@@ -97,7 +97,7 @@ def verify(
     details: bool,
     form: str | None,
 ) -> None:
-    """Decide with the independent checker whether claims are true; then make the other checks of each file.
+    """Decide with the independent checker whether claims are true; then run the other checks of each file.
 
     A run record states that the run followed its claim. This is printed as a statement: no file can prove it.
     Exit code 0 if every file passes; 1 if one is refused (one line for every failure); 2 if a file is

@@ -67,7 +67,7 @@ def compare(
     plan_file: Path | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Compare several strategies, under one or several samplings, with each other and with DP-SGD.
+    """Compare several strategies, under one or several sampling schemes, with each other and with DP-SGD.
 
     The first row is standard DP-SGD: independent noise under Poisson sampling, for the same steps, batch size
     and budget.

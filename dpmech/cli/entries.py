@@ -15,10 +15,10 @@ from dpmech.plans import FAMILIES, STRATEGIES, Entry, build_strategy
 
 # How entries are written, for the help of options.
 WRITTEN = (
-    "Joined by commas, options by colons, numbers of a list by slashes: "
+    "Names separated by commas, with options after colons and the numbers of a list separated by slashes: "
     f"{', '.join(one.written(name) for name, one in STRATEGIES.items())}. "
-    f"Without coefficients the best one is fitted: {', '.join(FAMILIES)}, also with :bands=4 or :buffers=3. "
-    "With :column-normalized for unit columns."
+    f"A family without coefficients is fitted: {', '.join(FAMILIES)}, also with :bands=4 or :buffers=3. "
+    "Add :column-normalized for unit columns."
 )
 
 # An entry and its strategy or family.

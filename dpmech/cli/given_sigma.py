@@ -51,13 +51,13 @@ def _noise_options(command: _Command) -> _Command:
         click.option(
             "--noise-multiplier",
             type=Real(minimum=0.0, open_minimum=True),
-            help="The noise multiplier of Opacus: standard deviation of the noise over the clip norm. It "
-            "equals sigma if the noise is independent from step to step; refused for other strategies.",
+            help="The noise multiplier of Opacus: standard deviation of the noise divided by the clip norm. "
+            "It equals sigma if the noise is independent from step to step, and is refused otherwise.",
         ),
         click.option(
             "--out",
             type=Target(),
-            help="Write a certificate of this sigma to this file; computed without random samples.",
+            help="Write a certificate of this sigma, computed without random samples, to this file.",
         ),
         force_option,
         CLIP_NORM,

@@ -134,7 +134,7 @@ def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool 
 _INSIDE: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
 _ACCOUNTING = ("gdp", "renyi", "claims")
 _AT = click.option(
-    "--delta", type=Real(**_INSIDE), help="Delta of the eps that is printed [of the budget, or the sum]."
+    "--delta", type=Real(**_INSIDE), help="Delta of the printed eps [that of the budget, or the sum]."
 )
 
 
@@ -162,7 +162,7 @@ def ledger() -> None:
 @click.argument("certificate", metavar="CERTIFICATE", type=click.Path())
 @click.option("--name", help="Name of the release, new in this ledger. [required]")
 @click.option("--batch", help="For a sampled release: name of the batches that it uses, new in this ledger.")
-@click.option("--close", is_flag=True, help="Nothing more may be added: a non-adaptive list is complete.")
+@click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
 @click.option("--new", is_flag=True, help="Start the ledger; without a budget it is a non-adaptive list.")
 @click.option(
     "--eps",
@@ -176,7 +176,9 @@ def ledger() -> None:
     help="With --new and a budget, the accounting method: Gaussian DP (gdp), a Renyi order, or claims [gdp].",
 )
 @click.option(
-    "--order", type=Whole(2, 10_000), help="renyi: the order [the one that admits most Gaussian releases]."
+    "--order",
+    type=Whole(2, 10_000),
+    help="renyi: the order [the one that admits the most Gaussian releases].",
 )
 @click.option(
     "--slack",
@@ -289,7 +291,7 @@ def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
 @click.option(
     "--claims",
     is_flag=True,
-    help="Compose Balls-in-Bins releases by their claims: at once, where profiles take 40 to 200 seconds.",
+    help="Compose Balls-in-Bins releases by their claims, immediately; profiles take 40 to 200 seconds.",
 )
 @worker_options
 @output_options
@@ -395,13 +397,18 @@ def _left(book: Ledger, delta: float | None) -> str:
 @click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 @click.option("--sigma", help="Scale of the noise, a number or a fraction such as 81/2. [required]")
 @click.option(
-    "--sensitivity", type=Whole(1, 10**9), default=1, help="Largest change of one integer by one unit [1]."
+    "--sensitivity",
+    type=Whole(1, 10**9),
+    default=1,
+    help="Largest change that one unit makes to one integer [1].",
 )
-@click.option("--releases", type=Whole(1, 10**9), default=1, help="How many integers one unit changes [1].")
+@click.option(
+    "--releases", type=Whole(1, 10**9), default=1, help="Number of integers that one unit changes [1]."
+)
 @click.option(
     "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
 )
-@click.option("--close", is_flag=True, help="Nothing more may be added: a non-adaptive list is complete.")
+@click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
 @click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
 @click.option(
     "--adjacency",
@@ -423,7 +430,7 @@ def add_counts(
     new: bool,
     adjacency: str | None,
 ) -> None:
-    """Add counts to a non-adaptive ledger, before the first of them is drawn.
+    """Add counts to a non-adaptive ledger, before the first count is drawn.
 
     Their noise is `dpmech.drawing.discrete_gaussian`. Each count may depend on earlier results.
     """
@@ -493,11 +500,11 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
 @click.option("--eps", type=Real(**_POSITIVE), help="pure_dp, approximate_dp: the claim.")
 @click.option("--delta", type=Real(**_INSIDE), help="approximate_dp: the claim.")
 @click.option("--rho", type=Real(**_POSITIVE), help="zcdp: the claim.")
-@click.option("--count", type=Whole(1, 10**6), default=1, help="How often it is released [1].")
+@click.option("--count", type=Whole(1, 10**6), default=1, help="Number of releases [1].")
 @click.option(
     "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
 )
-@click.option("--close", is_flag=True, help="Nothing more may be added: a non-adaptive list is complete.")
+@click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
 @click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
 @click.option(
     "--adjacency",

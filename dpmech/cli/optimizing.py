@@ -204,11 +204,15 @@ _OBJECTIVES = ("rmse", "max_se", "last")
     type=OneOf(_OBJECTIVES),
     default="rmse",
     show_default=True,
-    help="Error to minimise: root mean square (rmse), worst step (max_se), last step.",
+    help="Error to minimise: root mean square (rmse), worst step (max_se) or last step (last).",
 )
-@click.option("--eps-grid", type=Reals(), help="More budgets for the figure, joined by commas: 8,4,2,1.")
+@click.option("--eps-grid", type=Reals(), help="More budgets for the figure, separated by commas: 8,4,2,1.")
 @click.option("--figure", type=Target(drawable), help="Plot error against eps in this file.")
-@click.option("--cache", type=click.Path(path_type=Path), help="Folder of fitted coefficients, to reuse.")
+@click.option(
+    "--cache",
+    type=click.Path(path_type=Path),
+    help="Folder in which fitted coefficients are stored for reuse.",
+)
 @click.option("--out", type=Target(), help="Write the certificate of the best family at --eps to this file.")
 @click.option("--out-strategy", type=Target(), help="Write the best strategy at --eps to this file.")
 @force_option

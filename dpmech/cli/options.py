@@ -54,7 +54,7 @@ def plan_options(
         errors: whether errors are compared, so that it matters what they are about.
     """
     due = f" [required{here}]"
-    names = "one or more names, joined by commas, see below"
+    names = "one or more names, separated by commas; see below"
     takers = owners()
     sampling: Any = click.STRING if several else OneOf(samplings, reasons=NO_SAMPLINGS, listed=False)
     options = [
@@ -63,7 +63,9 @@ def plan_options(
         ),
         click.option("--batch-size", type=Whole(1), help=f"Expected batch size.{due}"),
         click.option(
-            "--epochs", type=Whole(1), help=f"Full passes over the data, or give the number of steps.{due}"
+            "--epochs",
+            type=Whole(1),
+            help=f"Number of full passes over the data, unless the number of steps is given.{due}",
         ),
         click.option("--steps", type=Whole(1), help="Number of steps, instead of --epochs."),
         click.option(
@@ -71,7 +73,7 @@ def plan_options(
             type=sampling,
             default=default_sampling,
             show_default=default_sampling is not None,
-            help=f"How batches are sampled{': ' + names if several else ', see below'}."
+            help=f"How batches are sampled{': ' + names if several else '; see below'}."
             f"{due if default_sampling is None else ''}",
         ),
         *(
@@ -81,10 +83,10 @@ def plan_options(
         click.option(
             "--sampling-probs",
             type=click.Path(),
-            help=f"{takers['sampling_probs']}: a .npy or CSV file with a probability for each step.",
+            help=f"{takers['sampling_probs']}: a .npy or CSV file with one probability per step.",
         ),
         click.option(
-            "--fresh", is_flag=True, default=None, help=f"{takers['fresh']}: a new allocation every epoch."
+            "--fresh", is_flag=True, default=None, help=f"{takers['fresh']}: a new allocation in every epoch."
         ),
         *_budget_options(budget, due, search=search),
         click.option(
@@ -106,8 +108,8 @@ def plan_options(
 
 # Settings of samplings, in addition to the sizes of a plan.
 _SETTINGS = {
-    "min_sep": "smallest distance of two participations [one epoch]",
-    "separation": "smallest distance of two participations",
+    "min_sep": "smallest distance between two participations [one epoch]",
+    "separation": "smallest distance between two participations",
     "max_participations": "largest number of participations [epochs]",
     "cycle": "number of groups",
     "max_examples_per_user": "largest number of examples of one user",
@@ -119,24 +121,24 @@ _ADJACENCIES = tuple(member.value for member in Adjacency)
 _RTOL = click.option(
     "--rtol",
     type=Real(minimum=1e-6, maximum=0.5),
-    help="Sigma is within this factor of the smallest one [1e-3].",
+    help="Relative tolerance: largest excess of sigma over the smallest one [1e-3].",
 )
 _ERRORS = (
     click.option(
         "--momentum",
         type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
-        help="Momentum of SGD in [0, 1); errors are then those of its iterates [0].",
+        help="Momentum of SGD in [0, 1); errors are then those of the iterates [0].",
     ),
     click.option(
         "--learning-rates",
-        help=f"Learning rates of SGD: {', '.join(SCHEDULES)}, or a .npy or CSV file with one for each step: "
-        "errors are those of its iterates [1 at every step: errors of the sums of gradients].",
+        help=f"Learning rates of SGD: {', '.join(SCHEDULES)}, or a .npy or CSV file with one rate per step; "
+        "errors are then those of the iterates [1 at every step: errors of the sums of gradients].",
     ),
     click.option(
         "--workload",
         help="Functions of the gradients whose error is measured, instead of the iterates: identity (the "
         "gradients), window:P (sums of the last P gradients), or a .npy or CSV file with a lower triangular "
-        "matrix, one row for each step.",
+        "matrix with one row per step.",
     ),
 )
 _SEED = click.option("--seed", type=Whole(0), help="Seed of randomised methods [operating system entropy].")
@@ -305,7 +307,7 @@ def resolve(
 
 
 def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) -> list[ResolvedPlan]:
-    """One plan for each sampling of the settings: a list of names, or names joined by commas.
+    """One plan for each sampling of the settings: a list of names, or names separated by commas.
 
     A setting that only one sampling has, such as `cycle`, applies to that one. A boolean setting may follow a
     name: `balls-in-bins,balls-in-bins:fresh` is both.
@@ -360,7 +362,7 @@ def _flagged(part: str) -> tuple[str, dict[str, bool]]:
 # For the help of commands.
 NAMES = {
     "Strategies": [(name, one.title) for name, one in STRATEGIES.items()],
-    "Samplings": [
+    "Sampling schemes": [
         (name, str(kind.__doc__).splitlines()[0].replace("`", "")) for name, kind in samplings().items()
     ],
 }
@@ -374,7 +376,7 @@ def strategy_options(command: _Command) -> _Command:
         click.option(
             "--strategy",
             type=OneOf(STRATEGIES, listed=False),
-            help="Noise correlation, see below. [this or --strategy-file required]",
+            help="Correlation of the noise; see below. [this or --strategy-file required]",
         ),
         click.option(
             "--strategy-file",
@@ -387,9 +389,9 @@ def strategy_options(command: _Command) -> _Command:
             help="lambda-cgd: lambda in [0, 1).",
         ),
         click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands [bsr: all]."),
-        click.option("--coefs", type=Reals(), help="bandmf, bandinv: coefficients, joined by commas."),
-        click.option("--decays", type=Reals(), help="blt: decays in [0, 1], joined by commas."),
-        click.option("--scales", type=Reals(), help="blt: scales, joined by commas."),
+        click.option("--coefs", type=Reals(), help="bandmf, bandinv: coefficients, separated by commas."),
+        click.option("--decays", type=Reals(), help="blt: decays in [0, 1], separated by commas."),
+        click.option("--scales", type=Reals(), help="blt: scales, separated by commas."),
         click.option("--matrix", type=click.Path(), help="dense: a .npy or CSV file."),
         click.option(
             "--column-normalized", is_flag=True, help="Scale the columns of the strategy to norm 1."

@@ -86,7 +86,7 @@ class Real(_Checked):
 
 
 class Reals(_Checked):
-    """Numbers joined by commas."""
+    """Numbers separated by commas."""
 
     name = "numbers"
 
@@ -95,11 +95,11 @@ class Reals(_Checked):
         try:
             return [float(item) for item in text.split(",")]
         except ValueError:
-            raise InvalidParameterError(name, text, "numbers joined by commas, such as 1,0.5") from None
+            raise InvalidParameterError(name, text, "numbers separated by commas, such as 1,0.5") from None
 
 
 class Wholes(_Checked):
-    """Integers of at least a minimum, joined by commas."""
+    """Integers of at least a minimum, separated by commas."""
 
     name = "integers"
 
@@ -111,7 +111,7 @@ class Wholes(_Checked):
         try:
             return list(dict.fromkeys(self.one.read(name, part.strip()) for part in text.split(",")))
         except InvalidParameterError as error:
-            accepted = f"integers >= {self.one.minimum} joined by commas, such as 5,10"
+            accepted = f"integers >= {self.one.minimum} separated by commas, such as 5,10"
             raise InvalidParameterError(name, text, accepted) from error
 
 

@@ -43,8 +43,8 @@ _BELOW, _ABOVE = 0.5, 16.0
     "--dataset-size", type=Whole(1), help="Number of examples: a public number of the plan. [required]"
 )
 @click.option("--delta", type=Real(**_INSIDE), help="Privacy budget delta in (0, 1). [required]")
-@click.option("--epochs", type=Wholes(1), help="Numbers of passes, joined by commas. [required]")
-@click.option("--batch-size", type=Wholes(1), help="Expected batch sizes, joined by commas. [required]")
+@click.option("--epochs", type=Wholes(1), help="Numbers of epochs, separated by commas. [required]")
+@click.option("--batch-size", type=Wholes(1), help="Expected batch sizes, separated by commas. [required]")
 @click.option(
     "--min-eps",
     type=Real(minimum=0.01, maximum=100.0),
@@ -63,13 +63,14 @@ _BELOW, _ABOVE = 0.5, 16.0
     "--sampling",
     default=",".join(FAST_SAMPLINGS),
     show_default=True,
-    help=f"What the rows show, joined by commas: {', '.join(PAGE_SAMPLINGS)}. The first one is always shown; "
-    "random-allocation and balls-in-bins take minutes a plan.",
+    help=f"Rows of the page, separated by commas: {', '.join(PAGE_SAMPLINGS)}. The first one is always "
+    "shown; random-allocation and balls-in-bins take minutes per plan.",
 )
 @click.option(
     "--strategies",
-    help="Families of correlated noise, fitted to each plan, joined by commas, also with :bands=4 or "
-    f":buffers=3: {', '.join(PAGE_FAMILIES)} [lambda-cgd, bisr and blt unsampled, blt under Balls-in-Bins].",
+    help="Families of correlated noise, fitted to each plan, separated by commas, also with :bands=4 or "
+    f":buffers=3: {', '.join(PAGE_FAMILIES)} [lambda-cgd, bisr and blt without sampling, "
+    "blt under Balls-in-Bins].",
 )
 @click.option("--out", type=Target(lambda: ("html", "htm")), help="Write the page to this file. [required]")
 @page_force_option
@@ -92,10 +93,11 @@ def plan(
 ) -> None:
     """Write a page that shows sigma, error and noise for every eps of a range, and the command to certify it.
 
-    For one dataset size and delta, and every pair of epochs and batch size: DP-SGD under Poisson sampling and
-    correlated noise on unsampled batches; with --sampling also DP-SGD under random allocation, and correlated
-    noise under Balls-in-Bins, fitted to a few eps. The page needs no network. Its numbers are conservative
-    previews, at most 3 % above a calibration, under random allocation and Balls-in-Bins 13 %.
+    The page covers one dataset size, one delta, and every pair of a number of epochs and a batch size. It
+    shows DP-SGD under Poisson sampling and correlated noise without sampling. With --sampling, it also shows
+    DP-SGD under random allocation, and correlated noise under Balls-in-Bins that is fitted to a few values of
+    eps. The page needs no network access. Its numbers are conservative previews: at most 3 % above a
+    calibration, or 13 % under random allocation and Balls-in-Bins.
     """
     given = {
         "dataset_size": dataset_size,

@@ -22,8 +22,8 @@ from dpmech.plans import SAMPLINGS
 
 @click.command(
     cls=Command,
-    short_help="Find the strategy and sampling with the least error.",
-    lists={"Samplings": NAMES["Samplings"]},
+    short_help="Find the strategy and sampling with the lowest error.",
+    lists={"Sampling schemes": NAMES["Sampling schemes"]},
     examples=[
         "dpmech recommend --dataset-size 50000 --batch-size 128 --epochs 10 --eps 8 --delta 1e-5 "
         "--max-vectors 1 --out certificate.json --out-strategy fit.json",
@@ -35,9 +35,9 @@ from dpmech.plans import SAMPLINGS
     "--max-vectors",
     type=Whole(0),
     help="Largest number of vectors of the model's size that the noise of a step may need, stored "
-    "(8 bytes per parameter each) or regenerated; 0: independent noise. [required]",
+    "(8 bytes per parameter each) or regenerated; 0 means independent noise. [required]",
 )
-@click.option("--out", type=Target(), help="Write the certificate of the best one to this file.")
+@click.option("--out", type=Target(), help="Write the certificate of the best strategy to this file.")
 @click.option("--out-strategy", type=Target(), help="Write the best strategy to this file.")
 @force_option
 @CLIP_NORM
@@ -54,12 +54,12 @@ def recommend(
     clip_norm: float | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Find the strategy and the sampling with the least error, and certify it.
+    """Find the strategy and the sampling scheme with the lowest error, and certify the result.
 
-    List with --sampling the schemes that the training loop supports. Under each, independent noise is
-    calibrated, and families of correlated noise are fitted within --max-vectors. The result has the least
-    RMSE at a proved sigma; with poisson it is never worse than DP-SGD (Poisson). Thousands of steps take
-    minutes.
+    List with --sampling the schemes that the training loop supports. Under each scheme, independent noise is
+    calibrated, and families of correlated noise are fitted within --max-vectors. The result has the lowest
+    RMSE at a proved sigma. If poisson is listed, it is never worse than DP-SGD (Poisson). Thousands of steps
+    take minutes.
     """
     if clip_norm is not None and out is None:
         raise InvalidParameterError("clip_norm", clip_norm, "left out without --out")

@@ -83,7 +83,7 @@ _WITHOUT_ATTACKS = ("registry", "answers")
 @click.option(
     "--answers",
     type=click.Path(),
-    help="A TOML file with answers to what the files do not state; the report says who gave them.",
+    help="A TOML file with answers that the files do not contain; the report states who gave them.",
 )
 @click.option(
     "--claim-only",
@@ -98,7 +98,7 @@ _WITHOUT_ATTACKS = ("registry", "answers")
     type=Real(minimum=0.0, open_minimum=True),
     default=MAX_SECONDS,
     show_default=True,
-    help="CPU seconds of the checker for each direction of a claim; five times as many for rates of attacks.",
+    help="CPU seconds of the checker for each direction of a claim; five times as many for attack rates.",
 )
 @click.option(
     "--max-memory",
@@ -128,12 +128,12 @@ def report(
     max_seconds: float,
     max_memory: float,
 ) -> None:
-    """Verify a certificate, and write a report: its claim, what that means, and what is not covered.
+    """Verify a certificate, and write a report on its claim, its meaning, and what it does not cover.
 
     FILES are a certificate or a run record, and a ledger that contains it, in any order. The page needs no
-    network and no script. Under Balls-in-Bins the attack rates take a minute or more, see --claim-only. Exit
-    code 1 if a check fails, as the page says; 2 if a file cannot be read, or would exceed the work limit; 3
-    if nothing was found wrong, but the claim was NOT CHECKED.
+    network access and no script. Under Balls-in-Bins, the attack rates take a minute or more; see
+    --claim-only. Exit code 1 if a check fails, as stated on the page; 2 if a file cannot be read, or would
+    exceed the work limit; 3 if nothing was found wrong, but the claim was NOT CHECKED.
     """
     _check_target(out, form)
     check_no_document(out, force=force)

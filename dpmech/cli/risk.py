@@ -78,11 +78,11 @@ def risk(
 ) -> None:
     """Describe what an attacker can learn from a run, one sentence per number.
 
-    FILE is a certificate, or a run record, whose certificate is then used. The numbers follow from the full
-    privacy profile of its mechanism and noise, computed here; its (eps, delta) is one point of that. Under
-    Balls-in-Bins this draws new samples, which takes a minute or more, unless the certificate contains its
-    profile. It does not replace `dpmech verify`. Exit code 1 if the file is inconsistent, 2 if it does not
-    exist, or a number is out of range.
+    FILE is a certificate, or a run record, whose certificate is then used. The numbers are computed from the
+    full privacy profile of its mechanism and noise; its (eps, delta) is one point of this profile. Under
+    Balls-in-Bins, new samples are drawn, which takes a minute or more, unless the certificate contains the
+    profile. This command does not replace `dpmech verify`. Exit code 1 if the file is inconsistent, 2 if it
+    does not exist, or a number is out of range.
     """
     certificate = read_claim(file)
     total = 3 + (figure is not None) + len(fpr) + len(prior) + len(baseline)

@@ -17,24 +17,25 @@ Result = TypeVar("Result")
 class PrivateSelection:
     """The best of a secret, random number of private runs, and its privacy cost.
 
-    `best` draws the number of runs and a uniform candidate for each, makes the runs, and returns the one with
-    the highest score. The cost, `profile`, covers everything: tuning and the released run.
+    `best` draws the number of runs and a uniform candidate for each run, makes the runs, and returns the run
+    with the highest score. The cost, `profile`, covers both the tuning and the released run.
 
-    Assumptions that code cannot check:
+    The code cannot check the following assumptions:
 
-    - Each run is private on its own, **score included**: `run` covers all that `train` reads of the data. A
-      score from validation data of the same people is a release that must be included; one from public data
-      has no privacy cost.
-    - Runs are independent: fresh noise and fresh batches each time, and only the candidate differs.
-    - **The number of runs stays secret**, and so does every run but the best: no log, progress bar, timing or
-      bill that others can read. The proof gives no protection against anyone who knows the number. This
-      object does not reveal it, cannot be copied and is not written to files.
+    - Each run is private by itself, **including its score**: `run` covers all data that `train` reads. A
+      score from validation data of the same people is a release that must be included. A score from public
+      data has no privacy cost.
+    - Runs are independent: each run has fresh noise and fresh batches, and only the candidate differs.
+    - **The number of runs stays secret**, and so does every run except the best one. No log, progress bar,
+      timing or bill that others can read may reveal them. The proof does not protect against anyone who knows
+      the number. This object does not reveal the number, cannot be copied and is not written to files.
 
     Args:
-        run: the profile of one run; if candidates differ in noise or sampling, one that holds for each.
-        runs: the distribution of their number, dm.ledgers.NegativeBinomialRuns or dm.ledgers.PoissonRuns.
-        rng: None uses the operating system. Anyone who knows another generator knows the number: use it in
-            tests only.
+        run: the profile of one run. If candidates differ in noise or sampling, it must hold for each of them.
+        runs: the distribution of the number of runs, dm.ledgers.NegativeBinomialRuns or
+            dm.ledgers.PoissonRuns.
+        rng: None uses the operating system. With a different generator, anyone who knows its state knows the
+            number, so use one only in tests.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -79,9 +80,9 @@ class PrivateSelection:
 
         Args:
             train: makes one private run with a candidate, and returns (score, result). Higher scores are
-                better; a NaN is the lowest. It must not reveal how often it was called. An error that it
-                raises ends the selection, and what the error reveals is not covered.
-            candidates: at least one, fixed independently of the data; each run uses one at random.
+                better, and a NaN is the lowest score. `train` must not reveal how often it was called. If it
+                raises an error, the selection ends, and the profile does not cover what the error reveals.
+            candidates: at least one candidate, fixed independently of the data. Each run uses a random one.
 
         Returns:
             (candidate, result); ties are broken at random. None if no run was drawn, which happens under

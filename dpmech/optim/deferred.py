@@ -17,6 +17,12 @@ def is_deferred(device: torch.device) -> bool:
     return device.type not in _AT_ONCE
 
 
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on a device, without a wait for the device."""
+    host = values.pin_memory() if device.type == "cuda" else values
+    return host.to(device, non_blocking=True)
+
+
 class Deferred:
     """Checks and counts of a batch whose values are still on a device.
 
@@ -29,14 +35,17 @@ class Deferred:
         self._waiting: list[tuple[Tensor, Then, bool]] = []
 
     def add(self, values: Tensor, then: Then, *, counts: bool = False) -> None:
-        """Note values for `settle`.
+        """Note values for `settle`, or pass them on at once if the host does not wait for them.
 
         Args:
             values: of a device, float64, one dimension; integers up to 2^53 are exact.
             then: receives the values as numbers; a check raises.
             counts: whether it counts, and cannot fail: then it also runs if the batch is discarded.
         """
-        self._waiting.append((values, then, counts))
+        if is_deferred(values.device):
+            self._waiting.append((values, then, counts))
+        else:
+            then(values.tolist())
 
     def settle(self, also: Sequence[tuple[Tensor, Then]] = ()) -> None:
         """Read all values, with one wait for every device, and pass them on in order.

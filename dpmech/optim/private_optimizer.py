@@ -161,6 +161,7 @@ class ClipNorms:
         self._last = None if norms[1] is None else check_real("clip_norms of the state", norms[1])
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class Phis:
     """Phi of every step and every trained parameter.
 
@@ -170,20 +171,17 @@ class Phis:
         row_norms: norms of the rows of C^-1, shape (n,).
     """
 
-    def __init__(
-        self, trained: Sequence[Tensor], scales: Sequence[float], row_norms: npt.NDArray[np.float64]
-    ) -> None:
-        self._trained = trained
-        self._scales = scales
-        self._row_norms = row_norms
+    trained: Sequence[Tensor]
+    scales: Sequence[float]
+    row_norms: npt.NDArray[np.float64]
 
     def at(self, step: int, scale: float = 1.0) -> list[float]:
         """Phi of a step times `scale`, one value per trained parameter."""
-        return [float((own * self._row_norms[step]) ** 2) * scale for own in self._scales]
+        return [float((own * self.row_norms[step]) ** 2) * scale for own in self.scales]
 
     def write(self, groups: list[dict[str, Any]], step: int, scale: float = 1.0) -> None:
         """Write Phi of a step to `group["phi"]`: a float, or a list if parameters differ."""
-        own = {id(param): phi for param, phi in zip(self._trained, self.at(step, scale), strict=True)}
+        own = {id(param): phi for param, phi in zip(self.trained, self.at(step, scale), strict=True)}
         for group in groups:
             values = [own.get(id(param)) for param in group["params"]]
             distinct = {value for value in values if value is not None}

@@ -262,7 +262,7 @@ def parse_entries(text: str) -> list[Entry]:
             raise InvalidParameterError(
                 "strategies",
                 text,
-                "names joined by commas, numbers of a list joined by /",
+                "names separated by commas, numbers of a list separated by /",
                 f"; write {entries[-1].name}:coefs=1/0.5 for a list",
             )
         options: dict[str, Any] = {}
@@ -315,7 +315,7 @@ def _parse_value(key: str, value: str) -> Any:  # noqa: ANN401 - an int, a float
         numbers = [float(item) for item in value.split("/")]
     except ValueError:
         check_known("option of a strategy", key, _OPTIONS)
-        raise InvalidParameterError(key, value, "a number, or numbers joined by /") from None
+        raise InvalidParameterError(key, value, "a number, or numbers separated by /") from None
     if key in {"coefs", "decays", "scales"}:
         return numbers
     if len(numbers) > 1:

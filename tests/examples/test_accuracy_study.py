@@ -408,7 +408,9 @@ def test_what_the_page_says_of_the_rule_and_of_the_largest_gain():
     for row in rows:
         low, high = accuracy_study.predicted(found, *row)
         misses.append(max(low - gains[row].mean(), gains[row].mean() - high, 0.0))
-    stated = re.search(r"On these (\d+) plans the gain is at most ([\d.]+) points outside that range", page)
+    stated = re.search(
+        r"On these (\d+) plans, the gain is at most ([\d.]+) points outside the predicted range", page
+    )
     at_most = math.ceil(1000 * max(misses)) / 10  # "at most": rounded up
     assert stated.groups() == (str(len(rows)), f"{at_most:.1f}")
     largest = max(rows, key=lambda row: gains[row].mean())

@@ -20,7 +20,7 @@ from torch.utils.data import (  # noqa: E402 - after the check for torch
     random_split,
 )
 
-from dpmech.optim.runs.uniqueness import check_unique  # noqa: E402
+from dpmech.optim.runs.uniqueness import ExamplePlaces  # noqa: E402
 
 
 class Own(Dataset):
@@ -121,7 +121,7 @@ verdicts = collections.Counter()
 def check(dataset):
     once = most_rows(dataset) == 1
     try:
-        check_unique(dataset)
+        ExamplePlaces(dataset)
         accepted = True
     except dm.UnsupportedCombinationError as error:
         accepted = "holds examples twice" not in str(error)

@@ -13,22 +13,25 @@ __all__ = ["PAGE", "write_page"]
 PAGE = ROOT / "verification" / "faults" / "page.md"
 HEAD = """## Planted faults
 
-Does the checker refuse the claims that a faulty library would issue? `python -m verification.faults` alters
-the code that issues claims (`engines`, `mechanism` and `numerics`), one place at a time. It alters signs,
-numbers and comparisons as on the page on [mutations](../../docs/mutation.md), or changes the result of a
-statement by 3 %. Other faults are written by hand: halved importance weights, a Gram matrix 1 % too small, a
-sensitivity that misses the last participation. With each fault it calibrates a plan. If sigma falls by half a
+These tests show whether the checker refuses the claims that a faulty library would issue.
+`python -m verification.faults` alters the code that issues claims (`engines`, `mechanism` and `numerics`),
+one place at a time. It alters signs, numbers and comparisons as described on the page on
+[mutations](../../docs/mutation.md), or changes the result of a statement by 3 %. Other faults are written
+by hand, for example halved importance weights, a Gram matrix that is 1 % too small, or a sensitivity
+without the last participation. The command calibrates a plan with each fault. If sigma decreases by half a
 per cent or more, the altered library writes the certificate, and the unaltered checker decides it.
 
 The plans are small, and cover every scheme and method. Most of their sigmas are close to the smallest true
-ones, so that half a per cent less is a false claim. The unaltered library gives a second opinion, by its own
-bounds on delta at that sigma. In this test the checker draws from a seed, so that a run can be repeated. A
-claim that it does not refute is marked: NOT CHECKED if its own bounds leave a gap (batches of one size,
-negative entries of C), or NO DOCUMENT if the C in the file does not match its parameters. An alteration that
-changes the parameters in the file is not a fault, as the claim is then about another plan.
+ones, so a sigma that is half a per cent smaller is a false claim. The unaltered library provides an
+independent opinion by its own bounds on delta at that sigma. In this test, the checker draws its samples
+from a seed, so that a run can be repeated. If the checker does not refute a claim, the entry is marked. The
+mark is NOT CHECKED if the bounds of the checker leave a gap (fixed-size batches, negative entries of C),
+and NO DOCUMENT if the C in the file does not match its parameters. An alteration that changes the
+parameters in the file is not a fault, because the claim is then about a different plan.
 
-A run of the whole list fails if one of these claims is PROVED, and writes this page; `--sample N` runs a
-random sample of it, and `--find MINUTES` searches for more. Functions that numba compiles are not altered.
+A run of the whole list fails if one of these claims is PROVED, and writes this page. `--sample N` runs a
+random sample of the list, and `--find MINUTES` searches for further faults. Functions that numba compiles
+are not altered.
 """
 
 
@@ -41,15 +44,19 @@ def write_page(path: Path, faults: Sequence[Fault], still_true: Sequence[Fault])
         still_true: changes whose claims are lower and PROVED.
     """
     text = HEAD + f"\n{_outcome(faults)}\n\n"
-    text += "| package | faults | refuted | not proved | false by the library too |\n|---|---|---|---|---|\n"
+    text += "| package | faults | refuted | not refuted | false according to the library |\n"
+    text += "|---|---|---|---|---|\n"
     for name, several in of_packages(faults):
         text += f"| {name} | {_counts(several)} |\n"
-    text += "\n### The faults\n"
+    text += (
+        "\n### The faults\n\nEach entry names the altered function, the alteration, the plan, and sigma "
+        "without and with the fault.\nThe verdict is REFUTED unless the entry states another one.\n"
+    )
     text += _listed(faults)
     if still_true:
         text += (
-            "\n### Lower, but still true\n\nThese alterations also lower a sigma, but the claim is still "
-            "true, because the method leaves a gap or the tolerances leave sigma above the smallest value. "
+            "\n### Lower, but still true\n\nThese alterations also decrease a sigma, but the claim is still "
+            "true. Either the method leaves a gap, or the tolerances leave sigma above the smallest value. "
             "The checker PROVED these claims, and the unaltered library does not contradict them.\n"
         )
         text += _listed(still_true)

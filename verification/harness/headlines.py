@@ -76,11 +76,11 @@ def headline_rows(found: list[Headline], names: dict[str, str]) -> list[str]:
         found: the headlines.
         names: the papers' names on the page, by short name.
     """
-    lines = ["| paper | headline | command, and how long it takes | printed | here | see |"]
+    lines = ["| paper | headline | command and duration | printed | here | see |"]
     lines.append("|---|---|---|---|---|---|")
     before = ""
     for one in found:
-        command = f"`{one.command}`, {one.takes}" if one.command else "the same"
+        command = f"`{one.command}`, {one.takes}" if one.command else "same command"
         see = f"`{one.see}`" if one.see else ""
         paper = names[one.paper] if one.paper != before else ""
         lines.append(f"| {paper} | {one.result} | {command} | {one.printed} | {one.here} | {see} |")

@@ -12,35 +12,39 @@ from verification.harness.verdict import STATUSES, WORDS
 
 _HEAD = """# Verification
 
-dpmech is based on five papers, and we are grateful for them. These pages are the result of reading them
-closely, and of running a check for each statement that dpmech uses or builds on. We judge a statement as its
-authors would after reading it again: under the conditions that it prints, and in the reading that makes
-sense. If we disagree, we state the place, what is printed and what we believe is right, so that anyone can
-check it in a minute. We read preprints (and one report of a course project) in text conversions; several
-errors may come from the conversion, and some will be our own. Corrections are welcome.
+dpmech is based on five papers, and we are grateful to their authors. These pages are the result of a close
+reading of the papers, with a check for each statement that dpmech uses or builds on. We judge a statement
+as its authors would after rereading it: under the printed conditions, and in the reading that is consistent
+with the rest of the paper. If we disagree, we give the location, the printed form and the form that we
+believe to be right, so that a reader can check it in a minute. We read preprints, and one report of a
+course project, in text conversions. Some of the errors may come from the conversion, and some will be our
+own. Corrections are welcome.
 
-The statements are in `verification/registry/`, one TOML file for each paper. `python -m verification` is part
-of a checkout, not of the installed package. It runs all but the longest checks in about a minute, with
-`--full` all checks, and with `--id cgd.thm1` a single one. With `--write` it writes these pages; checks that
-were not run keep their latest result. In a statement, "DP-SGD" has the meaning of the papers: independent
-noise under any sampling; elsewhere in this documentation it means independent noise under Poisson sampling.
+The statements are in `verification/registry/`, one TOML file for each paper. The command
+`python -m verification` is part of a checkout of the repository, not of the installed package. By default
+it runs all but the longest checks, in about a minute; with `--full` it runs all checks, and with
+`--id cgd.thm1` a single one. With `--write` it writes these pages; checks that were not run keep their
+latest result. In a statement, "DP-SGD" has the meaning of the papers: independent noise under any sampling.
+Elsewhere in this documentation it means independent noise under Poisson sampling.
 """
 
 _HEADLINES = """## Headline results
 
-The table shows the headline results of each paper, each from one command in a checkout. Computed numbers in
-the column *here* are rounded up, measured ones to the nearest; eps and sigma are certified.
-`python -m verification.tables --help` lists the tables. Their output shows every printed cell next to ours,
-with the reason if they differ. `python -m verification --id NAME` checks the statement in the last column.
-`dpmech audit --published dp_muon` needs no checkout
-([](risk.md#published-claims)). `docs/examples/papers/` has the settings of the papers' runs as plans:
-`dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates their noise.
+The table lists the headline results of each paper, each with one command for a checkout. In the column
+*here*, computed numbers are rounded up, and measured ones to the nearest; eps and sigma are certified.
+"Same command" refers to the row above. `python -m verification.tables --help` lists the tables. Their
+output shows every printed cell next to ours, with the reason if they differ.
+`python -m verification --id NAME` runs the check of the statement in the last column.
+`dpmech audit --published dp_muon` also works without a checkout ([](risk.md#published-claims)). The folder
+`docs/examples/papers/` contains the settings of the papers' runs as plans;
+`dpmech compare --plan docs/examples/papers/muon_e2e.toml`, for example, calibrates their noise.
 """
 
 _WHERE = """### Where to find each result
 
-Accuracies, BLEU and run times of the authors' models are not reproduced: they need those models, data and
-machines. For everything else there is a page or a command.
+We do not reproduce accuracies, BLEU and run times of the authors' models, because they require those
+models, data and machines. For every other result, the table names a page or a command. "Commands above"
+refers to the table of headline results.
 """
 
 # The papers' names in the table of headlines.
@@ -54,12 +58,22 @@ _NAMES = {
 
 _ERRATA = """## Errata of the papers
 
-This section lists what is printed and what we believe is right, ordered by consequence: statements that fail
-under their own hypotheses, misprints, conditions that are not printed, steps of proofs, numbers that we could
-not recompute, and wording. The papers are preprints and a report of a course project, read in text
-conversions, so a misprint may come from the text that we have. These errata do not mean that the results of a
-paper are not useful: dpmech is built on them, with these corrections. Each entry is an executable check;
-`python -m verification --id ov.theta` runs one.
+This section lists, for each entry, the printed form and the form that we believe to be right. It is ordered
+by consequence: statements that fail under their own hypotheses, misprints, conditions that are not printed,
+steps of proofs, numbers that we could not recompute, and wording. The papers are preprints and a report of
+a course project, which we read in text conversions, so a misprint may be in our text only. These errata do
+not reduce the value of the papers: dpmech is built on their results, with these corrections. Each entry has
+an executable check; for example, `python -m verification --id ov.theta` runs that of `ov.theta`.
+"""
+
+_PAPER_HEAD = """\
+This page lists our verdicts on the statements of this paper. [Verification](verification.md) explains the
+verdicts, and the [errata](verification.md#errata-of-the-papers) list the corrections, ordered by
+consequence. Each entry gives the statement in our words, its location in the paper, and a remark if one is
+needed. Its details give the printed form, the hypotheses as printed, the method of the check, the number of
+cases, and the largest deviation over the cases, in the unit that the method names. A negative deviation
+means that an inequality holds strictly. In a statement, "DP-SGD" has the meaning of the paper: independent
+noise under any sampling. The commands run in a checkout of the repository.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -116,38 +130,36 @@ def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Pa
 
 def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]) -> list[str]:
     lines = [f"# {_plain(paper.title)}", ""]
-    lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}", ""]
-    lines += ["This page lists our verdicts on the statements of this paper. [Verification](verification.md)"]
-    lines += ["explains the verdicts, and the [errata](verification.md#errata-of-the-papers) list the"]
-    lines += ['corrections, ordered by consequence. In a statement, "DP-SGD" has the meaning of the paper:']
-    lines += ["independent noise under any sampling. Run the commands in a checkout.", ""]
+    lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}.", ""]
+    lines += [_PAPER_HEAD]
     for word in STATUSES:
         group = [entry for entry in own if entry.verdict == word]
         if not group:
             continue
-        lines += [f"## {word}", "", f"{WORDS[word][0].upper()}{WORDS[word][1:]}.", ""]
+        lines += [f"## {word}", "", f"{WORDS[word]}.", ""]
         for entry in group:
             lines += [*_entry(entry, outcomes.get(entry.id)), ""]
     return lines
 
 
 def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
-    lines = [f"**{_plain(entry.statement)}** {_plain(entry.location)}. (`{entry.id}`)", ""]
+    location = entry.location[0].upper() + entry.location[1:]
+    lines = [f"**{_plain(entry.statement)}** {_plain(location)}. (`{entry.id}`)", ""]
     if entry.remark:
         lines += [_plain(entry.remark), ""]
-    lines += ["<details><summary>as printed, and how it was checked</summary>", ""]
-    lines.append(f"- printed: {_plain(entry.printed)}")
-    lines.append(f"- hypotheses: {_plain(entry.hypotheses)}")
+    lines += ["<details><summary>Printed form and details of the check</summary>", ""]
+    lines.append(f"- Printed form: {_plain(entry.printed)}")
+    lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}.")
     if entry.garbled:
-        lines.append("- the text that we have is damaged here; the formula is our reading of it")
+        lines.append("- The text that we have is damaged here; the formula is our reading of it.")
     if outcome is None:
-        lines.append("- not run yet")
+        lines.append("- The check has not been run yet.")
     else:
-        lines.append(f"- method: {_plain(outcome['method'])}")
-        lines.append(f"- cases: {outcome['cases']}, worst margin: {outcome['margin']}")
-        if outcome["note"]:
-            lines.append(f"- found: {_plain(outcome['note'])}")
-    lines += [f"- again: `python -m verification --id {entry.id}`", "", "</details>"]
+        lines.append(f"- Method: {_plain(outcome['method'])}")
+        lines.append(f"- Number of cases: {outcome['cases']}; largest deviation: {outcome['margin']}")
+        if outcome["note"] and outcome["note"] != entry.remark:
+            lines.append(f"- Result: {_plain(outcome['note'])}")
+    lines += [f"- Command: `python -m verification --id {entry.id}`", "", "</details>"]
     return lines
 
 
@@ -161,7 +173,7 @@ def _errata(entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str
         ]
         if not group:
             continue
-        lines += [f"### {heading}", "", f"{WORDS[word][0].upper()}{WORDS[word][1:]}.", ""]
+        lines += [f"### {heading}", "", f"{WORDS[word]}.", ""]
         for name in dict.fromkeys(entry.paper for entry in group):
             lines += [f"#### {_plain(papers[name].title)}", ""]
             for entry in group:
@@ -178,9 +190,10 @@ def _erratum(entry: Statement) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """One line in which only formulas between dollars and code between backticks are Markdown."""
+    """One line in which only formulas between dollars and code between backticks are Markdown; 5% is 5 %."""
     parts = _KEPT.split(" ".join(text.split()))
     for place in range(0, len(parts), 2):
+        parts[place] = re.sub(r"(?<=\d)%", " %", parts[place])
         for character in "\\*_<[$~|":
             parts[place] = parts[place].replace(character, "\\" + character)
     return "".join(parts)

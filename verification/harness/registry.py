@@ -28,7 +28,7 @@ class Paper:
     Args:
         name: the short name, that of the file.
         title: as printed.
-        authors: as printed; "anonymous" where the text names none.
+        authors: as printed; "Anonymous" where the text names none.
         year: of the version that was read.
         source: which version that was.
     """

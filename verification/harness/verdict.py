@@ -5,16 +5,16 @@ import math
 from collections.abc import Callable
 
 WORDS = {
-    "CONFIRMED": "true as stated, under the conditions that the statement prints",
-    "CONFIRMED, MISPRINT IN THE PROOF": "true as stated; a line of its proof is misprinted",
-    "CONDITIONAL": "true under a condition that is not printed; the condition is named",
-    "MISPRINT": "the right form is elsewhere in the paper, or only one reading makes sense",
-    "WORDING": "the prose is imprecise or does not fit the rest of the paper; no result is affected",
-    "PROOF GAP": "a step of the proof does not follow as written",
-    "NOT REPRODUCED": "a cell, figure or measured number that we could not recompute; we say what we tried",
-    "COUNTEREXAMPLE": "there is a case inside the printed hypotheses in which the statement fails",
-    "UNVERIFIABLE": "a measurement or an assumption of the authors; only its arithmetic was checked",
-    "BEYOND THE PAPER": "an addition of ours, which the paper does not state",
+    "CONFIRMED": "The statement is true under its printed conditions",
+    "CONFIRMED, MISPRINT IN THE PROOF": "The statement is true, but a line of its proof is misprinted",
+    "CONDITIONAL": "The statement is true under a condition that is not printed; the entry names it",
+    "MISPRINT": "The right form is elsewhere in the paper, or only one reading is consistent",
+    "WORDING": "The prose is imprecise or does not fit the rest of the paper; no result is affected",
+    "PROOF GAP": "A step of the proof does not follow as written",
+    "NOT REPRODUCED": "We could not recompute a cell, figure or measurement; the entry lists what we tried",
+    "COUNTEREXAMPLE": "The statement fails in a case that satisfies the printed hypotheses",
+    "UNVERIFIABLE": "The statement is a measurement or an assumption; we only checked its arithmetic",
+    "BEYOND THE PAPER": "The statement is an addition of ours, which the paper does not contain",
 }
 STATUSES = tuple(WORDS)
 # What a check returns that came out otherwise than any verdict on record. No entry may carry it.

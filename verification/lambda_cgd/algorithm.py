@@ -68,7 +68,13 @@ def algorithm_1(*, claim: Callable[[float, float, float], tuple[float, float]] =
         found = executed(kind(21), gradients, claim(lam, clip_norm, sigma), step_size)
         worst = max(worst, float(np.abs(found - steps).max()))
         cases += 1
-    return Verdict(judged(worst, 1e-11), "three generators, dense solve with C, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-11),
+        "The check runs the algorithm with three generators and compares its steps with those from a "
+        "dense solve with C. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 def bin_as_printed(step: int, n: int, k: int) -> int:
@@ -95,10 +101,11 @@ def algorithm_1_line_13(*, claim: Callable[[int, int, int], int] = bin_as_printe
     printed, corrected = wrong(claim), wrong(bin_from_one)
     return Verdict(
         judged_erratum(printed, corrected, 0.5, word="WORDING"),
-        "settings in which the bins are not taken in turn",
+        "The check counts the settings in which the bins are not used in turn.",
         4,
         float(printed),
-        "n = 4, k = 2: step 2 takes D_0, and D_2 never comes; D_(((i - 1) mod b) + 1)",
+        "At n = 4, k = 2 step 2 uses D_0, which does not exist, and D_2 is never used. The index ((i "
+        "- 1) mod b) + 1 uses the bins in turn.",
     )
 
 
@@ -121,10 +128,11 @@ def algorithm_1_line_15(*, claim: Callable[[int, int, int], tuple[int, int]] = c
         worst = max(worst, abs(found[0] - gap), abs(found[1] - count))
     return Verdict(
         judged(worst, 0.0),
-        "every position of every example",
+        "The check follows every example at every position through the cycle.",
         len(settings),
         float(worst),
-        "50,000 examples, B = 128, n = 3906: b = 390 and 10 participations, one less than ceil(n / b)",
+        "With 50,000 examples, B = 128 and n = 3906, the separation is b = 390 and an example takes "
+        "part at most 10 times, one less than ceil(n / b).",
     )
 
 
@@ -138,10 +146,11 @@ def section_5_1(*, claim: Callable[[], float] = lambda: 1.0 / math.e) -> Verdict
     share = float(stats.binom.pmf(0, 390, 1.0 / 390))
     return Verdict(
         judged(worst, 0.3),
-        "binomial, error times b^2",
+        "The check compares the binomial probability of no participation with (1 - 1/(2b)) / e. "
+        "Relative deviations are multiplied by b^2.",
         len(sizes),
         worst,
-        f"{share:.5f} at b = 390, rather more than the third that the text speaks of",
+        f"At b = 390 the fraction is {share:.5f}, somewhat more than the third that the text mentions.",
     )
 
 
@@ -159,10 +168,11 @@ def table_3(*, claim: float = 0.977, right: float = 0.978, bisr: float = 0.5) ->
     loss = math.sqrt(oracle.lambda_errors(0.977, plan, 0.5)) / fitted.error - 1.0
     return Verdict(
         judged_erratum(printed, corrected, 1.0, word="NOT REPRODUCED"),
-        "minimum of the RMSE, in units of half the last digit",
+        "The check minimises the RMSE over lambda. Deviations are in units of half the last printed digit.",
         3,
         printed,
-        f"the optimum {best:.5f} was cut off, it rounds to 0.978; it costs a relative {loss:.0e} of RMSE",
+        f"The optimum is {best:.5f}, which rounds to 0.978; the printed value seems to be truncated. "
+        f"Its RMSE is larger by a relative {loss:.0e}.",
     )
 
 
@@ -201,7 +211,12 @@ def table_5(*, claim: Callable[[str, int], int] = memory) -> Verdict:
         for method, decoder in rows.items():
             worst = max(worst, abs(claim(method, p) - least_memory(decoder)))
             cases += 1
-    return Verdict(judged(worst, 0.0), "rank of the Hankel matrix of C^-1", cases, float(worst))
+    return Verdict(
+        judged(worst, 0.0),
+        "The check compares the number of vectors with the rank of the Hankel matrix of C^-1.",
+        cases,
+        float(worst),
+    )
 
 
 @statement("cgd.tab5_blt", paper=PAPER, expected="CONDITIONAL")
@@ -215,10 +230,11 @@ def table_5_buffers(*, claim: Callable[[str, int], int] = memory) -> Verdict:
     outside = min(abs(claim("BLT", p) - least_memory(buffers(p, n))) for p in sizes)
     return Verdict(
         judged_condition(inside, outside, 0.0),
-        "rank of the Hankel matrix of C^-1",
+        "The check compares the number of vectors with the rank of the Hankel matrix of C^-1.",
         2 * len(sizes),
         float(inside),
-        "needs p to count the fresh noise; a BLT of p buffers keeps p vectors, two for p = 2",
+        "The printed number requires that p includes the fresh noise. A BLT with p buffers stores p "
+        "vectors, for example two for p = 2.",
     )
 
 

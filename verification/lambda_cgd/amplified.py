@@ -112,14 +112,15 @@ def cells(*families: str) -> list[Case]:
 
 
 def listing(values: dict[Case, float], *, families: bool) -> str:
-    """Every cell as computed, the printed one in brackets: a row for each family or number of bands."""
+    """A sentence with each computed cell and the printed one, by family or number of bands."""
     rows: dict[tuple[str, float], list[str]] = {}
     for case, value in values.items():
         rows.setdefault(case[:2], []).append(f"{value:.2f} ({printed(case):.2f})")
-    return "; ".join(
+    listed = "; ".join(
         f"{family if families else f'p = {parameter:g}'}: " + ", ".join(cells_of)
         for (family, parameter), cells_of in rows.items()
     )
+    return f"The computed values, with the printed ones in parentheses, are as follows. {listed}."
 
 
 @statement("cgd.tab4_amp", paper=PAPER, full=True)
@@ -141,11 +142,13 @@ def table_4_amplified(
     worst = max(deviation(values) / SAMPLED, sgd / EXACT)
     return Verdict(
         judged(worst, 1.0),
-        "importance sampling (3.5 %), Poisson by PLD (0.4 %); in tolerances",
+        "The check recomputes the cells, by importance sampling for Balls-in-Bins (tolerance 3.5 %) "
+        "and from the privacy loss distribution for Poisson sampling (0.4 %). Deviations are in units "
+        "of the tolerance.",
         len(sampled) + len(EPS),
         worst,
-        f"BISR(16) at eps = 1 is {values[MISPRINT]:.2f}, so that 20.25 stands for 30.25; Balls-in-Bins would "
-        f"give DP-SGD {in_bins:.1f} at eps = 8",
+        f"BISR(16) has {values[MISPRINT]:.2f} at eps = 1, so 20.25 is a misprint of 30.25. Under "
+        f"Balls-in-Bins DP-SGD would have {in_bins:.1f} at eps = 8.",
     )
 
 
@@ -156,7 +159,7 @@ def table_4_amplified_full_bands(*, rmse: Callable[[Case], float] = amplified_rm
     worst = deviation(values)
     return Verdict(
         judged(worst, SAMPLED),
-        "importance sampling, relative",
+        "The check recomputes the cells by importance sampling. Deviations are relative.",
         len(values),
         worst,
         listing(values, families=True),
@@ -170,7 +173,8 @@ def table_4_amplified_banded(*, rmse: Callable[[Case], float] = amplified_rmse) 
     worst = deviation(values)
     return Verdict(
         judged(worst, SAMPLED),
-        "fits, importance sampling, relative",
+        "The check fits the strategies and recomputes the cells by importance sampling. Deviations "
+        "are relative.",
         len(values),
         worst,
         listing(values, families=False),
@@ -184,7 +188,8 @@ def table_4_amplified_buffers(*, rmse: Callable[[Case], float] = amplified_rmse)
     worst = deviation(values)
     return Verdict(
         judged(worst, SAMPLED),
-        "fit of 3 buffers, importance sampling",
+        "The check fits a BLT with 3 buffers and recomputes the cells by importance sampling. "
+        "Deviations are relative.",
         len(values),
         worst,
         listing(values, families=True),
@@ -206,10 +211,11 @@ def table_4_amplified_inverse(*, rmse: Callable[[Case], float] = amplified_rmse)
     theirs = "/".join(f"{printed(case):.1f}" for case in cases)
     return Verdict(
         judged_erratum(found, corrected, SAMPLED, word="NOT REPRODUCED"),
-        "importance sampling, relative",
+        "The check recomputes both rows by importance sampling. Deviations are relative.",
         len(cases) + len(near),
         found,
-        f"{ours}, printed {theirs}, while its neighbour at lambda = 0.975 agrees within {corrected:.1%}",
+        f"The recomputed values are {ours}, and the printed ones are {theirs}. The neighbouring "
+        f"strategy at lambda = 0.975 agrees within {corrected:.1%}.",
     )
 
 
@@ -228,11 +234,12 @@ def table_4_amplified_inverses(*, rmse: Callable[[Case], float] = amplified_rmse
     corrected = deviation({case: values[case] for case in near})
     return Verdict(
         judged_erratum(found, corrected, SAMPLED, word="NOT REPRODUCED"),
-        "fits, importance sampling, relative",
+        "The check fits the strategies and recomputes the cells by importance sampling. Deviations "
+        "are relative.",
         len(cases) + len(near),
         found,
         listing({case: values[case] for case in cases}, families=False)
-        + f". BISR with p = 64 agrees within {corrected:.1%}",
+        + f" BISR with p = 64 agrees within {corrected:.1%}.",
     )
 
 

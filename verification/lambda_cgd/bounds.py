@@ -40,12 +40,13 @@ def lemma_5(*, claim: Callable[[int, str], float] = trivial) -> Verdict:
     better = dense_rmse(np.diag(diagonal(2)), float(np.linalg.norm(diagonal(2))))
     return Verdict(
         judged(inside, 1e-12),
-        "brute force over signs for random C, relative",
+        "The check compares I with random matrices C, whose sensitivity it computes by brute force "
+        "over all signs. Deviations are relative.",
         cases,
         inside,
-        f"in MaxSE (in RMSE diag(2^(1/4), 1) has {better:.4f} against {trivial(2, 'RMSE'):.4f} at n = 2); "
-        "it holds in every dimension and for C of any sign; "
-        f"least ratio met is {least:.4f}",
+        f"The lemma holds for MaxSE. For RMSE at n = 2, diag(2^(1/4), 1) has {better:.4f}, compared "
+        f"with {trivial(2, 'RMSE'):.4f} for I. It holds in every dimension and for C of any sign; the "
+        f"least ratio found is {least:.4f}.",
     )
 
 
@@ -65,7 +66,9 @@ def corollary_6(*, claim: Callable[[int], float] = best_lambda) -> Verdict:
         grid = [oracle.lambda_errors(lam, plan, gamma) for lam in np.linspace(0.0, 0.9999, 201)]
         worst = max(worst, here / min(grid) - 1.0)
         cases += len(grid)
-    return Verdict(judged(worst, 1e-12), "grid over lambda, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12), "The check searches a grid over lambda. Deviations are relative.", cases, worst
+    )
 
 
 def relaxed(n: int) -> float:
@@ -98,10 +101,11 @@ def lemma_10(*, claim: Callable[[int], float] = relaxed) -> Verdict:
         cases += 1
     return Verdict(
         judged(worst, 1e-9),
-        "the construction of eq. 29, and random C; relative",
+        "The check evaluates the construction of eq. 29 and random C. Deviations are relative.",
         cases,
         worst,
-        f"no achievable RMSE: the true sensitivity of those C grows to {blown:.0f} times ||C e||",
+        f"The value is not an achievable RMSE: the true sensitivity of these C grows to {blown:.0f} "
+        "times ||C e||.",
     )
 
 
@@ -128,10 +132,11 @@ def lemma_10_equation_27(
     printed, corrected = deviation(claim, 2), max(deviation(vector_of_ones, n) for n in (1, 2, 9))
     return Verdict(
         judged_erratum(printed, corrected, 1e-12, word="MISPRINT"),
-        "dense matrices, relative",
+        "The check evaluates both sides with dense matrices. Deviations are relative.",
         4,
         printed,
-        "E is undefined; the identity or a matrix of ones give 1.618 and 3.162 for 2.236 at n = 2. Read e",
+        "E is not defined. At n = 2 the identity gives 1.618 and a matrix of ones 3.162, where e "
+        "gives the right value 2.236.",
     )
 
 
@@ -165,7 +170,12 @@ def lemma_11(*, claim: Callable[[int], float] = weighted_sum) -> Verdict:
         brute = oracle.signed_sensitivity(positive, 1, n)
         worst = max(worst, abs(float(np.linalg.norm(positive @ np.ones(n))) / brute - 1.0))
         cases += 1
-    return Verdict(judged(worst, 1e-12), "dense matrices and brute force over signs, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check uses dense matrices and brute force over all signs. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def stronger(matrix: np.ndarray) -> bool:
@@ -188,10 +198,11 @@ def lemma_11_condition(*, claim: Callable[[np.ndarray], bool] = stronger) -> Ver
     corrected = sum(not weaker(matrix) for matrix in matrices)
     return Verdict(
         judged_erratum(printed, corrected, 0.5, word="WORDING"),
-        "counterexamples among matrices with a positive diagonal",
+        "The check counts counterexamples among matrices with a positive diagonal.",
         len(matrices),
         float(printed),
-        "it is the weaker one: rows (1, 0, 0), (-1, 1, 0), (2, 1, 1) have C^T C >= 0 and an entry -1",
+        "The condition is weaker: the matrix with rows (1, 0, 0), (-1, 1, 0), (2, 1, 1) has C^T C >= "
+        "0 and an entry -1.",
     )
 
 

@@ -35,10 +35,10 @@ def proposition_7(*, claim: Callable[[np.ndarray, np.ndarray, np.ndarray], np.nd
         cases += 1
     return Verdict(
         judged(worst, 1e-11),
-        "dense solve, relative",
+        "The check compares both sides by a dense solve. Deviations are relative.",
         cases,
         worst,
-        "n must be known in advance: the norms of the last columns depend on it",
+        "The number n of steps must be known in advance, because the norms of the last columns depend on it.",
     )
 
 
@@ -65,7 +65,13 @@ def lemma_8(*, claim: Callable[[np.ndarray, int, int], float] = leftmost_norm) -
         for i, j in itertools.combinations(range(n), 2):
             worst = max(worst, gram[i, j] - gram[i, j - 1])
             worst = max(worst, gram[i, j] - gram[i - 1, j - 1] if i else 0.0)
-    return Verdict(judged(worst, 1e-12), "brute force over all sets, relative", len(cases), worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check compares the formula with brute force over all participation sets. Deviations are "
+        "relative.",
+        len(cases),
+        worst,
+    )
 
 
 def restated_norm(matrix: np.ndarray, min_sep: int, count: int) -> float:
@@ -84,11 +90,12 @@ def lemma_8_restated(*, claim: Callable[[np.ndarray, int, int], float] = restate
     truth = ref.brute_sensitivity(small, 2, 2)
     return Verdict(
         judged_erratum(printed, corrected, 1e-12, word="MISPRINT"),
-        "brute force over all sets, relative",
+        "The check compares both sets of columns with brute force over all participation sets. "
+        "Deviations are relative.",
         len(cases),
         printed,
-        f"n = 4, b = k = 2, lambda = 0.9: columns 3 and 4 give {restated_norm(small, 2, 2):.3f}, columns 1 "
-        f"and 3 the true {truth:.3f}; it must be j b + 1",
+        f"At n = 4, b = k = 2, lambda = 0.9 columns 3 and 4 give {restated_norm(small, 2, 2):.3f}, "
+        f"while columns 1 and 3 give the true value {truth:.3f}. The columns must be j b + 1.",
     )
 
 
@@ -119,11 +126,13 @@ def lemma_8_scope(*, claim: Callable[[np.ndarray, int, int], float] = leftmost_n
     outside = ref.brute_sensitivity(matrix, 3, 2) / claim(matrix, 3, 2) - 1.0
     return Verdict(
         judged(inside if outside > 1e-2 else math.inf, 1e-12, word="BEYOND THE PAPER"),
-        "brute force over all sets, relative",
+        "The check compares the formula with brute force over all participation sets. Deviations are "
+        "relative.",
         cases + 1,
         inside,
-        "needs log-convex decreasing coefficients; decreasing is not enough: (.8093, .7716, .7689, .6549, "
-        f".0774, .0109, .0046, .0046), b = 3, k = 2 has {1 + outside:.3f} times it",
+        "The coefficients must be decreasing and log-convex; decreasing coefficients are not "
+        "sufficient. With (.8093, .7716, .7689, .6549, .0774, .0109, .0046, .0046), b = 3, k = 2 the "
+        f"sensitivity is {1 + outside:.3f} times that of the formula.",
     )
 
 
@@ -168,10 +177,12 @@ def lemma_9(*, claim: Callable[[float, int], tuple[float, float]] = plain_errors
         cases += 1
     return Verdict(
         judged(worst, 0.0),
-        "dense matrices; closed forms up to n = 2000, excess",
+        "The check uses dense matrices, and closed forms up to n = 2000. The deviation is the excess "
+        "over the bound.",
         cases,
         worst,
-        f"equal at n = 1; least ratio met {least:.4f} (lambda = 0.99999, n = 2000)",
+        f"The two RMSE are equal at n = 1. The least ratio found is {least:.4f}, at lambda = 0.99999 "
+        "and n = 2000.",
     )
 
 
@@ -211,12 +222,14 @@ def figure_6(*, claim: Callable[[float, oracle.Plan], float] = ratio_of_errors) 
     inside = max(inside, abs(worse[0] / exact - 1.0) - 1e-12)
     return Verdict(
         judged_condition(inside, min(worse) - 1.0, 0.0),
-        "closed forms and dense matrices",
+        "The check compares closed forms with dense matrices. The deviation is the excess of the RMSE "
+        "ratio over 1.",
         len(settings) + len(worse) + 1,
         inside,
-        f"needs a lambda near the best ({ratios[0]:.4f} for k = 1, b = 390, {ratios[3]:.4f} for k = 10); "
-        f"it hurts at b = 1: {worse[0]:.4f} (k = 10, lambda = 0.9), {worse[1]:.4f} (k = 30, 0.999), and at "
-        f"b = 2, k = 20, 0.5: {worse[2]:.4f}",
+        f"The statement requires a lambda near the best one. The RMSE ratio is then {ratios[0]:.4f} "
+        f"for k = 1, b = 390, and {ratios[3]:.4f} for k = 10. Elsewhere normalisation raises the RMSE: "
+        f"the ratio at b = 1 is {worse[0]:.4f} (k = 10, lambda = 0.9) and {worse[1]:.4f} (k = 30, "
+        f"lambda = 0.999), and at b = 2 it is {worse[2]:.4f} (k = 20, lambda = 0.5).",
     )
 
 

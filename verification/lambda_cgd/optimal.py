@@ -50,10 +50,12 @@ def lemma_2(
     worst = max(worst, abs(math.log10(least[1] / least[0]) / 2.0 - exponents[0]) - 1e-3)
     return Verdict(
         judged(worst, 0.0),
-        "direct column sums; excess over the bound with constant 1, relative",
+        "The check sums columns directly. The deviation is the relative excess over the bound with "
+        "constant 1.",
         cases + 3,
         worst,
-        "for n = k b, as the proof assumes; the constant 1 is reached for k = 1, n to infinity",
+        "The bound holds for n = k b, as the proof assumes. The constant 1 is approached for k = 1 as "
+        "n tends to infinity.",
     )
 
 
@@ -76,7 +78,12 @@ def equations_21_22(*, claim: Callable[[sympy.Expr, sympy.Expr], sympy.Expr] = s
         for gamma, row in ((1.0, rows.max()), (0.5, rows.mean())):
             worst = max(worst, abs(oracle.lambda_errors(value, plan, gamma) / (row * sens) - 1.0) - 1e-12)
         cases += 2
-    return Verdict(judged(worst, 1e-12), "sympy; F_1 and F_(1/2) by dense matrices", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check computes the derivative with SymPy, and compares F_1 and F_(1/2) with dense matrices.",
+        cases,
+        worst,
+    )
 
 
 def minimiser(plan: oracle.Plan, gamma: float) -> float:
@@ -116,10 +123,12 @@ def lemma_3(*, claim: Callable[[oracle.Plan], tuple[float, float]] = ordered) ->
             worst = max(worst, abs(first - known[k, b][0]) - 2.5e-4, abs(second - known[k, b][1]) - 2.5e-4)
     return Verdict(
         judged(worst, 1e-6),
-        "grid and bounded search over lambda, absolute",
+        "The check searches over lambda, first on a grid and then with a bounded minimiser. "
+        "Deviations are absolute.",
         len(settings),
         worst,
-        "minimisers 0.931 and 0.951 at k = 1, b = 390, 0.795 and 0.831 at k = b = 10, 0 and 0 at b = 1",
+        "The minimisers of RMSE and MaxSE are 0.931 and 0.951 at k = 1, b = 390; 0.795 and 0.831 at k "
+        "= b = 10; and both 0 at b = 1.",
     )
 
 
@@ -145,11 +154,11 @@ def lemma_3_text(*, claim: Callable[[oracle.Plan], bool] = by_values) -> Verdict
     values = [math.sqrt(oracle.lambda_errors(0.0, plans[0], gamma)) for gamma in (0.5, 1.0)]
     return Verdict(
         judged_erratum(printed, corrected, 0.5, word="WORDING"),
-        "settings where the conclusion from values is wrong",
+        "The check counts the settings in which the conclusion from the values is wrong.",
         len(plans),
         float(printed),
-        f"n = k = 2, b = 1: minimum values {values[0]:.3f} and {values[1]:.3f}, both at lambda = 0; Lemma 3 "
-        "is about the minimisers, not about the values",
+        f"At n = k = 2, b = 1 the minimum values are {values[0]:.3f} and {values[1]:.3f}, both at "
+        "lambda = 0. Lemma 3 concerns the minimisers, not the values.",
     )
 
 
@@ -166,10 +175,10 @@ def lemma_3_in_section_3(*, claim: Callable[[float, float], bool] = always_large
     corrected = sum(second < first for first, second in pairs)
     return Verdict(
         judged_erratum(printed, corrected, 0.5, word="WORDING"),
-        "settings in which the minimisers are equal",
+        "The check counts the settings in which the minimisers are equal.",
         len(pairs),
         float(printed),
-        f"b = 1, k = n: {pairs[0][0]:.0f} and {pairs[0][1]:.0f}, as Corollary 6 says",
+        f"At b = 1, k = n the minimisers are {pairs[0][0]:.0f} and {pairs[0][1]:.0f}, as Corollary 6 states.",
     )
 
 
@@ -226,10 +235,12 @@ def theorem_4(*, claim: Callable[[int], tuple[float, float, float]] = full_batch
     worst = max(worst, *(abs(value / 3900 - 1.0) - 1e-3 for value in limits))
     return Verdict(
         judged(worst, 1e-12),
-        "dense matrices, signed brute force for other strategies; relative",
+        "The check uses dense matrices, and brute force over all signs for other strategies. "
+        "Deviations are relative.",
         cases + 3,
         worst,
-        "I is 6.1 % above the diagonal strategy and that 15.5 % above eq. 13 at n = 3900",
+        "At n = 3900 the RMSE of I is 6.1 % above that of the diagonal strategy, which is 15.5 % "
+        "above eq. 13.",
     )
 
 
@@ -244,10 +255,12 @@ def theorem_4_gap(*, claim: float = 1.21, right: float = math.sqrt(1.5)) -> Verd
     first = int(np.argmax(ratios > 1.21)) + 1
     return Verdict(
         judged_erratum(printed, corrected, 1e-3, word="WORDING"),
-        "closed forms up to n = 3999, excess over the stated ratio",
+        "The check evaluates the closed forms up to n = 3999. The deviation is the excess over the "
+        "stated ratio.",
         len(ratios),
         printed,
-        f"I exceeds 1.21 times the bound from n = {first} on and tends to sqrt(3/2) = 1.2247: within 22.5 %",
+        f"The RMSE of I exceeds 1.21 times the bound from n = {first} on, and tends to sqrt(3/2) = "
+        "1.2247 times the bound. The factorisations are thus within 22.5 % of it.",
     )
 
 
@@ -291,11 +304,12 @@ def conjecture(*, claim: Callable[[int], float] = least_error) -> Verdict:
         cases += 1
     return Verdict(
         judged(worst, 1e-12),
-        "dual certificate and brute force over signs for random C, relative",
+        "The check evaluates a dual certificate, and brute force over all signs for random C. "
+        "Deviations are relative.",
         cases,
         worst,
-        f"exactly optimal, not only up to a constant, in every dimension (least ratio met {least:.4f}): the "
-        "15 % gap closes, eq. 13 is not tight",
+        "The factorisation is exactly optimal, not only up to a constant, in every dimension; the "
+        f"least ratio found is {least:.4f}. The gap of 15 % is due to eq. 13, which is not tight.",
     )
 
 

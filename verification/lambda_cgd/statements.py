@@ -51,12 +51,13 @@ def equation_2(*, claim: Callable[[np.ndarray, int, int], float] = equal_directi
     signed = ref.lower_toeplitz(np.array([1.0, -0.5]))
     return Verdict(
         judged(worst, 1e-6),
-        "ascent over the gradients of one example, relative",
+        "The check maximises over the gradients of one example by ascent. Deviations are relative.",
         cases,
         worst,
-        "one example's gradients added, removed or zeroed; replacing it doubles this. Signed C "
-        f"needs opposite ones: (1, -1/2) has {oracle.signed_sensitivity(signed, 1, 2):.3f}, its columns "
-        f"add to {leftmost_norm(signed, 1, 2):.3f}",
+        "The formula is for the gradients of an example that is added, removed or set to zero; "
+        "replacing the example doubles it. A signed C needs gradients in opposite directions: (1, "
+        f"-1/2) has sensitivity {oracle.signed_sensitivity(signed, 1, 2):.3f}, while the norm of the "
+        f"sum of its columns is {leftmost_norm(signed, 1, 2):.3f}.",
     )
 
 
@@ -83,11 +84,13 @@ def theorem_1(*, claim: Callable[[np.ndarray, int, int], float] = leftmost_norm)
         outside.append(oracle.signed_sensitivity(matrix, 1, count) / claim(matrix, 1, count))
     return Verdict(
         judged(worst, 1e-12),
-        "brute force over all sets, relative",
+        "The check compares the formula with brute force over all participation sets. Deviations are "
+        "relative.",
         cases,
         worst,
-        f"both hypotheses are needed; b = 1: (1, 0, 1), k = 2 has {outside[0]:.3f} times the formula, "
-        f"(1, -0.5) {outside[1]:.3f}, (1, -0.9, 0, 0), k = 4 {outside[2]:.3f}",
+        f"Both hypotheses are needed. At b = 1 the sensitivity is {outside[0]:.3f} times the formula "
+        f"for the coefficients (1, 0, 1) with k = 2, {outside[1]:.3f} times for (1, -0.5), and "
+        f"{outside[2]:.3f} times for (1, -0.9, 0, 0) with k = 4.",
     )
 
 
@@ -126,11 +129,13 @@ def theorem_1_class(*, claim: Callable[[], tuple[str, ...]] = all_matrices) -> V
     ratio = oracle.signed_sensitivity(matrix, plan.b, plan.k) / leftmost_norm(matrix, plan.b, plan.k)
     return Verdict(
         judged_erratum(printed, corrected, 1e-9, word="WORDING"),
-        "fitted coefficients: largest increase or negative part",
+        "The check fits the coefficients. The deviation is the largest increase or the largest "
+        "negative part.",
         len(claim()),
         printed,
-        f"n = 6, b = p = 3, k = 2: the BandInvMF that minimises eq. 3 has an entry {found.coefs.min():.2f} "
-        f"and {ratio:.2f} times the sensitivity of eq. 3; column-normalised CGD is not Toeplitz",
+        "At n = 6, b = p = 3, k = 2 the BandInvMF that minimises eq. 3 has an entry "
+        f"{found.coefs.min():.2f} and {ratio:.2f} times the sensitivity of eq. 3. Column-normalised "
+        "lambda-CGD is not Toeplitz.",
     )
 
 
@@ -154,7 +159,12 @@ def theorem_1_banded(*, claim: Callable[[np.ndarray, int, int], float] = banded_
                 worst = max(worst, abs(claim(coefs, min_sep, count) / truth - 1.0))
                 cases += 1
     word = judged(worst, 1e-12, word="BEYOND THE PAPER")
-    return Verdict(word, "brute force over sets and signs, relative", cases, worst)
+    return Verdict(
+        word,
+        "The check compares the formula with brute force over all sets and signs. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def series_errors(coefs: np.ndarray, plan: oracle.Plan) -> tuple[float, float]:
@@ -185,7 +195,12 @@ def equations_4_to_7(
         scaled = claim(3.0 * coefs, plan)
         worst = max(worst, abs(scaled[0] / mean - 1.0), abs(scaled[1] / largest - 1.0))
         cases += 1
-    return Verdict(judged(worst, 1e-10), "dense matrices, relative; C scaled by 3", cases, worst)
+    return Verdict(
+        judged(worst, 1e-10),
+        "The check uses dense matrices, and scales C by 3. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def bidiagonal(lam: float, n: int) -> np.ndarray:
@@ -201,7 +216,9 @@ def equations_8_9(*, claim: Callable[[float, int], np.ndarray] = bidiagonal) -> 
         product = ref.lower_toeplitz(lam ** np.arange(n)) @ claim(lam, n)
         worst = max(worst, float(np.abs(product - np.eye(n)).max()))
         cases += 1
-    return Verdict(judged(worst, 1e-12), "dense product, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12), "The check computes the dense product. Deviations are absolute.", cases, worst
+    )
 
 
 def variances(lam: float, n: int, k: int) -> tuple[float, float]:
@@ -229,11 +246,12 @@ def figure_1(*, claim: float = 0.9, found: float = 0.5, shown: tuple[float, floa
     single, together = variances(0.5, 8, 1)
     return Verdict(
         judged_erratum(printed, corrected, 1.0, word="NOT REPRODUCED"),
-        "columns of C, in units of the last digit",
+        "The check computes the columns of C. Deviations are in units of the last printed digit.",
         len(settings) + 1,
         printed,
-        "a step at lambda = 0.9 has variance 1.81 or more in any setting: 1 + lambda^2 times a "
-        f"factor >= 1; it shows lambda = 0.5, n = 8, k = 1: {single:.3f}, {1 - together:.1%} lower",
+        "The variance of a step at lambda = 0.9 is at least 1.81 in any setting: it is 1 + lambda^2 "
+        "times a factor of at least 1. The printed numbers are those of lambda = 0.5, n = 8, k = 1: "
+        f"{single:.3f}, and {1 - together:.1%} lower.",
     )
 
 
@@ -262,11 +280,12 @@ def equation_15(*, claim: Callable[[float, int, int], float] = closed_form_squar
     wasteful = column_sum_squared(0.9, 4, 3, 10) / claim(0.9, 4, 3)
     return Verdict(
         judged(worst, 1e-10),
-        "direct column sum, relative",
+        "The check sums the columns directly. Deviations are relative.",
         cases + 1,
         worst,
-        f"for n = k b, as the proof assumes; elsewhere it is another number: b = 4, k = 3, lambda = 0.9 has "
-        f"{unsafe:.3f} times it at n = 20 and {wasteful:.3f} times it at n = 10",
+        "The closed form holds for n = k b, as the proof assumes. Otherwise the value differs: for b "
+        f"= 4, k = 3, lambda = 0.9 it is {unsafe:.3f} times the formula at n = 20 and {wasteful:.3f} "
+        "times the formula at n = 10.",
     )
 
 
@@ -290,7 +309,12 @@ def equation_17(*, claim: Callable[[float, int], float] = largest_row_squared) -
     """The largest squared row norm of A C^-1 is 1 + (1 - lambda)^2 (n - 1)."""
     grid = list(itertools.product((0.0, 0.4, 0.95), (1, 2, 5, 40)))
     worst = max(abs(decoder_rows(lam, n).max() / claim(lam, n) - 1.0) for lam, n in grid)
-    return Verdict(judged(worst, 1e-12), "dense matrices, relative", len(grid), worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check compares the formula with dense matrices. Deviations are relative.",
+        len(grid),
+        worst,
+    )
 
 
 @statement("cgd.eq52", paper=PAPER)
@@ -298,7 +322,12 @@ def equation_52(*, claim: Callable[[float, int], float] = frobenius_squared) -> 
     """||A C^-1||_F^2 = n + (1 - lambda)^2 n (n - 1) / 2."""
     grid = list(itertools.product((0.0, 0.4, 0.95), (1, 2, 5, 40)))
     worst = max(abs(decoder_rows(lam, n).sum() / claim(lam, n) - 1.0) for lam, n in grid)
-    return Verdict(judged(worst, 1e-12), "dense matrices, relative", len(grid), worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check compares the formula with dense matrices. Deviations are relative.",
+        len(grid),
+        worst,
+    )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {

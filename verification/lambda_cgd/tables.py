@@ -60,10 +60,10 @@ def table_4_first_column(
     worst = max(worst, abs(sigma - 0.6002290722) / 1e-7)
     return Verdict(
         judged(worst, 1e-3),
-        "closed forms and a 40-digit sigma, relative",
+        "The check evaluates closed forms with sigma computed to 40 digits. Deviations are relative.",
         len(rows) + 1,
         worst,
-        f"sigma {sigma:.10f} is exact; that of the authors is about 2e-4 larger",
+        f"The exact sigma is {sigma:.10f}; that of the authors is larger by about 2e-4.",
     )
 
 
@@ -90,10 +90,11 @@ def table_4_fitted(*, errors: Callable[[], dict[tuple[str, float], float]] = fit
     worst = max(abs(value) for value in deviations.values())
     return Verdict(
         judged(worst, 1e-3),
-        "quasi-Newton fits of Toeplitz coefficients, relative",
+        "The check fits Toeplitz coefficients by a quasi-Newton method. Deviations are relative.",
         len(found),
         worst,
-        "BandMF is banded Toeplitz, columns not normalised; BLT has 3 buffers; lambda = 0.97756 at p = 2",
+        "BandMF is banded Toeplitz without column normalisation, and BLT has 3 buffers. BandInvMF "
+        "with p = 2 has lambda = 0.97756.",
     )
 
 
@@ -129,11 +130,13 @@ def table_4_inverse(*, claim: Callable[[np.ndarray], float] = formula_sensitivit
         notes.append(f"{error:.4f} (printed {printed})")
     return Verdict(
         judged_condition(inside, min(rises) / 1e-6, 1.0),
-        "fits; best participation sets by dynamic programming over every row of C^T C; in tolerances",
+        "The check fits the strategies, and finds the best participation sets for every row of C^T C "
+        "by dynamic programming. Deviations are in units of the tolerance.",
         6,
         inside,
-        f"needs a sensitivity without Theorem 1: the coefficients of C rise by up to {max(rises):.2f}. "
-        "Certified " + ", ".join(notes) + "; the printed fits had not converged",
+        "The sensitivity must be computed without Theorem 1, because the coefficients of C increase by "
+        f"up to {max(rises):.2f}. The certified values are {', '.join(notes)}; the printed fits had not "
+        "converged.",
     )
 
 
@@ -162,12 +165,15 @@ def table_4_inverse_full(*, claim: Callable[[], float] = printed_inverse, right:
     corrected = max(abs(certified / formula_sensitivity(kept.coefs) - 1.0), abs(error / right - 1.0))
     return Verdict(
         judged_erratum(printed, corrected, 3e-3, word="NOT REPRODUCED"),
-        "fits; signed sums of columns below, dynamic programming over the rows of C^T C above; relative",
+        "The check fits the strategies. It bounds their sensitivity from below by signed sums of "
+        "columns, and from above by dynamic programming over the rows of C^T C. Deviations are "
+        "relative.",
         4,
         printed,
-        f"the minimum of eq. 3, {scales[0] * formula_sensitivity(free.coefs):.3f}, has entries down to "
-        f"{free.coefs.min():.3f} and {larger:.2f} times its sensitivity, a true RMSE of "
-        f"{scales[0] * reached:.2f} or more; kept >= 0, the fit is certified at {error:.3f}",
+        f"The minimum of eq. 3, {scales[0] * formula_sensitivity(free.coefs):.3f}, belongs to a C with "
+        f"entries down to {free.coefs.min():.3f}. Its sensitivity is {larger:.2f} times that of eq. 3, "
+        f"so its true RMSE is at least {scales[0] * reached:.2f}. The fit that is restricted to C >= 0 "
+        f"is certified at {error:.3f}.",
     )
 
 
@@ -195,10 +201,11 @@ def table_4_misprint(*, claim: Callable[[], float] = misprinted, meant: float = 
     corrected = max(falls(meant), meant / row[3] / growth - 1.0, row[5] / meant / growth - 1.0)
     return Verdict(
         judged_erratum(falls(claim()), max(0.0, corrected), 1e-9, word="MISPRINT"),
-        "order of the errors in eps, relative",
+        "The check requires that the errors increase as eps decreases. Deviations are relative.",
         3,
         falls(claim()),
-        f"at eps = 2 it prints {row[3]}, and error cannot fall as eps falls; 30.25 (recomputed 30.6)",
+        f"At eps = 2 the table prints {row[3]}, and the error cannot decrease as eps decreases. The "
+        "value must be 30.25 (recomputed: 30.6).",
     )
 
 

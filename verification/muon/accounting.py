@@ -100,14 +100,15 @@ def table_3(
         printed = max(printed, step(name) - claim()[name])
         corrected = max(corrected, abs(rdp_eps(sigma, q, BLOCKS * steps, delta) - claim()[name]))
         corrected = max(corrected, step(name) - lower[name])
-    brackets = ", ".join(f"{name} [{lower[name]:.2f}, {upper[name]:.2f}]" for name in TABLE_3)
+    brackets = " and ".join(f"[{lower[name]:.2f}, {upper[name]:.2f}] ({name})" for name in TABLE_3)
     return Verdict(
         judged_erratum(printed, corrected, 2e-3, word="COUNTEREXAMPLE"),
-        "closed form of one step; PLD, both roundings; RDP of 49 T releases; absolute in eps",
+        "The check uses a closed form for one step, privacy loss distributions rounded both ways, and "
+        "RDP for 49 T releases. Deviations are absolute, in eps.",
         6,
         printed,
-        f"joint eps under Poisson sampling: {brackets}; one step alone {_cut(certified_step('E2E'))} and "
-        f"{_cut(certified_step('DART'))}",
+        f"The joint eps under Poisson sampling is in {brackets}. A single step costs "
+        f"{_cut(certified_step('E2E'))} and {_cut(certified_step('DART'))}.",
     )
 
 
@@ -127,10 +128,10 @@ def table_3_sgd(*, printed_eps: float = 8.0000, right: float = 7.9787) -> Verdic
     printed = abs(spent - printed_eps)
     return Verdict(
         judged_erratum(printed, abs(spent - right), 2e-3, word="NOT REPRODUCED"),
-        "RDP of dp-accounting, absolute in eps",
+        "The check uses the RDP accountant of dp-accounting. Deviations are absolute, in eps.",
         1,
         printed,
-        f"E2E, sigma = 0.7189, 410 steps: {spent:.4f}; 8.0000 is the target",
+        f"On E2E with sigma = 0.7189 and 410 steps, eps is {spent:.4f}; the printed 8.0000 is the target.",
     )
 
 
@@ -138,7 +139,12 @@ def table_3_sgd(*, printed_eps: float = 8.0000, right: float = 7.9787) -> Verdic
 def table_3_dart(*, claim: float = 7.9611) -> Verdict:
     """Table 3 gives DP-SGD on DART eps = 7.9611 at sigma = 0.7094 over 885 steps."""
     worst = abs(spent_by("DART") - claim)
-    return Verdict(judged(worst, 2e-3), "RDP of dp-accounting, absolute in eps", 1, worst)
+    return Verdict(
+        judged(worst, 2e-3),
+        "The check uses the RDP accountant of dp-accounting. Deviations are absolute, in eps.",
+        1,
+        worst,
+    )
 
 
 def accounted_pair(sigma: float, q: float, eps: float) -> float:
@@ -164,11 +170,11 @@ def table_3_sampler(*, claim: Callable[[float, float, float], float] = accounted
     q, sigma = BATCH / 42_043, 0.7189
     return Verdict(
         judged_erratum(worst, corrected, 1e-6, word="WORDING"),
-        "one step, shortfall of the accounted delta, absolute",
+        "The check computes one step. The deviation is the absolute shortfall of the accountant's delta.",
         cases,
         worst,
-        f"E2E, one step, eps = 1: delta {replace_one_divergence(sigma, q, 1.0):.2e}, "
-        f"accounted {claim(sigma, q, 1.0):.2e}",
+        f"On E2E one step at eps = 1 has delta {replace_one_divergence(sigma, q, 1.0):.2e}, where the "
+        f"accountant gives {claim(sigma, q, 1.0):.2e}.",
     )
 
 

@@ -39,7 +39,12 @@ def lemma_c1(*, claim: Callable[[float, int], float] = momentum_variance) -> Ver
         limit = (1.0 - momentum) / (1.0 + momentum)
         worst = max(worst, abs(claim(momentum, 10**6) / limit - 1.0), abs(claim(momentum, 1) - 1.0))
     worst = max(worst, abs(0.3**2 * claim(0.9, 7) - 0.013422) - 1e-6)
-    return Verdict(judged(worst, 1e-11), "the recursion on unit noises, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-11),
+        "The check runs the recursion on unit noises. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def printed_reduction(momentum: float) -> float:
@@ -65,10 +70,11 @@ def reduction_of_the_scale(
         cases += 1
     return Verdict(
         judged_erratum(printed, corrected, 1e-9, word="WORDING"),
-        "norm of the weights, absolute",
+        "The check computes the norm of the weights. Deviations are absolute.",
         cases,
         printed,
-        "momentum 0.95: the scale shrinks to 0.160; 1 / 39 is the factor of the variance",
+        "At momentum 0.95 the standard deviation is multiplied by 0.160; 1 / 39 is the factor of the "
+        "variance.",
     )
 
 
@@ -116,7 +122,13 @@ def heat_operator(*, claim: Callable[[int], float] = heat_coefficient) -> Verdic
     for shape in ((1, 1), (1, 2), (2, 2), (2, 3)):
         worst = max(worst, float(not all(exact_laplacian(*shape))))
         cases += 1
-    return Verdict(judged(worst, 1e-12), "moments of the normal law; sympy", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check compares the series with the moments of the normal distribution, and verifies the "
+        "Laplacian of a cubic step with SymPy.",
+        cases,
+        worst,
+    )
 
 
 def quadrature(function: ref.Map, point: np.ndarray, rho: float, nodes: int) -> np.ndarray:
@@ -180,7 +192,13 @@ def theorem_4_1(
         series = 2.0 * heat_coefficient(order) - 2.0**order * heat_coefficient(order)
         worst = max(worst, abs(series - (2 - 2**order) / (2**order * math.factorial(order))) / 1e-15)
         cases += 1
-    return Verdict(judged(worst, 1.0), "product quadrature; remainder over 40 rho^2", cases, worst)
+    return Verdict(
+        judged(worst, 1.0),
+        "The check integrates by product quadrature. The deviation is the remainder, in units of 40 "
+        "rho^2 times the predicted term.",
+        cases,
+        worst,
+    )
 
 
 def probe_bound(rows: int, columns: int, probes: int) -> float:
@@ -211,7 +229,12 @@ def probe_error(*, claim: Callable[[int, int, int], float] = probe_bound) -> Ver
                 cases += 1
         many = ref.muon_map(2, 12)(rng.standard_normal((rows, columns)))
         worst = max(worst, abs(float(np.sum(many**2)) - claim(rows, columns, 1)) - 1e-9)
-    return Verdict(judged(worst, 1e-9), "Monte Carlo of 4,000 draws, excess over the bound", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check averages 4,000 Monte Carlo draws. The deviation is the excess over the bound.",
+        cases,
+        worst,
+    )
 
 
 @statement("muon.obc_norm", paper=PAPER, expected="BEYOND THE PAPER")
@@ -228,7 +251,7 @@ def corrected_norm(*, limit: float = 3.0, reached: float = 2.67) -> Verdict:
     worst = max(largest - limit, reached - largest)
     return Verdict(
         judged(worst, 1e-9, word="BEYOND THE PAPER"),
-        f"60,000 random directions; the largest norm is {largest:.3f}",
+        f"The check tries 60,000 random directions; the largest norm is {largest:.3f}.",
         60_000,
         worst,
     )

@@ -40,7 +40,12 @@ def lemma_3_3(*, claim: Callable[[float, int, int], float] = printed_error) -> V
             if steps == 0:
                 worst = max(worst, abs(error - claim(start_value, degree, 0)))
         cases += 1
-    return Verdict(judged(worst, 1e-11), "random matrices of every rank, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-11),
+        "The check uses random matrices of every rank. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 def range_of_momentum(matrix: np.ndarray) -> np.ndarray:
@@ -67,10 +72,10 @@ def projector(*, claim: Callable[[np.ndarray], np.ndarray] = range_of_momentum) 
     printed = mismatch(claim)
     return Verdict(
         judged_erratum(printed, mismatch(range_of_wide), 0.5, word="MISPRINT"),
-        "size of the projector against that of X X^T",
+        "The check compares the size of the projector with that of X X^T.",
         4,
         printed,
-        "a 2 x 1 block: Pi is 2 x 2, X X^T is 1 x 1; it must be range(T(M))",
+        "For a 2 x 1 block Pi is 2 x 2 and X X^T is 1 x 1. The range must be that of T(M).",
     )
 
 
@@ -115,11 +120,12 @@ def quality_in_practice(*, order: Callable[[int], float] = order_of_convergence)
     weighted = 1.0 - float(np.sum(matrix * ref.muon_map(2, 5)(matrix))) / ref.nuclear_norm(matrix)
     return Verdict(
         judged(worst, 1e-6),
-        "order of the scalar iteration in many digits, relative",
+        "The check computes the order of the scalar iteration in multiple precision. Deviations are "
+        "relative.",
         cases,
         worst,
-        f"one draw of pure noise, kappa = 2, q = 5: chi = {chi:.0f} on 768 x 768, {wide:.2f} on 16 x 768; "
-        f"weighted by singular values the error is {weighted:.3f} on the former",
+        f"In one draw of pure noise at kappa = 2 and q = 5, chi is {chi:.0f} on 768 x 768 and "
+        f"{wide:.2f} on 16 x 768. The error weighted by singular values is {weighted:.3f} on 768 x 768.",
     )
 
 
@@ -143,10 +149,10 @@ def quality_is_a_constant(*, level: float = 0.9999) -> Verdict:
     reached = residual_tail((2, 2), 1.0 - 1e-15, 20_000, 78)
     return Verdict(
         judged_erratum(exceeding, reached, 1e-3, word="PROOF GAP"),
-        f"20,000 Gaussian 2 x 2 momenta, fraction with delta above {level}",
+        f"The check draws 20,000 Gaussian 2 x 2 momenta, and counts the fraction with delta above {level}.",
         40_000,
         exceeding,
-        f"2 x 2: {exceeding:.1%} of draws have delta_0 above {level}; none reaches 1",
+        f"For 2 x 2 momenta {exceeding:.1%} of the draws have delta_0 above {level}; none reaches 1.",
     )
 
 
@@ -169,10 +175,11 @@ def scale_invariance(*, printed_map: ref.Map | None = None) -> Verdict:
     gap = ref.operator_norm(ref.muon_map(1, 5)(np.full((1, 1), 0.05)))
     return Verdict(
         judged_erratum(printed, corrected, 1e-9, word="WORDING"),
-        "Q(M) against Q(M / 20), operator norm",
+        "The check compares Q(M) with Q(M / 20) in operator norm.",
         len(pairs),
         printed,
-        f"the 1 x 1 matrix 1 against 0.05: Q = 1 against {small:.3f} at kappa = 2 and {gap:.3f} at kappa = 1",
+        f"For the 1 x 1 matrices 1 and 0.05, Q is 1 and {small:.3f} at kappa = 2. At kappa = 1, Q of "
+        f"0.05 is {gap:.3f}.",
     )
 
 

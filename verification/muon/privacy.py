@@ -57,7 +57,13 @@ def joint_multiplier(*, claim: Callable[[np.ndarray], float] = joined) -> Verdic
                 cases += 1
     worst = max(worst, abs(claim(np.full(BLOCKS, 2.3395)) - 2.3395 / 7.0))
     word = judged(worst, 1e-5, word="BEYOND THE PAPER")
-    return Verdict(word, "divergence of product laws on a plane grid, absolute", cases, worst)
+    return Verdict(
+        word,
+        "The check computes the divergence of product distributions on a grid in the plane. "
+        "Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 def same_batch(q: float, eps: float) -> float:
@@ -109,10 +115,11 @@ def theorem_2_1(*, accountant: Callable[[float, float], float] = same_batch) -> 
             cases += 1
     return Verdict(
         judged(worst, 1e-3),
-        "divergence of the release and of the weights made of it, relative shortfall",
+        "The check computes the divergences of the release and of the weights that are computed from "
+        "it. The deviation is the relative shortfall.",
         cases,
         worst,
-        f"two batches in the place of one would miss {missed:.0%} of delta in one step",
+        f"Accounting one batch as two batches would miss {missed:.0%} of delta in one step.",
     )
 
 
@@ -147,10 +154,11 @@ def replace_one(*, claim: Callable[[float, float, float], float] = half_sigma) -
             cases += 1
     return Verdict(
         judged_condition(max(inside, unsafe), outside, 1e-7),
-        "one step, quadrature of the true pair, absolute in delta",
+        "The check computes one step of the true pair by quadrature. Deviations are absolute, in delta.",
         cases,
         inside,
-        f"exact without subsampling; Poisson batches: its delta is up to {outside:.2g} too large in a step",
+        "The rule is exact without subsampling. With Poisson batches its delta in one step is too "
+        f"large by up to {outside:.2g}.",
     )
 
 
@@ -209,10 +217,11 @@ def correction_costs_nothing(*, inputs: Callable[[np.ndarray, float], np.ndarray
             cases += 1
     return Verdict(
         judged(worst, 1e-3),
-        "divergence of the direction against that of the release, relative excess",
+        "The check compares the divergence of the direction with that of the release. The deviation "
+        "is the relative excess.",
         cases,
         worst,
-        f"a correction that read the gradient would have up to {reading:.1f} times the delta",
+        f"A correction that used the gradient itself would have up to {reading:.1f} times the delta.",
     )
 
 

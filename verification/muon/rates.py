@@ -53,7 +53,12 @@ def lemma_b3(*, claim: Callable[[float, int, float, int], float] = ref.batch_var
         np.mean([far[list(batch), 0, 0].mean() ** 2 for batch in itertools.product(range(2), repeat=3)])
     )
     worst = max(worst, abs(spread / 1e4 + 3.0 * (0.5 / 3.0) ** 2 - claim(1.0, 3, 0.5, 3)))
-    return Verdict(judged(worst, 1e-12), "all batches enumerated, excess over the bound", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check enumerates all batches. The deviation is the excess over the bound.",
+        cases,
+        worst,
+    )
 
 
 def pairing_bound(error: float, size: float, distance: float) -> float:
@@ -83,7 +88,12 @@ def lemma_b4(*, claim: Callable[[float, float, float], float] = pairing_bound) -
         met = float(np.sum(gradient * ref.polar(gradient)))
         worst = max(worst, abs(claim(0.0, size, 0.0) - met) / size)
         cases += 2
-    return Verdict(judged(worst, 1e-12), "random g and M, excess over ||g||_*", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check uses random g and M. The deviation is the excess, relative to ||g||_*.",
+        cases,
+        worst,
+    )
 
 
 def weights_squared(beta: float, updates: int) -> float:
@@ -124,7 +134,12 @@ def lemma_b5(
     excess = lambda x: math.sqrt(0.5 / math.tanh(0.5 * x)) - 1.0  # noqa: E731
     area = integrate.quad(excess, 0.0, math.log(3.0))[0]
     worst = max(worst, area - first, abs(area - 1.01826) - 1e-5)
-    return Verdict(judged(worst, 1e-9), "sums term by term; the integral by quadrature", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check sums the weights term by term, and computes the integral by quadrature.",
+        cases,
+        worst,
+    )
 
 
 def log_slope(bound: Callable[[float], float], low: float, high: float) -> float:
@@ -217,7 +232,8 @@ def corollary_3_5(
     worst = max(worst, abs(integrate.quad(law, -40.0, 40.0, points=[0.0])[0] - math.e) / 1e-6)
     return Verdict(
         judged(worst, 1.0),
-        "slope from T = 1e80 to 1e110 to 1e-3; Theorem 3.4 summed; tail integrals; in tolerances",
+        "The check computes the slope of the bound from T = 1e80 to 1e110 to within 1e-3, sums "
+        "Theorem 3.4, and integrates tails. Deviations are in units of the tolerance.",
         cases + 1,
         worst,
     )
@@ -261,7 +277,8 @@ def corollary_b6(
             cases += 1
     return Verdict(
         judged(worst, 1.0),
-        "slope from T = 1e80 to 1e110 to 1e-3; Theorem 3.4 summed; a grid; in tolerances",
+        "The check computes the slope of the bound from T = 1e80 to 1e110 to within 1e-3, sums "
+        "Theorem 3.4, and searches a grid. Deviations are in units of the tolerance.",
         cases,
         worst,
     )
@@ -294,10 +311,12 @@ def vanishing_stationarity(
     printed = max(slopes.values())
     return Verdict(
         judged_erratum(printed, abs(at_budget), 1e-3, word="CONDITIONAL"),
-        "log-log slope of the bound from T = 1e80 to 1e110",
+        "The check computes the slope of the bound from T = 1e80 to 1e110 on a log-log scale.",
         2,
         printed,
-        "at a fixed budget the bounds grow: slopes " + ", ".join(f"{k} {v:+.3f}" for k, v in slopes.items()),
+        "At a fixed budget the bounds grow, with slopes "
+        + " and ".join(f"{v:+.3f} ({k})" for k, v in slopes.items())
+        + ".",
     )
 
 

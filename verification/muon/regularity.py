@@ -33,10 +33,10 @@ def smooth_but_not_twice(*, mapping: ref.Map | None = None, measured: float = 0.
     found = jump(apply)
     return Verdict(
         judged(max(bare, abs(found - measured)), 1e-4),
-        "difference quotients from both sides, step 1e-6, absolute",
+        "The check computes difference quotients from both sides with step 1e-6. Deviations are absolute.",
         2,
         max(bare, abs(found - measured)),
-        f"diag(.8, .6), kappa = q = 2: derivative 0 outside, norm {found:.4f} inside",
+        f"At diag(.8, .6), kappa = q = 2, the derivative is 0 outside, and its norm is {found:.4f} inside.",
     )
 
 
@@ -87,7 +87,11 @@ def stationary_path(
         worst = max(worst, float(np.linalg.norm(2.0 * plain - wider)) / (5.0 * rho**2 * size))
         cases += 3
     return Verdict(
-        judged(worst, 1.0), "momentum by its weights; quadrature; remainder over 5 rho^2", cases, worst
+        judged(worst, 1.0),
+        "The check computes the momentum from its weights, and the mean by quadrature. The deviation "
+        "is the remainder, in units of 5 rho^2 times the predicted term.",
+        cases,
+        worst,
     )
 
 
@@ -121,10 +125,11 @@ def regularity_is_needed(*, inside: float = 2.0, boundary: float = 1.0) -> Verdi
     worst = max(abs(found[0] - inside), abs(found[1] - boundary))
     return Verdict(
         judged(worst, 5e-3),
-        "power of rho at 0.5 and 1 times diag(.8, .6), quadrature",
+        "The check computes the power of rho by quadrature at 0.5 and 1 times diag(.8, .6).",
         2,
         worst,
-        f"{found[0]:.4f} inside, {found[1]:.4f} on the boundary: the assumption is needed",
+        f"The power is {found[0]:.4f} inside and {found[1]:.4f} on the boundary, so the assumption is "
+        "needed.",
     )
 
 

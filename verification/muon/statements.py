@@ -39,7 +39,12 @@ def clip(*, claim: Callable[[np.ndarray, float], np.ndarray] = clipped) -> Verdi
             worst = max(worst, float(np.sum(gap * (other - kept))) / (size * bound))
         worst = max(worst, float(np.linalg.norm(kept)) / bound - 1.0)
         cases += 1
-    return Verdict(judged(worst, 1e-12), "variational inequality of the projection, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check tests the variational inequality of the projection. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def block_release(
@@ -73,7 +78,12 @@ def per_matrix_release(*, claim: Callable[..., np.ndarray] = block_release) -> V
         shift = float(np.linalg.norm(moved / (sigma * bounds[:, None] / size)))
         worst = max(worst, abs(shift * sigma / math.sqrt(blocks) - 1.0))
         cases += 1
-    return Verdict(judged(worst, 1e-9), "removing one example, noise of unit size, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check removes one example, and evaluates noise of unit size. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 @statement("muon.alg1", paper=PAPER)
@@ -93,7 +103,12 @@ def algorithm_1(*, claim: Callable[[int, int], ref.Map] = ref.muon_map) -> Verdi
         worst = max(worst, float(np.linalg.norm(output - (left * values) @ right)))
         worst = max(worst, float(np.linalg.norm(claim(degree, steps)(matrix.T).T - output)))
         cases += 1
-    return Verdict(judged(worst, 1e-10), "singular values one by one, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-10),
+        "The check follows each singular value separately. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 def binomial_sum(values: np.ndarray, degree: int) -> np.ndarray:
@@ -121,7 +136,13 @@ def newton_schulz_polynomial(*, claim: Callable[[np.ndarray, int], np.ndarray] =
         cases += len(values)
     for degree, at_zero in ((1, 1.5), (2, 1.875), (3, 2.1875), (4, 2.4609375), (5, 2.70703125)):
         worst = max(worst, abs(float(claim(np.zeros(1), degree)[0]) - at_zero))
-    return Verdict(judged(worst, 1e-12), "Taylor recursion and the scalar inequality, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check compares the formula with the recursion of the Taylor coefficients, and tests the "
+        "scalar inequality. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 def printed_polynomial(values: np.ndarray) -> np.ndarray:
@@ -152,10 +173,10 @@ def implementation_degree(*, iteration: Callable[[np.ndarray], np.ndarray] = pri
     outside = largest_after(usual_quintic, 5) - 1.0
     return Verdict(
         judged_condition(inside, outside, 1e-12),
-        "largest singular value after 5 steps, over 1",
+        "The check computes the largest singular value after 5 steps. The deviation is the excess over 1.",
         200_002,
         inside,
-        f"needs a p_k; the usual quintic reaches {1.0 + outside:.4f}, so ||O|| <= 1 fails",
+        f"The polynomial must be a p_k. The usual quintic reaches {1.0 + outside:.4f}, so ||O|| <= 1 fails.",
     )
 
 

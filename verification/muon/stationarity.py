@@ -120,11 +120,13 @@ def theorem_3_4(*, claim: Callable[[dict[str, float], float], float] = printed_b
     inside = max(inside, mean / claim(terms, error) - 1.0)
     return Verdict(
         judged_condition(max(inside, 0.0), outside, 1e-9),
-        "simulated runs, mean nuclear norm over the bound, less 1",
+        "The check simulates runs. The deviation is the ratio of the mean nuclear norm to the bound, "
+        "minus 1.",
         cases + 1,
         inside,
-        f"needs the chi of the run; with chi = 1 W = 0.001 has {1.0 + outside:.1f} times the bound. "
-        f"Loose elsewhere, by up to {worst_ratio:.0f}",
+        "The bound requires the chi of the run. With chi = 1, the run from W = 0.001 reaches "
+        f"{1.0 + outside:.1f} times the bound. Elsewhere the bound is loose by a factor of up to "
+        f"{worst_ratio:.0f}.",
     )
 
 
@@ -148,7 +150,13 @@ def assumption_3_1(*, claim: Callable[[np.ndarray], float] = trace_of) -> Verdic
             cases += 1
         reached = ref.nuclear_norm(curvature @ np.eye(size))
         worst = max(worst, abs(reached / claim(curvature) - 1.0))
-    return Verdict(judged(worst, 1e-12), "random steps; met by orthogonal ones, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check takes random steps, and orthogonal steps, for which equality holds. Deviations are "
+        "relative.",
+        cases,
+        worst,
+    )
 
 
 def noise_square(entries: int, sigma: float, bound: float, size: int) -> float:
@@ -167,7 +175,12 @@ def assumption_3_2(*, claim: Callable[[int, float, float, int], float] = noise_s
         )[0]
         worst = max(worst, abs(mean * scale**2 / claim(entries, sigma, bound, size) - 1.0))
         cases += 1
-    return Verdict(judged(worst, 1e-6), "quadrature of the chi-squared law, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-6),
+        "The check integrates the chi-squared distribution by quadrature. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {

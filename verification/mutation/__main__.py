@@ -2,7 +2,7 @@
 
 A mutant meets the quick tests that execute its statement, in a forked process (Linux). Survivors that
 change no result stand in survivors.toml with the reason; any other survivor, and a reason for a mutant that
-is found out or no longer exists, makes the run fail. Each module gets its line of results.json, if the
+is detected or no longer exists, makes the run fail. Each module gets its line of results.json, if the
 library and the tests are as committed, and its row of docs/mutation.md; survivors without a reason stand
 there as open.
 """

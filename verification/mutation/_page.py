@@ -1,4 +1,4 @@
-"""The page: the alterations, how many the tests found out, and why the others change no result."""
+"""The page: the alterations, how many the tests detected, and why the others change no result."""
 
 from pathlib import Path
 
@@ -8,54 +8,61 @@ from verification.mutation._results import Tally
 
 HEAD = """# Mutations
 
-This page shows whether the tests detect small mistakes in the formulas. `python -m verification.mutation`, in
-a checkout, alters the formulas of a module, one place at a time, and runs the quick tests and the docstring
-examples on each alteration (*mutant*). These alterations are made:
+This page shows whether the tests detect small mistakes in the formulas. The command
+`python -m verification.mutation`, in a checkout, alters the formulas of a module, one place at a time, and
+runs the quick tests and the docstring examples on each alteration (*mutant*). It makes these alterations:
 
 - signs: `a + b` to `a - b`, `-a` to `a`, a whole formula to its negative;
 - factors: `a * b` to `a / b`, a number to its double, a whole formula to its double;
 - exponents: `a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`;
-- a number is raised by one, a comparison is reversed, `min` and `max` are exchanged.
+- others: a number is increased by one, a comparison is reversed, `min` and `max` are exchanged.
 
-Each test is run once under coverage. A mutant is run against the tests that execute its statement, the
-fastest first, up to two or three seconds of their recorded time (`--seconds`), in the test files named after
-its module and its neighbours (`--tests`). More tests can only detect more mutants. A mutant is *found out* if
-it makes a test fail, runs out of memory, or uses more than five times the time of the tests plus five seconds
-("not ended", which is included in "found out"). The analysis was run before the other modules: there a mutant
-was run against all tests that call its function, and those that did not end in time were not counted
-separately. A mutant that survives is *explained* if it changes no result, or only loosens a bound by a
-negligible amount; the reason is given below. Otherwise it is *open*, and listed first. Slow tests, and tests
-that start processes, are left out. Estimates of seconds and bytes in calls of `spend` are not altered: they
-only decide which computations are started, and no result depends on them. Neither is text that is put
-together.
+Each test is run once under coverage. A mutant is run against the tests that execute its statement, beginning
+with the fastest. By default, these are the tests in the files that are named after its module and the
+neighbouring modules (`--tests`), up to two or three seconds of their recorded time (`--seconds`). More
+tests can only detect more mutants. A mutant is *detected* if it makes a test fail, runs out of memory, or
+uses more than five times the time of the tests plus five seconds ("timed out", which is included in
+"detected"). The package `analysis` was run before the other modules. There, a mutant was run against all
+tests that call its function, and mutants that timed out were not counted separately.
 
-If trying all mutants would take too long, a random sample is drawn over all modules of a group; the table
-states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and of the
-altered expression, so that a change elsewhere in the library leaves the rest of the sample as it is. Rows
-marked "by place" come from earlier samples, selected by the position in the list of all mutants. For example,
-`python -m verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of a group, which include
-those of a smaller sample with the same seed; a name such as `engines.losses.prv` selects the part in one
-module. A row refers to the commit that it names. "changed" states whether the code of the module had changed
-since then when this page was written: some of the alterations, and their reasons, may no longer apply.
-Functions that numba compiles are altered as they are written, with compilation switched off.
+A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount;
+the reason is given below. Otherwise it is *open*, and listed first. Slow tests, and tests that start
+processes, are left out. Estimates of seconds and bytes in calls of `spend` are not altered, because they only
+decide which computations are started, and no result depends on them. Text that is assembled is not altered
+either.
 
-A run first records the tests, which takes minutes (`--tests PART` leaves files out). Then it rewrites
-`docs/mutation.md` and `verification/mutation/results.json`; `--page` and `--results` select other files. As a
-sample covers a whole group, a single module may get few mutants, or none.
+If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
+"sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement
+and of the altered expression. A change elsewhere in the library therefore leaves the rest of the sample
+unchanged. Rows marked "by place" come from earlier samples, which were selected by the position in the list
+of all mutants. For example, `python -m verification.mutation poisson --sample 200 --seed 14` tries 200
+mutants of a group, which include those of a smaller sample with the same seed. A name such as
+`engines.losses.prv` selects the part of the sample in one module. Because a sample covers a whole group, a
+single module may have few mutants, or none. Functions that numba compiles are altered as they are written,
+with compilation switched off.
+
+Each row is for the commit in the column "commit". The column "changed" states whether the code of the module
+had changed since that commit when this page was written; some of the alterations, and their reasons, may then
+no longer apply. A run first records the tests, which takes minutes (`--tests PART` leaves files out). It then
+rewrites `docs/mutation.md` and `verification/mutation/results.json`; `--page` and `--results` select other
+files.
 
 General mutation tools (mutmut, cosmic-ray) do not alter factors or exponents of whole formulas, and most of
-their mutants alter messages and arguments. dpmech therefore has its own alterations.
+their mutants alter messages and arguments. dpmech therefore makes its own alterations.
 """
-EXPLAINED = "Each reason says what the altered expression decides, and why no result depends on it."
+EXPLAINED = (
+    "Each entry gives the place, the alterations and the reason. The reason states what the altered value or "
+    "expression does, and why no result depends on it."
+)
 COLUMNS = (
     "module",
     "mutants",
     "tried",
-    "found out",
-    "not ended",
+    "detected",
+    "timed out",
     "explained",
     "open",
-    "draw",
+    "sample",
     "commit",
     "changed",
 )

@@ -54,8 +54,8 @@ class Tally:
     def summary(self) -> str:
         """One line."""
         return (
-            f"{self.module}: {self.mutants} mutants, {self.tried} tried, {self.found} found out "
-            f"({self.late} did not end), {self.explained} explained, {len(self.open)} open"
+            f"{self.module}: {self.mutants} mutants, {self.tried} tried, {self.found} detected "
+            f"({self.late} timed out), {self.explained} explained, {len(self.open)} open"
         )
 
 

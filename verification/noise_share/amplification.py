@@ -63,12 +63,13 @@ def theorem_7_amplification(
     corrected = max(corrected, correlated_delta(0.5, 0.1) / no_amplification(0.5, 1.0) - 1.0)
     return Verdict(
         judged_erratum(printed, corrected, 0.005, word="WORDING"),
-        "quadrature in two dimensions; claimed delta over true delta",
+        "The check uses quadrature in two dimensions. The deviation is the claimed delta divided by "
+        "the true one, minus 1.",
         cases + 1,
         printed,
-        f"two steps, lambda = 0.9, eps = 0.5: claimed {no_amplification(0.5, 1.0):.3g}, true "
-        + ", ".join(notes)
-        + "; only the proof by independence fails",
+        "For two steps at lambda = 0.9 and eps = 0.5, the claimed delta is "
+        f"{no_amplification(0.5, 1.0):.3g}, and the true one is {', '.join(notes)}. Only the proof by "
+        "independence fails.",
     )
 
 
@@ -103,11 +104,13 @@ def theorem_7_many(*, claim: Callable[[float, int, int, int], float] = leftmost_
     worst = max(worst, abs(twice - 0.166) - 5e-4)
     return Verdict(
         judged(worst, 1e-9, word="BEYOND THE PAPER"),
-        "brute force over all sets, relative",
+        "The check compares the formula with brute force over all participation sets. Deviations are "
+        "relative.",
         cases + 1,
         worst,
-        f"sqrt(k) kappa = {tempting:.2f} would under-state 4.93; in the paper's runs a record is used "
-        f"twice or more with probability {twice:.3f}, so single participation does not describe them",
+        f"The value sqrt(k) kappa = {tempting:.2f} would be too small for the sensitivity of 4.93. In "
+        f"the paper's runs a record is used twice or more with probability {twice:.3f}, so single "
+        "participation does not describe them.",
     )
 
 
@@ -149,11 +152,13 @@ def certified_values(*, claim: tuple[float, float] = (7.446, 6.404)) -> Verdict:
         cases += 1
     return Verdict(
         judged(worst, 0.002),
-        "sigma by Opacus' Renyi search at eps = 8, then the PRV upper end; absolute",
+        "The check finds sigma by the Renyi search of Opacus at eps = 8, and then computes the upper "
+        "end of the PRV accountant. Deviations are absolute.",
         cases,
         worst,
-        f"both are Renyi-calibrated to 8; tight values {tight[0]:.3f} and {tight[1]:.3f}: the smaller one is "
-        "not a smaller budget but Renyi's larger slack under sampling",
+        f"Both values are calibrated to 8 by Renyi accounting; the tight values are {tight[0]:.3f} and "
+        f"{tight[1]:.3f}. The smaller one is not a smaller budget, but reflects the larger slack of "
+        "Renyi accounting under sampling.",
     )
 
 
@@ -177,10 +182,11 @@ def remark_12_budget(*, sampled: float = 256 / oracle.CORPUS) -> Verdict:
         notes.append(f"{spent[0]:.2f} and {spent[1]:.2f} at sigma = {sigma:g}")
     return Verdict(
         judged(worst, 0.0),
-        "PLD of dp-accounting, 120 steps at q = 256 / 42061; eps that sampling adds",
+        "The check uses the privacy loss distributions of dp-accounting for 120 steps at q = 256 / "
+        "42061. The deviation is the eps that sampling adds.",
         len(MULTIPLIERS),
         worst,
-        "eps without and with sampling: " + ", ".join(notes),
+        "Without and with sampling, eps is " + "; ".join(notes) + ".",
     )
 
 

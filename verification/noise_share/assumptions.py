@@ -34,11 +34,12 @@ def assumption_4(*, claim: Callable[[np.ndarray], np.ndarray] = own_mean) -> Ver
     corrected = abs(float(window_mean(means).max()) - missed)
     return Verdict(
         judged_erratum(printed, corrected, 1e-12, word="WORDING"),
-        "a ramp of means; slack against what an average can miss, absolute",
+        "The check compares the slack on a ramp of means with the error that an average can have. "
+        "Deviations are absolute.",
         3,
         printed,
-        f"on a ramp from 0 to 1 the slack as printed is {claim(means).max():.1f}; from the window's mean "
-        f"{window_mean(means).max():.1f}",
+        f"On a ramp from 0 to 1 the printed slack is {claim(means).max():.1f}; measured from the mean "
+        f"over the window it is {window_mean(means).max():.1f}.",
     )
 
 
@@ -70,7 +71,13 @@ def assumption_5(*, claim: Callable[[np.ndarray, float, float], float] = split) 
             bias = float(np.sum(chance * average)) - reference
             worst = max(worst, abs((bias**2 + claim(weights, sampling, phi)) / error - 1.0))
             cases += 1
-    return Verdict(judged(worst, 1e-12), "all samples and Gauss-Hermite nodes, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check enumerates all samples, and integrates over the noise with Gauss-Hermite nodes. "
+        "Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def affine(u: np.ndarray) -> np.ndarray:
@@ -90,7 +97,9 @@ def assumption_7(*, claim: Callable[[np.ndarray], np.ndarray] = affine) -> Verdi
         float(np.abs(second).max()) * 1e-3,
         abs(float(first[0]) - 0.2),
     )
-    return Verdict(judged(worst, 1e-9), "differences on a grid, absolute", 4, worst)
+    return Verdict(
+        judged(worst, 1e-9), "The check computes differences on a grid. Deviations are absolute.", 4, worst
+    )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {

@@ -59,7 +59,10 @@ def theorem_10_bound(*, claim: Callable[[float, float, float], float] = loss_bou
         worst = max(worst, quadratic(kappa, curve, bias + spread) / claim(kappa, curve, bias + spread) - 1.0)
         cases += 2
     return Verdict(
-        judged(worst, 1e-12), "random losses of bounded curvature; violation, relative", cases, worst
+        judged(worst, 1e-12),
+        "The check uses random losses of bounded curvature. The deviation is the relative violation.",
+        cases,
+        worst,
     )
 
 
@@ -95,11 +98,12 @@ def theorem_10_gain(*, claim: Callable[[float, float, float, float, float], floa
     beyond = quadratic(1, 1, 2.6) - quadratic(1, 1, 1.6)
     return Verdict(
         judged(max(worst, sharp), 1e-9),
-        "random losses of bounded curvature, c up to 1/2; violation, relative",
+        "The check uses random losses of bounded curvature, with c up to 1/2. The deviation is the "
+        "relative violation.",
         cases,
         worst,
-        f"2 serves for b^2 <= 1.5 beta^2; at c = 0.6 no more (Psi = u + u^2/2, beta = V = 1, theta = 0: "
-        f"{beyond:.2f} against 3)",
+        "The constant 2 is sufficient for b^2 <= 1.5 beta^2, but not at c = 0.6 (Psi = u + u^2/2, "
+        f"beta = V = 1, theta = 0), where the gain is {beyond:.2f} and the bound 3.",
     )
 
 
@@ -155,14 +159,15 @@ def theorem_10_relative(
             outside = max(outside, flat_ratio(floor, theta) - claim(0.0, 1.0, floor, floor, theta))
             cases += 1
     shown = " and ".join(
-        f"{flat_ratio(FLOORS[-1], theta):.2f} against {1 - theta:g} at theta = {theta:g}" for theta in FACTORS
+        f"{flat_ratio(FLOORS[-1], theta):.2f} (bound {1 - theta:g}) at theta = {theta:g}" for theta in FACTORS
     )
     return Verdict(
         judged_condition(inside, outside, 1e-9),
-        "constant curvature; violation",
+        "The check uses losses of constant curvature. The deviation is the violation.",
         cases,
         inside,
-        f"needs kappa_U > 0: for Psi = u^2/2, V = b^2 = beta^2 the ratio is {shown}, for every beta",
+        "The statement requires kappa_U > 0. For Psi = u^2/2 and V = b^2 = beta^2, the ratio is "
+        f"{shown}, for every beta.",
     )
 
 
@@ -189,10 +194,12 @@ def assumption_6(*, claim: Callable[[float, float], float] = clipped_reference) 
         cases += 1
     return Verdict(
         judged_erratum(printed, corrected, 1e-9, word="WORDING"),
-        "stationary clipped gradients; part of the floor that is missing in b^2",
+        "The check uses stationary clipped gradients. The deviation is the part of the floor that is "
+        "missing in b^2.",
         cases,
         printed,
-        "from the clipped mean the bias is 0; from the full gradient it is the clipping bias",
+        "Relative to the clipped mean, the bias is 0; relative to the full gradient, it is the "
+        "clipping bias.",
     )
 
 
@@ -210,11 +217,12 @@ def assumption_40(*, claim: tuple[float, ...] = (6.11, 4.89, 38.6)) -> Verdict:
     shown = ", ".join(f"{ratio:.1f}" for ratio in claim)
     return Verdict(
         judged_arithmetic(worst, 0.005),
-        "1 / (steps times the measured v_true / Phi), relative; the printed 1.4e-3 to its digits",
+        "The check computes 1 / (steps times the measured v_true / Phi), with relative deviations, "
+        "and recomputes the printed 1.4e-3 to its digits.",
         len(WINDOWS) + 1,
         worst,
-        f"an assumption; the logged v_true / Phi = 1.4e-3 gives V / v_true = {shown} for averages of 120, "
-        "150 and 19 steps, above 1 in all of them",
+        f"The logged v_true / Phi = 1.4e-3 gives V / v_true = {shown} for averages of 120, 150 and 19 "
+        "steps, all above 1.",
     )
 
 
@@ -263,12 +271,13 @@ def theorem_10_transfer(*, claim: float = 1.0, gain: float = 1.0) -> Verdict:
     rho, steps, dominance = notes[-1]
     return Verdict(
         judged_condition(inside, outside, 0.005),
-        "clipped examples, every sample of them; gain, relative, and shortfall of V / b^2",
+        "The check enumerates every sample of the clipped examples. Deviations are the relative error "
+        "of the gain, and the shortfall of V / b^2.",
         2 * len(notes) + 2,
         inside,
-        f"needs V far above b^2: gradients of 4 to 7 clipped to 1, rho = {rho:.2g}, T = {steps} have V / b^2 "
-        f"= {dominance:.2g}, b from the full gradient; small rho means little noise compared with "
-        "the clipped signal, not little bias",
+        "The statement requires V far above b^2. For gradients of 4 to 7 clipped to 1 with rho = "
+        f"{rho:.2g} and T = {steps}, V / b^2 is {dominance:.2g} if b is measured from the full "
+        "gradient. Small rho means little noise compared with the clipped signal, not little bias.",
     )
 
 
@@ -301,7 +310,12 @@ def lemma_11(*, claim: Callable[[float, float, float], float] = descent) -> Verd
         error = float(chances @ np.sum((moves - gradient) ** 2, axis=1))
         slope = float(gradient @ gradient)
         worst = max(worst, (change - claim(eta, slope, error)) / (eta * (slope + error)))
-    return Verdict(judged(worst, 1e-12), "random indefinite quadratics; violation, relative", draws, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check uses random indefinite quadratics. The deviation is the relative violation.",
+        draws,
+        worst,
+    )
 
 
 @statement("ov.rem13", paper=PAPER)
@@ -325,7 +339,12 @@ def remark_13(*, claim: float = 1.0) -> Verdict:
             after = excess(smooth, 2.0, np.sqrt(floor), 0.0)
             worst = max(worst, abs((before - after) / after - claim))
             cases += 1
-    return Verdict(judged(worst, 1e-9), "Gauss-Hermite nodes of one step, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check computes one step with Gauss-Hermite nodes. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {

@@ -39,10 +39,11 @@ def theorem_6_mean(*, claim: Callable[[float, int], np.ndarray] = weights) -> Ve
             cases += 1
     return Verdict(
         judged(worst, 1e-10),
-        "the recursion itself, absolute",
+        "The check runs the recursion itself. Deviations are absolute.",
         cases,
         worst,
-        f"(A2) is needed: behind a mean that drifts by 1 a step the average lags by up to {lag:.1f}",
+        "Condition (A2) is needed: if the mean drifts by 1 per step, the average lags behind it by up "
+        f"to {lag:.1f}.",
     )
 
 
@@ -86,11 +87,11 @@ def theorem_6_variance(*, claim: Callable[[float, int], float] = variance) -> Ve
     total, signal, noise = closed_loop(60, 0.3, 0.9)
     return Verdict(
         judged(worst, 1e-9),
-        "sum of squared weights, relative",
+        "The check sums the squared weights. Deviations are relative.",
         cases,
         worst,
-        f"the split (18) needs gradients that do not depend on past noise: on x^2 / 2 the variance is "
-        f"{total:.4f}, its two parts add to {signal + noise:.4f}",
+        "The split (18) requires gradients that do not depend on past noise. On x^2 / 2 the variance "
+        f"is {total:.4f}, while the two parts add up to {signal + noise:.4f}.",
     )
 
 
@@ -148,10 +149,12 @@ def theorem_6_constant(
     inside = max(inside, float(np.max(np.abs(first - np.sign(gradient)))))
     return Verdict(
         judged_condition(inside, outside, 0.006),
-        "mean and relative standard deviation over coordinates of pure noise, by sampling and by recursion",
+        "The check computes the mean and the relative standard deviation of pure noise over "
+        "coordinates, by sampling and by recursion.",
         len(SCATTERED) + len(STEADY) + 1,
         inside,
-        "needs the mean, or a long average: the second moment of pure noise scatters by " + ", ".join(notes),
+        "The statement requires the mean, or a long average. The second moment of pure noise has a relative "
+        f"standard deviation of {'; '.join(notes)}.",
     )
 
 
@@ -172,7 +175,12 @@ def theorem_6_deviation(
     gap = clean / (np.sqrt(clean + phi) + root) / ((np.sqrt(clean + phi) + eps) * (root + eps))
     worst = float(np.max(gap / claim(clean, phi, eps))) - 1.0
     worst = max(worst, float(np.max(gap * (root + eps) / (clean / (2 * phi)))) - 1.0)
-    return Verdict(judged(worst, 1e-12), "random a, b, eps; violation, relative", clean.size, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check uses random a, b and eps. The deviation is the relative violation.",
+        clean.size,
+        worst,
+    )
 
 
 def step_inflation(lam: float) -> float:
@@ -201,10 +209,11 @@ def remark_12_inflation(
         cases += 1
     return Verdict(
         judged_erratum(printed, corrected, 1e-9, word="WORDING"),
-        "norm of the first column of L^-1 times row norms of L, relative",
+        "The check multiplies the norm of the first column of L^-1 by the row norms of L. Deviations "
+        "are relative.",
         cases,
         printed,
-        "the factor is " + ", ".join(notes) + ": sqrt((1 + lam^2) / (1 - lam^2))",
+        "The factor is sqrt((1 + lambda^2) / (1 - lambda^2)): " + ", ".join(notes) + ".",
     )
 
 

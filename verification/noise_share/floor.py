@@ -44,7 +44,9 @@ def assumption_unbiased(*, claim: Callable[[np.ndarray, float], float] = expecte
             )
             worst = max(worst, float(np.abs(mean - gradients.mean(axis=0)).max()))
             cases += 1
-    return Verdict(judged(worst, 1e-12), "sum over all 256 samples, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12), "The check sums over all 256 samples. Deviations are absolute.", cases, worst
+    )
 
 
 def smoothness_matrix(features: np.ndarray, rate: float) -> float:
@@ -90,11 +92,12 @@ def assumption_smoothness(*, claim: Callable[[np.ndarray, float], float] = smoot
         apart = max(apart, 2 * (1 - RATE) / size * float(np.mean(np.sum(residual**2, axis=1))))
     return Verdict(
         judged(worst, 1e-9),
-        "sum over all samples; the least constant for least squares, relative",
+        "The check sums over all samples, and computes the least constant for least squares. "
+        "Deviations are relative.",
         cases,
         worst,
-        f"needs shared draws, as Step 1 of the proof says: with independent ones the left side at x* is "
-        f"{apart:.3f}, the right side 0",
+        "The statement requires shared draws, as Step 1 of the proof states. With independent draws "
+        f"the left side at x* is {apart:.3f}, and the right side is 0.",
     )
 
 
@@ -121,7 +124,9 @@ def assumption_split(*, claim: Callable[[np.ndarray, float, int, float], float] 
             exact = sampled + float(np.trace(0.03 * np.eye(2)))
             worst = max(worst, abs(claim(gradients, rate, 2, 0.03) / exact - 1.0))
             cases += 1
-    return Verdict(judged(worst, 1e-12), "sum over all 256 samples, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12), "The check sums over all 256 samples. Deviations are relative.", cases, worst
+    )
 
 
 def convexity_bound(convexity: float) -> float:
@@ -169,10 +174,12 @@ def theorem_5_constant(
 
     return Verdict(
         judged_proof(holds, chain(line), chain(corrected_chain), 1e-9),
-        "random least squares, violation; the chain on h x^2 / 2, relative",
+        "The check computes the violation for random least squares, and the chain on h x^2 / 2. "
+        "Deviations are relative.",
         cases + 4,
         holds,
-        "with the factor 1 / sqrt 2 the chain gives ||grad F||^2 >= mu (F - F*) only, half of what is used",
+        "With the factor 1 / sqrt 2 the chain gives only ||grad F||^2 >= mu (F - F*), half of the "
+        "inequality that is used.",
     )
 
 
@@ -234,10 +241,10 @@ def theorem_5(*, claim: Callable[[float, float, float, float], float] = printed_
     worst = max(worst, max(ratios) - 1.0)
     return Verdict(
         judged(worst, 1e-9),
-        "exact second moments over all samples; violation, relative",
+        "The check computes exact second moments over all samples. The deviation is the relative violation.",
         cases + 3,
         worst,
-        f"loose: noise alone reaches {ratios[0]:.4f} to {ratios[-1]:.4f} of the bound",
+        f"The bound is loose: noise alone reaches {ratios[0]:.4f} to {ratios[-1]:.4f} of it.",
     )
 
 

@@ -44,13 +44,13 @@ def corollary_coupling(*, claim: float = -1.0) -> Verdict:
     outside = float(np.max(np.abs(found / claim - 1.0)))
     return Verdict(
         judged_condition(inside, outside, 0.008),
-        "Renyi accounting; d ln Phi / d ln B, relative",
+        "The check uses Renyi accounting, and computes d ln Phi / d ln B. Deviations are relative.",
         found.size + 1,
         inside,
-        f"needs large sigma: at eps = 0.3, sigma from 6 to 25, the slope is {small[0]:.3f} and "
-        f"{small[1]:.3f} with c from {settled[0]:.2f} to {settled[-1]:.2f}; at eps = 3 c runs from "
-        f"{constants[0]:.2f} (B = 16) to {constants[-1]:.2f} (B = 16384) and the slope "
-        f"from {found[0]:.2f} to {found[-1]:.2f}",
+        "The statement requires large sigma. At eps = 0.3, with sigma from 6 to 25, the slope is "
+        f"{small[0]:.3f} and {small[1]:.3f}, and c ranges from {settled[0]:.2f} to {settled[-1]:.2f}. "
+        f"At eps = 3, c ranges from {constants[0]:.2f} (B = 16) to {constants[-1]:.2f} (B = 16384), "
+        f"and the slope from {found[0]:.2f} to {found[-1]:.2f}.",
     )
 
 
@@ -95,7 +95,10 @@ def remark_nonconvex(*, claim: Callable[[float, float, int, float, float], float
         worst = max(worst, float(np.mean(second)) / claim(product, 1.0, 2000, 0.5, 0.3) - 1.0)
         cases += 1
     return Verdict(
-        judged(worst, 1e-3), "laws on a grid and in closed form; violation, relative", cases, worst
+        judged(worst, 1e-3),
+        "The check uses distributions on a grid and in closed form. The deviation is the relative violation.",
+        cases,
+        worst,
     )
 
 
@@ -132,14 +135,15 @@ def remark_clipping(
         true, often = clipped_law(clip)
         below = max(below, claim(STEP, CURVATURE, 0.0, SPREAD**2) / true - 1.0)
         above = max(above, right(STEP, CURVATURE, SPREAD) / true - 1.0)
-        notes.append(f"{true:.4f} at C = {clip:g}, which clips {often:.2g} of the gradients")
+        notes.append(f"{true:.4f} at C = {clip:g}, where {often:.2g} of the gradients are clipped")
     return Verdict(
         judged_erratum(below, above, 1e-4, word="WORDING"),
-        "stationary law on a grid, h x^2 / 2; excess of the alleged lower bound",
+        "The check computes the stationary distribution on a grid for h x^2 / 2. The deviation is the "
+        "excess of the alleged lower bound.",
         len(CLIPS),
         below,
-        f"gamma = 0.1, mu = 1, d Phi = 1: floor of Theorem 5 {printed_floor(STEP, 1.0, 0.0, 1.0):.2f}; true "
-        + ", ".join(notes),
+        "At gamma = 0.1, mu = 1 and d Phi = 1 the floor of Theorem 5 is "
+        f"{printed_floor(STEP, 1.0, 0.0, 1.0):.2f}. The true floor is {', and '.join(notes)}.",
     )
 
 

@@ -45,7 +45,12 @@ def theorem_9_variance(*, claim: Callable[[float, int], float] = prefix_variance
             exact = float(np.sum((np.ones(steps) @ oracle.bidiagonal(lam, steps)) ** 2))
             worst = max(worst, abs(claim(lam, steps) / exact - 1.0))
             cases += 1
-    return Verdict(judged(worst, 1e-11), "dense row sums, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-11),
+        "The check compares the formula with dense row sums. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def matched_variance(lam: float, steps: int) -> float:
@@ -64,7 +69,12 @@ def theorem_9_matched(*, claim: Callable[[float, int], float] = matched_variance
             cases += 1
     worst = max(worst, abs(claim(0.9, 5) - 5.473684) - 5e-7)
     worst = max(worst, abs(claim(0.9, 5) * (1 - 0.9**10) - 3.565129) - 5e-7)
-    return Verdict(judged(worst, 1e-9), "dense matrices, relative", cases + 2, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check compares the formula with dense matrices. Deviations are relative.",
+        cases + 2,
+        worst,
+    )
 
 
 def limit_ratio(lam: float) -> float:
@@ -96,10 +106,12 @@ def theorem_9_limit(*, claim: Callable[[float], float] = limit_ratio) -> Verdict
     )
     return Verdict(
         judged(worst, 1e-8),
-        "closed forms (each checked densely), absolute",
+        "The check uses closed forms, each of which is compared with dense matrices. Deviations are "
+        "absolute.",
         cases + 2,
         worst,
-        f"monotone in lambda only in the limit: at T = 120 it is least, {best.fun:.5f}, at {best.x:.4f}",
+        f"Only the limit is monotone in lambda. At T = 120 the least ratio, {best.fun:.5f}, is at "
+        f"lambda = {best.x:.4f}.",
     )
 
 
@@ -121,10 +133,11 @@ def theorem_9_factors(*, claim: Callable[[np.ndarray, np.ndarray], np.ndarray] =
             cases += 1
     return Verdict(
         judged_erratum(printed, corrected, 1e-10, word="MISPRINT"),
-        "dense matrices, absolute",
+        "The check compares dense matrices. Deviations are absolute.",
         cases,
         printed,
-        "T = 2, lambda = 0.9: C L z = (z_1, z_1 + z_2), A L z = (z_1, 0.1 z_1 + z_2); right: A = (A L) L^-1",
+        "At T = 2 and lambda = 0.9, C L z is (z_1, z_1 + z_2), but A L z is (z_1, 0.1 z_1 + z_2). The "
+        "right factorisation is A = (A L) L^-1.",
     )
 
 
@@ -204,13 +217,15 @@ def equation_46(
     early = prefix_ratio(0.9, 120, 5)
     return Verdict(
         judged_condition(inside, outside, 1e-9),
-        "dense matrices in three conventions of z_0 and kappa, relative",
+        "The check compares the formula with dense matrices under three conventions for z_0 and "
+        "kappa. Deviations are relative.",
         cases,
         inside,
-        f"needs a drawn z_0 at the kappa of z_0 = 0. Privacy matched exactly, at (0.95, 10), where it gives "
-        f"{claim(*LATE):.2f}, the ratio is {late[0]:.4f} with z_0 = 0 and {late[1]:.4f} with a drawn z_0; at "
-        f"(0.9, 120), where it gives {claim(0.9, 120):.4f}, {zero_theta(0.9, 120):.4f} and "
-        f"{secret_theta(0.9, 120):.4f}. A prefix of 5 of 120 has {early:.3f}",
+        "The statement requires a drawn z_0 at the kappa of z_0 = 0. If privacy is matched exactly at "
+        f"(0.95, 10), where the formula gives {claim(*LATE):.2f}, the ratio is {late[0]:.4f} with z_0 "
+        f"= 0 and {late[1]:.4f} with a drawn z_0. At (0.9, 120), where the formula gives "
+        f"{claim(0.9, 120):.4f}, it is {zero_theta(0.9, 120):.4f} and {secret_theta(0.9, 120):.4f}. "
+        f"For a prefix of 5 of 120 steps it is {early:.3f}.",
     )
 
 
@@ -266,12 +281,12 @@ def averaging_weights(
     found = zero_start(0.9, ADAM[1], oracle.weights_by_recursion(*ADAM))
     return Verdict(
         judged_erratum(printed, corrected, 1e-8, word="WORDING"),
-        "dense matrices, relative",
+        "The check compares the formula with dense matrices. Deviations are relative.",
         cases + 7,
         printed,
-        f"for Adam's average (beta = 0.9, T = 120) at lambda = 0.9 it is {found:.3f}, claimed "
-        f"{printed_theta(0.9, 120):.3f} (with z_0 = 0 {zero_theta(0.9, 120):.3f}): the first moment is not "
-        "denoised",
+        f"For Adam's average (beta = 0.9, T = 120) at lambda = 0.9 the factor is {found:.3f}, where "
+        f"{printed_theta(0.9, 120):.3f} is claimed ({zero_theta(0.9, 120):.3f} with z_0 = 0). The "
+        "noise in the first moment is not reduced.",
     )
 
 

@@ -32,7 +32,12 @@ def kappa(*, claim: Callable[[float, int], float] = column_norm) -> Verdict:
     for lam, steps, printed in ((0.9, 8, 2.0707), (0.9, 2000, 2.2942), (0.5, 4, 1.1524)):
         worst = max(worst, abs(claim(lam, steps) - printed) - 5e-5)
         cases += 1
-    return Verdict(judged(worst, 1e-9), "dense inverse, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check compares the formula with a dense inverse. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def effective_multiplier(nu: float, clip: float, lam: float, steps: int) -> float:
@@ -76,7 +81,8 @@ def theorem_7_single(*, claim: Callable[[float, float, float, int], float] = eff
     )
     return Verdict(
         judged(worst, 1.0),
-        "dense covariance (1e-9); privacy loss of an adaptive stream by Monte Carlo (6.5 SE)",
+        "The check uses the dense covariance, to 1e-9, and estimates the privacy loss of an adaptive "
+        "stream by Monte Carlo, with a tolerance of 6.5 standard errors.",
         cases + 2,
         worst,
     )
@@ -118,7 +124,12 @@ def lemma_8(*, claim: Callable[[float, np.ndarray, np.ndarray], float] = renyi) 
         mass /= 2 * math.pi * math.sqrt(float(np.linalg.det(covariance)))
         worst = max(worst, abs(claim(alpha, shift2, covariance) / (math.log(mass) / (alpha - 1)) - 1.0))
         cases += 1
-    return Verdict(judged(worst, 1e-9), "quadrature in one and two dimensions, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check uses quadrature in one and two dimensions. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 def calibrated(sigma: float, clip: float, lam: float, steps: int) -> float:
@@ -137,7 +148,12 @@ def theorem_7_calibration(*, claim: Callable[[float, float, float, int], float] 
             largest = max(divergence(shift, covariance) for shift in 2.5 * np.eye(steps))
             worst = max(worst, abs(largest * 2 * 0.8**2 - 1.0))
             cases += 1
-    return Verdict(judged(worst, 1e-9), "dense covariance, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check compares the formula with the dense covariance. Deviations are relative.",
+        cases,
+        worst,
+    )
 
 
 @statement("ov.thm7.iii", paper=PAPER)
@@ -172,7 +188,8 @@ def theorem_7_reduction(*, claim: Callable[[float, float, float, int], float] = 
             cases += 1
     return Verdict(
         judged(worst, 1.0),
-        "covariance of the recursion (1e-12); delta of two steps by quadrature (1e-3); over tolerance",
+        "The check uses the covariance of the recursion, to 1e-12, and computes delta of two steps by "
+        "quadrature, to 1e-3. Deviations are in units of the tolerance.",
         cases,
         worst,
     )
@@ -196,10 +213,12 @@ def theorem_7_naive(*, claim: Callable[[float], float] = naive_shortfall) -> Ver
     worst = max(worst, abs(ref.gaussian_sigma(14.381, 1e-5) / actual - 1.0) - 5e-5)
     return Verdict(
         judged(worst, 1e-9),
-        "dense covariance, relative; eps by a 40-digit Gaussian",
+        "The check compares the formula with the dense covariance, with relative deviations, and "
+        "computes eps from a Gaussian with 40 digits.",
         3,
         worst,
-        f"at lambda = 0.9 the divergence is {inflation:.4f} times the claimed one: eps 7.4355 is 14.381",
+        f"At lambda = 0.9 the divergence is {inflation:.4f} times the claimed one, and a claimed eps "
+        "of 7.4355 is in fact 14.381.",
     )
 
 

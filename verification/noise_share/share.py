@@ -36,7 +36,10 @@ def theorem_3_sandwich(*, claim: Callable[[np.ndarray], tuple[np.ndarray, np.nda
     identity = (1 + r) - (1 + r / 2 - r**2 / 2) ** 2 - r**2 / 4 * (3 - r) * (1 + r)
     worst = max(worst, float(abs(sympy.expand(identity))))
     return Verdict(
-        judged(worst, 1e-12), "violation over r on a grid; identity by sympy", ratios.size + 1, worst
+        judged(worst, 1e-12),
+        "The check computes the violation over r on a grid, and verifies the identity with SymPy.",
+        ratios.size + 1,
+        worst,
     )
 
 
@@ -58,7 +61,12 @@ def theorem_3_slope(*, claim: Callable[[float], float] = logistic_slope) -> Verd
     grid = np.linspace(0.0, 1.0, 2001)
     values = np.array([claim(float(rho)) for rho in grid])
     worst = max(worst, abs(float(values.max()) - 0.25), abs(float(grid[np.argmax(values)]) - 0.5))
-    return Verdict(judged(worst, 1e-12), "derivative by sympy, absolute", cases + 1, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check computes the derivative with SymPy. Deviations are absolute.",
+        cases + 1,
+        worst,
+    )
 
 
 def share_derivative(phi: float, clean: float) -> float:
@@ -77,7 +85,12 @@ def theorem_3_saturation(*, claim: Callable[[float, float], float] = share_deriv
         worst = max(worst, abs(claim(*point) / exact - 1.0), 0.0 if claim(*point) < 0 else 1.0)
         cases += 1
     worst = max(worst, abs(float(sympy.limit(phi / (clean + phi), clean, 0, "+")) - 1.0))
-    return Verdict(judged(worst, 1e-12), "derivative and limit by sympy, relative", cases + 1, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check computes the derivative and the limit with SymPy. Deviations are relative.",
+        cases + 1,
+        worst,
+    )
 
 
 def clamp_floor(clean: float, floor: float) -> float:
@@ -103,10 +116,12 @@ def remark_floor(*, claim: Callable[[float, float], float] = clamp_floor) -> Ver
     worst = max(worst, abs(clamped - 0.99977) - 1e-5)
     return Verdict(
         judged(worst, 1e-9),
-        "chi-square quantiles, violation in units of Phi; clamp fraction at t = 150",
+        "The check uses chi-square quantiles, and computes the fraction of clamped coordinates at t = "
+        "150. The deviation is the violation in units of Phi.",
         cases + 1,
         worst,
-        f"{clamped:.5f} of the coordinates are clamped at xi = 1e-8, t = 150 (the paper logs 1.00)",
+        f"At xi = 1e-8 and t = 150, a fraction of {clamped:.5f} of the coordinates is clamped; the "
+        "paper logs 1.00.",
     )
 
 
@@ -131,11 +146,13 @@ def seven_hundred_fold(*, claim: float = 700.0, right: tuple[float, float] = (13
             0.004,
             word="NOT REPRODUCED",
         ),
-        "exact Gaussian at the full batch; debiased median, relative",
+        "The check uses the exact Gaussian mechanism at the full batch, and the median corrected for "
+        "its bias. Deviations are relative.",
         2,
         claim / reached - 1.0,
-        f"tried: the full batch at eps = 3, T = 150 shrinks Phi {reached:.1f} times; {claim:.0f} times at "
-        f"the same sigma is a batch of {same_sigma:,.0f}; debiased, {1 / debiased:.0f} times would do",
+        f"At eps = 3 and T = 150 the full batch reduces Phi {reached:.1f} times. At the same sigma, a "
+        f"reduction of {claim:.0f} times requires a batch of {same_sigma:,.0f}. After correction for "
+        f"the median, {1 / debiased:.0f} times would be sufficient.",
     )
 
 

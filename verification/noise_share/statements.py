@@ -45,7 +45,8 @@ def definition_phi(*, claim: Callable[[float, float, float], float] = phi_formul
     worst = max(worst, abs(claim(sigma, 0.1, 512.0) - 2.2e-8) / 0.05e-8)
     return Verdict(
         judged(worst, 1.0),
-        "Gauss-Hermite nodes of the noise (1e-10), and the printed 2.2e-8 to its digits; over tolerance",
+        "The check integrates over the noise with Gauss-Hermite nodes, to 1e-10, and recomputes the "
+        "printed 2.2e-8 to its digits. Deviations are in units of the tolerance.",
         cases + 1,
         worst,
     )
@@ -79,7 +80,13 @@ def theorem_1(*, claim: Callable[[np.ndarray, float], np.ndarray] = inflated) ->
             total = (1.0 - beta2) * sum(beta2**k for k in range(steps))
             worst = max(worst, abs(total - (1.0 - beta2**steps)) / 1e-12)
             cases += 1
-    return Verdict(judged(worst, 1.0), "Monte Carlo in closed loop, 6.5 SE; weights summed", cases, worst)
+    return Verdict(
+        judged(worst, 1.0),
+        "The check runs Monte Carlo simulations in closed loop, with a tolerance of 6.5 standard "
+        "errors, and sums the weights.",
+        cases,
+        worst,
+    )
 
 
 def effective_samples(beta2: float, steps: int) -> float:
@@ -107,7 +114,8 @@ def theorem_1_variance(*, claim: Callable[[float, int], float] = effective_sampl
         cases += 2
     return Verdict(
         judged(worst, 1.0, word="BEYOND THE PAPER"),
-        "sum of squared weights; median by Monte Carlo (6.5 SE + 0.005)",
+        "The check sums the squared weights, and estimates the median by Monte Carlo, with a "
+        "tolerance of 6.5 standard errors plus 0.005.",
         cases,
         worst,
     )
@@ -141,10 +149,12 @@ def theorem_3_definition(*, claim: Callable[[float, float], float] = share) -> V
     logged = samples / float(stats.chi2.ppf(0.5, samples))
     return Verdict(
         judged(worst, 1e-10),
-        "E v_hat of two steps in closed loop by Gauss-Hermite nodes, relative",
+        "The check computes E v_hat of two steps in closed loop with Gauss-Hermite nodes. Deviations "
+        "are relative.",
         cases,
         worst,
-        f"the logged ratio to a median is not bounded by 1: {logged:.3f} after 10 steps of pure noise",
+        f"The logged ratio of Phi to a median is not bounded by 1: it is {logged:.3f} after 10 steps "
+        "of pure noise.",
     )
 
 
@@ -167,11 +177,11 @@ def theorem_3_unbiased(*, claim: Callable[[float, float], float] = corrected_mom
     clamped = float(np.mean(np.maximum(oracle.chi_square_grid(samples) - 0.955, 1e-4)))
     return Verdict(
         judged(worst, 1e-9),
-        "two steps in closed loop by Gauss-Hermite nodes, relative",
+        "The check computes two steps in closed loop with Gauss-Hermite nodes. Deviations are relative.",
         cases,
         worst,
-        f"with the clamp the mean is larger: at rho = 0.955, t = 40, {clamped:.3f} of E v_hat where v_true "
-        "is 0.045",
+        f"With the clamp the mean is larger: at rho = 0.955 and t = 40 it is {clamped:.3f} of E v_hat, "
+        "where v_true is 0.045.",
     )
 
 
@@ -192,7 +202,8 @@ def theorem_3_factor(*, claim: Callable[[float], float] = plug_in) -> Verdict:
     worst = max(worst, abs(claim(0.955) - 4.71) - 0.005)
     return Verdict(
         judged(worst, 1e-9),
-        "expected denominators by Gauss-Hermite nodes, relative; the printed 4.71 to its digits",
+        "The check computes the expected denominators with Gauss-Hermite nodes, and recomputes the "
+        "printed 4.71 to its digits. Deviations are relative.",
         cases + 1,
         worst,
     )
@@ -215,12 +226,14 @@ def remark_jensen(*, claim: Callable[[float], float] = plug_in) -> Verdict:
     given = float(np.mean(np.sqrt(above / (above - phi))))
     return Verdict(
         judged_condition(inside, claim(rho) - max(clamped, given), 1e-9),
-        "all outcomes of two-point noise; chi-square quantiles; shortfall",
+        "The check enumerates all outcomes of two-point noise, and uses chi-square quantiles. The "
+        "deviation is the shortfall.",
         len(weights) + 2,
         inside,
-        f"needs v_hat > Phi for certain; at rho = 0.955, t = 40 it is below Phi with probability "
-        f"{1.0 - above.size / noisy.size:.3f}, and the mean enlargement is {clamped:.2f} with the floor "
-        f"1e-10 and {given:.2f} given v_hat > Phi, both below 4.71",
+        "The statement requires that v_hat > Phi with probability 1. At rho = 0.955 and t = 40, v_hat "
+        f"is below Phi with probability {1.0 - above.size / noisy.size:.3f}. The mean enlargement is "
+        f"{clamped:.2f} with the floor 1e-10, and {given:.2f} conditional on v_hat > Phi; both are "
+        "below 4.71.",
     )
 
 

@@ -148,19 +148,22 @@ def listed_as_guarantee(
     for (row, found), known in zip(bounds(), right, strict=True):
         printed = max(printed, found / claim(row) - 1.0)
         corrected = max(corrected, abs(found / known - 1.0))
-        notes.append(f"{row[0].name} at sigma = {row[1]:g}: more than {_cut(found):g}, listed {row[2]:g}")
+        notes.append(
+            f"On {row[0].name} at sigma = {row[1]:g}, eps exceeds {_cut(found):g}; {row[2]:g} is listed."
+        )
     kept = []
     for (row, found), known in zip(bounds(LAST_ITERATE), last, strict=True):
         corrected = max(corrected, abs(found / known - 1.0), row[2] / found - 1.0)
         kept.append(f"{_cut(found):g} at sigma = {row[1]:g}")
-    notes.append("StackOverflow, the last iterate alone: " + ", ".join(kept))
+    notes.append(f"For the last iterate alone on StackOverflow, eps exceeds {', '.join(kept)}.")
     return Verdict(
         judged_erratum(printed, corrected, 0.004, word="CONDITIONAL"),
-        "probability of one event with and without an example, 30 digits, the least over three samplers; "
-        "bound over the listed eps, minus 1",
+        "The check computes the probability of one event with and without an example, with 30 digits, "
+        "for three samplers, and uses the least of the three bounds on eps. The deviation is this "
+        "bound divided by the listed eps, minus 1.",
         (len(ROWS) + len(LAST_ITERATE)) * len(SAMPLERS),
         printed,
-        "; ".join(notes),
+        " ".join(notes),
     )
 
 

@@ -34,7 +34,10 @@ def definition_3_1(*, claim: Callable[[float], int] = horizon) -> Verdict:
     constants = [_weak_error(rate, claim(rate), 0.5) / rate for rate in RATES]
     worst = max(constants) / min(constants) - 1.0
     return Verdict(
-        judged(worst, 0.1), "spread of error / eta over learning rates, a linear equation", len(RATES), worst
+        judged(worst, 0.1),
+        "The check computes the spread of error / eta over learning rates for a linear equation.",
+        len(RATES),
+        worst,
     )
 
 
@@ -54,11 +57,11 @@ def definition_b4(*, claim: Callable[[float], int] = open_horizon) -> Verdict:
     printed = spread(claim)
     return Verdict(
         judged_erratum(printed, spread(horizon), 0.1, word="MISPRINT"),
-        "spread of error / eta over learning rates, a linear equation",
+        "The check computes the spread of error / eta over learning rates for a linear equation.",
         2 * len(RATES),
         printed,
-        f"with an N beyond T no constant M serves (its spread is {printed:.2g}); N is T, as in "
-        "Definition 3.1",
+        f"For an N beyond T no constant M is sufficient; the spread is {printed:.2g}. N must be T, as "
+        "in Definition 3.1.",
     )
 
 
@@ -67,7 +70,12 @@ def remark_3_1(*, claim: float = 1.0) -> Verdict:
     """The discrepancy scales as eta to the `claim` on a finite horizon (Remarks 3.1 and B.1)."""
     errors = np.array([_weak_error(rate, horizon(rate), 0.5) for rate in (2e-3, 1e-3)])
     order = float(np.log2(errors[0] / errors[1]))
-    return Verdict(judged(claim - order, 0.004), "claimed power minus measured power", 2, claim - order)
+    return Verdict(
+        judged(claim - order, 0.004),
+        "The check measures the power. The deviation is the claimed power minus the measured one.",
+        2,
+        claim - order,
+    )
 
 
 def replaced_and_added(sigma: float) -> tuple[float, float]:
@@ -81,11 +89,12 @@ def definition_3_2(*, claim: Callable[[float], tuple[float, float]] = replaced_a
     gaps = [claim(sigma)[1] / claim(sigma)[0] - 1.0 for sigma in (1.0, 4.0)]
     return Verdict(
         judged_erratum(max(gaps), 0.0, 0.01, word="WORDING"),
-        "eps of one release for a replaced over an added sample, minus 1",
+        "The check computes eps of one release. The deviation is the eps for a replaced sample "
+        "divided by the eps for an added one, minus 1.",
         len(gaps),
         max(gaps),
-        f"at sigma = 1 one release costs {claim(1.0)[0]:.2f} for an added sample, {claim(1.0)[1]:.2f} for a "
-        "replaced one",
+        f"At sigma = 1 one release costs {claim(1.0)[0]:.2f} for an added sample, and "
+        f"{claim(1.0)[1]:.2f} for a replaced one.",
     )
 
 
@@ -109,7 +118,12 @@ def definitions_b1_to_b3(*, claim: Callable[[float, float], float] = gap_bound) 
         worst = max(worst, float(np.linalg.norm(h * (x - y)) / h.max() / np.linalg.norm(x - y)) - 1.0)
         worst = max(worst, value / (float(h.max()) * (1.0 + float(x @ x))) - 1.0)
         cases += 1
-    return Verdict(judged(worst, 1e-12), "random quadratics; violation, relative", 3 * cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check uses random quadratics. The deviation is the relative violation.",
+        3 * cases,
+        worst,
+    )
 
 
 def printed_range(examples: int, dimension: int) -> int:
@@ -129,10 +143,11 @@ def assumption_b1(*, claim: Callable[[int, int], int] = printed_range) -> Verdic
     printed = missed(claim(len(slopes), 2))
     return Verdict(
         judged_erratum(printed, missed(len(slopes)), 1e-12, word="MISPRINT"),
-        "slope that exceeds the bound L of the condition, four examples in two dimensions",
+        "The check computes the slope that exceeds the bound L of the condition, for four examples in "
+        "two dimensions.",
         2,
         printed,
-        f"a sum to d = 2 bounds the first two of four examples, and misses a slope of {slopes.max():g}",
+        f"A sum up to d = 2 bounds the first two of four examples, and misses a slope of {slopes.max():g}.",
     )
 
 
@@ -154,10 +169,11 @@ def assumption_b2(*, finite_from: float = 2.0) -> Verdict:
     worst = max(worst, abs(float(stats.t.cdf(1.0, 1.0)) - 0.75))
     return Verdict(
         judged(worst, 1e-6),
-        "distribution functions, absolute; growth of the truncated second moment",
+        "The check compares distribution functions, with absolute deviations, and the growth of the "
+        "truncated second moment.",
         5,
         worst,
-        "at one degree the mean does not exist; at two the variance is infinite too",
+        "At one degree of freedom the mean does not exist; at two, the variance is infinite too.",
     )
 
 
@@ -174,11 +190,12 @@ def remark_b2(*, claim: float = 1.0, right: float = 1.0 / 16.0) -> Verdict:
     printed = abs(claim / ratio - 1.0)
     return Verdict(
         judged_erratum(printed, abs(right / ratio - 1.0), 0.006, word="WORDING"),
-        "trace of the covariance of 16 averaged clipped Cauchy gradients over that of one, relative",
+        "The check divides the trace of the covariance of 16 averaged clipped Cauchy gradients by the "
+        "trace for one gradient. Deviations are relative.",
         batches,
         printed,
-        f"the ratio is {ratio:.4f}: clipped before the average each gradient is bounded, and the average "
-        "has 1/16 of the variance",
+        f"The ratio is {ratio:.4f}: each gradient is clipped before the average and therefore bounded, "
+        "so the average has 1/16 of the variance.",
     )
 
 
@@ -198,7 +215,11 @@ def figure_a1(*, claim: Callable[[float], float] = near_one) -> Verdict:
             worst = max(worst, abs(claim(z) - exact))
             cases += 1
     return Verdict(
-        judged(worst, 0.01), "Kummer's function, absolute", cases, worst, f"off by {worst:.2%} at most"
+        judged(worst, 0.01),
+        "The check evaluates Kummer's function. Deviations are absolute.",
+        cases,
+        worst,
+        f"The error is at most {worst:.2%}.",
     )
 
 

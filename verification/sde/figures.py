@@ -48,10 +48,12 @@ def figure_1_left(*, claim: tuple[float, float] = (0.25, 0.25 / ROOT)) -> Verdic
     )
     return Verdict(
         judged(worst, 0.005),
-        "second moments of a coordinate over 50,000 steps of the paper's schedule, relative",
+        "The check follows the second moments of a coordinate over 50,000 steps of the paper's "
+        "schedule. Deviations are relative.",
         2 * variance.size,
         worst,
-        f"the floors hold to {worst:.1%}, against the multiplier; the axis eps of the figure is its label",
+        f"As functions of the multiplier, the floors agree within {worst:.1%}. The eps on the axis of "
+        "the figure is only its label.",
     )
 
 
@@ -69,11 +71,11 @@ def figure_c1(*, claim: Callable[[], float] = start_of_figure_c1) -> Verdict:
     worst = abs(float(np.mean(norms**2)) / claim() - 1.0)
     return Verdict(
         judged_arithmetic(worst, 0.005),
-        "mean squared gradient at the start by sampling, relative",
+        "The check samples the mean squared gradient at the start. Deviations are relative.",
         len(norms),
         worst,
-        f"pictures, regenerated in verification/figures; the quadratic starts at a gradient of "
-        f"{math.sqrt(claim()):.2f} where gradients are clipped at 5",
+        "The curves are regenerated in verification/figures. The quadratic starts at a gradient norm "
+        f"of {math.sqrt(claim()):.2f}, and gradients are clipped at 5.",
     )
 
 
@@ -106,10 +108,11 @@ def figure_c3(
             worst = max(worst, float(np.abs(mean - x * np.exp(-rate * time)).max()) / x)
     return Verdict(
         judged(worst, 0.005),
-        "exact laws of the iterates at each of 3,000 steps, relative",
+        "The check computes the exact distributions of the iterates at each of 3,000 steps. "
+        "Deviations are relative.",
         4 * 3001,
         worst,
-        f"within {worst:.2%} (B = 1, which is not printed)",
+        f"The moments agree within {worst:.2%} for B = 1, which is not printed.",
     )
 
 
@@ -127,10 +130,10 @@ def table_c1(*, claim: tuple[float, ...] = TUNED) -> Verdict:
     ]
     return Verdict(
         judged_arithmetic(max(off), 1e-9),
-        "distance from the grid, absolute",
+        "The check computes the distance from the grid. Deviations are absolute.",
         len(claim),
         max(off),
-        "a search of the authors; every cell stands on the grid of Protocol A",
+        "Every cell is on the grid of Protocol A.",
     )
 
 

@@ -103,12 +103,13 @@ def listed_formula(
     counts = len(IMDB) * len(TRUE_GRID) + 21 + 1 + 12 + 19 + 2 + 8
     return Verdict(
         judged_erratum(printed, corrected, 6e-4, word="NOT REPRODUCED"),
-        "every listed value, absolute",
+        "The check recomputes every listed value. Deviations are absolute.",
         counts,
         printed,
-        f"tried q sqrt(T ln(1/delta)) / sigma: IMDB, B = 64, sigma = 1, listed 2.712: n = 25000 gives "
-        f"{label(1, 64, 25_000, 100, 1e-5):.3f}, n = 10000 {label(1, 64, 10_000, 100, 1e-5):.3f}; 1.550 "
-        "belongs to sigma = 1.75, printed 1.8",
+        "We tried q sqrt(T ln(1/delta)) / sigma. For IMDB at B = 64 and sigma = 1, listed as 2.712, n "
+        f"= 25000 gives {label(1, 64, 25_000, 100, 1e-5):.3f} and n = 10000 gives "
+        f"{label(1, 64, 10_000, 100, 1e-5):.3f}. The value 1.550 belongs to sigma = 1.75, printed as "
+        "1.8.",
     )
 
 

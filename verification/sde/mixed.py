@@ -52,13 +52,14 @@ def theorem_b8(
         corrected = max(corrected, trace / bound - 1.0)
     return Verdict(
         judged_erratum(printed, corrected, 1e-9, word="PROOF GAP"),
-        "moments over the number of clipped examples, relative; traces of clipped vectors",
+        "The check computes moments over the number of clipped examples, with relative deviations, "
+        "and traces of clipped vectors.",
         7,
         printed,
-        f"with half of 16 examples clipped eq. 90 leaves out the variance between the phases: "
-        f"{convex_combination(0.5, low**2, high**2, 0.95, batch):.5f} of "
-        f"{with_between(0.5, low**2, high**2, 0.95, batch):.5f}; the trace bound (62) stands, as each "
-        "clipped gradient has norm C at most",
+        "With half of 16 examples clipped, eq. 90 omits the variance between the phases: it gives "
+        f"{convex_combination(0.5, low**2, high**2, 0.95, batch):.5f}, where the covariance is "
+        f"{with_between(0.5, low**2, high**2, 0.95, batch):.5f}. The trace bound (62) holds, because "
+        "each clipped gradient has a norm of at most C.",
     )
 
 
@@ -104,7 +105,12 @@ def theorem_b9(*, claim: Callable[..., tuple[float, float]] = moments_b9) -> Ver
         worst = max(
             worst, abs((squares[-1] - means[-1] ** 2) / spread - 1.0) - 0.002, abs(mean - means[-1]) - 1e-5
         )
-    return Verdict(judged(worst, 1e-8), "moment equations by Runge-Kutta, relative", 22, worst)
+    return Verdict(
+        judged(worst, 1e-8),
+        "The check integrates the moment equations by a Runge-Kutta method. Deviations are relative.",
+        22,
+        worst,
+    )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {

@@ -51,11 +51,11 @@ def theorem_b5_clipped(
     printed, corrected = _rank_one_deviation(claim), _rank_one_deviation(right)
     return Verdict(
         judged_erratum(printed, corrected, 0.007, word="MISPRINT"),
-        "quadrature and sampling, relative",
+        "The check uses quadrature and sampling. Deviations are relative.",
         7,
         printed,
-        f"at sigma_gamma = 3, d = 5000 the printed coefficient is {3 * math.sqrt(5000):.0f} times too "
-        "large; at B = 16 the trace is 1/16 of the printed one",
+        "At sigma_gamma = 3 and d = 5000 the printed coefficient is too large by a factor of "
+        f"{3 * math.sqrt(5000):.0f}. At B = 16 the trace is 1/16 of the printed one.",
     )
 
 
@@ -82,7 +82,10 @@ def theorem_b5_unclipped(
         spread_error = abs(private.var() / variance - 1.0) / math.sqrt(2.0 / count)
         worst = max(worst, mean_error, spread_error)
     return Verdict(
-        judged(worst, oracle.STANDARD_ERRORS), "sampling, in standard errors", 2 * len(settings), worst
+        judged(worst, oracle.STANDARD_ERRORS),
+        "The check uses sampling. Deviations are in standard errors.",
+        2 * len(settings),
+        worst,
     )
 
 
@@ -150,13 +153,14 @@ def theorem_b6_clipped(
     corrected = max(map(abs, values(right)))
     return Verdict(
         judged_proof(holds, printed, corrected, 0.006),
-        "mean losses of the iterates, relative; the better of the two misprinted lines",
+        "The check computes the mean losses of the iterates, and takes the better of the two "
+        "misprinted lines. Deviations are relative.",
         len(losses),
         printed,
-        f"at C = 2, d = 1000, eta = 0.02 the loss after 4000 steps is {losses[2.0, 4000]:.3f}; eq. 45 says "
-        f"{equation_45(0.1, 80.0, rate, 2.0, spread, dimension):.3f}, eq. 47 "
-        f"{equation_47(0.1, 80.0, rate, 2.0, spread, dimension):.3f}, put right "
-        f"{corrected_47(0.1, 80.0, rate, 2.0, spread, dimension):.3f}",
+        f"At C = 2, d = 1000 and eta = 0.02, the loss after 4000 steps is {losses[2.0, 4000]:.3f}. Eq. "
+        f"45 gives {equation_45(0.1, 80.0, rate, 2.0, spread, dimension):.3f}, eq. 47 "
+        f"{equation_47(0.1, 80.0, rate, 2.0, spread, dimension):.3f}, and the corrected line "
+        f"{corrected_47(0.1, 80.0, rate, 2.0, spread, dimension):.3f}.",
     )
 
 
@@ -185,7 +189,12 @@ def theorem_b6_unclipped(*, claim: Callable[..., float] = unclipped_bound) -> Ve
         bound = claim(0.5 * float(h @ x**2), time, rate, dimension, float(h.max()), float(h.min()), variance)
         worst = max(worst, loss / bound - 1.0)
         cases += 1
-    return Verdict(judged(worst, 1e-8), "exact loss over the bound, minus 1", cases, worst)
+    return Verdict(
+        judged(worst, 1e-8),
+        "The check computes the exact loss. The deviation is the loss divided by the bound, minus 1.",
+        cases,
+        worst,
+    )
 
 
 def expanded_last_line(k1: float, k2: float, f0: float, eps: float, rest: dict[str, float]) -> float:
@@ -246,11 +255,12 @@ def theorem_b7(
         holds = max(holds, float(h**2 @ mean) / bound - 1.0)
     return Verdict(
         judged_proof(holds, printed, corrected, 1e-9),
-        "the expansion against eq. 59, and eq. 59 against exact quadratics, relative",
+        "The check compares the expansion with eq. 59, and eq. 59 with exact quadratics. Deviations "
+        "are relative.",
         80,
         printed,
-        f"with every constant at 1 and eps = 2 the last line gives {line(1, 1, 1, 2, ones):g}, eq. 59 gives "
-        f"{equation_59(1, 1, 1, 2, ones):g}",
+        f"With every constant equal to 1 and eps = 2, the last line gives {line(1, 1, 1, 2, ones):g} "
+        f"and eq. 59 gives {equation_59(1, 1, 1, 2, ones):g}.",
     )
 
 

@@ -41,7 +41,12 @@ def theorem_b10_unclipped(*, claim: Callable[[float, float], float] = mean_sign)
     product = float(np.mean(signs[:, 0] * signs[:, 1])) - claim(0.7, 1.3) * claim(0.4, 1.3)
     # The off-diagonal covariance is 0: within 6.2 standard errors, scaled to the same tolerance.
     worst = max(worst, abs(product) * math.sqrt(count) / oracle.STANDARD_ERRORS * 1e-9)
-    return Verdict(judged(worst, 1e-9), "quadrature, absolute; sampling for two coordinates", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check uses quadrature, with absolute deviations, and sampling for two coordinates.",
+        cases,
+        worst,
+    )
 
 
 def one_vector_drift(directions: np.ndarray, batch: int, sigma: float) -> np.ndarray:
@@ -80,12 +85,13 @@ def theorem_b10_clipped(
     covariance = float(np.cov(shares.T)[0, 1])
     return Verdict(
         judged_condition(inside, float(np.abs(averaged - claimed).max()), 1e-6),
-        "cumulated density of the noise over sampled directions, absolute",
+        "The check averages the cumulative distribution of the noise over sampled directions. "
+        "Deviations are absolute.",
         2,
         inside,
-        "needs one vector instead of an average over the batch: at B = 4 the mean sign is "
-        f"{averaged[0]:.3f}, the formula gives {claimed[0]:.3f}; and the covariance of two coordinates is "
-        f"{covariance:.4f}, not 0 (d = 5)",
+        "The formula requires one vector instead of an average over the batch. At B = 4 the mean sign "
+        f"is {averaged[0]:.3f}, where the formula gives {claimed[0]:.3f}. The covariance of two "
+        f"coordinates is {covariance:.4f} (d = 5), not 0.",
     )
 
 
@@ -136,12 +142,12 @@ def corollary_b11_clipped(*, claim: Callable[[int, float], float] = printed_slop
     )
     return Verdict(
         judged_condition(inside, outside, 0.0055),
-        "quadrature over the direction, relative",
+        "The check integrates over the direction by quadrature. Deviations are relative.",
         7,
         inside,
-        f"needs B / (sigma_DP sqrt d) well below 1: off by {inside:.1%} at 0.1, {outside:.0%} at 0.64 (d = "
-        f"1e4, B = 64, sigma_DP = 1), without bound as sigma_DP vanishes; our form is off by "
-        f"{corrected:.2%} at most",
+        f"The slope requires that B / (sigma_DP sqrt d) is well below 1. Its error is {inside:.1%} at "
+        f"0.1 and {outside:.0%} at 0.64 (d = 1e4, B = 64, sigma_DP = 1), and grows without bound as "
+        f"sigma_DP tends to 0. The relative error of our form is about {corrected:.1g}.",
     )
 
 
@@ -185,11 +191,13 @@ def corollary_b11_unclipped(
     far = linear_sign(2.0, 1.0) / mean_sign(2.0, 1.0) - 1.0
     return Verdict(
         judged_erratum(printed, max(deviation(right), worst), 0.004, word="MISPRINT"),
-        "stationary law of the iterates, relative; error function",
+        "The check computes the stationary distribution of the iterates, with relative deviations, "
+        "and the error function.",
         14,
         printed,
-        f"with eta before the diffusion the variance is too small by a factor eta; the drift is 1.5 % off at "
-        f"0.3 sqrt V and {100 * far:.0f} % at 2 sqrt V, outside of the condition that the proof prints",
+        "With eta before the diffusion, the variance is too small by a factor of eta. The error of "
+        f"the drift is 1.5 % at 0.3 sqrt V, and {100 * far:.0f} % at 2 sqrt V, where the condition "
+        "that the proof prints does not hold.",
     )
 
 

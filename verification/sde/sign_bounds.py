@@ -68,12 +68,14 @@ def theorem_b12_clipped(*, claim: Callable[..., float] = clipped_bound) -> Verdi
     bound = clipped_bound(1e12, 0.0, 0.002, 200, (1.0, 0.05, 1.0, 1.0))
     return Verdict(
         judged_condition(inside, max(outside.values()) - 1.0, 0.005),
-        "law of a coordinate of the iterates, loss over bound minus 1",
+        "The check computes the distribution of a coordinate of the iterates. The deviation is the "
+        "loss divided by the bound, minus 1.",
         4,
         inside,
-        f"needs B / (sigma_DP sqrt d) well below 1 (sde.corB11.1): d = 200, B = 1, sigma_DP = 0.05, eta = "
-        f"0.002 ends at a loss of {loss:.3f}, bound {bound:.4f}; at "
-        f"sigma_DP = 0.001 the loss is {outside[1e-3]:.0f} times the bound, more than any constant",
+        "The bound requires that B / (sigma_DP sqrt d) is well below 1 (sde.corB11.1). At d = 200, B "
+        f"= 1, sigma_DP = 0.05 and eta = 0.002, the run ends at a loss of {loss:.3f}, and the bound is "
+        f"{bound:.4f}. At sigma_DP = 0.001 the loss is {outside[1e-3]:.0f} times the bound, more than "
+        "any constant allows.",
     )
 
 
@@ -115,12 +117,12 @@ def theorem_b12_unclipped(
     far = 0.5 * float(oracle.sign_walk(1.0, 1.0, 0.01, 100.0, 100)[1][-1])
     return Verdict(
         judged_erratum(printed, corrected, 0.006, word="MISPRINT"),
-        "exact law of the iterates, relative",
+        "The check computes the exact distribution of the iterates. Deviations are relative.",
         10,
         printed,
-        "the printed exponent is positive and does not contain t: the loss would not decay. Eq. 154 needs "
-        f"small gradients: from x = 100 (V = 1, eta = 0.01) the loss after 100 steps is {far:.1f}, it gives "
-        f"{5000.0 * corrected_decay(1.0, 1.0, eps):.1f}",
+        "The printed exponent is positive and does not contain t, so the loss would not decay. Eq. "
+        "154 requires small gradients: from x = 100 (V = 1, eta = 0.01) the loss after 100 steps is "
+        f"{far:.1f}, where eq. 154 gives {5000.0 * corrected_decay(1.0, 1.0, eps):.1f}.",
     )
 
 
@@ -153,11 +155,12 @@ def theorem_b13(*, claim: Callable[[float, float, float, int], float] = equation
     outside = max(far / bound, slow) - 1.0
     return Verdict(
         judged_condition(inside, outside, 0.005),
-        "exact law of the iterates over the bound, minus 1",
+        "The check computes the exact distribution of the iterates. The deviation is the mean squared "
+        "gradient divided by the bound, minus 1.",
         cases + 2,
         inside,
-        f"needs gradients below about 0.3 sqrt V: from x = 1000 with V = 1, eta = 0.01, T = 2000 the mean "
-        f"squared gradient is {slow:.1f} times the bound",
+        "The bound requires gradients below about 0.3 sqrt V. From x = 1000 with V = 1, eta = 0.01 "
+        f"and T = 2000, the mean squared gradient is {slow:.1f} times the bound.",
     )
 
 
@@ -201,13 +204,15 @@ def theorem_b14(
     outside = found(QUIET[0]) / claim(QUIET[0]) - 1.0
     return Verdict(
         judged_condition(inside, outside, 0.002),
-        "exact law of the iterates in the end, nothing clipped, over the bound, minus 1",
+        "The check computes the exact distribution of the iterates at the end, with no gradient "
+        "clipped. The deviation is the mean squared gradient divided by the bound, minus 1.",
         2 * len(LOUD) + len(QUIET) + 1,
         inside,
-        f"needs B |G_i| / (C sigma_DP sqrt 2) well below 1, at most {size_of_argument(LOUD[0]):.3f} inside; "
-        f"at d = 1e4, B = 1, sigma_gamma = 1, C = 1000, sigma_DP = 1e-4, eta = 5e-7, f_0 = 0 it is "
-        f"{size_of_argument(QUIET[0]):.1f}: mean squared gradient {found(QUIET[0]):.5f}, bound "
-        f"{bound_k4(QUIET[0]):.5f}, with K3 {bound_k3(QUIET[0]):.5f}",
+        "The bound requires that B |G_i| / (C sigma_DP sqrt 2) is well below 1; within the condition "
+        f"it is at most {size_of_argument(LOUD[0]):.3f}. At d = 1e4, B = 1, sigma_gamma = 1, C = 1000, "
+        f"sigma_DP = 1e-4, eta = 5e-7 and f_0 = 0 it is {size_of_argument(QUIET[0]):.1f}. There the "
+        f"mean squared gradient is {found(QUIET[0]):.5f}, the bound {bound_k4(QUIET[0]):.5f}, and the "
+        f"bound with K3 {bound_k3(QUIET[0]):.5f}.",
     )
 
 
@@ -248,11 +253,13 @@ def theorem_b15(
     printed = deviation(claim)
     return Verdict(
         judged_erratum(printed, deviation(right), 0.006, word="MISPRINT"),
-        "moment equations by Runge-Kutta, and the exact law of the iterates, relative",
+        "The check integrates the moment equations by a Runge-Kutta method, and computes the exact "
+        "distribution of the iterates. Deviations are relative.",
         2,
         printed,
-        f"lambda = 4, V = 1, K lambda x0 = 0.9, eta = 0.05, t = 0.3: variance {found:.5f}; with H "
-        f"{claim(*setting):.5f}, with H^2 {corrected_b15(*setting):.5f}",
+        "At lambda = 4, V = 1, K lambda x0 = 0.9, eta = 0.05 and t = 0.3, the variance is "
+        f"{found:.5f}. The formula gives {claim(*setting):.5f} with H and "
+        f"{corrected_b15(*setting):.5f} with H^2.",
     )
 
 

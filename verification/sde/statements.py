@@ -41,11 +41,12 @@ def definition_3_3(*, claim: Callable[[np.ndarray, float], np.ndarray] = signed)
     outside = float(np.abs(claim(small, 1e-8) - adam_update(small, 1e-8)).max())
     return Verdict(
         judged_condition(inside, outside, 1e-12),
-        "updates side by side, absolute",
+        "The check compares the updates. Deviations are absolute.",
         2 * gradients.size,
         inside,
-        f"needs Adam's eps = 0: at eps = 1e-8 and gradients of 1e-8 the updates differ by {outside:.2f}. "
-        "Sampling and adjacency are left open, and decide what the noise multiplier means",
+        "The reduction requires Adam's eps = 0: at eps = 1e-8 and gradients of 1e-8 the updates "
+        f"differ by {outside:.2f}. The definition does not state sampling and adjacency, which "
+        "determine the meaning of the noise multiplier.",
     )
 
 
@@ -67,11 +68,13 @@ def theorem_3_1(*, claim: Callable[[float, float, float, int], float] = unit_con
     sampled /= claim(sigma, run.delta, run.batch / run.size, run.steps)
     return Verdict(
         judged_condition(inside, min(full_batch, sampled) - 1.0, 1e-9),
-        "exact eps of one release, and a lower bound on that of a sampled run, over the rule's, minus 1",
+        "The check computes the exact eps of one release, and a lower bound on the eps of a sampled "
+        "run. The deviation is this eps divided by that of the rule, minus 1.",
         5,
         inside,
-        f"with c_2 = 1 it needs small eps: one full-batch release at sigma = 0.5 costs {full_batch:.2f} "
-        f"times it, StackOverflow at sigma = 0.5 more than {sampled:.1f} times",
+        "With c_2 = 1 the rule requires small eps. One full-batch release at sigma = 0.5 costs "
+        f"{full_batch:.2f} times the eps of the rule, and StackOverflow at sigma = 0.5 more than "
+        f"{sampled:.1f} times.",
     )
 
 
@@ -113,10 +116,11 @@ def lemma_a1(
 
     return Verdict(
         judged_proof(holds, beyond(line), beyond(right_side), 1e-9),
-        "quadrature, relative; the error of the limit within 20 %; the two sides of eq. 14",
+        "The check uses quadrature, with relative deviations. It also tests the error of the limit to "
+        "within 20 %, and both sides of eq. 14.",
         cases + 4,
         holds,
-        "Kummer's function lies above 1 - eps where z / (d + 2) < eps, which is what the proof needs",
+        "Kummer's function is above 1 - eps if z / (d + 2) < eps, as the proof requires.",
     )
 
 
@@ -133,7 +137,12 @@ def lemma_a2(*, claim: Callable[[float], float] = oracle.student_factor) -> Verd
             allowed = 1 / (4 * dimension) + z / (dimension + 2)
             worst = max(worst, abs(claim(freedom) * norm / math.sqrt(dimension) / truth - 1.0) / allowed)
             cases += 1
-    return Verdict(judged(worst, 1.2), "quadrature, over the predicted error", cases, worst)
+    return Verdict(
+        judged(worst, 1.2),
+        "The check uses quadrature. The deviation is relative to the predicted error.",
+        cases,
+        worst,
+    )
 
 
 def increments(drift: sp.Expr, slope: sp.Expr, noise: sp.Expr, rate: sp.Symbol) -> tuple[sp.Expr, sp.Expr]:
@@ -166,7 +175,9 @@ def lemma_b3(*, claim: Callable[..., tuple[sp.Expr, sp.Expr]] = increments) -> V
             terms = sp.Poly(sp.expand(series), rate).all_coeffs() if series != 0 else [sp.Integer(0)]
             worst = max(worst, *(abs(float(sp.simplify(term).subs(point))) for term in terms))
             cases += 1
-    return Verdict(judged(worst, 1e-12), "symbolic, coefficients up to eta^2", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12), "The check computes the coefficients up to eta^2 symbolically.", cases, worst
+    )
 
 
 def measured_order(noise: float) -> float:
@@ -188,10 +199,10 @@ def theorem_b4(*, claim: float = 1.0) -> Verdict:
     order = measured_order(1.5)
     return Verdict(
         judged(claim - order, 0.004),
-        "claimed order minus measured order",
+        "The check measures the order. The deviation is the claimed order minus the measured one.",
         3,
         claim - order,
-        f"order 1 does not test the covariance: with no noise at all the order is {measured_order(0.0):.3f}",
+        f"Order 1 does not test the covariance: without any noise the order is {measured_order(0.0):.3f}.",
     )
 
 

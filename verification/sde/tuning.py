@@ -69,12 +69,13 @@ def theorem_4_5(
     ahead = math.exp(advantage(BATCH_NOISE + PRIVACY_NOISE, LEARNING))
     return Verdict(
         judged_condition(inside, outside, 0.004),
-        "printed terms; exact stationary losses of the iterates; relative",
+        "The check compares the printed terms with the exact stationary losses of the iterates. "
+        "Deviations are relative.",
         2 * cases + 4,
         inside,
-        f"needs terms without their constants, which are equal at V = {compared:.3f}: the losses are at V = "
-        f"{crossing:.3f} (pi/2). At sigma_gamma^2 = 1.1 B and V = 1.25, eta = 1e-4, DP-SGD's loss is "
-        f"{ahead:.3f} of DP-SignSGD's",
+        "The statement concerns the terms without their constants, which are equal at V = "
+        f"{compared:.3f}; the losses are equal at V = {crossing:.3f} (pi/2). At sigma_gamma^2 = 1.1 B, "
+        f"V = 1.25 and eta = 1e-4, the loss of DP-SGD is {ahead:.3f} of that of DP-SignSGD.",
     )
 
 
@@ -176,13 +177,15 @@ def theorem_4_6(
     best, least = oracle.minimum_over_rates(lambda eta: sgd_bound(SHORT, eta))
     return Verdict(
         judged_condition(inside, outside, 0.004),
-        "bound at the printed rate: growth with d over that claimed; numeric minimum; relative",
+        "The check evaluates the bound at the printed learning rate, compares its growth with d with "
+        "the claimed growth, and minimises it numerically. Deviations are relative.",
         9,
         inside,
-        f"needs C >= sigma_gamma sqrt d: at d = 1e4, sigma_gamma = eps = 1, C = 0.5 the bound is {ratio:.0f} "
-        f"times the printed order, by K1 = 200 and a logarithm, and grows as d, not as sqrt d. At T = 15600, "
-        f"B = 64 eta* = {best:.3g}, printed {printed_sgd_rate(SHORT):.3g}, whose bound is "
-        f"{sgd_bound(SHORT, printed_sgd_rate(SHORT)) / least:.1f} times the best",
+        "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5 "
+        f"the bound is {ratio:.0f} times the printed order, by K1 = 200 and a logarithm, and grows "
+        f"like d instead of sqrt d. At T = 15600 and B = 64, eta* is {best:.3g}. The printed value is "
+        f"{printed_sgd_rate(SHORT):.3g}, at which the bound is "
+        f"{sgd_bound(SHORT, printed_sgd_rate(SHORT)) / least:.1f} times the best one.",
     )
 
 
@@ -205,12 +208,13 @@ def theorem_4_7(
     best = oracle.minimum_over_rates(lambda eta: sign_bound(BASE, eta))[0]
     return Verdict(
         judged_condition(inside, outside, 0.004),
-        "bound at the printed rate: growth with d over that claimed; numeric minimum; relative",
+        "The check evaluates the bound at the printed learning rate, compares its growth with d with "
+        "the claimed growth, and minimises it numerically. Deviations are relative.",
         9,
         inside,
-        f"needs C >= sigma_gamma sqrt d: at d = 1e4, sigma_gamma = eps = 1, C = 0.5 the bound is {ratio:.0f} "
-        f"times the printed order, and grows as d, not as sqrt d; the rate holds up to sqrt 2 "
-        f"({best / printed_sign_rate(BASE):.3f})",
+        "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5 "
+        f"the bound is {ratio:.0f} times the printed order, and grows like d instead of sqrt d. The "
+        f"learning rate is right up to sqrt 2 ({best / printed_sign_rate(BASE):.3f}).",
     )
 
 
@@ -230,11 +234,10 @@ def figures_with_data(*, claim: tuple[float, float] = (2.712, 0.424)) -> Verdict
         worst = max(worst, abs(value - label), abs(smallest_power(size) - power))
     return Verdict(
         judged_arithmetic(worst, 6e-4),
-        "delta rule and labels, absolute",
+        "The check compares the rule for delta and the labels. Deviations are absolute.",
         2 * len(rows),
         worst,
-        "training runs of the authors on IMDB and StackOverflow; the IMDB labels are those of n = 10000, "
-        "whose delta by the paper's own rule would be 1e-4",
+        "The IMDB labels are those of n = 10000, for which the paper's own rule would give delta = 1e-4.",
     )
 
 

@@ -49,7 +49,12 @@ def theorem_e1(*, matched: Callable[[np.ndarray, np.ndarray], np.ndarray] = at_e
         if any(np.any(goal) for goal in target):
             worst = max(worst, whole_cosine(before, target) - whole_cosine(after, target))
             cases += 1
-    return Verdict(judged(worst, 1e-12), "random blocks, fall of the cosine", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12),
+        "The check uses random blocks. The deviation is the decrease of the cosine.",
+        cases,
+        worst,
+    )
 
 
 def first_order(gradient: np.ndarray, one: np.ndarray, other: np.ndarray) -> float:
@@ -83,7 +88,12 @@ def one_step(*, claim: Callable[[np.ndarray, np.ndarray, np.ndarray], float] = f
             worst = max(worst, abs(gap) / np.linalg.norm(gradient) / np.linalg.norm(hessian))
         worst = max(worst, claim(gradient, one, other))
         cases += 1
-    return Verdict(judged(worst, 1e-9), "random quadratics, relative to first order", cases, worst)
+    return Verdict(
+        judged(worst, 1e-9),
+        "The check uses random quadratics. Deviations are relative to the first-order term.",
+        cases,
+        worst,
+    )
 
 
 def progress(
@@ -108,7 +118,9 @@ def proposition_i1_identity(*, claim: Callable[..., float] = progress) -> Verdic
         gap = abs(start - end - claim(hessian @ point, step, hessian, scale, rate))
         worst = max(worst, gap / (abs(start) + abs(end)))
         cases += 1
-    return Verdict(judged(worst, 1e-12), "function values, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12), "The check compares function values. Deviations are relative.", cases, worst
+    )
 
 
 def printed_bound(cosine: float, sizes: float, low: float, high: float) -> float:
@@ -159,10 +171,11 @@ def proposition_i1_bound(
     bound -= 0.5 * RATE**2 * SCALE.max() ** 2 * float(STEP @ STEP)
     return Verdict(
         judged_erratum(max(printed, bound - delta), corrected, 1e-12, word="COUNTEREXAMPLE"),
-        "random g, s, P, excess over |g| |s| p_max",
+        "The check uses random g, s and P. The deviation is the excess over |g| |s| p_max.",
         5_000,
         printed,
-        f"g = (3, -1), s = (1, 2), P = diag(1, 10), H = I, a = 1e-3: gain {delta:.5f}, bound {bound:+.5f}",
+        "With g = (3, -1), s = (1, 2), P = diag(1, 10), H = I and a = 1e-3, the decrease is "
+        f"{delta:.5f} and the bound {bound:+.5f}.",
     )
 
 
@@ -217,11 +230,12 @@ def corollary_i2(*, claim: Callable[[float, float, float], float] = stated_gap) 
     gains = [float(gradient @ (scales * step)) for step in steps]
     return Verdict(
         judged(worst, 1e-12),
-        "the defined bounds from vectors, relative",
+        "The check computes the defined bounds from vectors. Deviations are relative.",
         cases,
         worst,
-        f"moot, as the bound itself fails: g = (1, 1), P = diag(10, .1): cosines {larger:.3f} > "
-        f"{smaller:.3f}, progress {gains[0]:.2f} < {gains[1]:.2f}",
+        "The identity has no consequence, because the bound itself fails. For g = (1, 1) and P = "
+        f"diag(10, .1), the cosine {larger:.3f} is larger than {smaller:.3f}, but the decrease "
+        f"{gains[0]:.2f} is smaller than {gains[1]:.2f}.",
     )
 
 

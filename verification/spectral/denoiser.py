@@ -71,7 +71,13 @@ def equations_8_9(*, claim: Callable[[float, float, int, int], float] = printed_
             shrunk += [claim(float(top), 1.0, rows, columns) for top in y[:3]]
             cases += 1
         worst = max(worst, float(np.max(np.abs(best - shrunk) / (draws * values))) / 0.03)
-    return Verdict(judged(worst, 1.0), "closed form to 1e-9, best coefficients to 3 %", cases, worst)
+    return Verdict(
+        judged(worst, 1.0),
+        "The check compares the estimate with the closed form to 1e-9, and with the best coefficients "
+        "to 3 %.",
+        cases,
+        worst,
+    )
 
 
 def estimate_of_rank(noisy: np.ndarray, sigma: float, rank: int) -> np.ndarray:
@@ -102,10 +108,11 @@ def sum_to_the_rank(*, claim: Callable[[np.ndarray, float, int], np.ndarray] = e
     printed = spread(claim)
     return Verdict(
         judged_erratum(printed, spread(estimate_above_edge), 1e-12, word="WORDING"),
-        "one noisy matrix, two ranks, absolute",
+        "The check evaluates one noisy matrix at two ranks. Deviations are absolute.",
         2,
         printed,
-        "diag(3, 2) at sigma 0.5 with rank 1 or 2; sum over all values above the edge",
+        "For diag(3, 2) at sigma 0.5 the estimate differs between rank 1 and rank 2. The sum over all "
+        "values above the edge does not require the rank.",
     )
 
 
@@ -145,12 +152,12 @@ def equation_10(*, claim: Callable[[np.ndarray, float, float], np.ndarray] = ref
     at_edge = claim(np.diag([2.0, 0.0]), 1.0 / math.sqrt(2.0), 1.0 - 1e-15)
     return Verdict(
         judged(worst, 1e-9),
-        "identities on random matrices at kappa = 1.02, relative",
+        "The check tests identities on random matrices at kappa = 1.02. Deviations are relative.",
         cases,
         worst,
-        "kappa must exceed 1, as it does in the paper: "
-        + ("0 / 0 otherwise" if not np.all(np.isfinite(at_edge)) else "no trouble otherwise")
-        + ", diag(2, 0) at sigma 1 / sqrt 2",
+        "The parameter kappa must exceed 1, as it does in the paper. Otherwise "
+        + ("the result is 0 / 0" if not np.all(np.isfinite(at_edge)) else "the result is finite")
+        + " for diag(2, 0) at sigma 1 / sqrt 2.",
     )
 
 
@@ -173,11 +180,13 @@ def edge_is_the_maximum(*, claim: float = 1.0) -> Verdict:
     inside = abs(float(large.mean()) / claim - 1.0)
     return Verdict(
         judged_condition(inside, exceeding, 0.006),
-        "Monte Carlo: mean at 1000 x 2000 from the edge, relative; at 16 x 768, fraction above it",
+        "The check draws Monte Carlo samples. At 1000 x 2000 the deviation is the relative difference "
+        "of the mean from the edge; at 16 x 768 it is the fraction above the edge.",
         large.size + small.size,
         inside,
-        f"needs large matrices: at 1000 x 2000 the mean is {large.mean():.4f} of it; at 16 x 768 "
-        f"{exceeding:.1%} lie above the edge, {alarm:.1%} above 1.02 of it, mean {small.mean():.3f}",
+        f"The statement requires large matrices: at 1000 x 2000 the mean is {large.mean():.4f} of the "
+        f"edge. At 16 x 768, {exceeding:.1%} of the draws are above the edge, {alarm:.1%} are above "
+        f"1.02 times the edge, and the mean is {small.mean():.3f} of it.",
     )
 
 
@@ -200,12 +209,14 @@ def consistently_positive(*, transform: Callable[..., np.ndarray] = ref.denoised
     weak, strong = improvements(1.1, 300, 11, transform), improvements(3.0, 60, 30, transform)
     return Verdict(
         judged_arithmetic(-float(strong.min()), -0.01),
-        "Monte Carlo 16 x 768 at three thresholds, fall of the cosine",
+        "The check draws Monte Carlo samples of 16 x 768 at three thresholds. The deviation is the "
+        "decrease of the cosine.",
         len(weak) + len(strong),
         -float(strong.min()),
-        f"a measurement on RoBERTa. At 3 thresholds: mean {strong.mean():+.3f}, least {strong.min():+.3f}; "
-        f"at 1.1 thresholds it need not be so, which the paper says: mean {weak.mean():+.4f}, worst "
-        f"{weak.min():+.3f}",
+        "The statement is a measurement on RoBERTa. At 3 thresholds the change has mean "
+        f"{strong.mean():+.3f} and least value {strong.min():+.3f}. At 1.1 thresholds the cosine can "
+        f"decrease, as the paper states: the mean is {weak.mean():+.4f} and the worst value "
+        f"{weak.min():+.3f}.",
     )
 
 
@@ -242,11 +253,12 @@ def operates_on_each_sample(
     printed = abs(reaction(method) - reaction(update_per_sample))
     return Verdict(
         judged_erratum(printed, reaction(update_of_algorithm_1), 1e-9, word="WORDING"),
-        "two batches of equal sum, change of the update",
+        "The check compares two batches with equal sums. The deviation is the change of the update.",
         2,
         printed,
-        f"same sum, same update (a per-sample method would move by {reaction(update_per_sample):.3f}); "
-        "it acts on the noisy sum of the batch and sees no single sample",
+        "Equal sums give equal updates, whereas the update of a per-sample method would change by "
+        f"{reaction(update_per_sample):.3f}. The method acts on the noisy sum of the batch and uses no "
+        "single sample.",
     )
 
 

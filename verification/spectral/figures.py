@@ -32,10 +32,12 @@ def figures(*, grid: Callable[[], tuple[float, ...]] = kappa_grid) -> Verdict:
             cases += 1
     return Verdict(
         judged_arithmetic(worst, 0.0),
-        "what is left of the top value at the threshold, against 5 %",
+        "The check computes the part of the top value that is left at the threshold, and requires at "
+        "least 5 %.",
         cases,
         worst,
-        "curves of the authors' runs on RoBERTa; neither the runs nor their logs are public",
+        "At every kappa of the grid, the denoiser keeps at least 5 % of the top value at the "
+        "threshold. The runs and their logs are not public.",
     )
 
 
@@ -56,12 +58,13 @@ def figure_3(*, multiples: tuple[float, float] = (0.4, 2.0)) -> Verdict:
     worst = max(hidden - 1.0, outside)
     return Verdict(
         judged_arithmetic(worst, 0.0),
-        "Monte Carlo 64 x 768: shift of the mean beyond one deviation of noise; share inside the bulk",
+        "The check draws Monte Carlo samples of 64 x 768. The deviation is the shift of the mean "
+        "minus one standard deviation of the noise, or the share of top values inside the bulk.",
         len(noise) + 80,
         worst,
-        f"a layer of RoBERTa that we do not have; on random signals at {multiples[0]:g} thresholds the top "
-        f"value moves by {hidden:.2f} deviations of noise, at {multiples[1]:g} it lies above all of "
-        f"{len(noise)} draws of noise",
+        f"For random signals at {multiples[0]:g} thresholds the top value moves by {hidden:.2f} "
+        f"standard deviations of the noise. At {multiples[1]:g} thresholds it is above all "
+        f"{len(noise)} draws of noise.",
     )
 
 
@@ -87,10 +90,11 @@ def captions(*, claim: Callable[[float, float, float], bool] = printed_condition
         differ += claim(top, edge, 1.02) != meant_condition(top, edge, 1.02)
     return Verdict(
         judged_erratum(differ, 0.0, 0.5, word="MISPRINT"),
-        "random layers that the two conditions judge differently",
+        "The check counts the random layers on which the two conditions differ.",
         500,
         float(differ),
-        f"{differ} of 500; as printed lambda_1 stands on both sides, and the condition is edge > kappa",
+        f"The conditions differ on {differ} of 500 layers. As printed, lambda_1 is on both sides, so "
+        "the condition reduces to edge > kappa.",
     )
 
 

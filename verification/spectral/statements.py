@@ -64,7 +64,12 @@ def definition_2_2(*, claim: Callable[[float, float], float] = gaussian_delta) -
             density = stats.norm.pdf(grid, 1.0, sigma) - math.exp(eps) * stats.norm.pdf(grid, 0.0, sigma)
             worst = max(worst, abs(np.trapezoid(np.maximum(density, 0.0), grid) - claim(sigma, eps)))
             cases += 1
-    return Verdict(judged(worst, 1e-8), "all 256 events, and quadrature, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 1e-8),
+        "The check enumerates all 256 events, and uses quadrature. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 def clipped(gradient: np.ndarray, clip_norm: float) -> np.ndarray:
@@ -97,10 +102,12 @@ def equation_2(*, clip: Callable[[np.ndarray, float], np.ndarray] = clipped) -> 
     outside = stats.chi2.cdf(radius / ratio**2, size) - math.exp(eps) * stats.chi2.cdf(radius, size)
     return Verdict(
         judged_condition(inside, float(outside), 1e-12),
-        "random gradients, relative; exact divergence of two normals",
+        "The check uses random gradients, with relative deviations, and computes the exact divergence "
+        "of two normal distributions.",
         cases,
         inside,
-        f"B must be public: batches of 1 and 2 with equal sums differ by delta = {outside:.3f} at eps = 1",
+        "The denominator B must be public: batches of 1 and 2 with equal sums differ by delta = "
+        f"{outside:.3f} at eps = 1.",
     )
 
 
@@ -133,10 +140,12 @@ def noise_of_one_entry(*, claim: Callable[[float, float, int], float] = entry_no
                 cases += 1
     return Verdict(
         judged(worst, 1e-9),
-        "the release from examples, noise by Gauss-Hermite nodes, relative",
+        "The check computes the release from examples, and integrates over the noise with "
+        "Gauss-Hermite nodes. Deviations are relative.",
         cases,
         worst,
-        "given the batch; that its size may not divide is another matter (rmt.eq2)",
+        "The statement holds conditional on the batch. Whether its size may be the divisor is a "
+        "separate question (rmt.eq2).",
     )
 
 
@@ -169,7 +178,12 @@ def equation_3(*, claim: Callable[[float, float, int, int], float] = ref.inflati
             limit = claim(value, 1.0, rows, columns) if multiple > 1.0 else edge(1.0, rows, columns)
             worst = max(worst, abs(mean / limit - 1.0) / tolerance)
             cases += count
-    return Verdict(judged(worst, 1.0), "identities to 1e-12, Monte Carlo to 0.5 and 5 %", cases, worst)
+    return Verdict(
+        judged(worst, 1.0),
+        "The check tests identities to 1e-12, and Monte Carlo means to 0.5 and 5 %.",
+        cases,
+        worst,
+    )
 
 
 @statement("rmt.eq3_at_least", paper=PAPER, expected="WORDING")
@@ -188,10 +202,10 @@ def inflated_to_at_least(
     below = float(np.mean(tops < ref.inflation(value, 1.0, rows, columns)))
     return Verdict(
         judged_erratum(shortfall, corrected, 0.006, word="WORDING"),
-        "Monte Carlo 100 x 400 at twice the threshold, relative",
+        "The check draws Monte Carlo samples of 100 x 400 at twice the threshold. Deviations are relative.",
         len(tops),
         shortfall,
-        f"{below:.0%} of draws lie below F, the lowest by {shortfall:.1%}; F is their limit",
+        f"{below:.0%} of the draws are below F, the lowest by {shortfall:.1%}; F is their limit.",
     )
 
 
@@ -216,7 +230,11 @@ def inverse(*, claim: Callable[[float, float, int, int], float] = larger_root) -
         worst = max(worst, abs(claim(inside, 0.0, m, n) / inside - 1.0))
         cases += 1
     return Verdict(
-        judged(worst, 1e-8, word="BEYOND THE PAPER"), "round trip and bracketed root, relative", cases, worst
+        judged(worst, 1e-8, word="BEYOND THE PAPER"),
+        "The check computes a round trip, and compares the result with a bracketed root. Deviations "
+        "are relative.",
+        cases,
+        worst,
     )
 
 
@@ -256,7 +274,12 @@ def overlap_margin(
 def equation_4(*, claim: Callable[[float, float, int, int], float] = left_overlap) -> Verdict:
     """Squared cosine of left singular vectors above the threshold; cross terms vanish."""
     worst, cases = overlap_margin(claim, side="left", multiples=(4.0, 3.0, 2.0), scale=4, draws=8)
-    return Verdict(judged(worst, 0.006), "Monte Carlo 400 x 1600, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 0.006),
+        "The check draws Monte Carlo samples of 400 x 1600. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 @statement("rmt.eq5", paper=PAPER)
@@ -266,7 +289,13 @@ def equation_5(*, claim: Callable[[float, float, int, int], float] = right_overl
     for value, sigma, m, n in random_problems(1_000, 5):
         worst = max(worst, abs(claim(value, sigma, m, n) - left_overlap(value, sigma, n, m)))
         cases += 1
-    return Verdict(judged(worst, 0.006), "Monte Carlo 400 x 1600 and transposition, absolute", cases, worst)
+    return Verdict(
+        judged(worst, 0.006),
+        "The check draws Monte Carlo samples of 400 x 1600, and compares the formula with eq. 4 for "
+        "the transposed matrix. Deviations are absolute.",
+        cases,
+        worst,
+    )
 
 
 @statement("rmt.eq6", paper=PAPER)
@@ -283,10 +312,11 @@ def equation_6(
         worst = max(worst, abs(claim(threshold(1.0, 30, 70), 1.0, 30, 70)))
     return Verdict(
         judged(worst, 0.045),
-        "Monte Carlo at half the threshold, absolute, times the size over 100 x 400",
+        "The check draws Monte Carlo samples at half the threshold. Deviations are absolute, "
+        "multiplied by the size divided by that of 100 x 400.",
         cases,
         worst,
-        f"left of the left cosine {sizes[0]:.3f} at 100 x 400 and {sizes[1]:.3f} at 400 x 1600",
+        f"The left squared cosine is {sizes[0]:.3f} at 100 x 400 and {sizes[1]:.3f} at 400 x 1600.",
     )
 
 
@@ -307,7 +337,9 @@ def equation_7(*, claim: Callable[[float, float], float] = unit_scale) -> Verdic
         limit = ref.inflation(value, sigma, m, n) if seen else edge(sigma, m, n)
         worst = max(worst, abs(limit / unit / claim(value / unit, m / n) - 1.0))
         cases += 1
-    return Verdict(judged(worst, 1e-12), "change of units, relative", cases, worst)
+    return Verdict(
+        judged(worst, 1e-12), "The check changes the units. Deviations are relative.", cases, worst
+    )
 
 
 FLIPS: dict[str, Callable[[], Verdict]] = {

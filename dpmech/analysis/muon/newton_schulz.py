@@ -1,4 +1,4 @@
-r"""DP-Muon's map: Newton-Schulz orthogonalization, its bias under noise, and the correction.
+r"""The map of DP-Muon: Newton-Schulz orthogonalization, its bias under noise, and the correction.
 
 **The map.** p_k is the Taylor polynomial of x^(-1/2) at 1 of degree k. Iterating Y <- p_k(Y Y^T) Y drives
 every singular value in (0, 1] to 1, so the result tends to the polar factor U V^T of the start.
@@ -49,7 +49,7 @@ def polynomial_coefficients(degree: int) -> FloatArray:
         Shape (k + 1,): 1, 1/2, 3/8, 5/16, ... Exact, up to rounding.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.pkappa.
@@ -74,7 +74,7 @@ def polynomial(values: npt.ArrayLike, degree: int) -> FloatArray:
         p_k, of the shape of `values`, from 1 at 1 up to p_k(0). Exact, up to rounding.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.pkappa.
@@ -102,7 +102,7 @@ def newton_schulz(
         The shape of `matrix`; operator norm at most 1, up to rounding. Zero stays zero.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.alg1, muon.scale.
@@ -134,7 +134,7 @@ def polar_factor(matrix: npt.ArrayLike) -> FloatArray:
         Shape (m, n); zero for a zero matrix. <M, polar> is the nuclear norm of M.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.lem3_3.
@@ -160,7 +160,7 @@ def smallest_start_value(matrix: npt.ArrayLike, *, scale_up: bool = False) -> fl
         In (0, 1]. Values up to max(m, n) machine epsilons of the largest count as zero.
 
     Raises:
-        InvalidParameterError: on a bad argument or a zero matrix.
+        InvalidParameterError: if an argument is invalid or a zero matrix.
     """
     array = check_matrices("matrix", matrix)
     values = np.asarray(np.linalg.svd(_start(array, scale_up=scale_up), compute_uv=False), dtype=np.float64)
@@ -183,7 +183,7 @@ def spectral_error(start_value: npt.ArrayLike, degree: int, steps: int) -> Float
         so small that q steps have no effect.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.lem3_3.
@@ -289,7 +289,7 @@ def heat_coefficients(order: int) -> FloatArray:
         Shape (order + 1,): 1, 1/2, 1/8, 1/48, ... Exact, up to rounding.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.heat.
@@ -329,7 +329,8 @@ def laplacian(function: MatrixMap, point: npt.ArrayLike, *, step: float = 1e-2, 
         1e-15 (6 m n / step^2)^power; for polynomials of degree up to 7 only rounding remains.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a matrix of more than 256 entries (32 at power 2).
+        InvalidParameterError: if an argument is invalid, or a matrix of more than 256 entries (32 at power
+            2).
         NumericalError: if F is not finite there.
 
     References:
@@ -363,7 +364,7 @@ def heat_average(function: MatrixMap, point: npt.ArrayLike, scale: float, *, nod
         otherwise an estimate, whose error can be seen by increasing `nodes`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if the number of evaluations is too large.
+        InvalidParameterError: if an argument is invalid, or if the number of evaluations is too large.
         NumericalError: if F is not finite somewhere.
 
     References:
@@ -415,7 +416,7 @@ def corrected_direction(
         Shape (m, n). Exact, given the probes. Its operator norm can reach 3 where F's is at most 1.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if F is not finite somewhere.
 
     References:
@@ -447,7 +448,7 @@ def cubic_bias(matrix: npt.ArrayLike, scale: float) -> FloatArray:
         P_rho F(X) - F(X), shape (m, n).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.heat.
@@ -469,7 +470,7 @@ def probe_error_bound(rows: int, columns: int, probes: int) -> float:
         An upper bound for maps of operator norm at most 1. Probes change the variance, never the mean.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.probe.

@@ -40,7 +40,7 @@ def momentum_weight(momentum: float, updates: int | None = None) -> float:
         (1 - beta) / (1 + beta) in the limit, is the factor of the variance (muon.lemC1_scale).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.lemB5, muon.lemC1.
@@ -71,7 +71,7 @@ def momentum_noise(entry_noise: float, momentum: float, updates: int | None = No
         noise the variance differs, see `analysis.noise_share.moments`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.lemC1.
@@ -90,8 +90,8 @@ def average_momentum_weight(momentum: float, horizon: int) -> float:
         In (0, 1]. Exact, up to rounding: one term per update until the weights have converged.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if the weights do not converge within 2e8 terms; then use
-            `average_momentum_weight_bound`.
+        InvalidParameterError: if an argument is invalid, or if the weights do not converge within 2e8 terms;
+            then use `average_momentum_weight_bound`.
 
     References:
         muon muon.lemB5.
@@ -140,7 +140,7 @@ def batch_noise(sigma: float, clip_norm: float, batch_size: float, *, rows: int,
         An upper bound of the root mean squared Frobenius norm of the gradient's fluctuation.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.lemB3.
@@ -166,7 +166,7 @@ def light_tail_clipping_residual(tail_scale: float, clip_norm: float, rank: int)
         An upper bound of the bias that clipping causes, in nuclear norm.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.cor3_5.
@@ -189,7 +189,7 @@ def second_moment_clipping_residual(root_mean_square: float, clip_norm: float, r
         An upper bound of the bias that clipping causes, in nuclear norm.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.corB6.
@@ -270,7 +270,7 @@ def stationarity_bound(
         loose by an order of magnitude or more on noisy quadratics.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         muon muon.thm3_4, muon.lemB4, muon.lemB5.

@@ -1,10 +1,11 @@
 """Convergence of DP-SGD: contraction, the floor of noise and sampling, and the floor at a budget.
 
 x <- x - gamma g, g = (sum of clipped per-example gradients of a Poisson sample + noise) / B with B the
-expected batch size, F mu-strongly convex, clipping inactive. The squared distance to the optimum contracts by
-1 - gamma mu per step down to a floor of a subsampling part and a noise part d Phi. Bounds here separate the
-noise from the rest of the gradient (it is independent and has mean zero), which halves the paper's noise
-part. They are upper bounds: the floor itself can be four times smaller, and it decreases with the step size.
+expected batch size, F mu-strongly convex, and clipping inactive. The squared distance to the optimum
+contracts by 1 - gamma mu per step down to a floor, which is the sum of a subsampling part and a noise part d
+Phi. The bounds here separate the noise from the remaining gradient, because the noise is independent and has
+mean zero. This halves the noise part of the paper. They are upper bounds: the floor itself can be four times
+smaller, and it decreases with the step size.
 """
 
 import dataclasses
@@ -47,11 +48,11 @@ def expected_smoothness_bound(
 ) -> float:
     """A = L + (1 - q) L_max / B: a constant with E ||g(x) - g(x*)||^2 <= 2 A (F(x) - F*).
 
-    Both gradients share the sample and the noise; with independent draws no constant exists.
+    Both gradients share the sample and the noise. With independent samples, no such constant exists.
 
     Args:
         smoothness: L > 0, of the average loss.
-        example_smoothness: L_max >= L, of every example's loss; all are convex.
+        example_smoothness: L_max >= L, of the loss of every example; all losses are convex.
         batch_size: B, expected, in (0, N].
         dataset_size: N >= 1; q = B / N.
 
@@ -59,7 +60,7 @@ def expected_smoothness_bound(
         A, an upper bound on the smallest such constant.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.asm3.
@@ -83,7 +84,7 @@ def least_squares_smoothness(features: npt.ArrayLike, *, batch_size: float) -> f
         A. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if the features are not of full rank.
+        InvalidParameterError: if an argument is invalid, or if the features are not of full rank.
 
     References:
         noise_share ov.asm3.
@@ -109,7 +110,7 @@ def subsampling_variance(gradients: npt.ArrayLike, *, batch_size: float) -> floa
         E ||g(x*)||^2 without privacy noise, under Poisson sampling with B as divisor. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if the mean is not 0 (relative 1e-6).
+        InvalidParameterError: if an argument is invalid, or if the mean is not 0 (relative 1e-6).
 
     References:
         noise_share ov.asm3.split.
@@ -134,7 +135,7 @@ def contraction(step_size: float, strong_convexity: float, *, expected_smoothnes
         The factor. An upper bound, exact for the paper's recursion.
 
     Raises:
-        InvalidParameterError: on a bad argument; steps above 1 / (2 A) are outside the theorem.
+        InvalidParameterError: if an argument is invalid; steps above 1 / (2 A) are outside the theorem.
 
     References:
         noise_share ov.thm5, ov.thm5.A.
@@ -163,10 +164,10 @@ def sgd_floor(
         sampling_variance: sigma_sub^2 >= 0, from `subsampling_variance`.
 
     Returns:
-        An upper bound on the limit of E ||x - x*||^2; its noise part is half the paper's.
+        An upper bound on the limit of E ||x - x*||^2. Its noise part is half of that in the paper.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm5.
@@ -201,7 +202,7 @@ def sgd_distance_bound(
         An upper bound on E ||x_k - x*||^2.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm5.
@@ -225,7 +226,7 @@ def quadratic_floor(step_size: float, curvature: float, *, dimension: int, phi: 
         The stationary value. Exact for full batches.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm5.
@@ -265,7 +266,7 @@ def stationarity_bound(
         An upper bound on the mean of E ||grad F(x_k)||^2 over k < K.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if it overflows.
 
     References:
@@ -351,7 +352,7 @@ def floor_at_budget(
         A BudgetedFloor: an upper bound, at a sigma that is at most 0.1 % above the smallest one.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnattainableBudgetError: if no finite sigma meets the budget.
 
     References:

@@ -1,16 +1,16 @@
-r"""Adam's moments under privacy noise: the noise share and the scatter of the second, and the first.
+r"""Adam's moments under privacy noise: noise share and scatter of the second moment, and the first moment.
 
 **Noise share.** Every coordinate of a private mean gradient carries noise of variance Phi = (sigma C / B)^2,
-so Adam's bias-corrected second moment has mean v + Phi, with v that of the clipped gradients. The noise share
-is rho = Phi / (v + Phi). Correcting for the noise enlarges a step by (1 - rho)^(-1/2).
+so Adam's bias-corrected second moment has mean v + Phi, where v is that of the clipped gradients. The noise
+share is rho = Phi / (v + Phi). Correcting for the noise enlarges a step by (1 - rho)^(-1/2).
 
 **Scatter.** A moving average of squares of noise is not constant: over coordinates it scatters by
-sqrt(2 / n_eff), and its median is below its mean. A measured noise share must be corrected for that. Near
-rho = 1 the scatter hides the signal, so a corrected second moment is mostly its floor.
+sqrt(2 / n_eff), and its median is below its mean. A measured noise share must be corrected for this effect.
+Near rho = 1, the scatter hides the signal, so a corrected second moment is mostly its floor.
 
 **First moment.** m_t = beta m_(t-1) + (1 - beta) g_t from m_0 = 0, divided by 1 - beta^t. If the second
-moment is only noise, the signal is in m_t; its functions give how much noise it retains, independent or
-correlated.
+moment is only noise, the signal is in m_t. The functions for m_t return how much noise it retains, for
+independent and for correlated noise.
 
 Functions of (phi, second moment) take numbers or arrays and broadcast them.
 """
@@ -33,7 +33,8 @@ from dpmech.schemes.fixed_order import SingleParticipation
 def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float) -> float:
     """Phi = (sigma C / B)^2: variance per coordinate of the noise in the averaged gradient.
 
-    For independent noise (`Identity`). `Calibration.noise_variance` gives it for any strategy and step.
+    This is for independent noise (`Identity`). `Calibration.noise_variance` computes Phi for any strategy and
+    step.
 
     Args:
         noise_multiplier: sigma at clip norm 1, >= 0.
@@ -45,7 +46,7 @@ def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float)
         Phi, in units of the gradient squared. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.def.phi.
@@ -64,7 +65,7 @@ def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float)
 def noise_share(phi: npt.ArrayLike, signal_second_moment: npt.ArrayLike) -> FloatArray:
     """The noise share rho = Phi / (v + Phi), in (0, 1]; 1 if the gradients vanish.
 
-    An optimizer holds v + Phi, not v: `share_of_measured`.
+    An optimizer stores v + Phi and not v; use `share_of_measured` for its value.
 
     Args:
         phi: Phi > 0.
@@ -74,7 +75,7 @@ def noise_share(phi: npt.ArrayLike, signal_second_moment: npt.ArrayLike) -> Floa
         The broadcast shape. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm1, ov.thm3.def, ov.thm3.v.
@@ -90,7 +91,7 @@ def noise_share(phi: npt.ArrayLike, signal_second_moment: npt.ArrayLike) -> Floa
 
 
 def share_of_measured(phi: npt.ArrayLike, measured_second_moment: npt.ArrayLike) -> FloatArray:
-    """The noise share rho = Phi / v_hat from the second moment that an optimizer holds, noise included.
+    """The noise share rho = Phi / v_hat from the second moment that an optimizer stores, including noise.
 
     Args:
         phi: Phi > 0.
@@ -102,7 +103,7 @@ def share_of_measured(phi: npt.ArrayLike, measured_second_moment: npt.ArrayLike)
         scatter (`second_moment_scatter`).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.def.
@@ -127,7 +128,7 @@ def noise_to_signal(rho: npt.ArrayLike) -> FloatArray:
         r >= 0, of the shape of rho. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.def.
@@ -149,7 +150,7 @@ def step_correction(rho: npt.ArrayLike) -> FloatArray:
         Of the shape of rho, >= 1. Exact for the plug-in ratio.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.ii.
@@ -172,7 +173,7 @@ def step_change(ratio: npt.ArrayLike) -> FloatArray:
         Of the shape of ratio, accurate for small r. Exact; it exceeds 1 for r > 3 (rho > 3/4).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.iii.
@@ -184,7 +185,7 @@ def step_change(ratio: npt.ArrayLike) -> FloatArray:
 def materiality_bounds(ratio: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
     """Bounds r/2 - r^2/8 <= g <= r/2 on the relative change of a step.
 
-    The lower one is sharper than the paper's r/2 - r^2/2.
+    The lower bound is tighter than r/2 - r^2/2 in the paper.
 
     Args:
         ratio: r = Phi / v >= 0.
@@ -193,7 +194,7 @@ def materiality_bounds(ratio: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         (lower, upper), of the shape of ratio. Bounds for every r >= 0; useful for r below about 2.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.iii.
@@ -212,7 +213,7 @@ def noise_share_slope(rho: npt.ArrayLike) -> FloatArray:
         Of the shape of rho. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.iv.
@@ -229,7 +230,7 @@ def _check_share(rho: npt.ArrayLike) -> FloatArray:
 
 
 def effective_samples(beta2: float, step: int) -> float:
-    """Number of independent squares that the bias-corrected moving average is worth after `step` updates.
+    """Effective number of independent squares in the bias-corrected moving average after `step` updates.
 
     (1 + beta2) / (1 - beta2) * (1 - beta2^t) / (1 + beta2^t): initially about t, finally (1 + beta2) /
     (1 - beta2).
@@ -242,7 +243,7 @@ def effective_samples(beta2: float, step: int) -> float:
         n_eff >= 1. Exact for i.i.d. gradients: the variance of the average is that of one square over n_eff.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm1.var.
@@ -272,7 +273,7 @@ def second_moment_scatter(beta2: float, step: int) -> float:
         without signal: the second moment differs between coordinates.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm1.var, ov.thm6.iii.
@@ -293,7 +294,7 @@ def median_factor(beta2: float, step: int) -> float:
         within 0.005 from step 10 on).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm1.var, ov.thm3.def.
@@ -317,7 +318,7 @@ def debiased_noise_share(phi: npt.ArrayLike, median: npt.ArrayLike, *, beta2: fl
         The broadcast shape. An estimate; it can exceed 1 by sampling error if the signal is small.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.def, ov.thm1.var.
@@ -345,7 +346,7 @@ def clamp_fraction(
         The broadcast shape, in [0, 1]. An estimate, as for `median_factor`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.ii, ov.thm3.rem.floor.
@@ -383,7 +384,7 @@ class CorrectionOutlook:
 
     @property
     def verdict(self) -> str:
-        """The same in a sentence."""
+        """The outlook in one sentence."""
         change = f"{up(100.0 * self.change, 2)} %" if math.isfinite(self.change) else "an unbounded factor"
         if not self.material:
             return f"little noise: correction would change a step by {change} only"
@@ -409,8 +410,8 @@ def correction_outlook(
 ) -> CorrectionOutlook:
     """Whether bias correction can help, from a measured median of the second moment.
 
-    It changes a step noticeably only if rho is not near 0, and affects individual coordinates only if v is
-    not hidden by the scatter of the moving average: near rho = 1 most corrected values are clamped.
+    The correction changes a step noticeably only if rho is not near 0. It affects individual coordinates only
+    if the scatter of the moving average does not hide v: near rho = 1, most corrected values are clamped.
 
     Args:
         phi: Phi > 0.
@@ -425,7 +426,7 @@ def correction_outlook(
         A CorrectionOutlook: an estimate. The two thresholds are a choice, not a theorem.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm3.iii, ov.thm3.ii, ov.thm3.rem.floor.
@@ -456,7 +457,7 @@ def average_weights(beta: float, step: int) -> FloatArray:
         Shape (t,), >= 0, summing to 1. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm6.i.
@@ -480,7 +481,7 @@ def average_variance(beta: float, step: int, phi: float = 1.0) -> float:
         In the unit of phi. Exact for independent noise; decreases from Phi to (1 - beta) / (1 + beta) Phi.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm6.ii.
@@ -509,7 +510,7 @@ def average_autocovariance(beta: float, lag: int, phi: float = 1.0) -> float:
         In the unit of phi. Exact in the limit of many steps.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm6.ii.
@@ -532,7 +533,7 @@ def correlated_average_variances(strategy: Strategy, beta: float) -> FloatArray:
         Shape (n,). Exact. O(n) for Toeplitz strategies, else O(n^2) time and O(n) memory.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm6.ii, ov.theta.weights.
@@ -578,7 +579,7 @@ def matched_step_variances(
         Shape (n,). Exact if the sensitivity is exact, else an upper bound.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.vhat.corr.
@@ -608,7 +609,7 @@ def effective_learning_rate(learning_rate: float, phi: float, adam_eps: float = 
         `preconditioner_spread`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm6.iv.
@@ -633,7 +634,7 @@ def preconditioner_deviation_bound(phi: float, signal_second_moment: float, adam
         In the inverse unit of a gradient. An upper bound.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm6.iv.
@@ -659,7 +660,7 @@ def preconditioner_spread(beta2: float, step: int, signal_to_noise: float) -> fl
         gradient, so the update is its sign and not a constant step size.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm6.iii, ov.thm1.var.

@@ -1,9 +1,9 @@
 r"""The effect of correlated noise on an averaged gradient, and the possible gain from removing variance.
 
-Anti-correlated noise n_t = z_t - lam z_(t-1), scaled to the same single-participation privacy, multiplies
-the noise variance of a weighted sum of gradients by a factor theta. Two conventions for z_0 exist, and the
-paper mixes them: z_0 = 0 (or public), and z_0 random and secret. Removing variance has no effect on an error
-of the average that is bias: the ceiling.
+Anti-correlated noise n_t = z_t - lam z_(t-1), scaled to the same single-participation privacy, multiplies the
+noise variance of a weighted sum of gradients by a factor theta. Two conventions for z_0 exist, and the paper
+mixes them: z_0 = 0 (or public), and z_0 random and secret. If the error of the average is bias, removing
+variance has no effect. This is the ceiling.
 """
 
 import math
@@ -28,7 +28,7 @@ def column_norm(lam: float, steps: int | None = None) -> float:
         The largest column norm of L^-1, L bidiagonal (1, -lam). Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.kappa, ov.thm7.i.
@@ -58,7 +58,7 @@ def secret_start_norm(lam: float, steps: int) -> float:
         The Mahalanobis norm of a unit change at the worst step. Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.theta.
@@ -84,7 +84,7 @@ def integrated_variance(lam: float, steps: int, *, secret_start: bool = False) -
         Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.thm9.a.
@@ -111,7 +111,7 @@ def prefix_variance_ratio(
         Exact.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.theta, ov.thm9.b, ov.thm9.c.
@@ -140,7 +140,7 @@ def weighted_variance_ratio(lam: float, weights: npt.ArrayLike) -> float:
         Exact. It multiplies the noise part of the variance only.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.theta.weights.
@@ -158,8 +158,8 @@ def weighted_variance_ratio(lam: float, weights: npt.ArrayLike) -> float:
 def average_variance_ratio(lam: float, beta: float) -> float:
     """The ratio theta of a stationary exponential moving average: (1 - 2 beta lam + lam^2) / (1 - lam^2).
 
-    At beta = 0.9 it is 1.000 for lam = 0.9 and 1.974 for lam = 0.95: Adam's first moment is not denoised
-    there, although a plain sum is.
+    At beta = 0.9, it is 1.000 for lam = 0.9 and 1.974 for lam = 0.95. With these values, Adam's first moment
+    is not denoised, although a plain sum is.
 
     Args:
         lam: correlation, in [0, 1).
@@ -169,7 +169,7 @@ def average_variance_ratio(lam: float, beta: float) -> float:
         Exact in the limit of many steps.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.theta.weights.
@@ -191,7 +191,7 @@ def best_correlation(beta: float) -> tuple[float, float]:
         (lam, theta). Exact in the limit of many steps.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.theta.weights.
@@ -214,7 +214,7 @@ def loss_bound(slope: float, curvature: float, *, bias_squared: float, variance:
         An upper bound on the excess loss.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if the bound is beyond the range of float64.
 
     References:
@@ -230,8 +230,8 @@ def gain_bound(
 ) -> float:
     """(1 - theta) V (kappa_U + L (b^2 + (1 + theta) V / 2)): largest gain from scaling the variance by theta.
 
-    Sharp: attained by kappa_U u + L u^2 / 2. The paper's 2 L beta^4 for the part of L holds up to
-    b^2 = 1.5 beta^2, for V <= beta^2.
+    The bound is attained by kappa_U u + L u^2 / 2. The term 2 L beta^4 of the paper for the part of L holds
+    up to b^2 = 1.5 beta^2, for V <= beta^2.
 
     Args:
         slope: kappa_U >= 0.
@@ -244,7 +244,7 @@ def gain_bound(
         An upper bound on the decrease of the loss.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if the bound is beyond the range of float64.
 
     References:
@@ -281,7 +281,7 @@ def relative_gain_bound(
         An upper bound on the gain divided by the loss at variance 0.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if the bound is beyond the range of float64.
 
     References:
@@ -308,7 +308,7 @@ def descent_bound(step_size: float, smoothness: float, *, gradient_squared: floa
         several steps the terms add.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         noise_share ov.lem11.

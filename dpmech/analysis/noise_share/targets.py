@@ -1,8 +1,9 @@
 """The noise multiplier, eps or batch size at which the noise share falls to a target.
 
-Phi = (sigma C / B)^2 and rho = Phi / (v + Phi) give the largest sigma; the accountant gives what it costs.
-v is the mean square of clipped gradients without their noise, measured on public data or taken from a
-released second moment less Phi. Poisson sampling with independent noise throughout (DP-SGD, DP-Adam).
+The largest sigma follows from Phi = (sigma C / B)^2 and rho = Phi / (v + Phi), and the accountant computes
+its eps. v is the mean square of clipped gradients without their noise, measured on public data or computed by
+subtracting Phi from a released second moment. All functions are for Poisson sampling with independent noise
+(DP-SGD, DP-Adam).
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ def noise_multiplier_for_share(
         sigma at clip norm 1. Exact: the inverse of `noise_share` of `noise_variance`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if sigma leaves the range of float64.
 
     References:
@@ -64,7 +65,7 @@ def epsilon_for_share(
     steps: int,
     delta: float,
 ) -> Bounds:
-    """The eps that DP-SGD or DP-Adam spends if its noise is such that the noise share is rho.
+    """The eps of Poisson-sampled DP-SGD or DP-Adam with the noise at which the noise share is rho.
 
     Args:
         rho: the noise share, in (0, 1).
@@ -76,10 +77,10 @@ def epsilon_for_share(
         delta: in (0, 1).
 
     Returns:
-        Bounds on eps under Poisson sampling with probability B / N: smaller ones have a larger noise share.
+        Bounds on eps under Poisson sampling with probability B / N. A smaller eps has a larger noise share.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if the accountant has no bound at this noise.
 
     References:
@@ -103,12 +104,12 @@ def epsilon_for_share(
 
 @dataclasses.dataclass(frozen=True)
 class BatchSizeForShare:
-    """The expected batch size that reaches a noise share, and what is calibrated there.
+    """The expected batch size that reaches a noise share, and the calibration at this batch size.
 
     Attributes:
         batch_size: B.
         noise_multiplier: sigma at clip norm 1 that meets the budget.
-        share: the noise share there, at most the one that was asked for.
+        share: the noise share at this batch size, at most the requested one.
     """
 
     batch_size: int
@@ -126,27 +127,27 @@ def batch_size_for_share(
     eps: float,
     delta: float,
 ) -> BatchSizeForShare:
-    """The batch size from which the noise share is at most rho, at the same budget and number of steps.
+    """The batch size above which the noise share is at most rho, at the same budget and number of steps.
 
-    Larger batches need more noise, but less than in proportion: sigma / B falls.
+    Larger batches need more noise, but less than in proportion: sigma / B decreases.
 
     Args:
         rho: the largest noise share, in (0, 1).
         signal_second_moment: v > 0, per coordinate, without noise; assumed not to depend on the batch size,
-            as where the noise of batches is small.
+            which holds if the noise of batches is small.
         clip_norm: C > 0.
         dataset_size: N >= 1, a public number.
         steps: T >= 1.
-        eps: the budget's eps > 0.
-        delta: the budget's delta in (0, 1).
+        eps: eps of the budget, > 0.
+        delta: delta of the budget, in (0, 1).
 
     Returns:
         A batch size B in [1, N] at which the noise multiplier of the share rho meets the budget under Poisson
-        sampling, while at B - 1 (if B > 1) the proved bound on delta is above it. Found by bisection: at most
-        2 log2(N) bounds and a calibration, of about a second each.
+        sampling. At B - 1 (if B > 1), the proven bound on delta exceeds the budget. The search is a bisection
+        with at most 2 log2(N) bounds and a calibration, of about a second each.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if even B = N leaves a larger share.
+        InvalidParameterError: if an argument is invalid, or if even B = N leaves a larger share.
         UnattainableBudgetError: if no sigma meets the budget.
 
     References:

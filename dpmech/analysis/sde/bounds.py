@@ -1,21 +1,21 @@
 r"""Bounds on loss and gradient norm under the SDEs of DP training, and the learning rates that minimise them.
 
-**Bounds.** The loss f >= 0 (its minimum subtracted) is L-smooth. Ito's formula gives d E f <=
--s E ||grad f||^2 dt + (lr L / 2) Tr S dt, with s the slope of the drift and S the covariance of a step over
-lr. With mu-PL, ||grad f||^2 >= 2 mu f, the loss decays at rate 2 mu s to a floor; without it, the mean of
-||grad f||^2 over the run is bounded. The constants are those of this derivation; some of the paper's printed
-constants differ.
+**Bounds.** The loss f >= 0 (its minimum subtracted) is L-smooth. By Ito's formula, d E f <= -s E ||grad f||^2
+dt + (lr L / 2) Tr S dt, where s is the slope of the drift and S is the covariance of a step over lr. With
+mu-PL, ||grad f||^2 >= 2 mu f, the loss decays at rate 2 mu s to a floor; without it, the mean of ||grad f||^2
+over the run is bounded. The constants are those of this derivation; some of the paper's printed constants
+differ.
 
 Slopes decrease as gradients grow: clipping bounds the norm of gradients, and signs saturate. The bounds
 hold for the equation if gradients are within the stated limits (0: the linear limit of small gradients, as
 in the paper).
 
-**Tuning.** Two protocols compare DP-SGD with DP-SignSGD: A keeps the learning rate tuned for one noise
-multiplier while the noise changes, B tunes it for each multiplier.
+**Tuning.** Two protocols compare DP-SGD with DP-SignSGD. Protocol A keeps the learning rate that was tuned
+for one noise multiplier while the noise changes. Protocol B tunes it for each multiplier.
 
 The paper uses eps for the noise multiplier, by the rule sigma = q sqrt(T ln(1/delta)) / eps of
 `scaling_law_epsilon`. This rule is not a privacy guarantee: use `dpmech.epsilon` for the eps of a
-multiplier. DP-SGD and DP-SignSGD are named as in the paper: independent noise, for any sampling.
+multiplier. DP-SGD and DP-SignSGD have the meaning of the paper: independent noise, for any sampling.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class LossBound:
         """The bound at t = `time` >= 0 from f_0 = `initial_loss` >= 0.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: if an argument is invalid.
         """
         start = check_real("initial_loss", initial_loss, minimum=0.0)
         decay = math.exp(-self.rate * check_real("time", time, minimum=0.0))
@@ -64,7 +64,7 @@ def sgd_loss_bound(
     clipped: bool = False,
     gradient_norm: float = 0.0,
 ) -> LossBound:
-    """Bound on DP-SGD's loss while no example is clipped, or while all are.
+    """Bound on the loss of DP-SGD if no example is clipped, or if all are.
 
     Unclipped: rate 2 mu, floor lr d L V / (4 mu). Clipped: rate 2 mu a, floor
     lr L (C^2 / B + d Phi) / (4 mu a), a the gain of clipping.
@@ -82,7 +82,7 @@ def sgd_loss_bound(
         from it by a factor 1 + O(lr L): exactly 1 / (1 - lr h / 2) in that case.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thm4.1/B6.1, sde.thm4.1/B6.2.
@@ -111,7 +111,7 @@ def sign_loss_bound(
     gradient_norm: float = 0.0,
     coordinate: float = 0.0,
 ) -> LossBound:
-    """Bound on DP-SignSGD's loss while no example is clipped, or while all are.
+    """Bound on the loss of DP-SignSGD if no example is clipped, or if all are.
 
     Rate 2 mu s, floor lr d L / (4 mu s), s the slope `sign_gain`.
 
@@ -122,15 +122,15 @@ def sign_loss_bound(
         smoothness: L >= mu.
         clipped: whether all examples are clipped, or none.
         gradient_norm: the largest ||grad f|| on the path; used only with `clipped`.
-        coordinate: the largest abs(grad f)_i on the path. At 0 the bound is that of the linear drift, and
-            fails for a distant start: there each step moves a coordinate by at most lr.
+        coordinate: the largest abs(grad f)_i on the path. At 0, the bound is that of the linear drift. It
+            fails for a distant start, where each step moves a coordinate by at most lr.
 
     Returns:
         An upper bound for the equation without clipping, within the limits; otherwise an estimate for large d
         or B, like `sign_gain`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if there is no noise at all.
+        InvalidParameterError: if an argument is invalid, or if there is no noise at all.
 
     References:
         sde sde.thm4.3/B12.1, sde.thm4.3/B12.2.
@@ -170,7 +170,8 @@ def sgd_gradient_bound(
         An upper bound for the equation; in the unit of the gradient squared.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if subtracting that variance leaves no positive slope.
+        InvalidParameterError: if an argument is invalid, or if subtracting that variance leaves no positive
+            slope.
 
     References:
         sde sde.thm4.2/B7, sde.thmB8.
@@ -216,7 +217,7 @@ def sign_gradient_bound(
         of the gradient squared.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thm4.4/B13, sde.thmB14.
@@ -272,7 +273,7 @@ def scaling_law_epsilon(noise_multiplier: float, delta: float, *, sampling_prob:
         The label. Neither an upper nor a lower bound on eps.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thm3.1, sde.eps.formula, sde.eps.certified.
@@ -296,7 +297,7 @@ def critical_noise_multiplier(
     sgd_clip: float,
     sign_clip: float,
 ) -> float:
-    """The noise multiplier above which DP-SignSGD's loss floor is below DP-SGD's, without clipping.
+    """The noise multiplier above which DP-SignSGD has the lower loss floor, without clipping.
 
     With V = sigma_gamma^2 / B + (sigma C / B)^2 of each optimizer the floors are in the ratio
     lr_sgd V_sgd : lr_sign sqrt(pi/2) sqrt(V_sign). At equal rates and clip norms they are equal at V = pi/2,
@@ -312,12 +313,12 @@ def critical_noise_multiplier(
         sign_clip: clip norm of DP-SignSGD, > 0.
 
     Returns:
-        sigma*: DP-SignSGD's floor is the lower one for every sigma above it; 0 if for every sigma. Exact for
-        the floors of the two equations at small gradients. With different clip norms and large batch noise
-        DP-SignSGD's floor can also be lower for small sigma.
+        sigma*: the floor of DP-SignSGD is lower for every sigma above it. It is 0 if the floor is lower for
+        every sigma. Exact for the floors of the two equations at small gradients. With different clip norms
+        and large batch noise, the floor of DP-SignSGD can also be lower for small sigma.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if the ratio of the floors leaves the range of float64.
 
     References:
@@ -365,7 +366,7 @@ def critical_epsilon(
     sgd_clip: float,
     sign_clip: float,
 ) -> float:
-    """eps*: the paper's label of `critical_noise_multiplier`; DP-SignSGD's floor is the lower one below it.
+    """eps*: the label of the paper for `critical_noise_multiplier`; DP-SignSGD has the lower floor below it.
 
     At equal rates and clip norms sqrt(C^2 T ln(1/delta) / (n^2 (pi/2 - sigma_gamma^2 / B))); the paper has
     1 in place of pi/2.
@@ -386,7 +387,7 @@ def critical_epsilon(
         eps: for that, pass the multiplier to `dpmech.epsilon`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thm4.5/corB16.
@@ -422,7 +423,7 @@ def optimal_sgd_rate(noise: GradientNoise, *, steps: int, smoothness: float, ini
         The exact minimiser of the bound (batches that do not mix clipped and unclipped examples).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thm4.6.
@@ -446,7 +447,7 @@ def optimal_sign_rate(*, dimension: int, steps: int, smoothness: float, initial_
         The exact minimiser of the bound.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thm4.7.
@@ -465,24 +466,26 @@ def optimal_sign_rate(*, dimension: int, steps: int, smoothness: float, initial_
 def rescale_rate(
     rate: float, old: GradientNoise, new: GradientNoise, *, optimizer: Literal["sgd", "sign", "adam"]
 ) -> float:
-    """A learning rate tuned for one noise, carried over to another: for a new eps, batch size or clip norm.
+    """Transfer a learning rate that was tuned for one noise to a new eps, batch size or clip norm.
 
-    SGD's best rate is in proportion to one over the standard deviation of the mean gradient, privacy and
-    batch noise together: to 1 / sigma once the noise for privacy dominates. Updates by the sign, and those of
-    Adam where its second moment is mostly noise, have the size of the rate whatever the noise: it stays.
+    The best rate of SGD is inversely proportional to the standard deviation of the mean gradient, with
+    privacy noise and batch noise together. It is proportional to 1 / sigma if the privacy noise dominates.
+    Updates by the sign have the size of the rate for any noise, and so do those of Adam if its second moment
+    is mostly noise. In these cases, the rate does not change.
 
     Args:
         rate: the learning rate tuned for `old`, > 0.
         old: the noise that it was tuned for.
-        new: the noise of the new run, over as many steps and of the same dimension.
+        new: the noise of the new run, with the same number of steps and the same dimension.
         optimizer: "sgd", "sign" or "adam".
 
     Returns:
-        The rate for `new`: for "sgd" and "sign" the ratio of the exact minimisers of `sgd_gradient_bound` and
-        `sign_gradient_bound`, an estimate for training itself; for "adam" a rule of thumb.
+        The rate for `new`. For "sgd" and "sign", it follows from the ratio of the exact minimisers of
+        `sgd_gradient_bound` and `sign_gradient_bound`, which is an estimate for training itself. For "adam",
+        it is a rule of thumb.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if the rate leaves the range of float64.
 
     References:
@@ -559,7 +562,7 @@ def tuned_bounds(
         Rates and bounds. The rates minimise the bounds exactly; the bounds are those of `bounds`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thm4.6, sde.thm4.7, sde.thm4.2/B7, sde.thm4.4/B13.

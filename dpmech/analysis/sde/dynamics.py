@@ -4,8 +4,8 @@ The equation is dX = b(X) dt + sqrt(lr) S(X)^(1/2) dW. One step of length lr mov
 mean gradient (DP-SGD) or its sign (DP-SignSGD). b and S are mean and covariance of that step over lr, so the
 equation follows the iterates weakly to first order in lr. Each of B examples has gradient g + noise; a share
 of them is clipped to norm C (the paper's Phase 1 is share 1, Phase 2 is share 0); Gaussian noise of standard
-deviation sigma C / B is added to the mean. The paper writes Phase 1 for one clipped vector, without the
-average over the batch. That is the case batch_size = 1 with noise multiplier sigma / B.
+deviation sigma C / B is added to the mean. The paper states Phase 1 for one clipped vector, without the
+average over the batch. This is the case batch_size = 1 with noise multiplier sigma / B.
 
 **Effect of clipping on a gradient.** X is the gradient of one example, g plus noise of scale s in each of d
 coordinates: Gaussian, or multivariate Student t of nu degrees of freedom (one chi-square variable shared by
@@ -21,7 +21,7 @@ p = 1F1(1; d/2 + 1; -z) / d by averaging over the chi-square variable.
 **Signs.** A coordinate of the private mean gradient with mean m_i and variance S_ii, if it is Gaussian, has
 expected sign erf(m_i / sqrt(2 S_ii)), and a sign has variance one minus its squared mean.
 
-DP-SGD and DP-SignSGD are named as in the paper: independent noise, for any sampling. In functions of a
+DP-SGD and DP-SignSGD have the meaning of the paper: independent noise, for any sampling. In functions of a
 gradient, the last axis is the d coordinates and any axes before it are replicas.
 """
 
@@ -65,13 +65,13 @@ def direction_factor(degrees_of_freedom: float) -> float:
     """K(nu) = sqrt(2/nu) Gamma((nu + 1)/2) / Gamma(nu/2): mean of a chi variable over its root mean square.
 
     Args:
-        degrees_of_freedom: nu > 0; math.inf (Gaussian) gives 1.
+        degrees_of_freedom: nu > 0; math.inf (Gaussian) returns 1.
 
     Returns:
         K in (0, 1], about 1 - 1 / (4 nu). Exact, to 1e-12.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.lemA2.
@@ -105,7 +105,7 @@ def direction_moments(
         approximation c = K(nu) / (s sqrt d) has relative error 1 / (4 d) + z / (d + 2), Gaussian case.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a result leaves the range of float64.
 
     References:
@@ -174,7 +174,7 @@ def _shrinkage(first: float, dimension: int, ratio: FloatArray, exponent: float,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GradientNoise:
-    """The noise of a private mean gradient: that of the batch, and the noise added for privacy.
+    """The noise of a private mean gradient: the noise of the batch and the noise that is added for privacy.
 
     Args:
         dimension: d >= 1, coordinates.
@@ -187,7 +187,7 @@ class GradientNoise:
             Gaussian. Without clipping the mean over the batch is taken as Gaussian.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a variance leaves the range of float64.
     """
 
@@ -234,7 +234,7 @@ class GradientNoise:
             degrees_of_freedom: nu > 0, likewise.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: if an argument is invalid.
             UnsupportedCombinationError: if the noise of steps is correlated or differs: the equations need it
                 independent.
 
@@ -280,15 +280,15 @@ def clipped_gain(noise: GradientNoise, *, gradient_norm: float = 0.0) -> float:
 
     Args:
         noise: the noise of the gradient, with batch_noise > 0.
-        gradient_norm: ||g|| >= 0. The gain decreases in it: the largest norm of a path gives a lower bound of
-            the gain.
+        gradient_norm: ||g|| >= 0. The gain decreases in it, so the largest norm of a path yields a lower
+            bound on the gain.
 
     Returns:
         a > 0, about C K(nu) / (sigma_gamma sqrt d) for ||g||^2 much below sigma_gamma^2 d. Exact for this
         noise if every example is clipped.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a result leaves the range of float64.
 
     References:
@@ -336,7 +336,7 @@ def private_gradient(
         with the noise: its absolute error is then about 1e-13 of C^2 / B.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a result leaves the range of float64.
 
     References:
@@ -377,7 +377,7 @@ def sgd_drift(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: f
         clipped and unclipped examples both have expected gradient g.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thmB5.1, sde.thmB5.2, sde.thmB8.
@@ -404,7 +404,7 @@ def sgd_covariance(
         for p = 1 and d V for p = 0.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thmB5.1, sde.thmB5.2, sde.thmB8.
@@ -431,7 +431,7 @@ def sgd_diffusion(
         `sgd_drift`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         sde sde.thmB5.1, sde.thmB5.2, sde.thmB8.
@@ -491,7 +491,7 @@ def sign_drift(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_share: 
         remains finite as the privacy noise vanishes, unlike the paper's linear form.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if there is no noise at all.
+        InvalidParameterError: if an argument is invalid, or if there is no noise at all.
 
     References:
         sde sde.thmB10.1, sde.thmB10.2, sde.corB11.1.
@@ -512,7 +512,7 @@ def sign_variance(noise: GradientNoise, gradient: npt.ArrayLike, *, clipped_shar
         entries are 0 without clipping, and of order 1/d, not 0, with clipping.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if there is no noise at all.
+        InvalidParameterError: if an argument is invalid, or if there is no noise at all.
 
     References:
         sde sde.thmB10.1, sde.thmB10.2.
@@ -535,7 +535,7 @@ def sign_diffusion(
         Of the shape of the gradient. As exact as `sign_variance`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if there is no noise at all.
+        InvalidParameterError: if an argument is invalid, or if there is no noise at all.
 
     References:
         sde sde.thmB10.1, sde.thmB10.2.
@@ -564,7 +564,7 @@ def sign_gain(
         gradient.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if there is no noise at all.
+        InvalidParameterError: if an argument is invalid, or if there is no noise at all.
 
     References:
         sde sde.corB11.1, sde.corB11.2.
@@ -635,7 +635,7 @@ def euler_maruyama(
         weak order 1 in h.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if drift or diffusion changes the shape.
+        InvalidParameterError: if an argument is invalid, or if drift or diffusion changes the shape.
         NumericalError: if a path leaves the range of float64.
 
     References:

@@ -21,7 +21,7 @@ _MOST_DEGREES = 1e4  # above, the tails of a Student t cannot be told from Gauss
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchNoiseEstimate:
-    """What the gradients of examples say of the noise of batches; arguments of `GradientNoise`.
+    """Estimates of the noise of batches from the gradients of examples; arguments of `GradientNoise`.
 
     Attributes:
         batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate.
@@ -51,7 +51,7 @@ def estimate_batch_noise(gradients: npt.ArrayLike) -> BatchNoiseEstimate:
         the deviations, but nu is too small.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if squared norms leave the range of float64.
 
     References:
@@ -107,7 +107,7 @@ def smoothness_estimate(points: npt.ArrayLike, gradients: npt.ArrayLike) -> floa
         this large; on a quadratic the bound is reached by steps along its steepest direction.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a ratio leaves the range of float64.
 
     References:
@@ -137,7 +137,7 @@ def pl_constant_estimate(
         bound for f* it is an estimate.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a ratio leaves the range of float64.
 
     References:

@@ -46,7 +46,7 @@ def sgd_moments(
         The moments. Exact for the equation; those of the iterates differ by a factor 1 + O(lr h).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a result leaves the range of float64.
 
     References:
@@ -72,7 +72,7 @@ def sgd_stationary_variance(
         Shape (d,). Exact for the iterates or the equation, respectively.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if the iterates diverge.
+        InvalidParameterError: if an argument is invalid, or if the iterates diverge.
         NumericalError: if a result leaves the range of float64.
 
     References:
@@ -120,7 +120,7 @@ def sign_moments(
         The moments. Exact for the linearised equation, which needs K h abs(x) well below 1.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a result leaves the range of float64.
 
     References:
@@ -151,7 +151,7 @@ def sign_stationary_variance(
         lr K h (+0.8 % at lr K h = 0.008, +6.9 % at 0.08, +24 % at 0.24).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: if a result leaves the range of float64.
 
     References:

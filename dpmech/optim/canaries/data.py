@@ -17,32 +17,33 @@ Example = tuple[Tensor, Tensor]
 
 
 class CanaryData(Dataset[Example]):
-    """Real examples, with one additional feature per canary, and the canaries chosen by fair coins.
+    """Real examples with one additional feature per canary, and the canaries that fair coins include.
 
-    Canary j is 0 in all features except number `real_width` + j, where real examples are 0. Its
-    gradient in the first weight is therefore the only one with non-zero entries in that column.
+    Canary j is 0 in all features except feature `real_width` + j, which is 0 in all real examples. In the
+    first weight, its gradient is therefore the only one with non-zero entries in that column.
 
-    Positions are fixed: example `real_count` + j is canary j, or a gap. So removing a canary moves no other
-    example to another batch, and the length, which determines samplers and the denominator, is public. A
-    DataLoader and `batch` skip gaps; indexing a gap is an error.
+    Positions are fixed: example `real_count` + j is canary j or a gap. Removing a canary therefore moves no
+    other example to a different batch. The length, which determines samplers and the denominator, is public.
+    A DataLoader and `batch` skip gaps, and indexing a gap raises an error.
 
     Args:
-        dataset: map-style, of (features, target): features a floating-point tensor of shape (d,).
+        dataset: a map-style dataset of (features, target), where features are a floating-point tensor of
+            shape (d,).
         count: number of canaries, >= 1.
-        target: target of all canaries; must not depend on the data.
-        scale: value of a canary's feature, large enough that its gradient is clipped, > 0.
-        rng: None for coins from the operating system, as an audit requires; otherwise a numpy Generator or a
-            seed for a run that must repeat.
+        target: target of all canaries, which must not depend on the data.
+        scale: value of the feature of a canary, > 0. It must be large enough that the gradient is clipped.
+        rng: None for coins from the operating system, as an audit requires; otherwise a numpy Generator, or a
+            seed for a reproducible run.
 
     Attributes:
-        included: the coins, bool, shape (count,). Neither the run nor the person who makes it may see them.
+        included: the coins, bool, shape (count,). Neither the run nor the person who starts it may see them.
         count: number of canaries.
         real_count: number of real examples.
         real_width: d.
         width: d + count, number of features of an example.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> import torch

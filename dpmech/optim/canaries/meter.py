@@ -20,27 +20,30 @@ _SLACK = 1e-9  # rounding of norms and deviations
 
 
 class NoiseMeter:
-    """Records the private gradient of a parameter that no example's loss uses: it is noise, and nothing else.
+    """Records the private gradient of a parameter that the loss of no example uses, so that it is pure noise.
 
-    Add such a parameter before the run is made private, of any size:
-    `model.register_parameter("noise_block", torch.nn.Parameter(torch.zeros(10_000)))`. Clipping, sums, noise
-    and the division by the batch size treat it as any other; its gradient is 0. Values of other parameters
-    whose gradient is always 0 (rows of an embedding that no token uses) can be read by a mask.
+    Add such a parameter, of any size, before the run is made private:
+    `model.register_parameter("noise_block", torch.nn.Parameter(torch.zeros(10_000)))`. Its gradient is 0.
+    Clipping, sums, noise and the division by the batch size apply to it as to any other parameter. With a
+    mask, the meter can read values of other parameters whose gradient is always 0, such as rows of an
+    embedding that no token uses.
 
-    The private gradient is read before the wrapped optimizer, so momentum and update rules do not matter.
-    What was recorded is saved with the optimizer: a resumed run makes a new meter, before or after the
-    checkpoint is loaded, and goes on. Reading noise is post-processing: the guarantee is unchanged.
+    The private gradient is read before the wrapped optimizer, so momentum and update rules have no effect.
+    The recorded values are saved with the optimizer. In a resumed run, create a new meter before or after the
+    checkpoint is loaded; it continues the record. Reading noise is post-processing, so the guarantee does not
+    change.
 
-    Memory: the recorded values in the dtype of the parameter, on the CPU, and in checkpoints: 4 bytes a value
-    and step for float32. Time: a copy of the values in every step.
+    Memory: the recorded values, in the dtype of the parameter, on the CPU and in checkpoints. For float32,
+    this is 4 bytes per value and step. Time: one copy of the values in every step.
 
     Args:
-        optimizer: a PrivateOptimizer, or that of `make_private`, before its first step, or newly loaded.
-        parameter: which the optimizer trains, whole.
-        mask: None for all values; or those to record, bool, with the shape of the parameter.
+        optimizer: a PrivateOptimizer, such as the one that `make_private` returns, before its first step or
+            newly loaded.
+        parameter: a parameter that the optimizer trains as a whole.
+        mask: None for all values; or a bool tensor with the shape of the parameter that selects the values.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: if earlier steps were not recorded.
 
     Examples:
@@ -88,19 +91,19 @@ class NoiseMeter:
 
     @property
     def released(self) -> Tensor:
-        """What was recorded, shape (steps, values), in the dtype of the gradient."""
+        """The recorded values, shape (steps, values), in the dtype of the gradient."""
         self._collect()
         return torch.stack(self._rows) if self._rows else torch.zeros(0, self._width)
 
     def audit(self, *, level: float = 1e-9) -> NoiseAudit:
-        """Compare what was recorded with the noise of the certificate: `noise_audit`.
+        """Compare the recorded values with the noise of the certificate, by `noise_audit`.
 
         Args:
             level: the bound on the probability that certified noise is refuted, in (0, 1).
 
         Raises:
-            InvalidParameterError: on a bad level, or before the first step.
-            UnsupportedCombinationError: if the parameter was frozen, or steps were not recorded; for
+            InvalidParameterError: if the level is invalid, or before the first step.
+            UnsupportedCombinationError: if the parameter was frozen or steps were not recorded; also for
                 `generator="secure-lattice"`, whose sums are rounded on purpose.
         """
         self._check_complete()

@@ -23,27 +23,28 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
 
 
 class CanaryWatch:
-    """Records, after every step of a PrivateOptimizer, its release along each canary's direction.
+    """Records the release of every step of a PrivateOptimizer along the direction of each canary.
 
-    A canary's clipped gradient is d_t in its column of the first weight, and almost zero elsewhere. All
-    canaries share d_t and it is known: their columns are set to 0 after every step (real examples do not
-    use them), so canaries differ from one another only in the column, and the loss of one, at public
-    weights, gives d_t. The release is read along d_t if noise is independent between steps, and otherwise
-    along d_0, in which noise has the stated correlation.
+    The clipped gradient of a canary is d_t in its column of the first weight, and almost zero elsewhere.
+    After every step, the columns of the canaries are set to 0 (real examples do not use them). Canaries
+    therefore differ only in their column and share a known d_t, which follows from the loss of one canary at
+    public weights. The release is read along d_t if noise is independent between steps. Otherwise, it is read
+    along d_0, because noise along a fixed direction has the stated correlation.
 
-    Setting columns and reading private gradients is post-processing: the run keeps its guarantee.
+    Setting columns and reading private gradients is post-processing, so the guarantee of the run does not
+    change.
 
     Args:
-        optimizer: before its first step.
+        optimizer: the optimizer, before its first step.
         data: the training data.
-        model: reads features (..., width) by a linear layer, and processes examples independently. It must be
-            the trained model; its forward and backward hooks are not run.
+        model: the trained model. A linear layer reads features of shape (..., width), and the model processes
+            examples independently. Its forward and backward hooks are not run.
         loss: `loss(model, features, target)` of one example, without a batch dimension, as in training.
-        weight: of the linear layer that reads the features, shape (outputs, width).
+        weight: weight of the linear layer that reads the features, shape (outputs, width).
 
     Raises:
-        InvalidParameterError: on a bad argument.
-        NumericalError: from a step, if a canary's gradient is not finite.
+        InvalidParameterError: if an argument is invalid.
+        NumericalError: raised by a step if the gradient of a canary is not finite.
 
     Examples:
         >>> import torch, dpmech as dm
@@ -106,15 +107,15 @@ class CanaryWatch:
 
     @property
     def observations(self) -> FloatArray:
-        """Releases along every canary's direction, in units of the clip norm, shape (count, t)."""
+        """Releases along the direction of every canary, in units of the clip norm, shape (count, t)."""
         return np.array(self._observations).reshape(-1, self._data.count).T
 
     @property
     def strengths(self) -> FloatArray:
-        """The part of a canary's gradient that is seen, over the clip norm, at every step so far, shape (t,).
+        """The observed part of the gradient of a canary, over the clip norm, at every step, shape (t,).
 
-        Near 1 under flat clipping if the scale is large, not all units are dead, and the direction of the
-        first step is kept; the audit is weaker if it is smaller.
+        It is close to 1 under flat clipping if the scale is large, if not all units are dead, and if the
+        gradient keeps the direction of the first step. The audit is weaker if it is smaller.
         """
         return np.array(self._strengths[: len(self._observations)])
 
@@ -125,7 +126,7 @@ class CanaryWatch:
             joins: `data.joins(sampler)` if the participation is not random; otherwise None.
 
         Raises:
-            InvalidParameterError: on a bad `joins`, or before the first step.
+            InvalidParameterError: if `joins` is invalid, or before the first step.
         """
         claim = self._optimizer.claim
         if claim.participation.random and joins is not None:
@@ -145,22 +146,22 @@ class CanaryWatch:
         confidence: float = 0.95,
         rng: np.random.Generator | int | None = None,
     ) -> GaussianAudit:
-        """Bound the noise of this run, and its eps from below: `gaussian_audit` of its observations.
+        """Return an upper bound on the noise of this run and a lower bound on its eps, by `gaussian_audit`.
 
-        Where the gradient of a canary in training differs from that in evaluation mode, or draws random
-        numbers (dropout), what it adds is not known but at most 1, the clip norm, which is assumed: the
-        bound still holds, and is wider.
+        The gradient of a canary in training may differ from that in evaluation mode, or depend on random
+        numbers (dropout). Its contribution is then not known, but it is at most 1, the clip norm. In this
+        case, 1 is assumed: the bound still holds, and is looser.
 
         Args:
-            joins: `data.joins(sampler)`; under random sampling None, or for a sharper bound
-                `data.joins(sampler, secret=True)`.
+            joins: `data.joins(sampler)`. Under random sampling, None, or `data.joins(sampler, secret=True)`
+                for a tighter bound.
             confidence: as for `gaussian_audit`.
             rng: as for `gaussian_audit`.
 
         Raises:
-            InvalidParameterError: on a bad argument, or before the first step.
-            UnsupportedCombinationError: as `gaussian_audit`; for C with a negative entry where gradients of
-                canaries are not known.
+            InvalidParameterError: if an argument is invalid, or before the first step.
+            UnsupportedCombinationError: as for `gaussian_audit`; also if C has a negative entry and the
+                gradients of canaries are not known.
         """
         claim, strengths = self._optimizer.claim, self.strengths
         unknown = np.array(self._unknown[: strengths.size], dtype=np.bool_)
@@ -190,10 +191,10 @@ class CanaryWatch:
         guesses: Sequence[tuple[int, int]] | None = None,
         confidence: float = 0.95,
     ) -> Bounds:
-        """A lower bound on the eps of this run: `one_run_epsilon` of its scores.
+        """Return a lower bound on the eps of this run, by `one_run_epsilon` of its scores.
 
         Args:
-            delta: None for that of the claim.
+            delta: None for the delta of the claim.
             joins: as for `scores`.
             guesses: as for `one_run_epsilon`.
             confidence: level of the bound.

@@ -115,7 +115,7 @@ class ClippedSum:
 
     def values(self) -> Tensor:
         """What `check` wants, on the device of the sums."""
-        counts = torch.as_tensor(_together((self.dropped, self.below, self.above)), dtype=torch.float64)
+        counts = _together((self.dropped, self.below, self.above))
         return torch.cat([self._square()[None].to(counts.device), counts])
 
     def check(self, values: Sequence[float]) -> None:
@@ -224,7 +224,7 @@ def clip_and_sum(
 
     An example with a non-finite norm in any parameter is excluded from all of them. Clipped norms are below
     the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5. On a device that queues
-    its operations the host does not wait: excluded rows are replaced by zeros, not removed.
+    its operations the host does not wait.
 
     Args:
         samples: per-example gradients, shape (examples, ...) per parameter, or their factors; None for zeros.
@@ -238,7 +238,11 @@ def clip_and_sum(
     Raises:
         InvalidParameterError: if parameters have different numbers of examples.
     """
-    present = {index: _opened(value, index) for index, value in enumerate(samples) if value is not None}
+    present = {
+        index: value if isinstance(value, Factored) else _flat(value, index)
+        for index, value in enumerate(samples)
+        if value is not None
+    }
     if not present:
         return Summed([None] * len(samples), 0, 0, 0, 0)
     counts = {value.examples if isinstance(value, Factored) else len(value) for value in present.values()}
@@ -259,32 +263,19 @@ def clip_and_sum(
     # The values of zeros in `squares` (see _squared_norms): multiples of one power of two, so exact sums.
     present_values = sum(one.shape[1] for one in present.values() if isinstance(one, Tensor))
     zero = squares.sum(dim=0) <= present_values * _TINY
-    counts_of = [finite.sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()]
-    factors = (limits / norms).clamp(max=1.0) * scale
+    counted = torch.stack([(~finite).sum(), (finite & ~longer & ~zero).sum(), (longer & ~zero).sum()])
     hidden = is_deferred(device)
-    dropped: Count
-    below: Count
-    above: Count
-    if hidden:
-        mask: Tensor | None = finite
-        dropped, below, above = (~finite).sum(), counts_of[1], counts_of[2]
-        factors = torch.where(finite, factors, 0.0)
-    else:
-        kept, below, above = torch.stack(counts_of).tolist()
-        dropped = examples - kept
-        mask = None if kept == examples else finite
+    dropped, below, above = counted.unbind() if hidden else counted.tolist()
+    mask = finite if hidden or dropped else None  # excluded rows count as zeros
+    factors = torch.where(finite, (limits / norms).clamp(max=1.0) * scale, 0.0)
     sums: list[Tensor | None] = [None] * len(samples)
     for unit in units:
         value, factor = unit.value, factors[unit.block].to(unit.value.device)
         chosen = None if mask is None else mask.to(factor.device)
         if isinstance(value, Factored):
-            sums[unit.members[0]] = value.weighted_sum(factor, chosen, hidden=hidden)
+            sums[unit.members[0]] = value.weighted_sum(factor, chosen)
             continue
-        if chosen is None or hidden:
-            total = _weighted_sum(value, factor, chosen)
-        else:
-            total = _weighted_sum(value[chosen], factor[chosen])
-        parts = total.split_with_sizes(unit.sizes)
+        parts = _weighted_sum(value, factor, chosen).split_with_sizes(unit.sizes)
         for index, part in zip(unit.members, parts, strict=True):
             sample = samples[index]
             sums[index] = part.view(sample.shape[1:]) if isinstance(sample, Tensor) else part
@@ -330,10 +321,6 @@ def _units(present: dict[int, Tensor | Factored], blocks: Blocks) -> list[_Unit]
             _Unit(block, members, sizes, values[0] if len(values) == 1 else torch.cat(values, dim=1))
         )
     return units
-
-
-def _opened(sample: Tensor | Factored, index: int) -> Tensor | Factored:
-    return sample if isinstance(sample, Factored) else _flat(sample, index)
 
 
 def _weighted_sum(values: Tensor, factor: Tensor, kept: Tensor | None = None) -> Tensor:
@@ -382,45 +369,6 @@ class NonFiniteGradientsWarning(UserWarning):
     This is raw data and must not be published. It is shown once per optimizer and never
     raised, even under the filter "error": a run that stops because of an example reveals its presence.
     """
-
-
-class Probe:
-    """Detects, from the examples before the first step, a run that would train only on noise.
-
-    Args:
-        known: whether all previous examples are counted here.
-    """
-
-    def __init__(self, *, known: bool = True) -> None:
-        self._seen = 0
-        self._finite = 0
-        self._unknown = 0 if known else 1
-
-    def note(self, examples: int | None, dropped: int) -> None:
-        """Count examples, None if the number is unknown, and those excluded among them."""
-        if examples is None:
-            self._unknown += 1
-        else:
-            self._seen += examples
-            self._finite += examples - dropped
-
-    def check(self, device: torch.device, group: Group) -> None:
-        """Before the first release: raise if there were 32 or more examples, and none was finite.
-
-        All processes give the same answer. After the first release the answer must have no effect.
-
-        Raises:
-            NumericalError: if so.
-        """
-        counts = torch.tensor([self._seen, self._finite, self._unknown], dtype=torch.int64, device=device)
-        add_over([counts], group)
-        seen, finite, unknown = counts.tolist()
-        if seen >= _PROBE and finite == 0 and unknown == 0:
-            raise NumericalError(
-                "the gradients of all examples before the first step are not finite: the run would "
-                "train on noise alone. Nothing was released. Look for NaN in the data, and for a loss that "
-                "overflows. (This message depends on the data: show it only to those who may see them.)"
-            )
 
 
 def warn_operator(dropped: int) -> None:
@@ -476,7 +424,7 @@ class Accumulator:
         self._world = processes(group)
         self._sums: list[Tensor | None] = [None] * len(self._params)
         self._dropped = 0
-        self._probe = Probe()
+        self._seen = [0, 0, 0]  # examples, finite ones, and sums without their number, before the first step
         self._warned = False
 
     @property
@@ -572,14 +520,24 @@ class Accumulator:
         return sums
 
     def check_probe(self) -> None:
-        """Before the first release: refuse a run that would train only on noise, see `Probe`.
+        """Before the first release: refuse a run that would train only on noise.
+
+        All processes give the same answer. After the first release the answer must have no effect.
 
         Raises:
             NumericalError: if there were 32 or more examples, in all processes, and no gradient was finite.
             UnsupportedCombinationError: if the number of processes changed.
         """
         check_processes(self._world, self._group)
-        self._probe.check(self._params[0].device, self._group)
+        counts = torch.tensor(self._seen, dtype=torch.int64, device=self._params[0].device)
+        add_over([counts], self._group)
+        seen, finite, unknown = counts.tolist()
+        if seen >= _PROBE and finite == 0 and unknown == 0:
+            raise NumericalError(
+                "the gradients of all examples before the first step are not finite: the run would "
+                "train on noise alone. Nothing was released. Look for NaN in the data, and for a loss that "
+                "overflows. (This message depends on the data: show it only to those who may see them.)"
+            )
 
     def clear(self) -> None:
         """Discard the sums, and the checks that wait for them."""
@@ -609,7 +567,7 @@ class Accumulator:
         dropped = check_integer("dropped", state["dropped"], minimum=0)
         self.clear()
         self._dropped = dropped
-        self._probe = Probe(known=all(total is None for total in sums) and not dropped)
+        self._seen = [0, 0, int(dropped > 0 or any(total is not None for total in sums))]
         self._sums = sums
 
     @torch.no_grad()
@@ -617,7 +575,7 @@ class Accumulator:
         self,
         sums: Sequence[Tensor | None],
         examples: int | None,
-        counts: Tensor | list[float],
+        counts: Tensor,
         note: Callable[[], None],
         *,
         lent: bool,
@@ -628,18 +586,15 @@ class Accumulator:
         Args:
             sums: one per parameter, and possibly more, None.
             examples: their number.
-            counts: numbers, or a tensor to read later.
+            counts: to read, at once or later.
             note: as for add_samples.
             lent: as in ClippedSum.
             mine: whether this process contributes the counts.
         """
-        if not isinstance(counts, Tensor):
-            self._warn(int(counts[0]))  # raises if warnings are errors: before anything was added
+        if not is_deferred(counts.device):
+            self._warn(int(counts[0]))  # raises if warnings cannot be shown: before anything was added
         note()
-        if isinstance(counts, Tensor):
-            self._deferred.add(counts, lambda read: self._count(examples, read, mine=mine), counts=True)
-        else:
-            self._count(examples, counts, mine=mine)
+        self._deferred.add(counts, lambda read: self._count(examples, read, mine=mine), counts=True)
         for index, value in enumerate(sums):
             if value is not None:
                 self._put(index, value, lent=lent)
@@ -649,7 +604,11 @@ class Accumulator:
         self._warn(dropped)
         self._dropped += dropped
         if mine:
-            self._probe.note(examples, dropped)
+            if examples is None:
+                self._seen[2] += 1
+            else:
+                self._seen[0] += examples
+                self._seen[1] += examples - dropped
             for count in self._counts:
                 self._put(-1, torch.full_like(count, 0.5 * (below - above)), lent=False)
 
@@ -683,13 +642,13 @@ def _checked_count(name: str, value: float, most: int | None) -> int:
     return check_integer(name, int(value) if whole else value, minimum=0, maximum=most)
 
 
-def _together(counts: Sequence[Count | None]) -> Tensor | list[float]:
-    """Counts, 0 for None, as numbers, or as one tensor if they are on a device."""
-    if not any(isinstance(one, Tensor) for one in counts):
-        return [0.0 if one is None else float(one) for one in counts]
-    device = next(one.device for one in counts if isinstance(one, Tensor))
+def _together(counts: Sequence[Count | None]) -> Tensor:
+    """Counts, 0 for None, as one tensor, on their device."""
+    device = next((one.device for one in counts if isinstance(one, Tensor)), torch.device("cpu"))
     parts = [
-        one if isinstance(one, Tensor) else torch.full((), 0.0 if one is None else one, device=device)
+        one
+        if isinstance(one, Tensor)
+        else torch.full((), float(one or 0), dtype=torch.float64, device=device)
         for one in counts
     ]
     return torch.stack([part.double().reshape(()) for part in parts])

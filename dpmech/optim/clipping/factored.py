@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.clipping.norms import Piece, has_fast_float64, squared_norms
-from dpmech.optim.deferred import Deferred, is_deferred
+from dpmech.optim.deferred import Deferred
 from dpmech.optim.processes import local_part
 from dpmech.optim.repeatable import in_fixed_order
 
@@ -82,24 +82,20 @@ class Factored:
             return parts[0]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
 
-    def weighted_sum(self, factors: Tensor, kept: Tensor | None, *, hidden: bool = False) -> Tensor:
+    def weighted_sum(self, factors: Tensor, kept: Tensor | None) -> Tensor:
         """The sum over examples of factors[i] times the gradient of example i, float64.
 
         Args:
             factors: float64, shape (examples,).
-            kept: mask of the examples to include, boolean; None for all. Others may have any values.
-            hidden: whether the others are replaced by zeros, not removed, for which their number would have
-                to be read; their factors must be 0.
+            kept: mask of the examples to include, boolean; None for all. Others may have any values: they are
+                replaced by zeros, not removed, for which the host would have to read their number.
         """
         total: Tensor | None = None
         for run in self._runs(self._factor_size()):
-            chosen: Tensor | slice = run
-            if kept is not None and not hidden:
-                chosen = kept[run].nonzero()[:, 0] + run.start
-            weight = factors[chosen][:, None, None]
+            weight = factors[run][:, None, None]
             for one in self.pieces:
-                piece = one.picked(chosen)
-                if kept is not None and hidden:
+                piece = one.picked(run)
+                if kept is not None:
                     piece = piece.zeroed(~kept[run])
                 right = (piece.right * weight).flatten(0, 1)
                 if not piece.looks_up:
@@ -319,9 +315,7 @@ class Intake:
         # Earlier gradients, for instance of an earlier private run, are never read: steps overwrite them.
         self.note_own()
 
-    def take(
-        self, examples: int | None = None, deferred: Deferred | None = None
-    ) -> list[Tensor | Factored | None]:
+    def take(self, examples: int | None, deferred: Deferred) -> list[Tensor | Factored | None]:
         """Per-example gradients of the trained parameters, or their factors, removed from them.
 
         Shape (examples, ...). None for a parameter without: its gradient is zero for every example.
@@ -329,7 +323,7 @@ class Intake:
         Args:
             examples: number of different examples in the gradients; None for one per row, if every
                 parameter has a single tensor.
-            deferred: takes the last of the checks on a device for which the host would wait; None waits.
+            deferred: takes the last of the checks.
 
         Raises:
             UnsupportedCombinationError: if a frozen parameter has a gradient, or a trained one has one
@@ -387,7 +381,7 @@ class Intake:
         """Note the current gradients of the parameters, which are then accepted."""
         self._own = [_identity(param.grad) for param in self._trained]
 
-    def _refuse_foreign(self, suspects: Sequence[int], deferred: Deferred | None) -> None:
+    def _refuse_foreign(self, suspects: Sequence[int], deferred: Deferred) -> None:
         """Refuse gradients, other than zeros, that are neither per example nor of an earlier step."""
         grads = [local_part(grad) for index in suspects if (grad := self._trained[index].grad) is not None]
         device = grads[0].device
@@ -408,10 +402,7 @@ class Intake:
                         "checkpointing",
                     )
 
-        if deferred is not None and is_deferred(device):
-            deferred.add(flags, check)
-        else:
-            check(flags.tolist())
+        deferred.add(flags, check)
 
 
 def _identity(grad: Tensor | None) -> tuple[int, int] | None:

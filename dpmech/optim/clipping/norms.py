@@ -43,7 +43,7 @@ class Piece:
         """Whether `left` contains row numbers."""
         return self.left.ndim == 2
 
-    def picked(self, rows: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Piece":
+    def picked(self, rows: slice, dtype: torch.dtype = torch.float64) -> "Piece":
         """The piece for some examples, in a dtype."""
         left = self.left[rows]
         return Piece(left if self.looks_up else left.to(dtype), self.right[rows].to(dtype))

@@ -25,7 +25,6 @@ from dpmech.optim.clipping.factored import (
 from dpmech.optim.clipping.norms import Piece
 from dpmech.optim.clipping.styles import Clipping, FlatClipping
 from dpmech.optim.clipping.vmapping import UnfollowedError, followed, reentrant
-from dpmech.optim.deferred import is_deferred
 from dpmech.optim.state import Afresh, spared, stored_globals
 
 
@@ -93,7 +92,6 @@ class Taps:
     ) -> tuple[list[Tensor | Factored | None], Tensor]:
         plan = self.plan(loss, values, tensors)
         uses, names = plan.uses, list(values)
-        hidden = is_deferred(tensors[0].device)
         zeros = [torch.zeros(use.shape, dtype=use.dtype, device=use.device) for use in uses]
         constants: dict[nn.Module, dict[str, Any]] = {
             layer: {
@@ -109,7 +107,7 @@ class Taps:
         def tapped(
             taps: list[Tensor], own: dict[str, Tensor], *example: Tensor
         ) -> tuple[Tensor, list[Tensor]]:
-            for name, value in own.items() if hidden else ():
+            for name, value in own.items():
                 value.register_hook(lambda _, name=name: elsewhere.add(name))  # type: ignore[no-untyped-call]  # torch's
             given: list[Tensor] = []
             versions: list[int] = []
@@ -156,9 +154,10 @@ class Taps:
             found[index] = gradients[index]
         with torch.no_grad(), torch.autocast(tensors[0].device.type, enabled=False):
             self._put_together(found, uses, outputs, given)
-            self._add_other_uses(
-                found, plan, gradients, {names.index(one) for one in elsewhere} if hidden else None
-            )
+            for index in {names.index(one) for one in elsewhere}.difference(plan.rest):
+                before = found[index]
+                formed = before.formed() if isinstance(before, Factored) else before
+                found[index] = gradients[index] if formed is None else formed + gradients[index]
         return found, losses
 
     def plan(
@@ -209,35 +208,6 @@ class Taps:
         return _Plan(
             used, layers, [index for index, param in enumerate(self._trained) if id(param) not in covered]
         )
-
-    def _add_other_uses(
-        self,
-        found: list[Tensor | Factored | None],
-        plan: _Plan,
-        gradients: Sequence[Tensor],
-        elsewhere: set[int] | None,
-    ) -> None:
-        """Add the gradients of uses of parameters outside their tapped layers, if any.
-
-        Args:
-            found: what the layers give; it is changed.
-            plan: of the taps.
-            gradients: of the other uses, zeros without one.
-            elsewhere: the parameters that a backward pass found in one; None to look for gradients that are
-                not zero, which the host would have to wait for on a device.
-        """
-        tapped = [index for index in range(len(found)) if index not in plan.rest]
-        if elsewhere is None and tapped:
-            # Without such uses all examples share one tensor of zeros, so that the check is cheap.
-            shared = [gradients[index] for index in tapped]
-            ends = [(one[:1] if one.stride(0) == 0 else one).aminmax() for one in shared]
-            device = ends[0][0].device
-            used = torch.stack([((low != 0) | (high != 0)).to(device) for low, high in ends]).tolist()
-            elsewhere = {index for index, one in zip(tapped, used, strict=True) if one}
-        for index in elsewhere.intersection(tapped) if elsewhere else ():
-            before = found[index]
-            formed = before.formed() if isinstance(before, Factored) else before
-            found[index] = gradients[index] if formed is None else formed + gradients[index]
 
     def _put_together(
         self,

@@ -94,13 +94,13 @@ class Added(nn.Module):
 class VisionTransformer(nn.Module):
     """Classifies images of three colours by patches of 16 x 16; everything is trained."""
 
-    def __init__(self, size: Size, classes: int = 10) -> None:
+    def __init__(self, size: Size) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, size.width, 16, stride=16)
         self.places = Added(size)
         self.blocks = nn.Sequential(*(Block(size, None, causal=False) for _ in range(size.depth)))
         self.last = nn.LayerNorm(size.width)
-        self.head = nn.Linear(size.width, classes)
+        self.head = nn.Linear(size.width, 10)
 
     def forward(self, images: Tensor) -> Tensor:
         """Scores of the classes, shape (..., classes)."""

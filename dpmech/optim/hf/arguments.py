@@ -26,11 +26,7 @@ def file_of(checkpoint: str | os.PathLike[str], rank: int = 0) -> Path:
 
 
 def make_folder(checkpoint: str | os.PathLike[str], rank: int = 0) -> Path:
-    """Return `file_of`, and make its folder, readable by its owner only.
-
-    Raises:
-        InvalidParameterError: if it cannot be made.
-    """
+    """Return `file_of`, and make its folder, readable by its owner only, or raise InvalidParameterError."""
     file = file_of(checkpoint, rank)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -31,11 +31,7 @@ class EmbeddingNoise:
         return inner.get_input_embeddings().register_forward_hook(self._added)
 
     def __call__(self, model: nn.Module, **batch: Any) -> Tensor:
-        """The loss of a batch of one.
-
-        Raises:
-            UnsupportedCombinationError: without a mask that says which words are padding.
-        """
+        """The loss of a batch of one; raises UnsupportedCombinationError without a mask of its padding."""
         mask = batch.get("attention_mask")
         if mask is None:
             raise UnsupportedCombinationError(

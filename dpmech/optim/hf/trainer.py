@@ -212,7 +212,7 @@ class PrivateTrainerMixin:
         del model, num_items_in_batch
         run = self._made()
         run.model.train()
-        getattr(run.optimizer, "train", _nothing)()  # of schedule-free optimizers
+        getattr(run.optimizer, "train", lambda: None)()  # of schedule-free optimizers
         batch = self._trainer._prepare_inputs(inputs)
         if not isinstance(batch, Mapping):
             raise InvalidParameterError("data_collator", type(batch).__name__, "one that makes a dict")
@@ -378,10 +378,6 @@ class PrivateTrainer(PrivateTrainerMixin, transformers.Trainer):
             trainer.train(resume_from_checkpoint="auto")
             trainer.save_model("model")  # with model/run_record.json
     """
-
-
-def _nothing() -> None:
-    pass
 
 
 class _InStep(transformers.TrainerCallback):

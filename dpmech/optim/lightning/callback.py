@@ -34,11 +34,7 @@ _PRECISIONS = ("32-true", "64-true", "bf16-true", "bf16-mixed")
 
 
 def check_trainer(trainer: Any, module: Any) -> None:
-    """Refuse unsupported settings, by name.
-
-    Raises:
-        UnsupportedCombinationError: on settings that private training does not support.
-    """
+    """Raise UnsupportedCombinationError on settings that private training does not support, by name."""
     refused = [
         (
             trainer.accumulate_grad_batches != 1,
@@ -471,11 +467,7 @@ class _Batches:
         return {"step": self._callback.run[2].steps_taken}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Compare the step.
-
-        Raises:
-            CertificateError: if the private state has another step than Lightning's.
-        """
+        """Raise CertificateError if the private state has another step than Lightning's."""
         here = self._callback.run[2].steps_taken
         if state.get("step") != here:
             raise CertificateError(

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpmech.optim.deferred import sent
 from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.optim.noise.pairs import LANES, TILE, ChaChaNormals, PairNormals, PhiloxNormals
@@ -198,10 +199,7 @@ class FusedRows:
         before = self._uploaded.get((use, variant))
         if before is not None and before[0] == values:
             return before[1]
-        host = torch.tensor(values, dtype=dtype)
-        if self._device.type == "cuda":
-            host = host.pin_memory()  # else the host would wait for the device
-        there = host.to(self._device, non_blocking=True)
+        there = sent(torch.tensor(values, dtype=dtype), self._device)
         self._uploaded[use, variant] = values, there
         return there
 

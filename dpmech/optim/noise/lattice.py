@@ -53,11 +53,7 @@ class Lattice:
 
 
 def lattice_step(stddev: float) -> float:
-    """The power of two in (2^-5, 2^-4] standard deviations.
-
-    Raises:
-        NumericalError: if the standard deviation is outside [2^-400, 2^400].
-    """
+    """The power of two in (2^-5, 2^-4] standard deviations; NumericalError unless in [2^-400, 2^400]."""
     if not 2.0**-_RANGE <= stddev <= 2.0**_RANGE:
         raise NumericalError(f"noise of standard deviation {stddev:g} on a lattice, outside [2^-400, 2^400]")
     return math.ldexp(1.0, math.frexp(stddev)[1] - 5)

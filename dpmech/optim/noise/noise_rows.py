@@ -1,7 +1,7 @@
 """NoiseRows: adds rows to the sums of all parameters, by a kernel where there is one, else in chunks."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -12,13 +12,12 @@ from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.fused import FusedRows, fused_on
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.optim.noise.pairs import PairNormals
-from dpmech.optim.noise.rows import Recursion
+from dpmech.optim.noise.rows import Chunk, Recursion
 from dpmech.optim.processes import Slot
 
 _THREADED = 1 << 18  # number of values above which threads are faster
 
 Sources: TypeAlias = dict[torch.device, NormalSource]
-Emit: TypeAlias = Callable[[Addition, int, Tensor], object]
 _Unit: TypeAlias = tuple[Addition, int, int, int]
 
 
@@ -105,19 +104,16 @@ class NoiseRows:
             for slot, total, out, state, factor, scale, step, divisor in columns
         ]
 
-    def form(
-        self, step: int, sources: Sources, additions: Sequence[Addition], emit: Emit = Addition.add
-    ) -> None:
+    def form(self, step: int, sources: Sources, additions: Sequence[Addition]) -> None:
         """Add row `step` to the sums; once for every step, in order.
 
         Args:
             step: t.
             sources: of the normal numbers.
             additions: one for every parameter.
-            emit: receives chunks of rows that no kernel adds: the addition, the first value, the row.
         """
         if not self._fused:
-            self.add_plainly(step, sources, additions, emit)
+            self.add_plainly(step, sources, additions)
             return
         left: list[Addition] = []
         for device, members in _by_device(additions).items():
@@ -126,7 +122,7 @@ class NoiseRows:
                 left += fused.add(step, source, members)
             else:
                 left += members
-        self.add_plainly(step, sources, left, emit)
+        self.add_plainly(step, sources, left)
 
     def prepare(self, sources: Sources, additions: Sequence[Addition]) -> None:
         """Compile and compare the kernels that `form` uses: an interrupt here loses no row."""
@@ -143,9 +139,7 @@ class NoiseRows:
                 for variant in self._fused[device].groups(source, members):
                     self._fused[device].agrees(variant)
 
-    def add_plainly(
-        self, step: int, sources: Sources, additions: Sequence[Addition], emit: Emit = Addition.add
-    ) -> None:
+    def add_plainly(self, step: int, sources: Sources, additions: Sequence[Addition]) -> None:
         """The same without a kernel."""
         units = [
             (addition, *chunk)
@@ -153,20 +147,16 @@ class NoiseRows:
             for chunk in addition.slot.chunks(sources[addition.slot.device].chunk)
         ]
         host = [unit for unit in units if unit[0].slot.device.type == "cpu"]
-        self._run(step, sources, [unit for unit in units if unit[0].slot.device.type != "cpu"], emit)
+        self._run(step, sources, [unit for unit in units if unit[0].slot.device.type != "cpu"])
         threads = min(torch.get_num_threads(), len(host))
         if threads > 1 and sum(end - start for _, _, start, end in host) >= _THREADED:
             with ThreadPoolExecutor(threads) as pool:
-                list(
-                    pool.map(
-                        lambda first: self._run(step, sources, host[first::threads], emit), range(threads)
-                    )
-                )
+                list(pool.map(lambda first: self._run(step, sources, host[first::threads]), range(threads)))
         else:
-            self._run(step, sources, host, emit)
+            self._run(step, sources, host)
 
     @torch.no_grad()
-    def _run(self, step: int, sources: Sources, units: list[_Unit], emit: Emit) -> None:
+    def _run(self, step: int, sources: Sources, units: list[_Unit]) -> None:
         """Compute some chunks of the row; no two of them use the same memory."""
         longest = max((end - start for _, _, start, end in units), default=0)
 
@@ -188,11 +178,9 @@ class NoiseRows:
                 step,
                 addition.factor,
                 functools.partial(_draw, sources[slot.device], slot, number),
-                [vector[start:end] for vector in addition.state],
-                row,
-                *others,
+                Chunk([vector[start:end] for vector in addition.state], row, *others),
             )
-            emit(addition, start, row)
+            addition.add(start, row)
 
     def _drawn(self, slot: Slot) -> torch.dtype:
         """Dtype of the normal numbers of a parameter."""

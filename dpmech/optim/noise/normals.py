@@ -277,11 +277,7 @@ class HostNormals(NormalSource):
         self._local = threading.local()
 
     def counter(self, step: int, parameter: int, shard: int, chunk: int) -> tuple[int, int, int, int]:
-        """The first counter of a chunk, lowest word first.
-
-        Raises:
-            InvalidParameterError: if an index does not fit its word.
-        """
+        """The first counter of a chunk, lowest word first; InvalidParameterError if an index does not fit."""
         if max(shard, chunk) >= 2**32 or max(step, parameter) > _MAX_WORD:
             raise InvalidParameterError(
                 "(step, parameter, shard, chunk)",

@@ -53,11 +53,7 @@ class PairNormals(NormalSource):
         self.key_words = self._key_words(key)
 
     def position(self, step: int, parameter: int, shard: int, last: int) -> tuple[int, int, int]:
-        """The position, checked.
-
-        Raises:
-            InvalidParameterError: if an index does not fit, or is reserved for the fingerprint.
-        """
+        """The position; InvalidParameterError if an index does not fit, or is that of the fingerprint."""
         if max(step, parameter + 1, shard, last) >= _INDEX:
             raise InvalidParameterError(
                 "(step, parameter, shard, unit of 8 values)",
@@ -67,11 +63,7 @@ class PairNormals(NormalSource):
         return step, parameter, shard
 
     def fill(self, out: Tensor, step: int, parameter: int, shard: int, chunk: int) -> None:
-        """As in the base class.
-
-        Raises:
-            InvalidParameterError: if an index does not fit, or is reserved for the fingerprint.
-        """
+        """As in the base class; raises as `position`."""
         tiles = -(-out.numel() // TILE)
         first = chunk * (self.chunk // TILE) * LANES
         self.position(step, parameter, shard, first + max(tiles * LANES - 1, 0))

@@ -26,7 +26,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy
@@ -229,6 +229,30 @@ class Terms:
     scale: float | None
 
 
+class Chunk(NamedTuple):
+    """The memory in which a part of a row is formed.
+
+    Attributes:
+        state: `Recursion.vectors` tensors, zero before step 0.
+        out: for the row, float64.
+        spare: like `out`, in the dtype of the normal numbers; it is overwritten.
+        product: None, or like `out`, to round every product before it is added: the row then has the same
+            bits on every device. Without it, processors that can fuse the two round once.
+    """
+
+    state: Sequence[torch.Tensor]
+    out: torch.Tensor
+    spare: torch.Tensor
+    product: torch.Tensor | None = None
+
+    def add(self, vector: torch.Tensor, weight: float) -> None:
+        """Add `weight` times a vector to `out`: sums of float64 and float32 are computed in float64."""
+        if self.product is None:
+            self.out.add_(vector, alpha=weight)
+        else:
+            self.out.add_(self.product.copy_(vector).mul_(weight))
+
+
 class Recursion(abc.ABC):
     """A method to compute row t of C^-1 Z in float64, a chunk at a time.
 
@@ -245,27 +269,14 @@ class Recursion(abc.ABC):
     error: float
 
     @abc.abstractmethod
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
-        """Overwrite `out` with `factor` times row `step`, and advance `state` by one step.
+    def advance(self, step: int, factor: float, draw: Draw, chunk: Chunk) -> None:
+        """Overwrite `out` of a chunk with `factor` times row `step`, and advance its state by one step.
 
         Args:
             step: t, called once for every t in order.
             factor: the standard deviation of Z in this row; the state does not depend on it.
             draw: draw(s, x) overwrites x with row s of Z.
-            state: `vectors` tensors of a chunk, zero before step 0.
-            out: a chunk of a vector, float64.
-            spare: like `out`, in the dtype of the normal numbers; it is overwritten.
-            product: None, or like `out`, to round every product before it is added: the row then has the same
-                bits on every device. Without it, processors that can fuse the two round once.
+            chunk: of a vector.
         """
 
     @abc.abstractmethod
@@ -273,91 +284,54 @@ class Recursion(abc.ABC):
         """The numbers of row `step`."""
 
 
-def _add(out: torch.Tensor, vector: torch.Tensor, weight: float, product: torch.Tensor | None) -> None:
-    """Add `weight` times a vector to `out` in float64; with `product`, round the product first."""
-    if product is None:
-        out.add_(vector, alpha=weight)
-    else:
-        out.add_(product.copy_(vector).mul_(weight))
+class _Weighted(Recursion):
+    """Rows with weights, of past rows of Z that are regenerated or kept, or of past rows before their scale.
 
+    The first is out = sum_j w_j z_(t - j) with weights from C^-1. The second is forward substitution,
+    u_t = w_0 z_t + sum_j w_j u_(t - j), out = u_t / scale_t.
 
-class _Combination(Recursion):
-    """out = sum_j w_j z_(t - j) with weights from C^-1; the past z are regenerated or stored."""
-
-    wide = False
-
-    def __init__(self, rows: Callable[[int], FloatArray], width: int, error: float, *, keep: bool) -> None:
-        self._rows = rows
-        self.kind = Kind.KEPT if keep else Kind.REGENERATED
-        self.vectors = width - 1 if keep else 0
-        self.error = error
-
-    def terms(self, step: int) -> Terms:
-        """As in the base class."""
-        return Terms(self._rows(step).tolist(), None)
-
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
-        weights = (self._rows(step) * factor).tolist()
-        draw(step, spare)
-        out.copy_(spare).mul_(weights[0])
-        # Sums of float64 and float32 are computed in float64.
-        for lag, weight in enumerate(weights[1:], start=1):
-            if weight == 0.0:
-                continue
-            if state:
-                _add(out, state[(step - lag) % self.vectors], weight, product)
-            else:
-                draw(step - lag, spare)
-                _add(out, spare, weight, product)
-        if state:
-            state[step % self.vectors].copy_(spare)
-
-
-class _Substitution(Recursion):
-    """Forward substitution: u_t = r_0 z_t + sum_j r_j u_(t - j), out = u_t / scale_t."""
-
-    kind = Kind.SUBSTITUTION
-    wide = True
+    Args:
+        kind: what is combined.
+        rows: the weights of a step, the newest row first.
+        width: largest number of weights.
+        error: as in the base class.
+        scale: for substitution, of every step.
+    """
 
     def __init__(
-        self, rows: Callable[[int], FloatArray], width: int, scale: FloatArray, error: float
+        self,
+        kind: Kind,
+        rows: Callable[[int], FloatArray],
+        width: int,
+        error: float,
+        scale: FloatArray | None = None,
     ) -> None:
         self._rows = rows
         self._scale = scale
-        self.vectors = width - 1
+        self.kind = kind
+        self.vectors = 0 if kind is Kind.REGENERATED else width - 1
+        self.wide = kind is Kind.SUBSTITUTION
         self.error = error
 
     def terms(self, step: int) -> Terms:
         """As in the base class."""
-        return Terms(self._rows(step).tolist(), float(self._scale[step]))
+        return Terms(self._rows(step).tolist(), None if self._scale is None else float(self._scale[step]))
 
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
-        weights = self._rows(step).tolist()
+    def advance(self, step: int, factor: float, draw: Draw, chunk: Chunk) -> None:
+        state, out, spare, _ = chunk
+        weights = (self._rows(step) * (factor if self._scale is None else 1.0)).tolist()
         draw(step, spare)
         out.copy_(spare).mul_(weights[0])
         for lag, weight in enumerate(weights[1:], start=1):
-            _add(out, state[(step - lag) % self.vectors], weight, product)
+            if weight == 0.0 and self._scale is None:
+                continue
+            if not state:
+                draw(step - lag, spare)
+            chunk.add(state[(step - lag) % self.vectors] if state else spare, weight)
         if state:
-            state[step % self.vectors].copy_(out)
-        out.mul_(factor / float(self._scale[step]))
+            state[step % self.vectors].copy_(spare if self._scale is None else out)
+        if self._scale is not None:
+            out.mul_(factor / float(self._scale[step]))
 
 
 class _Exponentials(Recursion):
@@ -377,20 +351,12 @@ class _Exponentials(Recursion):
         """As in the base class."""
         return Terms(self._weights + self._decays, float(self._scale[step]))
 
-    def advance(
-        self,
-        step: int,
-        factor: float,
-        draw: Draw,
-        state: Sequence[torch.Tensor],
-        out: torch.Tensor,
-        spare: torch.Tensor,
-        product: torch.Tensor | None = None,
-    ) -> None:
+    def advance(self, step: int, factor: float, draw: Draw, chunk: Chunk) -> None:
+        state, out, spare, product = chunk
         draw(step, spare)
         out.copy_(spare)
         for buffer, weight in zip(state, self._weights, strict=True):
-            _add(out, buffer, -weight, product)
+            chunk.add(buffer, -weight)
         for buffer, decay in zip(state, self._decays, strict=True):
             if product is None:
                 torch.add(out, buffer, alpha=decay, out=buffer)
@@ -440,16 +406,16 @@ def _exponentials(strategy: Strategy) -> tuple[FloatArray, FloatArray] | None:
 
 
 def _combination(strategy: Strategy, *, keep: bool) -> Recursion:
-    n = strategy.n
-    width = n if strategy.inverse_bands is None else strategy.inverse_bands
+    kind = Kind.KEPT if keep else Kind.REGENERATED
+    width = strategy.n if strategy.inverse_bands is None else strategy.inverse_bands
     factors = strategy.factored
     if factors is not None:
         inverse, scale = factors.inverse_coefs[:width], factors.scales()
         error = combination_error(strategy, None)
-        return _Combination(lambda step: inverse[: step + 1] / scale[step], width, error, keep=keep)
-    matrix = strategy.solve(np.eye(n))
+        return _Weighted(kind, lambda step: inverse[: step + 1] / scale[step], width, error)
+    matrix = strategy.solve(np.eye(strategy.n))
     error = combination_error(strategy, matrix)
-    return _Combination(lambda step: matrix[step, step::-1][:width], width, error, keep=keep)
+    return _Weighted(kind, lambda step: matrix[step, step::-1][:width], width, error)
 
 
 def _substitution(strategy: Strategy) -> Recursion:
@@ -459,12 +425,14 @@ def _substitution(strategy: Strategy) -> Recursion:
     width = strategy.n if strategy.bands is None else strategy.bands
     error = substitution_error(strategy, width)
     if factors is not None:
-        coefs = _solved_for_last(factors.coefs[:width])
-        return _Substitution(lambda step: coefs[: step + 1], width, factors.scales(), error)
+        coefs, scale = _solved_for_last(factors.coefs[:width]), factors.scales()
+        return _Weighted(Kind.SUBSTITUTION, lambda step: coefs[: step + 1], width, error, scale)
     matrix = strategy.to_dense()
-    return _Substitution(
-        lambda step: _solved_for_last(matrix[step, step::-1][:width]), width, np.ones(strategy.n), error
-    )
+
+    def rows(step: int) -> FloatArray:
+        return _solved_for_last(matrix[step, step::-1][:width])
+
+    return _Weighted(Kind.SUBSTITUTION, rows, width, error, np.ones(strategy.n))
 
 
 def _solved_for_last(row: FloatArray) -> FloatArray:

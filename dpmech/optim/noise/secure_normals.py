@@ -323,11 +323,7 @@ class SecureNormals(NormalSource):
         self._local = threading.local()
 
     def counter(self, step: int, parameter: int, shard: int, chunk: int) -> bytes:
-        """The first counter block of a chunk.
-
-        Raises:
-            InvalidParameterError: if an index does not fit its bits.
-        """
+        """The first counter block of a chunk; InvalidParameterError if an index does not fit its bits."""
         if step >= _STEPS or parameter >= _PARAMETERS or shard >= _SHARDS or chunk >= _CHUNKS:
             raise InvalidParameterError(
                 "(step, parameter, shard, chunk)",

@@ -30,7 +30,7 @@ from dpmech.optim.certified_settings import check_certified, check_claim, check_
 from dpmech.optim.clipping import Clipping
 from dpmech.optim.noise.addition import Addition, divided
 from dpmech.optim.noise.lattice import Lattice
-from dpmech.optim.noise.noise_rows import Emit, NoiseRows
+from dpmech.optim.noise.noise_rows import NoiseRows
 from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
 from dpmech.optim.noise.pairs import ChaChaNormals, PhiloxNormals
 from dpmech.optim.noise.rows import NoiseMode, correlate
@@ -60,12 +60,6 @@ from dpmech.optim.processes import (
     processes,
     shared_key,
 )
-
-
-def _own_key(generator: Generator | None, named: str) -> Key:
-    if named in NOT_CIPHERS or named in PAIRED:
-        return noise_key(None if isinstance(generator, str) else generator)
-    return secure_key()
 
 
 def resolved_norms(
@@ -131,17 +125,6 @@ class Uncopied:
             f"a {type(self).__name__} was {how}: both would return the same batches or the same noise, and "
             "two sums released under one row reveal their difference",
             supported="state_dict(), loaded into a new one when this one is no longer used",
-        )
-
-
-def check_process_id(made_in: int, what: str) -> None:
-    """Raise UnsupportedCombinationError in a process other than the one that made an object."""
-    here = os.getpid()
-    if here != made_in:
-        raise UnsupportedCombinationError(
-            f"{what} of process {made_in} is used in process {here}: both would release the same rows of "
-            "noise, as after a fork",
-            supported="making it in the process that uses it",
         )
 
 
@@ -271,7 +254,11 @@ class NoiseStream(Uncopied):
         check_current_device(self._params, process_group)
         check_agreement("the noise", self._describe(local=False), process_group)
         self.seeded = generator is not None and not isinstance(generator, str)
-        key = shared_key(_own_key(generator, named), process_group)
+        if named in NOT_CIPHERS or named in PAIRED:
+            own = noise_key(None if isinstance(generator, str) else generator)
+        else:
+            own = secure_key()
+        key = shared_key(own, process_group)
         self._set_sources(key)
         hold_key(key, self)
 
@@ -309,14 +296,8 @@ class NoiseStream(Uncopied):
                 "a row without its sum, with generator='secure-lattice'", supported="add_step(sums)"
             )
         scales = self._scales_of(clip_norm)
-        rows = [torch.empty(slot.size, dtype=torch.float64, device=slot.forms_on) for slot in self._slots]
-        for row, slot in zip(rows, self._slots, strict=True):
-            if self._rows.is_fused(slot.device):
-                row.zero_()  # a kernel adds to what is there
-        self._advance(
-            self._rows.additions(rows, scales=scales),
-            lambda addition, start, noise: addition.total[start : start + noise.numel()].copy_(noise),
-        )
+        rows = [torch.zeros(slot.size, dtype=torch.float64, device=slot.forms_on) for slot in self._slots]
+        self._advance(self._rows.additions(rows, scales=scales))
         return [
             like_param(row.view(slot.local_shape), param)
             for row, slot, param in zip(rows, self._slots, self._params, strict=True)
@@ -514,7 +495,7 @@ class NoiseStream(Uncopied):
         norm = check_real("clip_norm", clip_norm, minimum=0.0, open_minimum=True)
         return [norm] * (len(self._slots) - 1) + [1.0]
 
-    def _advance(self, additions: Sequence[Addition], emit: Emit = Addition.add) -> None:
+    def _advance(self, additions: Sequence[Addition]) -> None:
         """Add the next row, then count the step."""
         self._check_usable()
         if self._step >= self.n:
@@ -522,12 +503,17 @@ class NoiseStream(Uncopied):
         check_processes(self._world, self._group)
         self._rows.prepare(self._sources, additions)
         self._whole = False
-        self._rows.form(self._step, self._sources, additions, emit)
+        self._rows.form(self._step, self._sources, additions)
         self._step += 1
         self._whole = True
 
     def _check_usable(self) -> None:
-        check_process_id(self._process, "a NoiseStream")
+        if os.getpid() != self._process:
+            raise UnsupportedCombinationError(
+                f"a NoiseStream of process {self._process} is used in process {os.getpid()}: both would "
+                "release the same rows of noise, as after a fork",
+                supported="making it in the process that uses it",
+            )
         if self._closed:
             raise UnsupportedCombinationError(
                 f"step {self._step} of a NoiseStream that was closed", supported="a new one"

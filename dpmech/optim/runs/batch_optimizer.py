@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from dpmech.certificates import (
     NO_GENERATOR,
-    Certificate,
     CheckpointHistory,
     CheckpointMatch,
     Randomness,
@@ -52,7 +51,7 @@ def check_add_up(
     *,
     whole: bool,
     lowest: torch.dtype | None = None,
-    deferred: Deferred | None = None,
+    deferred: Deferred,
     last: bool = True,
 ) -> None:
     """Compare the mean of every parameter's per-example gradients with its gradient, if it has both.
@@ -67,7 +66,7 @@ def check_add_up(
         examples: number of examples in the batch.
         whole: whether to compare all; else one in 16 parameters, in some of its values.
         lowest: the dtype of autocast if a layer ran under it.
-        deferred: takes the comparison if the host would wait for it and `whole` is false; None waits.
+        deferred: takes the comparison if `whole` is false.
         last: whether `deferred` is settled before more memory is needed. If not, gradients are not kept for a
             closer look: the chosen parameters are compared in all of their values.
 
@@ -92,16 +91,12 @@ def check_add_up(
             )
         if param.grad is not None:
             pairs.append(_Pair(name, local_part(param.grad), sample, lowest or param.dtype))
-    if whole:
+    if whole or not pairs:
         _refuse(_strange(pairs))
         return
     chosen = _RANDOM.sample(pairs, -(-len(pairs) // _SOME))
-    if deferred is None or not pairs or not is_deferred(pairs[0].grad.device):
+    if last or not is_deferred(pairs[0].grad.device):
         # Small gradients are compared relative to the largest, so a suspicious part is compared with all.
-        if _strange(map(_part, chosen)):
-            _refuse(_strange(pairs))
-        return
-    if last:
         parts = _Measured(map(_part, chosen))
         deferred.add(parts.values, lambda read: _refuse(_strange(pairs) if parts.strange(read) else []))
     else:
@@ -248,6 +243,7 @@ class BatchOptimizer(PrivateOptimizer):
         **kwargs: as for PrivateOptimizer.
 
     Attributes:
+        loader: of the batches.
         clipping_mode: how gradients are clipped, "per_example", "ghost" or "loop"; None if not known yet. A
             resumed run keeps it, as sums would round differently.
         factor_cost: the cost of the factors of ghost clipping as a multiple of its estimate, which decides
@@ -266,7 +262,7 @@ class BatchOptimizer(PrivateOptimizer):
         unchanged: Unchanged | None = None,
         **kwargs: Any,
     ) -> None:
-        self._loader = loader
+        self.loader = loader
         self._unchanged = unchanged
         self._dataset_size = dataset_size
         self.clipping_mode: ClippingMode | None = None
@@ -304,7 +300,7 @@ class BatchOptimizer(PrivateOptimizer):
     @property
     def batch_complete(self) -> bool:
         """Whether the newest microbatch was the last of its batch, so that `step` released a result."""
-        return self._loader.progress.complete
+        return self.loader.progress.complete
 
     def epsilon_spent(self, delta: float | None = None) -> Bounds:
         """Bounds on eps of the steps so far, for logging: computed at about 32 steps of a run, and cached.
@@ -362,14 +358,9 @@ class BatchOptimizer(PrivateOptimizer):
         self._guard.follow(scheduler, forget=not self._saved)
 
     @property
-    def loader(self) -> PrivateLoader:
-        """The loader of the batches."""
-        return self._loader
-
-    @property
     def handed_examples(self) -> int | None:
         """Number of examples in the loader's newest batch; None before. Private under random sampling."""
-        return self._loader.progress.handed if self._loader.progress.batches else None
+        return self.loader.progress.handed if self.loader.progress.batches else None
 
     def accumulate(self, clipped: ClippedSum | None = None, *, examples: int | None = None) -> None:
         """As PrivateOptimizer; each example of the loader's newest batch counts once.
@@ -381,7 +372,7 @@ class BatchOptimizer(PrivateOptimizer):
         if self._unchanged is not None:
             self._unchanged.check_newest()
         self._check_broken()
-        progress = self._loader.progress
+        progress = self.loader.progress
         count, left_out = None, 0
         if clipped is None:
             given = [getattr(param, "grad_sample", None) for param in self._trained]
@@ -412,14 +403,14 @@ class BatchOptimizer(PrivateOptimizer):
     def _note_batch(self) -> None:
         self._broken = True
         if self._coming is not None:
-            self._loader.progress.count(*self._coming)
+            self.loader.progress.count(*self._coming)
 
     def _discard(self) -> bool:
         """Discard what there is of a batch without a step; whether the batch can be returned again.
 
         It then has the same examples, random numbers and noise, and so the same sum.
         """
-        if self._stream.steps_taken != self._loader.progress.stepped:
+        if self._stream.steps_taken != self.loader.progress.stepped:
             return False
         self._broken = True  # until all is gone: a step of a part would release another sum
         self._forget()
@@ -432,7 +423,7 @@ class BatchOptimizer(PrivateOptimizer):
     def _check_broken(self) -> None:
         if self._broken and self._saved:
             raise UnsupportedCombinationError(
-                f"step {self._loader.progress.stepped} was interrupted: continuing here and resuming from "
+                f"step {self.loader.progress.stepped} was interrupted: continuing here and resuming from "
                 "the saved state would release different sums under the same noise",
                 supported="a new run that resumes from the newest checkpoint",
             )
@@ -444,7 +435,7 @@ class BatchOptimizer(PrivateOptimizer):
             UnsupportedCombinationError: without a batch of the loader, if the model changed other than by
                 steps, and as PrivateOptimizer.step and `accumulate`.
         """
-        progress = self._loader.progress
+        progress = self.loader.progress
         progress.check_step()
         if not progress.complete:
             if closure is not None:
@@ -467,10 +458,10 @@ class BatchOptimizer(PrivateOptimizer):
                 self._unchanged.note_step()
 
     def _check_batch(self) -> None:
-        self._loader.progress.check_counted()
+        self.loader.progress.check_counted()
         self._deferred.settle(self._changes())
-        if self._loader.progress.stepped % self._loader.sampler.steps_per_epoch == 0:
-            check_same_numbers(self.param_groups, self._loader.process_group)
+        if self.loader.progress.stepped % self.loader.sampler.steps_per_epoch == 0:
+            check_same_numbers(self.param_groups, self.loader.process_group)
         self._broken = True  # until the weights are updated; refusals come before this point
 
     def _check_unchanged(self) -> None:
@@ -525,9 +516,9 @@ class BatchOptimizer(PrivateOptimizer):
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, batch and row are still spent.
-        self._loader.progress.note_step()
+        self.loader.progress.note_step()
         self._arithmetic.note_step()
-        self._loader.randomness.end()
+        self.loader.randomness.end()
         self._weights = None
         self._note_by_hand()
 
@@ -536,10 +527,10 @@ class BatchOptimizer(PrivateOptimizer):
         if self._unchanged is not None and self._unchanged.changed_by_hand:
             self._unchanged.changed_by_hand = 0
             if self._saved:
-                self._loader.set_up.note_by_hand()
+                self.loader.set_up.note_by_hand()
 
     def _check_in_step(self) -> None:
-        rows, batches = self._stream.steps_taken, self._loader.progress.stepped
+        rows, batches = self._stream.steps_taken, self.loader.progress.stepped
         if rows != batches:
             raise UnsupportedCombinationError(
                 f"{rows} rows of noise were used on {batches} batches", supported="one for every batch"
@@ -604,7 +595,7 @@ class BatchOptimizer(PrivateOptimizer):
         self._arithmetic.load_state_dict(state_dict.get(_ARITHMETIC))
         ours = (_MODE, _FACTOR_COST, _WEIGHTS, _ARITHMETIC)
         super().load_state_dict({key: value for key, value in state_dict.items() if key not in ours})
-        mine, theirs = self.record.steps, self._loader.steps_taken
+        mine, theirs = self.record.steps, self.loader.steps_taken
         if mine != theirs:
             raise CertificateError(
                 f"the optimizer's state is after {mine} steps, but the loader is at step {theirs}: load its "
@@ -631,17 +622,19 @@ class BatchOptimizer(PrivateOptimizer):
         if not isinstance(stopped_by_plan, bool):
             raise InvalidParameterError("stopped_by_plan", stopped_by_plan, "True or False")
         self._check_unchanged()
-        self._loader.check_data()
+        self.loader.check_data()
         steps = self.record.steps
-        certificate = self._certificate()
-        seen = self._loader.tracker.summary()
+        certificate = self.claim.certificate(
+            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
+        )
+        seen = self.loader.tracker.summary()
         if seen["steps"] != steps:
             raise CertificateError(
                 f"{steps} steps were taken on {seen['steps']} batches",
                 claimed=steps,
                 recomputed=seen["steps"],
             )
-        sampler = self._loader.sampler
+        sampler = self.loader.sampler
         return RunRecord(
             certificate=certificate,
             steps=steps,
@@ -652,25 +645,19 @@ class BatchOptimizer(PrivateOptimizer):
             noise=_randomness(self._stream),
             smallest_separation=seen.get("smallest_separation"),
             most_participations=seen.get("most_participations"),
-            processes=self._loader.processes,
+            processes=self.loader.processes,
             stopped_by_plan=stopped_by_plan,
-            uniqueness=self._loader.uniqueness,
+            uniqueness=self.loader.uniqueness,
             checkpoint_history=self._checkpoint_history(),
             noise_check=self._observers.noise_check(),
         )
 
     def _checkpoint_history(self) -> CheckpointHistory | None:
-        known = self._loader.checkpoint_history
+        known = self.loader.checkpoint_history
         if known is None or not known.loads:
             return known
         settings = CheckpointMatch.UNKNOWN if self._guard.changed else known.settings
         return dataclasses.replace(known, settings=settings, same_rounding=self._arithmetic.repeats)
-
-    def _certificate(self) -> Certificate:
-        """The certificate with the settings of this run."""
-        return self.claim.certificate(
-            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
-        )
 
 
 def _randomness(source: Sampler | NoiseStream) -> Randomness:

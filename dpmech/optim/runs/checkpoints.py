@@ -143,7 +143,10 @@ def load_checkpoint(
     if isinstance(accept_changed, str) or not set(accept_changed) <= set(PARTS):
         raise InvalidParameterError("accept_changed", accept_changed, f"names among {PARTS}")
     target = resolved(path)
-    state, file = _own(target, missing_ok=missing_ok) if loader.processes == 1 else _common(target, loader)
+    if loader.processes > 1:
+        state, file = _common(target, loader)
+    else:
+        state, file = None if missing_ok and not target.exists() else _read(target), target
     if state is None:
         if not missing_ok:
             raise InvalidParameterError(
@@ -174,10 +177,6 @@ def load_checkpoint(
         for device, generator in zip(range(torch.cuda.device_count()), state["cuda_rng"], strict=False):
             torch.cuda.set_rng_state(generator, device)
     return state["extra"]
-
-
-def _own(path: Path, *, missing_ok: bool) -> tuple[dict[str, Any] | None, Path]:
-    return (None if missing_ok and not path.exists() else _read(path)), path
 
 
 def _common(path: Path, loader: PrivateLoader) -> tuple[dict[str, Any] | None, Path]:

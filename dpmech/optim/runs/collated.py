@@ -126,7 +126,14 @@ def compare_rows(
             else:
                 continue
             if refused:
-                raise _mixed()
+                raise UnsupportedCombinationError(
+                    "the collate function gives an example other values in a batch than alone (packing, "
+                    "mixup, sorting, statistics of the batch, row numbers): clipping a row does not bound "
+                    "the influence of one example",
+                    supported="a collate function that makes row i from example i only, in the given order: "
+                    "padding to a fixed length, mixing within one example, statistics that are public "
+                    "constants; for packed sequences pack_padded_sequence(..., enforce_sorted=False)",
+                )
             if pairs and not mixes and found is None and copies == 1:
                 number = {id(leaf): place for place, leaf in enumerate(leaves_of(batch))}
                 found = (row, {number[id(whole)]: _tensor(one) for whole, one in pairs})
@@ -260,16 +267,6 @@ def _cut(one: Tensor, shape: Sequence[int], *, at_end: bool) -> Tensor:
 
 def _far(one: Tensor, other: Tensor, limit: float) -> bool:
     return float((one - other).norm()) > limit * max(float(one.norm()), float(other.norm()))
-
-
-def _mixed() -> UnsupportedCombinationError:
-    return UnsupportedCombinationError(
-        "the collate function gives an example other values in a batch than alone (packing, mixup, sorting, "
-        "statistics of the batch, row numbers): clipping a row does not bound the influence of one example",
-        supported="a collate function that makes row i from example i only, in the given order: "
-        "padding to a fixed length, mixing within one example, statistics that are public constants; for "
-        "packed sequences pack_padded_sequence(..., enforce_sorted=False)",
-    )
 
 
 def _compared(

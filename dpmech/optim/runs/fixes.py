@@ -142,23 +142,23 @@ def fix(model: nn.Module) -> nn.Module:
 
 
 def check_layers(model: nn.Module, *, hooks: bool) -> None:
-    """Refuse unsupported layers, by name, before a run begins.
+    """Raise UnsupportedCombinationError, by name, for a layer that cannot be trained or called in this way.
 
     Args:
         model: the model to train.
         hooks: whether gradients come from Opacus' hooks, else from torch.func.
-
-    Raises:
-        UnsupportedCombinationError: if there is a layer that cannot be trained or called in this way.
     """
     for name, layer in model.named_modules():
         problem = _problem(layer, hooks=hooks)
         if problem is None or not any(param.requires_grad for param in layer.parameters()):
             continue
         what, remedy = problem
-        raise UnsupportedCombinationError(
-            f"{name or 'the model itself'} ({type(layer).__name__}) {what}", supported=remedy
-        )
+        raise UnsupportedCombinationError(f"{shown(name, layer)} {what}", supported=remedy)
+
+
+def shown(name: str, layer: nn.Module) -> str:
+    """A layer of a model in messages."""
+    return f"{name or 'the model itself'} ({type(layer).__name__})"
 
 
 def _problem(layer: nn.Module, *, hooks: bool) -> tuple[str, str] | None:

@@ -29,9 +29,10 @@ from dpmech.optim.clipping import (
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.example_loss import LossTakes
+from dpmech.optim.runs.fixes import shown
 from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.mixing import MixingWatch
-from dpmech.optim.runs.per_example_model import AsModel, PerExampleModel, count_calls
+from dpmech.optim.runs.per_example_model import AsModel, CallCounter, PerExampleModel
 from dpmech.optim.runs.reseeding import Reseeding
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
@@ -53,11 +54,8 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
         UnsupportedCombinationError: for trained layers with buffers, weights computed before every call, and
             after `model.compile()`.
     """
-    compiled = [
-        f"{name or 'the model itself'} ({type(layer).__name__})"
-        for name, layer in model.named_modules()
-        if getattr(layer, "_compiled_call_impl", None) is not None
-    ]
+    names = {layer: shown(name, layer) for name, layer in model.named_modules()}
+    compiled = [names[one] for one in names if getattr(one, "_compiled_call_impl", None) is not None]
     if compiled:
         raise UnsupportedCombinationError(
             f"{compiled[0]} was compiled in place by compile(), so that hooks would be compiled with it",
@@ -69,8 +67,8 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
         raise MissingDependencyError("opacus", "opacus") from None
     del opacus
     kept = [
-        f"{name or 'the model itself'} ({type(layer).__name__})"
-        for name, layer in model.named_modules()
+        names[layer]
+        for layer in names
         if any(param.requires_grad for param in layer._parameters.values() if param is not None)
         and any(True for _ in layer.buffers())
     ]
@@ -80,8 +78,8 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
             supported="make_private(..., loss=...), with public_buffers if they do not depend on the data",
         )
     computed = [
-        f"{name or 'the model itself'} ({type(layer).__name__})"
-        for name, layer in model.named_modules()
+        names[layer]
+        for layer in names
         if any(
             isinstance(value, Tensor) and layer._parameters.keys() & {f"{place}_g", f"{place}_orig"}
             for place, value in vars(layer).items()
@@ -120,7 +118,7 @@ def _hooked_class() -> Any:
             self._ghost = ghost
             self._examples = examples
             self.lowest: torch.dtype | None = None  # of autocast, under which gradients are rounded
-            self._names = {layer: name for name, layer in model.named_modules()}
+            self._names = {layer: shown(name, layer) for name, layer in model.named_modules()}
             # Hooks run for every layer of every batch, and traversing modules costs as much as they do.
             self._params = {layer: list(layer.parameters()) for layer in model.modules()}
             trained = [param for param in model.parameters() if param.requires_grad]
@@ -148,7 +146,7 @@ def _hooked_class() -> Any:
             except RuntimeError as error:
                 if self._spread.newest is not None and "must match" in str(error):
                     raise UnsupportedCombinationError(
-                        f"{self._shown(self._spread.newest)} is called with a batch of one, which hooks need "
+                        f"{self._names[self._spread.newest]} is called with a batch of one, which hooks need "
                         f"once for every example, but the model does not take it so ({str(error)[:100]})",
                         supported="make_private(..., loss=...)",
                     ) from error
@@ -177,7 +175,7 @@ def _hooked_class() -> Any:
                 return
             if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor):
                 raise UnsupportedCombinationError(
-                    f"{self._shown(module)} is called with {len(forward_input)} positional arguments, but "
+                    f"{self._names[module]} is called with {len(forward_input)} positional arguments, but "
                     "hooks support one tensor",
                     supported="make_private(..., loss=...)",
                 )
@@ -211,7 +209,7 @@ def _hooked_class() -> Any:
             self._check_no_copy()
             if not getattr(module, "activations", None):
                 raise UnsupportedCombinationError(
-                    f"a backward pass goes through {self._shown(module)}, whose call was not recorded",
+                    f"a backward pass goes through {self._names[module]}, whose call was not recorded",
                     supported="model.train() before the forward pass (eval mode is for calls without a "
                     "backward pass), and one backward pass for every forward pass; for second-order "
                     "gradients make_private(..., loss=...)",
@@ -225,7 +223,9 @@ def _hooked_class() -> Any:
             layer.activations.pop()
             backprops = forward_output[0].detach() * layer.max_batch_len
             with torch.autocast(backprops.device.type, enabled=False):
-                if module in self._covered and (self._is_factored(module, backprops) or _is_padded(module)):
+                if module in self._covered and (
+                    _is_padded(module) or (self._ghost and _by_factors(module, backprops))
+                ):
                     weight, bias = (module._parameters.get(name) for name in ("weight", "bias"))
                     if weight is not None and weight.requires_grad:
                         piece = factors_of(module, activations[0], backprops)
@@ -261,7 +261,7 @@ def _hooked_class() -> Any:
                 raise
             except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
                 raise UnsupportedCombinationError(
-                    f"Opacus computes no per-example gradients for {self._shown(module)}: "
+                    f"Opacus computes no per-example gradients for {self._names[module]}: "
                     f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
                     supported="make_private(..., loss=...)",
                 ) from error
@@ -270,12 +270,6 @@ def _hooked_class() -> Any:
             """The parameters that its hooks handle: including its submodules if torch.func computes them."""
             params = self._params.get(module)
             return [param for param in params or module.parameters() if param.requires_grad]
-
-        def _is_factored(self, module: nn.Module, backprops: Tensor) -> bool:
-            return self._ghost and _by_factors(module, backprops)
-
-        def _shown(self, module: nn.Module) -> str:
-            return f"{self._names.get(module) or 'the model itself'} ({type(module).__name__})"
 
         def _finish(self, param: Tensor) -> None:
             pieces = self._pieces.pop(id(param), [])
@@ -486,7 +480,7 @@ class LossOfOneExample(GradientMode):
             model,
             self.loss,
             private,
-            unchanged=unchanged,
+            unchanged,
             clipping_mode=self.clipping_mode,
             loss_takes=self.loss_takes,
         )
@@ -545,7 +539,7 @@ class OpacusHooks(GradientMode):
             Reseeding(inner, _weakly(private.loader.seed)),
             _weakly(private.loader.take_padded),
         )
-        count_calls(
+        CallCounter(
             inner,
             progress,
             [param for param in inner.parameters() if param.requires_grad],
@@ -606,10 +600,9 @@ def _by_rows(hooked: Any, inner: nn.Module) -> dict[nn.Module, str]:
     """The layers whose rows are treated as examples, with their names; empty if examples come second."""
     if not hooked.batch_first:
         return {}
-    names = {layer: name for name, layer in inner.named_modules()}
     return {
-        layer: f"{names.get(layer) or 'the model itself'} ({type(layer).__name__})"
-        for layer in inner.modules()
+        layer: shown(name, layer)
+        for name, layer in inner.named_modules()
         if any(getattr(hook, "__self__", None) is hooked for hook in layer._forward_hooks.values())
     }
 

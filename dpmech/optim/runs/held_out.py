@@ -103,7 +103,7 @@ class TrainedOn:
         log_raw: str,
         collate: Callable[..., Any] | None = None,
     ) -> None:
-        """Refuse evaluation data that contain a training example.
+        """Raise UnsupportedCombinationError if evaluation data contain a training example.
 
         Args:
             what: their name.
@@ -111,9 +111,6 @@ class TrainedOn:
             chosen: as for `holds`.
             log_raw: the setting that permits it; empty if it is on, where only choices are refused.
             collate: as for `holds`.
-
-        Raises:
-            UnsupportedCombinationError: if they do.
         """
         if not (log_raw or chosen) or not self.holds(other, collate=collate, chosen=chosen):
             return

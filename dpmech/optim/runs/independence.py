@@ -20,7 +20,7 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 def check_independent(
     gradients: ExampleGradients, batch: Batch, example: Sequence[Tensor], begin: Callable[[int], object]
 ) -> None:
-    """Refuse a loss whose gradient of an example changes after calls on other examples.
+    """Raise UnsupportedCombinationError if the gradient of an example changes after calls on others.
 
     The same example is computed first, again, and after some others, each time under the same random numbers
     and with everything put back that is found (`Afresh`). So differences come from what is not found:
@@ -34,9 +34,6 @@ def check_independent(
         batch: the form of the arguments.
         example: the tensors of one example, shape (1, ...).
         begin: seeds all generators, and undoes what the calls before left in model and loss.
-
-    Raises:
-        UnsupportedCombinationError: if a gradient changes.
     """
 
     def run(tensors: Sequence[Tensor]) -> list[Tensor | None]:

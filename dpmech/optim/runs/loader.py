@@ -1,5 +1,6 @@
 """Batches for torch: a batch sampler for any DataLoader, and the loader of a private run."""
 
+import dataclasses
 import hashlib
 import secrets
 from collections import Counter
@@ -305,6 +306,9 @@ class PrivateLoader(Uncopied):
     Attributes:
         dataset: of the DataLoader.
         sampler: of the batches.
+        tracker: realized participations so far. Secret.
+        process_group: the processes that share every batch; None for the default group.
+        processes: their number.
         progress: state shared with the optimizer.
         randomness: random numbers of models and datasets; from the optimizer's key, once there is one.
         discard: a weak reference to a function that discards what an optimizer has of a batch without a step.
@@ -354,11 +358,11 @@ class PrivateLoader(Uncopied):
         self._dataset = OneByOne(loader.dataset, loader.collate_fn)
         self._most = most
         self._cut_at = None if full_batches else most
-        self._group = process_group
-        self._world = processes(process_group)
-        self._rank = 0 if self._world == 1 else dist.get_rank(process_group)
+        self.process_group = process_group
+        self.processes = processes(process_group)
+        self._rank = 0 if self.processes == 1 else dist.get_rank(process_group)
         owners = owners_of(loader.dataset, sampler.participation)
-        self._tracker = ParticipationTracker(sampler.participation, sampler.n, size, user_ids=owners)
+        self.tracker = ParticipationTracker(sampler.participation, sampler.n, size, user_ids=owners)
         self._collate = Collation(loader.collate_fn, self._dataset)
         self.set_up = SetUp(loader.dataset, loader.collate_fn, self._settings)
         self._iterations = 0
@@ -395,11 +399,6 @@ class PrivateLoader(Uncopied):
         """Number of batches whose step was taken."""
         return self.progress.stepped
 
-    @property
-    def tracker(self) -> ParticipationTracker:
-        """Realized participations so far. Secret."""
-        return self._tracker
-
     def check_data(self) -> None:
         """Raise UnsupportedCombinationError if the dataset of this process changed since the start."""
         self._data.check_here()
@@ -408,16 +407,6 @@ class PrivateLoader(Uncopied):
     def checkpoint_history(self) -> CheckpointHistory | None:
         """Knowledge of the run's checkpoints; None if none was saved or loaded."""
         return self.set_up.checkpoint_history
-
-    @property
-    def processes(self) -> int:
-        """Number of processes that share every batch."""
-        return self._world
-
-    @property
-    def process_group(self) -> Group:
-        """The processes that share every batch; None for the default group."""
-        return self._group
 
     def __len__(self) -> int:
         """Number of batches per epoch."""
@@ -444,8 +433,9 @@ class PrivateLoader(Uncopied):
         if start >= n:
             raise HorizonError(start, n)
         self._data.check(start)
-        left, secret_of = _left_of_epoch(self.sampler, start), self.randomness.secret
-        plan = _Plan(self.sampler, start, left, self._rank, self._world, self._cut_at, secret_of)
+        steps = range(start, start + _left_of_epoch(self.sampler, start))
+        how = self._rank, self.processes, self._cut_at, self.randomness.secret
+        plan = _Plan(self.sampler, steps, *how)
         # Every DataLoader draws a seed for its workers. From torch's default generator it would shift
         # later draws outside of steps in a run that resumes in the middle of an epoch.
         secret = self.randomness.secret(f"workers {start} {self._rank}")
@@ -471,8 +461,8 @@ class PrivateLoader(Uncopied):
                     supported="one example for every index",
                 )
             self.progress.hand_out(examples, first=first, last=last)
-            if first and step == self._tracker.steps:
-                self._tracker.record(step, self.sampler.indices(step))
+            if first and step == self.tracker.steps:
+                self.tracker.record(step, self.sampler.indices(step))
             self._padded = padded_row(batch, alone)
             self._place = place
             self.randomness.begin(f"loop {place}")
@@ -505,12 +495,12 @@ class PrivateLoader(Uncopied):
                 "state before the microbatch size was determined: a resumed run would determine another",
                 supported="state after the first step, or a number as max_physical_batch_size",
             )
-        tracker = self._tracker.state_dict()
+        tracker = self.tracker.state_dict()
         return {
             "sampler": self.sampler.state_dict() | {"steps_taken": self.steps_taken},
             "tracker": {key: _to_tensor(value) for key, value in tracker.items()},
             "steps": self.steps_taken,
-            "processes": self._world,
+            "processes": self.processes,
             "max_physical_batch_size": self._most,
             "set_up": self.set_up.state_dict(),
         }
@@ -533,12 +523,12 @@ class PrivateLoader(Uncopied):
             raise InvalidParameterError(
                 "state", f"after {self.progress.drawn} batches", "loaded before the first"
             )
-        if state["processes"] != self._world:
+        if state["processes"] != self.processes:
             raise CertificateError(
-                f"the state is of {state['processes']} processes, here are {self._world}: sums would round "
-                "differently, and repeated steps would not repeat what they released",
+                f"the state is of {state['processes']} processes, here are {self.processes}: sums would "
+                "round differently, and repeated steps would not repeat what they released",
                 claimed=state["processes"],
-                recomputed=self._world,
+                recomputed=self.processes,
             )
         if self._searched:
             self._most = state["max_physical_batch_size"]  # sums round as before
@@ -550,14 +540,14 @@ class PrivateLoader(Uncopied):
                 recomputed=self._most,
             )
         steps = check_integer("steps", state["steps"], minimum=0, maximum=self.sampler.n)
-        self.set_up.resume(state["set_up"], accept_changed, self._group, self._world)
-        self._tracker.load_state_dict({key: _from_tensor(value) for key, value in state["tracker"].items()})
+        self.set_up.resume(state["set_up"], accept_changed, self.process_group, self.processes)
+        self.tracker.load_state_dict({key: _from_tensor(value) for key, value in state["tracker"].items()})
         self.sampler.load_state_dict(state["sampler"])
-        if not steps == self._tracker.steps == self.sampler.steps_taken:
+        if not steps == self.tracker.steps == self.sampler.steps_taken:
             raise CertificateError(
                 "the state contradicts itself: steps of loader, sampler and tracker differ",
                 claimed=steps,
-                recomputed=(self._tracker.steps, self.sampler.steps_taken),
+                recomputed=(self.tracker.steps, self.sampler.steps_taken),
             )
         self.progress.resume(steps)
         self._check_agreement()
@@ -565,7 +555,7 @@ class PrivateLoader(Uncopied):
     def _check_agreement(self) -> None:
         """Raise CertificateError unless all processes have the same batches and numbers of examples."""
         own = {"sampler": self.sampler.fingerprint(), "of": self.sampler.state_dict()["configuration"]}
-        check_agreement("the batches", own, self._group)
+        check_agreement("the batches", own, self.process_group)
 
     def __repr__(self) -> str:
         return f"PrivateLoader({self.sampler!r}, max_physical_batch_size={self._most})"
@@ -588,43 +578,34 @@ def check_counted(trainer: str, counted: int, loader: PrivateLoader) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
 class _Plan:
     """The batch sampler of one iteration: microbatches of several batches; a pure function of the sampler."""
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        start: int,
-        batches: int,
-        rank: int,
-        world: int,
-        most: int | None,
-        secret: Callable[[str], bytes],
-    ) -> None:
-        self._sampler = sampler
-        self._steps = range(start, start + batches)
-        self._rank = rank
-        self._world = world
-        self._most = most
-        self._secret = secret
+    sampler: Sampler
+    steps: range
+    rank: int
+    world: int
+    most: int | None
+    secret: Callable[[str], bytes]
 
     def __iter__(self) -> Iterator[list[int]]:
-        for step in self._steps:
+        for step in self.steps:
             # The same in all processes: which of them reads an example follows from other examples.
-            secret = self._secret(f"examples {step}")
+            secret = self.secret(f"examples {step}")
             for number, part in enumerate(self._cut(step)):
-                yield Part(part, secret, f"{number} {self._rank}")
+                yield Part(part, secret, f"{number} {self.rank}")
 
     def places(self) -> Iterator[tuple[int, int, int, bool]]:
         """(step, index in its batch, number of examples, last of its batch) of every microbatch."""
-        for step in self._steps:
+        for step in self.steps:
             batches = self._cut(step)
             for number, batch in enumerate(batches):
                 yield step, number, len(batch), number == len(batches) - 1
 
     def _cut(self, step: int) -> list[list[int]]:
-        mine = shard(self._sampler.indices(step), self._rank, self._world).tolist()
-        size = max(len(mine), 1) if self._most is None else self._most
+        mine = shard(self.sampler.indices(step), self.rank, self.world).tolist()
+        size = max(len(mine), 1) if self.most is None else self.most
         return [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
 
 

@@ -49,7 +49,7 @@ from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes, Reduction, UserLoss
 from dpmech.optim.runs.fixes import check_layers
-from dpmech.optim.runs.gradient_modes import GradientMode, LossOfOneExample, OpacusHooks
+from dpmech.optim.runs.gradient_modes import LossOfOneExample, OpacusHooks
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.same_data import check_same_length, loss_words
@@ -230,7 +230,7 @@ def make_private(
     if users and loss is not None:
         loss, loss_takes = UserLoss(loss, loss_takes, user_loss), "example"
         clipping_mode = "loop" if clipping_mode == "loop" else "per_example"
-    gradients: GradientMode = (
+    gradients = (
         OpacusHooks(clipping_mode) if loss is None else LossOfOneExample(loss, clipping_mode, loss_takes)
     )
     inner = check_model(
@@ -274,7 +274,8 @@ def make_private(
         denominator,
         dataset_size=public_size,
         clipping=clipping,
-        generator=_secured(generator, rng),
+        # A cipher too if batches use one.
+        generator="secure" if generator is None and isinstance(rng, str) and rng == "secure" else generator,
         mode=mode,
         process_group=process_group,
         unchanged=unchanged,
@@ -292,11 +293,6 @@ def make_private(
     if is_first(process_group):
         warn_of_better(claim)
     return wrapped, private, private_loader
-
-
-def _secured(generator: Generator | None, rng: object) -> Generator | None:
-    """The generator of the noise: also a cipher if batches use one and no generator is given."""
-    return "secure" if generator is None and isinstance(rng, str) and rng == "secure" else generator
 
 
 def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
@@ -319,17 +315,16 @@ def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
         for args, kwargs in calls:
             try:
                 taken = Batch(args, kwargs)
-                model.prepare(Batch(*taken.arguments(_moved(taken.tensors, weights[0].device, dtype))))
+                moved = [
+                    one.to(weights[0].device, dtype if one.is_floating_point() else None)
+                    for one in taken.tensors
+                ]
+                model.prepare(Batch(*taken.arguments(moved)))
             except UnsupportedCombinationError:
                 raise
             except Exception:  # noqa: BLE001 - from a model or loss called otherwise than in the loop
                 continue  # part of the batch, scaled, another dtype: the first call of backward shows it
             return
-
-
-def _moved(tensors: Sequence[Tensor], device: torch.device, dtype: torch.dtype | None) -> list[Tensor]:
-    """Tensors moved to a device, floating-point ones cast to dtype if one is given."""
-    return [tensor.to(device, dtype if tensor.is_floating_point() else None) for tensor in tensors]
 
 
 def _check_order(loader: DataLoader[Any], participation: Participation) -> None:

@@ -95,11 +95,7 @@ class MixingWatch:
         self._generators = Attributes(model).generators
 
     def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Try a call, if it is chosen.
-
-        Raises:
-            UnsupportedCombinationError: if examples are mixed.
-        """
+        """Try a call, if it is chosen; raises UnsupportedCombinationError if it mixes examples."""
         self._try(part, args, kwargs)
         count = self._examples()
         if count is not None:

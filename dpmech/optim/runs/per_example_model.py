@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -16,14 +16,12 @@ from torch.utils._pytree import tree_leaves
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import MODES, Batch, ClippedSum, ClippingMode, ExampleGradients, clip_and_sum
-from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.processes import Group, gathered, is_first, is_sharded
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import (
     AskedMode,
     ClippingChoice,
     Ways,
-    check_asked,
     choose,
     public_examples,
     stand_in,
@@ -191,9 +189,8 @@ class PerExampleModel(AsModel, nn.Module):
         model: any module that processes examples independently.
         loss: `loss(model, *example)`, a scalar; each example is a batch of one, or has no batch dimension if
             the loss adds it. Or a criterion of outputs and targets, such as `nn.CrossEntropyLoss()`.
-        optimizer: receives the clipped sums.
-        microbatch_size: number of examples to differentiate at once; None for the whole batch.
-        unchanged: compares the contents of the model; None for no comparison.
+        optimizer: of make_private, which receives the clipped sums.
+        unchanged: compares the contents of the model.
         clipping_mode: as for make_private.
         loss_takes: as for make_private.
     """
@@ -204,10 +201,9 @@ class PerExampleModel(AsModel, nn.Module):
         self,
         model: nn.Module,
         loss: Callable[..., Tensor],
-        optimizer: PrivateOptimizer,
+        optimizer: BatchOptimizer,
+        unchanged: Unchanged,
         *,
-        microbatch_size: int | None = None,
-        unchanged: Unchanged | None = None,
         clipping_mode: AskedMode = "auto",
         loss_takes: LossTakes = "auto",
     ) -> None:
@@ -218,26 +214,22 @@ class PerExampleModel(AsModel, nn.Module):
             self._loss,
             model,
             followed=loss,
-            check=self._check_written,
-            public=lambda: () if unchanged is None else unchanged.public_tensors(),
+            check=unchanged.check_written,
+            public=unchanged.public_tensors,
         )
         self._optimizer = optimizer
-        self._microbatch_size = microbatch_size
         self._unchanged = unchanged
         # Whether calls may change tensors, which they then do in an empty batch too.
-        self._declared = unchanged is not None and bool(unchanged.public_tensors())
+        self._declared = bool(unchanged.public_tensors())
         self._accepted: int | None = None  # the number of a stand-in that the loss accepts
         self._norms = SpectralNorms(model)
-        if unchanged is not None:
-            unchanged.allow(self._norms.buffers)
-        check_asked(clipping_mode)
+        unchanged.allow(self._norms.buffers)
         self._asked: AskedMode = clipping_mode
         self._choice: ClippingChoice | None = None
         self._autocast: torch.dtype | None = None  # in which it was made
         self._ways: Ways = {}
         self._public: Batch | None = None  # examples that no data enter, if their gradients can be compared
-        if isinstance(optimizer, BatchOptimizer):
-            optimizer.takes_any_mode = clipping_mode == "auto"
+        optimizer.takes_any_mode = clipping_mode == "auto"
 
     @property
     def clipping_choice(self) -> ClippingChoice | None:
@@ -251,7 +243,7 @@ class PerExampleModel(AsModel, nn.Module):
             UnsupportedCombinationError: if the call changed the contents of the model.
         """
         result = self.module(*args, **kwargs)
-        self._check_written()
+        self._unchanged.check_written()
         return result
 
     def backward(
@@ -280,12 +272,13 @@ class PerExampleModel(AsModel, nn.Module):
         """
         _refuse_sharded(self.module)
         self._norms.iterate()
-        taken = (
-            None if self._is_empty_batch() else Batch(tuple(map(_without_text, batch)), _without_text(named))
-        )
-        if taken is None or taken.examples == 0:
-            if self._declared:
-                self._change_public(taken or Batch(tuple(map(_without_text, batch)), _without_text(named)))
+        empty = self._optimizer.handed_examples == 0  # by the loader, whatever the batch contains
+        taken = None
+        if self._declared or not empty:
+            taken = Batch(tuple(map(_without_text, batch)), _without_text(named))
+        if taken is None or empty or taken.examples == 0:
+            if self._declared and taken is not None:
+                self._change_public(taken)
             trained = [param for param in self.module.parameters() if param.requires_grad]
             nothing = [None] * len(trained)
             self._optimizer.accumulate(ClippedSum(trained, nothing, self._optimizer.clipping, examples=0))
@@ -293,37 +286,37 @@ class PerExampleModel(AsModel, nn.Module):
         if self._declared and weights is not None and not weights.any():
             self._change_public(taken)  # no example counts, and none is called
         with self._norms.still():
-            with self._drawing():
+            with self._optimizer.loader.drawing():
                 self.prepare(taken)
                 self._check_padding(taken)
             total, losses = self._clipped(taken, weights)
-        self._check_written()
+        self._unchanged.check_written()
         self._optimizer.accumulate(total)
         return losses.mean() if return_loss else None
 
     def _change_public(self, batch: Batch) -> None:
         """Change the tensors that may change as a batch with examples does; gradients are discarded."""
         with self._norms.still():
-            with self._drawing():
+            with self._optimizer.loader.drawing():
                 self.prepare(Batch(*batch.arguments(stand_in(batch.tensors))))
             if self._accepted is not None:
                 example = stand_in(batch.tensors, self._accepted)
                 self._clipped(Batch(*batch.arguments(example)), None)
-        self._check_written()
+        self._unchanged.check_written()
 
     def _clipped(self, batch: Batch, weights: Tensor | None) -> tuple[ClippedSum, Tensor]:
-        with self._drawing(), self._afresh.batch():
+        with self._optimizer.loader.drawing(), self._afresh.batch():
             return self.prepare(batch).clipped(
                 batch,
                 self._optimizer.clipping,
-                microbatch_size=self._physical_size(),
+                microbatch_size=self._optimizer.loader.physical_batch_size,
                 weights=weights,
                 read=False,
             )
 
     def _check_padding(self, batch: Batch) -> None:
         """Refuse padding that changes the gradient of an example, if the loader chose one to compare."""
-        padded = self._optimizer.loader.take_padded() if isinstance(self._optimizer, BatchOptimizer) else None
+        padded = self._optimizer.loader.take_padded()
         if padded is None:
             return
 
@@ -340,7 +333,7 @@ class PerExampleModel(AsModel, nn.Module):
         Raises:
             As `backward`.
         """
-        fixed, cost = self._fixed()
+        fixed, cost = self._optimizer.clipping_mode, self._optimizer.factor_cost
         choice = self._choice
         loaded = (
             choice is not None and fixed is not None and (fixed, cost) != (choice.mode, choice.factor_cost)
@@ -382,7 +375,7 @@ class PerExampleModel(AsModel, nn.Module):
             with self._trials() as begin:
                 ways = exact_ways(choice, self._made, batch, lambda: begin(0))
         same = all(one == ways for one in gathered("the ways of clipping", ways, group))
-        if not same or len(ways) < 2 or batch is None or not isinstance(optimizer, BatchOptimizer):
+        if not same or len(ways) < 2 or batch is None:
             return
         found = None
         if is_first(group):
@@ -393,7 +386,7 @@ class PerExampleModel(AsModel, nn.Module):
                     batch,
                     optimizer.clipping,
                     examples=math.ceil(optimizer.expected_batch_size / optimizer.loader.processes),
-                    microbatch_size=self._physical_size(),
+                    microbatch_size=optimizer.loader.physical_batch_size,
                     begin=lambda: begin(0),
                 )
         found = gathered("the fastest way of clipping", found, group)[0]
@@ -403,7 +396,7 @@ class PerExampleModel(AsModel, nn.Module):
         self._take(found)
         if optimizer.loader.searches:
             with self._trials():
-                self._settle(optimizer, found, batch)
+                self._settle(found, batch)
 
     def _made(self, factor_cost: float) -> Ways:
         return {mode: ExampleGradients(self.module, self._afresh, mode, factor_cost) for mode in MODES}
@@ -451,24 +444,23 @@ class PerExampleModel(AsModel, nn.Module):
                 choice = dataclasses.replace(choice, reason=reason)
             if found.compared and fixed is None and self._asked == "auto":
                 self._public = Batch(*batch.arguments(found.tensors))
-            if isinstance(self._optimizer, BatchOptimizer) and self._optimizer.loader.is_searched:
-                self._settle(self._optimizer, choice, batch)
+            if self._optimizer.loader.is_searched:
+                self._settle(choice, batch)
         return choice
 
     def _take(self, choice: ClippingChoice) -> ClippingChoice:
         self._choice = choice
-        if isinstance(self._optimizer, BatchOptimizer):
-            self._optimizer.clipping_mode = choice.mode
-            self._optimizer.factor_cost = choice.factor_cost
+        self._optimizer.clipping_mode = choice.mode
+        self._optimizer.factor_cost = choice.factor_cost
         return choice
 
-    def _settle(self, optimizer: BatchOptimizer, choice: ClippingChoice, batch: Batch) -> None:
+    def _settle(self, choice: ClippingChoice, batch: Batch) -> None:
         """Find the largest microbatch."""
-        loader, gradients = optimizer.loader, self._ways[choice.mode]
+        optimizer, gradients = self._optimizer, self._ways[choice.mode]
         # From public numbers only: sums round by it, and it is reported. Few batches are twice as large.
         most = math.ceil(2.0 * optimizer.expected_batch_size)
         if choice.mode == "loop":
-            loader.settle(most)
+            optimizer.loader.settle(most)
             return
 
         def run(count: int) -> None:
@@ -477,28 +469,7 @@ class PerExampleModel(AsModel, nn.Module):
                 samples, _ = gradients.samples(batch, repeated)
                 clip_and_sum(samples, optimizer.clipping.blocks(gradients.trained))
 
-        loader.settle(largest_batch(run, batch.tensors[0].device, most))
-
-    def _drawing(self) -> AbstractContextManager[None]:
-        """A context in which dropout uses a secret seed of the batch, whatever was seeded or drawn before."""
-        return (
-            self._optimizer.loader.drawing() if isinstance(self._optimizer, BatchOptimizer) else nullcontext()
-        )
-
-    def _physical_size(self) -> int | None:
-        if isinstance(self._optimizer, BatchOptimizer) and self._microbatch_size is None:
-            return self._optimizer.loader.physical_batch_size
-        return self._microbatch_size
-
-    def _fixed(self) -> tuple[ClippingMode | None, float]:
-        """The mode that was chosen or loaded, if any, and the cost of factors."""
-        if not isinstance(self._optimizer, BatchOptimizer):
-            return None, 1.0
-        return self._optimizer.clipping_mode, self._optimizer.factor_cost
-
-    def _is_empty_batch(self) -> bool:
-        """Whether the loader's newest batch has no examples, regardless of its contents."""
-        return isinstance(self._optimizer, BatchOptimizer) and self._optimizer.handed_examples == 0
+        optimizer.loader.settle(largest_batch(run, batch.tensors[0].device, most))
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         """Refused: a copy would train with the same optimizer that adds the noise."""
@@ -508,10 +479,6 @@ class PerExampleModel(AsModel, nn.Module):
             supported="copy.deepcopy(model.module), the model itself; for averages of the weights "
             "torch.optim.swa_utils.AveragedModel of the model before make_private",
         )
-
-    def _check_written(self) -> None:
-        if self._unchanged is not None:
-            self._unchanged.check_written()
 
 
 def _without_text(given: Any) -> Any:
@@ -609,15 +576,8 @@ def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = N
         )
 
 
-def count_calls(
-    model: nn.Module,
-    progress: BatchProgress,
-    trained: Sequence[Tensor],
-    watch: MixingWatch,
-    is_counted: Callable[[], bool],
-    before: Callable[[], Callable[[], object] | None],
-) -> None:
-    """Count the calls of a model and its submodules, by the parameters that they may use.
+class CallCounter:
+    """Counts the calls of a model and its submodules, by the parameters that they may use.
 
     A submodule called within a call counts with it: weights may be used several times in one.
 
@@ -629,20 +589,12 @@ def count_calls(
         is_counted: whether a call counts now; trials do not.
         before: a weak reference to a function to run before every call with gradients.
     """
-    calls = _Calls(model, progress, {id(param) for param in trained}, watch, is_counted, before)
-    for part in model.modules():
-        part.register_forward_pre_hook(ModelHook(calls.entered), with_kwargs=True)
-        part.register_forward_hook(ModelHook(calls.left), always_call=True)
-
-
-class _Calls:
-    """The current outermost call with gradients, if any."""
 
     def __init__(
         self,
         model: nn.Module,
         progress: BatchProgress,
-        trained: set[int],
+        trained: Sequence[Tensor],
         watch: MixingWatch,
         is_counted: Callable[[], bool],
         before: Callable[[], Callable[[], object] | None],
@@ -650,15 +602,18 @@ class _Calls:
         self._model = model
         self._structure: Structure | None = None
         self._progress = progress
-        self._trained = trained
+        self._trained = {id(param) for param in trained}
         self._watch = watch
         self._is_counted = is_counted
         self._before = before
-        self._outermost: nn.Module | None = None
+        self._outermost: nn.Module | None = None  # the current call with gradients
         self._depth = 0
         self._batch = 0
+        for part in model.modules():
+            part.register_forward_pre_hook(ModelHook(self._entered), with_kwargs=True)
+            part.register_forward_hook(ModelHook(self._left), always_call=True)
 
-    def entered(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _entered(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._is_counted() or torch._C._current_graph_task_id() != -1:
             return  # gradient checkpointing runs parts again in the backward pass
         if self._batch != self._progress.batches:  # discards a call that never ended (an interrupt)
@@ -676,7 +631,7 @@ class _Calls:
             used = [id(param) for param in part.parameters() if id(param) in self._trained]
             self._progress.note_call(used, training=any(one.training for one in part.modules()))
 
-    def left(self, part: nn.Module, args: object, output: object) -> None:
+    def _left(self, part: nn.Module, args: object, output: object) -> None:
         del args
         if self._outermost is part and self._is_counted() and torch._C._current_graph_task_id() == -1:
             self._depth -= 1

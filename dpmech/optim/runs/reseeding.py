@@ -86,11 +86,7 @@ class Reseeding:
             self._mode.begin()
 
     def end(self) -> None:
-        """End it.
-
-        Raises:
-            UnsupportedCombinationError: if it seeded a generator.
-        """
+        """End it; raises UnsupportedCombinationError if it seeded a generator."""
         whose, seeds = self._end(), self._seeds
         self._seeds = []  # some calls only end: before the first batch
         # Not strict: devices may be used for the first time.

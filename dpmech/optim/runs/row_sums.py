@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpmech.optim.deferred import sent
 from dpmech.optim.noise import fused_on
 
 # A row of 32-bit words w has the checksum sum_i k_i w_i mod 2^64, k_i uniform on 64 bits. If two rows
@@ -62,11 +63,8 @@ class RowSums:
     def _launch(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         words = tuple(tensor.numel() * tensor.element_size() // 4 for tensor in tensors)
         programs, sizes, rows = self._layout(words)
-        host = torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64)
         device = self._key.device
-        if device.type == "cuda":
-            host = host.pin_memory()  # else the host would wait for the device
-        addresses = host.to(device, non_blocking=True)
+        addresses = sent(torch.tensor([tensor.data_ptr() for tensor in tensors], dtype=torch.int64), device)
         out = torch.empty(len(programs), dtype=torch.int64, device=device)
         here = torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()
         with here:

@@ -107,10 +107,7 @@ class Fingerprinter:
             return _kind(tensor), self._row_sums(words, None)
         parts = _strided(name, tensor)
         kind = f"{tensor.dtype} {[tuple(part.shape) for part in parts]}"
-        return kind, [sums for part in parts for sums in self._sums(part)]
-
-    def _sums(self, part: Tensor) -> list[Tensor]:
-        return self._row_sums(*_words(part))
+        return kind, [sums for part in parts for sums in self._row_sums(*_words(part))]
 
     def _row_sums(self, words: Tensor, rest: Tensor | None) -> list[Tensor]:
         key = self._keys.get(words.device)
@@ -200,15 +197,12 @@ def _strided(name: str, tensor: Tensor) -> list[Tensor]:
     if one.layout in (torch.sparse_csc, torch.sparse_bsc):
         return [one.ccol_indices(), one.row_indices(), one.values()]
     if one.layout != torch.strided or one.is_quantized:
-        raise _unreadable(name, f"of the layout {one.layout} and dtype {one.dtype}")
+        raise UnsupportedCombinationError(
+            f"{name} is of the layout {one.layout} and dtype {one.dtype}: writes of data into it by calls of "
+            "the model cannot be detected",
+            supported="tensors with strides, sparse tensors, and subclasses made of them",
+        )
     return [one.resolve_conj().resolve_neg() if one.is_complex() or one.is_neg() else one]
-
-
-def _unreadable(name: str, what: str) -> UnsupportedCombinationError:
-    return UnsupportedCombinationError(
-        f"{name} is {what}: writes of data into it by calls of the model cannot be detected",
-        supported="tensors with strides, sparse tensors, and subclasses made of them",
-    )
 
 
 # The newest watch of every module, kept alive by the module's hooks.
@@ -308,11 +302,7 @@ class Unchanged:
         return [(flag, then) for flag in later]
 
     def check_written(self) -> None:
-        """Compare tensors that were written or replaced in ways that torch's version counter shows; cheap.
-
-        Raises:
-            UnsupportedCombinationError: as for `check`.
-        """
+        """As `check`, for tensors that changed in ways that torch's version counter shows; cheap."""
         if self.handed_on:
             return
         held = dict(self._held(extra=False))
@@ -506,11 +496,7 @@ class Structure:
         }
 
     def check(self, model: nn.Module) -> None:
-        """Compare what a call left.
-
-        Raises:
-            UnsupportedCombinationError: if it changed.
-        """
+        """Raise UnsupportedCombinationError if a call changed it."""
         now = Structure(model)._found
         changed = [name for name, found in self._found.items() if now[name] != found]
         if changed:

@@ -35,17 +35,14 @@ class Occurrences:
     """
 
     def __init__(self) -> None:
-        self._places: dict[int, list[tuple[Picks, Picks]]] = {}
+        self._numbered: dict[Hashable, list[tuple[Picks, Picks]]] = {}  # by kind, or by the base of places
         self._lines: dict[str, list[_Line]] = {}
-        self._named: list[tuple[Picks, Picks]] = []
-        self._objects: list[tuple[Picks, Picks]] = []
-        self._numbers: dict[Hashable, int] = {}
-        self._other: list[tuple[Picks, Picks]] = []
+        self._names: dict[Hashable, int] = {}
 
-    def add_places(self, base: int, places: Picks, rows: Picks) -> None:
+    def add_places(self, base: Hashable, places: Picks, rows: Picks) -> None:
         """Place `places[i]` of a base occurs in row `rows[i]`."""
         if len(places):
-            self._places.setdefault(base, []).append((places, rows))
+            self._numbered.setdefault(base, []).append((places, rows))
 
     def add_addresses(self, device: str, start: int, step: int, places: Picks, rows: Picks) -> None:
         """The data at the address start + step * places[i] occur in row `rows[i]`."""
@@ -54,7 +51,7 @@ class Occurrences:
 
     def add_objects(self, ids: list[int], rows: Picks) -> None:
         """Python objects, by `id`; they must stay alive."""
-        self._objects.append((np.array(ids, dtype=np.uint64).astype(np.int64), rows))
+        self.add_places("objects", np.array(ids, dtype=np.uint64).astype(np.int64), rows)
 
     def add_names(self, names: _Array | list[Any], rows: Picks) -> None:
         """Names that are unique across all datasets; equal names are the same object.
@@ -64,21 +61,20 @@ class Occurrences:
             TypeError: for an unhashable name.
         """
         if isinstance(names, np.ndarray):
-            self._named.append((names, rows))
+            self.add_places("words", names, rows)
             return
         whole = as_array(rows)
         exact = np.array([_is_word(name) for name in names], dtype=np.bool_)
-        self._named.append(
-            (np.array([int(n) for n, ok in zip(names, exact, strict=True) if ok], np.int64), whole[exact])
-        )
-        numbers = []
+        words, numbers = [], []
         for name, plain in zip(names, exact, strict=True):
             if plain:
-                continue
-            if name != name:  # noqa: PLR0124 - a NaN
+                words.append(int(name))
+            elif name != name:  # noqa: PLR0124 - a NaN
                 raise InvalidParameterError("example_ids", name, "ids that equal themselves")
-            numbers.append(self._numbers.setdefault(name, len(self._numbers)))
-        self._other.append((np.array(numbers, dtype=np.int64), whole[~exact]))
+            else:
+                numbers.append(self._names.setdefault(name, len(self._names)))
+        self.add_places("words", np.array(words, dtype=np.int64), whole[exact])
+        self.add_places("other names", np.array(numbers, dtype=np.int64), whole[~exact])
 
     def first_repeat(self) -> tuple[int, int] | None:
         """Two rows with the same object; None if there are none."""
@@ -90,14 +86,13 @@ class Occurrences:
 
     def _groups(self) -> Iterator[Sequence[tuple[Picks, Picks]]]:
         """Entries that may have objects in common, without those that obviously have none."""
-        for entries in self._places.values():
+        for entries in self._numbered.values():
             if len(entries) > 1 or not isinstance(entries[0][0], range):
                 yield entries
         for lines in self._lines.values():
             for group in _meeting(lines):
                 if len(group) > 1 or not group[0].distinct:
                     yield [(line.addresses(), line.rows) for line in group]
-        yield from (self._named, self._objects, self._other)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,8 +141,6 @@ def _meeting(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
 
 def _repeat(entries: Sequence[tuple[Picks, Picks]]) -> tuple[int, int] | None:
     """Two rows with the same number, by sorting."""
-    if not entries:
-        return None
     ids = np.concatenate([as_array(ids) for ids, _ in entries])
     rows = np.concatenate([as_array(rows) for _, rows in entries])
     order = np.argsort(ids, kind="stable")
@@ -169,26 +162,6 @@ def _is_word(name: object) -> bool:
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
 
 
-def check_unique(dataset: Any) -> Uniqueness:
-    """Raise if an example has two indices, as far as can be determined, and return how far that is.
-
-    Subset (made by random_split), ConcatDataset, StackDataset and CanaryData are resolved to the dataset with
-    the examples. There an example is an index, modulo the length; rows of tensors and arrays are identified
-    by address, so that two datasets over one tensor are detected. In a StackDataset every component
-    counts: an example in two rows takes part twice. `example_ids` of a dataset replaces all of this.
-
-    Returns:
-        FLATTENED if every underlying dataset is a TensorDataset, a tensor, an array or a plain sequence;
-        EXAMPLE_IDS if all have `example_ids`; otherwise NOT_CHECKED: views were resolved, but how a dataset
-        of another class uses its indices is unknown.
-
-    Raises:
-        UnsupportedCombinationError: if an example occurs twice, or a view cannot be resolved.
-        InvalidParameterError: for `example_ids` of another length, or that cannot be compared.
-    """
-    return ExamplePlaces(dataset).uniqueness
-
-
 def share_examples(dataset: Any, other: Any) -> bool:
     """Whether an example of one dataset also occurs in the other, as far as views can be resolved.
 
@@ -200,7 +173,7 @@ def share_examples(dataset: Any, other: Any) -> bool:
         other: the same; it may repeat examples.
 
     Raises:
-        As check_unique, except for repeated examples.
+        As ExamplePlaces, except for repeated examples.
     """
     walk = _Walk(largest=True)
     rows: Picks = range(len(dataset))
@@ -211,21 +184,39 @@ def share_examples(dataset: Any, other: Any) -> bool:
 
 
 class ExamplePlaces:
-    """The locations of a dataset's examples, which must not change during a run.
+    """The locations of a dataset's examples, each in one, as far as can be determined; they must not change.
+
+    Subset (made by random_split), ConcatDataset, StackDataset and CanaryData are resolved to the dataset with
+    the examples. There an example is an index, modulo the length; rows of tensors and arrays are identified
+    by address, so that two datasets over one tensor are detected. In a StackDataset every component
+    counts: an example in two rows takes part twice. `example_ids` of a dataset replaces all of this.
 
     Attributes:
-        uniqueness: as returned by check_unique.
+        uniqueness: how far it was determined. FLATTENED if every underlying dataset is a TensorDataset, a
+            tensor, an array or a plain sequence; EXAMPLE_IDS if all have `example_ids`; otherwise
+            NOT_CHECKED: views were resolved, but how a dataset of another class uses its indices is unknown.
         outline: classes, lengths and indices of the views, in an order that is the same in all processes. It
             depends on the data and must not be revealed.
 
     Raises:
-        As check_unique.
+        UnsupportedCombinationError: if an example occurs twice, or a view cannot be resolved.
+        InvalidParameterError: for `example_ids` of another length, or that cannot be compared.
     """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
         walk = _walked(dataset)
-        self.uniqueness = _checked(walk)
+        pair = walk.found.first_repeat()
+        if pair is not None:
+            raise UnsupportedCombinationError(
+                f"the dataset holds examples twice, one of them under the indices {pair[0]} and {pair[1]}: "
+                "it would take part twice as often as certified",
+                supported="every example under one index; if two indices do belong to two examples, a "
+                "dataset with example_ids",
+            )
+        # Without any example nothing is left open.
+        kinds = walk.kinds or {Uniqueness.FLATTENED}
+        self.uniqueness = next(iter(kinds)) if len(kinds) == 1 else Uniqueness.NOT_CHECKED
         self.outline = walk.outline.digest()
         self._places = walk.places.digest()
         self._held = walk.held  # objects that are alive keep their identity
@@ -245,20 +236,6 @@ def _walked(dataset: Any, *, compared: bool = True) -> "_Walk":
     rows: Picks = range(len(dataset))
     walk.follow(dataset, rows, rows)
     return walk
-
-
-def _checked(walk: "_Walk") -> Uniqueness:
-    pair = walk.found.first_repeat()
-    if pair is not None:
-        raise UnsupportedCombinationError(
-            f"the dataset holds examples twice, one of them under the indices {pair[0]} and {pair[1]}: it "
-            "would take part twice as often as certified",
-            supported="every example under one index; if two indices do belong to two examples, a dataset "
-            "with example_ids",
-        )
-    if not walk.kinds:
-        return Uniqueness.FLATTENED  # no example at all
-    return walk.kinds.pop() if len(walk.kinds) == 1 else Uniqueness.NOT_CHECKED
 
 
 class _Walk:

@@ -60,11 +60,12 @@ class UserExamples(Subset[Any]):
             raise InvalidParameterError(
                 "keyed", keyed, "False, without rng, with several_owners, which samples nothing"
             )
-        self.contributions = (
-            _shared(dataset, user_ids, max_examples_per_user)
-            if several_owners
-            else _bounded(dataset, user_ids, max_examples_per_user, keyed=keyed, rng=rng)
-        )
+        self.contributions: Contributions | SharedContributions
+        if several_owners:
+            self.contributions = SharedContributions.bounded(user_ids, max_examples_per_user)
+        else:
+            self.contributions = Contributions.bounded(user_ids, max_examples_per_user, keyed=keyed, rng=rng)
+        _check_length(dataset, user_ids)
         super().__init__(dataset, self.contributions.indices.tolist())
 
 
@@ -106,7 +107,8 @@ class UserDataset(Dataset[Any]):
         rng: object = None,
     ) -> None:
         self.dataset = dataset
-        self.contributions = _bounded(dataset, user_ids, max_examples_per_user, keyed=keyed, rng=rng)
+        self.contributions = Contributions.bounded(user_ids, max_examples_per_user, keyed=keyed, rng=rng)
+        _check_length(dataset, user_ids)
         kept = self.contributions
         order = np.argsort(kept.owners, kind="stable")
         self._kept = kept.indices[order].tolist()
@@ -126,20 +128,6 @@ class UserDataset(Dataset[Any]):
         examples += [examples[0]] * (size - len(indices))
         mask = (torch.arange(size) < len(indices)).to(torch.get_default_dtype())
         return (*(torch.stack(part) for part in zip(*examples, strict=True)), mask)
-
-
-def _bounded(
-    dataset: Any, user_ids: Sequence[Hashable], max_examples_per_user: int, *, keyed: bool, rng: object
-) -> Contributions:
-    kept = Contributions.bounded(user_ids, max_examples_per_user, keyed=keyed, rng=rng)
-    _check_length(dataset, user_ids)
-    return kept
-
-
-def _shared(dataset: Any, owner_ids: Sequence[Any], max_examples_per_user: int) -> SharedContributions:
-    kept = SharedContributions.bounded(owner_ids, max_examples_per_user)
-    _check_length(dataset, owner_ids)
-    return kept
 
 
 def _check_length(dataset: Any, user_ids: Sequence[object]) -> None:
@@ -257,12 +245,9 @@ def _check_shared(claim: Claim) -> None:
 
 
 def check_same_choice(dataset: object, group: Group) -> None:
-    """Refuse processes that keep different examples of users, for instance by independent random choices.
+    """Raise CertificateError, in all processes, if they keep different examples of users.
 
     An index in a batch would refer to different examples: one user could contribute more than certified.
-
-    Raises:
-        CertificateError: in all processes, if they differ.
     """
     if isinstance(dataset, UserDataset | UserExamples):
         kept = dataset.contributions

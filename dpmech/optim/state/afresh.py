@@ -89,20 +89,13 @@ class Afresh:
             try:
                 before.put_back()
             finally:
-                self._settle(dtype, trial=trial)
+                torch.set_default_dtype(dtype)
+                self._parameters.settle()
+                for tensor in self._tensors:
+                    (tensor.put_back if trial else tensor.settle)()
+                if self._draws is not None:
+                    self._draws.settle()
         before.check()
-
-    def _settle(self, dtype: torch.dtype, *, trial: bool) -> None:
-        torch.set_default_dtype(dtype)
-        if self._parameters is not None:
-            self._parameters.settle()
-        for tensor in self._tensors:
-            if trial:
-                tensor.put_back()
-            else:
-                tensor.settle()
-        if self._draws is not None:
-            self._draws.settle()
 
     @property
     def generators(self) -> list[Any]:

@@ -167,11 +167,7 @@ class Attributes:
                 vars(part).pop(name, None)
 
     def check(self) -> None:
-        """Compare tensors whose writes torch does not count, and that `put_back` does not compare.
-
-        Raises:
-            UnsupportedCombinationError: if one changed.
-        """
+        """Raise UnsupportedCombinationError if a tensor changed that `put_back` does not compare."""
         for kept in self._walk.found:
             if isinstance(kept, KeptTensor):
                 kept.check()

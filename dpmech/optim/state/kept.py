@@ -1,6 +1,5 @@
 """Kept: what calls of a model and its loss can change, found by following references, and put back."""
 
-import abc
 import array
 import collections
 import contextvars
@@ -58,8 +57,8 @@ _SMALL = 1 << 16
 Mark: TypeAlias = Any  # an atom, or a tensor with its number of writes
 
 
-class Kept(abc.ABC):
-    """Something that calls can change.
+class Kept:
+    """Something that calls can change; as it is, a tuple or a frozenset, of which only what is in it can.
 
     Attributes:
         marks: its atoms, or its tensor and the number of writes.
@@ -69,7 +68,9 @@ class Kept(abc.ABC):
     marks: Sequence[Mark] = ()
     values: Sequence[Any] = ()
 
-    @abc.abstractmethod
+    def __init__(self, found: Iterable[Any] = ()) -> None:
+        self.marks = self.values = _atoms(found)
+
     def put_back(self) -> None:
         """Restore it."""
 
@@ -182,11 +183,7 @@ class _Advanced(Kept):
         self._position = position(held)
 
     def put_back(self) -> None:
-        """Refuse another position.
-
-        Raises:
-            UnsupportedCombinationError: if it was advanced.
-        """
+        """Raise UnsupportedCombinationError if it was advanced."""
         if not same_position(position(self._held), self._position):
             raise UnsupportedCombinationError(
                 f"a call of the loss advanced a {type(self._held).__qualname__}: how many calls there are "
@@ -205,11 +202,7 @@ class _KeptVariable(Kept):
         self.marks = self.values = _atoms([self.value])
 
     def put_back(self) -> None:
-        """Restore it.
-
-        Raises:
-            UnsupportedCombinationError: if it had no value, which cannot be restored.
-        """
+        """Restore it; raises UnsupportedCombinationError if it had no value, which cannot be restored."""
         if self._held.get(_MISSING) is self.value:
             return
         if self.value is _MISSING:
@@ -218,16 +211,6 @@ class _KeptVariable(Kept):
                 supported="a value of the variable that is set before training, or an attribute instead",
             )
         self._held.set(self.value)
-
-
-class _Fixed(Kept):
-    """A tuple or a frozenset: only what is in it can change."""
-
-    def __init__(self, held: Any) -> None:
-        self.marks = self.values = _atoms(entries(held))
-
-    def put_back(self) -> None:
-        """Nothing to do."""
 
 
 class _Place(Kept):
@@ -362,11 +345,7 @@ class KeptTensor(Kept):
             self.version = tensor._version
 
     def check(self) -> None:
-        """Compare what `put_back` does not, after the last call of a batch.
-
-        Raises:
-            UnsupportedCombinationError: if contents changed where torch counts no writes.
-        """
+        """After a batch: raise UnsupportedCombinationError for changes without a write that torch counts."""
         tensor, copy = self.tensor, self.copy
         if not self._left or tensor.grad_fn is not None or self._small or tensor._version != self.version:
             return
@@ -520,7 +499,7 @@ class Walk:
             case list() | deque() | set() | bytearray() | array.array():
                 return [_KeptSequence(value), *_attributes(value)], _branches(entries(value))
             case tuple() | frozenset():
-                return [_Fixed(value), *_attributes(value)], _branches(entries(value))
+                return [Kept(entries(value)), *_attributes(value)], _branches(entries(value))
             case np.ndarray():
                 return [_KeptArray(value)], []
             case nn.Module() if root(type(value)) in _RUNS:

@@ -20,6 +20,7 @@ from dpmech.optim.state.generators import GENERATORS, global_generators
 _CLOSED = (types.ModuleType, types.FrameType, torch.optim.Optimizer)
 _ATOMS = {int, float, complex, bool, str, bytes, type(None)}
 _LONG = 1000  # a container with more is data
+_MOST = 5000  # objects that are followed
 _KNOWN = {"torch", "numpy", "dpmech"}
 
 
@@ -39,15 +40,15 @@ def named(code: types.CodeType) -> frozenset[str]:
     return frozenset(name for one in codes(code) for name in one.co_names) | words
 
 
+def _arguments(code: types.CodeType, *kinds: str) -> frozenset[str]:
+    """The arguments of instructions of these kinds."""
+    steps = (step for one in codes(code) for step in dis.get_instructions(one))
+    return frozenset(str(step.argval) for step in steps if step.opname in kinds)
+
+
 def globals_read(code: types.CodeType) -> frozenset[str]:
     """Names of globals only."""
-    reading = ("LOAD_GLOBAL", "LOAD_NAME")
-    return frozenset(
-        str(step.argval)
-        for one in codes(code)
-        for step in dis.get_instructions(one)
-        if step.opname in reading
-    )
+    return _arguments(code, "LOAD_GLOBAL", "LOAD_NAME")
 
 
 def imports(code: types.CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
@@ -66,12 +67,7 @@ def imports(code: types.CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
 
 def attributes_set(code: types.CodeType) -> frozenset[str]:
     """Names of attributes that code sets."""
-    return frozenset(
-        str(step.argval)
-        for one in codes(code)
-        for step in dis.get_instructions(one)
-        if step.opname == "STORE_ATTR"
-    )
+    return _arguments(code, "STORE_ATTR")
 
 
 def functions(value: object) -> Iterator[Callable[..., Any]]:
@@ -112,21 +108,17 @@ def installed(module: str) -> bool:
     return file is not None and any(home in Path(file).resolve().parents for home in homes)
 
 
-def generators_of(roots: Iterable[object], most: int = 5000) -> list[Any]:
+def generators_of(roots: Iterable[object]) -> list[Any]:
     """The generators of random numbers that objects refer to, except the global ones.
 
     Followed are attributes, containers and closures, and of the user's code classes and the globals that
-    functions name. Long containers, such as data, come last.
-
-    Args:
-        roots: any objects.
-        most: number of objects that are followed.
+    functions name: at most 5000 objects. Long containers, such as data, come last.
     """
     found: list[Any] = []
     others = {id(one) for one in global_generators()}
     seen: dict[int, object] = {}
     left, last = deque[object](roots), deque[object]()
-    while (left or last) and len(seen) < most:
+    while (left or last) and len(seen) < _MOST:
         one = (left or last).popleft()
         if id(one) in seen or id(one) in others:
             continue

@@ -30,14 +30,11 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 
 
 def check_arguments(args: Any, claim: Any) -> None:
-    """Refuse, by name, settings of an SFTConfig that private training does not support.
+    """Raise UnsupportedCombinationError, by name, on settings that private training does not support.
 
     Args:
-        args: the settings; None, or those of a Trainer, have the defaults.
+        args: those of an SFTConfig; None, or those of a Trainer, have the defaults.
         claim: the calibration.
-
-    Raises:
-        UnsupportedCombinationError: on such a setting.
     """
     for name, (accepted, instead) in _REFUSED.items():
         value = getattr(args, name, accepted)

@@ -9,12 +9,12 @@ from dpmech.schemes.b_min_sep.participation import BMinSep
 
 
 class BMinSepSampler(Sampler):
-    """After taking part an example waits b - 1 steps (cooldown); then it joins every step with probability p.
+    """After taking part, an example waits b - 1 steps (cooldown), then joins each step with probability p.
 
     The cooldowns at step 0 have their stationary distribution, so that all batches have the same expected
-    size. All random decisions, also those at step 0, use probabilities rounded as in `PoissonSampler`. Memory
-    is four bytes per example. Batches are generated in the order of the steps: requesting one out of order
-    costs as much as all before it.
+    size. All random decisions, including those at step 0, use probabilities rounded as in `PoissonSampler`.
+    Memory is four bytes per example. Batches are generated in the order of the steps: requesting a batch out
+    of order costs as much as generating all batches before it.
 
     Args:
         dataset_size: number of examples, >= 1.
@@ -25,7 +25,7 @@ class BMinSepSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> sampler = BMinSepSampler(100, 4, 0.1, 6, rng=1)

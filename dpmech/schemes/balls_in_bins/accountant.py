@@ -83,7 +83,7 @@ def accountant_in_turn(
             spare=True,
             again=not independent,
         ),
-        Turn(Rdp(), lambda: AllocationRenyiAccountant(bin_gram(strategy, bins), bounds)),
+        Turn(Rdp(), lambda: AllocationRenyiAccountant(sampling_gram(strategy, bins), bounds)),
     ]
     if independent:
         return InTurnAccountant(IndependentAccountant(bins, bounds), turns)
@@ -120,7 +120,7 @@ def deterministic_accountant(
     strategy: Strategy, bins: int, bounds: Bounds, method: Deterministic | None = None
 ) -> DeterministicAccountant:
     """The accountant of bounds without samples."""
-    profile, gram = ring_profile(strategy, bins), bin_gram(strategy, bins)
+    profile, gram = ring_profile(strategy, bins), sampling_gram(strategy, bins)
     below = BlockBound(bins, lambda most, dropped: lower_profiles(strategy, bins, most, dropped))
     return DeterministicAccountant(profile, gram, bounds, method or Deterministic(), below)
 

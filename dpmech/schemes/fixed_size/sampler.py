@@ -10,10 +10,10 @@ from dpmech.schemes.fixed_size.participation import FixedSizeBatches
 
 
 class FixedSizeSampler(Sampler):
-    """At every step a uniform set of exactly `batch_size` examples, independently of all other steps.
+    """Every step samples a uniform set of exactly `batch_size` examples, independently of all other steps.
 
-    Every example gets a random word of 64 bits at every step, and the smallest words win; ties at the
-    boundary are regenerated, so that every set has exactly the same probability.
+    Every example gets a random word of 64 bits at every step, and the examples with the smallest words form
+    the batch. Ties at the boundary are regenerated, so that every set has exactly the same probability.
 
     Args:
         dataset_size: number of examples, which must equal the n of the participation.
@@ -24,7 +24,7 @@ class FixedSizeSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a dataset whose size differs from the claim's.
+        InvalidParameterError: if an argument is invalid, or the size of the dataset differs from the claim.
 
     Examples:
         >>> sampler = FixedSizeSampler(100, 100, 3, 4, rng=1)

@@ -13,10 +13,10 @@ from dpmech.schemes.poisson.participation import Poisson
 
 
 class TruncatedPoissonSampler(Sampler):
-    """Every example joins every step independently; of more than B examples B are kept, uniformly.
+    """Every example joins every step independently; at most B of them, chosen uniformly, are kept.
 
-    The random decisions are those of `PoissonSampler`. An example that is left out, or has a gradient of
-    zero, keeps its index, its random decision and its place in a batch.
+    The random decisions are those of `PoissonSampler`. An example whose gradient is zeroed out keeps its
+    index, its random decision and its place in a batch.
 
     Args:
         dataset_size: number of examples, which must equal the n of the participation.
@@ -28,7 +28,7 @@ class TruncatedPoissonSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a dataset whose size differs from the claim's.
+        InvalidParameterError: if an argument is invalid, or the size of the dataset differs from the claim.
 
     Examples:
         >>> sampler = TruncatedPoissonSampler(100, 0.05, 6, 100, 4, rng=1)

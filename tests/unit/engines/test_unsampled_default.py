@@ -1,9 +1,11 @@
 """Balls-in-Bins: a default calibration uses no samples where the plan says that sigma is nearly the same."""
 
+import numpy as np
 import pytest
 
 import dpmech as dm
 from dpmech.engines.convex_order.accountant import DeterministicAccountant
+from dpmech.engines.gaussian_mixture import dense_gram, ring_profile
 from dpmech.engines.independent_sum import BlockBound
 from dpmech.exceptions import ContradictionError, NumericalError
 from dpmech.schemes import accountant_for
@@ -92,6 +94,23 @@ def test_elsewhere_samples_stay(strategy, bins, eps, delta):
 def test_few_and_many_bins_are_sampled(bins):
     mechanism = dm.Mechanism(dm.LambdaCGD(2 * bins, 0.5), dm.BallsInBins(bins))
     assert not isinstance(accountant_for(mechanism, None), DeterministicFirst)
+
+
+def test_with_many_bins_no_turn_forms_a_dense_gram_matrix(monkeypatch):
+    """Its factor, and moments over all its rows, take a minute with 4000 bins."""
+    mechanism = dm.Mechanism(dm.LambdaCGD(3200, 0.5), dm.BallsInBins(1600))
+    accountant = accountant_for(mechanism, None)
+
+    def formed(self, matrix):
+        raise AssertionError("a dense Gram matrix")
+
+    monkeypatch.setattr(dense_gram.DenseGram, "__init__", formed)
+    made = [turn.make() for turn in accountant.others]
+    assert len(made) == 4
+    # Nowhere below the Gram matrix of the strategy, so that all of them stay upper bounds.
+    first = ring_profile(mechanism.strategy, 1600)
+    for each in made:
+        assert np.all(each.gram.columns(np.array([0]))[0][:801] >= first)
 
 
 @pytest.mark.slow

@@ -15,12 +15,29 @@ def fails(_):
     raise ValueError("checked")
 
 
+@pytest.fixture
+def queued(monkeypatch):
+    """As on a device that queues its operations."""
+    monkeypatch.setattr("dpmech.optim.deferred._AT_ONCE", frozenset())
+
+
 def test_devices_that_queue():
     assert not is_deferred(torch.device("cpu"))
     assert is_deferred(torch.device("cuda:1"))
     assert is_deferred(torch.device("xpu"))
 
 
+def test_what_costs_no_wait_is_passed_on_at_once():
+    seen, deferred = [], Deferred()
+    deferred.add(values(1.0, 2.0), seen.append)
+    with pytest.raises(ValueError, match="checked"):
+        deferred.add(values(3.0), fails)
+    assert seen == [[1.0, 2.0]]
+    deferred.settle()
+    assert len(seen) == 1
+
+
+@pytest.mark.usefixtures("queued")
 def test_values_come_in_order_and_once():
     seen, deferred = [], Deferred()
     deferred.settle()
@@ -33,6 +50,7 @@ def test_values_come_in_order_and_once():
     assert len(seen) == 4
 
 
+@pytest.mark.usefixtures("queued")
 def test_a_failed_check_stays_with_what_follows():
     seen, deferred = [], Deferred()
     deferred.add(values(1.0), seen.append)
@@ -48,6 +66,7 @@ def test_a_failed_check_stays_with_what_follows():
     assert seen == [[1.0], [3.0]]
 
 
+@pytest.mark.usefixtures("queued")
 def test_what_comes_along_is_not_kept():
     deferred = Deferred()
     with pytest.raises(ValueError, match="checked"):
@@ -55,6 +74,7 @@ def test_what_comes_along_is_not_kept():
     deferred.settle()
 
 
+@pytest.mark.usefixtures("queued")
 def test_nothing_is_counted_twice_after_an_interrupt():
     total, deferred = [], Deferred()
 

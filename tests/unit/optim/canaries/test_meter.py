@@ -167,9 +167,9 @@ def same_row_again(optimizer):
 def white(optimizer):
     """Rows of Z instead of C^-1 Z."""
 
-    def advance(step, factor, draw, vectors, out, normals):
-        draw(step, normals)
-        out.copy_(normals).mul_(factor)
+    def advance(step, factor, draw, chunk):
+        draw(step, chunk.spare)
+        chunk.out.copy_(chunk.spare).mul_(factor)
 
     optimizer._stream._rows._recursion.advance = advance
 

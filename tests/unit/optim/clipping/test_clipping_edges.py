@@ -11,6 +11,7 @@ from dpmech.optim.clipping import clipped_sum as batch_sum
 from dpmech.optim.clipping.clipped_sum import Accumulator, _squared_norms, clip_and_sum
 from dpmech.optim.clipping.factored import Intake
 from dpmech.optim.clipping.styles import Blocks
+from dpmech.optim.deferred import Deferred
 
 SLACK = 1e-4
 
@@ -123,18 +124,18 @@ def test_a_gradient_without_rows_of_examples_is_refused_where_it_is_not_zero(gra
     intake = Intake([param], [])
     param.grad = None if grad is None else torch.tensor(grad)
     if not refused:
-        assert intake.take() == [None]
+        assert intake.take(None, Deferred()) == [None]
         return
     with pytest.raises(dm.UnsupportedCombinationError, match="has a gradient but no per-example"):
-        intake.take()
+        intake.take(None, Deferred())
 
 
 def test_a_batch_may_hold_no_example():
     param = torch.zeros(2, requires_grad=True)
     intake = Intake([param], [])
     param.grad_sample = [torch.zeros(0, 2), torch.zeros(0, 2)]
-    (taken,) = intake.take(examples=0)
+    (taken,) = intake.take(0, Deferred())
     assert taken.shape == (0, 2)
     param.grad_sample = [torch.zeros(0, 2)]
     with pytest.raises(dm.InvalidParameterError, match=r"examples must be .*-1"):
-        intake.take(examples=-1)
+        intake.take(-1, Deferred())

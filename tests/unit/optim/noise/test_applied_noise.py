@@ -225,9 +225,9 @@ def float32_scale(stream):
 def float32_rows(stream):
     advance = stream._rows._recursion.advance
 
-    def rounded(step, factor, draw, state, out, spare):
-        advance(step, factor, draw, state, out, spare)
-        out.copy_(out.float())
+    def rounded(step, factor, draw, chunk):
+        advance(step, factor, draw, chunk)
+        chunk.out.copy_(chunk.out.float())
 
     stream._rows._recursion.advance = rounded
 

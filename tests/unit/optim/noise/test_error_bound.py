@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.numerics.series import series_inverse
 from dpmech.optim.noise import rows as noise_error
 from dpmech.optim.noise.normals import noise_key
-from dpmech.optim.noise.rows import _Combination
+from dpmech.optim.noise.rows import Chunk, Kind, _Weighted
 from dpmech.optim.noise.secure_normals import _check_key
 
 
@@ -253,7 +253,8 @@ def test_saved_keys_may_be_any_two_words():
 @pytest.mark.parametrize("keep", [True, False])
 def test_weights_of_exactly_one_and_zero_are_applied(keep):
     weights = np.array([1.0, -2.0, 1.0, 0.0, 1.0])
-    rows = _Combination(lambda step: weights[: step + 1], 5, 0.0, keep=keep)
+    kind = Kind.KEPT if keep else Kind.REGENERATED
+    rows = _Weighted(kind, lambda step: weights[: step + 1], 5, 0.0)
     state = [torch.zeros(3, dtype=torch.float64) for _ in range(rows.vectors)]
     z = np.random.default_rng(1).standard_normal((9, 3))
 
@@ -262,6 +263,6 @@ def test_weights_of_exactly_one_and_zero_are_applied(keep):
 
     for step in range(9):
         out, spare = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-        rows.advance(step, 1.0, draw, state, out, spare)
+        rows.advance(step, 1.0, draw, Chunk(state, out, spare))
         expected = sum(weights[lag] * z[step - lag] for lag in range(min(step, 4) + 1))
         assert out.numpy() == pytest.approx(expected, rel=1e-12, abs=1e-14)

@@ -16,7 +16,7 @@ from torch.utils.data import (
 import dpmech as dm
 from dpmech.optim import CanaryData, PrivateBatchSampler, PrivateLoader
 from dpmech.optim.runs.datasets import Collation, OneByOne
-from dpmech.optim.runs.uniqueness import check_unique
+from dpmech.optim.runs.uniqueness import ExamplePlaces
 from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
 from dpmech.schemes.cyclic_poisson.sampler import CyclicPoissonSampler
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
@@ -446,7 +446,7 @@ def test_many_examples_need_few_bytes_each():
     order = np.random.default_rng(1).permutation(size)
     for data, most in [(whole, 1), (Subset(whole, order), 60), (Subset(ConcatDataset([whole]), order), 80)]:
         tracemalloc.start()
-        check_unique(data)
+        ExamplePlaces(data)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < most * size
@@ -459,11 +459,11 @@ def test_elements_of_lists_are_identified_by_the_memory_of_their_tensors(inputs,
     """Every element is a separate object here."""
     again = [kind(inputs[i], labels[i]) for i in (0, 1, 2, 3, 4, 5, 6, 7, 1)]
     with pytest.raises(dm.UnsupportedCombinationError, match=r"twice, one of them under the indices 1 and 8"):
-        check_unique(again)
+        ExamplePlaces(again)
     # Neither equal values of other tensors, nor shared parts, make two examples equal.
     equal = inputs + 0.0
-    assert check_unique([*again[:8], kind(equal[1], labels[1])]) == "flattened"
-    assert check_unique([kind(inputs[0], labels[i]) for i in range(9)]) == "flattened"
+    assert ExamplePlaces([*again[:8], kind(equal[1], labels[1])]).uniqueness == "flattened"
+    assert ExamplePlaces([kind(inputs[0], labels[i]) for i in range(9)]).uniqueness == "flattened"
 
 
 @pytest.mark.parametrize(
@@ -471,7 +471,7 @@ def test_elements_of_lists_are_identified_by_the_memory_of_their_tensors(inputs,
 )
 def test_elements_of_plain_values_may_be_equal(kind):
     """Two people may well have the same name."""
-    assert check_unique([kind([1, 2]), kind([3]), kind([1, 2])]) == "flattened"
+    assert ExamplePlaces([kind([1, 2]), kind([3]), kind([1, 2])]).uniqueness == "flattened"
 
 
 def test_elements_of_lists_and_object_arrays_are_identified_by_object():
@@ -480,13 +480,13 @@ def test_elements_of_lists_and_object_arrays_are_identified_by_object():
     held[:] = [*examples, examples[2], (torch.ones(1), 9)]
     for data in (held, [*examples, examples[2]], ["a constant", *examples, examples[2]]):
         with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
-            check_unique(data)
-    assert check_unique(held[:5]) == dm.certificates.Uniqueness.FLATTENED
+            ExamplePlaces(data)
+    assert ExamplePlaces(held[:5]).uniqueness == dm.certificates.Uniqueness.FLATTENED
     # Equal plain values are often one object without being one example: their positions count.
-    assert check_unique([1, 1, "a", "a", *examples]) == dm.certificates.Uniqueness.FLATTENED
+    assert ExamplePlaces([1, 1, "a", "a", *examples]).uniqueness == dm.certificates.Uniqueness.FLATTENED
     plain = [1, 1, *examples]
     with pytest.raises(dm.UnsupportedCombinationError, match="holds examples twice"):
-        check_unique(ConcatDataset([plain, Subset(plain, [1])]))
+        ExamplePlaces(ConcatDataset([plain, Subset(plain, [1])]))
 
 
 class WithoutFirst(torch.utils.data.Dataset):
