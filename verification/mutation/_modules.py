@@ -88,6 +88,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.gaussian_mixture.chains",
         "engines.gaussian_mixture.chain_mixtures",
         "engines.gaussian_mixture.allocation_chain",
+        "engines.gaussian_mixture.waiting_copies",
         "engines.gaussian_mixture.streams",
         "engines.gaussian_mixture.tilted_normal",
         "engines.gaussian_mixture.tuples",
