@@ -236,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             float(losses(model, held).mean()),
             accuracy_of(model, held),
         )
-    sys.stdout.write(f"loss a word {before:.3f} before, {after:.3f} after\n")
+    sys.stdout.write(f"loss per word {before:.3f} before, {after:.3f} after\n")
     sys.stdout.write(finish(optimizer.run_record(), given.folder, accuracy))
     return 0
 

@@ -40,15 +40,16 @@ class AdaptiveClip:
 
     With C_t the clip norm of step t and s_t = 1/2 + (noisy count) / expected_batch_size, roughly the fraction
     of examples whose gradient norm is at most C_t, the next clip norm is C_t exp(-rate (s_t - quantile)). The
-    count is as private as the gradients: it takes the fraction `count_share` of each step's sigma^-2. A zero
-    gradient counts 0, so padding adds nothing.
+    count is as private as the gradients: it uses the fraction `count_share` of each step's sigma^-2. A zero
+    gradient counts as 0, so padding adds nothing.
 
     Args:
         initial: the clip norm of step 0, > 0.
         quantile: target quantile of the gradient norms, in (0, 1).
         rate: learning rate of the clip norm, in (0, 100).
-        count_share: fraction of sigma^-2 that the count gets, in (0, 1). Gradients then have noise of sigma /
-            sqrt(1 - count_share) clip norms, the count noise of sigma / (2 sqrt(count_share)) examples.
+        count_share: fraction of sigma^-2 for the count, in (0, 1). The noise of the gradients is then sigma /
+            sqrt(1 - count_share) clip norms, and the noise of the count is sigma / (2 sqrt(count_share))
+            examples.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

@@ -193,7 +193,7 @@ _KEY = "dpmech"  # the key of our entry in a state dict, in addition to those of
 
 
 class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
-    """A torch optimizer whose gradients are clipped, summed, noised and averaged as a certificate says.
+    """A torch optimizer whose gradients are clipped, summed, noised and averaged as a certificate specifies.
 
     Each `step` adds row t of sigma clip_norm C^-1 Z to the sum of clipped per-example gradients, divides by
     the public `expected_batch_size`, writes the result to `param.grad` and the variance of its noise to
@@ -201,22 +201,23 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
     Clipped sums come from `param.grad_sample` (Opacus' GradSampleModule), which `step` and `accumulate` read
     and clear, or from a ClippedSum passed to `accumulate`. Call `accumulate` once per microbatch and `step`
-    once per batch; a step without any example is a step of pure noise, and counts. Under torch.distributed
-    every process contributes different examples, and `expected_batch_size` counts those of all of them; do
-    not let DistributedDataParallel average the raw gradients first.
+    once per batch; a step without any example consists of noise only, and counts as a step. Under
+    torch.distributed every process contributes different examples, and `expected_batch_size` counts those of
+    all of them; do not let DistributedDataParallel average the raw gradients first.
 
     **Guarantee:** that of the calibration, for all released parameters, if batches follow `participation`.
 
     Args:
         optimizer: any torch.optim.Optimizer with one gradient evaluation per step.
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; or an AdaptiveClip; None uses the certificate's, else 1.
-        expected_batch_size: the public denominator, > 0: expected examples of one step over all microbatches
-            and processes; None uses the certificate's.
+        clip_norm: clip norm of one example's gradient, > 0; or an AdaptiveClip. None uses the clip norm of
+            the certificate, or 1.
+        expected_batch_size: the public denominator, > 0: expected number of examples of one step over all
+            microbatches and processes. None uses the value of the certificate.
         clipping: None clips the whole gradient to clip_norm; or a PerLayerClipping or PerMatrixClipping,
             whose joint norm is clip_norm.
-        generator: of the noise: None for a key from the operating system, and a cipher on CPUs and CUDA; or
-            another, see NoiseStream.
+        generator: generator of the noise. None uses a key from the operating system, and a cipher on CPUs and
+            CUDA; for others, see NoiseStream.
         mode: how the noise is computed, as for NoiseStream.
         loss_scale: the constant by which a float16 loss was multiplied; gradients are divided by it before
             they are clipped. (A GradScaler is refused: its scale and its skipped steps depend on the data.)

@@ -134,8 +134,8 @@ def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]
     """A batch padded to the next multiple with example 0, and a mask of the real entries.
 
     For microbatches of a fixed size. Padding must get weight 0 before gradients are summed; it then has no
-    effect. Truncating a batch to a size is another mechanism: `TruncatedPoissonSampler`. An empty batch
-    stays empty.
+    effect. Truncating a batch to a size is a different mechanism; use `TruncatedPoissonSampler`. An empty
+    batch stays empty.
 
     Args:
         indices: a batch, shape (m,).

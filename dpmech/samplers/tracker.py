@@ -23,11 +23,11 @@ class ParticipationTracker:
 
     It checks what is visible in the batches: repetition, range, order of the steps, separation, number of
     participations, and for FixedEpochs and BallsInBins that every epoch has the batches of the first. With a
-    new allocation every epoch, every example of the first epoch must occur once in each. Where groups take
-    turns an example must stay in its group. A maximum or fixed batch size must hold. For claims about users
-    who have several examples, `user_ids` gives the user of each: nobody may have more than the certified
-    number, and for CyclicPoisson all examples of a user must stay in one group. Batches cannot show whether a
-    random participation was sampled with the right distribution.
+    new allocation in every epoch, every example of the first epoch must occur once in each epoch. If groups
+    take turns, an example must stay in its group. A maximum or fixed batch size must hold. For claims about
+    users who have several examples, `user_ids` gives the user of each: nobody may have more than the
+    certified number, and for CyclicPoisson all examples of a user must stay in one group. Batches cannot show
+    whether a random participation was sampled with the right distribution.
 
     **Guarantee:** if every batch of a run was recorded and none refused, the participations of the run are
     those of the pattern; for users only with `user_ids`. Memory is eight bytes per example, none for Poisson,

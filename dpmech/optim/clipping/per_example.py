@@ -293,8 +293,8 @@ def clipped_gradients(
 ) -> ClippedSum:
     """The sum over a batch of clipped per-example gradients.
 
-    What a call leaves in attributes and buffers of the model, or in what the loss refers to, is put back
-    before the next call and at the end, so that no example reaches the gradient of another.
+    Changes that a call makes to attributes and buffers of the model, or to objects that the loss refers to,
+    are reverted before the next call and at the end, so that no example affects the gradient of another.
 
     Args:
         model: any module that processes examples independently (no batch normalization) and, unless
@@ -305,14 +305,14 @@ def clipped_gradients(
             passed as keyword arguments. It may be empty.
         clipping: how to clip, or a clip norm. Blocks given in order follow the order of the model's
             parameters that require gradients.
-        microbatch_size: number of examples to differentiate at once; None for all of them. Memory grows
-            with it, the result changes in the last bits only.
+        microbatch_size: number of examples to differentiate at once; None for all of them. Memory grows with
+            this number, and the result changes in the last bits only.
         weights: None, or a tensor of zeros and ones, shape (examples,): examples with 0 are excluded, as
             padding must be. Other weights would undo the clipping.
         clipping_mode: "per_example" forms the gradient of every example; "ghost" computes norms and sums of
-            linear layers, convolutions and embeddings from their inputs and output gradients; "loop" runs
-            the model on one example at a time, without `torch.func`: slow, for any model. The result is the
-            same up to rounding.
+            linear layers, convolutions and embeddings from their inputs and output gradients; "loop" runs the
+            model on one example at a time, without `torch.func`, which is slow but works for any model. The
+            result is the same up to rounding.
 
     Returns:
         A ClippedSum for `PrivateOptimizer.accumulate`.

@@ -65,16 +65,16 @@ class Privacy:
 
     Args:
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0, or an AdaptiveClip; None uses the certificate's, else 1.
-            It replaces `max_grad_norm`.
+        clip_norm: clip norm of one example's gradient, > 0, or an AdaptiveClip; None uses that of the
+            certificate, or 1. It replaces `max_grad_norm`.
         loss: `loss(model, **batch)` of one example, given as a batch of one; None uses the loss that
             the model computes (`own_loss`), or with `label_smoothing_factor` the Trainer.
         expected_batch_size: as for make_private; None uses the certificate's, else
             `per_device_train_batch_size` times `gradient_accumulation_steps` and processes.
         dataset_size: as for make_private.
-        max_physical_batch_size: largest number of examples held at once; None uses "auto" with
-            `auto_find_batch_size`, else `per_device_train_batch_size` if `gradient_accumulation_steps` is
-            above 1, else full batches.
+        max_physical_batch_size: largest number of examples in memory at once. None uses "auto" with
+            `auto_find_batch_size`, otherwise `per_device_train_batch_size` if `gradient_accumulation_steps`
+            is above 1, and otherwise full batches.
         clipping: as for make_private.
         clipping_mode: as for make_private.
         generator: as for make_private.

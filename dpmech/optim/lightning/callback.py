@@ -141,21 +141,21 @@ class PrivateTraining(Callback):
         trainer = lightning.Trainer(max_epochs=10, callbacks=[private])
         trainer.fit(module, private.loader, ckpt_path=private.newest())
 
-    With automatic optimization a step uses `loss` of every example; the module's `training_step` is not
-    called. With `automatic_optimization = False` it is called, and must call `private.backward(*batch)` and
-    the step of `self.optimizers()`, once each.
+    With automatic optimization, a step uses `loss` of every example, and the module's `training_step` is not
+    called. With `automatic_optimization = False`, `training_step` is called. It must call
+    `private.backward(*batch)` and the step of `self.optimizers()`, once each.
 
     Lightning's checkpoints contain weights, schedules and counters; loader, noise and optimizer are stored in
-    `folder/_private_run`, readable by the owner only and **as secret as the data**. The first are written
-    before the first step. The run record is written to the folder at the end of the fit.
+    `folder/_private_run`, readable by the owner only and **as secret as the data**. The first of these files
+    are written before the first step. The run record is written to the folder at the end of the fit.
 
-    Evaluations are not covered by the certificate: training data are refused, as far as they are
-    recognized, and so are callbacks and schedules that select by values logged in training.
+    Evaluations are not covered by the certificate: training data are refused if they are recognized, and so
+    are callbacks and schedules that select by values logged in training.
 
     Args:
         calibration: a Calibration or a Certificate.
         data: a DataLoader over the whole dataset, as for make_private.
-        clip_norm: of one example's gradient, as for make_private.
+        clip_norm: clip norm of one example's gradient, as for make_private.
         loss: `loss(module, *example)` of one example, as for make_private; batches that are dicts are passed
             by name.
         folder: where to save; None saves nothing, so that the run cannot be resumed.

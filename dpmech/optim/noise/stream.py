@@ -165,16 +165,16 @@ def _taken(entry: tuple[int, Key], owner: object) -> bool:
 class NoiseStream(Uncopied):
     """The noise of a calibrated mechanism: row t of sigma clip_norm C^-1 Z, Z independent standard normal.
 
-    Step t adds it to the *sum* of clipped gradients. Rows come in order, each once, n of them; they
-    are computed in float64 from normal numbers in float64 (float32 for float32 parameters, with Philox).
-    They depend only on a 128-bit key and their position: anyone who knows
-    the key can remove the noise, so `state_dict` is as secret as the training data.
+    Step t adds this row to the *sum* of clipped gradients. The n rows are returned in order, each once. They
+    are computed in float64 from normal numbers in float64 (float32 for float32 parameters, with Philox). They
+    depend only on a 128-bit key and their position. Anyone who knows the key can remove the noise, so
+    `state_dict` is as secret as the training data.
 
-    The loss of noise by float64 rounding has a proved bound (see the page), by which all noise is
-    enlarged; a strategy for which it is above 1e-6 is refused.
+    The loss of noise by float64 rounding has a proved bound (see the page). All noise is enlarged by this
+    bound, and a strategy with a bound above 1e-6 is refused.
 
-    A stream works in the process that made it, cannot be copied or pickled, and no two live ones of a
-    process may have the same key.
+    A stream works only in the process that created it, and cannot be copied or pickled. Two live streams of a
+    process must not have the same key.
 
     If torch.distributed is initialized, constructing a stream and loading its state are collective calls:
     all processes use the key of rank 0, so that replicated parameters get the same noise in all of them and

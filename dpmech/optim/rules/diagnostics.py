@@ -151,7 +151,7 @@ def effective_degrees(beta2: float, step: int, *, strategy: Strategy | None = No
 def noise_share(optimizer: torch.optim.Optimizer, *, strategy: Strategy | None = None) -> NoiseShare:
     """The noise share rho of an AdamBC (with any settings), from its state after at least one step.
 
-    Post-processing of released gradients, so it has no privacy cost.
+    It post-processes released gradients, so it has no privacy cost.
 
     Args:
         optimizer: an AdamBC.

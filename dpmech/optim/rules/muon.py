@@ -152,11 +152,11 @@ class MuonScale(enum.Enum):
 class Muon(Rule):
     r"""Muon on private gradients: M <- momentum M + g, then p <- p - lr scale Q(M).
 
-    Q is `orthogonalize`. Matrices of one shape (or its transpose) are processed in one batch. Tensors of more
-    than two dimensions count as matrices (first dimension) x (the rest); scalars and vectors are updated by
-    Adam. Each group is split accordingly into one with `use_muon=True` and one with `use_muon=False`, so
-    `param_groups` can be longer than the list passed in; set `use_muon` to decide for a group explicitly
-    (False is advised for embeddings and output layers).
+    Q is `orthogonalize`. Matrices of one shape (or its transpose) are processed in one batch. Tensors with
+    more than two dimensions are treated as matrices (first dimension) x (all others). Scalars and vectors are
+    updated by Adam. Each group is split accordingly into one with `use_muon=True` and one with
+    `use_muon=False`, so `param_groups` can be longer than the list passed in; set `use_muon` to decide for a
+    group explicitly (False is advised for embeddings and output layers).
 
     **DP-MuonBC** (`probes` > 0). Q is nonlinear, so noise of standard deviation rho in M biases its mean by
     rho^2 / 2 times the Laplacian of Q. Each step samples `probes` Gaussian matrices U and takes

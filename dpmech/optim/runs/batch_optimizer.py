@@ -232,8 +232,8 @@ _MODES = ("train", "eval")  # of schedule-free optimizers: where gradients are t
 class BatchOptimizer(PrivateOptimizer):
     """A PrivateOptimizer that takes step t on exactly batch t of its loader.
 
-    With microbatches, `step` and `zero_grad` may be called after each of them: all but the last of a batch
-    only accumulate (`batch_complete` tells which it was, for learning-rate schedulers).
+    With microbatches, `step` and `zero_grad` may be called after each of them: all but the last microbatch of
+    a batch only accumulate (`batch_complete` is true after the last one, for learning-rate schedulers).
 
     Args:
         loader: the loader.
@@ -245,7 +245,7 @@ class BatchOptimizer(PrivateOptimizer):
     Attributes:
         loader: of the batches.
         clipping_mode: how gradients are clipped, "per_example", "ghost" or "loop"; None if not known yet. A
-            resumed run keeps it, as sums would round differently.
+            resumed run keeps it, because sums would otherwise be rounded differently.
         factor_cost: the cost of the factors of ghost clipping as a multiple of its estimate, which decides
             which weights have them. A resumed run keeps it too.
         takes_any_mode: whether a loaded state may have another mode than the one that was chosen.

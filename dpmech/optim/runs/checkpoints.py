@@ -28,34 +28,34 @@ def save_checkpoint(
     scheduler: Any = None,
     extra: Any = None,
 ) -> None:
-    """Save a run between two steps. With several processes each saves its own file.
+    """Save a run between two steps. With several processes, each saves its own file.
 
-    The file is written to a temporary name and then renamed, so that a process killed meanwhile leaves the
-    previous one. Some of several processes may be killed before and some after; each also keeps the
-    previous file (`path` + ".previous"). Symbolic links are followed. **Keep them as secret as the data**:
-    they contain the keys of batches and noise.
+    The file is written under a temporary name and then renamed, so that a process that is killed meanwhile
+    leaves the previous file. Of several processes, some may be killed before and some after the renaming;
+    each process therefore also keeps the previous file (`path` + ".previous"). Symbolic links are followed.
+    **Keep these files as secret as the data**, because they contain the keys of batches and noise.
 
-    A resumed run repeats the steps since the checkpoint, with the same batches and the same noise: they
-    release the same values again, at no further privacy cost. That requires deterministic arithmetic; set
-    `torch.use_deterministic_algorithms(True)` on GPUs before the first step (for older versions of torch also
-    CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment), where the sums of a model's own kernels depend on the
-    order of threads otherwise: a RuntimeWarning says so here, and the run record after a load ("repeated
-    steps may have been rounded differently"). Random numbers of torch, numpy and
-    `random` drawn between the delivery of a batch and its step repeat. Those of a loader's workers do not:
-    avoid random augmentation there. Also save right after make_private: steps before the first checkpoint
-    would be repeated with other keys.
+    A resumed run repeats the steps since the checkpoint, with the same batches and the same noise. They
+    release the same values again, at no further privacy cost. This requires deterministic arithmetic. On
+    GPUs, set `torch.use_deterministic_algorithms(True)` before the first step (for older versions of torch
+    also CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment). Otherwise, the sums of a model's own kernels
+    depend on the order of threads; a RuntimeWarning states this here, and the run record states it after a
+    load ("repeated steps may have been rounded differently"). Random numbers of torch, numpy and `random`
+    that are drawn between the return of a batch and its step are repeated. Those of a loader's workers are
+    not, so avoid random augmentation there. Also save right after make_private, because steps before the
+    first checkpoint would be repeated with other keys.
 
     Fingerprints of dataset, model, loss and weights are stored for `load_checkpoint`. The fingerprint of the
     dataset reads 16 examples twice, at the first call.
 
     Args:
-        path: the file, a different one for every process.
+        path: the file; every process needs a different one.
         model: of make_private.
         optimizer: of make_private.
         loader: of make_private.
-        scheduler: of the learning rates, if there is one: its state is saved, and `load_checkpoint`
-            refuses another one. Without it the record of a resumed run with changing learning rates
-            says "settings of later steps not compared".
+        scheduler: scheduler of the learning rates, if there is one. Its state is saved, and `load_checkpoint`
+            refuses a different scheduler. Without it, the record of a resumed run with changing learning
+            rates states "settings of later steps not compared".
         extra: any additional tensors and plain data.
 
     Raises:
@@ -112,25 +112,25 @@ def load_checkpoint(
     Several processes resume from the newest step that all of them have.
 
     Dataset, model and loss are compared with those of the checkpoint by fingerprints, and a difference is
-    refused: later steps would be repeated with the same noise on other sums, and anyone
-    with both results can subtract the noise. A fingerprint detects mistakes, but not every change. It covers
-    16 examples and the collate_fn; classes, settings, shapes and code of the model; code, constants, closure
-    and globals of the loss, which is unknown under Opacus. The run record states what was compared. Weights
-    must not change before the first step: the same noise would be released on another sum.
+    refused. Otherwise, later steps would be repeated with the same noise on different sums, and anyone with
+    both results could subtract the noise. A fingerprint detects mistakes, but not every change. It covers 16
+    examples and the collate_fn; classes, settings, shapes and code of the model; code, constants, closure and
+    globals of the loss, which is unknown under Opacus. The run record states what was compared. Weights must
+    not change before the first step, because the same noise would be released on a different sum.
 
     Args:
         path: the file of this process.
-        model: of make_private, newly made.
-        optimizer: of make_private, before its first step.
-        loader: of make_private, before its first batch.
-        scheduler: of the learning rates, newly made, before this call; required if the checkpoint was saved
-            with one. Its class and settings are compared (those that torch's schedulers have from the start,
-            and functions by their code), not how often it is stepped; then its state is loaded.
-        missing_ok: whether to load nothing if there is no checkpoint, or if only some processes have
-            one and it precedes the first step.
+        model: the model that make_private returned, newly created.
+        optimizer: the optimizer that make_private returned, before its first step.
+        loader: the loader that make_private returned, before its first batch.
+        scheduler: scheduler of the learning rates, created before this call; required if the checkpoint was
+            saved with one. Its class and settings are compared (those that torch's schedulers have from the
+            start, and functions by their code), not how often it is stepped; then its state is loaded.
+        missing_ok: whether to load nothing if there is no checkpoint, or if only some processes have a
+            checkpoint and it precedes the first step.
         accept_changed: which of "dataset", "model" and "loss" may differ, on the caller's responsibility:
-            nobody may have seen anything that a step after the checkpoint released. The run record
-            states it, and `dpmech verify --rigorous` refuses it.
+            nobody may have seen anything that a step after the checkpoint released. The run record states the
+            change, and `dpmech verify --rigorous` refuses the record.
 
     Returns:
         The saved `extra`; None if nothing was loaded.

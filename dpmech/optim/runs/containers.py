@@ -73,10 +73,13 @@ class Given:
         self._args, self._kwargs = args, kwargs
         self.count = count
         self.tensors: list[Tensor] = []
-        self.rows: list[Tensor] = []
         self.lists = 0
-        self._others: dict[int, Tensor] = {}
-        self._mapped((args, kwargs), None, wide=False, found=self.tensors, top=True)
+
+        def note(one: Tensor) -> Tensor:
+            self.tensors.append(one)
+            return one
+
+        self._mapped(note, note)
         self.rows = [tensor for tensor in self.tensors if tensor.ndim and len(tensor) == count]
 
     @property
@@ -86,70 +89,54 @@ class Given:
 
     def with_tensors(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments with `self.tensors` replaced by other tensors."""
-        self._others = {id(one): other for one, other in zip(self.tensors, tensors, strict=True)}
-        try:
-            args, kwargs = self._mapped((self._args, self._kwargs), None, wide=False, found=[], top=True)
-        finally:
-            self._others = {}
-        return args, kwargs
+        others = {id(one): other for one, other in zip(self.tensors, tensors, strict=True)}
+        return self._mapped(lambda one: others.get(id(one), one), lambda one: one.detach().clone())
 
     def picked(self, examples: Sequence[int], *, wide: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call on some of the examples."""
-        args, kwargs = self._mapped((self._args, self._kwargs), examples, wide=wide, found=[], top=True)
-        return args, kwargs
+
+        def copy_of(one: Tensor) -> Tensor:
+            return one.detach().double() if wide and one.is_floating_point() else one.detach().clone()
+
+        def rows_of(one: Tensor) -> Tensor:
+            has_rows = one.ndim and len(one) == self.count
+            return copy_of(one.detach()[torch.tensor(examples, device=one.device)] if has_rows else one)
+
+        return self._mapped(rows_of, copy_of, examples)
 
     def _mapped(
         self,
-        value: Any,
-        examples: Sequence[int] | None,
-        *,
-        wide: bool,
-        found: list[Tensor],
-        top: bool = False,
-        inside: tuple[int, ...] = (),
-    ) -> Any:
-        """A copy for some examples (None for all); its tensors are appended to `found`."""
+        change: Callable[[Tensor], Tensor],
+        change_alone: Callable[[Tensor], Tensor],
+        examples: Sequence[int] | None = None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with other tensors; those in a list with one entry per example are of one alone."""
 
-        def again(one: Any) -> Any:
-            return self._mapped(one, examples, wide=wide, found=found, inside=(*inside, id(value)))
+        def mapped(value: Any, inside: tuple[int, ...] = ()) -> Any:
+            if isinstance(value, Tensor):
+                return change(value)
+            if id(value) in inside:
+                return value
+            if type(value) is list and self._is_rows(value):
+                self.lists += 1
+                every = range(len(value)) if examples is None else examples
+                return [alone(value[place]) for place in every]
+            return with_parts(value, lambda one: mapped(one, (*inside, id(value))))
 
-        if isinstance(value, Tensor):
-            found.append(value)
-            return self._picked(value, examples, wide=wide)
-        if id(value) in inside:
-            return value
-        if top:  # the arguments are not examples, even if their number matches
-            args, kwargs = value
-            return tuple(again(one) for one in args), again(kwargs)
-        if type(value) is list and self._is_rows(value):
-            self.lists += 1
-            every = range(len(value)) if examples is None else examples
-            return [self._alone(value[place], wide=wide, found=found) for place in every]
-        return with_parts(value, again)
+        def alone(value: Any) -> Any:
+            if isinstance(value, Tensor):
+                return change_alone(value)
+            nested = isinstance(value, Mapping) or type(value) in {list, tuple}
+            return with_parts(value, alone) if nested else value
 
-    def _picked(self, tensor: Tensor, examples: Sequence[int] | None, *, wide: bool) -> Tensor:
-        one = tensor.detach()
-        if examples is not None and one.ndim and len(one) == self.count:
-            one = one[torch.tensor(examples, device=one.device)]
-        if examples is None:
-            return self._others.get(id(tensor), tensor)
-        return one.double() if wide and one.is_floating_point() else one.clone()
+        # The arguments are not examples, even if their number matches.
+        return tuple(mapped(one) for one in self._args), mapped(self._kwargs)
 
     def _is_rows(self, value: list[Any]) -> bool:
         """Whether a list has one entry per example, rather than tensors with one row per example."""
         return len(value) == self.count and not all(
             isinstance(one, Tensor) and one.ndim and len(one) == self.count for one in value
         )
-
-    def _alone(self, value: Any, *, wide: bool, found: list[Tensor]) -> Any:
-        """A copy of the entry of one example."""
-        if isinstance(value, Tensor):
-            found.append(value)
-            one = value.detach()
-            return one.double() if wide and one.is_floating_point() else one.clone()
-        if isinstance(value, Mapping) or type(value) in {list, tuple}:
-            return with_parts(value, lambda one: self._alone(one, wide=wide, found=found))
-        return value
 
 
 def leaves_of(value: Any, inside: tuple[int, ...] = (), *, arrays: bool = True) -> list[Any]:

@@ -77,17 +77,17 @@ def applied(
 class MeanOverViews:
     r"""A loss of one example that is the mean over views of it (augmentation multiplicity).
 
-    The gradients of all views of an example are averaged **before** the mean is clipped, so that an example
-    contributes as much as without views: sensitivity, noise and certificate are the same. The cost is the
-    forward and backward passes of all views.
+    The gradients of all views of an example are averaged **before** the mean is clipped. The contribution of
+    an example has the same bound as without views, so sensitivity, noise and certificate are the same. The
+    cost is that of the forward and backward passes of all views.
 
     Args:
         loss: `loss(model, *batch)`, the mean over a batch, or a criterion such as `nn.CrossEntropyLoss()`.
             Its batch consists of the views of one example.
-        augment: makes views of the inputs, the first tensor of an example: it receives `views` copies, shape
-            (views, ...), and returns as many. It runs under torch.func, so that it must consist of torch
-            operations, without `.item()`; torch's random numbers differ between examples. None if the inputs
-            of the dataset's examples already have a first dimension of views.
+        augment: creates views of the inputs, the first tensor of an example. It receives `views` copies,
+            shape (views, ...), and returns the same number of views. It runs under torch.func, so it must
+            consist of torch operations, without `.item()`; torch's random numbers differ between examples.
+            None if the inputs of the dataset's examples already have a first dimension of views.
         views: number of views, at least 1; None only without `augment`.
 
     Raises:

@@ -105,13 +105,13 @@ _BY_LOSS = "make_private(..., loss=...)"
 
 
 def fix(model: nn.Module) -> nn.Module:
-    """A copy of a model in which layers unsuitable for private training are replaced.
+    """Return a copy of a model in which layers unsuitable for private training are replaced.
 
     Recurrent layers (LSTM, GRU, RNN) are replaced by those of Opacus and MultiheadAttention by four linear
     layers, with the same weights and outputs. Batch normalization becomes GroupNorm (with gcd(32, channels)
     groups; one for BatchNorm1d), which is **a different function**, with its weight and bias; InstanceNorm
-    loses its running statistics. In-place operations (`inplace=True`) are disabled. Call it before the
-    optimizer is made: the copy has new parameters. `requires_grad` is preserved.
+    loses its running statistics. In-place operations (`inplace=True`) are disabled. Call this function before
+    the optimizer is created, because the copy has new parameters. `requires_grad` is preserved.
 
     Args:
         model: any module; it is not changed.

@@ -242,16 +242,16 @@ _KEPT = (
 
 
 class PrivateBatchSampler(TorchSampler[list[int]]):
-    """The batches of a sampler as a `batch_sampler` of any torch DataLoader.
+    """A `batch_sampler` for any torch DataLoader that returns the batches of a sampler.
 
     Every iteration continues from `sampler.steps_taken`, which it counts, to the end of that epoch. A
-    DataLoader with workers samples ahead of the batches it returns: state saved meanwhile is ahead too
-    (`PrivateLoader` counts returned batches). An empty batch is an empty list, which the default
+    DataLoader with workers samples ahead of the batches that it returns, so a state saved meanwhile is ahead
+    too (`PrivateLoader` counts returned batches). An empty batch is an empty list, which the default
     `collate_fn` does not support (`PrivateLoader` does).
 
     Args:
-        sampler: of dpmech.samplers.
-        rank: of this process, in [0, world_size).
+        sampler: a sampler of dpmech.samplers.
+        rank: rank of this process, in [0, world_size).
         world_size: number of processes that share every batch.
 
     Raises:
@@ -285,9 +285,9 @@ class PrivateBatchSampler(TorchSampler[list[int]]):
 class PrivateLoader(Uncopied):
     """The loader of a private run: returns every batch of the sampler, in microbatches, and checks its use.
 
-    Iteration returns the batches of the rest of the epoch; beyond the last certified step it raises. Every
-    batch is checked against the certified participation before its first microbatch is returned. A batch
-    without examples has length 0. A batch that had no step, as after an interrupt, is returned again.
+    Iteration returns the batches of the rest of the epoch; after the last certified step, it raises an error.
+    Every batch is checked against the certified participation before its first microbatch is returned. A
+    batch without examples has length 0. A batch that had no step, as after an interrupt, is returned again.
 
     Between the return of a microbatch and the step, torch, numpy and Python's `random` use a secret
     seed of this microbatch, the same in a resumed run; after the step they continue as
@@ -297,7 +297,7 @@ class PrivateLoader(Uncopied):
 
     Args:
         loader: a DataLoader whose dataset, collate_fn and workers are used.
-        sampler: of the batches, the same in all processes.
+        sampler: sampler of the batches, the same in all processes.
         max_physical_batch_size: largest microbatch of one process; None for full batches; "auto", only with
             full batches, if the code that computes gradients determines it.
         full_batches: whether to return full batches anyway, which the code that computes gradients splits.

@@ -129,77 +129,80 @@ def make_private(
     unit: Literal["example", "user"] | None = None,
     user_loss: Reduction = "mean",
 ) -> tuple[nn.Module, BatchOptimizer, PrivateLoader]:
-    """Make an ordinary training set-up private; returns a model, optimizer and loader to use instead.
+    """Make an ordinary training set-up private; return a model, optimizer and loader to use instead.
 
     Batches are sampled as the certificate specifies, gradients are clipped per example, and every step adds
     the certified noise. Anything that disagrees with the certificate is refused here, before the first step.
     If the strategy has a much better parameter for the budget, a `BetterParameterWarning` names it.
 
-    Per-example gradients come from Opacus' GradSampleModule, in the loop that Opacus users know::
+    Without `loss`, Opacus' GradSampleModule computes per-example gradients, in the loop of Opacus::
 
         for inputs, targets in loader:
             optimizer.zero_grad()
             criterion(model(inputs), targets).backward()
             optimizer.step()
 
-    (the criterion is the *mean*), or with `loss`, that of one example, from `torch.func` or in a loop::
+    (the criterion must be a *mean*). With `loss`, the loss of one example, `torch.func` or a loop is used::
 
         for inputs, targets in loader:
             model.backward(inputs, targets)
             optimizer.step()
 
-    Under torch.distributed every process calls it with the whole dataset; batches are split between them, and
-    the weights of rank 0 are copied to all. Do not wrap the model in DistributedDataParallel.
+    Under torch.distributed, every process calls this function with the whole dataset; batches are split
+    between the processes, and the weights of rank 0 are copied to all of them. Do not wrap the model in
+    DistributedDataParallel.
 
     Args:
         model: a module that processes examples independently; batch normalization is refused.
         optimizer: any torch optimizer over the model's parameters.
-        loader: a DataLoader over the whole dataset; shuffle=True has no effect where batches are sampled,
-            and is refused where the order is fixed (except for EveryStep), as is a batch_size that differs.
+        loader: a DataLoader over the whole dataset; shuffle=True has no effect if batches are sampled, and is
+            refused if the order is fixed (except for EveryStep). A different batch_size is refused too.
         calibration: a Calibration or a Certificate.
-        clip_norm: of one example's gradient, > 0; or an AdaptiveClip, with which it follows a quantile of the
-            norms, certified jointly; None uses the certificate's, else 1.
+        clip_norm: clip norm of one example's gradient, > 0; or an AdaptiveClip, with which the clip norm
+            follows a quantile of the gradient norms, certified jointly. None uses the clip norm of the
+            certificate, or 1 if there is none.
         loss: None; or `loss(model, *example)`, a scalar for one example; or a criterion of outputs and
             targets, such as `nn.CrossEntropyLoss()`.
         expected_batch_size: the public denominator. Under ADD_REMOVE the number of examples is private, so
-            this must be a constant that you choose, such as 128, not one computed from the data: None
-            uses the certificate's, else the loader's batch_size (times processes) if that is above 1, and is
-            refused without both. If the number of examples is public, None can also use the mean batch size.
-            A declared value may differ from the data by 10 %.
-        dataset_size: under ADD_REMOVE a public number of examples, also a constant that you choose, which the
-            claim of the run then states; None uses the certificate's. Required for EveryStep and `drop_last`,
-            since it determines the batches of an epoch. Otherwise None or the exact number of examples.
-        max_physical_batch_size: largest number of examples (a microbatch) that one process holds at once;
+            this must be a constant that you choose, such as 128, and not a number computed from the data.
+            None uses the value of the certificate, or else the loader's batch_size (times processes) if that
+            is above 1; if there is neither, it is refused. If the number of examples is public, None can also
+            use the mean batch size. A declared value may differ from the data by 10 %.
+        dataset_size: under ADD_REMOVE, a public number of examples. This is also a constant that you choose,
+            and the claim of the run states it. None uses the value of the certificate. Required for EveryStep
+            and `drop_last`, since it determines the batches of an epoch. Otherwise None or the exact number
+            of examples.
+        max_physical_batch_size: largest number of examples (a microbatch) that one process handles at once;
             None for full batches; "auto", with `loss`, measures the memory per example and uses half of the
             free memory. A resumed run keeps the measured value, `loader.physical_batch_size`.
         clipping: as for PrivateOptimizer. Blocks given in order follow `model.named_parameters()`,
             regardless of how the optimizer groups them; names and parameters may be keys.
         drop_last: as for SequentialSampler; only for participations that are not random. None means False,
             and is refused if the loader has drop_last=True, which is otherwise ignored.
-        generator: of the noise; None for a key from the operating system, as private training requires, with
-            a cipher on CPUs and CUDA, Philox on other accelerators; "secure" for the cipher, "philox" for
-            Philox, "secure-lattice" for the cipher and sums on a lattice, see NoiseStream.
-        rng: of the batches, as for `sampler_for`: None for a cipher with a key from the operating system, as
-            private training requires; with "secure" the noise also comes from a cipher on every device,
-            unless `generator` is given.
-        mode: of the noise, as for NoiseStream.
+        generator: generator of the noise. None uses a key from the operating system, as private training
+            requires, with a cipher on CPUs and CUDA and Philox on other accelerators; "secure" selects the
+            cipher, "philox" Philox, and "secure-lattice" the cipher and sums on a lattice; see NoiseStream.
+        rng: random numbers of the batches, as for `sampler_for`. None uses a cipher with a key from the
+            operating system, as private training requires. With "secure", the noise also comes from a cipher
+            on every device, unless `generator` is given.
+        mode: mode of the noise, as for NoiseStream.
         process_group: the processes that train together; None for the default group.
         public_buffers: names of buffers, untrained parameters or extra states that may change in training
-            because they do not depend on the data, such as counters. A change of any other is refused, since
-            they are released without noise.
+            because they do not depend on the data, such as counters. A change of any other is refused,
+            because they are released without noise.
         clipping_mode: "per_example" forms the gradient of every example; "ghost" computes norms and sums of
             linear layers, convolutions and embeddings from their inputs and output gradients, equal up to
-            rounding; "loop", with `loss`, takes one example at a time; "auto" chooses the cheapest that is
-            possible, by estimates or, on an accelerator with `loss`, by times of random examples, which may
-            differ from run to run; `optimizer.clipping_mode` holds it (with `loss`, `model.clipping_choice`
-            the reason), and a resumed run keeps it.
+            rounding; "loop", with `loss`, processes one example at a time; "auto" chooses the cheapest
+            possible mode, by estimates or, on an accelerator with `loss`, by times of random examples, which
+            may differ from run to run. `optimizer.clipping_mode` is the chosen mode and, with `loss`,
+            `model.clipping_choice` the reason. A resumed run keeps the mode.
         loss_takes: "auto", "batch_of_one" or "example": whether the loss receives its example with a first
             dimension of 1, as models expect, or without it. "auto" tries both on examples of random values.
         unit: None, or the unit of the claim, "example" or "user"; a different unit is refused. For a claim
             about users the dataset is a `UserDataset`, or a `UserExamples` where the participation has
             `max_examples_per_user`.
-        user_loss: if users are sampled, whether the clipped gradient is that of the "mean" or of
-            the "sum" of the losses of a user's examples.
+        user_loss: if users are sampled, "mean" or "sum": whether the clipped gradient is that of the mean or
+            of the sum of the losses of a user's examples.
 
     Returns:
         Model, optimizer (a BatchOptimizer) and loader (a PrivateLoader).
@@ -524,36 +527,36 @@ def make_private_with_epsilon(
 ) -> tuple[nn.Module, BatchOptimizer, PrivateLoader]:
     """Calibrate the noise for a budget and make the set-up private, as `make_private` does.
 
-    A step trains on `loader.batch_size` examples on average (times processes), an epoch has
-    `dataset_size // batch_size` steps, and a run n = epochs * steps per epoch, as in `dm.TrainingPlan`.
-    The calibration is `optimizer.claim`, and the run record contains the certificate.
+    A step trains on `loader.batch_size` examples on average (times processes). An epoch has `dataset_size //
+    batch_size` steps, and a run has n = epochs * steps per epoch, as in `dm.TrainingPlan`. The calibration is
+    `optimizer.claim`, and the run record contains the certificate.
 
     Args:
         model: as for make_private.
         optimizer: as for make_private.
         loader: a DataLoader over the whole dataset, without shuffling, with the batch size.
         eps: > 0.
-        delta: in (0, 1); less than 1 over the number of examples, or one of them may be published whole.
+        delta: in (0, 1); less than 1 over the number of examples, or a whole example may be published.
         epochs: passes over the data, an integer >= 1.
-        strategy: noise strategy over n steps; or a function of n, such as `lambda n: dm.LambdaCGD(n, 0.9)`
-            or `dm.Identity`, independent noise: DP-SGD. None recommends the one with the least error, as
-            `dm.recommend` does, under Poisson sampling or Balls-in-Bins, and logs one line that says which:
-            never worse than DP-SGD (RMSE of the prefix sums). It takes seconds for tens of steps and minutes
-            for thousands, while other processes wait, and may sample, so that another call makes another
-            claim: to resume, save `optimizer.claim.certificate()`, and give it to `make_private`.
-        participation: None is Poisson sampling under independent noise, and Balls-in-Bins, one bin per step
-            of an epoch, under other strategies. Without a strategy, the one under which it is recommended.
+        strategy: noise strategy over n steps; or a function of n, such as `lambda n: dm.LambdaCGD(n, 0.9)` or
+            `dm.Identity` (independent noise, that is, DP-SGD). None selects the strategy with the lowest
+            error, as `dm.recommend` does, under Poisson sampling or Balls-in-Bins, and logs the choice in one
+            line. The result is never worse than DP-SGD (RMSE of the prefix sums). The search takes seconds
+            for tens of steps and minutes for thousands, while other processes wait. It may draw samples, so
+            that another call makes another claim. To be able to resume, save `optimizer.claim.certificate()`
+            and pass it to `make_private`.
+        participation: None is Poisson sampling for independent noise, and Balls-in-Bins with one bin per step
+            of an epoch for other strategies. Without a strategy, that of the selected one.
         max_vectors: without a strategy, largest number of vectors of the model's size that the noise of a
-            step may need in addition to the new one, as for `dm.recommend`: one that is stored takes 8 bytes
-            per parameter. None is 1, which
-            at most doubles the state of Adam (0 with generator="secure-lattice", which needs independent
-            noise); 0 leaves independent noise. None with a strategy.
+            step may need in addition to the new one, as for `dm.recommend`. A stored vector takes 8 bytes per
+            parameter. None is 1, which at most doubles the state of Adam (0 with generator="secure-lattice",
+            which needs independent noise); 0 leaves only independent noise. With a strategy, it must be None.
         adjacency: as for calibrate_sigma.
-        dataset_size: a public number of examples. Under ADD_REMOVE the real one is private; steps and
-            sampling probability then follow from this constant, which you choose, within 10 % of the real
-            one. Otherwise None uses `len(dataset)`.
+        dataset_size: a public number of examples. Under ADD_REMOVE, the true number is private; steps and
+            sampling probability are then computed from this constant, which you choose within 10 % of the
+            true number. Otherwise, None uses `len(dataset)`.
         method: as for calibrate_sigma.
-        clip_norm: of one example's gradient, > 0; or an AdaptiveClip.
+        clip_norm: clip norm of one example's gradient, > 0; or an AdaptiveClip.
         process_group: as for make_private; the first process calibrates for all. Under NCCL the others wait
             for at most the timeout of the group, 10 minutes unless `init_process_group` was given another.
         **options: as for make_private: `loss`, `max_physical_batch_size`, `clipping_mode` and others.

@@ -70,11 +70,11 @@ class UserExamples(Subset[Any]):
 
 
 class UserDataset(Dataset[Any]):
-    """A dataset of users: item u holds at most m examples of user u, stacked, and a mask.
+    """A dataset of users: item u contains at most m stacked examples of user u, and a mask.
 
     Under a claim whose users are sampled, batches consist of users. Item u is `(*parts, mask)`: each part of
-    an example stacked to shape (m, ...), and the mask of m zeros and ones. If a user has fewer than m
-    examples, copies of the first, masked out, fill the rest.
+    the examples is stacked to shape (m, ...), and the mask consists of m zeros and ones. If a user has fewer
+    than m examples, the rest is filled with masked copies of the first.
 
     Args:
         dataset: with a length and indices; its examples are tensors, arrays or numbers, or tuples of these,

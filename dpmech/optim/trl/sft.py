@@ -53,9 +53,9 @@ def check_arguments(args: Any, claim: Any) -> None:
 class PrivateSFTTrainer(PrivateTrainerMixin, SFTTrainer):
     """`trl.SFTTrainer`, private: see PrivateTrainerMixin.
 
-    An example is a row of the dataset: a text, or a prompt with its completion, whose loss is the mean over
-    its own words that are trained on. TRL's numbers of training batches (token accuracy, entropy, number of
-    tokens) are not private: they are not computed in training, and logged of evaluations only.
+    An example is a row of the dataset: a text, or a prompt with its completion. Its loss is the mean over its
+    own training words. TRL's statistics of training batches (token accuracy, entropy, number of tokens) are
+    not private. They are not computed in training, and are logged for evaluations only.
 
     Args:
         *args: as for the SFTTrainer.

@@ -10,7 +10,7 @@ class BallsInBinsSampler(Sampler):
     """Step t trains on bin t mod bins; every example is assigned to one bin, uniformly, for the whole run.
 
     With `fresh` every epoch assigns every example to a new bin, from separate random words, so that all
-    allocations are independent. Batch sizes vary and must stay secret, as the batches must: normalise by
+    allocations are independent. Batch sizes vary and must stay secret, like the batches; divide by
     `expected_batch_size`. Memory is four bytes per example.
 
     Args:

@@ -16,7 +16,7 @@ class SequentialSampler(Sampler):
 
     b is `min_sep`, n / epochs, n (SingleParticipation), or dataset_size / batch_size, rounded up, or down
     with `drop_last` (EveryStep). Nothing is sampled. Batches depend on the position of an example, not on its
-    content; shuffle the data once, beforehand, if their order matters for learning. Neighbouring datasets
+    content; shuffle the data once before the run if their order matters for learning. Neighbouring datasets
     have the example or a gap at the same position: closing the gap would move all other examples.
 
     The number of batches of an epoch must not depend on a private number of examples, because removing one
