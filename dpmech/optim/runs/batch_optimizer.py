@@ -239,7 +239,7 @@ class BatchOptimizer(PrivateOptimizer):
         loader: the loader.
         *args: as for PrivateOptimizer.
         dataset_size: the public number of examples, for the certificate of the run; None if there is none.
-        unchanged: compares the contents of the model before every step; None if no model is known.
+        unchanged: compares the contents of the model before every step.
         **kwargs: as for PrivateOptimizer.
 
     Attributes:
@@ -258,8 +258,8 @@ class BatchOptimizer(PrivateOptimizer):
         self,
         loader: PrivateLoader,
         *args: Any,
-        dataset_size: int | None = None,
-        unchanged: Unchanged | None = None,
+        dataset_size: int | None,
+        unchanged: Unchanged,
         **kwargs: Any,
     ) -> None:
         self.loader = loader
@@ -369,8 +369,7 @@ class BatchOptimizer(PrivateOptimizer):
             UnsupportedCombinationError: if more examples are added than the batch has, or the model was
                 made private again.
         """
-        if self._unchanged is not None:
-            self._unchanged.check_newest()
+        self._unchanged.check_newest()
         self._check_broken()
         progress = self.loader.progress
         count, left_out = None, 0
@@ -454,7 +453,7 @@ class BatchOptimizer(PrivateOptimizer):
             return loss
         finally:
             # Also after an update that failed midway; not if the step was refused before it began.
-            if self._unchanged is not None and progress.stepped > before:
+            if progress.stepped > before:
                 self._unchanged.note_step()
 
     def _check_batch(self) -> None:
@@ -470,8 +469,6 @@ class BatchOptimizer(PrivateOptimizer):
 
     def _changes(self) -> list[tuple[Tensor, Then]]:
         """Check the contents of the model, but for what is returned: values, and what finishes the check."""
-        if self._unchanged is None:
-            return []
         later = self._unchanged.check_later()
         if self._weights is not None:
             key = bytes.fromhex(self._weights["key"])
@@ -497,11 +494,10 @@ class BatchOptimizer(PrivateOptimizer):
             return
         self._check_unchanged()
         self._guard.switch(mode)
-        if self._unchanged is not None:
-            self._unchanged.note_weights()
-            if self._weights is not None:  # the first step must still follow from the loaded ones
-                key = bytes.fromhex(self._weights["key"])
-                self._weights = {"key": key.hex(), "digest": self._unchanged.digest(key)}
+        self._unchanged.note_weights()
+        if self._weights is not None:  # the first step must still follow from the loaded ones
+            key = bytes.fromhex(self._weights["key"])
+            self._weights = {"key": key.hex(), "digest": self._unchanged.digest(key)}
 
     def note_weights(self) -> None:
         """Declare a change of trained parameters between steps, based on released values (such as clamping).
@@ -510,9 +506,8 @@ class BatchOptimizer(PrivateOptimizer):
         `load_state_dict` no change may precede the first step. If a state was saved, the run record states
         that repeated steps may release different values.
         """
-        if self._unchanged is not None:
-            self._unchanged.note_weights()
-            self._unchanged.changed_by_hand += 1
+        self._unchanged.note_weights()
+        self._unchanged.changed_by_hand += 1
 
     def _note_row(self) -> None:
         # Before the update of the weights: if that fails, batch and row are still spent.
@@ -524,7 +519,7 @@ class BatchOptimizer(PrivateOptimizer):
 
     def _note_by_hand(self) -> None:
         """Note whether weights were changed by hand: further steps then do not follow from saved states."""
-        if self._unchanged is not None and self._unchanged.changed_by_hand:
+        if self._unchanged.changed_by_hand:
             self._unchanged.changed_by_hand = 0
             if self._saved:
                 self.loader.set_up.note_by_hand()
@@ -548,14 +543,13 @@ class BatchOptimizer(PrivateOptimizer):
         self._check_unchanged()
         self._note_by_hand()
         self._arithmetic.check_saved()
+        key = secrets.token_bytes(32)
         state = super().state_dict() | {
             _MODE: self.clipping_mode,
             _FACTOR_COST: self.factor_cost,
             _ARITHMETIC: self._arithmetic.state_dict(),
+            _WEIGHTS: {"key": key.hex(), "digest": self._unchanged.digest(key)},
         }
-        if self._unchanged is not None:
-            key = secrets.token_bytes(32)
-            state[_WEIGHTS] = {"key": key.hex(), "digest": self._unchanged.digest(key)}
         self._saved, self._broken = True, False
         return state
 

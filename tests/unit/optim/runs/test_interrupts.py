@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpmech as dm
 from dpmech.optim import AdaptiveClip, NoiseStream, PrivateLoader, make_private
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
+from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.samplers import sampler_for
 from tests.support.quick_cases import slow_but
 
@@ -72,10 +73,20 @@ class Run:
         data = TensorDataset(10.0 * torch.eye(SIZE))
         sampler = sampler_for(CAL, SIZE, rng=rng)
         self.loader = PrivateLoader(DataLoader(data), sampler, max_physical_batch_size=physical)
-        self.param = torch.nn.Parameter(torch.zeros(SIZE))
+        self.model = torch.nn.ParameterList([torch.zeros(SIZE)])
+        self.param = self.model[0]
         self.sgd = torch.optim.SGD([self.param], lr=0.1)
         clip = AdaptiveClip(1.0, rate=1.0) if adaptive else 1.0
-        self.optimizer = BatchOptimizer(self.loader, self.sgd, CAL, clip, SIZE / EPOCH, generator=generator)
+        self.optimizer = BatchOptimizer(
+            self.loader,
+            self.sgd,
+            CAL,
+            clip,
+            SIZE / EPOCH,
+            dataset_size=None,
+            unchanged=Unchanged(self.model, [self.param]),
+            generator=generator,
+        )
         self.optimizer._stream.add_step = self._add_step
 
     def _add_step(self, sums, clip_norm=None):
@@ -95,8 +106,7 @@ class Run:
     def load(self, state):
         loader, optimizer, weights = state
         self.loader.load_state_dict(loader)
-        with torch.no_grad():
-            self.param.copy_(weights)
+        self.model.load_state_dict({"0": weights})
         self.optimizer.load_state_dict(optimizer)
 
     def loop(self, interrupt=None):

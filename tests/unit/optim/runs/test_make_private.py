@@ -22,6 +22,7 @@ from dpmech.optim import (
     save_checkpoint,
 )
 from dpmech.optim.runs.per_example_model import check_model
+from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
 from dpmech.schemes.fixed_order.sampler import SequentialSampler
 from tests.support import saved
@@ -566,7 +567,14 @@ def test_a_loader_of_another_certificate():
     model = classifier()
     loader = PrivateLoader(DataLoader(data()), SequentialSampler(SIZE, dm.MinSep(2), N))
     with pytest.raises(dm.exceptions.CertificateError, match="certified is MinSep"):
-        BatchOptimizer(loader, torch.optim.SGD(model.parameters(), lr=0.1), CAL, expected_batch_size=5)
+        BatchOptimizer(
+            loader,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            CAL,
+            expected_batch_size=5,
+            dataset_size=None,
+            unchanged=Unchanged(model, list(model.parameters())),
+        )
 
 
 def test_shuffling_is_open_to_every_step():
