@@ -15,7 +15,7 @@ from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.grid import coarser
 from dpmech.engines.convex_order.mixture_ring import MixtureFits, MixtureGram, dominating_mixture
 from dpmech.engines.convex_order.ring import Height, RingGram, dominating_ring
-from dpmech.engines.convex_order.tilted import tilted_delta
+from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import BinGram, RoughSample, draw_entropy
@@ -337,9 +337,10 @@ class DeterministicAccountant(Accountant):
         if fitted is None:
             return None
         one, two = fitted
-        profile, unit = self.covariance * sigma**-2, max(1.0, math.exp(eps))
-        moments = float(np.min(Height(self.gram.bins, eps).of(profile)))
-        small = moments <= math.log(SMALL_DELTA) + eps
+        unit = max(1.0, math.exp(eps))
+        estimate = self._estimate(one, sigma, eps)
+        # between the two limits both kinds serve; only the other one may have a second exponential
+        small = estimate <= (CLEAR_DELTA if one == two else SMALL_DELTA) * unit
         tilted = self._near(one, sigma, eps) if small else None
         if tilted is not None:
             return tilted
@@ -360,6 +361,13 @@ class DeterministicAccountant(Accountant):
             upper, found = math.inf, None
         tilted = None if small else self._near(one, sigma, eps)
         return tilted if tilted is not None and self._transformed(tilted, sigma, eps) < upper else found
+
+    def _estimate(self, one: MixtureGram, sigma: float, eps: float) -> float:
+        """Approximate delta: moments alone may be orders of magnitude above it at small eps."""
+        try:
+            return saddle_point_delta(one.scaled(sigma**-2), eps)
+        except NumericalError:
+            return math.exp(float(np.min(Height(self.gram.bins, eps).of(self.covariance * sigma**-2))))
 
     def _near(self, one: MixtureGram, sigma: float, eps: float) -> _Rings | None:
         """The tilted matrix, with delta in the middle of a cell as a guess; None if it has no answer."""

@@ -43,7 +43,7 @@ _COARSE = Deterministic(rel_error=0.4)
 _FINE = Deterministic(rel_error=0.1)
 _DEFAULT, _QUICK, _LAST_RESORT = 15.0, 200.0, 600.0
 # A proof by sampling that would aim this far above the true sigma, in log, is replaced by other accountants.
-_WIDE = 0.05
+_WIDE = 0.03
 # With fewer or more bins a calibration without samples may take many times as long, or stand 1 % above.
 _LEAST_BINS, _MOST_BINS = 100, 1000
 
