@@ -83,7 +83,7 @@ class InTurnAccountant(Accountant):
         solution, method = self._best(
             asked, lambda found: found.sigma, progress, enough=lambda found: found.excess <= _WIDE
         )
-        return solution if method is None else dataclasses.replace(solution, method=method)
+        return dataclasses.replace(solution, method=solution.method or method)
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
         """The profile of the first accountant that provides one."""
@@ -139,10 +139,9 @@ class InTurnAccountant(Accountant):
         """Answers and methods of the others, except those that refuse or exceed their work limit."""
         least = math.inf
         for turn in self.others:
-            if turn.again:
-                if not isinstance(refusal, FarAimError) or least < refusal.point:
-                    continue
-            elif turn.spare and least < math.inf:
+            if turn.spare and least < math.inf:
+                continue
+            if turn.again and (not isinstance(refusal, FarAimError) or least < refusal.point):
                 continue
             method = turn.method
             try:

@@ -162,11 +162,23 @@ def test_samples_that_aim_far_are_drawn_where_the_answer_is_further_still(answer
     refusal.point = 0.5
     others = [
         Turn(dm.methods.Deterministic(), lambda: Fixed(answer)),
-        Turn(dm.methods.Certified(), lambda: Fixed(0.4), spare=True, again=True),
+        Turn(dm.methods.Certified(), lambda: Fixed(0.4), again=True),
+        Turn(dm.methods.Certified(), lambda: Fixed(0.3), spare=True, again=True),
         Turn(dm.methods.Rdp(), lambda: Fixed(0.7)),
     ]
     (delta, eps, solution), _ = answers(InTurnAccountant(Fixed(error=refusal), others))
     assert (delta, eps, solution.sigma) == (sigma, sigma, sigma)
+
+
+def test_a_method_whose_beta_is_settled_is_the_one_that_is_named():
+    class Settled(Fixed):
+        def calibrate(self, eps, delta, *, rtol, progress):
+            found = super().calibrate(eps, delta, rtol=rtol, progress=progress)
+            return dataclasses.replace(found, method=dm.methods.Certified(beta=1e-9))
+
+    others = [Turn(dm.methods.Certified(), lambda: Settled(0.4))]
+    (_, _, solution), _ = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
+    assert solution.method == dm.methods.Certified(beta=1e-9)
 
 
 def test_a_certified_accountant_of_short_reach_refuses_before_any_proof(monkeypatch):
