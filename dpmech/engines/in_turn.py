@@ -28,7 +28,8 @@ class Turn(NamedTuple):
         make: creates the accountant.
         seconds: limit on its work, as counted by `spend`; infinite if it needs no limit.
         spare: whether it is tried only if no accountant before it has answered.
-        again: whether it is tried only if the first one refused to aim too far above the right sigma.
+        again: whether it is tried only if the first one refused to aim too far above the right sigma, and no
+            answer is below where that one would have aimed.
     """
 
     method: Method
@@ -82,7 +83,7 @@ class InTurnAccountant(Accountant):
         solution, method = self._best(
             asked, lambda found: found.sigma, progress, enough=lambda found: found.excess <= _WIDE
         )
-        return solution if method is None else dataclasses.replace(solution, method=method)
+        return dataclasses.replace(solution, method=solution.method or method)
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
         """The profile of the first accountant that provides one."""
@@ -121,7 +122,7 @@ class InTurnAccountant(Accountant):
             progress(f"{refusal}; bounds without samples take over")
         if answers and enough(answers[0][0]):
             return answers[0]
-        answers += self._others(asked, progress, far=isinstance(refusal, FarAimError))
+        answers += self._others(asked, size, progress, refusal)
         if not answers and refusal is not None:
             raise refusal
         found, carried = min(answers, key=lambda answer: size(answer[0]))
@@ -129,12 +130,18 @@ class InTurnAccountant(Accountant):
         return found, carried
 
     def _others(
-        self, asked: Callable[[Accountant], Answer], progress: Progress, *, far: bool
+        self,
+        asked: Callable[[Accountant], Answer],
+        size: Callable[[Answer], float],
+        progress: Progress,
+        refusal: ArithmeticError | None,
     ) -> Iterator[tuple[Answer, Method]]:
         """Answers and methods of the others, except those that refuse or exceed their work limit."""
-        answered = False
+        least = math.inf
         for turn in self.others:
-            if (turn.spare and answered) or (turn.again and not far):
+            if turn.spare and least < math.inf:
+                continue
+            if turn.again and (not isinstance(refusal, FarAimError) or least < refusal.point):
                 continue
             method = turn.method
             try:
@@ -150,5 +157,5 @@ class InTurnAccountant(Accountant):
             except (DpmechError, ArithmeticError) as error:
                 progress(f"{method!r}: {error}")
             else:
-                answered = True
+                least = min(least, size(answer))
                 yield answer, method

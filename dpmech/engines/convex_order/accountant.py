@@ -15,7 +15,7 @@ from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.grid import coarser
 from dpmech.engines.convex_order.mixture_ring import MixtureFits, MixtureGram, dominating_mixture
 from dpmech.engines.convex_order.ring import Height, RingGram, dominating_ring
-from dpmech.engines.convex_order.tilted import tilted_delta
+from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import BinGram, RoughSample, draw_entropy
@@ -70,6 +70,8 @@ FAST_EPS = 6.0
 SMALL_DELTA = 1e-9
 # Above this delta, in units of e^eps, these errors are negligible (below 1 %), and no tilt is tried.
 CLEAR_DELTA = 2e-9
+# Relative error of comparisons, and at which ADD is tried first.
+ROUGH_ERROR = 0.2
 # This sample affects only the start of a search, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
@@ -82,6 +84,23 @@ def _removal(gram: MixtureGram, eps: float, rel_error: float) -> float:
         return mixture_delta(gram, eps, rel_error=0.5 * rel_error, remove=True)
     except NumericalError:
         return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
+
+
+def _rough_removal(gram: MixtureGram, eps: float) -> float:
+    """REMOVE, for comparisons."""
+    try:
+        return mixture_delta(gram, eps, rel_error=ROUGH_ERROR, remove=True)
+    except NumericalError:
+        return math.inf
+
+
+def _addition(gram: MixtureGram, eps: float, rel_error: float, floor: float) -> float:
+    """ADD by transforms: few and low ones usually show that it is below REMOVE, the floor."""
+    with contextlib.suppress(NumericalError):
+        rough = mixture_delta(gram, eps, rel_error=max(ROUGH_ERROR, rel_error), remove=False, floor=floor)
+        if rough <= floor:
+            return rough
+    return mixture_delta(gram, eps, rel_error=rel_error, remove=False, floor=floor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,9 +334,12 @@ class DeterministicAccountant(Accountant):
         key = (round(math.log(sigma) / _FIT_CELL), eps)
         there = math.exp(_FIT_CELL * key[0])
         if key not in self._searches:
-            raised = self.covariance * there**-2 * (1.0 + 32.0 * UNIT)
-            self._searches[key] = MixtureFits(raised, self.gram.bins, eps)
+            self._searches[key] = self._fits_at(there, eps)
         return self._searches[key], there
+
+    def _fits_at(self, sigma: float, eps: float, *, high: bool = False) -> MixtureFits:
+        raised = self.covariance * sigma**-2 * (1.0 + 32.0 * UNIT)
+        return MixtureFits(raised, self.gram.bins, eps, high=high)
 
     def _fitted(self, sigma: float, eps: float) -> tuple[MixtureGram, MixtureGram] | None:
         """Matrices with one and with two exponentials, one fit per cell of sigma; None if there are none."""
@@ -327,6 +349,10 @@ class DeterministicAccountant(Accountant):
             try:
                 one = search.best(1)
                 two = search.best(2)
+                if search.rises:
+                    # moments rank matrices with waves of high frequency too roughly
+                    other = self._fits_at(there, eps, high=True).best(2)
+                    two = min((two, other), key=lambda gram: _rough_removal(gram, eps))
                 self._fits[key] = one.scaled(there**2), two.scaled(there**2)
             except NumericalError:
                 self._fits[key] = None
@@ -337,9 +363,10 @@ class DeterministicAccountant(Accountant):
         if fitted is None:
             return None
         one, two = fitted
-        profile, unit = self.covariance * sigma**-2, max(1.0, math.exp(eps))
-        moments = float(np.min(Height(self.gram.bins, eps).of(profile)))
-        small = moments <= math.log(SMALL_DELTA) + eps
+        unit = max(1.0, math.exp(eps))
+        estimate = self._estimate(one, sigma, eps)
+        # between the two limits both kinds serve; only the other one may have a second exponential
+        small = estimate <= (CLEAR_DELTA if one == two else SMALL_DELTA) * unit
         tilted = self._near(one, sigma, eps) if small else None
         if tilted is not None:
             return tilted
@@ -360,6 +387,13 @@ class DeterministicAccountant(Accountant):
             upper, found = math.inf, None
         tilted = None if small else self._near(one, sigma, eps)
         return tilted if tilted is not None and self._transformed(tilted, sigma, eps) < upper else found
+
+    def _estimate(self, one: MixtureGram, sigma: float, eps: float) -> float:
+        """Approximate delta: moments alone may be orders of magnitude above it at small eps."""
+        try:
+            return saddle_point_delta(one.scaled(sigma**-2), eps)
+        except NumericalError:
+            return math.exp(float(np.min(Height(self.gram.bins, eps).of(self.covariance * sigma**-2))))
 
     def _near(self, one: MixtureGram, sigma: float, eps: float) -> _Rings | None:
         """The tilted matrix, with delta in the middle of a cell as a guess; None if it has no answer."""
@@ -384,7 +418,7 @@ class DeterministicAccountant(Accountant):
                 add = tilted_delta(other, eps, rel_error=error, remove=False, floor=remove)
             else:
                 remove = _removal(one, eps, error)
-                add = mixture_delta(other, eps, rel_error=error, remove=False, floor=remove)
+                add = _addition(other, eps, error, remove)
             self._found[key] = max(remove, add)
         return self._found[key]
 

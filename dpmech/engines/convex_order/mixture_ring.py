@@ -19,7 +19,7 @@ import scipy
 from dpmech.engines.convex_order.ring import Height, own_decay, ring_shape
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_integer, check_real
-from dpmech.numerics import UNIT, FloatArray
+from dpmech.numerics import UNIT, FloatArray, IntArray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,8 @@ class MixtureGram:
 
 # Least white part, relative to the diagonal: a larger one allows a coarser lattice.
 LEAST_WHITE = (0.005, 0.03)
-# Cosines of all low and of some high frequencies.
+# Cosines of all low and of some high frequencies; with up to `EVERY_WAVE` bins they may be all.
+EVERY_WAVE = 256
 WAVES = np.unique(np.round(np.concatenate([np.arange(16), 16.0 * 1.08 ** np.arange(40)]))).astype(np.int64)
 SCAN = 18
 COARSE_SCAN = 10
@@ -143,8 +144,8 @@ def dominating_mixture(profile: FloatArray, bins: int, *, eps: float, parts: int
 
 
 def excess(profile: FloatArray, waves: FloatArray, gram: MixtureGram) -> float:
-    """Smallest entry of K' - K - (sum of waves): if it is >= 0, K' - K is copositive."""
-    return float(np.min(gram.profile() - profile - _cosines(gram.bins) @ waves))
+    """Smallest entry of K' - K - (the sum of waves >= 0): if it is >= 0, K' - K is copositive."""
+    return float(np.min(gram.profile() - profile - waves))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -156,14 +157,21 @@ class _Fit:
 
 
 class MixtureFits:
-    """The search of `dominating_mixture` for one profile, whose parts are shared; arguments as there."""
+    """The search of `dominating_mixture` for one profile, whose parts are shared; arguments as there.
 
-    def __init__(self, profile: FloatArray, bins: int, eps: float) -> None:
+    `high` adds cosines of high frequencies: the spectrum has a peak there if entries rise.
+    """
+
+    def __init__(self, profile: FloatArray, bins: int, eps: float, *, high: bool = False) -> None:
         self.bins, self.top = bins, float(profile[0])
         self.target = profile / self.top
         self.height = Height(bins, eps)
         self.prices = self.height.gradient(profile)
-        self.waves = _cosines(bins)
+        frequencies = WAVES[bins // 2 >= WAVES]
+        if high:
+            every = np.arange(bins // 2 + 1)
+            frequencies = every if bins <= EVERY_WAVE else np.union1d(frequencies, bins // 2 - frequencies)
+        self.waves = _cosines(bins, frequencies)
         self.own = own_decay(profile, bins)
         # the moment bound increases in the same order as delta: no ring has a lower one
         self.least = float(np.min(self.height.of(profile)))
@@ -308,7 +316,7 @@ class MixtureFits:
         gram = MixtureGram(self.bins, float(values[0] * self.top), parts, shared)
         waves = values[columns.shape[1] :] * self.top
         profile = self.target * self.top
-        short = SUMS * self.top - excess(profile * (1.0 + 64.0 * UNIT), waves, gram)
+        short = SUMS * self.top - excess(profile * (1.0 + 64.0 * UNIT), self.waves @ waves, gram)
         if short > 0.0:
             if not constant:
                 return None
@@ -327,7 +335,7 @@ def _length(decay: float) -> float:
     return -math.log(-math.log(decay))
 
 
-def _cosines(bins: int) -> FloatArray:
+def _cosines(bins: int, frequencies: IntArray) -> FloatArray:
     """cos(2 pi k d / b), shape (b // 2 + 1, waves): circulants of these are positive semidefinite."""
-    phases = np.outer(np.arange(bins // 2 + 1), WAVES[bins // 2 >= WAVES])
+    phases = np.outer(np.arange(bins // 2 + 1), frequencies)
     return np.asarray(np.cos(2.0 * np.pi * (phases % bins) / bins))

@@ -264,7 +264,7 @@ class CertifiedAccountant(Accountant):
         def there(above: float) -> Pilots:
             return pilots.moved(*at(start + above), self._entropy()).regenerated()
 
-        aim = best_aim(pilots, fall, delta, first, most, there, reach=self.reach)
+        aim = best_aim(pilots, fall, delta, first, most, there, root=root, reach=self.reach)
         if aim.draws > _HOPELESS * most:
             raise NumericalError(
                 f"a proof by sampling would take some {aim.draws:.1e} draws of {self.gram.words} "

@@ -338,7 +338,13 @@ _COMFORT = 0.002
 
 
 class FarAimError(NumericalError):
-    """A proof by sampling would aim too far above the required point; none was tried, no beta was spent."""
+    """A proof by sampling would aim too far above the required point; none was tried, no beta was spent.
+
+    Attributes:
+        point: sigma (or eps) at which it would aim; infinite if that is not known.
+    """
+
+    point = math.inf
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -370,6 +376,7 @@ def best_aim(
     most: float,
     there: Callable[[float], Pilots],
     *,
+    root: float = math.inf,
     reach: float = math.inf,
 ) -> Aim:
     """The aim with the least combined cost.
@@ -381,6 +388,7 @@ def best_aim(
         beta: error probability of the proof.
         most: limit on the draws of a proof.
         there: pilots at a distance above the given ones, with independent random numbers.
+        root: log of the point where delta meets its target; only a refusal states it.
         reach: largest distance, in log; if it is finite, only nearer ones are tried.
 
     Raises:
@@ -406,5 +414,7 @@ def best_aim(
             key=lambda aim: aim.cost(most),
         )
     if best.above > reach:
-        raise FarAimError(f"a proof by sampling would aim {math.expm1(best.above):.0%} too high, or more")
+        refusal = FarAimError(f"a proof by sampling would aim {math.expm1(best.above):.0%} too high, or more")
+        refusal.point = math.exp(root + best.above)
+        raise refusal
     return best

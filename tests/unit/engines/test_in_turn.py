@@ -156,13 +156,42 @@ def test_spare_ones_are_asked_where_none_before_has_answered(first, second, sigm
     assert (delta, eps, solution.sigma) == (sigma, sigma, sigma)
 
 
+@pytest.mark.parametrize(("answer", "sigma"), [(0.49, 0.49), (0.51, 0.4)])
+def test_samples_that_aim_far_are_drawn_where_the_answer_is_further_still(answer, sigma):
+    refusal = FarAimError("too far")
+    refusal.point = 0.5
+    others = [
+        Turn(dm.methods.Deterministic(), lambda: Fixed(answer)),
+        Turn(dm.methods.Certified(), lambda: Fixed(0.4), again=True),
+        Turn(dm.methods.Certified(), lambda: Fixed(0.3), spare=True, again=True),
+        Turn(dm.methods.Rdp(), lambda: Fixed(0.7)),
+    ]
+    (delta, eps, solution), _ = answers(InTurnAccountant(Fixed(error=refusal), others))
+    assert (delta, eps, solution.sigma) == (sigma, sigma, sigma)
+
+
+def test_a_method_whose_beta_is_settled_is_the_one_that_is_named():
+    class Settled(Fixed):
+        def calibrate(self, eps, delta, *, rtol, progress):
+            found = super().calibrate(eps, delta, rtol=rtol, progress=progress)
+            return dataclasses.replace(found, method=dm.methods.Certified(beta=1e-9))
+
+    others = [Turn(dm.methods.Certified(), lambda: Settled(0.4))]
+    (_, _, solution), _ = answers(InTurnAccountant(Fixed(error=NumericalError("no")), others))
+    assert solution.method == dm.methods.Certified(beta=1e-9)
+
+
 def test_a_certified_accountant_of_short_reach_refuses_before_any_proof(monkeypatch):
     accountant = accountant_for(Mechanism(STRATEGY, SCHEME), None).first
     assert 0.0 < accountant.reach < 0.1
     monkeypatch.setattr(aims, "_AIMS", (0.08,))
     monkeypatch.setattr(certified_accountant, "certify_delta", lambda *_, **__: never())
-    with pytest.raises(FarAimError, match="8% too high"):
-        accountant.calibrate(1.0, 1e-6, rtol=1e-3, progress=lambda _: None)
+    told = []
+    with pytest.raises(FarAimError, match="8% too high") as refused:
+        accountant.calibrate(1.0, 1e-6, rtol=1e-3, progress=told.append)
+    # 8 % above the right sigma, which the rough one is near.
+    rough = float(told[-1].split()[2].rstrip(":"))
+    assert refused.value.point == pytest.approx(1.083 * rough, rel=0.1)
 
 
 @pytest.mark.parametrize(("excess", "others", "sigma"), [(0.001, 0.4, 0.5), (0.2, 0.4, 0.4), (0.2, 0.6, 0.5)])

@@ -106,7 +106,7 @@ def test_with_many_bins_no_turn_forms_a_dense_gram_matrix(monkeypatch):
 
     monkeypatch.setattr(dense_gram.DenseGram, "__init__", formed)
     made = [turn.make() for turn in accountant.others]
-    assert len(made) == 4
+    assert len(made) == 5
     # Nowhere below the Gram matrix of the strategy, so that all of them stay upper bounds.
     first = ring_profile(mechanism.strategy, 1600)
     for each in made:

@@ -64,6 +64,21 @@ def test_entries_that_rise_are_met_by_a_negative_decay(bins):
     assert np.min(2.0 * difference[0, 0] + 2.0 * difference) >= 0.0
 
 
+@pytest.mark.parametrize("bins", [100, 101])
+def test_entries_that_rise_and_fall_need_waves_of_high_frequency(bins):
+    profile = 0.9 * rising(bins, [1.0, 0.2, 0.7, 0.1, 0.4])
+    lengths = tuple(mixture_fit._length(decay) for decay in (0.71, 0.76))
+    searches = [mixture_fit.MixtureFits(profile, bins, 1.0, high=high) for high in (True, False)]
+    found, low = (fits._solve(lengths, fits.prices, constant=False, signs=(1.0, -1.0)) for fits in searches)
+    difference = circulant(found.gram.profile() - profile, bins)
+    assert np.min(difference) < -1e-3
+    # Copositive: at pairs, at all bins at once, and along every cosine.
+    assert difference[0, 0] + np.min(difference) >= 0.0
+    waves = 1.0 + np.cos(2.0 * np.pi * np.outer(np.arange(bins), np.arange(bins)) / bins)
+    assert np.min(np.einsum("si,ij,sj->s", waves, difference, waves)) >= 0.0
+    assert found.price < low.price - 0.1
+
+
 def test_entries_that_fall_are_searched_without_negative_decays():
     fits = mixture_fit.MixtureFits(0.6 * banded(40, 7), 40, 1.0)
     assert not fits.rises
@@ -90,9 +105,9 @@ def test_delta_grows_along_a_copositive_difference(eps):
 
 def test_excess_counts_the_waves():
     gram = MixtureGram(12, 0.5, ((1.0, 0.5),), 0.0)
-    waves = np.zeros(np.sum(mixture_fit.WAVES <= 6))
-    assert excess(gram.profile(), waves, gram) == pytest.approx(0.0, abs=1e-15)
-    waves[2] = 0.1  # a cosine is 1 at distance 0: K' is short of K plus it there
+    assert excess(gram.profile(), np.zeros(7), gram) == pytest.approx(0.0, abs=1e-15)
+    # A cosine is 1 at distance 0: K' is short of K plus it there.
+    waves = 0.1 * np.cos(2.0 * np.pi * 2.0 * np.arange(7) / 12.0)
     assert excess(gram.profile(), waves, gram) == pytest.approx(-0.1)
 
 

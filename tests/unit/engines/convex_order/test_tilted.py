@@ -10,10 +10,10 @@ import dpmech as dm
 from dpmech.engines.convex_order import tilted as tilted_group
 from dpmech.engines.convex_order.bound import ring_delta
 from dpmech.engines.convex_order.dynamic_program import Direction
-from dpmech.engines.convex_order.exponentials import Lattice, WhiteLaw, build_lattice
+from dpmech.engines.convex_order.exponentials import Lattice, Parts, WhiteLaw, build_lattice
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.ring import RingGram
-from dpmech.engines.convex_order.tilted import tilted_delta
+from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
 from dpmech.engines.convex_order.tilted_law import (
     LargeBins,
     TiltedLaw,
@@ -219,3 +219,16 @@ def test_an_accountant_gives_the_same_bound_whatever_it_was_asked_before():
     found = [used.delta(sigma, 3.0, tolerance=1e-3).upper for sigma in (3.12, 3.1, 3.105)]
     assert found[0] < found[2] < found[1] < 3e-8
     assert fresh().delta(3.105, 3.0, tolerance=1e-3).upper == found[2]
+
+
+def test_a_small_delta_is_found_where_its_moment_bound_is_orders_above():
+    """Without a tilt the bound is 100 times as large there, and the dynamic program takes minutes."""
+    plan, where = dm.LambdaCGD(1000, 0.5), dm.BallsInBins(100)
+    program = accountant_for(Mechanism(plan, where), dm.methods.Deterministic())
+    upper = program.upper_delta(7.13192, 0.5, tolerance=1e-3)
+    # Importance sampling gives about 0.9e-9.
+    assert 0.87e-9 <= upper <= 1.02e-9
+    one, _ = program._fitted(7.13192, 0.5)
+    estimate = saddle_point_delta(one.scaled(7.13192**-2), 0.5)
+    assert 0.3e-9 < estimate < 3e-9
+    assert Parts.rough(one.scaled(7.13192**-2), 0.5)[1] > 1000.0 * upper
