@@ -8,13 +8,16 @@ import dataclasses
 import functools
 import itertools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
-from .mixtures import Pair, Part
+from .mixtures import Pair, Part, log_sum, log_supremum
 from .strategies import NotChecked
 
-_COPIES, _COPIES_THAT_DIFFER = 12, 7
+_COPIES = 7  # of a random set
+_POWERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of b-min-sep sampling
+_MOST_EXPONENT = 300.0  # of one step
 _MOST_STATES, _MOST_MOVES = 2_000_000, 40_000_000
 _MOST_GROWTH, _MOST_IN_ALL = 60.0, 1200.0  # twice the largest exponent of one step, and of a set of steps
 _LEAST = 1e-250  # of the numbers in the recursion, relative to the largest of a step
@@ -74,14 +77,16 @@ class Chain(Pair):
     def __init__(self, columns: np.ndarray, states: States) -> None:
         self.columns, self.states = columns, states
         n, bands = columns.shape
-        self.squares, lags = np.square(columns).sum(axis=1), np.zeros((n, bands - 1))
+        self._differ = bool(states.chances[:, 1:].any())
+        # Row t: the square of column t, and its products with the columns d = 1, ..., bands - 1 before.
+        self.squares, self.lags = np.square(columns).sum(axis=1), np.zeros((n, bands - 1))
         for d in range(1, bands):
-            lags[d:, d - 1] = (columns[d:, : bands - d] * columns[:-d, d:]).sum(axis=1)
-        self.near = lags @ states.joined.T  # products of a column with those that a state joined
+            self.lags[d:, d - 1] = (columns[d:, : bands - d] * columns[:-d, d:]).sum(axis=1)
+        self.near = self.lags @ states.joined.T  # products of a column with those that a state joined
         # Each step joined adds its square, and twice its products with those joined before.
         self.top = float((self.squares[:, None] + 2.0 * self.near)[states.chances > 0.0].max())
         mean = self.moved(np.full((n, 1), states.rates[0]))[:, 0]
-        square = states.rates[0] * float(self.squares.sum()) + 2.0 * states.rates[1] * float(lags.sum())
+        square = states.rates[0] * float(self.squares.sum()) + 2.0 * states.rates[1] * float(self.lags.sum())
         sizes, width = (square, self.top * states.most), n + bands
         inexact = 1024.0 * width + 4.0 * _MOST_STATES / n  # all steps, and the choice of the first state
         cost = 2 * width + 4 * len(states.starts)
@@ -122,19 +127,111 @@ class Chain(Pair):
         return np.asarray(logs + np.log(states.starts @ tails))[1:]
 
     def parts(self, eps: float) -> tuple[None, list[Part]]:
-        """Powers of r up to the limit on the number of states, with exponents in float64."""
-        del eps
-        return None, list(self._powers)
+        """Powers of r: all of random sets, or up to the one with the least bound at eps."""
+        bounds = [log_supremum(part.power, eps) - part.log_scale for part in self._powers]
+        most = len(bounds) if self._differ else 1 + int(np.argmin(bounds))
+        return None, self._powers[:most]
 
     @functools.cached_property
     def _powers(self) -> list[Part]:
-        n, own = len(self.columns), len(self.states.starts)
-        differ = bool(self.states.chances[:, 1:].any())
-        copies = range(1, (_COPIES_THAT_DIFFER if differ else _COPIES) + 1)
-        sizes = {m: n * math.comb(own + m - 1, m) for m in copies}
-        room = [m for m in copies if sizes[m] <= (_MOST_MOVES / 2**m if differ else _MOST_STATES)]
-        most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most if differ else math.inf) / self.top
-        return [_Power(self, m, differ=differ) for m in room if m * (m - 1) <= most]
+        if not self._differ:
+            fits = itertools.takewhile(lambda part: part.exact, (_Accepted(self, m) for m in _POWERS))
+            return list(fits)
+        n, own = self.lags.shape[0], len(self.states.starts)
+        room = [m for m in range(1, _COPIES + 1) if n * math.comb(own + m - 1, m) <= _MOST_MOVES / 2**m]
+        most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most) / self.top
+        return [_Power(self, m) for m in room if m * (m - 1) <= most]
+
+
+class _Accepted:
+    """The density r^m e^-A of b-min-sep sampling: m examples are drawn, and accepted with some probability.
+
+    A draw has the weight W <= e^A: its probability times exp(products of means), over that of drawing it.
+    It is accepted with probability W e^-A, and left out otherwise. docs/checker.md, 6.2, copies that wait.
+    """
+
+    bounds = True
+
+    def __init__(self, chain: Chain, power: int) -> None:
+        self._chain, self._copies = chain, power
+        (n, _), apart, prob = chain.lags.shape, len(chain.states.starts), float(chain.states.chances[0, 0])
+        numbers = np.arange(power + 1)
+        # Probabilities that j of F copies that do not wait join, shape (F, j).
+        self._binomial = np.array(
+            [[math.comb(f, j) * prob**j * (1.0 - prob) ** max(f - j, 0) for j in numbers] for f in numbers]
+        )
+        self._pairs = numbers * (numbers - 1) / 2.0
+        later, high = np.zeros(n), chain.lags.max(axis=1, initial=0.0)
+        for d in range(1, chain.lags.shape[1] + 1):
+            later[:-d] += chain.lags[d:, d - 1]
+        low = chain.lags.min(axis=1, initial=high.max()) * (chain.lags.shape[1] == apart - 1)
+        ahead = np.minimum(apart - 1, np.arange(n)[::-1])  # later steps at which who joins has to wait
+        steps = np.stack([chain.squares, low, high, ahead, later], axis=1)
+        # Any alpha and beta will do; these make the bound small at a step in the middle.
+        middle, growth = steps[n // 2], power * float(chain.squares[n // 2])
+        far = -prob * math.exp(min(growth, 5.0)), 4.0 * power * prob * math.exp(min(growth / 4.0, 3.0))
+        self._alpha = _least(lambda a: self._log_most(middle, a, self._beta_for(middle, a, far[1])), far[0], 0.0)
+        self._beta = self._beta_for(middle, self._alpha, far[1])
+        different, same = np.unique(steps, axis=0, return_inverse=True)
+        self._most = np.array([self._log_most(row, self._alpha, self._beta) for row in different])[same]
+        self._after = self._alpha * ahead + self._beta * later
+        self._first = chain.states.starts * np.exp(self._alpha * np.minimum(np.arange(apart), n))
+        self.power, total = float(power), float(self._first.sum())
+        self.log_scale = -power * math.log(total) - float(self._most.sum())
+        self._first /= total
+        exponents = self._pairs[-1] * chain.squares + power * (np.abs(self._after) + power * high)
+        self.exact = float(exponents.max()) <= _MOST_EXPONENT
+
+    def _beta_for(self, step: np.ndarray, alpha: float, far: float) -> float:
+        return _least(lambda beta: self._log_most(step, alpha, beta), 0.0, far)
+
+    def _log_most(self, step: np.ndarray, alpha: float, beta: float) -> float:
+        """The largest log N - alpha s - beta y over numbers s of copies that wait, and both ends of y."""
+        square, low, high, ahead, later = step
+        s = np.arange(self._copies + 1)
+        y = np.concatenate([low * s, high * s])
+        logs = np.log(np.maximum(self._binomial[::-1], 1e-300)) + square * self._pairs
+        x = alpha * ahead + beta * later + y
+        found = log_sum(np.tile(logs, (2, 1)) + x[:, None] * s)
+        return float((found - alpha * np.tile(s, 2) - beta * y).max())
+
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Draw x; draws that are not accepted are left out."""
+        chain, (n, near) = self._chain, self._chain.lags.shape
+        # Row t + b - 1 has how many join step t. Who first waits w steps would have joined step w - b.
+        apart = self._first.size
+        joined = np.zeros((n + apart - 1, size))
+        joined[: apart - 1] = rng.multinomial(self._copies, self._first, size).T[1:]
+        waiting, left = joined[: apart - 1].sum(axis=0), rng.standard_exponential(size)
+        numbers = np.arange(self._copies + 1)[:, None]
+        for t in range(n):
+            now = t + apart - 1
+            y = chain.lags[t, ::-1] @ joined[now - near : now]
+            growth = np.exp(self._pairs[:, None] * chain.squares[t] + numbers * (self._after[t] + y))
+            sums = np.cumsum(self._binomial.T[:, self._copies - waiting.astype(int)] * growth, axis=0)
+            joined[now] = (sums[:-1] <= rng.random(sums.shape[1]) * sums[-1]).sum(axis=0)
+            left += np.log(sums[-1]) - self._alpha * waiting - self._beta * y - self._most[t]
+            waiting += joined[now] - joined[t]
+            if t == n - 1 or (left > 0.0).sum() < 0.8 * left.size:
+                kept = left > 0.0
+                joined, waiting, left = joined[:, kept], waiting[kept], left[kept]
+        return np.asarray(rng.standard_normal((left.size, chain.width)) + chain.moved(joined[apart - 1 :]).T)
+
+    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """The density relative to Q."""
+        del x, terms
+        return np.asarray(self.power * log_r + self.log_scale)
+
+
+def _least(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a convex function is about least, by golden sections."""
+    for _ in range(20):
+        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
+        if function(left) <= function(right):
+            high = right
+        else:
+            low = left
+    return (low + high) / 2.0
 
 
 class _Power:

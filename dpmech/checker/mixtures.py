@@ -54,7 +54,7 @@ def log_sum(values: np.ndarray) -> np.ndarray:
     return np.asarray(top + np.log(np.exp(values - top[:, None]).sum(axis=1)))
 
 
-def _log_supremum(power: float, eps: float) -> float:
+def log_supremum(power: float, eps: float) -> float:
     """Log of the largest (r - A) / r^power over r > A: at r = A power / (power - 1)."""
     if power == 1.0:
         return 0.0
@@ -179,7 +179,7 @@ class Star:
         bounds: list[float] = []
         for power in range(2, _HIGHEST_POWER + 1):
             means = weights + (power - 1) * _row_sums(mixture, power, mixture.root[some])
-            bounds.append(_log_supremum(power, eps) + float(log_sum(means[None, :])[0]))
+            bounds.append(log_supremum(power, eps) + float(log_sum(means[None, :])[0]))
             if bounds[-1] > min(bounds) + 1.0:
                 break
         return Star(mixture, 2 + int(np.argmin(bounds)))
@@ -275,7 +275,7 @@ class _Removal:
     def _log_bounds(self) -> np.ndarray:
         """Logs of bounds on (r - A)_+ / rho for each part alone; infinite for parts without a bound."""
         parts: list[Star | Part] = [*([] if self._star is None else [self._star]), *self._tilts]
-        log_most = functools.partial(_log_supremum, eps=self._eps)
+        log_most = functools.partial(log_supremum, eps=self._eps)
         return np.array([log_most(p.power) - p.log_scale if p.bounds else math.inf for p in parts])
 
     def log_bound(self) -> float:
