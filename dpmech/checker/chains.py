@@ -5,10 +5,8 @@ recursion over the states; samples come from its powers, whose law is a chain to
 """
 
 import dataclasses
-import functools
 import itertools
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -16,7 +14,8 @@ from .mixtures import Pair, Part, log_sum, log_supremum
 from .strategies import NotChecked
 
 _COPIES = 7  # of a random set
-_POWERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of b-min-sep sampling
+_POWERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of b-min-sep sampling
+_SCALES, _MORE = (1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 20.0), (2.0, 4.0)  # of other laws
 _MOST_EXPONENT = 300.0  # of one step
 _MOST_STATES, _MOST_MOVES = 2_000_000, 40_000_000
 _MOST_GROWTH, _MOST_IN_ALL = 60.0, 1200.0  # twice the largest exponent of one step, and of a set of steps
@@ -77,7 +76,7 @@ class Chain(Pair):
     def __init__(self, columns: np.ndarray, states: States) -> None:
         self.columns, self.states = columns, states
         n, bands = columns.shape
-        self._differ = bool(states.chances[:, 1:].any())
+        self._parts: dict[int, _Power | _Accepted] = {}
         # Row t: the square of column t, and its products with the columns d = 1, ..., bands - 1 before.
         self.squares, self.lags = np.square(columns).sum(axis=1), np.zeros((n, bands - 1))
         for d in range(1, bands):
@@ -110,8 +109,12 @@ class Chain(Pair):
         return np.asarray(found.T)
 
     def log_r(self, terms: np.ndarray) -> np.ndarray:
-        """Log r from the terms, by recursion over means from each step and state on; NaN if out of range."""
-        states, (rest, join) = self.states, self.states.ends
+        """Log r from the terms."""
+        return self.log_mean(self.states, terms)
+
+    def log_mean(self, states: States, terms: np.ndarray) -> np.ndarray:
+        """Log of the mean of r, by recursion over means from each step and state on; NaN if out of range."""
+        rest, join = states.ends
         # A first column without gains shows from which states the run can end.
         gains = np.concatenate([np.zeros((terms.shape[1], 1)), terms.T], axis=1)
         tails, logs = np.tile(states.last[:, None] * 1.0, (1, gains.shape[1])), np.zeros(gains.shape[1])
@@ -127,20 +130,55 @@ class Chain(Pair):
         return np.asarray(logs + np.log(states.starts @ tails))[1:]
 
     def parts(self, eps: float) -> tuple[None, list[Part]]:
-        """Powers of r: all of random sets, or up to the one with the least bound at eps."""
-        bounds = [log_supremum(part.power, eps) - part.log_scale for part in self._powers]
-        most = len(bounds) if self._differ else 1 + int(np.argmin(bounds))
-        return None, self._powers[:most]
-
-    @functools.cached_property
-    def _powers(self) -> list[Part]:
-        if not self._differ:
-            fits = itertools.takewhile(lambda part: part.exact, (_Accepted(self, m) for m in _POWERS))
-            return list(fits)
+        """Powers of r, and for b-min-sep sampling other laws, to cover the likely mass of REMOVE."""
         n, own = self.lags.shape[0], len(self.states.starts)
-        room = [m for m in range(1, _COPIES + 1) if n * math.comb(own + m - 1, m) <= _MOST_MOVES / 2**m]
-        most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most) / self.top
-        return [_Power(self, m) for m in room if m * (m - 1) <= most]
+        if self.states.chances[:, 1:].any():
+            room = [m for m in range(1, _COPIES + 1) if n * math.comb(own + m - 1, m) <= _MOST_MOVES / 2**m]
+            most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most) / self.top
+            return None, [self._made(_Power, m) for m in room if m * (m - 1) <= most]
+        bounds: list[float] = []
+        for power in _POWERS:
+            part = self._made(_Accepted, power)
+            bounds.append(log_supremum(power, eps) - part.log_scale)
+            if not bounds[-1] < min(bounds) + 3.0:
+                break
+        laws = [
+            waits(n, self.columns.shape[1], own, min(1.0, more * float(self.states.chances[0, 0])))
+            for more in _MORE
+        ]
+        others = [_Other(self, *other) for other in itertools.product(_SCALES, laws)]
+        return None, [self._made(_Accepted, _POWERS[int(np.argmin(bounds))]), *others]
+
+    def _made(self, kind: "type[_Power | _Accepted]", power: int) -> "_Power | _Accepted":
+        """A part, which is kept for other nodes of a profile."""
+        if power not in self._parts:
+            self._parts[power] = kind(self, power)
+        return self._parts[power]
+
+
+class _Other:
+    """x around means of the example times a number, at another probability of joining."""
+
+    power, log_scale, bounds = 1.0, 0.0, False
+
+    def __init__(self, chain: Chain, scale: float, states: States) -> None:
+        self._chain, self._scale, self._states = chain, scale, states
+
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Draw x."""
+        states = self._states
+        state, joined = rng.choice(len(states.starts), size, p=states.starts), []
+        for chances in states.chances:
+            joined.append(rng.random(size) < chances[state])
+            state = states.ends[joined[-1].astype(int), state]
+        means = self._scale * self._chain.moved(np.array(joined)).T
+        return np.asarray(rng.standard_normal((size, self._chain.width)) + means)
+
+    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
+        """The density relative to Q: a mean like r, with the columns times a number."""
+        del x, log_r
+        less = 0.5 * self._scale * (self._scale - 1.0) * self._chain.squares
+        return self._chain.log_mean(self._states, self._scale * terms - less)
 
 
 class _Accepted:
@@ -153,64 +191,56 @@ class _Accepted:
     bounds = True
 
     def __init__(self, chain: Chain, power: int) -> None:
-        self._chain, self._copies = chain, power
-        (n, _), apart, prob = chain.lags.shape, len(chain.states.starts), float(chain.states.chances[0, 0])
+        self._chain, self._copies, self._apart = chain, power, len(chain.states.starts)
+        (n, near), apart, prob = chain.lags.shape, self._apart, float(chain.states.chances[0, 0])
         numbers = np.arange(power + 1)
         # Probabilities that j of F copies that do not wait join, shape (F, j).
         self._binomial = np.array(
             [[math.comb(f, j) * prob**j * (1.0 - prob) ** max(f - j, 0) for j in numbers] for f in numbers]
         )
         self._pairs = numbers * (numbers - 1) / 2.0
-        later, high = np.zeros(n), chain.lags.max(axis=1, initial=0.0)
-        for d in range(1, chain.lags.shape[1] + 1):
-            later[:-d] += chain.lags[d:, d - 1]
-        low = chain.lags.min(axis=1, initial=high.max()) * (chain.lags.shape[1] == apart - 1)
-        ahead = np.minimum(apart - 1, np.arange(n)[::-1])  # later steps at which who joins has to wait
-        steps = np.stack([chain.squares, low, high, ahead, later], axis=1)
-        # Any alpha and beta will do; these make the bound small at a step in the middle.
-        middle, growth = steps[n // 2], power * float(chain.squares[n // 2])
-        far = -prob * math.exp(min(growth, 5.0)), 4.0 * power * prob * math.exp(min(growth / 4.0, 3.0))
-        self._alpha = _least(lambda a: self._log_most(middle, a, self._beta_for(middle, a, far[1])), far[0], 0.0)
-        self._beta = self._beta_for(middle, self._alpha, far[1])
-        different, same = np.unique(steps, axis=0, return_inverse=True)
-        self._most = np.array([self._log_most(row, self._alpha, self._beta) for row in different])[same]
-        self._after = self._alpha * ahead + self._beta * later
-        self._first = chain.states.starts * np.exp(self._alpha * np.minimum(np.arange(apart), n))
+        # At each step the largest log N, less what is paid; the prices of joining; and the prices of waiting,
+        # for a copy that has no product with the step, and for those that joined d = 1, 2, ... before.
+        self._most, self._after, self._prices = np.zeros(n), np.zeros(n), np.zeros((n, near + 1))
+        products = np.concatenate([np.zeros((n, 1)), chain.lags], axis=1)
+        logs = np.log(np.maximum(self._binomial, 1e-300))
+        more = (
+            4.0 * power**2 * prob * (prob - chain.states.rates[0])
+        )  # any number will do; this makes A small
+        for t in range(n - 1, -1, -1):
+            here = logs + chain.squares[t] * self._pairs + self._after[t] * numbers
+            self._most[t] = log_sum(here[-1:])[0] + more * chain.squares[t]
+            grown = here[-2::-1, None] + numbers[1:, None, None] * products[t][:, None] * numbers
+            excess = log_sum(grown.reshape(-1, power + 1)).reshape(power, -1) - self._most[t]
+            prices = self._prices[t] = (excess / numbers[1:, None]).max(axis=0)
+            self._after[max(0, t - apart + 1) : t] += prices[0]
+            self._after[max(0, t - near) : t] += (prices[1:] - prices[0])[: min(t, near)][::-1]
+        waits = np.concatenate([[0.0], np.cumsum(self._prices[:, 0])])[np.minimum(np.arange(apart), n)]
+        self._first = chain.states.starts * np.exp(waits)
         self.power, total = float(power), float(self._first.sum())
         self.log_scale = -power * math.log(total) - float(self._most.sum())
         self._first /= total
-        exponents = self._pairs[-1] * chain.squares + power * (np.abs(self._after) + power * high)
-        self.exact = float(exponents.max()) <= _MOST_EXPONENT
-
-    def _beta_for(self, step: np.ndarray, alpha: float, far: float) -> float:
-        return _least(lambda beta: self._log_most(step, alpha, beta), 0.0, far)
-
-    def _log_most(self, step: np.ndarray, alpha: float, beta: float) -> float:
-        """The largest log N - alpha s - beta y over numbers s of copies that wait, and both ends of y."""
-        square, low, high, ahead, later = step
-        s = np.arange(self._copies + 1)
-        y = np.concatenate([low * s, high * s])
-        logs = np.log(np.maximum(self._binomial[::-1], 1e-300)) + square * self._pairs
-        x = alpha * ahead + beta * later + y
-        found = log_sum(np.tile(logs, (2, 1)) + x[:, None] * s)
-        return float((found - alpha * np.tile(s, 2) - beta * y).max())
+        exponents = self._pairs[-1] * chain.squares + power * np.abs(self._after)
+        if not (exponents + power**2 * products.max(axis=1)).max() <= _MOST_EXPONENT:
+            self.log_scale = -math.inf
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw x; draws that are not accepted are left out."""
-        chain, (n, near) = self._chain, self._chain.lags.shape
+        chain, (n, near), prices = self._chain, self._chain.lags.shape, self._prices
         # Row t + b - 1 has how many join step t. Who first waits w steps would have joined step w - b.
-        apart = self._first.size
+        apart, numbers = self._apart, np.arange(self._copies + 1)[:, None]
         joined = np.zeros((n + apart - 1, size))
         joined[: apart - 1] = rng.multinomial(self._copies, self._first, size).T[1:]
         waiting, left = joined[: apart - 1].sum(axis=0), rng.standard_exponential(size)
-        numbers = np.arange(self._copies + 1)[:, None]
         for t in range(n):
             now = t + apart - 1
-            y = chain.lags[t, ::-1] @ joined[now - near : now]
-            growth = np.exp(self._pairs[:, None] * chain.squares[t] + numbers * (self._after[t] + y))
+            known = joined[now - near : now]
+            x = self._after[t] + chain.lags[t, ::-1] @ known
+            growth = np.exp(self._pairs[:, None] * chain.squares[t] + numbers * x)
             sums = np.cumsum(self._binomial.T[:, self._copies - waiting.astype(int)] * growth, axis=0)
-            joined[now] = (sums[:-1] <= rng.random(sums.shape[1]) * sums[-1]).sum(axis=0)
-            left += np.log(sums[-1]) - self._alpha * waiting - self._beta * y - self._most[t]
+            joined[now] = (sums[:-1] <= rng.random(x.size) * sums[-1]).sum(axis=0)
+            paid = prices[t, 0] * waiting + (prices[t, :0:-1] - prices[t, 0]) @ known
+            left += np.log(sums[-1]) - paid - self._most[t]
             waiting += joined[now] - joined[t]
             if t == n - 1 or (left > 0.0).sum() < 0.8 * left.size:
                 kept = left > 0.0
@@ -223,31 +253,19 @@ class _Accepted:
         return np.asarray(self.power * log_r + self.log_scale)
 
 
-def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a convex function is about least, by golden sections."""
-    for _ in range(20):
-        left, right = high - 0.618 * (high - low), low + 0.618 * (high - low)
-        if function(left) <= function(right):
-            high = right
-        else:
-            low = left
-    return (low + high) / 2.0
-
-
 class _Power:
     """The law r^m dQ / E r^m: m sets of steps, with probability over exp(products of their means).
 
-    Copies are interchangeable, so that states are sorted. Which ones join matters only if several states can.
+    Copies are interchangeable, so that states are sorted.
     """
 
     bounds = True
 
-    def __init__(self, chain: Chain, power: int, *, differ: bool) -> None:
+    def __init__(self, chain: Chain, power: int) -> None:
         own, n = chain.states, len(chain.columns)
         self._chain, count = chain, len(own.starts)
         self._states = states = np.array(list(itertools.combinations_with_replacement(range(count), power)))
-        masks = list(itertools.product((0, 1), repeat=power)) if differ else np.tri(power + 1, power, -1)
-        self._masks = np.array(masks, dtype=bool)
+        self._masks = np.array(list(itertools.product((0, 1), repeat=power)), dtype=bool)
         self._joining = self._masks.sum(axis=1)
         places = count ** np.arange(power)[::-1]
         codes = states @ places
@@ -255,38 +273,29 @@ class _Power:
         for mask, ends in zip(self._masks, self._ends, strict=True):  # not at once: that takes a gigabyte
             after = np.where(mask, own.ends[1][states], own.ends[0][states])
             ends[:] = np.searchsorted(codes, np.sort(after, axis=1) @ places)
-        free = (states == 0).sum(axis=1)
-        ways = np.array([[math.comb(size, k) for size in range(power + 1)] for k in range(power + 1)])
-        self._ways = 1.0 if differ else ways[:, free]
-        self._row, total = np.empty(0), 0.0
+        total = 0.0
         self._values = np.ones((n + 1, len(states)))  # scaled means of the exponential from step t on
         self._values[n] = own.last[states].all(axis=1)
         for t in range(n - 1, -1, -1):
             found = self._steps(t).sum(axis=0)
             self._values[t] = found / found.max()
             total += math.log(found.max())
-        counts = (states[:, :, None] == np.arange(count)).sum(axis=1)
-        orders = [math.lgamma(power + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in counts]
-        logs = counts @ np.log(np.maximum(own.starts, 1e-300))
-        self._starts = np.exp(orders + logs) * self._values[0]
-        self.power, self.log_scale = float(power), -total - math.log(self._starts.sum())
+        self.power, self.log_scale = float(power), -total - math.log(self._values[0, -1])
 
     def _steps(self, t: int) -> np.ndarray:
         """Probability times exponential at step t times the later mean, by copies that join, and by state."""
         chain, row = self._chain, self._chain.states.chances[t]
-        if not np.array_equal(row, self._row):
-            self._row, self._chances = row, self._ways * np.ones(self._ends.shape)
-            for mask, state in zip(self._masks.T, self._states.T, strict=True):
-                self._chances *= np.where(mask[:, None], row[state], 1.0 - row[state])
+        chances = np.ones(self._ends.shape)
+        for mask, state in zip(self._masks.T, self._states.T, strict=True):
+            chances *= np.where(mask[:, None], row[state], 1.0 - row[state])
         near, pairs = chain.near[t][self._states], self._joining * (self._joining - 1) / 2.0
         pull = self._masks @ (near.sum(axis=1, keepdims=True) - near).T  # with the steps that others joined
         growth = np.exp(pull + pairs[:, None] * chain.squares[t])
-        return np.asarray(self._chances * growth * self._values[t + 1, self._ends])
+        return np.asarray(chances * growth * self._values[t + 1, self._ends])
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw x."""
-        sums = np.cumsum(self._starts)
-        state = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
+        state = np.full(size, len(self._states) - 1)  # all steps are left, and none was joined
         joined = np.zeros((len(self._chain.columns), size))
         for t, join in enumerate(joined):
             sums = np.cumsum(self._steps(t), axis=0)
