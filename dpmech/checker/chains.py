@@ -1,10 +1,10 @@
 """Where there are too many sets of steps to list: the steps of one example are a Markov chain.
 
-A state says with which chance the example joins a step, and which of the last steps it joined. r is a
-recursion over the states; samples come from its powers, whose law is a chain too: docs/checker.md, 6.2.
+r is a recursion over the states; samples come from its powers: docs/checker.md, section 6.2.
 """
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -15,7 +15,6 @@ from .strategies import NotChecked
 
 _COPIES = 7  # of a random set
 _POWERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of b-min-sep sampling
-_SCALES, _MORE = (1.5, 2.0, 3.0, 4.0, 6.0, 9.0, 13.0, 20.0), (2.0, 4.0)  # of other laws
 _MOST_EXPONENT = 300.0  # of one step
 _MOST_STATES, _MOST_MOVES = 2_000_000, 40_000_000
 _MOST_GROWTH, _MOST_IN_ALL = 60.0, 1200.0  # twice the largest exponent of one step, and of a set of steps
@@ -44,7 +43,7 @@ def waits(n: int, bands: int, apart: int, prob: float) -> States:
     joined = (w[:, None] > 0) & (apart - w[:, None] == np.arange(1, bands))
     chances = np.broadcast_to(np.where(w == 0, prob, 0.0), (n, apart))
     starts /= starts.sum()
-    return States(chances, ends, starts, w >= 0, joined, n // apart + 1, (prob * starts[0], 0.0))
+    return States(chances, ends, starts, w >= 0, joined, n // apart + 1, (float(prob * starts[0]), 0.0))
 
 
 def sets(n: int, bands: int, count: int) -> States:
@@ -76,7 +75,7 @@ class Chain(Pair):
     def __init__(self, columns: np.ndarray, states: States) -> None:
         self.columns, self.states = columns, states
         n, bands = columns.shape
-        self._parts: dict[int, _Power | _Accepted] = {}
+        self._made = functools.cache(lambda kind, power: kind(self, power))  # for all nodes of a profile
         # Row t: the square of column t, and its products with the columns d = 1, ..., bands - 1 before.
         self.squares, self.lags = np.square(columns).sum(axis=1), np.zeros((n, bands - 1))
         for d in range(1, bands):
@@ -87,9 +86,9 @@ class Chain(Pair):
         mean = self.moved(np.full((n, 1), states.rates[0]))[:, 0]
         square = states.rates[0] * float(self.squares.sum()) + 2.0 * states.rates[1] * float(self.lags.sum())
         sizes, width = (square, self.top * states.most), n + bands
-        inexact = 1024.0 * width + 4.0 * _MOST_STATES / n  # all steps, and the choice of the first state
+        inexact = 4096.0 * width + 1024.0 * len(states.starts)  # all steps, and the choice of the first state
         cost = 2 * width + 4 * len(states.starts)
-        super().__init__(mean, sizes, steps=7 * width, inexact=inexact, cost=cost)
+        super().__init__(mean, sizes, steps=8 * width, inexact=inexact, cost=cost, most=_POWERS[-1])
 
     def moved(self, joined: np.ndarray) -> np.ndarray:
         """Sums of columns weighted by the counts `joined`, shape (n, draws): shape (width, draws)."""
@@ -109,12 +108,8 @@ class Chain(Pair):
         return np.asarray(found.T)
 
     def log_r(self, terms: np.ndarray) -> np.ndarray:
-        """Log r from the terms."""
-        return self.log_mean(self.states, terms)
-
-    def log_mean(self, states: States, terms: np.ndarray) -> np.ndarray:
-        """Log of the mean of r, by recursion over means from each step and state on; NaN if out of range."""
-        rest, join = states.ends
+        """Log r from the terms, by recursion over means from each step and state on; NaN if out of range."""
+        states, (rest, join) = self.states, self.states.ends
         # A first column without gains shows from which states the run can end.
         gains = np.concatenate([np.zeros((terms.shape[1], 1)), terms.T], axis=1)
         tails, logs = np.tile(states.last[:, None] * 1.0, (1, gains.shape[1])), np.zeros(gains.shape[1])
@@ -130,96 +125,54 @@ class Chain(Pair):
         return np.asarray(logs + np.log(states.starts @ tails))[1:]
 
     def parts(self, eps: float) -> tuple[None, list[Part]]:
-        """Powers of r, and for b-min-sep sampling other laws, to cover the likely mass of REMOVE."""
+        """Powers of r: all that there is room for, or up to the one with the least bound at eps."""
         n, own = self.lags.shape[0], len(self.states.starts)
         if self.states.chances[:, 1:].any():
             room = [m for m in range(1, _COPIES + 1) if n * math.comb(own + m - 1, m) <= _MOST_MOVES / 2**m]
             most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most) / self.top
             return None, [self._made(_Power, m) for m in room if m * (m - 1) <= most]
+        parts: list[Part] = []
         bounds: list[float] = []
         for power in _POWERS:
-            part = self._made(_Accepted, power)
-            bounds.append(log_supremum(power, eps) - part.log_scale)
+            parts.append(self._made(_Accepted, power))
+            bounds.append(log_supremum(power, eps) - parts[-1].log_scale)
             if not bounds[-1] < min(bounds) + 3.0:
                 break
-        laws = [
-            waits(n, self.columns.shape[1], own, min(1.0, more * float(self.states.chances[0, 0])))
-            for more in _MORE
-        ]
-        others = [_Other(self, *other) for other in itertools.product(_SCALES, laws)]
-        return None, [self._made(_Accepted, _POWERS[int(np.argmin(bounds))]), *others]
-
-    def _made(self, kind: "type[_Power | _Accepted]", power: int) -> "_Power | _Accepted":
-        """A part, which is kept for other nodes of a profile."""
-        if power not in self._parts:
-            self._parts[power] = kind(self, power)
-        return self._parts[power]
+        return None, parts[: int(np.argmin(bounds)) + 1]
 
 
-class _Other:
-    """x around means of the example times a number, at another probability of joining."""
-
-    power, log_scale, bounds = 1.0, 0.0, False
-
-    def __init__(self, chain: Chain, scale: float, states: States) -> None:
-        self._chain, self._scale, self._states = chain, scale, states
-
-    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Draw x."""
-        states = self._states
-        state, joined = rng.choice(len(states.starts), size, p=states.starts), []
-        for chances in states.chances:
-            joined.append(rng.random(size) < chances[state])
-            state = states.ends[joined[-1].astype(int), state]
-        means = self._scale * self._chain.moved(np.array(joined)).T
-        return np.asarray(rng.standard_normal((size, self._chain.width)) + means)
-
-    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density relative to Q: a mean like r, with the columns times a number."""
-        del x, log_r
-        less = 0.5 * self._scale * (self._scale - 1.0) * self._chain.squares
-        return self._chain.log_mean(self._states, self._scale * terms - less)
-
-
-class _Accepted:
+class _Accepted(Part):
     """The density r^m e^-A of b-min-sep sampling: m examples are drawn, and accepted with some probability.
 
-    A draw has the weight W <= e^A: its probability times exp(products of means), over that of drawing it.
-    It is accepted with probability W e^-A, and left out otherwise. docs/checker.md, 6.2, copies that wait.
+    docs/checker.md, 6.2, copies that wait, has the weights W <= e^A; acceptance has probability W e^-A.
     """
-
-    bounds = True
 
     def __init__(self, chain: Chain, power: int) -> None:
         self._chain, self._copies, self._apart = chain, power, len(chain.states.starts)
         (n, near), apart, prob = chain.lags.shape, self._apart, float(chain.states.chances[0, 0])
         numbers = np.arange(power + 1)
         # Probabilities that j of F copies that do not wait join, shape (F, j).
-        self._binomial = np.array(
-            [[math.comb(f, j) * prob**j * (1.0 - prob) ** max(f - j, 0) for j in numbers] for f in numbers]
-        )
+        ways = np.array([[math.comb(f, j) for j in numbers] for f in numbers.tolist()], dtype=np.float64)
+        self._binomial = ways * prob**numbers * (1.0 - prob) ** abs(numbers[:, None] - numbers)
         self._pairs = numbers * (numbers - 1) / 2.0
         # At each step the largest log N, less what is paid; the prices of joining; and the prices of waiting,
         # for a copy that has no product with the step, and for those that joined d = 1, 2, ... before.
         self._most, self._after, self._prices = np.zeros(n), np.zeros(n), np.zeros((n, near + 1))
         products = np.concatenate([np.zeros((n, 1)), chain.lags], axis=1)
         logs = np.log(np.maximum(self._binomial, 1e-300))
-        more = (
-            4.0 * power**2 * prob * (prob - chain.states.rates[0])
-        )  # any number will do; this makes A small
+        slow = prob - chain.states.rates[0]  # any number above 0 will do; this one makes A small
         for t in range(n - 1, -1, -1):
             here = logs + chain.squares[t] * self._pairs + self._after[t] * numbers
-            self._most[t] = log_sum(here[-1:])[0] + more * chain.squares[t]
+            self._most[t] = log_sum(here[-1:])[0] + 4.0 * power**2 * prob * slow * chain.squares[t]
             grown = here[-2::-1, None] + numbers[1:, None, None] * products[t][:, None] * numbers
             excess = log_sum(grown.reshape(-1, power + 1)).reshape(power, -1) - self._most[t]
             prices = self._prices[t] = (excess / numbers[1:, None]).max(axis=0)
             self._after[max(0, t - apart + 1) : t] += prices[0]
             self._after[max(0, t - near) : t] += (prices[1:] - prices[0])[: min(t, near)][::-1]
         waits = np.concatenate([[0.0], np.cumsum(self._prices[:, 0])])[np.minimum(np.arange(apart), n)]
-        self._first = chain.states.starts * np.exp(waits)
-        self.power, total = float(power), float(self._first.sum())
-        self.log_scale = -power * math.log(total) - float(self._most.sum())
-        self._first /= total
+        first = chain.states.starts * np.exp(waits)
+        self.power, self._first = float(power), first / first.sum()
+        self.log_scale = -power * math.log(first.sum()) - float(self._most.sum())
         exponents = self._pairs[-1] * chain.squares + power * np.abs(self._after)
         if not (exponents + power**2 * products.max(axis=1)).max() <= _MOST_EXPONENT:
             self.log_scale = -math.inf
@@ -247,19 +200,9 @@ class _Accepted:
                 joined, waiting, left = joined[:, kept], waiting[kept], left[kept]
         return np.asarray(rng.standard_normal((left.size, chain.width)) + chain.moved(joined[apart - 1 :]).T)
 
-    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density relative to Q."""
-        del x, terms
-        return np.asarray(self.power * log_r + self.log_scale)
 
-
-class _Power:
-    """The law r^m dQ / E r^m: m sets of steps, with probability over exp(products of their means).
-
-    Copies are interchangeable, so that states are sorted.
-    """
-
-    bounds = True
+class _Power(Part):
+    """The law r^m dQ / E r^m: m sets of steps, with probability over exp(products of their means)."""
 
     def __init__(self, chain: Chain, power: int) -> None:
         own, n = chain.states, len(chain.columns)
@@ -269,10 +212,10 @@ class _Power:
         self._joining = self._masks.sum(axis=1)
         places = count ** np.arange(power)[::-1]
         codes = states @ places
-        self._ends = np.empty((len(self._masks), len(states)), dtype=np.int64)
-        for mask, ends in zip(self._masks, self._ends, strict=True):  # not at once: that takes a gigabyte
-            after = np.where(mask, own.ends[1][states], own.ends[0][states])
-            ends[:] = np.searchsorted(codes, np.sort(after, axis=1) @ places)
+        ends = (np.sort(np.where(mask, own.ends[1][states], own.ends[0][states])) for mask in self._masks)
+        self._ends = np.array(
+            [np.searchsorted(codes, after @ places) for after in ends]
+        )  # one by one: memory
         total = 0.0
         self._values = np.ones((n + 1, len(states)))  # scaled means of the exponential from step t on
         self._values[n] = own.last[states].all(axis=1)
@@ -302,8 +245,3 @@ class _Power:
             taken = (sums[:-1, state] <= rng.random(size) * sums[-1, state]).sum(axis=0)
             join[:], state = self._joining[taken], self._ends[taken, state]
         return np.asarray(rng.standard_normal((size, self._chain.width)) + self._chain.moved(joined).T)
-
-    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density relative to Q."""
-        del x, terms
-        return np.asarray(self.power * log_r + self.log_scale)
