@@ -163,7 +163,7 @@ class _Accepted(Part):
         slow = prob - chain.states.rates[0]  # any number above 0 will do; this one makes A small
         for t in range(n - 1, -1, -1):
             here = logs + chain.squares[t] * self._pairs + self._after[t] * numbers
-            self._most[t] = log_sum(here[-1:])[0] + 4.0 * power**2 * prob * slow * chain.squares[t]
+            self._most[t] = log_sum(here[-1:])[0] + 4.0 * power * (power - 1) * prob * slow * chain.squares[t]
             grown = here[-2::-1, None] + numbers[1:, None, None] * products[t][:, None] * numbers
             excess = log_sum(grown.reshape(-1, power + 1)).reshape(power, -1) - self._most[t]
             prices = self._prices[t] = (excess / numbers[1:, None]).max(axis=0)
@@ -172,10 +172,9 @@ class _Accepted(Part):
         waits = np.concatenate([[0.0], np.cumsum(self._prices[:, 0])])[np.minimum(np.arange(apart), n)]
         first = chain.states.starts * np.exp(waits)
         self.power, self._first = float(power), first / first.sum()
-        self.log_scale = -power * math.log(first.sum()) - float(self._most.sum())
         exponents = self._pairs[-1] * chain.squares + power * np.abs(self._after)
-        if not (exponents + power**2 * products.max(axis=1)).max() <= _MOST_EXPONENT:
-            self.log_scale = -math.inf
+        fits = (exponents + power**2 * products.max(axis=1)).max() <= _MOST_EXPONENT
+        self.log_scale = -power * math.log(first.sum()) - float(self._most.sum()) if fits else -math.inf
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw x; draws that are not accepted are left out."""

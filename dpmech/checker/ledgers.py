@@ -159,7 +159,7 @@ def _decided(words: str, decide: Callable[..., Verdict], *arguments: object) -> 
 def _releases(
     listed: list[Any], mode: str, rows: list[list[float]], certifier: Certifier
 ) -> Iterator[_Release]:
-    """Yield every entry. In a non-adaptive total, each release that enters by its claim has an (eps, delta)."""
+    """Yield every entry. In a non-adaptive total, each that enters by its claim has an (eps, delta)."""
     used, unknown, laws = set[tuple[str, str]](), False, dict[str, Runs]()
     for place, item in enumerate(listed, start=1):
         entry = entries(
@@ -260,7 +260,7 @@ def _others(listed: list[Any], names: set[str], units: set[str], adjacency: str)
 
 
 def _bounded(kind: str, one: float, two: float) -> tuple[list[tuple[float, arb]], arb]:
-    """(loss, delta) whose hull is the curve in both directions, for a bounded loss, and a rho of zCDP: 7.4."""
+    """(loss, delta) whose hull is the curve in both directions, for bounded losses, and a rho of zCDP."""
     if kind in ("gaussian", "zcdp"):
         return [], (arb(two) / arb(one)) ** 2 / 2 if kind == "gaussian" else arb(one)
     eps, nodes = arb(one), []
@@ -354,7 +354,7 @@ def _together(
 def _directions(
     releases: list[_Release], counts: Counts, delta: float, certifier: Certifier
 ) -> tuple[dict[str, Direction], float]:
-    """Both directions of the composition, and the failure probability of the samples for them: section 7.1."""
+    """Both directions of the composition, and the failure probability of the samples for them: 7.1."""
     once = [release for release in releases if release.runs is None]
     smooth = [one.shape for one in once if isinstance(one.shape, Gaussian)]
     sampled = {id(one.shape): one.shape for one in once if isinstance(one.shape, Sampled)}

@@ -141,7 +141,7 @@ def _best_separated(weights: Any, b: int, most: int | None, larger: Callable[[An
 
 
 def _gram_rows(strategy: Strategy) -> Iterator[np.ndarray]:
-    """Floats that are upper bounds on |<C_i, C_j>|, row by row from the last one, each of shape (n,): section 2.6."""
+    """Upper bounds on |<C_i, C_j>|, row by row from the last one, each of shape (n,): section 2.6."""
     if strategy.coefs is None:
         yield from _dense_gram(strategy)[::-1]
         return
