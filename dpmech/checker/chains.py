@@ -15,7 +15,7 @@ from .strategies import NotChecked
 
 _COPIES = 7  # of a random set
 _POWERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of b-min-sep sampling
-_MOST_EXPONENT = 300.0  # of one step
+_LIMIT = 300.0  # on exponents of one step
 _MOST_STATES, _MOST_MOVES = 2_000_000, 40_000_000
 _MOST_GROWTH, _MOST_IN_ALL = 60.0, 1200.0  # twice the largest exponent of one step, and of a set of steps
 _LEAST = 1e-250  # of the numbers in the recursion, relative to the largest of a step
@@ -88,7 +88,10 @@ class Chain(Pair):
         sizes, width = (square, self.top * states.most), n + bands
         inexact = 4096.0 * width + 1024.0 * len(states.starts)  # all steps, and the choice of the first state
         cost = 2 * width + 4 * len(states.starts)
-        super().__init__(mean, sizes, steps=8 * width, inexact=inexact, cost=cost, most=_POWERS[-1])
+        most = min(
+            _POWERS[-1], 1 + int(math.sqrt(2.0 * _LIMIT / self.squares.max()))
+        )  # exponents are limited
+        super().__init__(mean, sizes, steps=8 * width, inexact=inexact, cost=cost, most=most)
 
     def moved(self, joined: np.ndarray) -> np.ndarray:
         """Sums of columns weighted by the counts `joined`, shape (n, draws): shape (width, draws)."""
@@ -172,9 +175,11 @@ class _Accepted(Part):
         waits = np.concatenate([[0.0], np.cumsum(self._prices[:, 0])])[np.minimum(np.arange(apart), n)]
         first = chain.states.starts * np.exp(waits)
         self.power, self._first = float(power), first / first.sum()
-        exponents = self._pairs[-1] * chain.squares + power * np.abs(self._after)
-        fits = (exponents + power**2 * products.max(axis=1)).max() <= _MOST_EXPONENT
-        self.log_scale = -power * math.log(first.sum()) - float(self._most.sum()) if fits else -math.inf
+        largest, pairs = np.abs(self._prices).max(axis=0), self._pairs[-1] * chain.squares.max()
+        exponent = pairs + power * (apart * largest[0] + largest[1:].sum() + power * products.max())
+        self.log_scale = (
+            -power * math.log(first.sum()) - self._most.sum() if exponent <= _LIMIT else -math.inf
+        )
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw x; draws that are not accepted are left out."""

@@ -81,8 +81,8 @@ class SequentialTest:
         return max(self._squares / max(self.draws, 1) - self.mean**2, 0.0)
 
     def _stake(self) -> float:
-        """The stake with the fastest growth for this mean and variance, at most 0.9 of what is allowed."""
+        """The stake with the fastest growth for this mean and variance, at most half of what is allowed."""
         gap = self._sign * (self.level - self.mean)
         if not self.draws or gap <= 0.0:
             return 0.0
-        return min(gap / (self._variance() + gap**2), 0.9 * self._most)
+        return min(gap / (self._variance() + gap**2), 0.5 * self._most)

@@ -385,27 +385,27 @@ class Mixed:
             closed = closed.min(_Addition(self.above, eps, work.rng).closed())
         if closed <= arb(delta):
             return Answer(verdict=True, number=f"at most {rounded_up(closed)} in closed form")
-        test, won = _played(kind(self.above, eps, work.rng), self.above, delta, work, upper=True)
+        test, won = _played(kind(self.above, eps, work.rng), self.above.inexact, delta, work, upper=True)
         if won:
             return Answer(verdict=True, number=f"at most the claimed one, by {test}", failure=work.failure)
         if test.mean > delta and self.below is not None:
             draws = kind(self.below, eps, work.rng)
-            test, won = _played(draws, self.below, delta, work, upper=False)
+            test, won = _played(draws, self.below.inexact, delta, work, upper=False)
         if won:
             return Answer(verdict=False, number=f"above the claimed one, by {test}", failure=work.failure)
         return Answer(verdict=None, number=f"not decided by {test}", failure=work.failure)
 
 
 def _played(
-    draws: _Removal | _Addition, pair: Pair, delta: float, work: Work, *, upper: bool
+    draws: _Removal | _Addition, inexact: float, delta: float, work: Work, *, upper: bool
 ) -> tuple[SequentialTest, bool]:
     """Run a sequential test on draws from above (`upper`) or below until it decides or runs out of time."""
     sign, bound, start = (
         1.0 if upper else -1.0,
-        math.exp(draws.log_bound() + 200.0 * pair.slack),
+        math.exp(draws.log_bound()) * 1.001,
         time.process_time(),
     )
-    test = SequentialTest(delta - sign * bound * pair.inexact, bound, work.failure, upper=upper)
+    test = SequentialTest(delta - sign * bound * inexact, bound, work.failure, upper=upper)
     batches = draws.weights(work.rng, sign)
     while not test.won:
         used = time.process_time() - start

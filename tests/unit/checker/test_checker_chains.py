@@ -320,7 +320,8 @@ def test_what_is_said_of_rounding_grows_with_steps_and_states(n, bands, apart):
     # Of all sets of steps that one example may join, the largest, or one step more.
     most = -(-n // apart) * bands * 0.01
     assert most <= chain.largest * (1 + 1e-12) <= most + bands * 0.01 + 1e-9
-    far = 128.0 * chain.largest**0.5 + 40.0
+    powers = min(128, 1 + int((600.0 / (bands * 0.01)) ** 0.5))
+    far = powers * chain.largest**0.5 + 40.0
     rounded = 4.0 * 9.0 * (n + bands) * 2.0**-53 * far * (far + 90.0 + (n + bands) ** 0.5)
     assert 1e-10 + rounded < chain.slack < 1e-9 + 1.5 * rounded
     assert chain.inexact >= (4096.0 * (n + bands) + 1024.0 * apart) * 2.0**-53
