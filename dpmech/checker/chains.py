@@ -87,10 +87,8 @@ class Chain(Pair):
         square = states.rates[0] * float(self.squares.sum()) + 2.0 * states.rates[1] * float(self.lags.sum())
         sizes, width = (square, self.top * states.most), n + bands
         inexact = 4096.0 * width + 1024.0 * len(states.starts)  # all steps, and the choice of the first state
-        cost = 2 * width + 4 * len(states.starts)
-        most = min(
-            _POWERS[-1], 1 + int(math.sqrt(2.0 * _LIMIT / self.squares.max()))
-        )  # exponents are limited
+        cost, longest = 2 * width + 4 * len(states.starts), float(self.squares.max())
+        most = min(_POWERS[-1], 1 + int(math.sqrt(2.0 * _LIMIT / longest)))  # exponents are limited
         super().__init__(mean, sizes, steps=8 * width, inexact=inexact, cost=cost, most=most)
 
     def moved(self, joined: np.ndarray) -> np.ndarray:
@@ -134,8 +132,7 @@ class Chain(Pair):
             room = [m for m in range(1, _COPIES + 1) if n * math.comb(own + m - 1, m) <= _MOST_MOVES / 2**m]
             most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most) / self.top
             return None, [self._made(_Power, m) for m in room if m * (m - 1) <= most]
-        parts: list[Part] = []
-        bounds: list[float] = []
+        parts, bounds = list[Part](), list[float]()
         for power in _POWERS:
             parts.append(self._made(_Accepted, power))
             bounds.append(log_supremum(power, eps) - parts[-1].log_scale)
@@ -176,10 +173,8 @@ class _Accepted(Part):
         first = chain.states.starts * np.exp(waits)
         self.power, self._first = float(power), first / first.sum()
         largest, pairs = np.abs(self._prices).max(axis=0), self._pairs[-1] * chain.squares.max()
-        exponent = pairs + power * (apart * largest[0] + largest[1:].sum() + power * products.max())
-        self.log_scale = (
-            -power * math.log(first.sum()) - self._most.sum() if exponent <= _LIMIT else -math.inf
-        )
+        fits = pairs + power * (apart * largest[0] + largest[1:].sum() + power * products.max()) <= _LIMIT
+        self.log_scale = -power * math.log(first.sum()) - float(self._most.sum()) if fits else -math.inf
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw x; draws that are not accepted are left out."""

@@ -281,6 +281,8 @@ def test_powers_go_up_to_the_one_with_the_least_bound():
         assert min(bounds) == bounds[-1]
         following = chains._Accepted(chain, chains._POWERS[len(parts)])
         assert log_supremum(following.power, eps) - following.log_scale > bounds[-1]
+    little = waiting(np.full((20, 1), 1e-3), 4, 0.05)  # more copies are always better
+    assert [part.power for part in little.parts(1.0)[1]] == list(chains._POWERS)
 
 
 def test_copies_are_no_more_than_float64_allows():
