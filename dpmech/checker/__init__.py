@@ -1,17 +1,7 @@
 """A small, independent program that decides certificates: it shares no code with what it checks.
 
-It imports the standard library, numpy and python-flint. Read it in this order, next to docs/checker.md, which
-contains the theorems and their proofs:
-
-1. `documents`: parses a file into plain data, or refuses it with one sentence.
-2. `claims`: converts plain data into a claim.
-3. `strategies`, `sensitivity`: compute C from parameters, and a sensitivity from C.
-4. `losses`, `pairs`: closed forms, lattices and powers of polynomials, and sums on grids.
-5. `confidence`, `mixtures`, `chains`, `components`: random allocations, samples and sequential tests.
-6. `decide`: selects the theorem that covers a claim, and decides it.
-7. `records`, `ledgers`: other kinds of files. This module: from a file to a verdict. `__main__`: the command.
-
-To review a line, ask which wrong claim it would accept.
+It imports the standard library, numpy and python-flint. docs/checker.md has the theorems with their proofs,
+and a guide to reading the files. This module: from a file to a verdict.
 """
 
 import os

@@ -11,10 +11,7 @@ _CODES = {Kind.PROVED: 0, Kind.REFUTED: 1, Kind.NOT_CHECKED: 3}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a verdict for every file and return the exit code.
-
-    The code is 0 if all are PROVED, 2 if a file could not be read, else 1 if one is REFUTED, else 3.
-    """
+    """Print a verdict for every file and return the exit code, which the help text explains."""
     parser = argparse.ArgumentParser(
         prog="checker",
         description="Decide certificates, run records and ledgers, with numpy and python-flint alone.",

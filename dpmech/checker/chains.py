@@ -1,7 +1,6 @@
 """Where there are too many sets of steps to list: the steps of one example are a Markov chain.
 
-A state says with which chance the example joins a step, and which of the last steps it joined. r is a
-recursion over the states; samples come from its powers, whose law is a chain too: docs/checker.md, 6.2.
+r is a recursion over the states; samples come from its powers: docs/checker.md, section 6.2.
 """
 
 import dataclasses
@@ -11,10 +10,12 @@ import math
 
 import numpy as np
 
-from .mixtures import Pair, Part
+from .mixtures import Pair, Part, log_sum, log_supremum
 from .strategies import NotChecked
 
-_COPIES, _COPIES_THAT_DIFFER = 12, 7
+_COPIES = 7  # of a random set
+_POWERS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)  # of b-min-sep sampling
+_LIMIT = 300.0  # on exponents of one step
 _MOST_STATES, _MOST_MOVES = 2_000_000, 40_000_000
 _MOST_GROWTH, _MOST_IN_ALL = 60.0, 1200.0  # twice the largest exponent of one step, and of a set of steps
 _LEAST = 1e-250  # of the numbers in the recursion, relative to the largest of a step
@@ -42,7 +43,7 @@ def waits(n: int, bands: int, apart: int, prob: float) -> States:
     joined = (w[:, None] > 0) & (apart - w[:, None] == np.arange(1, bands))
     chances = np.broadcast_to(np.where(w == 0, prob, 0.0), (n, apart))
     starts /= starts.sum()
-    return States(chances, ends, starts, w >= 0, joined, n // apart + 1, (prob * starts[0], 0.0))
+    return States(chances, ends, starts, w >= 0, joined, n // apart + 1, (float(prob * starts[0]), 0.0))
 
 
 def sets(n: int, bands: int, count: int) -> States:
@@ -74,18 +75,21 @@ class Chain(Pair):
     def __init__(self, columns: np.ndarray, states: States) -> None:
         self.columns, self.states = columns, states
         n, bands = columns.shape
-        self.squares, lags = np.square(columns).sum(axis=1), np.zeros((n, bands - 1))
+        self._made = functools.cache(lambda kind, power: kind(self, power))  # for all nodes of a profile
+        # Row t: the square of column t, and its products with the columns d = 1, ..., bands - 1 before.
+        self.squares, self.lags = np.square(columns).sum(axis=1), np.zeros((n, bands - 1))
         for d in range(1, bands):
-            lags[d:, d - 1] = (columns[d:, : bands - d] * columns[:-d, d:]).sum(axis=1)
-        self.near = lags @ states.joined.T  # products of a column with those that a state joined
+            self.lags[d:, d - 1] = (columns[d:, : bands - d] * columns[:-d, d:]).sum(axis=1)
+        self.near = self.lags @ states.joined.T  # products of a column with those that a state joined
         # Each step joined adds its square, and twice its products with those joined before.
         self.top = float((self.squares[:, None] + 2.0 * self.near)[states.chances > 0.0].max())
         mean = self.moved(np.full((n, 1), states.rates[0]))[:, 0]
-        square = states.rates[0] * float(self.squares.sum()) + 2.0 * states.rates[1] * float(lags.sum())
+        square = states.rates[0] * float(self.squares.sum()) + 2.0 * states.rates[1] * float(self.lags.sum())
         sizes, width = (square, self.top * states.most), n + bands
-        inexact = 1024.0 * width + 4.0 * _MOST_STATES / n  # all steps, and the choice of the first state
-        cost = 2 * width + 4 * len(states.starts)
-        super().__init__(mean, sizes, steps=7 * width, inexact=inexact, cost=cost)
+        inexact = 4096.0 * width + 1024.0 * len(states.starts)  # all steps, and the choice of the first state
+        cost, longest = 2 * width + 4 * len(states.starts), float(self.squares.max())
+        most = min(_POWERS[-1], 1 + int(math.sqrt(2.0 * _LIMIT / longest)))  # exponents are limited
+        super().__init__(mean, sizes, steps=8 * width, inexact=inexact, cost=cost, most=most)
 
     def moved(self, joined: np.ndarray) -> np.ndarray:
         """Sums of columns weighted by the counts `joined`, shape (n, draws): shape (width, draws)."""
@@ -122,82 +126,121 @@ class Chain(Pair):
         return np.asarray(logs + np.log(states.starts @ tails))[1:]
 
     def parts(self, eps: float) -> tuple[None, list[Part]]:
-        """Powers of r up to the limit on the number of states, with exponents in float64."""
-        del eps
-        return None, list(self._powers)
+        """Powers of r: all that there is room for, or up to the one with the least bound at eps."""
+        n, own = self.lags.shape[0], len(self.states.starts)
+        if self.states.chances[:, 1:].any():
+            room = [m for m in range(1, _COPIES + 1) if n * math.comb(own + m - 1, m) <= _MOST_MOVES / 2**m]
+            most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most) / self.top
+            return None, [self._made(_Power, m) for m in room if m * (m - 1) <= most]
+        parts, bounds = list[Part](), list[float]()
+        for power in _POWERS:
+            parts.append(self._made(_Accepted, power))
+            bounds.append(log_supremum(power, eps) - parts[-1].log_scale)
+            if not bounds[-1] < min(bounds) + 3.0:
+                break
+        return None, parts[: int(np.argmin(bounds)) + 1]
 
-    @functools.cached_property
-    def _powers(self) -> list[Part]:
-        n, own = len(self.columns), len(self.states.starts)
-        differ = bool(self.states.chances[:, 1:].any())
-        copies = range(1, (_COPIES_THAT_DIFFER if differ else _COPIES) + 1)
-        sizes = {m: n * math.comb(own + m - 1, m) for m in copies}
-        room = [m for m in copies if sizes[m] <= (_MOST_MOVES / 2**m if differ else _MOST_STATES)]
-        most = min(_MOST_GROWTH, _MOST_IN_ALL / self.states.most if differ else math.inf) / self.top
-        return [_Power(self, m, differ=differ) for m in room if m * (m - 1) <= most]
 
+class _Accepted(Part):
+    """The density r^m e^-A of b-min-sep sampling: m examples are drawn, and accepted with some probability.
 
-class _Power:
-    """The law r^m dQ / E r^m: m sets of steps, with probability over exp(products of their means).
-
-    Copies are interchangeable, so that states are sorted. Which ones join matters only if several states can.
+    docs/checker.md, 6.2, copies that wait, has the weights W <= e^A; acceptance has probability W e^-A.
     """
 
-    bounds = True
+    def __init__(self, chain: Chain, power: int) -> None:
+        self._chain, self._copies, self._apart = chain, power, len(chain.states.starts)
+        (n, near), apart, prob = chain.lags.shape, self._apart, float(chain.states.chances[0, 0])
+        numbers = np.arange(power + 1)
+        # Probabilities that j of F copies that do not wait join, shape (F, j).
+        ways = np.array([[math.comb(f, j) for j in numbers] for f in numbers.tolist()], dtype=np.float64)
+        self._binomial = ways * prob**numbers * (1.0 - prob) ** abs(numbers[:, None] - numbers)
+        self._pairs = numbers * (numbers - 1) / 2.0
+        # At each step the largest log N, less what is paid; the prices of joining; and the prices of waiting,
+        # for a copy that has no product with the step, and for those that joined d = 1, 2, ... before.
+        self._most, self._after, self._prices = np.zeros(n), np.zeros(n), np.zeros((n, near + 1))
+        products = np.concatenate([np.zeros((n, 1)), chain.lags], axis=1)
+        logs = np.log(np.maximum(self._binomial, 1e-300))
+        slow = prob - chain.states.rates[0]  # any number above 0 will do; this one makes A small
+        for t in range(n - 1, -1, -1):
+            here = logs + chain.squares[t] * self._pairs + self._after[t] * numbers
+            self._most[t] = log_sum(here[-1:])[0] + 4.0 * power * (power - 1) * prob * slow * chain.squares[t]
+            grown = here[-2::-1, None] + numbers[1:, None, None] * products[t][:, None] * numbers
+            excess = log_sum(grown.reshape(-1, power + 1)).reshape(power, -1) - self._most[t]
+            prices = self._prices[t] = (excess / numbers[1:, None]).max(axis=0)
+            self._after[max(0, t - apart + 1) : t] += prices[0]
+            self._after[max(0, t - near) : t] += (prices[1:] - prices[0])[: min(t, near)][::-1]
+        waits = np.concatenate([[0.0], np.cumsum(self._prices[:, 0])])[np.minimum(np.arange(apart), n)]
+        first = chain.states.starts * np.exp(waits)
+        self.power, self._first = float(power), first / first.sum()
+        largest, pairs = np.abs(self._prices).max(axis=0), self._pairs[-1] * chain.squares.max()
+        fits = pairs + power * (apart * largest[0] + largest[1:].sum() + power * products.max()) <= _LIMIT
+        self.log_scale = -power * math.log(first.sum()) - float(self._most.sum()) if fits else -math.inf
 
-    def __init__(self, chain: Chain, power: int, *, differ: bool) -> None:
+    def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Draw x; draws that are not accepted are left out."""
+        chain, (n, near), prices = self._chain, self._chain.lags.shape, self._prices
+        # Row t + b - 1 has how many join step t. Who first waits w steps would have joined step w - b.
+        apart, numbers = self._apart, np.arange(self._copies + 1)[:, None]
+        joined = np.zeros((n + apart - 1, size))
+        joined[: apart - 1] = rng.multinomial(self._copies, self._first, size).T[1:]
+        waiting, left = joined[: apart - 1].sum(axis=0), rng.standard_exponential(size)
+        for t in range(n):
+            now = t + apart - 1
+            known = joined[now - near : now]
+            x = self._after[t] + chain.lags[t, ::-1] @ known
+            growth = np.exp(self._pairs[:, None] * chain.squares[t] + numbers * x)
+            sums = np.cumsum(self._binomial.T[:, self._copies - waiting.astype(int)] * growth, axis=0)
+            joined[now] = (sums[:-1] <= rng.random(x.size) * sums[-1]).sum(axis=0)
+            paid = prices[t, 0] * waiting + (prices[t, :0:-1] - prices[t, 0]) @ known
+            left += np.log(sums[-1]) - paid - self._most[t]
+            waiting += joined[now] - joined[t]
+            if t == n - 1 or (left > 0.0).sum() < 0.8 * left.size:
+                kept = left > 0.0
+                joined, waiting, left = joined[:, kept], waiting[kept], left[kept]
+        return np.asarray(rng.standard_normal((left.size, chain.width)) + chain.moved(joined[apart - 1 :]).T)
+
+
+class _Power(Part):
+    """The law r^m dQ / E r^m: m sets of steps, with probability over exp(products of their means)."""
+
+    def __init__(self, chain: Chain, power: int) -> None:
         own, n = chain.states, len(chain.columns)
         self._chain, count = chain, len(own.starts)
         self._states = states = np.array(list(itertools.combinations_with_replacement(range(count), power)))
-        masks = list(itertools.product((0, 1), repeat=power)) if differ else np.tri(power + 1, power, -1)
-        self._masks = np.array(masks, dtype=bool)
+        self._masks = np.array(list(itertools.product((0, 1), repeat=power)), dtype=bool)
         self._joining = self._masks.sum(axis=1)
         places = count ** np.arange(power)[::-1]
         codes = states @ places
-        self._ends = np.empty((len(self._masks), len(states)), dtype=np.int64)
-        for mask, ends in zip(self._masks, self._ends, strict=True):  # not at once: that takes a gigabyte
-            after = np.where(mask, own.ends[1][states], own.ends[0][states])
-            ends[:] = np.searchsorted(codes, np.sort(after, axis=1) @ places)
-        free = (states == 0).sum(axis=1)
-        ways = np.array([[math.comb(size, k) for size in range(power + 1)] for k in range(power + 1)])
-        self._ways = 1.0 if differ else ways[:, free]
-        self._row, total = np.empty(0), 0.0
+        ends = (np.sort(np.where(mask, own.ends[1][states], own.ends[0][states])) for mask in self._masks)
+        self._ends = np.array(
+            [np.searchsorted(codes, after @ places) for after in ends]
+        )  # one by one: memory
+        total = 0.0
         self._values = np.ones((n + 1, len(states)))  # scaled means of the exponential from step t on
         self._values[n] = own.last[states].all(axis=1)
         for t in range(n - 1, -1, -1):
             found = self._steps(t).sum(axis=0)
             self._values[t] = found / found.max()
             total += math.log(found.max())
-        counts = (states[:, :, None] == np.arange(count)).sum(axis=1)
-        orders = [math.lgamma(power + 1.0) - sum(math.lgamma(c + 1.0) for c in row) for row in counts]
-        logs = counts @ np.log(np.maximum(own.starts, 1e-300))
-        self._starts = np.exp(orders + logs) * self._values[0]
-        self.power, self.log_scale = float(power), -total - math.log(self._starts.sum())
+        self.power, self.log_scale = float(power), -total - math.log(self._values[0, -1])
 
     def _steps(self, t: int) -> np.ndarray:
         """Probability times exponential at step t times the later mean, by copies that join, and by state."""
         chain, row = self._chain, self._chain.states.chances[t]
-        if not np.array_equal(row, self._row):
-            self._row, self._chances = row, self._ways * np.ones(self._ends.shape)
-            for mask, state in zip(self._masks.T, self._states.T, strict=True):
-                self._chances *= np.where(mask[:, None], row[state], 1.0 - row[state])
+        chances = np.ones(self._ends.shape)
+        for mask, state in zip(self._masks.T, self._states.T, strict=True):
+            chances *= np.where(mask[:, None], row[state], 1.0 - row[state])
         near, pairs = chain.near[t][self._states], self._joining * (self._joining - 1) / 2.0
         pull = self._masks @ (near.sum(axis=1, keepdims=True) - near).T  # with the steps that others joined
         growth = np.exp(pull + pairs[:, None] * chain.squares[t])
-        return np.asarray(self._chances * growth * self._values[t + 1, self._ends])
+        return np.asarray(chances * growth * self._values[t + 1, self._ends])
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Draw x."""
-        sums = np.cumsum(self._starts)
-        state = np.searchsorted(sums[:-1], rng.random(size) * sums[-1], side="right")
+        state = np.full(size, len(self._states) - 1)  # all steps are left, and none was joined
         joined = np.zeros((len(self._chain.columns), size))
         for t, join in enumerate(joined):
             sums = np.cumsum(self._steps(t), axis=0)
             taken = (sums[:-1, state] <= rng.random(size) * sums[-1, state]).sum(axis=0)
             join[:], state = self._joining[taken], self._ends[taken, state]
         return np.asarray(rng.standard_normal((size, self._chain.width)) + self._chain.moved(joined).T)
-
-    def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
-        """The density relative to Q."""
-        del x, terms
-        return np.asarray(self.power * log_r + self.log_scale)

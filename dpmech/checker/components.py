@@ -1,7 +1,6 @@
 """The components of a random allocation: which sets of columns one unit may add up, and their probabilities.
 
-Means are sums of columns of C >= 0. They are rounded entry by entry, up for a bound from above and down for
-one from below, so that no entry of K decreases (or increases): docs/checker.md, section 6.4.
+Means are rounded up for a bound from above and down for one from below: docs/checker.md, section 6.4.
 """
 
 import itertools

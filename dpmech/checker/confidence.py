@@ -1,15 +1,7 @@
 """Budgets, answers, and a sequential test that the mean of bounded draws is below a level, or above it.
 
-Let w_1, w_2, ... be independent draws >= 0 with mean mu, and m a number. Start with capital 1 and multiply it
-by 1 + s (m - w_i) at every draw, 0 <= s <= 1 / (B - m) for draws that are at most B; s may depend on earlier
-draws.
-The capital is never negative, and if mu >= m, its expected factor is at most 1 given the past. By Ville's
-inequality the probability that it ever reaches 1 / p is at most p. So concluding mu < m when it reaches 1 / p
-is wrong with probability at most p, at any stopping time. With 1 + s (w_i - m), 0 <= s <= 1 / m, the same
-proves mu > m, without a bound on the draws.
-
-The choice of s affects only how fast the capital grows: here it is set for every batch from the mean and
-variance of the batches before it, so that the first batch is only observed.
+docs/checker.md, section 6.6, states and proves it. Stakes are set for every batch from the mean and variance
+of the batches before it, so that the first batch is only observed.
 """
 
 import dataclasses

@@ -1,8 +1,6 @@
 """From a claim to a verdict: selects the theorem that covers it, and evaluates it.
 
-PROVED: delta at the claimed eps is at most the claimed delta, for every pair of neighbours.
-REFUTED: there are neighbours and gradients for which delta is larger.
-NOT CHECKED: neither was shown; the reason is given.
+docs/checker.md states what the verdicts mean.
 """
 
 import collections

@@ -1,7 +1,6 @@
 """Ledgers: the total of several releases about the same people (docs/checker.md, sections 7 and 8).
 
-*Non-adaptive*: all mechanisms were listed before the first result, and are composed as a whole. *Adaptive*:
-every release passed a filter. Every total stated in a file must be at least that of its releases.
+Every total stated in a file must be at least that of its releases.
 """
 
 import collections
@@ -160,10 +159,7 @@ def _decided(words: str, decide: Callable[..., Verdict], *arguments: object) -> 
 def _releases(
     listed: list[Any], mode: str, rows: list[list[float]], certifier: Certifier
 ) -> Iterator[_Release]:
-    """Yield every entry. In a non-adaptive total, each release that enters by its claim has an (eps, delta).
-
-    The delta charged for a claim may be below the certified one: the failure of its samples is separate.
-    """
+    """Yield every entry. In a non-adaptive total, each that enters by its claim has an (eps, delta)."""
     used, unknown, laws = set[tuple[str, str]](), False, dict[str, Runs]()
     for place, item in enumerate(listed, start=1):
         entry = entries(
@@ -264,10 +260,7 @@ def _others(listed: list[Any], names: set[str], units: set[str], adjacency: str)
 
 
 def _bounded(kind: str, one: float, two: float) -> tuple[list[tuple[float, arb]], arb]:
-    """(loss, delta) whose hull is the curve in both directions, for a bounded loss, and a rho of zCDP.
-
-    The curve of Laplace noise is 1 - e^((loss - eps) / 2), that of discrete Laplace noise joins dots on it.
-    """
+    """(loss, delta) whose hull is the curve in both directions, for bounded losses, and a rho of zCDP."""
     if kind in ("gaussian", "zcdp"):
         return [], (arb(two) / arb(one)) ** 2 / 2 if kind == "gaussian" else arb(one)
     eps, nodes = arb(one), []
@@ -361,10 +354,7 @@ def _together(
 def _directions(
     releases: list[_Release], counts: Counts, delta: float, certifier: Certifier
 ) -> tuple[dict[str, Direction], float]:
-    """Both directions of the composition, and the failure probability of the samples for them.
-
-    The bound from below uses the parts that are attained together, and omits the others.
-    """
+    """Both directions of the composition, and the failure probability of the samples for them: 7.1."""
     once = [release for release in releases if release.runs is None]
     smooth = [one.shape for one in once if isinstance(one.shape, Gaussian)]
     sampled = {id(one.shape): one.shape for one in once if isinstance(one.shape, Sampled)}

@@ -1,10 +1,8 @@
 """Curves: of the Gaussian mechanism in closed form; of compositions, by laws on a lattice and their powers.
 
-A pair (P, Q) is determined by its curve H(alpha) = integral of (dP - alpha dQ)_+, alpha > 0. With r = dP / dQ
-under Q, H(alpha) is the mean of (r - alpha)_+, plus the mass of P where Q has none: a measure on r >= 0, here
-on the lattice e^(k h). If one curve is nowhere above another, so are those of their products. Chords of a
-convex curve are above it; docs/checker.md, sections 3 and 4, has the proofs. A law stores the masses of P, so
-that a product of laws is a product of polynomials with balls as coefficients.
+A pair (P, Q) is determined by its curve H(alpha) = integral of (dP - alpha dQ)_+, alpha > 0: docs/checker.md,
+sections 3 and 4. A law stores the masses of P on a lattice of losses, so that a product of laws is a product
+of polynomials with balls as coefficients.
 """
 
 import bisect

@@ -2,10 +2,7 @@
 
 The pair is P = sum_s p_s N(m_s, sigma^2 I) against Q = N(0, sigma^2 I) with m_s >= 0, K the products of the
 m_s over sigma^2. Let root root^T = K, x be standard normal under Q, y = root x, z_s = exp(y_s - K_ss / 2),
-r = dP / dQ = sum_s p_s z_s and A = e^eps. REMOVE = E_Q (r - A)_+ and ADD = E_Q (1 - A r)_+ increase with K.
-Both are means of weights under a mixture R of *parts* that can be sampled, with density rho over Q. Weights
-are at most a proved bound, so that a test (`confidence`) can decide; parts affect only the number of draws.
-docs/checker.md, section 6, has the proofs.
+r = dP / dQ = sum_s p_s z_s and A = e^eps: docs/checker.md, section 6.
 """
 
 import abc
@@ -15,7 +12,6 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 from flint import arb
@@ -34,18 +30,21 @@ _TILTS = (0.3, 0.5, 0.65, 0.8, 0.95)
 _LIFTS = (0.0, 0.1, 0.25, 0.5)
 
 
-class Part(Protocol):
-    """A law of x. If `bounds`, its density is at least r^power exp(log_scale)."""
+class Part(abc.ABC):
+    """A law of x. If `bounds`, its density is at least r^power exp(log_scale), or just that."""
 
     power: float
     log_scale: float
-    bounds: bool
+    bounds = True
 
+    @abc.abstractmethod
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Draws of x, shape (size, width)."""
+        """Draws of x, shape (size, width); fewer if the density has a mass below 1: the others weigh 0."""
 
     def log_density(self, x: np.ndarray, terms: np.ndarray, log_r: np.ndarray) -> np.ndarray:
         """The density over Q, log rho, shape (draws,)."""
+        del x, terms
+        return np.asarray(self.power * log_r + self.log_scale)
 
 
 def log_sum(values: np.ndarray) -> np.ndarray:
@@ -54,7 +53,7 @@ def log_sum(values: np.ndarray) -> np.ndarray:
     return np.asarray(top + np.log(np.exp(values - top[:, None]).sum(axis=1)))
 
 
-def _log_supremum(power: float, eps: float) -> float:
+def log_supremum(power: float, eps: float) -> float:
     """Log of the largest (r - A) / r^power over r > A: at r = A power / (power - 1)."""
     if power == 1.0:
         return 0.0
@@ -78,23 +77,22 @@ class Pair(abc.ABC):
 
     width: int  # length of x
     mean: np.ndarray  # mean of x under P
-    mean_square: float  # mean of K_ss under P
-    largest: float  # largest K_ss
     slack: float  # bound on the float64 error of log r and log rho at any x that is drawn: section 6.5
     inexact: float  # bound on the distance of the law of any part's indices from the stated one: section 6.5
     batch: int  # number of draws per batch
 
     def __init__(
-        self, mean: np.ndarray, squares: tuple[float, float], *, steps: int, inexact: float, cost: int
-    ) -> None:
-        """Initialize from the mean and largest K_ss; `steps` adds to the rounding error of log r."""
+        self, mean: np.ndarray, squares: tuple[float, float], *, steps: int, inexact: float, cost: int,
+        most: int = _HIGHEST_POWER,
+    ) -> None:  # fmt: skip
+        """Initialize from the mean and largest K_ss, steps of a recursion, and the largest power."""
         self.mean, self.width = mean, len(mean)
         self.mean_square, self.largest = squares
         if not squares[1] <= _LARGEST_K:
             raise NotChecked(f"a mixture whose means are more than {_LARGEST_K**0.5:g} noise scales long")
         if self.width > WIDEST:
             raise NotChecked(f"a mixture in more than {WIDEST} dimensions")
-        far = _HIGHEST_POWER * math.sqrt(squares[1]) + _FARTHEST
+        far = most * math.sqrt(squares[1]) + _FARTHEST
         sums = 1e-10 + 2e-10 * squares[1]  # for logarithms, and at most 780 products that scale a power
         reach = math.sqrt(self.width) + far + 90.0
         self.slack = sums + 4.0 * (self.width + steps + 8.0) * 2.0**-53 * far * reach
@@ -179,7 +177,7 @@ class Star:
         bounds: list[float] = []
         for power in range(2, _HIGHEST_POWER + 1):
             means = weights + (power - 1) * _row_sums(mixture, power, mixture.root[some])
-            bounds.append(_log_supremum(power, eps) + float(log_sum(means[None, :])[0]))
+            bounds.append(log_supremum(power, eps) + float(log_sum(means[None, :])[0]))
             if bounds[-1] > min(bounds) + 1.0:
                 break
         return Star(mixture, 2 + int(np.argmin(bounds)))
@@ -220,7 +218,7 @@ def _row_sums(mixture: Mixture, power: int, rows: np.ndarray) -> np.ndarray:
     )
 
 
-class Tilt:
+class Tilt(Part):
     """Density proportional to r^k sum_s p_s z_s^a exp(h u), u = sum_s p_s y_s, k <= 2. Theorem 6.2, tilts."""
 
     def __init__(self, mixture: Mixture, power: float, more: int, lift: float) -> None:
@@ -248,10 +246,8 @@ class Tilt:
         x = rng.standard_normal((size, root.shape[1])) + self._power * root[first] + self._shift
         if self._more:
             pull = self._field + self._power * mixture.gram[first]
-            again = pull
-            if self._more == 2:
-                top = pull.max(axis=1, keepdims=True)
-                again = pull + np.log(np.exp(pull - top) @ mixture.exponentials)
+            top = pull.max(axis=1, keepdims=True)
+            again = pull if self._more == 1 else pull + np.log(np.exp(pull - top) @ mixture.exponentials)
             second = picked(again, rng, 1)[:, 0]
             x += root[second]
             if self._more == 2:
@@ -275,7 +271,7 @@ class _Removal:
     def _log_bounds(self) -> np.ndarray:
         """Logs of bounds on (r - A)_+ / rho for each part alone; infinite for parts without a bound."""
         parts: list[Star | Part] = [*([] if self._star is None else [self._star]), *self._tilts]
-        log_most = functools.partial(_log_supremum, eps=self._eps)
+        log_most = functools.partial(log_supremum, eps=self._eps)
         return np.array([log_most(p.power) - p.log_scale if p.bounds else math.inf for p in parts])
 
     def log_bound(self) -> float:
@@ -404,7 +400,11 @@ def _played(
     draws: _Removal | _Addition, inexact: float, delta: float, work: Work, *, upper: bool
 ) -> tuple[SequentialTest, bool]:
     """Run a sequential test on draws from above (`upper`) or below until it decides or runs out of time."""
-    sign, bound, start = 1.0 if upper else -1.0, math.exp(draws.log_bound()) * 1.001, time.process_time()
+    sign, bound, start = (
+        1.0 if upper else -1.0,
+        math.exp(draws.log_bound()) * 1.001,
+        time.process_time(),
+    )
     test = SequentialTest(delta - sign * bound * inexact, bound, work.failure, upper=upper)
     batches = draws.weights(work.rng, sign)
     while not test.won:

@@ -1,7 +1,6 @@
 """The curves of the dominating pairs of one release of a sampled mechanism.
 
-mu is the largest norm of one example's contribution over the noise, q a sampling probability.
-docs/checker.md, section 5, proves that each pair dominates, and says where its curve is attained.
+mu is the largest norm of one example's contribution over the noise, q a probability: docs/checker.md, 5.
 """
 
 import functools
@@ -181,8 +180,6 @@ def _joined(from_one: Curve, below_one: Curve) -> Curve:
 
 
 # ---- One of b orthogonal means of equal length with equal probabilities: laws on a grid, section 5.5.
-# After each addition of r = (z_1 + ... + z_b) / b numbers in a cell move to its ends, with the same mean
-# (from above), or to their mean (from below). All are sums and products of numbers >= 0, in float64.
 
 
 class _Sum:

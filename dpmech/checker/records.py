@@ -1,8 +1,6 @@
 """Certificates with all their entries, and run records.
 
-Whether a claim is true is decided, for its certificate and for the eps of the executed steps. Whether the run
-followed it cannot be seen from a file, and is listed as not checked; statements that no run can make true are
-refused.
+Whether a run followed its claim cannot be seen from a file; statements that no run can make true are refused.
 """
 
 import contextlib

@@ -1,8 +1,6 @@
 """Sensitivity: the largest change of C G by one example, or by the examples of one user, at clip norm 1.
 
-In the steps of a set pi, with gradients of norm at most 1, it is at most S(pi), S(pi)^2 the sum of
-|<C_i, C_j>| over i, j in pi, C_i the columns of C; equal gradients attain it if all products are >= 0. Every
-upper bound is proved (docs/checker.md, section 2), so that the smallest may be used; lower ones only refute.
+S(pi) and the bounds on it are those of docs/checker.md, section 2. The smallest upper one may be used.
 """
 
 import dataclasses
@@ -143,11 +141,7 @@ def _best_separated(weights: Any, b: int, most: int | None, larger: Callable[[An
 
 
 def _gram_rows(strategy: Strategy) -> Iterator[np.ndarray]:
-    """Floats that are upper bounds on |<C_i, C_j>|, row by row from the last one, each of shape (n,).
-
-    Toeplitz: G[i, j] = G[i + 1, j + 1] + c[n - 1 - i] c[n - 1 - j], n additions whose rounding errors are
-    accumulated separately (two-sum), so that the error of an entry is below 8 units of the same sum with |c|.
-    """
+    """Upper bounds on |<C_i, C_j>|, row by row from the last one, each of shape (n,): section 2.6."""
     if strategy.coefs is None:
         yield from _dense_gram(strategy)[::-1]
         return

@@ -1,7 +1,6 @@
 """The matrix C of a strategy from its parameters, as balls that contain its entries (python-flint's arb).
 
-C is lower-triangular with a non-zero diagonal: a Toeplitz matrix times a positive diagonal one,
-C[i, j] = coefs[i - j] scale[j], or given entry by entry. Arithmetic on balls rounds outward.
+C is lower-triangular: C[i, j] = coefs[i - j] scale[j] with scale > 0, or given entry by entry.
 """
 
 import dataclasses
@@ -154,10 +153,6 @@ def _inverse_square_root(n: int, inverse_bands: int) -> Strategy:
     return Strategy(n, reciprocal(inverse, n))
 
 
-def _banded_inverse(n: int, coefs: list[Any]) -> Strategy:
-    return Strategy(n, reciprocal(_coefs(coefs, n), n))
-
-
 def _blt(n: int, decays: list[Any], scales: list[Any]) -> Strategy:
     """c_0 = 1 and c_t = sum_j scales[j] decays[j]^(t - 1)."""
     factors, terms = _balls("decays", decays, 64), _balls("scales", scales, 64)
@@ -190,7 +185,10 @@ _MAKERS: dict[str, tuple[dict[str, Any], Callable[..., Strategy]]] = {
     "SquareRoot": ({"n": int, "bands": int | None}, _square_root),
     "InverseSquareRoot": ({"n": int, "inverse_bands": int}, _inverse_square_root),
     "BandedToeplitz": ({"n": int, "coefs": list}, lambda n, coefs: Strategy(n, _coefs(coefs, n))),
-    "BandedInverse": ({"n": int, "coefs": list}, _banded_inverse),
+    "BandedInverse": (
+        {"n": int, "coefs": list},
+        lambda n, coefs: Strategy(n, reciprocal(_coefs(coefs, n), n)),
+    ),
     "BLT": ({"n": int, "decays": list, "scales": list}, _blt),
     "Dense": ({"matrix": list}, _dense),
 }

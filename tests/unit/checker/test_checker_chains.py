@@ -12,7 +12,7 @@ from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Work
 from dpmech.checker.decide import Kind, decide
 from dpmech.checker.documents import decode
-from dpmech.checker.mixtures import Mixed, Mixture
+from dpmech.checker.mixtures import Mixed, Mixture, log_supremum
 from dpmech.checker.strategies import PRECISION, NotChecked
 from tests.support.checker_files import certificate
 from tests.support.sets_apart import sets_apart
@@ -64,11 +64,11 @@ def law_of(case):
     return dict.fromkeys(itertools.combinations(range(n), second), 1.0 / math.comb(n, second))
 
 
-def chain_of(case):
+def chain_of(case, scale=1.0):
     """Built in each test: a fault in its making is a fault that the test sees."""
     n, bands, second, prob = CASES[case]
     states = sets(n, bands, second) if prob is None else waits(n, bands, second, prob)
-    return Chain(banded(n, bands, np.random.default_rng(case)), states)
+    return Chain(scale * banded(n, bands, np.random.default_rng(case)), states)
 
 
 def waiting(columns, apart, prob):
@@ -92,29 +92,43 @@ def test_the_recursion_is_the_sum_over_all_sets(case):
         assert chain.largest == pytest.approx(top * (n // apart + 1), rel=1e-12)
     else:
         assert chain.largest < 4.0 * mixture.largest
-    # Section 6.5: each step by 512 units of 2^-53, and the first state, one out of 2 10^6 / n, by 4 for each.
-    assert chain.inexact >= (512.0 * n + 8e6 / n) * 2.0**-53
-    assert chain.inexact <= 2.5 * (512.0 * (n + bands) + 8e6 / n) * 2.0**-53
+    # Section 6.5: each step by 4096 units of 2^-53, and first states by 1024 units for each of them.
+    first = 1024.0 * len(chain.states.starts)
+    assert (4096.0 * n + first) * 2.0**-53 <= chain.inexact
+    assert chain.inexact <= 1.5 * (4096.0 * (n + bands) + first) * 2.0**-53
     assert (chain.batch == 50_000) or (prob is None and 20_000 < chain.batch < 50_000)
 
 
-def power_of(chain, power):
-    """As the chain itself makes it, which tells whether copies in one state only can join."""
-    (found,) = (part for part in chain.parts(1.0)[1] if part.power == power)
-    return found
+WAITS, SETS = range(4), range(4, len(CASES))
 
 
-@pytest.mark.parametrize("power", [1, 2, 3])
-@pytest.mark.parametrize("case", range(len(CASES)))
-def test_powers_are_the_laws_that_they_say(case, power):
-    chain = chain_of(case)
-    part, mixture = power_of(chain, power), listed(case, chain)
-    # E r^m by all tuples of sets.
-    count = len(mixture.root)
-    tuples = np.array(list(itertools.product(range(count), repeat=power)))
+def tuples_of(mixture, power):
+    """Logs of probability times exp(products of means), for all tuples of sets, and the means of the sums."""
+    tuples = np.array(list(itertools.product(range(len(mixture.root)), repeat=power)))
     logs = mixture.log_weights[tuples].sum(axis=1)
     for u, v in itertools.combinations(range(power), 2):
         logs += mixture.gram[tuples[:, u], tuples[:, v]]
+    return logs, sum(mixture.root[tuples[:, u]] for u in range(power))
+
+
+def has_moments(drawn, logs, means):
+    """Whether what is drawn has the first and second moments of the tuples, up to six standard errors."""
+    chances = np.exp(logs) / np.exp(logs).sum()
+    first, second = chances @ means, (means * chances[:, None]).T @ means
+    error = 6.0 * drawn.std(axis=0) / len(drawn) ** 0.5
+    products = drawn[:, :, None] * drawn[:, None, :]
+    errors = 6.0 * products.std(axis=0) / len(drawn) ** 0.5
+    return np.all(np.abs(drawn.mean(axis=0) - first) < error) and np.all(
+        np.abs(products.mean(axis=0) - second - np.eye(drawn.shape[1])) < errors
+    )
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize("case", SETS)
+def test_powers_are_the_laws_that_they_say(case, power):
+    chain = chain_of(case)
+    (part,) = (part for part in chain.parts(1.0)[1] if part.power == power)
+    logs, means = tuples_of(listed(case, chain), power)
     total = np.exp(logs).sum()
     assert math.exp(-part.log_scale) == pytest.approx(total, rel=1e-11)
     assert part.bounds
@@ -122,16 +136,79 @@ def test_powers_are_the_laws_that_they_say(case, power):
     np.testing.assert_allclose(
         part.log_density(None, None, log_r), power * log_r - math.log(total), rtol=0.0, atol=1e-10
     )
-    # What is drawn has the means of the tuples: first and second moments.
-    chances = np.exp(logs) / total
-    means = sum(mixture.root[tuples[:, u]] for u in range(power))
-    drawn = part.draw(np.random.default_rng(3), 40_000)
-    first, second = chances @ means, (means * chances[:, None]).T @ means
-    error = 6.0 * drawn.std(axis=0) / 200.0
-    assert np.all(np.abs(drawn.mean(axis=0) - first) < error)
-    products = drawn[:, :, None] * drawn[:, None, :]
-    error = 6.0 * products.std(axis=0) / 200.0
-    assert np.all(np.abs(products.mean(axis=0) - second - np.eye(chain.width)) < error)
+    assert has_moments(part.draw(np.random.default_rng(3), 40_000), logs, means)
+
+
+def agrees(part, mixture, size=200_000):
+    """Whether accepted draws have the mass E r^m e^-A and the law r^m dQ / E r^m."""
+    logs, means = tuples_of(mixture, int(part.power))
+    mass = np.exp(logs + part.log_scale).sum()
+    drawn = part.draw(np.random.default_rng(3), size)
+    error = 6.0 * (mass * max(1.0 - mass, 0.0) / size) ** 0.5 + 1e-9
+    return bool(abs(len(drawn) / size - mass) < error and has_moments(drawn, logs, means))
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize("case", WAITS)
+def test_accepted_draws_are_the_law_that_they_say(case, power):
+    chain = chain_of(case, scale=0.4)
+    part = chains._Accepted(chain, power)
+    assert part.bounds
+    assert agrees(part, listed(case, chain))
+    log_r = np.array([-1.0, 0.5, 3.0])
+    np.testing.assert_allclose(part.log_density(None, None, log_r), power * log_r + part.log_scale)
+
+
+def test_faults_in_accepted_draws_are_seen():
+    def faulty(name, value):
+        chain = chain_of(2, scale=0.5)
+        part = chains._Accepted(chain, 2)
+        mixture = listed(2, chain)
+        if name == "lags":
+            chain.lags = value(chain.lags)
+        else:
+            setattr(part, name, value(getattr(part, name)))
+        return agrees(part, mixture)
+
+    assert faulty("_most", lambda most: most)
+    assert not faulty("_prices", np.zeros_like)  # nothing is paid for waiting
+    assert not faulty("_after", np.zeros_like)  # joining is drawn without its price
+    assert not faulty("_first", lambda first: np.roll(first, 1))  # waits that are off by one
+    assert not faulty("lags", np.zeros_like)  # products with earlier steps are missing
+    assert not faulty("_most", lambda most: most + 0.01)
+
+
+@pytest.mark.parametrize("case", WAITS)
+def test_no_weight_is_above_its_bound(case):
+    """Section 6.2: for all numbers of copies that wait, and all steps that they joined before."""
+    (n, _, apart, prob), chain, power = CASES[case], chain_of(case), 4
+    part = chains._Accepted(chain, power)
+    for t in range(n):
+        known = np.append(0.0, chain.lags[t])
+        later = [part._prices[t + d, d if d < known.size else 0] for d in range(1, apart) if t + d < n]
+        assert part._after[t] == pytest.approx(sum(later), abs=1e-12)
+        for s in range(power + 1):
+            for ages in itertools.combinations_with_replacement(range(known.size if apart > 1 else 1), s):
+                x, free = part._after[t] + known[list(ages)].sum(), power - s
+                grown = sum(
+                    math.comb(free, j)
+                    * prob**j
+                    * (1.0 - prob) ** (free - j)
+                    * math.exp(chain.squares[t] * j * (j - 1) / 2.0 + j * x)
+                    for j in range(free + 1)
+                )
+                assert math.log(grown) <= part._most[t] + part._prices[t, list(ages)].sum() + 1e-12
+
+
+@pytest.mark.parametrize("power", [2, 7, 40])
+def test_without_waits_all_are_accepted_and_moments_are_those_of_poisson_sampling(power):
+    columns = np.array([[0.3], [0.2], [0.5]])
+    part = chains._Accepted(waiting(columns, 1, 0.1), power)
+    j = np.arange(power + 1)
+    binomial = np.array([math.comb(power, k) * 0.1**k * 0.9 ** (power - k) for k in j])
+    moments = [math.log(binomial @ np.exp(c**2 * j * (j - 1) / 2.0)) for c in columns[:, 0]]
+    assert -part.log_scale == pytest.approx(sum(moments), rel=1e-12)
+    assert len(part.draw(np.random.default_rng(1), 1000)) == 1000
 
 
 @pytest.mark.parametrize("direction", ["REMOVE", "ADD"])
@@ -194,28 +271,33 @@ def test_what_no_theorem_covers_is_not_checked():
         sets(60, 25, 3)
 
 
-def test_copies_are_as_many_as_there_is_room_for(monkeypatch):
-    monkeypatch.setattr(chains, "_MOST_STATES", 6 * 4)  # of three copies that wait 0 or 1 steps
-    star, parts = chain_of(0).parts(1.0)
-    assert star is None
-    assert [part.power for part in parts] == [1.0, 2.0, 3.0]
+def test_powers_go_up_to_the_one_with_the_least_bound():
+    chain = waiting(np.full((200, 1), 0.2), 4, 0.05)
+    for eps in (0.5, 1.0, 4.0):
+        star, parts = chain.parts(eps)
+        assert star is None
+        bounds = [log_supremum(part.power, eps) - part.log_scale for part in parts]
+        assert [part.power for part in parts] == list(chains._POWERS[: len(parts)])
+        assert min(bounds) == bounds[-1]
+        following = chains._Accepted(chain, chains._POWERS[len(parts)])
+        assert log_supremum(following.power, eps) - following.log_scale > bounds[-1]
+    little = waiting(np.full((20, 1), 1e-3), 4, 0.05)  # more copies are always better
+    assert [part.power for part in little.parts(1.0)[1]] == list(chains._POWERS)
 
 
 def test_copies_are_no_more_than_float64_allows():
     columns = np.full((10, 1), 0.9**0.5)
     columns[3:] = 0.1  # the largest counts
-    _, parts = waiting(columns, 2, 0.5).parts(1.0)
-    assert int(parts[-1].power) == 8
-    # What joining adds to the exponent at one step is at most half of the limit.
-    joining = [part._joining for part in parts]
-    largest = [(j * (j[-1] - j) + j * (j - 1) / 2.0).max() * 0.9 for j in joining]
-    assert max(largest) <= 30.0
-    assert np.isfinite([part.log_scale for part in parts]).all()
+    chain = waiting(columns, 2, 0.5)
+    assert chains._Accepted(chain, 6).log_scale > -math.inf
+    assert chains._Accepted(chain, 32).log_scale == -math.inf
+    assert np.isfinite([part.log_scale for part in chain.parts(1.0)[1]]).all()
 
 
 def test_slack_is_more_than_the_rounding_of_the_recursion():
     chain = waiting(banded(300, 2, np.random.default_rng(5)), 3, 0.2)
-    x = power_of(chain, 2).draw(np.random.default_rng(6), 3)
+    x = chains._Accepted(chain, 1).draw(np.random.default_rng(6), 1000)[:3]
+    assert len(x) == 3
     found = chain.log_r(chain.terms(x))
     for row, value in zip(x, found, strict=True):
         tails = [arb(1)] * 303
@@ -233,42 +315,35 @@ def test_slack_is_more_than_the_rounding_of_the_recursion():
 
 @pytest.mark.parametrize(("n", "bands", "apart"), [(300, 2, 3), (7, 1, 3), (40, 4, 4)])
 def test_what_is_said_of_rounding_grows_with_steps_and_states(n, bands, apart):
-    """Seven operations round in each step of the recursion, besides those of the products; section 6.5."""
+    """Eight operations round in each step, besides those of the products; section 6.5."""
     chain = waiting(np.full((n, bands), 0.1), apart, 0.2)
     rate = 0.2 / (1.0 + 0.2 * (apart - 1))
     assert chain.mean_square == pytest.approx(rate * n * bands * 0.01, rel=1e-12)
     # Of all sets of steps that one example may join, the largest, or one step more.
     most = -(-n // apart) * bands * 0.01
     assert most <= chain.largest * (1 + 1e-12) <= most + bands * 0.01 + 1e-9
-    far = 40.0 * chain.largest**0.5 + 40.0
-    rounded = 4.0 * 8.0 * (n + bands) * 2.0**-53 * far * (far + 90.0 + (n + bands) ** 0.5)
+    powers = min(128, 1 + int((600.0 / (bands * 0.01)) ** 0.5))
+    far = powers * chain.largest**0.5 + 40.0
+    rounded = 4.0 * 9.0 * (n + bands) * 2.0**-53 * far * (far + 90.0 + (n + bands) ** 0.5)
     assert 1e-10 + rounded < chain.slack < 1e-9 + 1.5 * rounded
-    assert chain.inexact >= (1024.0 * (n + bands) + 8e6 / n) * 2.0**-53
-
-
-def test_the_first_state_is_drawn_with_an_error_that_is_covered():
-    chain = waiting(np.full((6, 1), 0.1), 6, 0.5)
-    _, parts = chain.parts(1.0)
-    states = [part._starts.size for part in parts]
-    assert max(states) == math.comb(17, 12)
-    # By inversion of sums of so many numbers, each of which rounds.
-    assert chain.inexact >= 4 * max(states) * 2.0**-53
+    assert chain.inexact >= (4096.0 * (n + bands) + 1024.0 * apart) * 2.0**-53
 
 
 def test_powers_take_little_more_memory_than_they_hold():
-    chain = waiting(np.full((6, 1), 0.1), 6, 0.5)
+    chain = Chain(np.full((9, 1), 0.1), sets(9, 1, 3))
     tracemalloc.start()
-    part = chains._Power(chain, 12, differ=False)
+    part = chains._Power(chain, 7)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # Chances and ends, by how many of 12 copies join and by state; not by copy besides, twelve times as much.
-    held = part._chances.nbytes + part._ends.nbytes
-    assert peak < 6 * held
+    # Ends, by which of 7 copies join and by state; not by copy besides, seven times as much.
+    assert peak < 12 * part._ends.nbytes
 
 
 def test_powers_are_made_once_for_all_nodes_of_a_profile():
-    chain = chain_of(0)
-    assert chain.parts(0.5)[1] == chain.parts(2.0)[1]
+    for case in (0, 4):
+        chain = chain_of(case)
+        for one, other in zip(chain.parts(0.5)[1], chain.parts(2.0)[1], strict=False):
+            assert one is other
 
 
 def test_numbers_out_of_range_are_refused():
@@ -341,3 +416,12 @@ def test_no_moment_is_lost_below_the_range_of_numbers(n, count, square):
     assert found[3] == pytest.approx(log_moment(n, count, square), abs=1e-9)
     many = Chain(np.full((100, 1), math.sqrt(9.9)), sets(100, 1, 40))
     assert max(part.power for part in many.parts(1.0)[1]) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("factor", "kind"), [(1.01, Kind.PROVED), (0.97, Kind.REFUTED)])
+def test_waits_at_a_small_delta_are_decided(factor, kind):
+    strategy = {"type": "SquareRoot", "n": 1000, "bands": 16}
+    participation = {"type": "BMinSep", "min_sep": 16, "sampling_prob": 1 / 49}
+    claim = claim_of(decode(certificate(strategy, participation, 1.0, 1e-10, 13.198 * factor)))
+    assert decide(claim, 120.0, np.random.default_rng(1))[0].kind is kind

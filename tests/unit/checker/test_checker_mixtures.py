@@ -183,8 +183,8 @@ def test_the_best_star_has_the_least_bound():
     mixture = Mixture(0.2 * rng.random((100, 5)), np.full(100, -math.log(100)))
     for eps in (0.5, 1.0):
         found = Star.best(mixture, eps)
-        bounds = [mixtures._log_supremum(m, eps) - Star(mixture, m).log_scale for m in range(2, 41)]
-        assert mixtures._log_supremum(found.power, eps) - found.log_scale < min(bounds) + 0.1
+        bounds = [mixtures.log_supremum(m, eps) - Star(mixture, m).log_scale for m in range(2, 41)]
+        assert mixtures.log_supremum(found.power, eps) - found.log_scale < min(bounds) + 0.1
 
 
 class Plain:

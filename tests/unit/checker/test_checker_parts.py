@@ -60,7 +60,7 @@ def test_logs_of_sums():
 @pytest.mark.parametrize("eps", [0.0, 0.5, 7.0])
 @pytest.mark.parametrize("power", [1.0, 1.25, 2.0, 3.5, 40.0])
 def test_the_supremum_of_a_gain_over_a_power(power, eps):
-    found = mixtures._log_supremum(power, eps)
+    found = mixtures.log_supremum(power, eps)
     log_r = eps + np.concatenate([np.logspace(-9, 2, 20_000), [300.0]])
     gains = log_r + np.log(-np.expm1(eps - log_r)) - power * log_r
     assert gains.max() <= found + 1e-12
@@ -439,8 +439,8 @@ def test_the_bound_is_the_least_of_those_of_the_parts():
         assert made.log_bound() == pytest.approx(min(alone), abs=1e-6)
     made = removal(None, parts[:2], np.array([0.5, 0.5]), eps)
     assert made._log_bounds().tolist() == [
-        mixtures._log_supremum(2.0, eps) - 0.25,
-        mixtures._log_supremum(3.0, eps) + 1.5,
+        mixtures.log_supremum(2.0, eps) - 0.25,
+        mixtures.log_supremum(3.0, eps) + 1.5,
     ]
 
 
