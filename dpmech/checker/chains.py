@@ -32,6 +32,7 @@ class States:
     joined: np.ndarray  # whether a state joined the step d before, d = 1, ..., D, shape (S, D)
     most: int  # largest number of steps that are joined
     rates: tuple[float, float]  # probability of joining a step, and of joining two near ones
+    laws: np.ndarray  # as in `Pair`
 
 
 def waits(n: int, bands: int, apart: int, prob: float) -> States:
@@ -43,7 +44,11 @@ def waits(n: int, bands: int, apart: int, prob: float) -> States:
     joined = (w[:, None] > 0) & (apart - w[:, None] == np.arange(1, bands))
     chances = np.broadcast_to(np.where(w == 0, prob, 0.0), (n, apart))
     starts /= starts.sum()
-    return States(chances, ends, starts, w >= 0, joined, n // apart + 1, (float(prob * starts[0]), 0.0))
+    q = prob * np.arange(1, 33) / 32.0  # other laws wait as long, and join with a smaller probability
+    free, rest = 1.0 / (1.0 + q * (apart - 1)), np.maximum(1.0 - q, 1e-300)
+    apiece = (n + apart - 1) * q * np.log(q / prob) + n * rest * np.log(rest / rest[-1])
+    laws = np.array([free * q / (free[-1] * prob), np.log(free / free[-1]) + free * apiece])
+    return States(chances, ends, starts, w >= 0, joined, n // apart + 1, (float(prob * starts[0]), 0.0), laws)
 
 
 def sets(n: int, bands: int, count: int) -> States:
@@ -61,7 +66,7 @@ def sets(n: int, bands: int, count: int) -> States:
     starts[-1] = 1.0
     joined = np.array([word for _, word in known], dtype=bool).reshape(len(known), bands - 1)
     rates = count / n, count * (count - 1.0) / (n * (n - 1.0))
-    return States(chances, np.array(ends), starts, left == 0, joined, count, rates)
+    return States(chances, np.array(ends), starts, left == 0, joined, count, rates, Pair.laws)
 
 
 def _check_size(numbers: float) -> None:
@@ -73,7 +78,7 @@ class Chain(Pair):
     """The pair of an example whose steps are a Markov chain; columns of C over sigma from the diagonal on."""
 
     def __init__(self, columns: np.ndarray, states: States) -> None:
-        self.columns, self.states = columns, states
+        self.columns, self.states, self.laws = columns, states, states.laws
         n, bands = columns.shape
         self._made = functools.cache(lambda kind, power: kind(self, power))  # for all nodes of a profile
         # Row t: the square of column t, and its products with the columns d = 1, ..., bands - 1 before.
@@ -212,9 +217,8 @@ class _Power(Part):
         places = count ** np.arange(power)[::-1]
         codes = states @ places
         ends = (np.sort(np.where(mask, own.ends[1][states], own.ends[0][states])) for mask in self._masks)
-        self._ends = np.array(
-            [np.searchsorted(codes, after @ places) for after in ends]
-        )  # one by one: memory
+        # One by one, to save memory.
+        self._ends = np.array([np.searchsorted(codes, after @ places) for after in ends])
         total = 0.0
         self._values = np.ones((n + 1, len(states)))  # scaled means of the exponential from step t on
         self._values[n] = own.last[states].all(axis=1)

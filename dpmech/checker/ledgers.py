@@ -321,15 +321,12 @@ def _together(
         return Verdict(Kind.PROVED, words, "eps is at most 0: nothing was released")
     deltas = [one.delta * max(1.0, float(one.runs[0]) if one.runs else 1.0) for one in releases]
     deltas += [one.count * float(one.nodes[-1][1]) for one in others if one.nodes]
-    spent = (
-        math.nextafter(math.fsum(deltas), 1.0) * (1.1 if counts or others else 1.0) if any(deltas) else 1e-5
-    )
+    alone = not (counts or others)
+    spent = math.nextafter(math.fsum(deltas), 1.0) * (1.0 if alone else 1.1) if any(deltas) else 1e-5
     eps, delta = total or (None, min(0.5, spent))
     words = words if eps is None else f"{words}: eps {eps!r}, delta {delta!r}"
     most = arb(math.inf)
-    apart = not (counts or others) and all(
-        one.runs is None and one.verdict.kind is Kind.PROVED for one in releases
-    )
+    apart = alone and all(one.runs is None and one.verdict.kind is Kind.PROVED for one in releases)
     if apart and arb(spent) <= arb(delta):
         most = sum((arb(one.claim.eps) for one in releases if one.claim), arb(0))  # basic composition
         if eps is not None and most <= arb(eps):

@@ -80,6 +80,7 @@ class Pair(abc.ABC):
     slack: float  # bound on the float64 error of log r and log rho at any x that is drawn: section 6.5
     inexact: float  # bound on the distance of the law of any part's indices from the stated one: section 6.5
     batch: int  # number of draws per batch
+    laws = np.array([[1.0], [0.0]])  # other laws: means in units of `mean`, and their relative entropies
 
     def __init__(
         self, mean: np.ndarray, squares: tuple[float, float], *, steps: int, inexact: float, cost: int,
@@ -340,7 +341,9 @@ class _Addition:
 
     def __init__(self, mixture: Pair, eps: float, _: np.random.Generator) -> None:
         self._mixture, self._eps = mixture, eps
-        self._reach, self._tau = eps - 0.5 * mixture.mean_square - 1e-9, mixture.mean
+        reaches = eps - 0.5 * mixture.laws[0] * mixture.mean_square - mixture.laws[1] - 1e-9
+        best = int(np.argmax(reaches / mixture.laws[0]))
+        self._reach, self._tau = float(reaches[best]), mixture.laws[0, best] * mixture.mean
         self._square = float(self._tau @ self._tau)
 
     def log_bound(self) -> float:
@@ -400,11 +403,7 @@ def _played(
     draws: _Removal | _Addition, inexact: float, delta: float, work: Work, *, upper: bool
 ) -> tuple[SequentialTest, bool]:
     """Run a sequential test on draws from above (`upper`) or below until it decides or runs out of time."""
-    sign, bound, start = (
-        1.0 if upper else -1.0,
-        math.exp(draws.log_bound()) * 1.001,
-        time.process_time(),
-    )
+    sign, bound, start = 1.0 if upper else -1.0, math.exp(draws.log_bound()) * 1.001, time.process_time()
     test = SequentialTest(delta - sign * bound * inexact, bound, work.failure, upper=upper)
     batches = draws.weights(work.rng, sign)
     while not test.won:
