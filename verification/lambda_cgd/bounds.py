@@ -45,8 +45,8 @@ def lemma_5(*, claim: Callable[[int, str], float] = trivial) -> Verdict:
         cases,
         inside,
         f"The lemma holds for MaxSE. For RMSE at n = 2, diag(2^(1/4), 1) has {better:.4f}, compared "
-        f"with {trivial(2, 'RMSE'):.4f} for I. It holds in every dimension and for C of any sign; the "
-        f"least ratio found is {least:.4f}.",
+        f"with {trivial(2, 'RMSE'):.4f} for I. For MaxSE, the lemma holds in every dimension and for C "
+        f"of any sign; the least ratio found is {least:.4f}.",
     )
 
 

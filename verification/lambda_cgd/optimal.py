@@ -260,7 +260,7 @@ def theorem_4_gap(*, claim: float = 1.21, right: float = math.sqrt(1.5)) -> Verd
         len(ratios),
         printed,
         f"The RMSE of I exceeds 1.21 times the bound from n = {first} on, and tends to sqrt(3/2) = "
-        "1.2247 times the bound. The factorisations are thus within 22.5 % of it.",
+        "1.2247 times the bound. The factorisations are thus at most 22.5 % above the bound.",
     )
 
 

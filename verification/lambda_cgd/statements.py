@@ -134,8 +134,8 @@ def theorem_1_class(*, claim: Callable[[], tuple[str, ...]] = all_matrices) -> V
         len(claim()),
         printed,
         "At n = 6, b = p = 3, k = 2 the BandInvMF that minimises eq. 3 has an entry "
-        f"{found.coefs.min():.2f} and {ratio:.2f} times the sensitivity of eq. 3. Column-normalised "
-        "lambda-CGD is not Toeplitz.",
+        f"{found.coefs.min():.2f}, and its sensitivity is {ratio:.2f} times that of eq. 3. "
+        "Column-normalised lambda-CGD is not Toeplitz.",
     )
 
 
@@ -249,9 +249,9 @@ def figure_1(*, claim: float = 0.9, found: float = 0.5, shown: tuple[float, floa
         "The check computes the columns of C. Deviations are in units of the last printed digit.",
         len(settings) + 1,
         printed,
-        "The variance of a step at lambda = 0.9 is at least 1.81 in any setting: it is 1 + lambda^2 "
-        "times a factor of at least 1. The printed numbers are those of lambda = 0.5, n = 8, k = 1: "
-        f"{single:.3f}, and {1 - together:.1%} lower.",
+        "The variance of a step at lambda = 0.9 is at least 1.81 in any setting: it is "
+        "(1 + lambda^2) times a factor of at least 1. The printed numbers are those of lambda = 0.5, n = 8, "
+        f"k = 1: {single:.3f}, and {1 - together:.1%} lower.",
     )
 
 

@@ -153,7 +153,7 @@ def certified_values(*, claim: tuple[float, float] = (7.446, 6.404)) -> Verdict:
     return Verdict(
         judged(worst, 0.002),
         "The check finds sigma by the Renyi search of Opacus at eps = 8, and then computes the upper "
-        "end of the PRV accountant. Deviations are absolute.",
+        "bound of the PRV accountant. Deviations are absolute.",
         cases,
         worst,
         f"Both values are calibrated to 8 by Renyi accounting; the tight values are {tight[0]:.3f} and "

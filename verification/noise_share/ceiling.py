@@ -98,12 +98,12 @@ def theorem_10_gain(*, claim: Callable[[float, float, float, float, float], floa
     beyond = quadratic(1, 1, 2.6) - quadratic(1, 1, 1.6)
     return Verdict(
         judged(max(worst, sharp), 1e-9),
-        "The check uses random losses of bounded curvature, with c up to 1/2. The deviation is the "
-        "relative violation.",
+        "The check uses random losses of bounded curvature, with b^2 = (1 + c) beta^2 and c up to 1/2. "
+        "The deviation is the relative violation.",
         cases,
         worst,
-        "The constant 2 is sufficient for b^2 <= 1.5 beta^2, but not at c = 0.6 (Psi = u + u^2/2, "
-        f"beta = V = 1, theta = 0), where the gain is {beyond:.2f} and the bound 3.",
+        "The constant 2 is sufficient for b^2 <= 1.5 beta^2, but not for b^2 = 1.6 beta^2 (Psi = u + "
+        f"u^2/2, beta = V = 1, theta = 0), where the gain is {beyond:.2f} and the bound 3.",
     )
 
 

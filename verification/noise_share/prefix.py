@@ -224,8 +224,8 @@ def equation_46(
         "The statement requires a drawn z_0 at the kappa of z_0 = 0. If privacy is matched exactly at "
         f"(0.95, 10), where the formula gives {claim(*LATE):.2f}, the ratio is {late[0]:.4f} with z_0 "
         f"= 0 and {late[1]:.4f} with a drawn z_0. At (0.9, 120), where the formula gives "
-        f"{claim(0.9, 120):.4f}, it is {zero_theta(0.9, 120):.4f} and {secret_theta(0.9, 120):.4f}. "
-        f"For a prefix of 5 of 120 steps it is {early:.3f}.",
+        f"{claim(0.9, 120):.4f}, the ratios are {zero_theta(0.9, 120):.4f} and {secret_theta(0.9, 120):.4f}. "
+        f"For a prefix of 5 of 120 steps the ratio is {early:.3f}.",
     )
 
 

@@ -83,7 +83,8 @@ def figure_3(*, passed: tuple[float, ...] = (56.10, 54.16)) -> Verdict:
         "The check compares the printed BLEU at step 80. The deviation is the lead over DP-Adam.",
         len(passed),
         worst,
-        "DP-Adam passes two of the three floors. The text states that the third stays ahead by 0.41.",
+        "DP-Adam passes DP-AdamBC with two of the three floors; the text states that DP-AdamBC with the "
+        "third floor stays ahead by 0.41.",
     )
 
 

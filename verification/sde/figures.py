@@ -53,7 +53,7 @@ def figure_1_left(*, claim: tuple[float, float] = (0.25, 0.25 / ROOT)) -> Verdic
         2 * variance.size,
         worst,
         f"As functions of the multiplier, the floors agree within {worst:.1%}. The eps on the axis of "
-        "the figure is only its label.",
+        "the figure only labels the multipliers.",
     )
 
 

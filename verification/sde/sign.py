@@ -145,9 +145,10 @@ def corollary_b11_clipped(*, claim: Callable[[int, float], float] = printed_slop
         "The check integrates over the direction by quadrature. Deviations are relative.",
         7,
         inside,
-        f"The slope requires that B / (sigma_DP sqrt d) is well below 1. Its error is {inside:.1%} at "
-        f"0.1 and {outside:.0%} at 0.64 (d = 1e4, B = 64, sigma_DP = 1), and grows without bound as "
-        f"sigma_DP tends to 0. The relative error of our form is about {corrected:.1g}.",
+        "The slope requires that B / (sigma_DP sqrt d) is well below 1. The slope has "
+        f"an error of {inside:.1%} if this ratio is 0.1, and of {outside:.0%} if it is 0.64 (d = 1e4, "
+        "B = 64, sigma_DP = 1); the error grows without bound as sigma_DP tends to 0. "
+        f"The relative error of our form is about {corrected:.1g}.",
     )
 
 

@@ -208,11 +208,11 @@ def theorem_b14(
         "clipped. The deviation is the mean squared gradient divided by the bound, minus 1.",
         2 * len(LOUD) + len(QUIET) + 1,
         inside,
-        "The bound requires that B |G_i| / (C sigma_DP sqrt 2) is well below 1; within the condition "
-        f"it is at most {size_of_argument(LOUD[0]):.3f}. At d = 1e4, B = 1, sigma_gamma = 1, C = 1000, "
-        f"sigma_DP = 1e-4, eta = 5e-7 and f_0 = 0 it is {size_of_argument(QUIET[0]):.1f}. There the "
-        f"mean squared gradient is {found(QUIET[0]):.5f}, the bound {bound_k4(QUIET[0]):.5f}, and the "
-        f"bound with K3 {bound_k3(QUIET[0]):.5f}.",
+        "The bound requires that the ratio B |G_i| / (C sigma_DP sqrt 2) is well below 1. In the cases "
+        f"that satisfy this condition, the ratio is at most {size_of_argument(LOUD[0]):.3f}. At d = 1e4, "
+        "B = 1, sigma_gamma = 1, C = 1000, sigma_DP = 1e-4, eta = 5e-7 and f_0 = 0 the ratio is "
+        f"{size_of_argument(QUIET[0]):.1f}. The mean squared gradient is then {found(QUIET[0]):.5f}, the "
+        f"bound {bound_k4(QUIET[0]):.5f}, and the bound with K3 {bound_k3(QUIET[0]):.5f}.",
     )
 
 

@@ -73,9 +73,10 @@ def theorem_4_5(
         "Deviations are relative.",
         2 * cases + 4,
         inside,
-        "The statement concerns the terms without their constants, which are equal at V = "
-        f"{compared:.3f}; the losses are equal at V = {crossing:.3f} (pi/2). At sigma_gamma^2 = 1.1 B, "
-        f"V = 1.25 and eta = 1e-4, the loss of DP-SGD is {ahead:.3f} of that of DP-SignSGD.",
+        "The statement omits the constants. Without them, the terms of the two optimizers are equal at "
+        f"V = {compared:.3f}, whereas the losses are equal at V = {crossing:.3f} (pi/2). At "
+        f"sigma_gamma^2 = 1.1 B, V = 1.25 and eta = 1e-4, the loss of DP-SGD is {ahead:.3f} of that of "
+        "DP-SignSGD.",
     )
 
 
@@ -182,9 +183,9 @@ def theorem_4_6(
         9,
         inside,
         "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5 "
-        f"the bound is {ratio:.0f} times the printed order, by K1 = 200 and a logarithm, and grows "
-        f"like d instead of sqrt d. At T = 15600 and B = 64, eta* is {best:.3g}. The printed value is "
-        f"{printed_sgd_rate(SHORT):.3g}, at which the bound is "
+        f"the bound is {ratio:.0f} times the printed order, because it contains K1 = 200 and a "
+        f"logarithm; it grows like d instead of sqrt d. At T = 15600 and B = 64, eta* is {best:.3g}. The "
+        f"printed value is {printed_sgd_rate(SHORT):.3g}, at which the bound is "
         f"{sgd_bound(SHORT, printed_sgd_rate(SHORT)) / least:.1f} times the best one.",
     )
 
@@ -214,7 +215,7 @@ def theorem_4_7(
         inside,
         "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5 "
         f"the bound is {ratio:.0f} times the printed order, and grows like d instead of sqrt d. The "
-        f"learning rate is right up to sqrt 2 ({best / printed_sign_rate(BASE):.3f}).",
+        f"learning rate is right up to a factor of sqrt 2 ({best / printed_sign_rate(BASE):.3f}).",
     )
 
 
@@ -234,7 +235,8 @@ def figures_with_data(*, claim: tuple[float, float] = (2.712, 0.424)) -> Verdict
         worst = max(worst, abs(value - label), abs(smallest_power(size) - power))
     return Verdict(
         judged_arithmetic(worst, 6e-4),
-        "The check compares the rule for delta and the labels. Deviations are absolute.",
+        "The check evaluates the paper's rule for delta, and compares the labels with the formula of "
+        "sde.eps.formula. Deviations are absolute.",
         2 * len(rows),
         worst,
         "The IMDB labels are those of n = 10000, for which the paper's own rule would give delta = 1e-4.",

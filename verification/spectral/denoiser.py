@@ -186,7 +186,7 @@ def edge_is_the_maximum(*, claim: float = 1.0) -> Verdict:
         inside,
         f"The statement requires large matrices: at 1000 x 2000 the mean is {large.mean():.4f} of the "
         f"edge. At 16 x 768, {exceeding:.1%} of the draws are above the edge, {alarm:.1%} are above "
-        f"1.02 times the edge, and the mean is {small.mean():.3f} of it.",
+        f"1.02 times the edge, and the mean of all draws is {small.mean():.3f} times the edge.",
     )
 
 

@@ -133,11 +133,11 @@ def table_1_lone(*, claim: float = LONE[2], right: float = 1.452) -> Verdict:
     printed = max(found[0] - claim, claim - found[-1], 0.0)
     return Verdict(
         judged_erratum(printed, abs(found[1] - right), 0.008, word="NOT REPRODUCED"),
-        "The check uses the privacy loss distributions of dp-accounting, over the rounding of the "
-        "speedup. Deviations are absolute, in eps.",
+        "The check uses the privacy loss distributions of dp-accounting, for speedups that round "
+        "to the printed one. Deviations are absolute, in eps.",
         3,
         printed,
-        f"Over the rounding of the speedup of 62.5 %, the saving is {found[0]:.3f} to {found[-1]:.3f}; "
+        f"For speedups that round to 62.5 %, the saving is between {found[0]:.3f} and {found[-1]:.3f}; "
         "1.47 is printed.",
     )
 
