@@ -157,9 +157,7 @@ def test_a_calibration_is_proved_and_verified_by_other_draws():
 
 
 def test_where_draws_prove_nothing_the_default_says_what_there_is(monkeypatch):
-    monkeypatch.setattr(
-        waiting_copies, "_COPIES", 1
-    )  # other parts bound no weight by e^12 deltas
+    monkeypatch.setattr(waiting_copies, "_COPIES", 1)  # other parts bound no weight by e^12 deltas
     with pytest.raises(dm.NumericalError, match=r"method=Importance\(\) may give an estimate") as caught:
         dm.calibrate_sigma(dm.SquareRoot(64, 4), 0.3, 1e-12, participation=dm.BMinSep(4, 0.02))
     assert "steps" in str(caught.value)
