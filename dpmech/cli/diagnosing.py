@@ -149,10 +149,10 @@ def _computed() -> dict[str, Any]:
 @click.pass_context
 @runs("doctor")
 def doctor(ctx: click.Context, *, run: Run) -> None:
-    """Report which packages and extras work, describe the machine, and compute a known number.
+    """Report which packages and extras work, describe the machine, and reproduce a known result.
 
     It imports every package, which takes up to half a minute. Exit code 1 if a package that dpmech needs is
-    missing, too old or broken, or the number is wrong. Extras may be missing.
+    missing, too old or broken, or the result is wrong. Extras may be missing.
     """
     needed = [_state(one) for one in _requirements()]
     extras = {name: [_state(one) for one in _requirements(name)] for name in _EXTRAS}

@@ -394,7 +394,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             closure: None, or a function that computes the loss and the per-example gradients; called once.
 
         Returns:
-            The result of the closure. (A loss is not private.)
+            The result of the closure. (The guarantee does not cover a loss.)
 
         Raises:
             HorizonError: beyond the last certified step.

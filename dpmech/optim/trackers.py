@@ -107,10 +107,10 @@ def follow(
 
     Logged are eps spent so far, with its delta (see `optimizer.epsilon_spent` for when that number
     holds), eps of the whole plan, the number of steps left, and the variance of the noise in the gradient.
-    None of it depends on the data. Losses of batches and norms of their gradients do: they are not private,
-    and not logged here. Of an AdamBC and a Muon, the noise share of their state is logged too, and of an
-    AdamBC the clamp fraction, from released gradients alone; that takes a median over all parameters, as
-    often as `every` says.
+    None of it depends on the data. Losses of batches and norms of their gradients do: the guarantee does not
+    cover them, and they are not logged. Of an AdamBC and a Muon, the noise share of their state is logged
+    too, and of an AdamBC the clamp fraction, from released gradients alone; that takes a median over all
+    parameters, as often as `every` says.
 
     Args:
         optimizer: of make_private.

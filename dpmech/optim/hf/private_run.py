@@ -82,7 +82,8 @@ class Privacy:
         mode: as for make_private.
         public_buffers: as for make_private.
         accept_changed: as for load_checkpoint.
-        log_raw: whether to log the loss of the batches, as "not_private_loss". **It is not private.**
+        log_raw: whether to log the loss of the batches, as "not_private_loss". **The guarantee does not cover
+            this loss.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` with each log entry.
     """
 

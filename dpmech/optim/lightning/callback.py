@@ -160,7 +160,8 @@ class PrivateTraining(Callback):
             by name.
         folder: where to save; None saves nothing, so that the run cannot be resumed.
             `ModelCheckpoint(folder)` saves there during the fit; without it `newest` finds the initial state.
-        log_raw: whether to log the loss of the batches, as "not_private_loss". **It is not private.**
+        log_raw: whether to log the loss of the batches, as "not_private_loss". **The guarantee does not cover
+            this loss.**
         log_epsilon: whether to log `optimizer.epsilon_spent()` every `log_every_n_steps`.
         accept_changed: as for load_checkpoint.
         **options: as for make_private.
