@@ -44,7 +44,7 @@ def waits(n: int, bands: int, apart: int, prob: float) -> States:
     joined = (w[:, None] > 0) & (apart - w[:, None] == np.arange(1, bands))
     chances = np.broadcast_to(np.where(w == 0, prob, 0.0), (n, apart))
     starts /= starts.sum()
-    q = prob * np.arange(1, 33) / 32.0  # other laws wait as long, and join with a smaller probability
+    q = prob * np.arange(1, 33) / 32.0 if prob < 1.0 else np.ones(1)  # laws that wait as long, and join less
     free, rest = 1.0 / (1.0 + q * (apart - 1)), np.maximum(1.0 - q, 1e-300)
     apiece = (n + apart - 1) * q * np.log(q / prob) + n * rest * np.log(rest / rest[-1])
     laws = np.array([free * q / (free[-1] * prob), np.log(free / free[-1]) + free * apiece])

@@ -28,8 +28,9 @@ class Turn(NamedTuple):
         make: creates the accountant.
         seconds: limit on its work, as counted by `spend`; infinite if it needs no limit.
         spare: whether it is tried only if no accountant before it has answered.
-        again: whether it is tried only if the first one refused to aim too far above the right sigma, and no
-            answer is below where that one would have aimed.
+        again: whether it is tried only if the first one refused to aim too far above the right sigma, no
+            answer is below where that one would have aimed, and no other such turn has tested anything: each
+            has the whole failure probability.
     """
 
     method: Method
@@ -94,6 +95,8 @@ class InTurnAccountant(Accountant):
         except ArithmeticError as error:
             refusal = error
         for turn in self.others:
+            if turn.again:  # the same samples, whose failure probability the first one may have spent
+                continue
             try:
                 with turn.budget():
                     return turn.make().profile(sigma, adjacency, rel_error=rel_error)
@@ -137,11 +140,11 @@ class InTurnAccountant(Accountant):
         refusal: ArithmeticError | None,
     ) -> Iterator[tuple[Answer, Method]]:
         """Answers and methods of the others, except those that refuse or exceed their work limit."""
-        least = math.inf
+        least, tested = math.inf, False
         for turn in self.others:
             if turn.spare and least < math.inf:
                 continue
-            if turn.again and (not isinstance(refusal, FarAimError) or least < refusal.point):
+            if turn.again and (tested or not isinstance(refusal, FarAimError) or least < refusal.point):
                 continue
             method = turn.method
             try:
@@ -150,11 +153,13 @@ class InTurnAccountant(Accountant):
             except ContradictionError:
                 raise
             except WorkLimitError as error:
+                tested = tested or turn.again
                 progress(
                     f"{method!r}: {error.what} takes the work to about {error.estimate[0]:.3g} s, above the "
                     f"{error.allowed[0]:.3g} s that it may take here; method={method!r} has no limit"
                 )
             except (DpmechError, ArithmeticError) as error:
+                tested = tested or (turn.again and not isinstance(error, FarAimError))
                 progress(f"{method!r}: {error}")
             else:
                 least = min(least, size(answer))

@@ -82,9 +82,10 @@ def bin_gram(strategy: Strategy, bins: int) -> BinGram:
 def sampling_gram(strategy: Strategy, bins: int) -> BinGram:
     """A Gram matrix for upper bounds on delta: that of `bin_gram`, or a circulant one above it.
 
-    For many bins of a Toeplitz strategy, draws with the one of `ring_profile` are cheaper, and its delta is
-    higher by the effect of the ends of the run, a relative excess of order 1 / b. If that profile is not a
-    Gram matrix, its diagonal is raised.
+    For many bins of a Toeplitz strategy, draws with the one of `ring_profile` are cheaper. Its delta is
+    higher by the effect of the ends of the run, which is small if n is many times b; in one epoch or two, and
+    if the last epoch is cut short, delta may be several times higher. If that profile is not a Gram matrix,
+    its diagonal is raised.
 
     Args:
         strategy: C >= 0 over n steps.

@@ -144,7 +144,7 @@ class WaitingCopies(Copies):
             logs,
         )
         logs += self.power * log_mean
-        if np.any(logs > self.log_total + 2.0 * self.error):
+        if not np.all(logs <= self.log_total + 2.0 * self.error):
             raise NumericalError("a draw of several copies exceeds its proved weight bound")
         return out[rng.random(count) < np.exp(np.minimum(logs - self.log_total, 0.0))]
 

@@ -170,6 +170,39 @@ def test_samples_that_aim_far_are_drawn_where_the_answer_is_further_still(answer
     assert (delta, eps, solution.sigma) == (sigma, sigma, sigma)
 
 
+@pytest.mark.parametrize(
+    "error", [NumericalError("no proof held"), WorkLimitError("it", (2.0, 0.0), (1.0, 1.0))]
+)
+def test_no_two_turns_spend_the_failure_probability(error):
+    """Each has all of it: after one that tested, only turns without samples are left."""
+    refusal = FarAimError("too far")
+    refusal.point = 0.5
+    others = [
+        Turn(dm.methods.Certified(), lambda: Fixed(error=error), again=True),
+        Turn(dm.methods.Certified(), lambda: Fixed(0.3), spare=True, again=True),
+        Turn(dm.methods.Rdp(), lambda: Fixed(0.7)),
+    ]
+    (delta, eps, solution), _ = answers(InTurnAccountant(Fixed(error=refusal), others))
+    assert (delta, eps, solution.sigma) == (0.7, 0.7, 0.7)
+    # One that refused before it tested anything has spent nothing.
+    others[0] = Turn(dm.methods.Certified(), lambda: Fixed(error=refusal), again=True)
+    (delta, eps, solution), _ = answers(InTurnAccountant(Fixed(error=refusal), others))
+    assert (delta, eps, solution.sigma) == (0.3, 0.3, 0.3)
+
+
+def test_profiles_are_not_sampled_again():
+    class Profiled(Fixed):
+        def profile(self, sigma, adjacency, *, rel_error):
+            return self._answer().upper
+
+    others = [
+        Turn(dm.methods.Certified(), never, again=True),
+        Turn(dm.methods.Rdp(), lambda: Profiled(0.7)),
+    ]
+    accountant = InTurnAccountant(Profiled(error=NumericalError("no test would decide")), others)
+    assert accountant.profile(1.0, dm.Adjacency.ADD_REMOVE, rel_error=0.1) == 0.7
+
+
 def test_a_method_whose_beta_is_settled_is_the_one_that_is_named():
     class Settled(Fixed):
         def calibrate(self, eps, delta, *, rtol, progress):
@@ -256,7 +289,7 @@ def test_the_default_falls_back_and_certificates_say_so(monkeypatch):
 def test_where_samples_of_add_would_take_long_a_bound_without_samples_stands_in(monkeypatch, bound, settles):
     asked, drawn = [], []
     monkeypatch.setattr(certified_accountant, "_SMALL_ADD", 0.1)
-    monkeypatch.setattr(certified_accountant, "_WORK", 1.0)
+    monkeypatch.setattr(CertifiedAccountant, "work", 1.0)
     true = certified_bound.weight_stream
     monkeypatch.setattr(
         certified_bound,
