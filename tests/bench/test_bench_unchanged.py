@@ -1,5 +1,7 @@
 """What comparing contents costs a step; run with `pytest tests/bench/test_bench_unchanged.py -s`."""
 
+from unittest import mock
+
 import pytest
 
 import dpmech as dm
@@ -75,7 +77,7 @@ def test_a_step(benchmark, watched, batch, trained):
         model, sgd, DataLoader(data, batch_size=batch), cal, loss=loss, dataset_size=batch
     )
     if not watched:
-        optimizer._unchanged = private._unchanged = None
+        optimizer._unchanged = private._unchanged = mock.MagicMock()
 
     def step():
         for given in loader:

@@ -243,7 +243,6 @@ class BatchOptimizer(PrivateOptimizer):
         **kwargs: as for PrivateOptimizer.
 
     Attributes:
-        loader: of the batches.
         clipping_mode: how gradients are clipped, "per_example", "ghost" or "loop"; None if not known yet. A
             resumed run keeps it, because sums would otherwise be rounded differently.
         factor_cost: the cost of the factors of ghost clipping as a multiple of its estimate, which decides
@@ -262,7 +261,7 @@ class BatchOptimizer(PrivateOptimizer):
         unchanged: Unchanged,
         **kwargs: Any,
     ) -> None:
-        self.loader = loader
+        self._loader = loader
         self._unchanged = unchanged
         self._dataset_size = dataset_size
         self.clipping_mode: ClippingMode | None = None
@@ -356,6 +355,11 @@ class BatchOptimizer(PrivateOptimizer):
             scheduler: of the wrapped optimizer.
         """
         self._guard.follow(scheduler, forget=not self._saved)
+
+    @property
+    def loader(self) -> PrivateLoader:
+        """The loader of the batches, which cannot be replaced."""
+        return self._loader
 
     @property
     def handed_examples(self) -> int | None:

@@ -146,7 +146,7 @@ def _hooked_class() -> Any:
             except RuntimeError as error:
                 if self._spread.newest is not None and "must match" in str(error):
                     raise UnsupportedCombinationError(
-                        f"{self._names[self._spread.newest]} is called with a batch of one, which hooks need "
+                        f"{self._shown(self._spread.newest)} is called with a batch of one, which hooks need "
                         f"once for every example, but the model does not take it so ({str(error)[:100]})",
                         supported="make_private(..., loss=...)",
                     ) from error
@@ -175,7 +175,7 @@ def _hooked_class() -> Any:
                 return
             if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor):
                 raise UnsupportedCombinationError(
-                    f"{self._names[module]} is called with {len(forward_input)} positional arguments, but "
+                    f"{self._shown(module)} is called with {len(forward_input)} positional arguments, but "
                     "hooks support one tensor",
                     supported="make_private(..., loss=...)",
                 )
@@ -209,7 +209,7 @@ def _hooked_class() -> Any:
             self._check_no_copy()
             if not getattr(module, "activations", None):
                 raise UnsupportedCombinationError(
-                    f"a backward pass goes through {self._names[module]}, whose call was not recorded",
+                    f"a backward pass goes through {self._shown(module)}, whose call was not recorded",
                     supported="model.train() before the forward pass (eval mode is for calls without a "
                     "backward pass), and one backward pass for every forward pass; for second-order "
                     "gradients make_private(..., loss=...)",
@@ -261,7 +261,7 @@ def _hooked_class() -> Any:
                 raise
             except (RuntimeError, TypeError, ValueError, AttributeError, IndexError) as error:
                 raise UnsupportedCombinationError(
-                    f"Opacus computes no per-example gradients for {self._names[module]}: "
+                    f"Opacus computes no per-example gradients for {self._shown(module)}: "
                     f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
                     supported="make_private(..., loss=...)",
                 ) from error
@@ -270,6 +270,10 @@ def _hooked_class() -> Any:
             """The parameters that its hooks handle: including its submodules if torch.func computes them."""
             params = self._params.get(module)
             return [param for param in params or module.parameters() if param.requires_grad]
+
+        def _shown(self, module: nn.Module) -> str:
+            """A layer in messages, also one that a call made, such as a shallow copy or a replica."""
+            return self._names.get(module) or shown("", module)
 
         def _finish(self, param: Tensor) -> None:
             pieces = self._pieces.pop(id(param), [])

@@ -282,6 +282,10 @@ class PrivateBatchSampler(TorchSampler[list[int]]):
         return self._sampler.steps_per_epoch
 
 
+# What the certificate and the record of a run depend on.
+_FIXED = frozenset({"dataset", "sampler", "tracker", "process_group", "processes"})
+
+
 class PrivateLoader(Uncopied):
     """The loader of a private run: returns every batch of the sampler, in microbatches, and checks its use.
 
@@ -369,6 +373,12 @@ class PrivateLoader(Uncopied):
         self.discard: Callable[[], Callable[[], bool] | None] = lambda: None
         self._padded: Padded | None = None
         self._check_agreement()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Set an attribute, unless the record of the run depends on the one that there is."""
+        if name in _FIXED and name in self.__dict__:
+            raise AttributeError(f"{name} of a PrivateLoader cannot be replaced; call make_private again")
+        super().__setattr__(name, value)
 
     @property
     def physical_batch_size(self) -> int | None:

@@ -317,6 +317,16 @@ def test_batch_sampler_in_a_plain_loader():
     assert len(loader) == 4
 
 
+@pytest.mark.parametrize("name", ["dataset", "sampler", "tracker", "process_group", "processes"])
+def test_what_the_record_depends_on_cannot_be_replaced(name):
+    """Else the steps would use other batches than those of the certificate in the record."""
+    loader, other = private("poisson"), private("every")
+    before = getattr(loader, name)
+    with pytest.raises(AttributeError, match=f"{name} of a PrivateLoader cannot be replaced"):
+        setattr(loader, name, getattr(other, name))
+    assert getattr(loader, name) is before
+
+
 def test_repr():
     assert "BallsInBins(bins=4)" in repr(private())
     assert private().processes == 1

@@ -1,7 +1,10 @@
+import copy
 import importlib
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy as plain_cross_entropy
 from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
@@ -59,6 +62,43 @@ def test_epsilon_spent_before_the_first_step_and_at_another_delta():
     assert optimizer.epsilon_spent().upper == 0.0
     with pytest.raises(dm.InvalidParameterError, match="delta"):
         optimizer.epsilon_spent(2.0)
+
+
+def test_the_loader_of_a_run_cannot_be_replaced():
+    """Its batches are those of the certificate in the record."""
+    _, optimizer, loader = made()
+    _, _, other = made()
+    with pytest.raises(AttributeError):
+        optimizer.loader = other
+    assert optimizer.loader is loader
+
+
+class ShallowCopies(nn.Sequential):
+    """Calls a copy of a layer, which has the layer's weights and hooks and is not in the model."""
+
+    def forward(self, x):
+        return copy.copy(self[1])(self[0](x))
+
+
+def test_layers_that_a_call_makes_are_refused_by_name():
+    model = ShallowCopies(nn.Flatten(), nn.Linear(4, 3))
+    data = TensorDataset(torch.randn(SIZE, 4), torch.randint(3, (SIZE,)))
+    model, _, loader = make_private_with_epsilon(
+        model,
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        DataLoader(data, batch_size=BATCH),
+        eps=4.0,
+        delta=1e-3,
+        epochs=EPOCHS,
+        dataset_size=SIZE,
+        strategy=dm.Identity,
+    )
+    model.eval()
+    for x, y in loader:
+        if len(x):
+            with pytest.raises(dm.UnsupportedCombinationError, match=r"Linear.*was not recorded"):
+                plain_cross_entropy(model(x), y).backward()
+            break
 
 
 def test_strategies_from_their_number_of_steps():
