@@ -60,9 +60,9 @@ def test_the_files_say_what_came_out(calibration, tmp_path):
     cal = dm.calibrate_sigma(dm.Identity(20), 8.0, 1e-3, participation=dm.Poisson(20 / 60))
     text = controls.written(found, cal, tmp_path)
     assert "| DP-Adam, rate 1x | 2.100 | 0.141 | 50.0 | 0.900 | 0.000 |" in text
-    assert "0.250 of the momentum, 0.125 of its polar factor" in text
+    assert "0.250 for the momentum and 0.125 for its polar factor." in text
     saved = dm.ledgers.epsilon_saved(cal, 10)
     assert f"reached after 10 of 20 steps, which saves eps {saved:.2f}" in text
     assert (tmp_path / "noise_share_controls.txt").read_text() == text
     found["DP-Adam, denoised"] = [controls.Run((3.0, 2.9), 0.6, 0.9, 0.0)]
-    assert "20 steps do not reach the last loss" in controls.written(found, cal, tmp_path)
+    assert "20 steps do not reach the final loss" in controls.written(found, cal, tmp_path)

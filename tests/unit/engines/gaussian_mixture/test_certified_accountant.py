@@ -12,7 +12,7 @@ from dpmech.engines.gaussian_mixture import certified_accountant
 from dpmech.engines.gaussian_mixture import certified_bound as bound_module
 from dpmech.engines.gaussian_mixture import pilots as aims
 from dpmech.engines.gaussian_mixture import samples as blocks
-from dpmech.engines.gaussian_mixture.certified_accountant import _FLOOR_SHARE, _TRIES
+from dpmech.engines.gaussian_mixture.certified_accountant import _FLOOR_SHARE, _TRIES, CertifiedAccountant
 from dpmech.engines.gaussian_mixture.certified_accountant import CertifiedAccountant as Accountant
 from dpmech.engines.gaussian_mixture.dense_gram import DenseGram
 from dpmech.engines.gaussian_mixture.streams import Stage
@@ -197,7 +197,7 @@ def test_where_a_close_proof_takes_many_draws_a_sigma_further_up_is_proved(monke
     near = calibrated(accountant())
     assert near.excess <= 0.08
     monkeypatch.setattr(certified_accountant, "_LEAST_DRAWS", 30.0)
-    monkeypatch.setattr(certified_accountant, "_WORK", 1.0)
+    monkeypatch.setattr(CertifiedAccountant, "work", 1.0)
     found = calibrated(accountant())
     # A proof takes some hundred draws whatever delta is; fewer are not to be had.
     assert 0.08 < found.excess < 0.6
