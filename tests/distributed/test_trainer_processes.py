@@ -213,3 +213,5 @@ if __name__ == "__main__":
         "sft": lambda folder: in_a_process(folder, sft),
         "lightning": lightning_in_a_process,
     }[sys.argv[2]](pathlib.Path(sys.argv[1]))
+    torch.distributed.barrier()  # a process that outlives its peer's connections may be aborted by gloo
+    torch.distributed.destroy_process_group()
