@@ -87,12 +87,16 @@ def _over_pattern(strategy: Strategy, pattern: Pattern) -> Bounds:
 
 def _orthogonal_columns(strategy: Strategy, pattern: Pattern) -> Bounds:
     """Columns b or more apart share no row, so their squared norms add, for any signs."""
-    weights = strategy.column_norms() ** 2
+    norms = strategy.column_norms()
+    weights = norms**2
     if pattern.evenly_spaced:
         total = float(windowed_sums(weights, pattern.min_sep, pattern.max_participations).max())
     else:
         total = best_separated_sum(weights, pattern.min_sep, pattern.max_participations)
     rounding = 2.0 * strategy.gram_rounding + _chain(pattern.max_participations) + sum_rounding(strategy.n)
+    if not strategy.gram_rounding and total < 2.0**53 and np.array_equal(norms, np.rint(norms)):
+        # Sums of integers are exact, and so is the root of a square: Identity over 4 steps has exactly 2.
+        rounding *= math.isqrt(int(total)) ** 2 != total
     return _exact(np.sqrt(total), rounding, "sensitivity.orthogonal_columns")
 
 

@@ -280,3 +280,23 @@ def test_one_column_of_the_identity_has_norm_one_to_the_last_bit(participation):
     assert (found.lower, found.upper) == (1.0, 1.0)
     twice = dm.sensitivity(dm.Identity(40), dm.SingleParticipation(), adjacency=dm.Adjacency.REPLACE_ONE)
     assert (twice.lower, twice.upper) == (2.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "schema", "value"),
+    [
+        (dm.Identity(1000), dm.MinSep(250), 2.0),
+        (dm.Identity(1000), dm.FixedEpochs(25), 5.0),
+        (dm.Identity(9), dm.MinSep(1), 3.0),
+        (dm.Identity(1000), dm.MinSep(333, 3), None),  # the root of 3
+        (dm.Diagonal([math.sqrt(11.0), 5.0, 5.0]), dm.MinSep(2), None),  # sqrt(11)^2 is 11 in float64 only
+    ],
+)
+def test_roots_of_squares_of_integers_are_exact(strategy, schema, value):
+    found = dm.sensitivity(strategy, schema)
+    if value is None:
+        squared = 3 if isinstance(strategy, dm.Identity) else Fraction(math.sqrt(11.0)) ** 2 + 25
+        assert found.lower < found.upper
+        assert Fraction(found.lower) ** 2 < squared < Fraction(found.upper) ** 2
+    else:
+        assert (found.lower, found.upper) == (value, value)
