@@ -28,8 +28,8 @@ class Policy:
         forbidden_guarantees: kinds of guarantee that are refused.
         allowed_adjacencies: None for all.
         allowed_units: None for all.
-        max_age_days: days since the file was signed, > 0. The only date of a certificate is that of a
-            signature.
+        max_age_days: days since a trusted key last signed the file, > 0. The only date of a certificate is
+            that of a signature.
         require_signature: whether an unsigned file is refused.
         require_cryptographic_generator: whether a run record is refused unless it states that its noise came
             from a cipher, and its batches too where the guarantee depends on their randomness.

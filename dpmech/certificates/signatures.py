@@ -1,4 +1,4 @@
-"""Signatures: the in-toto statement, its DSSE envelope next to the file, and the checks of both."""
+"""Signatures: the in-toto statement, its DSSE envelopes next to the file, and the checks of both."""
 
 import base64
 import binascii
@@ -69,7 +69,7 @@ class Envelope:
         return pre_authentication_encoding(self.payload_type, self.payload)
 
     def to_json(self) -> str:
-        """JSON text of the envelope."""
+        """JSON text of the envelope, in one line."""
         record = {
             "payloadType": self.payload_type,
             "payload": base64.b64encode(self.payload).decode("ascii"),
@@ -78,7 +78,7 @@ class Envelope:
                 for one in self.signatures
             ],
         }
-        return json.dumps(record, indent=1) + "\n"
+        return json.dumps(record) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -243,37 +243,55 @@ _LARGEST_ENVELOPE = 1_000_000
 
 
 def envelope_path(path: str | os.PathLike[str]) -> Path:
-    """Path of a file's envelope: the name of the file with `.dsse` appended."""
+    """Path of a file's envelopes: the name of the file with `.dsse` appended."""
     return Path(f"{os.fspath(path)}{ENDING}")
 
 
-def envelope_of(path: str | os.PathLike[str]) -> Envelope | None:
-    """Read the envelope next to a file, unchecked; None if there is none.
+def envelopes_of(path: str | os.PathLike[str]) -> tuple[Envelope, ...]:
+    """Read the envelopes next to a file, unchecked: one in each line, or one in several lines.
 
     Raises:
-        InvalidParameterError: if it cannot be read or is too large.
-        CertificateError: if it is not an envelope.
+        InvalidParameterError: if the file cannot be read or is too large.
+        CertificateError: if it contains anything else.
     """
     target = envelope_path(path)
     if not os.path.lexists(target):
-        return None
-    return Envelope.from_json(read_text(target, max_file_size=_LARGEST_ENVELOPE))
+        return ()
+    text = read_text(target, max_file_size=_LARGEST_ENVELOPE)
+    lines = [line for line in text.splitlines() if line.strip()]
+    several = len(lines) > 1 and lines[1].startswith("{")
+    return tuple(Envelope.from_json(one) for one in (lines if several else [text]))
 
 
-def check_signature(text: str, envelope: Envelope, keys: Sequence[PublicKey]) -> tuple[Statement, PublicKey]:
-    """Check that one of these keys signed a statement about exactly this text.
+def check_signatures(
+    text: str, envelopes: Sequence[Envelope], keys: Sequence[PublicKey]
+) -> list[tuple[Statement, PublicKey]]:
+    """Check that at least one of these keys signed a statement about exactly this text.
+
+    Envelopes that none of the keys signed are ignored if another one is signed.
 
     Args:
         text: text of the file.
-        envelope: the envelope of the file.
+        envelopes: the envelopes of the file.
         keys: the trusted keys.
 
     Returns:
-        The statement, and the key that signed it.
+        The statements, and the keys that signed them, at least one.
 
     Raises:
-        CertificateError: if none of the keys signed it, or the statement is about something else.
+        CertificateError: if none of the keys signed an envelope, or one signed a statement about something
+            else.
     """
+    found = [_check_signature(text, envelope, keys) for envelope in envelopes]
+    signed = [one for one in found if one is not None]
+    if not signed:
+        raise CertificateError("no signature of a trusted key over what the envelope holds")
+    return signed
+
+
+def _check_signature(
+    text: str, envelope: Envelope, keys: Sequence[PublicKey]
+) -> tuple[Statement, PublicKey] | None:
     if envelope.payload_type != PAYLOAD_TYPE:
         raise CertificateError(
             f"payloadType of the envelope is not {PAYLOAD_TYPE}",
@@ -286,7 +304,7 @@ def check_signature(text: str, envelope: Envelope, keys: Sequence[PublicKey]) ->
         None,
     )
     if signer is None:
-        raise CertificateError("no signature of a trusted key over what the envelope holds")
+        return None
     statement = Statement.from_payload(envelope.payload)
     digest = digest_of(text.encode("utf-8"))
     if statement.digest != digest:

@@ -470,7 +470,7 @@ def key_options(command: _Command) -> _Command:
         multiple=True,
         type=click.Path(),
         metavar="FILE",
-        help="Trusted public key. A signature FILE.dsse next to a file must be from one of them. Repeatable.",
+        help="Trusted public key. One of the signatures in FILE.dsse must be by such a key. Repeatable.",
     )
     required = click.option(
         "--require-signature", is_flag=True, help="Refuse files that no trusted key signed."

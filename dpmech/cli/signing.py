@@ -19,13 +19,14 @@ from dpmech.verifying import sign as sign_file
     short_help="State who issued certificates, runs and ledgers.",
     examples=[
         "dpmech sign --new-key team.pem",
-        "dpmech sign run.json --key reviewer.pem --issuer 'privacy review, Example Ltd'",
+        "dpmech sign run.json --add --key reviewer.pem --issuer 'privacy review, Example Ltd'",
         "dpmech verify certificate.json --key reviewer.pem.pub --require-signature",
     ],
 )
 @click.argument("files", nargs=-1, type=click.Path(), metavar="FILE...")
 @click.option("--key", type=click.Path(), metavar="FILE", help="Private key, Ed25519 in PEM. [required]")
 @click.option("--issuer", help="Name of the issuer, in one line. [required]")
+@click.option("--add", is_flag=True, help="Keep existing signatures, which must be by other keys.")
 @click.option("--replace", is_flag=True, help="Replace existing signatures.")
 @click.option(
     "--new-key",
@@ -44,6 +45,7 @@ def sign(
     files: tuple[str, ...],
     key: str | None,
     issuer: str | None,
+    add: bool,
     replace: bool,
     new_key_path: str | None,
 ) -> None:
@@ -61,12 +63,14 @@ def sign(
         raise Refusal(
             f"missing: {', '.join(missing)}; to create a key: dpmech sign --new-key reviewer.pem", ctx
         )
+    if add and replace:
+        raise Refusal("--add and --replace exclude each other", ctx)
     private = PrivateKey.load(key)
     signed: list[dict[str, str]] = []
     refused: list[DpmechError] = []
     for file in files:
         try:
-            target = sign_file(file, private, issuer, replace=replace)
+            target = sign_file(file, private, issuer, replace=replace, add=add)
         except CertificateError as error:
             refused.append(named(file, error))
         except DpmechError as error:

@@ -292,9 +292,7 @@ class Review:
                 "findings": [one.to_dict() for one in attacks.findings],
             },
             "checks": [{"source": source, **one.to_dict()} for source, one in self.checks],
-            "signatures": {
-                one.source: None if one.signed is None else one.signed.to_dict() for one in self.verifications
-            },
+            "signatures": {one.source: [each.to_dict() for each in one.signed] for one in self.verifications},
             "fingerprints": self.fingerprints(),
             "versions": dict(own.versions),
         }

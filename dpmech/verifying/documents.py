@@ -15,8 +15,8 @@ from dpmech.certificates import (
     PublicKey,
     RunRecord,
     Statement,
-    check_signature,
-    envelope_of,
+    check_signatures,
+    envelopes_of,
     is_run_record,
     read_text,
 )
@@ -61,8 +61,8 @@ def trusted(
 
 def signature_check(
     text: str, path: str | os.PathLike[str] | None, keys: Sequence[PublicKey], *, required: bool
-) -> tuple[Check | None, Statement | None]:
-    """What the envelope next to a file proves.
+) -> tuple[Check | None, tuple[Statement, ...]]:
+    """What the envelopes next to a file prove.
 
     Args:
         text: text of the file, as read.
@@ -71,19 +71,20 @@ def signature_check(
         required: whether a signature is required.
 
     Returns:
-        The check, if there is one to make, and the issuer's statement, if it is proved.
+        The check, if there is one to make, and the proved statements of issuers.
     """
     if not keys:
-        return None, None
+        return None, ()
     try:
-        envelope = None if path is None else envelope_of(path)
-        if envelope is None:
+        envelopes = () if path is None else envelopes_of(path)
+        if not envelopes:
             detail = "not signed" + (", a signature is required" if required else "")
-            return Check("signature", ok=not required, detail=detail), None
-        statement, signer = check_signature(text, envelope, keys)
+            return Check("signature", ok=not required, detail=detail), ()
+        found = check_signatures(text, envelopes, keys)
     except CertificateError as error:
-        return Check("signature", ok=False, detail=str(error)), None
-    return Check("signature", ok=True, detail=f"{statement}, key {signer.key_id[:16]}"), statement
+        return Check("signature", ok=False, detail=str(error)), ()
+    detail = "; ".join(f"{statement}, key {signer.key_id[:16]}" for statement, signer in found)
+    return Check("signature", ok=True, detail=detail), tuple(statement for statement, _ in found)
 
 
 _SOURCES = {Certificate: "certificate", RunRecord: "run record", Ledger: "ledger"}
@@ -125,8 +126,8 @@ def verify(
         max_memory: limit, in bytes, on the peak memory for recomputing derived entries, estimated on the high
             side, > 0.
         max_file_size: largest accepted file, in bytes.
-        keys: trusted public keys, or their files. A signature next to the file must be by one of them; see
-            `dm.sign`. Without keys, signatures are ignored.
+        keys: trusted public keys, or their files. At least one of the signatures next to the file, if there
+            are any, must be by one of them; see `dm.sign`. Without keys, signatures are ignored.
         require_signature: refuse unsigned files, and objects, which have no signature.
         policy: further rules; every violated rule is a failed check.
 
@@ -156,7 +157,7 @@ def verify(
     required = require_signature or rules.require_signature
     signers = trusted(keys, rules.trusted_keys, needed=required or rules.needs_key)
     report = progress if progress is not None else _silent
-    signed: tuple[Check | None, Statement | None] = (None, None)
+    signed: tuple[Check | None, tuple[Statement, ...]] = (None, ())
     source = _SOURCES[type(certificate)] if isinstance(certificate, Document) else os.fspath(certificate)
     report(f"{source}: reading")
     try:
@@ -185,7 +186,7 @@ def verify(
         return _with_signature(failed, *signed)
 
 
-def _with_signature(found: Verification, check: Check | None, signed: Statement | None) -> Verification:
+def _with_signature(found: Verification, check: Check | None, signed: tuple[Statement, ...]) -> Verification:
     checks = found.checks if check is None else (*found.checks, check)
     return dataclasses.replace(found, checks=checks, signed=signed)
 

@@ -208,8 +208,9 @@ def _generators(found: Verification) -> Check:
 
 
 def _age(most: float, found: Verification, now: datetime.datetime) -> Check:
-    if found.signed is None:
+    if not found.signed:
         return _check("max_age_days", "not signed by a trusted key, so that it has no date", ok=False)
-    age = now - found.signed.issued_on
-    detail = f"issued on {found.signed.issued_on:%Y-%m-%d}, {typed(most)} days ago at most are allowed"
+    newest = max(one.issued_on for one in found.signed)
+    age = now - newest
+    detail = f"issued on {newest:%Y-%m-%d}, {typed(most)} days ago at most are allowed"
     return _check("max_age_days", detail, ok=age >= -_AHEAD and age / _DAY <= most)

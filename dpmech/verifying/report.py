@@ -101,7 +101,7 @@ class Verification:
         checks: the checks, in the order in which they were made.
         run: the run record that contains the certificate; None if a certificate was verified.
         ledger: the verified ledger, if it was one.
-        signed: the issuer's statement if a trusted key signed it, otherwise None.
+        signed: the statements of issuers that trusted keys signed.
 
     Example:
         >>> import dpmech as dm
@@ -116,7 +116,7 @@ class Verification:
     checks: tuple[Check, ...]
     run: RunRecord | None = None
     ledger: Ledger | None = None
-    signed: Statement | None = None
+    signed: tuple[Statement, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -197,8 +197,8 @@ class Verification:
         said += [
             f"NOT CHECKED: {part}" for part in self.left_out if "upper ends of the privacy profile" in part
         ]
-        if self.signed is not None:
-            said.append(str(self.signed))
+        if self.signed:
+            said += [str(one) for one in self.signed]
         elif any(check.name == "signature" for check in self.checks):
             said.append("not signed")  # so that a caller who gave a key does not take silence for a signature
         return on_one_line(f"{self.source}: VERIFIED: {'; '.join(said)}")
@@ -228,7 +228,7 @@ class Verification:
             },
             "run": None if self.run is None else self.run.to_dict()["run"],
             "ledger": None if self.ledger is None else self.ledger.to_dict()["ledger"],
-            "signed": None if self.signed is None else self.signed.to_dict(),
+            "signed": [one.to_dict() for one in self.signed],
             "failures": list(self.failures),
             "checks": [check.to_dict() for check in self.checks],
         }

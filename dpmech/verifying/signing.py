@@ -1,4 +1,4 @@
-"""Signing: the issuer of a certificate, a run record or a ledger, stated in an envelope next to the file.
+"""Signing: the issuer of a certificate, a run record or a ledger, stated in envelopes next to the file.
 
 The signed file is unchanged, not wrapped: its first line is still the guarantee, and older readers, and diffs
 between versions, still work.
@@ -20,14 +20,15 @@ from dpmech.certificates import (
     Statement,
     digest_of,
     envelope_path,
+    envelopes_of,
     is_run_record,
     read_text,
 )
-from dpmech.exceptions import InvalidParameterError
+from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import write_bytes
 from dpmech.ledgers import Ledger, is_ledger
 
-_REPLACE = ": the file has a signature; replace (--replace) replaces it"
+_EXISTS = ": the file has a signature; add (--add) adds another one, replace (--replace) replaces it"
 
 
 def sign(
@@ -37,26 +38,31 @@ def sign(
     *,
     issued_on: datetime.datetime | None = None,
     replace: bool = False,
+    add: bool = False,
 ) -> Path:
     """Sign a certificate, a run record or a ledger file as its issuer.
 
     The signature is Ed25519 over an in-toto statement with the SHA-256 of the file, the issuer and the time,
-    in a DSSE envelope, written next to the file as FILE.dsse. The file is checked for consistency;
-    `dm.verify` checks whether its claim is true.
+    in a DSSE envelope, written next to the file as FILE.dsse. Several issuers may sign a file, for example
+    the trainer and then a reviewer; FILE.dsse then has one envelope per line. The file is checked for
+    consistency; `dm.verify` checks whether its claim is true.
 
     Args:
         path: path of the file, as `save` wrote it.
         key: a private key, or the path of one.
         issuer: name of the signer, in one line. It is as trustworthy as the key.
         issued_on: a timezone-aware time; None for the current time.
-        replace: whether to replace an existing signature.
+        replace: whether to replace existing signatures.
+        add: whether to keep existing signatures. They must be for the same content, by other keys. A new file
+            may have none.
 
     Returns:
         The path of the envelope.
 
     Raises:
-        InvalidParameterError: if an argument is invalid, the file cannot be read, or a signature exists.
-        CertificateError: if the file is inconsistent.
+        InvalidParameterError: if an argument is invalid, the file cannot be read, or a signature exists and
+            neither `replace` nor `add` is given.
+        CertificateError: if the file is inconsistent, or an existing signature is for other content.
         MissingDependencyError: if the extra `sign` is not installed.
 
     Example:
@@ -69,6 +75,8 @@ def sign(
         >>> dm.sign(folder / "certificate.json", folder / "reviewer.key", "privacy office").name
         'certificate.json.dsse'
     """
+    if replace and add:
+        raise InvalidParameterError("add", add, "False where replace is True")
     private = key if isinstance(key, PrivateKey) else PrivateKey.load(key)
     text = read_text(path)
     kind, record = _document(text)
@@ -88,10 +96,15 @@ def sign(
     unsigned = Envelope(PAYLOAD_TYPE, statement.payload(), ())
     signature = Signature(private.public.key_id, private.signature(unsigned.signed_bytes))
     target = envelope_path(path)
-    content = Envelope(PAYLOAD_TYPE, unsigned.payload, (signature,)).to_json()
-    if not replace and os.path.lexists(target):
-        raise InvalidParameterError("certificate", str(target), "a file that is not there yet", _REPLACE)
-    write_bytes("certificate", target, content.encode("utf-8"))
+    if not replace and not add and os.path.lexists(target):
+        raise InvalidParameterError("certificate", str(target), "a file that is not there yet", _EXISTS)
+    kept = envelopes_of(path) if add else ()
+    if any(Statement.from_payload(one.payload).digest != statement.digest for one in kept):
+        raise CertificateError(f"{target} has a signature over other content; --replace removes it")
+    if any(private.public.accepts(own.value, one.signed_bytes) for one in kept for own in one.signatures):
+        raise InvalidParameterError("key", private.public.key_id[:16], "a key that has not signed it yet")
+    every = (*kept, Envelope(PAYLOAD_TYPE, unsigned.payload, (signature,)))
+    write_bytes("certificate", target, "".join(one.to_json() for one in every).encode("utf-8"))
     return target
 
 

@@ -62,7 +62,7 @@ def reason(path, keys, *names):
     """Why a file is refused, for its signature alone."""
     found = verified(path, keys, *names)
     assert not found.ok
-    assert found.signed is None
+    assert not found.signed
     (failure,) = found.failures
     assert failure.startswith("signature: ")
     return failure.removeprefix("signature: ")
@@ -71,10 +71,11 @@ def reason(path, keys, *names):
 def test_a_signed_file_says_who_issued_it(signed, keys):
     found = verified(signed, keys, require_signature=True)
     assert found.ok
-    assert found.signed.issuer == ISSUER
-    assert found.signed.issued_on == TIME.replace(microsecond=0)
+    (statement,) = found.signed
+    assert statement.issuer == ISSUER
+    assert statement.issued_on == TIME.replace(microsecond=0)
     assert str(found).endswith(f"; issued by {ISSUER} on 2026-03-01")
-    assert found.to_dict()["signed"] == {"issuer": ISSUER, "issued_on": "2026-03-01T10:30:05Z"}
+    assert found.to_dict()["signed"] == [{"issuer": ISSUER, "issued_on": "2026-03-01T10:30:05Z"}]
     assert verified(signed, keys, "other", "own").ok
 
 
@@ -95,7 +96,7 @@ def test_what_is_signed_is_an_in_toto_statement_about_the_bytes_of_the_file(sign
 def test_without_keys_nobody_looks_at_signatures(signed, keys):
     envelope_path(signed).write_text("nonsense")
     assert dm.verify(signed).ok
-    assert dm.verify(signed).signed is None
+    assert not dm.verify(signed).signed
     with pytest.raises(dm.InvalidParameterError, match="key must be given where a signature is required"):
         dm.verify(signed, require_signature=True)
     with pytest.raises(dm.InvalidParameterError, match="a sequence of public keys"):
@@ -248,11 +249,52 @@ def test_runs_and_ledgers_are_signed_too(keys, tmp_path):
     assert verified(path, keys, require_signature=True).ok
 
 
+def test_a_second_issuer_adds_a_signature(signed, keys):
+    later = TIME + datetime.timedelta(days=3)
+    first = envelope_path(signed).read_text()
+    with pytest.raises(dm.InvalidParameterError, match="key must be a key that has not signed it yet"):
+        dm.sign(signed, keys["own"][0], ISSUER, add=True)
+    with pytest.raises(dm.InvalidParameterError, match="add must be False where replace is True"):
+        dm.sign(signed, keys["other"][0], ISSUER, add=True, replace=True)
+    assert envelope_path(signed).read_text() == first
+    dm.sign(signed, keys["other"][0], "the reviewer", issued_on=later, add=True)
+    assert envelope_path(signed).read_text().startswith(first)
+    for names, issuers in ((("own",), [ISSUER]), (("other",), ["the reviewer"])):
+        found = verified(signed, keys, *names)
+        assert found.ok
+        assert [one.issuer for one in found.signed] == issuers
+    both = verified(signed, keys, "other", "own")
+    assert str(both).endswith(f"; issued by {ISSUER} on 2026-03-01; issued by the reviewer on 2026-03-04")
+    assert len(both.to_dict()["signed"]) == 2
+    # The newest signature counts for the age.
+    age = (datetime.datetime.now(datetime.UTC) - later).days + 1
+    public = tuple(keys[name][1] for name in keys)
+    for days, ok in ((age, True), (age - 2, False)):
+        assert dm.verify(signed, keys=public, policy=dm.Policy(max_age_days=days)).ok is ok
+    # An envelope that nobody trusted has signed is ignored; a trusted one over other content is not.
+    lines = envelope_path(signed).read_text().splitlines()
+    broken = json.loads(lines[1]) | {"payload": json.loads(lines[0])["payload"]}
+    envelope_path(signed).write_text(lines[0] + "\n" + json.dumps(broken))
+    assert [one.issuer for one in verified(signed, keys, "other", "own").signed] == [ISSUER]
+    single = signed.parent / "single.json"
+    dm.sign(single, keys["other"][0], ISSUER)
+    envelope_path(signed).write_text(lines[0] + "\n" + envelope_path(single).read_text())
+    assert verified(signed, keys, "own").ok
+    assert reason(signed, keys, "own", "other").startswith("the signature is over another file")
+    with pytest.raises(dm.exceptions.CertificateError, match="has a signature over other content"):
+        dm.sign(signed, keys["own"][0], ISSUER, add=True)
+    # Earlier versions wrote an envelope in several lines.
+    envelope_path(signed).write_text(json.dumps(json.loads(lines[0]), indent=1))
+    assert verified(signed, keys, "own").ok
+    dm.sign(signed, keys["other"][0], "the reviewer", add=True)
+    assert len(verified(signed, keys, "other", "own").signed) == 2
+
+
 def test_only_what_holds_together_is_signed_and_once(signed, keys):
-    with pytest.raises(dm.InvalidParameterError, match="has a signature; replace"):
+    with pytest.raises(dm.InvalidParameterError, match=r"has a signature; add \(--add\)"):
         dm.sign(signed, keys["own"][0], ISSUER)
     dm.sign(signed, keys["other"][0], "another issuer", replace=True)
-    assert verified(signed, keys, "own", "other").signed.issuer == "another issuer"
+    assert [one.issuer for one in verified(signed, keys, "own", "other").signed] == ["another issuer"]
     for issuer in ("", " ", "a\nb", "x" * 201, None, "a\x1b[2J"):
         with pytest.raises(dm.InvalidParameterError, match="issuer"):
             dm.sign(signed, keys["own"][0], issuer, replace=True)

@@ -142,7 +142,8 @@ def test_who_issued_a_file_stands_in_the_page_where_a_trusted_key_says_so(folder
     card = done(*call[:3], "--format", "markdown", "--key", "reviewer.pem.pub").stdout
     assert "issued by privacy \\| \\<b\\>office\\</b\\> on 20" in card
     found = json.loads(done(*call[:3], "--format", "json", "--key", "reviewer.pem.pub").stdout)
-    assert found["signatures"]["certificate.json"]["issuer"] == "privacy | <b>office</b>"
+    (statement,) = found["signatures"]["certificate.json"]
+    assert statement["issuer"] == "privacy | <b>office</b>"
     done(*call, "--key", "other.pem.pub", code=1)
     assert "issued by" not in text_of(folder / "review.html")
 
