@@ -60,8 +60,10 @@ register_words(
     }
 )
 
-# Cells of a Laplace loss: with up to that many releases, and beyond.
-_CELLS, _FEWER, _MANY = 4096, 512, 10_000
+# Cells of a Laplace loss: the most, for a few releases; per unit of the largest loss; the least; and the most
+# for many releases.
+_CELLS, _PER_UNIT, _LEAST, _FEWER = 4096, 512, 128, 512
+_FEW, _MANY = 40, 10_000
 # Bound on the relative error of masses and grids below, far above their few dozen roundings.
 _OFF = 256.0 * UNIT
 _LEAST_LOSS, _LARGEST_LOSS, _MOST = 1e-9, 500.0, 10**6
@@ -181,12 +183,23 @@ class BoundedLossMechanism(BasicMechanism):
         return min(eps, next_up(max(found, 0.0)))
 
     def _parts(self, count: int) -> Composition:
-        return Composition(exact=((_loss_of(self, _CELLS if count <= _MANY else _FEWER), count),))
+        return Composition(exact=((_loss_of(self, _cells(self._largest, count)), count),))
 
     def _check_largest(self, name: str) -> None:
         if not _LEAST_LOSS <= self._largest <= _LARGEST_LOSS:
             accepted = f"such that a release has an eps in [{_LEAST_LOSS:g}, {_LARGEST_LOSS:g}]"
             raise InvalidParameterError(name, getattr(self, name), accepted)
+
+
+def _cells(largest: float, count: int) -> int:
+    """Number of cells of a Laplace loss, a power of 2: more would cost time and add rounding errors.
+
+    With many releases, m cells change eps by about largest / (6 m^2), relative to it.
+    """
+    if count <= _FEW:
+        return _CELLS
+    wanted = int(2.0 ** math.ceil(math.log2(_PER_UNIT * largest)))
+    return max(_LEAST, min(wanted, _CELLS if count <= _MANY else _FEWER))
 
 
 @functools.lru_cache(maxsize=64)

@@ -248,7 +248,13 @@ class Composition:
                 )
             if abs(near - before) <= _NEAR * near:
                 break
-        lower = crossing(side.lower(near, tolerance), delta, near, safe=False)
+        lower, at = 0.0, near
+        for _ in range(_LOOKS):
+            lower = max(lower, crossing(side.lower(at, tolerance), delta, at, safe=False))
+            if abs(at - lower) <= _NEAR * at:
+                break
+            # Near the largest loss the tilt is so steep that smaller losses are below rounding errors.
+            at = lower
         return min(lower, near), near
 
 

@@ -187,6 +187,39 @@ def test_two_laplace_releases_are_as_their_integral(ratio, eps):
     assert not holds(found, truth * 1.0001)
 
 
+def test_eps_next_to_the_largest_loss_has_both_ends():
+    found = listed((dm.ledgers.Laplace(1.0, 1.0), 2)).epsilon(1e-6)
+    assert two_laplace(1.0, found.upper) <= 1e-6 <= two_laplace(1.0, found.lower)
+    assert found.upper - found.lower <= 1e-5
+
+
+@pytest.mark.parametrize("ratio", [0.05, 1.0])
+def test_many_laplace_releases_lie_between_two_transforms(ratio):
+    """Outputs of a cell moved to either edge, with powers of the FFT of that law."""
+    count, cells = 64, 4000
+    step, size = 2 * ratio / cells, 2**18
+    inner = 0.5 * math.exp(-0.5 * ratio) * np.diff(np.exp(0.5 * (-ratio + step * np.arange(cells + 1))))
+    ends = []
+    found = listed((dm.ledgers.Laplace(1.0, ratio), count)).epsilon(1e-4)
+    for shift in (0, 1):
+        one = np.zeros(size)
+        one[shift : cells + shift] = inner
+        one[[0, cells]] += 0.5 * math.exp(-ratio), 0.5
+        law = np.fft.irfft(np.fft.rfft(one) ** count, size)
+        losses = -ratio * count + step * np.arange(size)
+        eps = found.upper if shift == 0 else found.lower
+        ends.append(float(np.sum(law * np.maximum(0.0, -np.expm1(eps - losses)))))
+    assert ends[0] <= 1e-4 <= ends[1]
+    assert found.upper - found.lower <= 1e-5 * found.upper
+    assert ends[0] > 0.97e-4
+    assert ends[1] < 1.03e-4  # the oracle would see a fault of 3 % of delta
+
+
+def test_many_small_losses_are_not_lost_in_rounding_errors():
+    found = listed((dm.ledgers.Laplace(1e3, 1.0), 1_000)).epsilon(1e-6)
+    assert found.upper - found.lower <= 5e-4 * found.upper
+
+
 def test_a_gaussian_release_is_what_its_certificate_would_be():
     found = listed((NOISE, 9)).epsilon(1e-6)
     expected = dm.epsilon(dm.Identity(1), 4.0 / 3.0, 1e-6, participation=dm.SingleParticipation())
