@@ -105,42 +105,12 @@ class Privacy:
     log_epsilon: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class Sizes:
-    """The numbers of examples in a Trainer's arguments.
-
-    Args:
-        physical: `per_device_train_batch_size`.
-        accumulated: `gradient_accumulation_steps`.
-        finds: `auto_find_batch_size`.
-    """
-
-    physical: int
-    accumulated: int
-    finds: bool
-
-    @property
-    def most(self) -> int | Literal["auto"] | None:
-        """`max_physical_batch_size`, where the caller gives none."""
-        if self.finds:
-            return "auto"
-        return self.physical if self.accumulated > 1 else None
-
-    def __str__(self) -> str:
-        steps = f"gradient_accumulation_steps={self.accumulated}"
-        return f"per_device_train_batch_size={self.physical} times {steps}"
+_OF_TRAINER = ("accept_changed", "log_raw", "log_epsilon")  # settings that make_private does not have
 
 
 @dataclasses.dataclass(frozen=True)
 class PrivateRun:
-    """The result of make_private.
-
-    Args:
-        model: of it.
-        optimizer: of it.
-        loader: of it.
-        hook: to remove when training ends; None if there is none.
-    """
+    """The result of make_private, and a hook to remove when training ends."""
 
     model: PerExampleModel
     optimizer: BatchOptimizer
@@ -158,8 +128,13 @@ def has_columns(data: Any) -> bool:
     return hasattr(data, "column_names") and hasattr(data, "remove_columns")
 
 
-def made(trainer: Any, privacy: Privacy, sizes: Sizes) -> PrivateRun:
+def made(trainer: Any, privacy: Privacy, asked: Any) -> PrivateRun:
     """Make model, optimizer and data of a Trainer private; the private optimizer becomes the Trainer's.
+
+    Args:
+        trainer: with the arguments of `private_arguments`.
+        privacy: the privacy settings.
+        asked: the arguments that the caller gave.
 
     Raises:
         As make_private, and InvalidParameterError without data.
@@ -187,7 +162,10 @@ def made(trainer: Any, privacy: Privacy, sizes: Sizes) -> PrivateRun:
         persistent_workers=args.dataloader_persistent_workers,
         prefetch_factor=args.dataloader_prefetch_factor,
     )
-    most = sizes.most if privacy.max_physical_batch_size is None else privacy.max_physical_batch_size
+    physical, accumulated = asked.per_device_train_batch_size, asked.gradient_accumulation_steps
+    most = privacy.max_physical_batch_size
+    if most is None:
+        most = "auto" if asked.auto_find_batch_size else physical if accumulated > 1 else None
     loss = privacy.loss
     if loss is None:
         loss = own_loss if trainer.label_smoother is None else SmoothedLoss.of(trainer)
@@ -209,26 +187,20 @@ def made(trainer: Any, privacy: Privacy, sizes: Sizes) -> PrivateRun:
             trainer.model,
             optimizer,
             loader,
-            privacy.calibration,
-            privacy.clip_norm,
-            loss=example_loss,
-            expected_batch_size=privacy.expected_batch_size,
-            dataset_size=privacy.dataset_size,
-            max_physical_batch_size=most,
-            clipping=privacy.clipping,
-            drop_last=args.dataloader_drop_last,
-            generator=privacy.generator,
-            rng=privacy.rng,
-            mode=privacy.mode,
-            public_buffers=privacy.public_buffers,
-            clipping_mode=privacy.clipping_mode,
-            loss_takes="batch_of_one",
+            **{name: value for name, value in vars(privacy).items() if name not in _OF_TRAINER}
+            | {
+                "loss": example_loss,
+                "max_physical_batch_size": most,
+                "drop_last": args.dataloader_drop_last,
+                "loss_takes": "batch_of_one",
+            },
         )
     except CertificateError as error:
         if LOADERS_SIZE not in str(error):
             raise
+        sizes = f"per_device_train_batch_size={physical} times gradient_accumulation_steps={accumulated}"
         raise CertificateError(
-            str(error).replace(LOADERS_SIZE, str(sizes)), claimed=error.claimed, recomputed=error.recomputed
+            str(error).replace(LOADERS_SIZE, sizes), claimed=error.claimed, recomputed=error.recomputed
         ) from error
     own: Any = private
     own._is_accelerate_prepared = True  # accelerate's wrapper would reload its state, and scale

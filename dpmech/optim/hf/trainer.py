@@ -17,7 +17,7 @@ from dpmech.exceptions import CertificateError, InvalidParameterError, Unsupport
 from dpmech.optim.hf import arguments as run_files
 from dpmech.optim.hf.arguments import check_methods, check_trainer, private_arguments, schedule, steered_by
 from dpmech.optim.hf.model_card import write_section
-from dpmech.optim.hf.private_run import Batches, Privacy, PrivateRun, Sizes, has_columns, made
+from dpmech.optim.hf.private_run import Batches, Privacy, PrivateRun, has_columns, made
 from dpmech.optim.processes import barrier, rank_of
 from dpmech.optim.runs import (
     BatchOptimizer,
@@ -73,13 +73,11 @@ class PrivateTrainerMixin:
         super().__init__(*args, **kwargs)
         self._privacy = privacy
         self._run: PrivateRun | None = None
-        self._physical = self._trainer.args.per_device_train_batch_size
-        self._accumulated = self._trainer.args.gradient_accumulation_steps
+        self._asked = self._trainer.args
         check_trainer(self, own_loss=privacy.loss is None, clip_norm=privacy.clip_norm, known=self._known)
-        self._finds_size = self._trainer.args.auto_find_batch_size
         self._trained_on = self._of_training()
         self._check_held_out("eval_dataset", self._read_of(self._trainer.eval_dataset))
-        self._trainer.args = private_arguments(self._trainer.args)
+        self._trainer.args = private_arguments(self._asked)
         self._trainer._train_batch_size = self._trainer.args.train_batch_size
         self._trainer.neftune_noise_alpha = None  # added by the loss, by the number of a text's own words
         accelerator = self._trainer.accelerator
@@ -182,9 +180,8 @@ class PrivateTrainerMixin:
 
     def _made(self) -> PrivateRun:
         if self._run is None:
-            sizes = Sizes(self._physical, self._accumulated, finds=self._finds_size)
             with self.autocast_smart_context_manager():
-                self._run = made(self._trainer, self._privacy, sizes)
+                self._run = made(self._trainer, self._privacy, self._asked)
             if self._data is not self._trainer.train_dataset:
                 self._trained_on = self._of_training()
         return self._run

@@ -3,7 +3,6 @@
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
 from dpmech.optim.runs.example_loss import MeanOverViews
-from dpmech.optim.runs.fingerprints import by_steps_alone
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
 from dpmech.optim.runs.loader import PrivateBatchSampler, PrivateLoader, check_counted, check_planned
@@ -15,6 +14,7 @@ from dpmech.optim.runs.make_private import (
 )
 from dpmech.optim.runs.measured_choice import finish
 from dpmech.optim.runs.per_example_model import PerExampleModel, free_memory
+from dpmech.optim.runs.set_up import by_steps_alone
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 
 __all__ = [

@@ -13,8 +13,8 @@ from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import resolved
 from dpmech.optim.processes import gathered
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
-from dpmech.optim.runs.fingerprints import PARTS, by_steps_alone, scheduler_changes, scheduler_print
 from dpmech.optim.runs.loader import PrivateLoader
+from dpmech.optim.runs.set_up import PARTS, by_steps_alone, scheduler_changes, scheduler_print
 
 _FORMAT = 3  # before, fingerprints were stored next to the loader's state, without one of the weights
 

@@ -1,6 +1,7 @@
 """Layers without per-example gradients: refused before training, and replaced by `fix`."""
 
 import copy
+import importlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -205,7 +206,7 @@ def _replacement(name: str, layer: nn.Module) -> nn.Module | None:
 
 
 def _recurrent(name: str, layer: Any) -> nn.Module:
-    layers = _opacus_layers()
+    layers = opacus_part("layers")
     if layer.proj_size:
         raise UnsupportedCombinationError(
             f"{name or 'the model itself'}: a {type(layer).__name__} with proj_size={layer.proj_size}",
@@ -245,9 +246,9 @@ def _hand_over(other: nn.Module, layer: nn.Module, *, strict: bool = True) -> No
         other.requires_grad_(requires_grad=False)
 
 
-def _opacus_layers() -> Any:
+def opacus_part(name: str) -> Any:
+    """A module of Opacus; raises MissingDependencyError without it."""
     try:
-        import opacus.layers
+        return importlib.import_module(f"opacus.{name}")
     except ImportError:
         raise MissingDependencyError("opacus", "opacus") from None
-    return opacus.layers

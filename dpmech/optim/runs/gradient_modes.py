@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dpmech.exceptions import MissingDependencyError, UnsupportedCombinationError
+from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.clipping import (
     Factored,
     Piece,
@@ -29,7 +29,7 @@ from dpmech.optim.clipping import (
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.example_loss import LossTakes
-from dpmech.optim.runs.fixes import shown
+from dpmech.optim.runs.fixes import opacus_part, shown
 from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.per_example_model import AsModel, CallCounter, PerExampleModel
@@ -61,11 +61,7 @@ def hooked_module(model: nn.Module, examples: Callable[[], int | None], *, ghost
             f"{compiled[0]} was compiled in place by compile(), so that hooks would be compiled with it",
             supported="torch.compile(model), which makes another module; or make_private(..., loss=...)",
         )
-    try:
-        import opacus.grad_sample
-    except ImportError:
-        raise MissingDependencyError("opacus", "opacus") from None
-    del opacus
+    opacus_part("grad_sample")
     kept = [
         names[layer]
         for layer in names

@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, default_collate
 
 from dpmech.exceptions import DpmechError, UnsupportedCombinationError
-from dpmech.optim.runs.fingerprints import examples_print, picked_examples, single_prints
+from dpmech.optim.runs.set_up import examples_print, picked_examples, single_prints
 from dpmech.optim.runs.uniqueness import share_examples
 
 _LEAST, _COUNT = 8, 16  # smallest number of examples to compare, and number of examples compared

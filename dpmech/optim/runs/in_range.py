@@ -1,5 +1,6 @@
 """Trials on GPUs: an index out of range raises an error of the CPU, and never meets the device."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,41 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 _ATEN = torch.ops.aten
-# What CUDA asserts inside of a kernel: no process survives that, as every later call fails too.
-_INDEXED = {
-    getattr(_ATEN, name)
-    for name in (
-        "_assert_async",
-        "_embedding_bag",
-        "_embedding_bag_forward_only",
-        "_index_put_impl_",
-        "_unsafe_index",
-        "_unsafe_index_put",
-        "embedding",
-        "gather",
-        "index",
-        "index_add",
-        "index_add_",
-        "index_copy",
-        "index_copy_",
-        "index_fill",
-        "index_fill_",
-        "index_put",
-        "index_put_",
-        "index_select",
-        "multi_margin_loss",
-        "nll_loss2d_forward",
-        "nll_loss_forward",
-        "scatter",
-        "scatter_",
-        "scatter_add",
-        "scatter_add_",
-        "scatter_reduce",
-        "scatter_reduce_",
-        "take",
-    )
-    if hasattr(_ATEN, name)
-}
+# Arguments whose values CUDA asserts inside of a kernel: no process survives that, as every later call fails
+# too.
+_INDICES = {"index", "indices", "target"}
 _VALUED = {_ATEN.binary_cross_entropy}  # asserts that its inputs are in [0, 1]
 
 
@@ -58,11 +27,19 @@ class _InRange(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         del types
         kwargs = kwargs or {}
         packet = getattr(func, "overloadpacket", None)
-        if packet in _INDEXED or packet in _VALUED:
+        if _takes_indices(func) or packet is _ATEN._assert_async or packet in _VALUED:
             devices = {one.device.type for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)}
             if devices - {"cpu", "meta"}:
                 _run_here(func, args, kwargs, values=packet in _VALUED)
         return func(*args, **kwargs)
+
+
+@functools.cache
+def _takes_indices(func: Any) -> bool:
+    """Whether an operation of torch has a tensor of indices among its arguments."""
+    return getattr(func, "namespace", "") == "aten" and any(
+        one.name in _INDICES and "Tensor" in str(one.type) for one in func._schema.arguments
+    )
 
 
 def _run_here(func: Any, args: Any, kwargs: Any, *, values: bool) -> None:

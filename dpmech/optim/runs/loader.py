@@ -28,8 +28,8 @@ from dpmech.optim.noise import Uncopied
 from dpmech.optim.processes import Group, check_agreement, processes
 from dpmech.optim.runs.collated import Padded, padded_row
 from dpmech.optim.runs.datasets import Collation, OneByOne, Part, check_dataset
-from dpmech.optim.runs.fingerprints import SetUp
 from dpmech.optim.runs.same_data import SameData, check_same_length
+from dpmech.optim.runs.set_up import SetUp
 from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.optim.state import seed, seed_globals, spared, stored_globals
 from dpmech.samplers import ParticipationTracker, shard
@@ -348,8 +348,8 @@ class PrivateLoader(Uncopied):
                 "sampler", sampler, "one for the number of examples in the loader's dataset"
             )
         check_same_length(loader.dataset, process_group)
-        self._settings = {name: getattr(loader, name) for name in _KEPT if hasattr(loader, name)}
-        self._settings = {name: value for name, value in self._settings.items() if value not in (None, "")}
+        settings = {name: getattr(loader, name, None) for name in _KEPT}
+        self._settings = {name: value for name, value in settings.items() if value not in (None, "")}
         self._data = SameData(loader.dataset, self._settings, process_group)
         self.uniqueness = self._data.places.uniqueness
         if processes(process_group) > 1:

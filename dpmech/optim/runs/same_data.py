@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import CertificateError, DpmechError, UnsupportedCombinationError
 from dpmech.optim.processes import Group, check_agreement, gathered, processes
-from dpmech.optim.runs.fingerprints import code_digest, examples_print, picked_examples
+from dpmech.optim.runs.code_prints import code_digest
+from dpmech.optim.runs.set_up import examples_print, picked_examples
 from dpmech.optim.runs.uniqueness import ExamplePlaces
 
 # Examples compared: all up to _WHOLE, else some at random places from the shared key. If a fraction f of the

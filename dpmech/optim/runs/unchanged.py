@@ -410,31 +410,24 @@ class Unchanged:
             unique.setdefault(id(tensor), (name, tensor))  # tied tensors are read once
         contents = self._fingerprinter.read_all(list(unique.values()))
         now: dict[int, Contents] = dict(zip(unique, contents, strict=True))
-        known = [name for name in held if name in self._then]
+        then = {name: self._then[name] for name in held if name in self._then}
+        new = [name for name in held if name not in then]
         gone = [name for name in self._then if name not in held] if whole else []
+        # A trained parameter that is no longer the one that the optimizer trains.
+        replaced = [name for name in then if name in self._names and id(held[name]) not in self._ids]
+
+        def refuse() -> None:
+            differ = (name for name in then if not same([now[id(held[name])]], [then[name]]))
+            self._refuse(list(dict.fromkeys([*replaced, *differ])), new, gone)
+
         if (
-            len(known) == len(held)
-            and not gone
-            and not any(self._is_replaced(name, held[name]) for name in known)
-            and same([now[id(held[name])] for name in known], [self._then[name] for name in known], later)
+            new
+            or gone
+            or replaced
+            or not same([now[id(held[name])] for name in then], [*then.values()], later)
         ):
-            then = {name: self._then[name] for name in known} if later else {}
-
-            def refuse() -> None:
-                changed = [name for name in known if not same([now[id(held[name])]], [then[name]])]
-                self._refuse(changed or known, [], [])
-
-            return refuse
-        changed = [
-            name
-            for name in known
-            if self._is_replaced(name, held[name]) or not same([now[id(held[name])]], [self._then[name]])
-        ]
-        self._refuse(changed, [name for name in held if name not in self._then], gone)
-
-    def _is_replaced(self, name: str, tensor: Tensor) -> bool:
-        """Whether a trained parameter is no longer the one that the optimizer trains."""
-        return name in self._names and id(tensor) not in self._ids
+            refuse()
+        return refuse
 
     def _checked(self, public: Sequence[str]) -> frozenset[str]:
         known = [name for name, _ in self._model.named_buffers(remove_duplicate=False)]
@@ -565,36 +558,37 @@ def _extra_states(model: nn.Module) -> Iterator[tuple[str, object]]:
             yield f"{name}._extra_state".lstrip("."), module.get_extra_state()
 
 
+class _Bits(pickle.Pickler):
+    """Pickles data, and tensors as their bits; equal data alike, also where parts of them are one object."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=4)
+        self.fast = True
+
+    def reducer_override(self, value: Any) -> Any:
+        """A tensor as its dtype, shape and bits; a file in memory as its contents."""
+        if isinstance(value, io.BytesIO):
+            return bytes, (value.getvalue(),)
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        flat = value.detach().cpu().contiguous().view(-1)
+        return bytes, (
+            f"{flat.dtype} {tuple(value.shape)}".encode(),
+            flat.view(torch.uint8).numpy().tobytes(),
+        )
+
+
 def _digest(name: str, state: object) -> Tensor:
     """A fingerprint of plain data and tensors."""
-    digest = hashlib.blake2b(digest_size=32)
-    for piece in _pieces(name, state):
-        digest.update(len(piece).to_bytes(8, "little") + piece)
-    return torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
-
-
-def _pieces(name: str, state: object) -> Iterator[bytes]:
-    if isinstance(state, Tensor):
-        flat = state.detach().cpu().contiguous().view(-1)
-        yield f"{flat.dtype} {tuple(state.shape)}".encode()
-        yield flat.view(torch.uint8).numpy().tobytes()
-    elif isinstance(state, io.BytesIO):
-        yield state.getvalue()
-    elif isinstance(state, dict):
-        yield f"dict {len(state)}".encode()
-        for key, value in state.items():
-            yield from _pieces(name, key)
-            yield from _pieces(name, value)
-    elif isinstance(state, list | tuple):
-        yield f"{type(state).__name__} {len(state)}".encode()
-        for value in state:
-            yield from _pieces(name, value)
-    else:
-        try:
-            yield pickle.dumps(state, protocol=4)
-        except Exception as error:  # an object that cannot be pickled may raise anything
-            raise UnsupportedCombinationError(
-                f"{name} cannot be read ({error}): writes of data into it by calls of the model cannot be "
-                "detected",
-                supported="extra states of plain data and tensors, or named in public_buffers",
-            ) from error
+    written = io.BytesIO()
+    try:
+        _Bits(written).dump(state)
+    except Exception as error:  # an object that cannot be pickled may raise anything
+        raise UnsupportedCombinationError(
+            f"{name} cannot be read ({error}): writes of data into it by calls of the model cannot be "
+            "detected",
+            supported="extra states of plain data and tensors, or named in public_buffers",
+        ) from error
+    return torch.frombuffer(
+        bytearray(hashlib.blake2b(written.getbuffer(), digest_size=32).digest()), dtype=torch.uint8
+    )

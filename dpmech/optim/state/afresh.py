@@ -4,7 +4,7 @@ import functools
 import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -62,9 +62,8 @@ class Afresh:
         self._before: Attributes | None = None
         self._last: Attributes | None = None  # for its copies
         self._tensors: list[_PublicTensor] = []
-        self._parameters: Parameters | None = None
+        self._restore: list[Callable[[], object]] = []
         self._draws: _Draws | None = None
-        self._dtype = torch.get_default_dtype()
         self._called = False
 
     @contextmanager
@@ -77,24 +76,26 @@ class Afresh:
         before = self._before = Attributes(self._model, self._last, loss=self.followed, buffers=self._buffers)
         self._last, self._called = before, False
         self._tensors = [_PublicTensor(owner, name) for owner, name in self._public()]
-        self._parameters = Parameters(self._model)
+        parameters = Parameters(self._model)
+        same_dtype = functools.partial(torch.set_default_dtype, torch.get_default_dtype())
+        self._restore = [
+            before.put_back,
+            same_dtype,
+            *(tensor.put_back for tensor in self._tensors),
+            parameters.put_back,
+        ]
         self._draws = None
-        if self._seeds is not None and not trial:
-            self._draws = _Draws(before.generators, secret=self._seeds == "secret")
-        dtype = self._dtype = torch.get_default_dtype()
-        try:
+        with ExitStack() as after:  # in the reverse order, whatever one of them refuses
+            if self._seeds is not None and not trial:
+                self._draws = _Draws(before.generators, secret=self._seeds == "secret")
+                after.callback(self._draws.settle)
+            for tensor in self._tensors:
+                after.callback(tensor.put_back if trial else tensor.settle)
+            after.callback(parameters.settle)
+            after.callback(same_dtype)
+            after.callback(before.put_back)
+            after.callback(setattr, self, "_before", None)
             yield
-        finally:
-            self._before = None
-            try:
-                before.put_back()
-            finally:
-                torch.set_default_dtype(dtype)
-                self._parameters.settle()
-                for tensor in self._tensors:
-                    (tensor.put_back if trial else tensor.settle)()
-                if self._draws is not None:
-                    self._draws.settle()
         before.check()
 
     @property
@@ -111,12 +112,8 @@ class Afresh:
         """The loss of one example."""
         if self._called and self._before is not None:
             self._check()
-            self._before.put_back()
-            torch.set_default_dtype(self._dtype)
-            for tensor in self._tensors:
-                tensor.put_back()
-            if self._parameters is not None:
-                self._parameters.put_back()
+            for restore in self._restore:
+                restore()
         if self._draws is not None:
             self._draws.begin()
         value = self._loss(model, *args, **kwargs)

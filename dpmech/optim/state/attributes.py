@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -93,24 +93,18 @@ class Attributes:
 
     def changed(self, before: "Attributes") -> dict[_Key, str]:
         """Attributes whose tensors or atoms differ from before, with their names."""
-        found = []
-        for part, kept in self._parts.items():
-            then = before._parts.get(part)
-            for name, value in kept.copy.items():
-                old = None if then is None else then.copy.get(name, _MISSING)
-                if (name not in NOT_OWN or name == "training") and (
-                    _differ([value], [old])
-                    if type(value) in ATOMS
-                    else (part, name) not in before._kept
-                    or _differ(self._marks(part, name), before._marks(part, name))
-                ):
-                    found.append((part, name))
-        found += [
+        keys = [
             (part, name)
-            for part, name in self._kept
-            if name == _CODE
-            and (part, name) in before._kept
-            and _differ(self._marks(part, name), before._marks(part, name))
+            for part, kept in self._parts.items()
+            for name in kept.copy
+            if name not in NOT_OWN or name == "training"
+        ]
+        keys += [key for key in self._kept if key[1] == _CODE and key in before._kept]
+        found = [
+            key
+            for key in keys
+            if (key in self._kept) != (key in before._kept)
+            or not _same(self._of(key, "marks"), before._of(key, "marks"))
         ]
         if not found:
             return {}
@@ -119,15 +113,7 @@ class Attributes:
 
     def same_values(self, other: "Attributes", keys: Iterable[_Key]) -> bool:
         """Whether tensors and atoms are equal in these attributes."""
-        return all(
-            self._has(part, name)
-            and other._has(part, name)
-            and _equal(self._values(part, name), other._values(part, name))
-            for part, name in keys
-        )
-
-    def _has(self, part: nn.Module, name: str) -> bool:
-        return (part, name) in self._kept or (part in self._parts and name in self._parts[part].copy)
+        return all(_same(self._of(key, "values"), other._of(key, "values")) for key in keys)
 
     def graphs(self) -> dict[str, Tensor]:
         """Tensors from which a backward pass can start, by name."""
@@ -172,40 +158,23 @@ class Attributes:
             if isinstance(kept, KeptTensor):
                 kept.check()
 
-    def _marks(self, part: nn.Module, name: str) -> list[Any]:
-        return [mark for kept in self._kept[part, name] for mark in kept.marks]
+    def _of(self, key: _Key, kind: Literal["marks", "values"]) -> list[Any] | None:
+        """The marks or the values of an attribute; None without it."""
+        if key in self._kept:
+            return [one for kept in self._kept[key] for one in getattr(kept, kind)]
+        part, name = key
+        held = self._parts[part].copy if part in self._parts else {}
+        return [held[name]] if name in held else None
 
-    def _values(self, part: nn.Module, name: str) -> list[Any]:
-        if (part, name) not in self._kept:
-            return [self._parts[part].copy[name]]
-        return [one for kept in self._kept[part, name] for one in kept.values]
 
-
-_MISSING = object()
 _FORWARD = ("_forward_pre_hooks", "_forward_hooks")
 _CODE = "what its code refers to"
 
 
-def _differ(marks: list[Any], others: list[Any]) -> bool:
-    if len(marks) != len(others):
-        return True
-    return any(
-        one is not other
-        and not (
-            one[0] is other[0] and one[1] == other[1]
-            if _is_tensor(one) and _is_tensor(other)
-            else type(one) is type(other) and not _is_tensor(one) and _same_atom(one, other)
-        )
-        for one, other in zip(marks, others, strict=True)
-    )
-
-
-def _is_tensor(mark: Any) -> bool:
-    return isinstance(mark, tuple) and len(mark) == 2 and isinstance(mark[0], Tensor)
-
-
-def _equal(values: list[Any], others: list[Any]) -> bool:
-    return len(values) == len(others) and all(
+def _same(values: list[Any] | None, others: list[Any] | None) -> bool:
+    if values is None or others is None or len(values) != len(others):
+        return False
+    return all(
         torch.equal(one, two)
         if isinstance(one, Tensor) and isinstance(two, Tensor)
         else type(one) is type(two) and not isinstance(one, Tensor) and _same_atom(one, two)

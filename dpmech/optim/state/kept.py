@@ -54,15 +54,15 @@ _COMPARED = 200  # tensors; more of them are data
 # larger tensors are compared once a batch.
 _SMALL = 1 << 16
 
-Mark: TypeAlias = Any  # an atom, or a tensor with its number of writes
+Mark: TypeAlias = Any  # an atom, or the identity of a tensor with its number of writes
 
 
 class Kept:
     """Something that calls can change; as it is, a tuple or a frozenset, of which only what is in it can.
 
     Attributes:
-        marks: its atoms, or its tensor and the number of writes.
-        values: the same, with a copy of the tensor.
+        marks: its atoms, or the identity of its tensor and the number of writes.
+        values: its atoms, or a copy of its tensor.
     """
 
     marks: Sequence[Mark] = ()
@@ -292,7 +292,7 @@ class KeptTensor(Kept):
         self._small &= tensor.layout == torch.strided  # torch compares no others
         self.version = 0
         self.copy: Tensor | None = None
-        self.marks, self.values = [(tensor, 0)], [tensor]
+        self.marks, self.values = [(id(tensor), 0)], [tensor]
         self._left = False
         self._checksum: int | None = None
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # left by vmap, unusable outside it
@@ -303,7 +303,7 @@ class KeptTensor(Kept):
         self.version = tensor._version
         self.copy = self._copied(copies)
         self._checksum = _checksum(tensor) if summed and self.copy is None else None
-        self.marks = [(tensor, self.version)]
+        self.marks = [(id(tensor), self.version)]
         self.values = [tensor if self.copy is None else self.copy]
 
     def _copied(self, copies: "Copies") -> Tensor | None:

@@ -7,7 +7,7 @@ import torch
 
 import dpmech as dm
 from dpmech.optim import load_checkpoint, processes, save_checkpoint
-from dpmech.optim.runs.fingerprints import SetUp
+from dpmech.optim.runs.set_up import SetUp
 from tests.support.training import classification, classifier, private_run, train
 
 SAME = dm.certificates.CheckpointHistory(

@@ -18,8 +18,8 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 import dpmech as dm
 from dpmech.optim import CanaryData, clipped_gradients, load_checkpoint, make_private, save_checkpoint
-from dpmech.optim.runs.fingerprints import code as code_prints
-from dpmech.optim.runs.fingerprints.code import Printer
+from dpmech.optim.runs import code_prints
+from dpmech.optim.runs.code_prints import Printer
 from dpmech.optim.state import references
 from tests.support.training import classification, classifier, declared, private_run
 
@@ -257,7 +257,7 @@ def test_a_digest_is_the_same_in_every_process(tmp_path):
         "# a comment\n\n" + SOURCE + "\nimport prints\nprints.show(build())\n"
     )
     (tmp_path / "prints.py").write_text(
-        "from dpmech.optim.runs.fingerprints.code import Printer\n"
+        "from dpmech.optim.runs.code_prints import Printer\n"
         "def show(value):\n    printer = Printer()\n    print(printer.of(value).hex(), printer.complete)\n"
         "if __name__ == '__main__':\n    import losses\n    show(losses.build())\n"
     )

@@ -18,7 +18,7 @@ from dpmech.certificates import CheckpointHistory, CheckpointMatch
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.optim.processes import Group, gathered
-from dpmech.optim.runs.fingerprints.code import Printer
+from dpmech.optim.runs.code_prints import Printer
 from dpmech.optim.state import set_globals, spared
 
 _COUNT = 16
