@@ -3,8 +3,8 @@
 import functools
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import IO, Any, NoReturn
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import IO, Any, NoReturn, TypeAlias
 
 import click
 
@@ -33,6 +33,15 @@ _PHRASES = {
     "accounting=dm.ledgers.ClaimAccounting()": "a ledger that was started with --accounting claims",
     "Ledger(allow_estimates=True)": "a ledger that was started with --allow-estimates",
 }
+
+
+# What adds options to a command.
+Decorator: TypeAlias = Callable[[Any], Any]
+
+
+def with_options(*options: Decorator) -> Decorator:
+    """A decorator that adds options to a command, listed by help in this order."""
+    return lambda command: functools.reduce(lambda taken, option: option(taken), reversed(options), command)
 
 
 class MissingOptionsError(DpmechError):

@@ -2,15 +2,14 @@
 
 import concurrent.futures
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from dpmech.calibration import Calibration, certify_sigma, delta, epsilon
 from dpmech.cli.calibrating import CLIP_NORM
-from dpmech.cli.commands import Command, MissingOptionsError
+from dpmech.cli.commands import Command, MissingOptionsError, with_options
 from dpmech.cli.files import force_option, save_certificate
 from dpmech.cli.options import (
     NAMES,
@@ -32,39 +31,33 @@ from dpmech.mechanism import noise_multiplier as noise_multiplier_of
 from dpmech.numerics import Bounds, between, typed
 from dpmech.schemes import unsampled_method
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
 _PLAN = (
     "--strategy identity --noise-multiplier 1.1 --dataset-size 60000 --batch-size 256 --epochs 15 "
     "--sampling poisson"
 )
 
 
-def _noise_options(command: _Command) -> _Command:
-    options = [
-        click.option(
-            "--sigma",
-            type=Real(minimum=0.0, open_minimum=True),
-            help="Standard deviation of the independent noise Z at clip norm 1. [this or --noise-multiplier "
-            "required]",
-        ),
-        click.option(
-            "--noise-multiplier",
-            type=Real(minimum=0.0, open_minimum=True),
-            help="The noise multiplier of Opacus: standard deviation of the noise divided by the clip norm. "
-            "It equals sigma if the noise is independent from step to step, and is refused otherwise.",
-        ),
-        click.option(
-            "--out",
-            type=Target(),
-            help="Write a certificate of this sigma, computed without random samples, to this file.",
-        ),
-        force_option,
-        CLIP_NORM,
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+_noise_options = with_options(
+    click.option(
+        "--sigma",
+        type=Real(minimum=0.0, open_minimum=True),
+        help="Standard deviation of the independent noise Z at clip norm 1. [this or --noise-multiplier "
+        "required]",
+    ),
+    click.option(
+        "--noise-multiplier",
+        type=Real(minimum=0.0, open_minimum=True),
+        help="The noise multiplier of Opacus: standard deviation of the noise divided by the clip norm. "
+        "It equals sigma if the noise is independent from step to step, and is refused otherwise.",
+    ),
+    click.option(
+        "--out",
+        type=Target(),
+        help="Write a certificate of this sigma, computed without random samples, to this file.",
+    ),
+    force_option,
+    CLIP_NORM,
+)
 
 
 @click.command(

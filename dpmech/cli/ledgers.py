@@ -1,8 +1,9 @@
 """`dpmech ledger`: releases, counts and mechanisms about the same people, and their total."""
 
 import contextlib
+import functools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from dpmech.certificates import Certificate
-from dpmech.cli.commands import Command, Group, MissingOptionsError, Refusal, plain
+from dpmech.cli.commands import Command, Decorator, Group, MissingOptionsError, Refusal, plain, with_options
 from dpmech.cli.files import read_certificate, read_ledger
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import OneOf, Real, Whole
@@ -136,6 +137,26 @@ _ACCOUNTING = ("gdp", "renyi", "claims")
 _AT = click.option(
     "--delta", type=Real(**_INSIDE), help="Delta of the printed eps [that of the budget, or the sum]."
 )
+_LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+_NAME = click.option("--name", help="Name of the release, new in this ledger. [required]")
+_CLOSE = click.option(
+    "--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added."
+)
+
+
+def _list_options(usual: str) -> Decorator:
+    """The options of entries without a certificate; `usual` says which adjacency a new ledger has."""
+    unit = OneOf(("example", "user"))
+    return with_options(
+        click.option("--unit", type=unit, default="example", help="Whose presence is hidden [example]."),
+        _CLOSE,
+        click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list."),
+        click.option(
+            "--adjacency",
+            type=OneOf(tuple(one.value for one in Adjacency)),
+            help=f"With --new: neighbouring relation of datasets [{usual}].",
+        ),
+    )
 
 
 @click.group(
@@ -158,11 +179,11 @@ def ledger() -> None:
         "dpmech ledger add ledger.json certificate.json --name run-2 --batch run-2 --close",
     ],
 )
-@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@_LEDGER
 @click.argument("certificate", metavar="CERTIFICATE", type=click.Path())
-@click.option("--name", help="Name of the release, new in this ledger. [required]")
+@_NAME
 @click.option("--batch", help="For a sampled release: name of the batches that it uses, new in this ledger.")
-@click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
+@_CLOSE
 @click.option("--new", is_flag=True, help="Start the ledger; without a budget it is a non-adaptive list.")
 @click.option(
     "--eps",
@@ -189,16 +210,13 @@ def ledger() -> None:
     "--allow-estimates", is_flag=True, help="With --new: accept releases whose guarantee is an estimate."
 )
 @output_options
-@click.pass_context
-@runs("ledger add")
+@runs("ledger add", required=("name",))
 def add(
-    ctx: click.Context,
-    /,
     path: Path,
     certificate: str,
     *,
     run: Run,
-    name: str | None,
+    name: str,
     batch: str | None,
     close: bool,
     new: bool,
@@ -210,29 +228,35 @@ def add(
     entry. With a budget, releases may depend on earlier results. Exit code 1 if the release would exceed
     the budget; the ledger is then unchanged.
     """
-    if name is None:
-        raise MissingOptionsError(["name"])
     own = read_certificate(certificate)
     if own.participation.random and batch is None:
         raise MissingOptionsError(["--batch (the batches of this release are sampled)"])
-    # Two simultaneous commands add their releases one after the other.
+    opened = functools.partial(_started if new else _continued, path, own, settings)
+    with _entering(run, path, name, opened, close=close) as book:
+        book.add(name, own, batch=batch)
+    run.note(f"entered, not verified: dpmech verify {shlex.quote(certificate)}")
+
+
+@contextlib.contextmanager
+def _entering(
+    run: Run, path: Path, name: str, opened: Callable[[], Ledger], *, close: bool
+) -> Iterator[Ledger]:
+    """The ledger, to which an entry is added inside; it is then saved and printed.
+
+    Simultaneous commands add their entries one after the other.
+    """
     with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
-        book = _started(path, own, settings) if new else _continued(path, settings)
+        book = opened()
         try:
-            book.add(name, own, batch=batch)
+            yield book
         except InvalidParameterError as error:
             if error.name != "release":
                 raise
             reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
-            raise Refusal(reason, ctx, code=1) from error
+            raise Refusal(reason, click.get_current_context(), code=1) from error
         if close:
             book.close()
         book.save(path)
-    _tell_entered(run, path, name, book)
-    run.note(f"entered, not verified: dpmech verify {shlex.quote(certificate)}")
-
-
-def _tell_entered(run: Run, path: Path, name: str, book: Ledger) -> None:
     run.answer(
         lambda: {"path": str(path), "ledger": ledger_record(book)},
         lambda: [on_one_line(f"{path}: {name} entered"), *ledger_text(book)],
@@ -267,7 +291,7 @@ def _accounting(kind: str | None, settings: dict[str, Any]) -> AccountingMethod:
     return ClaimAccounting(settings["slack"] or 0.0) if kind == "claims" else GdpAccounting()
 
 
-def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
+def _continued(path: Path, _: Certificate, settings: dict[str, Any]) -> Ledger:
     for key, value in settings.items():
         if value not in (None, False):
             raise InvalidParameterError(key, value, "left out without --new: the ledger has it already")
@@ -286,7 +310,7 @@ def _continued(path: Path, settings: dict[str, Any]) -> Ledger:
         "dpmech ledger show ledger.json --claims",
     ],
 )
-@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@_LEDGER
 @_AT
 @click.option(
     "--claims",
@@ -329,7 +353,7 @@ def show_ledger(
         "dpmech ledger remaining budget.json certificate.json",
     ],
 )
-@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@_LEDGER
 @click.argument("certificate", metavar="[CERTIFICATE]", type=click.Path(), required=False)
 @_AT
 @output_options
@@ -393,8 +417,8 @@ def _left(book: Ledger, delta: float | None) -> str:
         "counts go into non-adaptive lists; a budget's accounting methods have no price for them",
     ),
 )
-@click.option("--name", help="Name of the release, new in this ledger. [required]")
-@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@_NAME
+@_LEDGER
 @click.option("--sigma", help="Scale of the noise, a number or a fraction such as 81/2. [required]")
 @click.option(
     "--sensitivity",
@@ -405,24 +429,15 @@ def _left(book: Ledger, delta: float | None) -> str:
 @click.option(
     "--releases", type=Whole(1, 10**9), default=1, help="Number of integers that one unit changes [1]."
 )
-@click.option(
-    "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
-)
-@click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
-@click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
-@click.option(
-    "--adjacency",
-    type=OneOf(tuple(one.value for one in Adjacency)),
-    help="With --new: neighbouring relation of datasets [add_remove].",
-)
+@_list_options("add_remove")
 @output_options
-@runs("ledger add-counts")
+@runs("ledger add-counts", required=("name", "sigma"))
 def add_counts(
     path: Path,
     *,
     run: Run,
-    name: str | None,
-    sigma: str | None,
+    name: str,
+    sigma: str,
     sensitivity: int,
     releases: int,
     unit: str,
@@ -434,16 +449,11 @@ def add_counts(
 
     Their noise is `dpmech.drawing.discrete_gaussian`. Each count may depend on earlier results.
     """
-    if name is None or sigma is None:
-        raise MissingOptionsError(["name" if name is None else "sigma"])
-    with _entered(path, new=new, adjacency=adjacency, usual=Adjacency.ADD_REMOVE) as book:
+    opened = functools.partial(_list_at, path, new=new, adjacency=adjacency, usual=Adjacency.ADD_REMOVE)
+    with _entering(run, path, name, opened, close=close) as book:
         book.add_counts(
             name, DiscreteGaussian(_fraction(sigma), sensitivity, releases, book.adjacency, Unit(unit))
         )
-        if close:
-            book.close()
-        book.save(path)
-    _tell_entered(run, path, name, book)
 
 
 def _fraction(text: str) -> Fraction:
@@ -477,7 +487,7 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
         "--close",
     ],
 )
-@click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
+@_LEDGER
 @click.option("--name", help="Name of the entry, new in this ledger. [required]")
 @click.option(
     "--kind",
@@ -501,27 +511,15 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
 @click.option("--delta", type=Real(**_INSIDE), help="approximate_dp: the claim.")
 @click.option("--rho", type=Real(**_POSITIVE), help="zcdp: the claim.")
 @click.option("--count", type=Whole(1, 10**6), default=1, help="Number of releases [1].")
-@click.option(
-    "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
-)
-@click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
-@click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
-@click.option(
-    "--adjacency",
-    type=OneOf(tuple(one.value for one in Adjacency)),
-    help="With --new: neighbouring relation of datasets [add_remove; randomized_response: replace_one].",
-)
+@_list_options("add_remove; randomized_response: replace_one")
 @output_options
-@click.pass_context
-@runs("ledger add-mechanism")
+@runs("ledger add-mechanism", required=("name", "kind"))
 def add_mechanism(
-    ctx: click.Context,
-    /,
     path: Path,
     *,
     run: Run,
-    name: str | None,
-    kind: str | None,
+    name: str,
+    kind: str,
     count: int,
     unit: str,
     close: bool,
@@ -533,26 +531,12 @@ def add_mechanism(
 
     Exit code 1 if its releases would exceed the budget; the ledger is then unchanged.
     """
-    if name is None or kind is None:
-        raise MissingOptionsError(["name" if name is None else "kind"])
     fields = _fields_of(kind, given)
-    with _entered(path, new=new, adjacency=adjacency, usual=_usual(kind)) as book:
+    usual = Adjacency.REPLACE_ONE if kind == "randomized_response" else Adjacency.ADD_REMOVE
+    opened = functools.partial(_list_at, path, new=new, adjacency=adjacency, usual=usual)
+    with _entering(run, path, name, opened, close=close) as book:
         mechanism = basic_mechanism_from(fields | {"kind": kind, "unit": unit}, book.adjacency)
-        try:
-            book.add_mechanism(name, mechanism, count=count)
-        except InvalidParameterError as error:
-            if error.name != "release":
-                raise
-            reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
-            raise Refusal(reason, ctx, code=1) from error
-        if close:
-            book.close()
-        book.save(path)
-    _tell_entered(run, path, name, book)
-
-
-def _usual(kind: str) -> Adjacency:
-    return Adjacency.REPLACE_ONE if kind == "randomized_response" else Adjacency.ADD_REMOVE
+        book.add_mechanism(name, mechanism, count=count)
 
 
 def _fields_of(kind: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -570,16 +554,15 @@ def _fields_of(kind: str, given: dict[str, Any]) -> dict[str, Any]:
     return {key: int(given[key]) if (kind, key) in _INTEGERS else given[key] for key in names}
 
 
-@contextlib.contextmanager
-def _entered(path: Path, *, new: bool, adjacency: str | None, usual: Adjacency) -> Iterator[Ledger]:
-    """The ledger to which an entry without a certificate is added, under a lock."""
+def _list_at(path: Path, *, new: bool, adjacency: str | None, usual: Adjacency) -> Ledger:
+    """The ledger to which an entry without a certificate is added."""
     if adjacency is not None and not new:
         raise InvalidParameterError(
             "adjacency", adjacency, "left out without --new: the ledger has it already"
         )
-    with locked(path) if path.parent.is_dir() else contextlib.nullcontext():
-        if path.exists() == new:
-            accepted = "a new file with --new" if new else "a ledger that exists, or --new"
-            raise InvalidParameterError("path", str(path), accepted)
-        neighbours = usual if adjacency is None else Adjacency(adjacency)
-        yield Ledger(neighbours) if new else read_ledger(path)
+    if path.exists() == new:
+        accepted = "a new file with --new" if new else "a ledger that exists, or --new"
+        raise InvalidParameterError("path", str(path), accepted)
+    if not new:
+        return read_ledger(path)
+    return Ledger(usual if adjacency is None else Adjacency(adjacency))

@@ -43,37 +43,39 @@ from dpmech.numerics import times, typed
 from dpmech.plans import Entry, parse_entries, read_plan
 
 
-def row_of(entry: Entry, trial: Trial, objective: str, workload: Workload | None = None) -> dict[str, Any]:
-    """A calibrated entry as plain data, with the error of a workload."""
-    cal = calibration_of(trial)
-    cost = noise_cost(cal.strategy)
+def _row(
+    family: str,
+    objective: str,
+    error: float | None,
+    cal: Calibration | None = None,
+    seconds: float | None = None,
+) -> dict[str, Any]:
+    """An error as plain data, with what is known of the calibration behind it."""
+    cost = noise_cost(Identity(1) if cal is None else cal.strategy)
     return {
-        "family": entry.label,
-        objective: error_of(cal, objective, workload),
-        "sigma": cal.sigma,
-        "guarantee": str(cal.guarantee),
+        "family": family,
+        objective: error,
+        "sigma": None if cal is None else cal.sigma,
+        "guarantee": None if cal is None else str(cal.guarantee),
         "buffers": cost.buffers,
         "bytes_per_parameter": cost.bytes_per_parameter,
         "regenerated": cost.regenerated,
-        "seconds": round(trial.seconds, 1),
-        "strategy": as_data(cal.strategy),
+        "seconds": None if seconds is None else round(seconds, 1),
+        "strategy": None if cal is None else as_data(cal.strategy),
     }
+
+
+def row_of(entry: Entry, trial: Trial, objective: str, workload: Workload | None = None) -> dict[str, Any]:
+    """A calibrated entry as plain data, with the error of a workload."""
+    cal = calibration_of(trial)
+    return _row(entry.label, objective, error_of(cal, objective, workload), cal, trial.seconds)
 
 
 def baseline_of_fits(baseline: Baseline, objective: str, workload: Workload | None = None) -> dict[str, Any]:
     """DP-SGD under Poisson sampling in the columns of the fits; without numbers, with the reason."""
     cal = baseline.calibration
-    row = {
-        "family": BASELINE,
-        objective: None if cal is None else error_of(cal, objective, workload),
-        "sigma": None if cal is None else cal.sigma,
-        "guarantee": None if cal is None else str(cal.guarantee),
-        "buffers": 0,
-        "bytes_per_parameter": 0,
-        "regenerated": 0,
-        "seconds": round(baseline.seconds, 1),
-        "strategy": None if cal is None else cal.strategy.to_dict(),
-    }
+    error = None if cal is None else error_of(cal, objective, workload)
+    row = _row(BASELINE, objective, error, cal, baseline.seconds)
     return row | ({"unavailable": baseline.reason} if cal is None else {})
 
 
@@ -96,19 +98,7 @@ def independent_row(entries: list[Entry], trials: list[Trial], objective: str) -
     known = [one.identity_error for one in trials if one.identity_error is not None]
     if not known or any(one.name == "identity" for one in entries):
         return []
-    return [
-        {
-            "family": "identity",
-            objective: known[0],
-            "sigma": None,
-            "guarantee": None,
-            "buffers": 0,
-            "bytes_per_parameter": 0,
-            "regenerated": 0,
-            "seconds": None,
-            "strategy": None,
-        }
-    ]
+    return [_row("identity", objective, known[0])]
 
 
 _CAPTION = (

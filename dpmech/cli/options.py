@@ -2,12 +2,12 @@
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from dpmech.certificates import PublicKey
-from dpmech.cli.commands import MissingOptionsError
+from dpmech.cli.commands import Decorator, MissingOptionsError, with_options
 from dpmech.cli.parameters import OneOf, Real, Reals, Whole
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
@@ -30,8 +30,10 @@ from dpmech.plans import (
     workload_of,
 )
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-_Option = Callable[[Any], Any]
+output_options = with_options(
+    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
+    click.option("--quiet", "-q", is_flag=True, help="No progress and no notes on standard error."),
+)
 
 
 def plan_options(
@@ -42,7 +44,7 @@ def plan_options(
     here: str = "",
     default_sampling: str | None = None,
     errors: bool = False,
-) -> Callable[[_Command], _Command]:
+) -> Decorator:
     """The options that describe a training plan and its budget.
 
     Args:
@@ -94,16 +96,10 @@ def plan_options(
         ),
         *([_RTOL] if search else []),
         *(_ERRORS if errors else []),
-        *METHOD_OPTIONS,
-        *_OUTPUT,
+        _METHOD,
+        output_options,
     ]
-
-    def with_options(command: _Command) -> _Command:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return with_options
+    return with_options(*options)
 
 
 # Settings of samplings, in addition to the sizes of a plan.
@@ -141,8 +137,10 @@ _ERRORS = (
         "matrix with one row per step.",
     ),
 )
-_SEED = click.option("--seed", type=Whole(0), help="Seed of randomised methods [operating system entropy].")
-METHOD_OPTIONS = (
+seed_option = click.option(
+    "--seed", type=Whole(0), help="Seed of randomised methods [operating system entropy]."
+)
+_METHOD = with_options(
     click.option(
         "--method",
         type=OneOf(METHODS, listed=False),
@@ -154,17 +152,11 @@ METHOD_OPTIONS = (
         default=None,
         help="Refuse estimates, and allow no failure probability outside delta.",
     ),
-    _SEED,
+    seed_option,
 )
 
 
-_OUTPUT = (
-    click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
-    click.option("--quiet", "-q", is_flag=True, help="No progress and no notes on standard error."),
-)
-
-
-def _budget_options(budget: Collection[str], due: str, *, search: bool) -> list[_Option]:
+def _budget_options(budget: Collection[str], due: str, *, search: bool) -> list[Decorator]:
     smallest: dict[str, Any] = {"minimum": 0.0, "open_minimum": search}
     inside: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
     limits = {"eps": smallest, "delta": inside}
@@ -173,18 +165,6 @@ def _budget_options(budget: Collection[str], due: str, *, search: bool) -> list[
         "delta": "Privacy budget delta in (0, 1).",
     }
     return [click.option(f"--{name}", type=Real(**limits[name]), help=words[name] + due) for name in budget]
-
-
-def output_options(command: _Command) -> _Command:
-    """Options for output."""
-    for option in reversed(_OUTPUT):
-        command = option(command)
-    return command
-
-
-def seed_option(command: _Command) -> _Command:
-    """`--seed` alone, for commands without a choice of method."""
-    return _SEED(command)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -370,36 +350,30 @@ NAMES = {
 _OWN = ("lam", "bands", "coefs", "decays", "scales", "matrix")
 
 
-def strategy_options(command: _Command) -> _Command:
-    """Options that choose a strategy."""
-    options = [
-        click.option(
-            "--strategy",
-            type=OneOf(STRATEGIES, listed=False),
-            help="Correlation of the noise; see below. [this or --strategy-file required]",
-        ),
-        click.option(
-            "--strategy-file",
-            type=click.Path(),
-            help="A strategy file, written by `dpmech optimize --out-strategy`.",
-        ),
-        click.option(
-            "--lam",
-            type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
-            help="lambda-cgd: lambda in [0, 1).",
-        ),
-        click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands [bsr: all]."),
-        click.option("--coefs", type=Reals(), help="bandmf, bandinv: coefficients, separated by commas."),
-        click.option("--decays", type=Reals(), help="blt: decays in [0, 1], separated by commas."),
-        click.option("--scales", type=Reals(), help="blt: scales, separated by commas."),
-        click.option("--matrix", type=click.Path(), help="dense: a .npy or CSV file."),
-        click.option(
-            "--column-normalized", is_flag=True, help="Scale the columns of the strategy to norm 1."
-        ),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# Options that choose a strategy.
+strategy_options = with_options(
+    click.option(
+        "--strategy",
+        type=OneOf(STRATEGIES, listed=False),
+        help="Correlation of the noise; see below. [this or --strategy-file required]",
+    ),
+    click.option(
+        "--strategy-file",
+        type=click.Path(),
+        help="A strategy file, written by `dpmech optimize --out-strategy`.",
+    ),
+    click.option(
+        "--lam",
+        type=Real(minimum=0.0, maximum=1.0, open_maximum=True),
+        help="lambda-cgd: lambda in [0, 1).",
+    ),
+    click.option("--bands", type=Whole(1), help="bsr, bisr: number of bands [bsr: all]."),
+    click.option("--coefs", type=Reals(), help="bandmf, bandinv: coefficients, separated by commas."),
+    click.option("--decays", type=Reals(), help="blt: decays in [0, 1], separated by commas."),
+    click.option("--scales", type=Reals(), help="blt: scales, separated by commas."),
+    click.option("--matrix", type=click.Path(), help="dense: a .npy or CSV file."),
+    click.option("--column-normalized", is_flag=True, help="Scale the columns of the strategy to norm 1."),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -462,20 +436,17 @@ def _from_file(file: str, *, normalized: bool) -> ChosenStrategy:
     return ChosenStrategy(f"{label}, column-normalised" if normalized else label, build)
 
 
-def key_options(command: _Command) -> _Command:
-    """`--key` and `--require-signature`."""
-    key = click.option(
+key_options = with_options(
+    click.option(
         "--key",
         "keys",
         multiple=True,
         type=click.Path(),
         metavar="FILE",
         help="Trusted public key. One of the signatures in FILE.dsse must be by such a key. Repeatable.",
-    )
-    required = click.option(
-        "--require-signature", is_flag=True, help="Refuse files that no trusted key signed."
-    )
-    return key(required(command))
+    ),
+    click.option("--require-signature", is_flag=True, help="Refuse files that no trusted key signed."),
+)
 
 
 def trusted_keys(files: Sequence[str], *, needed: bool) -> tuple[PublicKey, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from dpmech.cli.commands import Command, MissingOptionsError
+from dpmech.cli.commands import Command
 from dpmech.cli.files import check_no_document, page_force_option, write_text
 from dpmech.cli.options import output_options
 from dpmech.cli.parameters import Real, Target, Whole, Wholes
@@ -76,19 +76,19 @@ _BELOW, _ABOVE = 0.5, 16.0
 @page_force_option
 @worker_options
 @output_options
-@runs("plan")
+@runs("plan", required=("dataset_size", "delta", "epochs", "batch_size", "out"))
 def plan(
     *,
     run: Run,
-    dataset_size: int | None,
-    delta: float | None,
-    epochs: list[int] | None,
-    batch_size: list[int] | None,
+    dataset_size: int,
+    delta: float,
+    epochs: list[int],
+    batch_size: list[int],
     min_eps: float,
     max_eps: float,
     sampling: str,
     strategies: str | None,
-    out: Path | None,
+    out: Path,
     force: bool,
 ) -> None:
     """Write a page that shows sigma, error and noise for every eps of a range, and the command to certify it.
@@ -99,23 +99,6 @@ def plan(
     eps. The page needs no network access. Its numbers are conservative previews: at most 3 % above a
     calibration, or 13 % under random allocation and Balls-in-Bins.
     """
-    given = {
-        "dataset_size": dataset_size,
-        "delta": delta,
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "out": out,
-    }
-    missing = [name for name, value in given.items() if value is None]
-    if (
-        missing
-        or dataset_size is None
-        or delta is None
-        or epochs is None
-        or batch_size is None
-        or out is None
-    ):
-        raise MissingOptionsError(missing)
     check_no_document(out, force=force)
     if max_eps <= min_eps:
         raise InvalidParameterError("max_eps", max_eps, f"above --min-eps {typed(min_eps)}")

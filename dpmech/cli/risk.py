@@ -1,6 +1,5 @@
 """`dpmech risk`: what a certificate's noise means for an attacker, in words."""
 
-import math
 import shlex
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,7 @@ from dpmech.cli.running import Run, runs, worker_options
 from dpmech.engines import PrivacyProfile
 from dpmech.files import on_one_line
 from dpmech.numerics import Kind, typed, up
-from dpmech.reports import Finding, findings
+from dpmech.reports import Finding, findings, power_bounds
 
 _WIDTH = 80
 # Where a profile is drawn, each call has one of its own.
@@ -134,21 +133,14 @@ def _sentences(
 
 
 def _draw(known: PrivacyProfile, certificate: Certificate, path: Path) -> None:
-    """Plot the attacks that the profile allows, next to those that the budget alone would allow.
-
-    References:
-        Kairouz, Oh and Viswanath 2015 for (eps, delta).
-    """
+    """Plot the attacks that the profile allows, next to those that the budget alone would allow."""
     from dpmech import plots  # matplotlib is optional
 
     rates = np.logspace(-5.0, 0.0, _POINTS).tolist()
     eps, delta = certificate.budget.eps, certificate.budget.delta
     lines = {
         "this run": [known.tpr(rate).upper for rate in rates],
-        f"(eps, delta) = ({typed(eps)}, {typed(delta)}) only": [
-            min(1.0, delta + math.exp(min(eps, 700.0)) * rate, 1.0 - math.exp(-eps) * (1.0 - delta - rate))
-            for rate in rates
-        ],
+        f"(eps, delta) = ({typed(eps)}, {typed(delta)}) only": power_bounds([(eps, delta)], rates),
     }
     title = f"{certificate.strategy!r}, {certificate.participation!r}"
     save_figure(plots.trade_off(rates, lines, title=title), path)

@@ -13,29 +13,25 @@ from typing import Any, TypeVar
 import click
 from rich.console import RenderableType
 
+from dpmech.cli.commands import MissingOptionsError, with_options
 from dpmech.cli.parameters import Whole
 from dpmech.cli.printing import Report, document, emit, progress_bar, warn
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.guards import check_integer
 from dpmech.numerics import MOST_WORKERS, Cluster, Workers
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 _Result = TypeVar("_Result")
 
 
-def worker_options(command: _Command) -> _Command:
-    """Options for where the work runs."""
-    options = [
-        click.option(
-            "--workers",
-            type=Whole(1, MOST_WORKERS),
-            help="Processes of this machine that share the work [1: this one].",
-        ),
-        click.option("--dask", help="Address of the scheduler of a running dask cluster."),
-    ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+# Options for where the work runs.
+worker_options = with_options(
+    click.option(
+        "--workers",
+        type=Whole(1, MOST_WORKERS),
+        help="Processes of this machine that share the work [1: this one].",
+    ),
+    click.option("--dask", help="Address of the scheduler of a running dask cluster."),
+)
 
 
 @contextlib.contextmanager
@@ -121,11 +117,12 @@ class Run:
             raise failed
 
 
-def runs(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def runs(name: str, *, required: Sequence[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options about work and output to a command as one argument `run`; place it next to the function.
 
     Args:
         name: as in `Run.command`.
+        required: options that have to be given; those that are not are refused together.
     """
 
     def with_run(function: Callable[..., None]) -> Callable[..., None]:
@@ -138,6 +135,8 @@ def runs(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             dask: str | None = None,
             **given: Any,  # noqa: ANN401 - as above
         ) -> None:
+            if absent := [one for one in required if given[one] is None]:
+                raise MissingOptionsError(absent)
             function(*arguments, run=Run(name, quiet, as_json, workers, dask), **given)
 
         return command

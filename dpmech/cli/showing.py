@@ -18,6 +18,7 @@ from dpmech.cli.running import Run, runs
 from dpmech.exceptions import DpmechError
 from dpmech.files import on_one_line
 from dpmech.ledgers import Ledger
+from dpmech.reports import kind_of
 
 
 @click.command(
@@ -53,14 +54,8 @@ def show(ctx: click.Context, /, files: tuple[str, ...], *, run: Run) -> None:
 
 def _shown(read: Mapping[str, Document]) -> Iterator[RenderableType]:
     for number, (file, one) in enumerate(read.items()):
-        yield f"{chr(10) if number else ''}{on_one_line(file)}: {_kind(one)}"
+        yield f"{chr(10) if number else ''}{on_one_line(file)}: {kind_of(one)}"
         yield from (Text(line) if isinstance(line, str) else line for line in _text(one))
-
-
-def _kind(one: Document) -> str:
-    if isinstance(one, Ledger):
-        return "ledger"
-    return "run record" if isinstance(one, RunRecord) else "certificate"
 
 
 def _text(one: Document) -> list[Any]:
@@ -73,13 +68,13 @@ def _text(one: Document) -> list[Any]:
 
 def _record(one: Document) -> dict[str, Any]:
     """Plain data, with numbers in place of the decimal and hexadecimal forms of the file."""
+    kind = {"kind": kind_of(one)}
     if isinstance(one, Ledger):
-        return {"kind": "ledger", "ledger": ledger_record(one)}
+        return kind | {"ledger": ledger_record(one)}
     if isinstance(one, RunRecord):
-        run = one.to_dict()["run"]
-        return {"kind": "run record", "run": run, "certificate": _claim(one.certificate)}
+        return kind | {"run": one.to_dict()["run"], "certificate": _claim(one.certificate)}
     if isinstance(one, Certificate):
-        return {"kind": "certificate", "certificate": _claim(one)}
+        return kind | {"certificate": _claim(one)}
     raise TypeError(f"no record of a {type(one).__name__}")
 
 

@@ -2,7 +2,7 @@
 
 from dpmech.reports.answer_files import answers_template, read_answers
 from dpmech.reports.answers import Answers
-from dpmech.reports.attacks import Finding, attacks_of, findings
+from dpmech.reports.attacks import Finding, attacks_of, findings, power_bounds
 from dpmech.reports.checklists import checklists
 from dpmech.reports.planner import planner_page
 from dpmech.reports.previews import (
@@ -16,7 +16,7 @@ from dpmech.reports.previews import (
 )
 from dpmech.reports.registry import as_registry_json, as_registry_yaml, missing, registry_record
 from dpmech.reports.rendering import as_html, as_json, as_markdown, total_of
-from dpmech.reports.review import Review, Subject
+from dpmech.reports.review import Review, Subject, kind_of
 
 __all__ = [
     "FAST_SAMPLINGS",
@@ -36,8 +36,10 @@ __all__ = [
     "check_plans",
     "checklists",
     "findings",
+    "kind_of",
     "missing",
     "planner_page",
+    "power_bounds",
     "preview_of",
     "read_answers",
     "registry_record",

@@ -12,7 +12,6 @@ from typing import Any
 from dpmech.certificates import training_requirements
 from dpmech.mechanism import Unit
 from dpmech.numerics import counted, percent_up, typed, up
-from dpmech.reports.answers import Said
 from dpmech.reports.attacks import RATES
 from dpmech.reports.review import Review
 from dpmech.reports.words import adjacency_words, claim_words, clip_words, strategy_words, unit_words
@@ -21,7 +20,7 @@ NOT_STATED = "not stated"
 
 # An answer and its source; None if unknown.
 _Answered = tuple[str, str] | None
-_Item = tuple[str, str, Callable[[Review], _Answered]]
+_Item = tuple[str, str, Callable[[Review], _Answered] | _Answered]
 
 
 PERSON = "answers"  # the basis of what only a person says
@@ -93,34 +92,17 @@ def checklists(review: Review) -> tuple[Checklist, ...]:
 
 def _answer(item: _Item, review: Review) -> Answer:
     key, question, answer = item
-    found, said = answer(review), review.said.about(key)
+    found, said = answer(review) if callable(answer) else answer, review.said.about(key)
     if found is None:
-        return Answer(key, question, NOT_STATED, "") if said is None else _of_a_person(key, question, said)
+        stated = (NOT_STATED, "") if said is None else (said.text, PERSON, said.by)
+        return Answer(key, question, *stated)
     remark = ("", "") if said is None else (said.by, said.text)
     return Answer(key, question, *found, *remark)
-
-
-def _of_a_person(key: str, question: str, said: Said) -> Answer:
-    return Answer(key, question, said.text, PERSON, said.by)
 
 
 def questions() -> dict[str, str]:
     """The question of every item, by its key, in order."""
     return {key: question for _, _, _, items in _GUIDELINES for key, question, _ in items}
-
-
-def _open(review: Review) -> _Answered:
-    """No answer: certificates do not contain it."""
-    del review
-    return None
-
-
-def _setting(review: Review) -> _Answered:
-    del review
-    return (
-        "Central: a trusted trainer sees the examples, and adds the noise before anything is released.",
-        "dpmech",
-    )
 
 
 def _accesses(review: Review) -> _Answered:
@@ -133,11 +115,6 @@ def _accesses(review: Review) -> _Answered:
     count = ledger.entries
     mode = ledger.mode.value.replace("_", "-")
     return f"{counted(count, f'{mode} release')}, of which this is one: see the ledger.", "ledger"
-
-
-def _output(review: Review) -> _Answered:
-    del review
-    return "Every noisy step, and so every checkpoint and all that is computed from them.", "dpmech"
 
 
 def _unit(review: Review) -> _Answered:
@@ -257,21 +234,24 @@ def _unprotected(review: Review) -> _Answered:
     return f"Public by assumption: {own.strategy.n} steps{size}. {private}", "certificate"
 
 
-def _postprocessing(review: Review) -> _Answered:
-    del review
-    return "Anything computed from the noisy steps and public data alone costs nothing more.", "dpmech"
-
-
+# Answers that are the same in every report; certificates contain nothing about what is open.
+_OPEN = None
+_SETTING = (
+    "Central: a trusted trainer sees the examples, and adds the noise before anything is released.",
+    "dpmech",
+)
+_OUTPUT = "Every noisy step, and so every checkpoint and all that is computed from them.", "dpmech"
+_POSTPROCESSING = "Anything computed from the noisy steps and public data alone costs nothing more.", "dpmech"
 _GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
     (
         "dpfy",
         "What to report of private training",
         "Ponomareva et al. 2023, How to DP-fy ML (arXiv:2303.00654), section on reporting",
         (
-            ("dpfy.setting", "Central, distributed or local: who is trusted with the data?", _setting),
+            ("dpfy.setting", "Central, distributed or local: who is trusted with the data?", _SETTING),
             ("dpfy.accesses", "Which accesses to the data does the claim cover?", _accesses),
-            ("dpfy.tuning", "Was tuning private, on public data, or outside the claim?", _open),
-            ("dpfy.output", "Which outputs may be released under the claim?", _output),
+            ("dpfy.tuning", "Was tuning private, on public data, or outside the claim?", _OPEN),
+            ("dpfy.output", "Which outputs may be released under the claim?", _OUTPUT),
             ("dpfy.unit", "What is the unit of privacy?", _unit),
             ("dpfy.adjacency", "When are two datasets neighbours?", _adjacency),
             ("dpfy.accountant", "Which accounting was used?", _accountant),
@@ -294,13 +274,13 @@ _GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
             ("nist.mechanism", "Which mechanism, with which sensitivity, clipped how?", _mechanism),
             ("nist.correctness", "How is it known that the algorithm is right?", _vetted),
             ("nist.randomness", "Where do the random numbers come from?", _randomness),
-            ("nist.utility", "Is the result accurate enough, and how was that measured privately?", _open),
-            ("nist.bias", "Does noise or clipping cost some groups more than others?", _open),
-            ("nist.pretraining", "Was the model pretrained, and on whose data?", _open),
-            ("nist.trust", "Who is trusted, and who might attack?", _setting),
-            ("nist.side_channels", "Are time, memory and logs looked after?", _open),
-            ("nist.security", "How are data, keys and checkpoints kept, and who may read them?", _open),
-            ("nist.collection", "What was collected, for how long, and was less possible?", _open),
+            ("nist.utility", "Is the result accurate enough, and how was that measured privately?", _OPEN),
+            ("nist.bias", "Does noise or clipping cost some groups more than others?", _OPEN),
+            ("nist.pretraining", "Was the model pretrained, and on whose data?", _OPEN),
+            ("nist.trust", "Who is trusted, and who might attack?", _SETTING),
+            ("nist.side_channels", "Are time, memory and logs looked after?", _OPEN),
+            ("nist.security", "How are data, keys and checkpoints kept, and who may read them?", _OPEN),
+            ("nist.collection", "What was collected, for how long, and was less possible?", _OPEN),
         ),
     ),
     (
@@ -308,21 +288,21 @@ _GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
         "What a public registry of deployments records",
         "Fields of the registry of Nanayakkara, Ghazi and Vadhan 2025 (arXiv:2509.13509), all tiers",
         (
-            ("registry.curator", "Who is responsible for the data and the release?", _open),
-            ("registry.product", "What is released, and where?", _open),
-            ("registry.use", "What is it for?", _open),
-            ("registry.date", "When was it released?", _open),
+            ("registry.curator", "Who is responsible for the data and the release?", _OPEN),
+            ("registry.product", "What is released, and where?", _OPEN),
+            ("registry.use", "What is it for?", _OPEN),
+            ("registry.date", "When was it released?", _OPEN),
             ("registry.flavour", "Which kind of differential privacy, with which parameters?", _statement),
             ("registry.unit", "What is the privacy unit?", _unit),
-            ("registry.model", "Which deployment model: central, distributed, local?", _setting),
-            ("registry.domain", "What is the data about, and where does it come from?", _open),
+            ("registry.model", "Which deployment model: central, distributed, local?", _SETTING),
+            ("registry.domain", "What is the data about, and where does it come from?", _OPEN),
             ("registry.unprotected", "Which quantities are public?", _unprotected),
-            ("registry.postprocessing", "What was done to the output afterwards?", _postprocessing),
+            ("registry.postprocessing", "What was done to the output afterwards?", _POSTPROCESSING),
             ("registry.composition", "How does it add up with other releases?", _composition),
             ("registry.mechanism", "Which mechanisms?", _mechanism),
             ("registry.implementation", "Which software?", _software),
-            ("registry.security", "How is the deployment secured?", _open),
-            ("registry.rationale", "Why these parameters and this unit?", _open),
+            ("registry.security", "How is the deployment secured?", _OPEN),
+            ("registry.rationale", "Why these parameters and this unit?", _OPEN),
         ),
     ),
 )  # fmt: skip

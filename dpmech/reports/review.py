@@ -42,7 +42,7 @@ class Subject:
         names: dict[str, str] = {}
         found: dict[str, Document] = {}
         for name, one in documents.items():
-            kind = _kind(one)
+            kind = kind_of(one)
             if kind in found:
                 raise InvalidParameterError("files", name, f"left out: {names[kind]} is a {kind} already")
             found[kind], names[kind] = one, name
@@ -135,7 +135,8 @@ def _check_entered(certificate: Certificate, ledger: Ledger, name: str) -> None:
         )
 
 
-def _kind(one: Document) -> str:
+def kind_of(one: Document) -> str:
+    """What a document is, in words."""
     if isinstance(one, Ledger):
         return "ledger"
     return "run record" if isinstance(one, RunRecord) else "certificate"

@@ -8,7 +8,7 @@ from dpmech.mechanism import Unit
 from dpmech.numerics import between, counted, short, typed, up
 from dpmech.reports.checklists import NOT_STATED, checklists
 from dpmech.reports.review import Review
-from dpmech.reports.words import clip_words, not_covered, strategy_words
+from dpmech.reports.words import clip_words, not_covered, scheme_words, strategy_words
 from dpmech.verifying import implied_size
 
 
@@ -79,17 +79,12 @@ def _sizes(own: Certificate) -> list[tuple[str, str]]:
 
 
 def _sampling(own: Certificate) -> str:
-    participation = own.participation
-    settings = ", ".join(
-        f"{name} = {typed(value) if isinstance(value, float) else value}"
-        for name, value in participation.given().items()
-    )
     size = own.expected_batch_size
     batch = "" if size is None else f", expected batch size {typed(size)}"
     steps = counted(own.strategy.n, "step")
-    amplified = "the guarantee rests on its being random" if participation.random else "no amplification"
-    named = participation.plan_name + (f" ({settings})" if settings else "")
-    return f"{named}, {steps}{batch}; {amplified}"
+    random = own.participation.random
+    amplified = "the guarantee rests on its being random" if random else "no amplification"
+    return f"{scheme_words(own)}, {steps}{batch}; {amplified}"
 
 
 def _noise(own: Certificate) -> str:

@@ -137,16 +137,21 @@ def participation_words(own: Certificate) -> list[tuple[str, str]]:
         if found.random
         else "no: the guarantee holds whatever is known of the order of the batches"
     )
-    settings = ", ".join(
-        f"{name} = {typed(value) if isinstance(value, float) else value}"
-        for name, value in found.given().items()
-    )
     return [
-        ("scheme", found.plan_name + (f" ({settings})" if settings else "")),
+        ("scheme", scheme_words(own)),
         ("what the sampler does", training_requirements(own)["sampler"]),
         ("steps in all", str(own.strategy.n)),
         ("amplified by chance", amplified),
     ]
+
+
+def scheme_words(own: Certificate) -> str:
+    """The name of the sampling scheme, with its settings."""
+    settings = ", ".join(
+        f"{name} = {typed(value) if isinstance(value, float) else value}"
+        for name, value in own.participation.given().items()
+    )
+    return own.participation.plan_name + (f" ({settings})" if settings else "")
 
 
 def strategy_words(own: Certificate) -> str:

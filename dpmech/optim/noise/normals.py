@@ -44,139 +44,80 @@ SIN = [(-1.0) ** k / math.factorial(2 * k + 1) for k in range(8, 0, -1)]
 COS = [(-1.0) ** k / math.factorial(2 * k) for k in range(9, 0, -1)]
 
 
-class PairMaker:
-    r"""Pairs of independent standard normal numbers, each from two 64-bit words (Box and Muller).
+def fill_with_pairs(words: _Words, out: npt.NDArray[Any]) -> None:
+    r"""Overwrite `out` with pairs of independent standard normal numbers, each from two 64-bit words.
 
     The first word w and the lowest 16 bits k of the second give $u = (w + v)/2^{64}$, $v = (k + 1/2)/2^{16}$,
     and $r = \sqrt{-2\ln u}$; the lower 63 bits of the second, read with a sign, give $\varphi = \pi (i +
     1/2)/2^{63}$ in $(-\pi/2, \pi/2)$, its highest bit the sign of the cosine. The pair is $(\pm r\cos\varphi,
-    r\sin\varphi)$: an exact pair whose u is moved to the center of its cell of $2^{-80}$, and whose angle is
-    moved inside its cell of $2\pi/2^{48}$, given by the upper 48 bits. (The 16 bits shared by u and the angle
-    are thus harmless; without them u would end at $2^{-65}$.) The largest number is `LARGEST`, 10.59.
+    r\sin\varphi)$ (Box and Muller): an exact pair whose u is moved to the center of its cell of $2^{-80}$,
+    and whose angle is moved inside its cell of $2\pi/2^{48}$, given by the upper 48 bits. (The 16 bits shared
+    by u and the angle are thus harmless; without them u would end at $2^{-65}$.) The largest number is
+    `LARGEST`, 10.59.
 
     **Guarantee:** rounding changes a number by at most 2^-48 r: a bound, by counting errors to first order
     (about 22 of 2^-53). The largest observed is 2^-51.
 
     Args:
-        most: number of pairs computed at once.
+        words: shape (p, 2).
+        out: shape (2 p,) or (2 p - 1,), float64 or float32: value 2 q is from the cosine of pair q, and
+            2 q + 1 from the sine.
 
     References:
         Box and Muller 1958, "A note on the generation of random normal deviates".
     """
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._floats = [np.empty(most) for _ in range(4)]
-        self._words = [np.empty(most, dtype=np.uint64) for _ in range(2)]
-        self._mask = np.empty(most, dtype=bool)
-
-    def make(self, words: _Words, out: npt.NDArray[Any]) -> None:
-        """Overwrite `out` with the numbers of `words`.
-
-        Args:
-            words: shape (p, 2), p at most `most`.
-            out: shape (2 p,) or (2 p - 1,), float64 or float32: value 2 q is from the cosine of pair q, and
-                2 q + 1 from the sine.
-        """
-        count = len(words)
-        radius, sine, cosine, spare = (array[:count] for array in self._floats)
-        first, second = (array[:count] for array in self._words)
-        np.bitwise_and(words[:, 1], _LOW, out=first)
-        np.add(first, 0.5, out=cosine)
-        np.multiply(cosine, 2.0**-16, out=cosine)
-        self._radius(words[:, 0], radius, (sine, cosine, spare), (first, second), self._mask[:count])
-        _half_angle(words[:, 1], spare, first)
-        _sine_and_cosine(spare, sine, cosine, second.view(np.float64))
-        # From half the angle to the angle: 2 a b and (b - a)(b + a).
-        np.subtract(cosine, sine, out=spare)
-        product = second.view(np.float64)
-        np.multiply(sine, cosine, out=product)
-        np.add(cosine, sine, out=cosine)
-        np.multiply(spare, cosine, out=cosine)
-        np.add(product, product, out=product)
-        np.bitwise_and(words[:, 1], _SIGN, out=first)
-        np.bitwise_xor(cosine.view(np.uint64), first, out=cosine.view(np.uint64))
-        np.multiply(radius, cosine, out=out[0::2], casting="same_kind")
-        odd = out[1::2]
-        np.multiply(radius[: len(odd)], product[: len(odd)], out=odd, casting="same_kind")
-
-    def radii(self, words: _Words, low: _Floats) -> _Floats:
-        """R = sqrt(-2 ln u) of u = (word + low) / 2^64, each in (0, 1); any number of values."""
-        count = len(words)
-        out, fraction, series = (np.empty(count) for _ in range(3))
-        spare = (np.empty(count, dtype=np.uint64), np.empty(count, dtype=np.uint64))
-        self._radius(words, out, (fraction, low.copy(), series), spare, np.empty(count, dtype=bool))
-        return out
-
-    def _radius(
-        self,
-        word: _Words,
-        out: _Floats,
-        floats: tuple[_Floats, _Floats, _Floats],
-        words: tuple[_Words, _Words],
-        near_one: npt.NDArray[np.bool_],
-    ) -> None:
-        """sqrt(-2 ln u): u = m 2^k with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m - 1) / (m + 1)).
-
-        On input the second of `floats` is v.
-        """
-        fraction, square, series = floats
-        mantissa, exponent = words[0].view(np.int64), words[1].view(np.int64)
-        bits = out.view(np.int64)
-        np.add(word, square, out=out)  # 2^64 u, a float64
-        np.subtract(bits, SQRT_HALF, out=exponent)
-        np.right_shift(exponent, 52, out=exponent)
-        np.left_shift(exponent, 52, out=mantissa)
-        np.subtract(bits, mantissa, out=mantissa)
-        np.subtract(words[0].view(np.float64), 1.0, out=fraction)
-        # Near 1, 1 - u has all its bits in the word, and m = u.
-        np.equal(exponent, 64, out=near_one)
-        np.invert(word, out=words[0])
-        np.subtract(1.0, square, out=square)
-        np.add(words[0], square, out=square)
-        np.multiply(square, -(2.0**-64), out=square)
-        np.copyto(fraction, square, where=near_one)
-        np.add(fraction, 2.0, out=square)
-        np.divide(fraction, square, out=fraction)
-        np.multiply(fraction, fraction, out=square)
-        _horner(ATANH, square, series)
-        np.multiply(series, square, out=series)
-        np.add(series, 2.0, out=series)
-        np.multiply(series, fraction, out=series)
-        np.subtract(64, exponent, out=exponent)
-        np.multiply(exponent, math.log(2.0), out=out)
-        np.subtract(out, series, out=out)
-        np.add(out, out, out=out)
-        np.sqrt(out, out=out)
+    first, second = words[:, 0], words[:, 1]
+    radius = radii(first, ((second & _LOW) + 0.5) * 2.0**-16)
+    # Sine and cosine of half the angle, and from there those of the angle: 2 a b and (b - a)(b + a).
+    half = (((second << np.uint64(1)).view(np.int64) >> 1) + 0.5) * math.ldexp(math.pi, -64)
+    square = half * half
+    sine = _horner(SIN, square)
+    sine *= square
+    sine *= half
+    sine += half
+    cosine = _horner(COS, square)
+    cosine *= square
+    cosine += 1.0
+    product = sine * cosine
+    turned = (cosine - sine) * (cosine + sine)
+    turned.view(np.uint64)[:] ^= second & _SIGN
+    np.multiply(radius, turned, out=out[0::2], casting="same_kind")
+    odd = out[1::2]
+    np.multiply(radius[: len(odd)], (product + product)[: len(odd)], out=odd, casting="same_kind")
 
 
-def _half_angle(word: _Words, out: _Floats, spare: _Words) -> None:
-    """Half of pi (i + 1/2) / 2^63, i the lower 63 bits of a word, signed."""
-    number = spare.view(np.int64)
-    np.left_shift(word, np.uint64(1), out=spare)
-    np.right_shift(number, 1, out=number)
-    np.add(number, 0.5, out=out)
-    np.multiply(out, math.ldexp(math.pi, -64), out=out)
+def radii(word: _Words, low: npt.NDArray[np.floating[Any]]) -> _Floats:
+    """The radius sqrt(-2 ln u) of u = (word + low) / 2^64, for low in (0, 1).
+
+    u = m 2^k with m in [sqrt(1/2), sqrt(2)), and ln m = 2 atanh((m - 1) / (m + 1)).
+    """
+    bits = (word + low).view(np.int64)  # of 2^64 u, a float64
+    exponent = (bits - SQRT_HALF) >> 52
+    fraction = (bits - (exponent << 52)).view(np.float64)
+    fraction -= 1.0
+    # Near 1, 1 - u has all its bits in the word, and m = u.
+    near = np.flatnonzero(exponent == 64)
+    fraction[near] = (~word[near] + (1.0 - low[near])) * -(2.0**-64)
+    fraction /= fraction + 2.0
+    square = fraction * fraction
+    series = _horner(ATANH, square)
+    series *= square
+    series += 2.0
+    series *= fraction
+    log: _Floats = np.multiply(64 - exponent, math.log(2.0), dtype=np.float64)
+    log -= series
+    log += log
+    np.sqrt(log, out=log)
+    return log
 
 
-def _sine_and_cosine(angle: _Floats, sine: _Floats, cosine: _Floats, square: _Floats) -> None:
-    """Sine and cosine of angles in [-pi/4, pi/4]."""
-    np.multiply(angle, angle, out=square)
-    _horner(SIN, square, sine)
-    np.multiply(sine, square, out=sine)
-    np.multiply(sine, angle, out=sine)
-    np.add(sine, angle, out=sine)
-    _horner(COS, square, cosine)
-    np.multiply(cosine, square, out=cosine)
-    np.add(cosine, 1.0, out=cosine)
-
-
-def _horner(coefs: list[float], x: _Floats, out: _Floats) -> None:
-    np.multiply(x, coefs[0], out=out)
+def _horner(coefs: list[float], x: _Floats) -> _Floats:
+    total = x * coefs[0]
     for coef in coefs[1:-1]:
-        np.add(out, coef, out=out)
-        np.multiply(out, x, out=out)
-    np.add(out, coefs[-1], out=out)
+        total += coef
+        total *= x
+    total += coefs[-1]
+    return total
 
 
 Generator: TypeAlias = (

@@ -1,8 +1,8 @@
 """Pairs of normal numbers with the same bits on every device: counter-based words, rounded operations only.
 
-The words are those of ChaCha20 or Philox at a position, and become numbers by the method of `PairMaker`, one
-torch operation at a time: integers, additions, multiplications, divisions and square roots of float64, each
-rounded as in IEEE 754. `kernels` does the same inside one kernel, without memory for words and numbers.
+The words are those of ChaCha20 or Philox at a position, and become numbers as in `fill_with_pairs`, one torch
+operation at a time: integers, additions, multiplications, divisions and square roots of float64, each rounded
+as in IEEE 754. `kernels` does the same inside one kernel, without memory for words and numbers.
 """
 
 import abc
@@ -39,8 +39,8 @@ class PairNormals(NormalSource):
     """Numbers of a vector as a function of (step, parameter, shard) and their place in it.
 
     A vector is divided into tiles of 1024 values; unit u gives the values u mod 128 + 128 k of tile u / 128
-    (rounded down), k = 0, ..., 7. Of each unit's eight words two make a pair, as in PairMaker: k even is from
-    the cosine, k odd from the sine. Values do not depend on the length of a chunk, nor on the device.
+    (rounded down), k = 0, ..., 7. Of each unit's eight words two make a pair, as in `fill_with_pairs`: k even
+    is from the cosine, k odd from the sine. Values depend neither on the length of a chunk nor on the device.
 
     Args:
         key: two integers below 2^64.
@@ -160,7 +160,7 @@ class PhiloxNormals(PairNormals):
 
 
 def pairs_of(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """The pairs of PairMaker with the same bits, on any device that rounds float64 as IEEE 754 does.
+    """The pairs of `fill_with_pairs` with the same bits, on any device that rounds float64 as IEEE 754 does.
 
     Args:
         first: int64, read as 64 bits each.

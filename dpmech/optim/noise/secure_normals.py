@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,11 @@ from torch import Tensor
 from dpmech.drawing import CIPHER, keystream
 from dpmech.exceptions import CertificateError, InvalidParameterError, NumericalError
 from dpmech.guards import check_integer
-from dpmech.optim.noise.normals import ACCEPTED, NormalSource, PairMaker, fill_by_host
+from dpmech.optim.noise.normals import ACCEPTED, NormalSource, fill_by_host, fill_with_pairs, radii
 from dpmech.optim.processes import Key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 _Words = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float64]
@@ -42,7 +45,7 @@ class ZigguratMaker:
     $-2 \ln u' > (\ln(u)/R)^2$.
 
     **Guarantee:** none for rounding: edges and products are rounded to 2^-53 relative, and x is at the
-    center of a cell of at most 2^-50. PairMaker has a proved bound, on a lattice.
+    center of a cell of at most 2^-50. `fill_with_pairs` has a proved bound, on a lattice.
 
     Args:
         most: number of values computed at once; `make` accepts any number.
@@ -62,7 +65,6 @@ class ZigguratMaker:
         self._numbers = np.empty(most, dtype=np.int64)
         self._layers = np.empty(most, dtype=np.intp)
         self._outside = np.empty(most, dtype=bool)
-        self._pairs = PairMaker(0)
 
     def make(
         self, words: Callable[[int], _Words], again: Callable[[int], _Words], out: npt.NDArray[Any]
@@ -126,11 +128,11 @@ class ZigguratMaker:
         near = np.flatnonzero(np.abs(height - density) < self.near)
         if near.size:
             words = (np.minimum(height[near], _BELOW_ONE) * 2.0**64).astype(np.uint64)
-            logs = np.square(self._pairs.radii(words, np.zeros(near.size)))
+            logs = np.square(radii(words, np.zeros(near.size)))
             below[near] = logs > np.square(x[wedge[near]])
         taken[wedge] = below
         if tail.size:
-            logs = np.square(self._pairs.radii(drawn[len(wedge) :], np.full(2 * len(tail), 0.5)))
+            logs = np.square(radii(drawn[len(wedge) :], np.full(2 * len(tail), 0.5)))
             first, second = logs.reshape(2, -1)
             beyond = first * 0.5 / self._edges[1]
             taken[tail] = second > np.square(beyond)
@@ -303,7 +305,7 @@ def secure_key() -> Key:
 
 
 class SecureNormals(NormalSource):
-    """AES-128 in counter mode, two float64 numbers per block (see PairMaker); on the CPU, then copied.
+    """AES-128 in counter mode, two numbers per block (see `fill_with_pairs`); on the CPU, then copied.
 
     A counter block is, highest first: step (32 bits), parameter (24), shard (24), chunk (32) and the index of
     the pair in its chunk (16). Ranges of different chunks are disjoint. Value i of a chunk is a function of
@@ -320,7 +322,6 @@ class SecureNormals(NormalSource):
 
     def __init__(self, key: Key) -> None:
         self._key = b"".join(word.to_bytes(8, "big") for word in key)
-        self._local = threading.local()
 
     def counter(self, step: int, parameter: int, shard: int, chunk: int) -> bytes:
         """The first counter block of a chunk; InvalidParameterError if an index does not fit its bits."""
@@ -345,19 +346,11 @@ class SecureNormals(NormalSource):
         fill_by_host(out, lambda host: self._draw(host, start))
 
     def _draw(self, out: np.ndarray[Any, Any], start: bytes) -> None:
-        try:
-            maker, zeros, drawn = self._local.tools
-        except AttributeError:
-            maker, zeros = PairMaker(_PAIRS), bytes(_BYTES * _PAIRS)
-            drawn = bytearray(_BYTES * _PAIRS + _BYTES)  # the cipher requires room for one more block
-            self._local.tools = maker, zeros, drawn
         cipher = keystream(self._key, start)
         for first in range(0, len(out), 2 * _PAIRS):
             part = out[first : first + 2 * _PAIRS]
             pairs = (len(part) + 1) // 2
-            cipher.update_into(memoryview(zeros)[: _BYTES * pairs], drawn)
-            words = np.frombuffer(drawn, dtype="<u8", count=2 * pairs).astype(np.uint64, copy=False)
-            maker.make(words.reshape(-1, 2), part)
+            fill_with_pairs(_next_words(cipher, 2 * pairs).reshape(-1, 2), part)
 
     def _fill_reserved(self) -> torch.Tensor:
         out = torch.empty(4096, dtype=torch.float64)
@@ -374,20 +367,15 @@ class ZigguratNormals(SecureNormals):
 
     chunk = 1 << 16
 
+    def __init__(self, key: Key) -> None:
+        super().__init__(key)
+        self._local = threading.local()
+
     def _draw(self, out: np.ndarray[Any, Any], start: bytes) -> None:
-        try:
-            maker, zeros, drawn = self._local.tools
-        except AttributeError:
-            maker, zeros = ZigguratMaker(_VALUES), bytes(8 * _VALUES)
-            drawn = bytearray(8 * _VALUES + _BYTES)  # as above
-            self._local.tools = maker, zeros, drawn
-        cipher = keystream(self._key, start)
-
-        def words(count: int) -> npt.NDArray[np.uint64]:
-            cipher.update_into(memoryview(zeros)[: 8 * count], drawn)
-            return np.frombuffer(drawn, dtype="<u8", count=count).astype(np.uint64, copy=False)
-
-        maker.make(words, _Again(self._key, start), out)
+        if not hasattr(self._local, "maker"):
+            self._local.maker = ZigguratMaker(_VALUES)
+        words = functools.partial(_next_words, keystream(self._key, start))
+        self._local.maker.make(words, _Again(self._key, start), out)
 
 
 class _Again:
@@ -404,5 +392,9 @@ class _Again:
         self._left -= count
         if self._left < 0:
             raise NumericalError("a chunk of noise used more words than are reserved for it")
-        drawn = self._cipher.update(bytes(8 * count))
-        return np.frombuffer(drawn, dtype="<u8").astype(np.uint64, copy=False)
+        return _next_words(self._cipher, count)
+
+
+def _next_words(cipher: "CipherContext", count: int) -> _Words:
+    """The next words of a cipher, as it encrypts zeros."""
+    return np.frombuffer(cipher.update(bytes(8 * count)), dtype="<u8").astype(np.uint64, copy=False)

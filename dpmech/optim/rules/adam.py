@@ -1,21 +1,23 @@
 """Adam for private gradients: the noise variance is subtracted from the second moment, or only floored."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_real
 from dpmech.optim.rules.base import (
+    Check,
     Members,
     Rule,
     apply_decay,
+    below_one,
     check_betas,
-    check_common,
     check_flag,
+    not_negative,
     zeros_like_state,
 )
 
@@ -61,6 +63,15 @@ class AdamBC(Rule):
         noise_share ov.thm1, ov.thm3.i, ov.thm3.rem.floor; Tang et al. 2024 (DP-AdamBC).
     """
 
+    _checks: ClassVar[Mapping[str, Check]] = {
+        "betas": check_betas,
+        "eps": not_negative,
+        "floor": not_negative,
+        "low_pass": below_one,
+        "subtract_noise": check_flag,
+        "decoupled_weight_decay": check_flag,
+    }
+
     def __init__(
         self,
         params: Any,
@@ -90,51 +101,29 @@ class AdamBC(Rule):
             },
         )
 
-    def _check_group(self, group: Mapping[str, Any]) -> None:
-        check_common(group)
-        check_betas("betas", group["betas"])
-        check_real("eps", group["eps"], minimum=0.0)
-        check_real("floor", group["floor"], minimum=0.0)
-        check_real("low_pass", group["low_pass"], minimum=0.0, maximum=1.0, open_maximum=True)
-        check_flag("subtract_noise", group["subtract_noise"])
-        check_flag("decoupled_weight_decay", group["decoupled_weight_decay"])
-
     def _update(self, group: dict[str, Any], members: Members) -> None:
-        grads = members.grads
         if group["decoupled_weight_decay"]:
             apply_decay(members.params, group["lr"], group["weight_decay"])
         elif group["weight_decay"] != 0.0:
-            grads = list(torch._foreach_add(grads, members.params, alpha=group["weight_decay"]))
-        adam_step(
-            members.params,
-            grads,
-            members.phis,
-            members.states,
-            lr=group["lr"],
-            betas=group["betas"],
-            eps=group["eps"],
-            floor=group["floor"],
-            subtract_noise=group["subtract_noise"],
-            low_pass=group["low_pass"],
-        )
+            decayed = torch._foreach_add(members.grads, members.params, alpha=group["weight_decay"])
+            members = dataclasses.replace(members, grads=list(decayed))
+        names = ("lr", "betas", "eps", "floor", "subtract_noise", "low_pass")
+        adam_step(members, **{name: group[name] for name in names})
 
 
 def adam_step(
-    params: list[Tensor],
-    grads: list[Tensor],
-    phis: list[float],
-    states: list[dict[str, Any]],
+    members: Members,
     *,
     lr: float,
     betas: tuple[float, float],
     eps: float,
     floor: float,
     subtract_noise: bool,
-    low_pass: float,
+    low_pass: float = 0.0,
 ) -> None:
-    """One update of `params` and `states` in place, for gradients in the state's dtype; see AdamBC."""
-    beta1, beta2 = betas
-    for param, state, phi in zip(params, states, phis, strict=True):
+    """One update of the parameters and their states in place; see AdamBC."""
+    states, (beta1, beta2) = members.states, betas
+    for param, state, phi in zip(members.params, states, members.phis, strict=True):
         if "step" not in state:
             state["step"] = 0
             state["exp_avg"] = zeros_like_state(param)
@@ -146,9 +135,9 @@ def adam_step(
         state["phi_average"] = beta2 * state["phi_average"] + (1.0 - beta2) * phi
     first = [state["exp_avg"] for state in states]
     second = [state["exp_avg_sq"] for state in states]
-    torch._foreach_lerp_(first, grads, 1.0 - beta1)
+    torch._foreach_lerp_(first, members.grads, 1.0 - beta1)
     torch._foreach_mul_(second, beta2)
-    torch._foreach_addcmul_(second, grads, grads, 1.0 - beta2)
+    torch._foreach_addcmul_(second, members.grads, members.grads, 1.0 - beta2)
 
     if subtract_noise and floor == 0.0 and eps == 0.0 and any(state["phi_average"] > 0.0 for state in states):
         raise InvalidParameterError("(floor, eps)", (floor, eps), "not both zero where noise is subtracted")
@@ -170,7 +159,7 @@ def adam_step(
         first = smooth
         first_debias = [1.0 - low_pass ** state["step"] for state in states]
     scales = [-lr * math.sqrt(part) / factor for part, factor in zip(debias, first_debias, strict=True)]
-    torch._foreach_addcdiv_(params, first, roots, scales)
+    torch._foreach_addcdiv_(members.params, first, roots, scales)
 
 
 def _without_noise(states: list[dict[str, Any]], *, subtract_noise: bool) -> list[Tensor]:

@@ -2,15 +2,21 @@
 
 import abc
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_real
+
+# Checks a hyperparameter, given its name and value.
+Check: TypeAlias = Callable[[str, Any], object]
+not_negative = functools.partial(check_real, minimum=0.0)
+below_one = functools.partial(check_real, minimum=0.0, maximum=1.0, open_maximum=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +51,14 @@ class Rule(torch.optim.Optimizer, abc.ABC):
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         super().__init__(params, {"maximize": False, **defaults, "phi": 0.0})
 
-    @abc.abstractmethod
+    # How each hyperparameter of a rule is checked, in addition to those of all rules.
+    _checks: ClassVar[Mapping[str, Check]] = {}
+
     def _check_group(self, group: Mapping[str, Any]) -> None:
         """Raise InvalidParameterError unless every hyperparameter of a group is in range."""
+        common: dict[str, Check] = {"lr": not_negative, "weight_decay": not_negative, "maximize": check_flag}
+        for name, check in (common | dict(self._checks)).items():
+            check(name, group[name])
 
     @abc.abstractmethod
     def _update(self, group: dict[str, Any], members: Members) -> None:
@@ -136,13 +147,6 @@ def apply_decay(params: list[Tensor], lr: float, weight_decay: float) -> None:
         torch._foreach_mul_(params, 1.0 - lr * weight_decay)
 
 
-def check_common(group: Mapping[str, Any]) -> None:
-    """Check the hyperparameters common to all rules: lr, weight_decay, maximize and phi."""
-    check_real("lr", group["lr"], minimum=0.0)
-    check_real("weight_decay", group["weight_decay"], minimum=0.0)
-    check_flag("maximize", group["maximize"])
-
-
 def check_flag(name: str, value: object) -> bool:
     """Return `value` if it is a bool."""
     if not isinstance(value, bool):
@@ -154,10 +158,7 @@ def check_betas(name: str, value: object) -> tuple[float, float]:
     """Return `value` as two floats in [0, 1)."""
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != 2:
         raise InvalidParameterError(name, value, "two numbers in [0, 1)")
-    first, second = (
-        check_real(f"{name}[{i}]", beta, minimum=0.0, maximum=1.0, open_maximum=True)
-        for i, beta in enumerate(value)
-    )
+    first, second = (below_one(f"{name}[{i}]", beta) for i, beta in enumerate(value))
     return first, second
 
 
@@ -182,6 +183,8 @@ class SignSGD(Rule):
         sde sde.def3.3; Bernstein et al. 2018 (Signum).
     """
 
+    _checks: ClassVar[Mapping[str, Check]] = {"momentum": below_one}
+
     def __init__(
         self,
         params: Any,
@@ -194,10 +197,6 @@ class SignSGD(Rule):
         super().__init__(
             params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "maximize": maximize}
         )
-
-    def _check_group(self, group: Mapping[str, Any]) -> None:
-        check_common(group)
-        check_real("momentum", group["momentum"], minimum=0.0, maximum=1.0, open_maximum=True)
 
     def _update(self, group: dict[str, Any], members: Members) -> None:
         directions = members.grads

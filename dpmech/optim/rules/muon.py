@@ -1,10 +1,11 @@
 """DP-Muon and DP-MuonBC: orthogonalized private momentum, and its bias correction by antithetic probes."""
 
 import enum
+import functools
 import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,12 +15,14 @@ from dpmech.exceptions import HorizonError, InvalidParameterError, UnsupportedCo
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.optim.rules.adam import adam_step
 from dpmech.optim.rules.base import (
+    Check,
     Members,
     Rule,
     apply_decay,
+    below_one,
     check_betas,
-    check_common,
     check_flag,
+    not_negative,
     zeros_like_state,
 )
 
@@ -149,6 +152,16 @@ class MuonScale(enum.Enum):
         return 0.2 * math.sqrt(max(rows, columns)) if self is MuonScale.MATCH_RMS else 1.0
 
 
+def _check_compute_dtype(name: str, value: object) -> None:
+    if value is not None and not (isinstance(value, torch.dtype) and value.is_floating_point):
+        raise InvalidParameterError(name, value, "a floating-point dtype or None")
+
+
+def _check_scale(name: str, value: object) -> None:
+    if value not in {member.value for member in MuonScale}:
+        raise InvalidParameterError(name, value, "a MuonScale")
+
+
 class Muon(Rule):
     r"""Muon on private gradients: M <- momentum M + g, then p <- p - lr scale Q(M).
 
@@ -200,6 +213,23 @@ class Muon(Rule):
     References:
         muon muon.alg1, muon.thm4_1, muon.lemC1.
     """
+
+    _checks: ClassVar[Mapping[str, Check]] = {
+        "momentum": below_one,
+        "nesterov": check_flag,
+        "shrink_only": check_flag,
+        "coefs": lambda _, coefs: check_coefs(coefs),
+        "steps": functools.partial(check_integer, minimum=0, maximum=MAXIMUM_STEPS),
+        "probes": functools.partial(check_integer, minimum=0),
+        "probe_seed": functools.partial(check_integer, minimum=0, maximum=2**63 - 1),
+        "aux_lr": lambda name, rate: rate is None or not_negative(name, rate),
+        "aux_betas": check_betas,
+        "aux_eps": not_negative,
+        "aux_subtract_noise": check_flag,
+        "aux_floor": not_negative,
+        "compute_dtype": _check_compute_dtype,
+        "scale": _check_scale,
+    }
 
     def __init__(
         self,
@@ -285,44 +315,16 @@ class Muon(Rule):
             rate = group.get("lr", self.defaults["lr"]) if aux_lr is None else aux_lr
             super().add_param_group({**group, "params": vectors, "use_muon": False, "lr": rate})
 
-    def _check_group(self, group: Mapping[str, Any]) -> None:
-        check_common(group)
-        check_real("momentum", group["momentum"], minimum=0.0, maximum=1.0, open_maximum=True)
-        check_flag("nesterov", group["nesterov"])
-        check_flag("shrink_only", group["shrink_only"])
-        check_coefs(group["coefs"])
-        check_integer("steps", group["steps"], minimum=0, maximum=100)
-        check_integer("probes", group["probes"], minimum=0)
-        check_integer("probe_seed", group["probe_seed"], minimum=0, maximum=2**63 - 1)
-        if group["aux_lr"] is not None:
-            check_real("aux_lr", group["aux_lr"], minimum=0.0)
-        check_betas("aux_betas", group["aux_betas"])
-        check_real("aux_eps", group["aux_eps"], minimum=0.0)
-        check_flag("aux_subtract_noise", group["aux_subtract_noise"])
-        check_real("aux_floor", group["aux_floor"], minimum=0.0)
-        if group["compute_dtype"] is not None and not (
-            isinstance(group["compute_dtype"], torch.dtype) and group["compute_dtype"].is_floating_point
-        ):
-            raise InvalidParameterError(
-                "compute_dtype", group["compute_dtype"], "a floating-point dtype or None"
-            )
-        if group["scale"] not in {member.value for member in MuonScale}:
-            raise InvalidParameterError("scale", group["scale"], "a MuonScale")
-
     def _update(self, group: dict[str, Any], members: Members) -> None:
         apply_decay(members.params, group["lr"], group["weight_decay"])
         if not group["use_muon"]:
             adam_step(
-                members.params,
-                members.grads,
-                members.phis,
-                members.states,
+                members,
                 lr=group["lr"],
                 betas=group["aux_betas"],
                 eps=group["aux_eps"],
                 floor=group["aux_floor"],
                 subtract_noise=group["aux_subtract_noise"],
-                low_pass=0.0,
             )
             return
         directions = self._directions(group, members)

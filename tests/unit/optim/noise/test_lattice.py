@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import dpmech as dm
 from dpmech.optim import AdaptiveClip, NoiseMode, NoiseStream, PrivateOptimizer, make_private
 from dpmech.optim.noise.lattice import DRAWN, add_on_lattice, lattice_step
-from dpmech.optim.noise.normals import PairMaker
+from dpmech.optim.noise.normals import fill_with_pairs
 from dpmech.optim.noise.secure_normals import SecureNormals
 
 pytest.importorskip("cryptography")
@@ -81,7 +81,7 @@ def moved_most(total, words, scale, *, coarse=False):
     Z is of the u of the pair and of either end of the angle's cell, as the proof has it.
     """
     numbers = np.empty(2 * len(words))
-    PairMaker(len(words)).make(words, numbers)
+    fill_with_pairs(words, numbers)
     noise = torch.tensor(numbers.astype(np.float32).astype(float) if coarse else numbers) * scale
     out = torch.full((numbers.size,), total, dtype=torch.float64)
     step = lattice_step(scale)
@@ -119,7 +119,7 @@ def test_numbers_of_float32_are_farther():
     """For a sum with which the two numbers lie on different sides of the midpoint of two multiples."""
     words = words_of(400)
     numbers = np.empty(2 * len(words))
-    PairMaker(len(words)).make(words, numbers)
+    fill_with_pairs(words, numbers)
     scale = 1.2345
     first = int(np.abs(numbers - numbers.astype(np.float32))[::2].argmax())
     middle = (numbers[2 * first] + float(np.float32(numbers[2 * first]))) / 2.0

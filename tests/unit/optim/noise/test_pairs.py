@@ -1,4 +1,4 @@
-"""Pairs of ChaCha20 and Philox: words against other implementations, numbers against PairMaker."""
+"""Pairs of ChaCha20 and Philox: words against other implementations, numbers against fill_with_pairs."""
 
 import hashlib
 import itertools
@@ -12,7 +12,7 @@ import dpmech as dm
 from dpmech.exceptions import CertificateError
 from dpmech.optim import NoiseStream
 from dpmech.optim.noise import pairs, secure_normals
-from dpmech.optim.noise.normals import LARGEST, PairMaker
+from dpmech.optim.noise.normals import LARGEST, fill_with_pairs
 from dpmech.optim.noise.pairs import ChaChaNormals, PhiloxNormals
 
 pytest.importorskip("cryptography")
@@ -47,7 +47,7 @@ def numbers(kind, key, position, size):
     tiles = -(-size // 1024)
     words = WORDS[kind](key, *position, tiles * 1024)
     made = np.empty(tiles * 1024)
-    PairMaker(tiles * 512).make(words.reshape(-1, 2), made)
+    fill_with_pairs(words.reshape(-1, 2), made)
     values = np.empty(tiles * 1024)
     for unit, place in itertools.product(range(tiles * 128), range(8)):
         values[unit // 128 * 1024 + unit % 128 + 128 * place] = made[8 * unit + place]
@@ -100,20 +100,20 @@ def test_all_units_have_words(kind):
 
 @every_source
 @pytest.mark.parametrize("size", [1, 127, 1024, 2500])
-def test_numbers_are_those_of_pair_maker_bit_for_bit(kind, size):
+def test_numbers_are_those_of_fill_with_pairs_bit_for_bit(kind, size):
     expected = numbers(kind, KEY, POSITION, size)
     assert np.array_equal(filled(kind, size).numpy(), expected)
     narrow = filled(kind, size, dtype=torch.float32).numpy()
     assert np.array_equal(narrow, expected.astype(np.float32))
 
 
-def test_pairs_have_the_bits_of_pair_maker_at_every_end():
+def test_pairs_have_the_bits_of_fill_with_pairs_at_every_end():
     rng = np.random.default_rng(0)
     ends = [0, 1, 2**15, 2**16 - 1, 2**16, 2**62, 2**63 - 1, 2**63, 2**64 - 2**16, 2**64 - 2, 2**64 - 1]
     words = np.array(list(itertools.product(ends, ends)), dtype=np.uint64)
     words = np.concatenate([words, rng.integers(0, 2**64, (20_000, 2), dtype=np.uint64, endpoint=False)])
     expected = np.empty(2 * len(words))
-    PairMaker(len(words)).make(words, expected)
+    fill_with_pairs(words, expected)
     first, second = torch.from_numpy(words.view(np.int64)).unbind(1)
     found = torch.stack(pairs.pairs_of(first, second), 1).flatten().numpy()
     assert np.array_equal(found.view(np.int64), expected.view(np.int64))

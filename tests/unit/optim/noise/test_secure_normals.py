@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import dpmech as dm
 from dpmech.optim import NoiseMode, NoiseStream, processes
-from dpmech.optim.noise.normals import LARGEST, HostNormals, PairMaker
+from dpmech.optim.noise.normals import LARGEST, HostNormals, fill_with_pairs
 from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals, secure_key, source_of
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
@@ -37,7 +37,7 @@ def exact(first, second):
 
 def made(words):
     out = np.empty(2 * len(words))
-    PairMaker(len(words)).make(words, out)
+    fill_with_pairs(words, out)
     return out
 
 
