@@ -40,14 +40,14 @@ def sign(
 ) -> Path:
     """Sign a certificate, a run record or a ledger file as its issuer.
 
-    The signature is Ed25519 over an in-toto statement with the SHA-256 of the file, the issuer and the time,
-    in a DSSE envelope, written next to the file as FILE.dsse. The file is checked for consistency;
-    `dm.verify` checks whether its claim is true.
+    The signature is an Ed25519 signature of an in-toto statement with the SHA-256 of the file, the issuer and
+    the time. It is written next to the file, in the DSSE envelope FILE.dsse. `sign` checks only that the file
+    is consistent; `dm.verify` checks whether its claim is true.
 
     Args:
         path: path of the file, as `save` wrote it.
         key: a private key, or the path of one.
-        issuer: name of the signer, in one line. It is as trustworthy as the key.
+        issuer: name of the signer, in one line. It is only as trustworthy as the key.
         issued_on: a timezone-aware time; None for the current time.
         replace: whether to replace an existing signature.
 
