@@ -50,7 +50,7 @@ class InvalidParameterError(DpmechError, ValueError):
         name: the argument.
         value: the given value.
         accepted: what would be accepted, in words.
-        hint: how to fix it, starting with its punctuation; often empty.
+        hint: how to fix the error, starting with a punctuation mark; often empty.
 
     Example:
         >>> import dpmech as dm
@@ -92,10 +92,10 @@ class UnsupportedCombinationError(DpmechError, NotImplementedError):
 
 
 class UnattainableBudgetError(DpmechError, ValueError):
-    """No finite sigma reaches the budget, or no finite eps is reached at this delta.
+    """No finite sigma meets the budget, or no finite eps holds at this delta.
 
     Attributes:
-        eps: the requested eps; infinite where eps was asked for.
+        eps: the requested eps; infinite if eps was to be computed.
         delta: the requested delta.
         reason: why not.
 
@@ -127,9 +127,9 @@ class NumericalError(DpmechError, ArithmeticError):
 
 
 class ContradictionError(NumericalError):
-    """Two proved bounds exclude each other, so that one of them is wrong: a fault of dpmech or the machine.
+    """Two proved bounds exclude each other, so one of them is wrong: a fault of dpmech or of the machine.
 
-    No other accountant answers in its place, as after other numerical errors: please report it.
+    Unlike after other numerical errors, no other accountant is tried. Please report this error.
     """
 
 
@@ -165,7 +165,7 @@ class WorkLimitError(DpmechError, RuntimeError):
 
     Attributes:
         what: the work, in words.
-        estimate: upper estimate of the work: (seconds of one core, bytes of memory).
+        estimate: upper estimate of the work: (seconds on one core, bytes of memory).
         allowed: the limit, in the same units.
 
     Example:

@@ -21,8 +21,8 @@ class Method:
     Attributes:
         draws: whether results depend on random samples.
         estimates: whether results are estimates, which cannot serve as evidence.
-        composes: whether it composes releases of different kinds.
-        by_moments: whether it composes them through Renyi divergences.
+        composes: whether it composes different kinds of releases.
+        by_moments: whether it composes them by Renyi divergences.
     """
 
     draws: ClassVar[bool] = False
@@ -32,26 +32,26 @@ class Method:
 
     @property
     def keeps_randomness(self) -> bool:
-        """Whether its random numbers are part of what it certifies and are used up with it."""
+        """Whether its random numbers are part of the certified procedure, and cannot be used again."""
         return self.draws and not self.estimates
 
     def of_one_release(self, sensitivity: Guarantee) -> Guarantee:
-        """The guarantee of a number without sampling, given the guarantee of the sensitivity."""
+        """The guarantee of a result without sampling, given the guarantee of the sensitivity."""
         del sensitivity
         return BOUND
 
     @property
     def error(self) -> float:
-        """The probability that a result fails, over the method's own sampling; 0 if it draws no samples."""
+        """The probability that a result is wrong, over the samples of the method; 0 without samples."""
         return 0.0
 
     def among(self, calls: int) -> "Method":
-        """The method for one of several calls from which one is selected; unchanged if it cannot fail.
+        """The method for each of several calls from which one is selected; unchanged if it cannot fail.
 
         Estimates prove nothing and are not adjusted.
 
         Raises:
-            UnsupportedCombinationError: if it can fail and has no share for one of several calls.
+            UnsupportedCombinationError: if it can fail, and its error cannot be divided among calls.
         """
         if calls > 1 and self.error > 0.0 and not self.estimates:
             raise UnsupportedCombinationError(
@@ -66,14 +66,14 @@ class Method:
         return None
 
     def guarantee(self, delta: float | None = None, *, inside: bool) -> Guarantee | None:
-        """The guarantee of a result; None, the default, if the accountant determines it, not the settings."""
+        """The guarantee of a result; None (the default) if the accountant determines it."""
         del delta, inside
         return None
 
 
 @dataclasses.dataclass(frozen=True)
 class Pld(Method):
-    """Privacy loss distributions, composed by their transforms: rigorous lower and upper bounds at any delta.
+    """Privacy loss distributions, composed by transforms: rigorous lower and upper bounds at any delta.
 
     Example:
         >>> import dpmech as dm
@@ -115,7 +115,7 @@ class Rdp(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Exact(Method):
-    """An exact formula without sampling. For Balls-in-Bins with independent bins, the exact law of the sum.
+    """The exact formula without sampling; for independent bins of Balls-in-Bins, the exact law of the sum.
 
     Example:
         >>> import dpmech as dm
@@ -134,8 +134,8 @@ class Importance(Method):
 
     Args:
         rel_error: target relative standard error of delta, in [1e-4, 0.5].
-        confidence: level of the interval, in (0, 1); sigma uses its upper end.
-        executor: where sampling blocks run; the result does not depend on it.
+        confidence: level of the interval, in (0, 1); sigma is based on its upper end.
+        executor: where blocks of samples are computed; the result does not depend on it.
 
     Example:
         >>> import dpmech as dm
@@ -170,9 +170,9 @@ class Importance(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Deterministic(Method):
-    """Balls-in-Bins by convex-order dynamic program: an upper bound without confidence level, at any delta.
+    """Balls-in-Bins by a convex-order dynamic program: a deterministic upper bound, at any delta.
 
-    Lower bounds are those of independent blocks of bins, and may be far below where bins are correlated.
+    Lower bounds are those of independent blocks of bins, and may be far too low if bins are correlated.
 
     Args:
         rel_error: target relative excess of delta, in (0, 10], for the cyclic dominating pair, whose
@@ -192,21 +192,22 @@ class Deterministic(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Certified(Method):
-    """Balls-in-Bins by sampling with a rigorous finite-sample bound.
+    """Balls-in-Bins by random samples, with a rigorous finite-sample bound.
 
-    The default for Balls-in-Bins, except for calibrations where `Deterministic` gives nearly the same sigma.
+    The default for Balls-in-Bins, except for calibrations in which `Deterministic` gives nearly the same
+    sigma.
 
-    A calibration counts beta inside delta: sigma is certified for delta - beta, on random numbers that the
-    call draws itself, and "draw, calibrate, train" as a whole is (eps, delta)-differentially private. With a
-    supplied rng, and for `dm.epsilon` and `dm.delta`, beta is outside delta: the returned number holds with
-    probability 1 - beta.
+    A calibration includes beta in delta: sigma is certified for delta - beta, with random numbers that the
+    call draws itself. The whole procedure "draw, calibrate, train" is then (eps, delta)-differentially
+    private. If `rng` is passed, and for `dm.epsilon` and `dm.delta`, beta is outside delta: the returned
+    number holds with probability 1 - beta.
 
     Args:
-        beta: probability that the bound fails, over all probes of one call, in (0, 1), and below delta where
-            it is inside delta. None selects the smaller of 1e-9 and delta / 1000 (1e-9 for `dm.delta`).
+        beta: probability that the bound fails, over all probes of one call, in (0, 1), and below delta if it
+            is inside delta. None selects the smaller of 1e-9 and delta / 1000 (1e-9 for `dm.delta`).
         executor: where sampling blocks run; the result does not depend on it.
-        calls: number of calibrations from which one is selected, failed ones included. Each may fail only
-            with its share of beta, so that beta holds for all of them together.
+        calls: number of calibrations from which one is selected, including failed ones. Each is given an
+            equal share of beta, so that beta covers all of them together.
 
     Example:
         >>> import dpmech as dm

@@ -54,7 +54,7 @@ def file_formats() -> frozenset[str]:
 def error_by_eps(
     errors: Mapping[str, Mapping[float, float]], *, label: str = "RMSE (clip norms)", title: str = ""
 ) -> "Figure":
-    """Plot error against eps, one line per family; the strip below names the best family at every eps.
+    """Plot error against eps, one line per family; a strip below shows the best family at every eps.
 
     Args:
         errors: for each name, a mapping from eps to error, both positive.
@@ -105,7 +105,7 @@ def per_step_errors(
     scales: Mapping[str, float] | None = None,
     workload: Workload | None = None,
 ) -> "Figure":
-    """Plot the standard error of every step's output, one line per strategy; steps are counted from 0.
+    """Plot the standard error of the output of every step, one line per strategy; steps start at 0.
 
     Args:
         strategies: strategies by name.
@@ -157,7 +157,7 @@ def privacy_profile(eps: Sequence[float], deltas: Mapping[str, Sequence[Bounds]]
 
 @_styled()
 def trade_off(rates: Sequence[float], powers: Mapping[str, Sequence[float]], *, title: str = "") -> "Figure":
-    """Plot the largest true-positive rates of attacks against false-positive rates, next to guessing.
+    """Plot the largest true-positive rates of attacks against false-positive rates, and random guessing.
 
     Args:
         rates: false-positive rates, increasing, in (0, 1], shape (m,).

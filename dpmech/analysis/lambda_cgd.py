@@ -1,9 +1,9 @@
 """DP-lambda-CGD in closed form: sensitivity, errors, and the optimal lambda, without amplification.
 
-The strategy C has the entries lambda^(t - s) below its diagonal, so that C^-1 subtracts lambda times the step
-before. The workload is the prefix sum A. An example takes part at most k times, at least b steps apart
-(`dm.MinSep(b, max_participations=k)`). Errors are for clip norm 1 and noise multiplier 1. To obtain the
-errors of a calibration, multiply them by its noise multiplier, sigma / sensitivity.
+The strategy C has the entries lambda^(t - s) on and below its diagonal, so C^-1 subtracts lambda times the
+noise of the previous step. The workload is the prefix sum A. An example takes part at most k times, at least
+b steps apart (`dm.MinSep(b, max_participations=k)`). Errors are for clip norm 1 and noise multiplier 1. To
+obtain the errors of a calibration, multiply them by its noise multiplier, sigma / sensitivity.
 `dm.optimize(dm.LambdaCGD, ...)` also finds lambda under amplification.
 """
 
@@ -22,11 +22,10 @@ _TOLERANCE = 1e-10
 
 
 def sensitivity(lam: float, steps: int, min_sep: int, participations: int) -> float:
-    """Largest change of C times the gradients that one example can cause, with norm at most 1 per step.
+    """Largest change of C G that one example can cause, if its gradients have norm at most 1.
 
-    The leftmost columns 0, b, 2b, ... attain it. In block i of b steps their sum is
-    lambda^s (1 - lambda^(b (i + 1))) / (1 - lambda^b), s = 0 .. b - 1: squared norms of blocks are geometric
-    series.
+    The leftmost columns 0, b, 2b, ... attain it. In block i of b steps, their sum is lambda^s (1 - lambda^(b
+    (i + 1))) / (1 - lambda^b), s = 0, ..., b - 1. The squared norms of the blocks are geometric series.
 
     Args:
         lam: lambda in [0, 1).

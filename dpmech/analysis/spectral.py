@@ -1,26 +1,27 @@
 """Spectral denoising: which singular values are detectable in noise, and the effect of better alignment.
 
-**A low-rank gradient under Gaussian noise.** A matrix of `rows` x `columns` = m x n with few large singular
-values is released as X + sigma Z, Z with i.i.d. standard normal entries. For large matrices a singular
-value above the detection threshold sigma (m n)^(1/4) is observed inflated to F(value), its singular vectors
-rotated by a known angle; one below it is undetectable in the noise, whose largest singular value is the
-noise edge sigma (sqrt m + sqrt n). With both known, the singular values of the release can be shrunk to
-those that estimate X best, as `denoise` does.
+**A low-rank gradient under Gaussian noise.** A matrix X of shape `rows` x `columns` = m x n with few large
+singular values is released as X + sigma Z, where Z has i.i.d. standard normal entries. For large matrices, a
+singular value above the detection threshold sigma (m n)^(1/4) is observed inflated to F(value), and its
+singular vectors are rotated by a known angle. A singular value below the threshold is undetectable in the
+noise, whose largest singular value is the noise edge sigma (sqrt m + sqrt n). Since inflation and angle are
+known, `denoise` can shrink the singular values of the release to those that estimate X best.
 
-`sigma` is the standard deviation of one entry of the given matrix: for a private mean gradient this is
-sigma C / B with the public denominator B that was actually used (spectral rmt.sigma_rel), the square
-root of `Calibration.noise_variance`. All formulas are limits for large m and n, hence estimates at finite
-size: a pure-noise matrix exceeds its edge with a probability of about one in seven (rmt.eq10_edge).
+`sigma` is the standard deviation of the noise in one entry of the given matrix. For a private mean gradient,
+this is sigma C / B with the public denominator B that was actually used (spectral rmt.sigma_rel), which is
+the square root of `Calibration.noise_variance`. All formulas are limits for large m and n, and are estimates
+at finite size. For example, a pure-noise matrix exceeds its edge with a probability of about one in seven
+(rmt.eq10_edge).
 
 **Denoising** shrinks singular values and keeps the norm. The result depends only on the released matrix, so
-it has no privacy cost. With the realised batch size in place of the public B it would use private data
+it has no privacy cost. With the realised batch size in place of the public B, it would use private data
 (rmt.eq2).
 
-**Effect of better alignment.** Two statements hold. If no block's cosine with the target decreases, at equal
-norm, the cosine of the whole does not decrease; without equal norms it can. And one preconditioned step
-on a quadratic makes at least the progress that `progress_bound` gives, which increases with the cosine. The
-bound with p_min times the cosine does not hold in general (spectral rmt.propI1_bound), and a larger cosine
-does not alone imply more progress if coordinates are scaled differently (rmt.corI2).
+**Effect of better alignment.** Two statements hold. First, if no block's cosine with the target decreases, at
+equal norm, the cosine of the whole does not decrease; without equal norms, it can. Second, one preconditioned
+step on a quadratic makes at least the progress that `progress_bound` returns, which increases with the
+cosine. The bound with p_min times the cosine does not hold in general (spectral rmt.propI1_bound), and a
+larger cosine does not alone imply more progress if coordinates are scaled differently (rmt.corI2).
 """
 
 import dataclasses
@@ -68,7 +69,7 @@ def detection_threshold(sigma: float, rows: int, columns: int) -> float:
 def noise_edge(sigma: float, rows: int, columns: int) -> float:
     """The largest singular value of pure noise: sigma (sqrt m + sqrt n).
 
-    Arguments and errors are those of `detection_threshold`. Exact in the limit only: at finite size the
+    Arguments and errors are those of `detection_threshold`. Exact only in the limit: at finite size, the
     largest singular value of pure noise exceeds it with a probability of 13 to 17 % (rmt.eq10_edge).
 
     References:
@@ -93,8 +94,8 @@ def inflated_singular_value(
         columns: n >= 1.
 
     Returns:
-        F, of the shape of `singular_value`, always above it if sigma > 0. It is the limit of the
-        observed value, not a lower bound of it (rmt.eq3_at_least).
+        F, of the shape of `singular_value`, always above it if sigma > 0. It is the limit of the observed
+        value, not a lower bound on it (rmt.eq3_at_least).
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -288,17 +289,17 @@ def denoise(matrix: npt.ArrayLike, sigma: float, *, threshold: float = 1.02) -> 
     """The optimal estimate at the norm of the input, or the input if no signal is detected.
 
     A matrix whose largest singular value is below `threshold` times the noise edge is returned bit for bit.
-    Any other is replaced by its `optimal_estimate`, rescaled to the original norm: blocks whose cosine
-    increases at equal norm increase the cosine of the whole gradient (rmt.thmE1).
+    Any other matrix is replaced by its `optimal_estimate`, rescaled to the original norm, because blocks
+    whose cosine increases at equal norm increase the cosine of the whole gradient (rmt.thmE1).
 
     It uses only the released matrix, so it has no privacy cost. It helps if a signal is clearly above the
-    edge and can hurt just above it: on 16 x 768 with four signal values near 1.1 times the detection
-    threshold the mean change of the cosine is -0.017 (rmt.eq10_positive).
+    edge, and can hurt just above it: on a 16 x 768 matrix with four signal values near 1.1 times the
+    detection threshold, the mean change of the cosine is -0.017 (rmt.eq10_positive).
 
     Args:
         matrix: the noisy matrix, shape (m, n).
         sigma: standard deviation of one entry's noise, >= 0.
-        threshold: kappa >= 1. At 1.02 the false-positive rate on pure noise of 16 x 768 is 0.8 %.
+        threshold: kappa >= 1. At 1.02, the false-positive rate on pure noise of shape 16 x 768 is 0.8 %.
 
     Returns:
         A `Denoised`.
@@ -347,7 +348,7 @@ def predicted_alignment(
         columns: n >= 1.
 
     Returns:
-        (noisy, denoised), each in [0, 1]. Estimates: exact in the limit of large m and n.
+        (noisy, denoised), each in [0, 1]. Estimates, which are exact in the limit of large m and n.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -497,10 +498,10 @@ def progress_bound(
     scale_max: float,
     curvature_max: float,
 ) -> float:
-    """A lower bound of `quadratic_progress` from the cosine alone, for any P between two scales.
+    """A lower bound on `quadratic_progress` from the cosine alone, for any P between two scales.
 
     lr ||g|| ||s|| [(p_min + p_max) / 2 cos - (p_max - p_min) / 2] - (lr^2 / 2) lambda_max p_max^2 ||s||^2.
-    At p_min = p_max it is the textbook bound, otherwise it is smaller, as is necessary.
+    At p_min = p_max, this is the textbook bound; otherwise it is smaller, which is necessary.
 
     Args:
         alignment: cos(g, s), in [-1, 1].

@@ -49,16 +49,16 @@ _LEAST_VALUES = 10  # for which the density of r and its first derivatives are 0
 
 @dataclasses.dataclass(frozen=True)
 class GaussianAudit:
-    """The noise that a run had on its canaries, as a bound from above.
+    """An upper bound on the noise that a run added to the gradients of its canaries.
 
     Attributes:
         noise_ratio: the largest ratio of actual to certified noise scale, both relative to a canary's
             gradient, that is not refuted; infinite if none is.
         confidence: probability with which the actual ratio is at most `noise_ratio`.
         canaries: number of canaries.
-        mechanism: of the steps that were seen.
+        mechanism: the mechanism of the observed steps.
         sigma: the certified noise scale.
-        delta: of the claim.
+        delta: the delta of the claim.
 
     Example:
         >>> import numpy as np, dpmech as dm
@@ -83,19 +83,19 @@ class GaussianAudit:
         return self.noise_ratio < 1.0
 
     def epsilon(self, delta: float | None = None, *, rng: np.random.Generator | int | None = None) -> Bounds:
-        """A lower bound on the eps of the run: that of its mechanism at `noise_ratio` times the noise scale.
+        """A lower bound on the eps of the run, for `noise_ratio` times the certified noise scale.
 
         Args:
             delta: in (0, 1); None for that of the claim.
             rng: as for `dm.epsilon`.
 
         Returns:
-            Bounds whose lower end is at most the true eps with the confidence of the audit, under its
-            conditions, and whose upper end is infinite. 0 where the accountant has no lower bound.
+            Bounds whose upper end is infinite. Under the conditions of the audit, the lower end is at most
+            the true eps with the confidence of the audit. It is 0 if the accountant has no lower bound.
 
         Raises:
             InvalidParameterError: for a delta outside (0, 1).
-            NumericalError: as `dm.epsilon`, where there is hardly any noise.
+            NumericalError: as for `dm.epsilon`, if there is hardly any noise.
         """
         at = self.delta if delta is None else check_delta(delta)
         error = error_of_level(self.confidence)
@@ -124,34 +124,34 @@ def gaussian_audit(
     confidence: float = 0.95,
     rng: np.random.Generator | int | None = None,
 ) -> GaussianAudit:
-    """Bound the noise of one run on its canaries, and its eps from below, for Gaussian noise.
+    """Bound the noise of one run from above, and its eps from below, from canaries and for Gaussian noise.
 
-    It uses how large the observations are, where `one_run_epsilon` uses only which guesses are right, and
-    finds far more; in exchange it holds for fewer mechanisms.
+    This audit uses the size of the observations, whereas `one_run_epsilon` uses only which guesses are right.
+    It is therefore far more powerful, but it is valid for fewer mechanisms.
 
-    **Guarantee:** lower confidence bound, exact for the model: the observations are gradients as stated up to
-    a common factor, plus Gaussian noise that is correlated over steps as certified, of any scale, and
-    independent between canaries; the coins are unknown to the run. If `joins` is None, canaries are sampled
-    independently, as certified, and C has no negative entry.
+    **Guarantee:** a confidence bound that is exact under the following model. The observations are the stated
+    gradients, up to a common factor, plus Gaussian noise of any scale that is correlated over steps as
+    certified and independent between canaries. The coins are unknown to the run. If `joins` is None, canaries
+    are sampled independently, as certified, and C has no negative entry.
 
     Args:
         observations: as in `canary_scores`, shape (m, t), for the first t <= n steps.
         included: whether the coin put the canary into the data, bool, shape (m,).
         claim: a Calibration or a Certificate.
-        joins: which steps each canary joins if it is included, bool, shape (m, t). Under random sampling
-            None averages over the batches; an auditor who knows them may give them, for a sharper bound on
-            noise and clipping, which takes the sampling for granted.
+        joins: which steps each canary joins if it is included, bool, shape (m, t). Under random sampling,
+            None averages over the batches. An auditor who knows the batches may pass them, which gives a
+            sharper bound on noise and clipping, but assumes that the sampling is correct.
         strengths: as in `canary_scores`; they must not depend on the noise along the canaries.
         confidence: confidence level, in (0, 1).
-        rng: of simulated runs, where batches are not known; None for the operating system's entropy.
+        rng: for simulated runs, if the batches are not known; None uses entropy from the operating system.
 
     Returns:
         A GaussianAudit: the largest ratio of noise that is not refuted, and the eps that it implies.
 
     Raises:
         InvalidParameterError: if an argument is invalid, or if all or no canaries are included.
-        UnsupportedCombinationError: where batches are not known, as `canary_scores`, and for a C with
-            negative entries.
+        UnsupportedCombinationError: if the batches are not known, as for `canary_scores`, and also for a C
+            with negative entries.
 
     Examples:
         >>> import numpy as np, dpmech as dm

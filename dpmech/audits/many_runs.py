@@ -50,7 +50,7 @@ def empirical_epsilon(
 ) -> Bounds:
     """A lower bound on eps at `delta`, from runs of the mechanism itself.
 
-    If it exceeds a certified eps, the mechanism has less noise than was certified.
+    If the bound exceeds a certified eps, the mechanism has less noise than was certified.
 
     Args:
         strategy: C; or a Mechanism, which includes participation and adjacency.
@@ -72,8 +72,9 @@ def empirical_epsilon(
         infinite: a test cannot prove privacy.
 
     Raises:
-        InvalidParameterError: if an argument is invalid, or the mechanism returns another shape or NaN.
-        UnsupportedCombinationError: where no theorem or no test covers the mechanism.
+        InvalidParameterError: if an argument is invalid, or the mechanism returns an array of a different
+            shape or with a NaN.
+        UnsupportedCombinationError: if no theorem or no test covers the mechanism.
 
     Examples:
         >>> import dpmech as dm

@@ -42,10 +42,10 @@ class NoiseAudit:
         step_ratios: the same estimate for every step, shape (t,).
         correlations: estimates of the correlation of Z at lags 1, ..., t - 1, shape (t - 1,), which is 0 if
             noise is correlated over steps as certified.
-        p_values: of every test, by name; an upper bound on the probability of so extreme a result with the
-            certified noise. "scale", "steps": the scale of all rows, and of each. "lags", "repeats":
-            correlation at a lag, and between two rows. "coordinates": correlation within rows. "shape": the
-            Gaussian distribution. "resolution": numbers that were rounded to 11 bits or fewer.
+        p_values: the p-value of every test, by name: an upper bound on the probability of such an extreme
+            result under the certified noise. "scale", "steps": the scale of all rows, and of each. "lags",
+            "repeats": correlation at a lag, and between two rows. "coordinates": correlation within rows.
+            "shape": the Gaussian distribution. "resolution": numbers that were rounded to 11 bits or fewer.
         level: the bound on the probability that certified noise is refuted.
         values: number of values.
 
@@ -94,22 +94,25 @@ def noise_audit(
     level: float = 1e-9,
     rounding: float | None = None,
 ) -> NoiseAudit:
-    """Compare numbers that no gradient reached with the noise of a certificate.
+    """Compare released values that contain only noise with the noise of a certificate.
 
-    **Guarantee:** noise as certified is refuted with probability at most `level`, whatever the size of the
-    sample. Nothing is proved if it is not refuted. How small a fault is found depends on the number of
-    values: a scale that is wrong by a fraction d is found with about 50 / d^2 values (level 1e-9).
+    **Guarantee:** noise as certified is refuted with probability at most `level`, for any sample size. If it
+    is not refuted, nothing is proved. The smallest fault that is detected depends on the number of values: a
+    scale that is wrong by a fraction d is detected with about 50 / d^2 values (level 1e-9).
 
-    Memory: 40 bytes a value. Time: C applied to the rows and to t unit vectors, t^2 N / 2 products, sorting.
+    The memory is 40 bytes per value. The time is that of applying C to the rows and to t unit vectors, t^2 N
+    / 2 products, and sorting.
 
     Args:
-        released: in the steps 0, ..., t - 1, shape (t, N), t in [1, n] and N >= 2: float32 or float64.
+        released: the values of the steps 0, ..., t - 1, shape (t, N), with t in [1, n] and N >= 2; float32 or
+            float64.
         claim: a Calibration or a Certificate.
-        units: clip norm over batch size, by which sigma C^-1 Z was multiplied: a number > 0, or one per step,
-            shape (t,).
-        level: in (0, 1).
+        units: clip norm divided by batch size, the factor by which sigma C^-1 Z was multiplied: a number > 0,
+            or one per step, shape (t,).
+        level: the largest probability of refuting certified noise, in (0, 1).
         rounding: the largest relative error by which `released` was rounded after the noise was added, in
-            [0, 0.02]; None for that of its dtype. Above it resolution is not tested.
+            [0, 0.02]; None for that of its dtype. If it is larger than that of the dtype, the resolution is
+            not tested.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

@@ -56,16 +56,16 @@ def one_run_epsilon(
     guesses: Sequence[tuple[int, int]] | None = None,
     confidence: float = 0.95,
 ) -> Bounds:
-    r"""A lower bound on eps at `delta`, from one run over data with canaries.
+    r"""A lower bound on eps at `delta`, from one run on data with canaries.
 
-    The canaries with the highest scores are guessed to be in the data, those with the lowest to be out; the
-    others are not guessed. Equal scores are ranked in the order with the fewest right guesses; add
-    independent random numbers to coarse scores if that costs too much. If the bound exceeds a certified eps,
-    the run had less noise than was certified.
+    The canaries with the highest scores are guessed to be in the data, and those with the lowest scores to be
+    out; the others are not guessed. Equal scores are ranked in the order with the fewest right guesses. If
+    this loses too much for coarse scores, add independent random numbers to them. If the bound exceeds a
+    certified eps, the run had less noise than was certified.
 
     **Guarantee:** lower confidence bound, for any mechanism and any scores, if the coins were fair,
-    independent and unknown to the run, and the scores are a function of the run's release. It is about adding
-    or removing a canary. With several ways to guess, each gets an equal part of the error.
+    independent and unknown to the run, and the scores are a function of the run's release. The bound is for
+    adding or removing a canary. If there are several ways to guess, each gets an equal part of the error.
 
     Args:
         scores: one per canary, shape (m,), high for "included"; log-likelihood ratios are best
@@ -73,14 +73,14 @@ def one_run_epsilon(
         included: whether the coin put the canary into the data, bool, shape (m,).
         delta: in (0, 1), far below 1 / m: the bound is weak if m delta is not small, and no confidence above
             1 - delta is possible.
-        guesses: one or more pairs (i, o), chosen before the coins are looked at: the i highest scores are
-            guessed in, the o lowest out, i + o in [1, m]. None tries m/32, m/16 and m/8 highest, alone (best
-            for sampled batches) and with as many lowest.
+        guesses: one or more pairs (i, o), chosen before anyone looks at the coins: the i highest scores are
+            guessed in and the o lowest out, with i + o in [1, m]. None tries the m/32, m/16 and m/8 highest
+            scores, alone (best for sampled batches) and together with as many of the lowest.
         confidence: confidence level of the bound, in (0, 1).
 
     Returns:
-        Bounds whose lower end is at most the true eps with probability `confidence` (0 if nothing was found),
-        and whose upper end is infinite: an audit cannot prove privacy.
+        Bounds whose lower end is at most the true eps with probability `confidence` (and is 0 if nothing was
+        found). The upper end is infinite, because an audit cannot prove privacy.
 
     Raises:
         InvalidParameterError: if an argument is invalid, or if that many included canaries have probability
@@ -172,17 +172,17 @@ def canary_scores(
 ) -> FloatArray:
     r"""Log-likelihood ratios of "included" against "left out", one per canary: the best possible scores.
 
-    With x the release along a canary's direction and g its gradients over the steps, x = g + sigma C^-1 z if
-    it was included; the ratio is that of the densities of C x. Under sampling g is secret, and the ratio is
-    averaged over the distribution of the sampler.
+    Let x be the release along the direction of a canary, and g its gradients over the steps. If the canary
+    was included, x = g + sigma C^-1 z. The ratio is that of the densities of C x. Under sampling, g is
+    secret, and the ratio is averaged over the distribution of the sampler.
 
-    **Guarantee:** exact for Gaussian noise of that sigma. Other noise, or a wrong direction, gives weaker
-    scores but never an invalid bound.
+    **Guarantee:** exact for Gaussian noise of that sigma. With other noise or a wrong direction, the scores
+    are less powerful, but the bound remains valid.
 
     Args:
-        observations: the release of the run along each canary's direction, in units of the clip norm: sums of
-            clipped gradients (released means times the expected batch size, over the clip norm). Shape (m,
-            t), for the first t <= n steps.
+        observations: the release of the run along the direction of each canary, in units of the clip norm:
+            sums of clipped gradients (released means times the expected batch size, divided by the clip
+            norm). Shape (m, t), for the first t <= n steps.
         strategy: C; or a Mechanism, which includes the participation if that is random.
         sigma: the stated noise scale of the run at clip norm 1, > 0.
         participation: Poisson, CyclicPoisson or BallsInBins (also with `fresh`); without sampling, which
@@ -353,7 +353,7 @@ class CurveAudit:
 
     Attributes:
         p_value: upper bound on the probability of at least as many right guesses, if the mechanism has this
-            curve; with several ways to guess that of the best, with a union bound.
+            curve; for several ways to guess, that of the best, with a union bound.
         confidence: the requested confidence level.
         right: number of right guesses, in the deciding way to guess.
         high: number of canaries guessed in.
@@ -399,14 +399,14 @@ def audit_profile(
     guesses: Sequence[tuple[int, int]] | None = None,
     confidence: float = 0.95,
 ) -> CurveAudit:
-    r"""Test a full claimed curve with one run over data with canaries.
+    r"""Test a full claimed curve with one run on data with canaries.
 
-    It tests whether guesses are right more often than the curve allows, at all eps at once; `one_run_epsilon`
-    compares with one (eps, delta). A mechanism that has the curve is refuted with probability at most 1 -
-    `confidence`.
+    It tests whether guesses are right more often than the curve allows, at all values of eps at once, whereas
+    `one_run_epsilon` tests one (eps, delta). A mechanism that has the curve is refuted with probability at
+    most 1 - `confidence`.
 
     **Guarantee:** as in `one_run_epsilon`, under the same conditions. Any adjacency of the profile is
-    allowed: leaving a canary out, with a gap in its place, is a case of each.
+    allowed, because leaving out a canary, with a gap in its place, is a case of each adjacency.
 
     Args:
         scores: as in `one_run_epsilon`.

@@ -28,7 +28,8 @@ class PublishedClaim:
         strategy: C; Identity for independent noise.
         participation: which examples take part when, according to the claim; or `Shuffled` batches, if the
             run was trained with them.
-        sigma: noise of every block of the batch over its own clip norm, sensitivity of C included.
+        sigma: noise of every block of the batch, divided by its own clip norm; it includes the sensitivity of
+            C.
         delta: in (0, 1).
         claimed_eps: the claimed eps, > 0.
         rounding: half a unit of the last printed digit; a claim holds up to that.
@@ -98,7 +99,7 @@ class Finding:
 
     @property
     def ratio(self) -> float:
-        """Certified upper bound over claim, not tight for `Shuffled` batches; NaN if there is no bound."""
+        """Certified upper bound over the claim; NaN without a bound. Not tight for `Shuffled` batches."""
         return math.nan if self.certified is None else self.certified.upper / self.claim.claimed_eps
 
     @property
@@ -125,7 +126,7 @@ def audit(
     rng: np.random.Generator | int | None = None,
     progress: Callable[[PublishedClaim], None] | None = None,
 ) -> list[Finding]:
-    """Certify what can be certified of each claim; blocks of one batch are joined before sampling.
+    """Bound the eps of each claim; blocks of one batch are joined before sampling.
 
     Args:
         claims: the claims to audit.

@@ -86,21 +86,22 @@ class Calibration(Claim):
         dataset_size: int | None = None,
         profile: PrivacyProfile | None = None,
     ) -> Certificate:
-        """The calibration as a certificate: to save, to verify, to pass to an optimizer.
+        """The calibration as a certificate, which can be saved, verified and passed to an optimizer.
 
         Args:
             clip_norm: the clip norm that the trainer must use, > 0; or an AdaptiveClip, by which it changes;
-                None leaves it open.
+                None leaves it unspecified.
             expected_batch_size: the public denominator that the trainer must use, > 0: a planned number, not
-                computed from the data; None takes that of the calibration, or leaves it open.
+                computed from the data; None takes that of the calibration, if there is one.
             dataset_size: a public number of examples, >= 1; under ADD_REMOVE the certificate states that the
-                guarantee does not hide it. None takes that of the calibration, or leaves it open.
+                guarantee does not hide it. None takes that of the calibration, if there is one.
             profile: a result of `profile()` whose nodes are stored as further evidence: `verify` checks them,
-                a `Ledger` composes them in place of the budget. A profile that is free to compute is omitted.
+                and a `Ledger` composes them instead of the budget. A profile without nodes is omitted,
+                because it is fast to recompute.
 
         Raises:
-            InvalidParameterError: on a bad argument, such as a profile of another mechanism.
-            UnsupportedCombinationError: on nodes of a profile that is known in closed form.
+            InvalidParameterError: if an argument is invalid, such as a profile of another mechanism.
+            UnsupportedCombinationError: if a profile has nodes although it is known in closed form.
             CertificateError: if this calibration was changed after `calibrate_sigma` returned it.
 
         Examples:
@@ -131,8 +132,8 @@ class Calibration(Claim):
     ) -> PrivacyProfile:
         """The whole curve delta(eps) at this noise scale; arguments as for `dpmech.profile`.
 
-        The budget of the calibration is one point of it. Under Balls-in-Bins the curve has separate samples,
-        so it does not reproduce that point to the last digit; `budget` remains valid in addition to it.
+        The budget of the calibration is one point of this curve. Under Balls-in-Bins, the curve is computed
+        from separate samples, so it does not reproduce that point to the last digit. `budget` remains valid.
         """
         return profile(
             self.mechanism, self.sigma, rel_error=rel_error, method=method, rng=rng, executor=executor
@@ -161,30 +162,30 @@ def calibrate_sigma(
             adjacency.
         eps: > 0.
         delta: in (0, 1).
-        participation: who takes part when; None is EveryStep, which is conservative.
+        participation: which examples take part when; None is EveryStep, which is conservative.
         adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE, if the participation is covered under it.
-        rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Ignored in analytic
-            cases. If only a bound on the sensitivity is known, or method is Rdp, the smallest valid sigma is
-            the smallest that the bound certifies.
+        rtol: sigma is at most (1 + rtol) times the smallest valid one, in [1e-6, 0.5]. Ignored if sigma has a
+            closed form. If only a bound on the sensitivity is known, or the method is Rdp, the smallest valid
+            sigma is the smallest that the bound certifies.
         method: None for the best valid accountant, which never gives an estimate; or a method object.
-        rng: for randomised methods only; None takes entropy from the operating system, and only then the
-            error of a certified sample is inside delta.
+        rng: for randomised methods only; None uses entropy from the operating system. Only in this case is
+            the error of a certified sample inside delta.
         progress: called with one line of text for every probe.
-        executor: where randomised methods generate their samples, such as `dm.Workers(4)`; None for this
-            process. The result is the same, bit for bit.
+        executor: where randomised methods generate their samples, such as `dm.Workers(4)`; None is this
+            process. It does not change the result.
         expected_batch_size: the public denominator that the trainer must use, > 0: a planned number, such as
             128, not computed from the data. It does not affect sigma.
         dataset_size: a public number of examples, as for `Calibration.certificate`; it does not affect sigma.
 
     Returns:
         A Calibration, rounded conservatively: `achieved.upper <= eps` and the upper bound on delta at eps is
-        at most `delta`, both re-checked at the returned sigma. Its `guarantee` gives the guarantee strength.
+        at most `delta`, both re-checked at the returned sigma. `guarantee` states the kind of guarantee.
 
     Raises:
         InvalidParameterError: on a bad argument.
         UnsupportedCombinationError: if no theorem covers the combination.
         UnattainableBudgetError: if no finite sigma meets the budget.
-        NumericalError: if a tolerance is missed; no number is returned then.
+        NumericalError: if a tolerance is missed.
 
     Examples:
         >>> import dpmech as dm
@@ -236,17 +237,17 @@ def certify_sigma(
     adjacency: Adjacency | Unstated = UNSTATED,
     method: Method | None = None,
 ) -> Calibration:
-    """The claim that a given noise scale supports, for a certificate of a run whose sigma is fixed.
+    """The claim that a given noise scale supports, for the certificate of a run with a fixed sigma.
 
     Args:
         strategy: C, or a Mechanism.
         sigma: standard deviation of Z at clip norm 1, > 0.
-        eps: > 0; the claim is then delta at this eps.
-        delta: in (0, 1); the claim is then eps at this delta. One of the two is given.
+        eps: > 0; the claim then states delta at this eps. Pass either eps or delta.
+        delta: in (0, 1); the claim then states eps at this delta.
         participation: as for `calibrate_sigma`.
         adjacency: as for `calibrate_sigma`.
-        method: as for `calibrate_sigma`, except for methods that use samples: their random numbers belong to
-            a search, and there is no search here.
+        method: as for `calibrate_sigma`, except that methods with random samples are refused, because their
+            random numbers belong to a search.
 
     Returns:
         A Calibration with this sigma, whose budget is (eps, the upper bound on delta), or (the upper bound on

@@ -144,19 +144,19 @@ def profile(
     rng: np.random.Generator | int | None = None,
     executor: concurrent.futures.Executor | None = None,
 ) -> PrivacyProfile:
-    """The whole curve delta(eps) of C G + sigma Z, in both directions, with a proof; for composition.
+    """The whole curve delta(eps) of C G + sigma Z in both directions, as proved bounds that can be composed.
 
-    Without sampling and under Poisson sampling the curve is known everywhere. Under Balls-in-Bins it is
-    bounded at about a hundred nodes, down to delta = 1e-12, and their convex hull bounds it between them; the
-    default uses samples, whose error holds for all nodes at once and is *outside* delta.
+    Without sampling and under Poisson sampling, the curve is known everywhere. Under Balls-in-Bins, it is
+    bounded at about a hundred nodes, down to delta = 1e-12, and between the nodes by their convex hull. The
+    default method uses samples, whose failure probability covers all nodes together and is *outside* delta.
 
     Args:
         strategy: C, or a Mechanism.
         sigma: standard deviation of Z at clip norm 1, > 0.
         participation: as for `calibrate_sigma`.
         adjacency: as for `calibrate_sigma`.
-        rel_error: largest relative excess of the hull over the curve between nodes, in [1e-3, 0.5]; bounds by
-            samples aim at five times that.
+        rel_error: largest relative excess of the hull over the curve between nodes, in [1e-3, 0.5]; bounds
+            from samples aim at five times this value.
         method: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`.
         executor: as for `calibrate_sigma`.

@@ -230,7 +230,7 @@ def by_few_profiles(
     Args:
         mechanism: a mechanism with an allocation to bins.
         target: the mu, and its tail.
-        rtol: the search ends if sigma would change by less, or by less than half a percent.
+        rtol: the search ends if sigma would change by less, or by less than half a per cent.
         rng: seeds the certifying samples, one profile after another; None takes operating system entropy.
         progress: called for every profile.
         executor: generates the samples.
@@ -349,19 +349,20 @@ _LEAST_MU = 1e-9
 class RiskCalibration:
     """A noise scale that keeps a risk below a limit; returned by `calibrate_sigma_to`.
 
-    A certificate states a budget (eps, delta). `calibration(delta)` has the eps of this noise scale, and a
-    certificate; `dm.profile` of its mechanism and sigma computes the risk again.
+    A certificate states a budget (eps, delta). `calibration(delta)` returns the eps of this noise scale at
+    `delta`, for a certificate. `dm.profile` recomputes the risk from the mechanism and sigma.
 
     Attributes:
         mechanism: the mechanism.
         target: the requested target.
         sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1.
-        sensitivity: of the mechanism, as for a Calibration.
-        profile: of the mechanism at this sigma; under one allocation to bins with correlated noise the
-            certified one, or for an attack or an advantage the profile that the budget of `proof` implies.
+        sensitivity: the sensitivity of the mechanism, as for a Calibration.
+        profile: the profile of the mechanism at this sigma. For correlated noise under Balls-in-Bins, this is
+            a certified profile for a GaussianTarget; for an AttackTarget or an AdvantageTarget, it is the
+            profile that the budget of `proof` implies.
         risk: the requested risk at this sigma; `risk.upper` is at most `target.limit`.
         rtol: relative tolerance of the search above the smallest sigma.
-        proof: the certified (eps, delta) that implies the risk if the curve takes samples, else None.
+        proof: the certified (eps, delta) that implies the risk, if the curve would need samples; else None.
 
     Example:
         >>> import dpmech as dm
@@ -386,22 +387,23 @@ class RiskCalibration:
 
     @property
     def noise_multiplier(self) -> float | None:
-        """As for a Claim: sigma if noise is i.i.d. and examples are clipped individually, else None."""
+        """As for a Claim: sigma if the noise is i.i.d. and examples are clipped individually, else None."""
         return noise_multiplier(self.mechanism, self.sigma)
 
     def calibration(self, delta: float | None = None) -> Calibration:
         """The same noise scale with the budget that it meets at a delta, for certificates and training.
 
-        The budget is weaker than the profile; the noise scale remains that of the target. If the profile was
-        sampled, the budget does not depend on samples, as for `certify_sigma`.
+        The budget is weaker than the profile. The noise scale remains that of the target. If the profile was
+        sampled, the budget is computed without samples, as by `certify_sigma`.
 
         Args:
             delta: in (0, 1); None for that of `proof`, if there is one.
 
         Raises:
-            UnsupportedCombinationError: on another delta if there is a proof: samples certify only the point
-                that they were generated for.
-            InvalidParameterError: on a bad argument, or if delta at eps 0 is at most `delta` at this sigma.
+            UnsupportedCombinationError: for another delta if there is a `proof`, because samples certify only
+                the point that they were generated for.
+            InvalidParameterError: if an argument is invalid, or if delta at eps 0 is at most `delta` at this
+                sigma.
             NumericalError: if no eps near the one at `delta` could be proved.
 
         Examples:
@@ -495,16 +497,17 @@ def calibrate_sigma_to(
     Args:
         strategy: C; or a Mechanism, which also sets participation and adjacency.
         target: an AttackTarget, an AdvantageTarget or a GaussianTarget.
-        participation: who takes part when, without sampling, Poisson-sampled, or in bins (every probe then
-            takes seconds, or more with correlated noise); None is EveryStep.
+        participation: which examples take part when: without sampling, under Poisson sampling, or under
+            Balls-in-Bins (where every probe takes seconds, or more with correlated noise). None is EveryStep.
         adjacency: as for `calibrate_sigma`.
         rtol: sigma is at most (1 + rtol) times the smallest one whose risk is proved to meet the limit, in
-            [1e-3, 0.5]; `risk.lower` shows how much the proof costs. If samples prove one (eps, delta), given
-            as `proof`, the tolerance applies to it, as for `calibrate_sigma`; for the mu of correlated noise
-            in bins the search ends when it would change sigma by half a percent.
-        rng: for correlated noise in bins: None takes entropy from the operating system, and only then the
-            error of the certified sample is inside the delta of `proof`. For a mu it is outside, as for
-            every profile: at most five are sampled, and one beta holds for all of them together.
+            [1e-3, 0.5]; `risk.lower` shows how much the proof loses. If samples prove one (eps, delta),
+            returned as `proof`, the tolerance applies to that calibration. For the mu of correlated noise
+            under Balls-in-Bins, the search ends when it would change sigma by less than half a per cent.
+        rng: for correlated noise under Balls-in-Bins. None uses entropy from the operating system; only in
+            this case is the error of the certified sample inside the delta of `proof`. For a mu, the error is
+            outside delta, as for every profile: at most five profiles are sampled, and one beta covers all of
+            them together.
         progress: called with one line of text for every probe.
         executor: where samples are generated, as for `calibrate_sigma`.
 

@@ -30,7 +30,7 @@ class RiskTarget(abc.ABC):
     @property
     @abc.abstractmethod
     def slopes(self) -> tuple[float, float] | None:
-        """The range of log slopes in which one (eps, delta) can prove it; None if it takes a whole curve."""
+        """The range of log slopes in which one (eps, delta) can prove it; None if a whole curve is needed."""
 
     @abc.abstractmethod
     def proving_delta(self, log_slope: float) -> float:
@@ -47,11 +47,11 @@ class RiskTarget(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class AttackTarget(RiskTarget):
-    """No attack has a true-positive rate above `tpr` at a false-positive rate `fpr`.
+    """No attack has a true-positive rate above `tpr` at the false-positive rate `fpr`.
 
     Args:
         fpr: in (0, 1).
-        tpr: in (fpr, 1): flagging people at random already has the true-positive rate `fpr`.
+        tpr: in (fpr, 1). Random guessing already has the true-positive rate `fpr`.
 
     Raises:
         InvalidParameterError: on values out of range.
@@ -146,7 +146,7 @@ class AdvantageTarget(RiskTarget):
 
 @dataclasses.dataclass(frozen=True)
 class GaussianTarget(RiskTarget):
-    """Except for a tail in delta, as private as one Gaussian release of sensitivity `mu` and noise 1.
+    """As private as one Gaussian release of sensitivity `mu` and noise 1, up to a tail in delta.
 
     Args:
         mu: in (0, 1e3).

@@ -111,7 +111,8 @@ class ProfileNodes:
     """Bounds on both directions of a mechanism's privacy profile, at nodes.
 
     Attributes:
-        curves: the composed curves and how often each is composed: one curve, or one per kind of epoch.
+        curves: the composed curves, each with the number of times it is composed: one curve, or one per kind
+            of epoch.
         guarantee: joint guarantee of all nodes; a sampling error is outside delta.
         by: how the bounds were computed.
 
@@ -137,7 +138,7 @@ class ProfileNodes:
     def of(cls, profile: PrivacyProfile, mechanism: Mechanism, sigma: float) -> Self | None:
         """The nodes of a profile of this mechanism at this noise scale; None if it has none.
 
-        A profile without nodes follows directly from mechanism and noise scale, so nothing needs storing.
+        A profile without nodes follows from mechanism and noise scale, so nothing has to be stored.
 
         Raises:
             InvalidParameterError: if it is not a profile, belongs to another mechanism, or is an estimate.
@@ -244,10 +245,10 @@ _UNFIT = (DpmechError, ArithmeticError, MemoryError, RecursionError, TypeError, 
 
 @dataclasses.dataclass(frozen=True)
 class Certificate(Claim, Document):
-    """A claim that can be saved, loaded and verified; issued by `Calibration.certificate`.
+    """A claim that can be saved, loaded and verified, as returned by `Calibration.certificate`.
 
-    **Guarantee:** that of the calibration, as the first line of the file says; an estimate is marked ESTIMATE
-    there. The attributes that it shares with a Calibration have the same meaning.
+    **Guarantee:** that of the calibration, as stated in the first line of the file, where an estimate is
+    marked ESTIMATE. Attributes that a Calibration also has have the same meaning.
 
     Attributes:
         versions: (package, version) pairs of the packages that computed the numbers.
@@ -342,7 +343,7 @@ class Certificate(Claim, Document):
 
     @classmethod
     def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
-        """Parse a certificate; also return its stated numbers that take work to recompute.
+        """Parse a certificate; also return its stated numbers that are costly to recompute.
 
         Everything else is checked, without forming an array of n entries.
 
@@ -364,7 +365,7 @@ class Certificate(Claim, Document):
         return certificate, derived
 
     def check_quickly(self, derived: dict[str, Any]) -> None:
-        """Run `check_derived` if its estimate is at most 20 seconds and 1 GB; otherwise `verify` does it."""
+        """Run `check_derived` if its estimate is at most 20 seconds and 1 GB; else leave it to `verify`."""
         work = decoder_work(self.strategy)
         if work.within(_LOAD_SECONDS, _LOAD_MEMORY):
             spend(work.seconds, work.memory, what=f"the errors of {self.strategy!r}")

@@ -90,17 +90,17 @@ class Evidence:
 
     Attributes:
         accountant: the method object with its settings.
-        rtol: relative tolerance of the search: how far above the smallest valid sigma it may end.
+        rtol: relative tolerance of the search: how far the result may be above the smallest valid sigma.
         rng_supplied: whether the caller supplied the random numbers of a randomised accountant.
         samples: number of samples that the result depends on, both directions; None for deterministic
             accountants.
         machine: the processor used, as named by `platform.machine`.
-        longdouble_bits: significand bits of C's long double on that machine: 64, 113, or 53 where it is
-            float64. Sensitivities do not use it; bounds of `Deterministic` do, with the rounding of these
-            bits, and dependencies may.
+        longdouble_bits: significand bits of the C type long double on that machine: 64, 113, or 53 if it is
+            float64. Sensitivities do not use long double. Bounds of `Deterministic` do, with the rounding
+            error of this precision, and dependencies may.
         randomness: identifies the random numbers of a certified sample: the first 128 bits drawn, in
-            hexadecimal. Claims with equal values depend on the same sample. None without sampling, and in
-            claims older than this field.
+            hexadecimal. Claims with equal values depend on the same sample. None without random samples, and
+            in claims that are older than this field.
 
     Example:
         >>> import dpmech as dm
@@ -129,7 +129,8 @@ class Claim(abc.ABC):
     Attributes:
         mechanism: the mechanism; the sampler must realise exactly its participation.
         budget: the requested (eps, delta).
-        sigma: standard deviation of the i.i.d. Z in C G + sigma Z at clip norm 1, sensitivity included.
+        sigma: standard deviation of the i.i.d. noise in C G + sigma Z at clip norm 1; it includes the
+            sensitivity.
         sensitivity: the largest L2 norm by which one unit may change C G, at clip norm 1.
         achieved: bounds on eps at `budget.delta`; `achieved.upper <= budget.eps`.
         clip_norm: the clip norm that the trainer must use, > 0; an AdaptiveClip if it changes from step to
@@ -229,21 +230,22 @@ class Claim(abc.ABC):
 
     @property
     def method(self) -> str:
-        """How the claim was computed, in words; `achieved.by` has it as data."""
+        """How the claim was computed, in words; `achieved.by` contains it as data."""
         return str(self.achieved.by)
 
     @property
     def noise_multiplier(self) -> float | None:
-        """Noise of each step over the clip norm of an example: sigma if the noise is i.i.d., otherwise None.
+        """Noise of each step divided by the clip norm of an example: sigma if the noise is i.i.d., else None.
 
-        Also None if users are clipped as a unit, and under an AdaptiveClip. It is not sigma over the
-        sensitivity: sigma includes the sensitivity. `sigma_use` says whether Opacus would state the same eps.
+        It is also None if users are clipped as a unit, and under an AdaptiveClip. It is not sigma divided by
+        the sensitivity, because sigma includes the sensitivity. `sigma_use` states whether Opacus would
+        report the same eps.
         """
         return noise_multiplier(self.mechanism, self.sigma, adaptive_clip=self._adaptive_clip)
 
     @property
     def sigma_use(self) -> str:
-        """How to use sigma, in a sentence: which noise it scales, and whether Opacus has a name for it."""
+        """How to use sigma: which noise it scales, and whether it is a parameter of Opacus."""
         return sigma_use(self.mechanism, adaptive_clip=self._adaptive_clip)
 
     @property
@@ -251,11 +253,11 @@ class Claim(abc.ABC):
         return isinstance(self.clip_norm, AdaptiveClip)
 
     def rmse(self, *, workload: Workload | None = None) -> float:
-        """||B||_F sigma / sqrt(n) in units of the clip norm; includes amplification where sigma does."""
+        """||B||_F sigma / sqrt(n) in units of the clip norm; it includes amplification if sigma does."""
         return decoder_norm(self.strategy, workload=workload) * self.sigma
 
     def max_se(self, *, workload: Workload | None = None) -> float:
-        """max_i ||B[i, :]|| sigma in units of the clip norm; includes amplification where sigma does."""
+        """max_i ||B[i, :]|| sigma in units of the clip norm; it includes amplification if sigma does."""
         return decoder_row_norm(self.strategy, workload=workload) * self.sigma
 
     def noise_variance(self, step: int, clip_norm: float, batch_size: float) -> float:
@@ -289,7 +291,7 @@ class Claim(abc.ABC):
         return variance
 
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of what is claimed: strategy, participation, adjacency, budget, sigma and unit."""
+        """SHA-256 (hex) of strategy, participation, adjacency, budget, sigma and unit."""
         content = {
             "strategy": self.strategy.fingerprint(),
             "participation": self.participation.to_dict(),

@@ -49,7 +49,7 @@ class Document(abc.ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the document to a file, atomically; a replaced file keeps its permissions.
 
-        A symbolic link is followed: its target is written.
+        If the path is a symbolic link, its target is written.
 
         Raises:
             InvalidParameterError: if the file cannot be written.
@@ -60,8 +60,8 @@ class Document(abc.ABC):
     def load(cls, path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> Self:
         """Read a file, and check that it is unmodified and consistent.
 
-        Schema, version, checksum, and every derived entry that is fast to recompute are checked; `verify`
-        checks the others, and whether the claim is true.
+        It checks the schema, the version, the checksum, and every derived entry that is fast to recompute.
+        `verify` checks the other entries, and whether the claim is true.
 
         Args:
             path: path of the file.

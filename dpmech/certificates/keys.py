@@ -22,7 +22,7 @@ _PUBLIC = 0o644
 
 @dataclasses.dataclass(frozen=True)
 class PublicKey:
-    """A public key that checks signatures.
+    """A public key, which verifies signatures.
 
     Attributes:
         key: the key object of the package `cryptography`.
@@ -79,7 +79,7 @@ class PublicKey:
 
 @dataclasses.dataclass(frozen=True)
 class PrivateKey:
-    """A private key that makes signatures.
+    """A private key, which creates signatures.
 
     Attributes:
         key: the key object of the package `cryptography`; it is not printed.
@@ -89,7 +89,7 @@ class PrivateKey:
 
     @property
     def public(self) -> PublicKey:
-        """The public key that checks signatures of this key."""
+        """The public key that verifies signatures by this key."""
         return PublicKey(self.key.public_key())
 
     def signature(self, content: bytes) -> bytes:

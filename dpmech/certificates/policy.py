@@ -12,28 +12,27 @@ from dpmech.numerics import Kind
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Rules that `dm.verify` applies to certificates, run records and ledgers; None means no rule.
+    """Rules that `dm.verify` applies to certificates, run records and ledgers; None is no rule.
 
-    For a run record the rules apply to the certificate inside it, for a ledger to its total: its budget if it
-    has one, otherwise the eps at `max_delta`, or at the sum of its deltas.
+    For a run record, the rules apply to the certificate in it. For a ledger, they apply to its total: the
+    budget if it has one, otherwise the eps at `max_delta`, or at the sum of its deltas.
 
     Args:
         max_eps: largest eps, > 0.
         max_delta: largest delta, in (0, 1).
-        max_delta_times_dataset_size: largest product of delta and the number of examples, > 0; choose it
-            below 1, the smaller the better, as publishing every record with probability delta satisfies this
-            delta.
+        max_delta_times_dataset_size: largest product of delta and the number of examples, > 0; it should be
+            far below 1, because publishing every record with probability delta satisfies this delta.
         dataset_size: number of examples. If sampling and batch size imply a larger number, the larger one is
             used. If no number is given or implied, that rule is violated.
         forbidden_guarantees: kinds of guarantee that are refused.
         allowed_adjacencies: None for all.
         allowed_units: None for all.
-        max_age_days: days since a trusted key last signed the file, > 0. The only date of a certificate is
-            that of a signature.
+        max_age_days: the largest number of days since a trusted key last signed the file, > 0. A certificate
+            has no date except that of a signature.
         require_signature: whether an unsigned file is refused.
         require_cryptographic_generator: whether a run record is refused unless it states that its noise came
-            from a cipher, and its batches too where the guarantee depends on their randomness.
-        trusted_keys: public keys, in addition to those that the caller gives.
+            from a cipher, and also its batches if the guarantee depends on their randomness.
+        trusted_keys: public keys, in addition to those that the caller passes.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -96,5 +95,5 @@ class Policy:
 
     @property
     def needs_key(self) -> bool:
-        """Whether a rule needs a key to be checked and the policy names none."""
+        """Whether a rule requires a key although the policy names none."""
         return not self.trusted_keys and (self.require_signature or self.max_age_days is not None)

@@ -25,8 +25,8 @@ _PARTS = ("dataset", "model", "loss")
 class Uniqueness(enum.StrEnum):
     """How the dataset was checked for repeated examples.
 
-    FLATTENED: views were followed down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset has
-    example ids. NOT_CHECKED: views were followed, down to a dataset of unknown type.
+    FLATTENED: views were resolved down to tensors, arrays and plain sequences. EXAMPLE_IDS: the dataset
+    provides example ids. NOT_CHECKED: views were resolved down to a dataset of unknown type.
 
     Example:
         >>> import dpmech as dm
@@ -42,8 +42,8 @@ class Uniqueness(enum.StrEnum):
 class CheckpointMatch(enum.StrEnum):
     """Whether a part of a run is unchanged since its first checkpoint was saved.
 
-    SAME: its fingerprint matched at every load. ACCEPTED: it differed at a load, and the caller took the
-    responsibility. UNKNOWN: part of it has no fingerprint.
+    SAME: its fingerprint matched at every load. ACCEPTED: it differed at a load, and the caller accepted
+    this. UNKNOWN: a part of it has no fingerprint.
 
     Example:
         >>> import dpmech as dm
@@ -60,18 +60,19 @@ class CheckpointMatch(enum.StrEnum):
 class CheckpointHistory:
     """What is known about the parts of a run that saved or loaded checkpoints.
 
-    Steps after a checkpoint may be repeated with the same noise. If the sums below it differ from the first
-    time, anyone who has both results can subtract the noise.
+    Steps after a checkpoint may be repeated with the same noise. If the sums of gradients differ from the
+    first time, anyone who has both results can cancel the noise.
 
     Attributes:
         dataset: a sample of its examples.
         model: its structure.
         loss: the loss of one example.
         loads: how often the run resumed from a saved state.
-        settings: settings of the optimizer. UNKNOWN if the run resumed from a saved state and learning rates
-            or others changed other than by a scheduler that checkpoints compare; never ACCEPTED.
+        settings: settings of the optimizer. UNKNOWN if the run resumed from a saved state and its learning
+            rate or another setting changed, except by a scheduler that checkpoints compare; never ACCEPTED.
         same_rounding: False if the run resumed from a saved state and repeated steps may have been rounded
-            differently: on a device whose kernels add in any order, or on another kind of device.
+            differently, because the kernels of the device add in any order or because the device is of
+            another kind.
 
     Example:
         >>> import dpmech as dm
@@ -136,10 +137,10 @@ class Randomness:
     Attributes:
         source: what generated them, in words.
         fingerprint: SHA-256 (hex) derived from the key; equal for equal keys.
-        seeded: whether the caller supplied the key. It is then as secret as its source, and a short key can
-            be found from the fingerprint.
-        generator: what derived the numbers from the key, such as "philox" or "aes-128-ctr, ziggurat"; "none"
-            for batches in a fixed order; None if unstated, as in earlier records.
+        seeded: whether the caller supplied the key. In this case, it is only as secret as its source, and a
+            short key can be found from the fingerprint.
+        generator: the algorithm that derived the numbers from the key, such as "philox" or "aes-128-ctr,
+            ziggurat"; "none" for batches in a fixed order; None if unstated, as in earlier records.
 
     Example:
         >>> import dpmech as dm
@@ -188,7 +189,7 @@ class Randomness:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseCheck:
-    """What a noise meter of a run found: released noise compared with that of the certificate.
+    """The result of the noise meter of a run: released noise compared with that of the certificate.
 
     Attributes:
         ratio: estimate of the noise scale over the certified one, > 0.
@@ -239,11 +240,12 @@ class NoiseCheck:
 class RunRecord(Document):
     """A run under a certificate: steps, realised participations, random numbers and the resulting eps.
 
-    It contains nothing about single examples. How often examples took part is stated where the certificate
-    fixes it (min-separation, epochs, Balls-in-Bins), and left out where it is secret (Poisson sampling).
+    It contains nothing about individual examples. It states how often examples took part if the certificate
+    fixes this number (min-separation, epochs, Balls-in-Bins), and omits it if it is secret (Poisson
+    sampling).
 
     **Guarantee:** (`executed.upper`, `certificate.budget.delta`), of the kind that the certificate states. It
-    records what the trainer observed: evidence against mistakes, not against fraud.
+    records what the trainer observed, which is evidence against mistakes but not against fraud.
 
     Args:
         certificate: a certificate with clip_norm and expected_batch_size.
@@ -252,16 +254,16 @@ class RunRecord(Document):
             (see `dm.executed_epsilon`).
         sampler: random numbers of the batches.
         noise: random numbers of the noise.
-        smallest_separation: fewest steps between two participations of one example; None if none took part
-            twice, or where it is secret.
-        most_participations: most participations of one example; None where it is secret.
+        smallest_separation: fewest steps between two participations of one example; None if no example took
+            part twice, or if it is secret.
+        most_participations: most participations of one example; None if it is secret.
         processes: number of processes that trained together, >= 1.
         stopped_by_plan: whether the number of steps was decided without looking at anything the run released.
-            Only then may fewer steps cost less: stopping when the loss looks good depends on the releases,
-            and is charged the full budget.
+            Only in this case may fewer steps cost less. A decision to stop because of the loss depends on the
+            releases, and is charged the full budget.
         uniqueness: how the dataset was checked for repeated examples.
         checkpoint_history: checkpoints of the run; None if it neither saved nor loaded any.
-        noise_check: what a noise meter found; None without one.
+        noise_check: the result of a noise meter; None without one.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -377,7 +379,7 @@ class RunRecord(Document):
 
     @classmethod
     def read(cls, text: str) -> tuple[Self, dict[str, Any]]:
-        """Parse a run record; also return the numbers of its certificate that take work to recompute.
+        """Parse a run record; also return the numbers of its certificate that are costly to recompute.
 
         Raises:
             CertificateError: if its version or kind is unknown, or it is inconsistent.

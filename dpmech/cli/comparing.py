@@ -200,7 +200,7 @@ _COLUMNS = (
     Column("sampling", "sampling", fixed=True),
     Column("sigma", "sigma"),
     Column("rmse", "rmse"),
-    Column("times_less_rmse", "times less"),
+    Column("times_less_rmse", "gain"),
     Column("sensitivity", "sensitivity"),
     Column("max_se", "max_se"),
     Column("buffers", "buffers"),
@@ -209,10 +209,10 @@ _COLUMNS = (
 )
 _PUBLISHED = (Column("published_rmse", "published rmse"), Column("difference", "difference"))
 _CAPTION = (
-    "rmse and max_se {errors}, at the calibrated sigma; times less: rmse of the baseline "
-    "over that of the row, rounded down; buffers: vectors of the model's size that the noise keeps; "
-    "regenerated: vectors regenerated every step; sigma: of identity and DP-SGD that of i.i.d. noise, of "
-    "other strategies that of correlated noise, no number for DP-SGD tools"
+    "rmse and max_se: {errors}, at the calibrated sigma; gain: rmse of the baseline divided by that of the "
+    "row, rounded down; buffers: vectors of the model's size that the noise stores; regenerated: vectors "
+    "that it regenerates at every step; sigma: for identity and DP-SGD, that of i.i.d. noise; for other "
+    "strategies, that of correlated noise, no number for DP-SGD tools"
 )
 
 

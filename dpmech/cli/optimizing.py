@@ -102,11 +102,11 @@ def independent_row(entries: list[Entry], trials: list[Trial], objective: str) -
 
 
 _CAPTION = (
-    "errors {errors}, at the calibrated sigma; times less: error of the baseline over that "
-    "of the row, rounded down; identity: independent noise under the plan's own sampling; buffers: vectors "
-    "of the model's size that the noise keeps, 8 bytes a parameter; regenerated: vectors regenerated every "
-    "step; sigma: of identity and DP-SGD that of i.i.d. noise, of other families that of correlated noise, "
-    "no number for DP-SGD tools"
+    "errors: {errors}, at the calibrated sigma; gain: error of the baseline divided by that of the row, "
+    "rounded down; identity: independent noise under the sampling of the plan; buffers: vectors of the "
+    "model's size that the noise stores, 8 bytes per parameter; regenerated: vectors that it regenerates at "
+    "every step; sigma: for identity and DP-SGD, that of i.i.d. noise; for other families, that of "
+    "correlated noise, no number for DP-SGD tools"
 )
 
 
@@ -117,7 +117,7 @@ def table_of(
     columns = (
         Column("family", "family", fixed=True),
         Column(objective, objective),
-        Column("times", "times less"),
+        Column("times", "gain"),
         *(Column(name, name) for name in ("sigma", "buffers", "regenerated", "seconds")),
         Column("guarantee", "guarantee", text=True),
         Column("described", "strategy", text=True),

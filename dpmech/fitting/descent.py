@@ -142,7 +142,7 @@ class Problem:
     """The setting of a fit.
 
     Args:
-        participation: who takes part when; not random.
+        participation: which examples take part when; not random.
         n: number of steps.
         workload: A.
         objective: the error to minimise.

@@ -64,17 +64,17 @@ def error_lower_bound(
     workload: Workload | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> float:
-    """A lower bound on the RMSE of every strategy of n steps, at sigma / sensitivity 1.
+    """A lower bound on the RMSE of every strategy over n steps, at sigma / sensitivity 1.
 
     No invertible matrix C has a smaller `dpmech.rmse`, whatever its structure, for models with at least n
-    parameters. `dpmech.optimize(dm.Dense, ...)` comes close to it; the ratio of the error of a structured
-    family to this bound shows how much another matrix could gain. Memory is that of a few n x n matrices; the
-    time grows like n^3: a second at 100 steps, minutes at 1000.
+    parameters. `dpmech.optimize(dm.Dense, ...)` comes close to this bound. The ratio of the error of a
+    structured family to the bound shows how much another matrix could gain. The memory is that of a few n x n
+    matrices. The time grows like n^3, from one second for 100 steps to minutes for 1000 steps.
 
     Args:
-        participation: who takes part when, without sampling; None is EveryStep. Under MinSep the bound uses
-            only sets of steps exactly `min_sep` apart, so that it may be further below the best error than
-            under the others.
+        participation: which examples take part when, not random; None is EveryStep. Under MinSep, the bound
+            uses only sets of steps that are exactly `min_sep` apart, so it may be further below the best
+            error than under other participations.
         n: number of steps, >= 1.
         adjacency: ADD_REMOVE, ZERO_OUT or REPLACE_ONE.
         workload: A; None is the prefix sum.
@@ -85,8 +85,8 @@ def error_lower_bound(
 
     Raises:
         InvalidParameterError: on a bad argument, or a participation that does not fit n.
-        UnsupportedCombinationError: for random participations, whose sigma the sensitivity does not
-            determine.
+        UnsupportedCombinationError: for random participations, because their sensitivity does not determine
+            sigma.
         NumericalError: if an intermediate result is not finite.
 
     Examples:
@@ -208,7 +208,7 @@ def gap_of(
 
     Args:
         strategy: C.
-        participation: who takes part when.
+        participation: which examples take part when.
         workload: A; None is the prefix sum.
 
     Returns:

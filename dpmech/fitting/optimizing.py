@@ -61,15 +61,15 @@ class Fit:
         strategy: the best strategy.
         participation: its participation; the best one if several were given.
         objective: "rmse", "max_se" or "last".
-        error: the certified error in units of the clip norm: at sigma / sensitivity 1 without a budget, at
-            the calibrated sigma with one.
+        error: the certified error in units of the clip norm: without a budget at sigma / sensitivity 1, and
+            with a budget at the calibrated sigma.
         identity_error: the error of independent noise, under the first participation; NaN if it was not
             compared.
         candidates: (description, error) of everything in the final comparison, including the best strategy.
-        calibration: that of the best strategy; None without a budget.
-        gap: how far the error is above that of the best matrix, relative, at most, by
-            `dpmech.error_lower_bound`; None under sampling, for other errors than the RMSE of prefix sums,
-            and above 256 steps.
+        calibration: the calibration of the best strategy; None without a budget.
+        gap: an upper bound on the relative distance of the error from that of the best matrix, by
+            `dpmech.error_lower_bound`; None under sampling, for errors other than the RMSE of prefix sums,
+            and for more than 256 steps.
 
     Example:
         >>> import dpmech as dm
@@ -508,49 +508,48 @@ def optimize(
 ) -> Fit:
     """The strategy of a family with the smallest certified error.
 
-    Without amplification the error is `||B|| sens / sqrt(n)` (or its MaxSE or last-step form) with the upper
+    Without amplification, the error is `||B|| sens / sqrt(n)` (or its MaxSE or last-step form) with the upper
     end of the sensitivity that `dpmech.sensitivity` returns, minimised by L-BFGS with analytic gradients.
-    Under Balls-in-Bins it is the error at the calibrated sigma: a local search, by the derivative of sigma,
-    along dampings of the unamplified optima and then over all coefficients >= 0, on rough sigmas. Under
-    Poisson and CyclicPoisson sigma depends only on the largest column norm, and at most one, or `cycle`,
-    bands are allowed. With a new allocation every epoch only independent noise is covered, and the result is
-    the Identity.
+    Under Balls-in-Bins, it is the error at the calibrated sigma. A local search minimises it with rough
+    values of sigma and their derivatives, first over damped versions of the unamplified optima, then over all
+    coefficients >= 0. Under Poisson and CyclicPoisson, sigma depends only on the largest column norm, and at
+    most one band, or `cycle` bands, are allowed. With a new allocation in every epoch, only independent noise
+    is covered, and the result is the Identity.
 
     Args:
         family: LambdaCGD, BandedToeplitz, BandedInverse, InverseSquareRoot, BLT or Dense (n <= 4096).
-        participation: who takes part when; None is EveryStep. If several alternatives are given, such as
-            those of `dpmech.fitting.cyclic_choices`, the best is returned. Balls-in-Bins: at most 6000
-            bins.
+        participation: which examples take part when; None is EveryStep. If several alternatives are given,
+            such as those of `dpmech.fitting.cyclic_choices`, the best is returned. Balls-in-Bins: at most
+            6000 bins.
         n: number of steps, >= 1.
-        bands: bands of C (BandedToeplitz, Dense) or C^-1 (BandedInverse). Default: the most that the
-            participation allows, at most 64 for BandedToeplitz and without that limit for Dense (under
-            FixedEpochs n, as entries of X a multiple of n / epochs off the diagonal are 0); 4 for
-            BandedInverse. For InverseSquareRoot the most bands that are tried, with all powers of two below:
-            64 by default.
-        buffers: exponentials of a BLT, 1 to 8. Default 3.
-        column_normalized: scale the columns to norm 1 and fit for that.
+        bands: bands of C (BandedToeplitz, Dense) or C^-1 (BandedInverse). The default is the largest number
+            that the participation allows, up to 64 for BandedToeplitz and without a limit for Dense (n under
+            FixedEpochs, where entries of X that are a multiple of n / epochs off the diagonal are 0); it is 4
+            for BandedInverse. For InverseSquareRoot, it is the largest number of bands that is tried, in
+            addition to all smaller powers of two, by default 64.
+        buffers: number of exponentials of a BLT, from 1 to 8; by default 3.
+        column_normalized: whether to scale the columns to norm 1, and fit the scaled strategy.
         objective: "rmse", "max_se" or "last".
         eps: the budget, with `delta`; required for random participations. The fit then contains a
             calibration, and its error is at that sigma.
         delta: see `eps`.
         workload: A; None is the prefix sum.
         adjacency: as for `calibrate_sigma`.
-        method: as for `calibrate_sigma`, for the final calibrations: the best of several is returned, and
-            they share one failure probability.
+        method: as for `calibrate_sigma`, for the final calibrations. The best of several is returned, and all
+            of them share one failure probability.
         rtol: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`, for the final calibrations; the search has a fixed seed.
-        compare: whether the Identity and the optimum without amplification are calibrated too, in case they
-            are better. False only calibrates the best candidate, which under Balls-in-Bins takes half the
-            time.
-        cache: a folder; coefficients already fitted for the same request are read from it.
+        compare: whether to calibrate the Identity and the optimum without amplification as well, in case they
+            are better. False calibrates only the best candidate, which takes half the time under
+            Balls-in-Bins.
+        cache: a folder; coefficients that were fitted earlier for the same arguments are read from it.
         progress: called with a line of text from time to time.
         executor: where samples are generated, as for `calibrate_sigma`.
 
     Returns:
-        A Fit. Its error is that of its strategy, with the guarantee of the sensitivity or of the calibration,
-        and with `compare` at most that of the Identity and of the unamplified optimum (if that can be
-        calibrated). It need not be the best strategy of the family (the problem is convex only for Dense with
-        unit columns).
+        A Fit. Its error has the guarantee of the sensitivity or of the calibration. With `compare`, it is at
+        most the error of the Identity and of the unamplified optimum (if the latter can be calibrated). The
+        strategy is not always the best of its family: the problem is convex only for Dense with unit columns.
 
     Raises:
         InvalidParameterError: on a bad argument.

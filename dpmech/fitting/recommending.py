@@ -72,14 +72,14 @@ class Search:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A strategy, or the best member found of a family, calibrated under one participation.
+    """A strategy, or the best strategy found of a family, calibrated under one participation.
 
     Attributes:
         choice: the strategy, or the family.
-        participation: who takes part when.
+        participation: which examples take part when.
         calibration: a Calibration; None if it was refused.
         refusal: why it was refused; None if it was not.
-        seconds: computing time, with that of the fit.
+        seconds: the computing time, including that of the fit.
         identity_error: the error of independent noise under the participation, if a family was fitted.
     """
 
@@ -92,7 +92,7 @@ class Trial:
 
     @property
     def vectors(self) -> int:
-        """Vectors of the model's size that noise needs in addition to the new one, stored or regenerated."""
+        """Number of vectors of the model's size that a step stores or regenerates for its noise."""
         return 0 if self.calibration is None else vectors_of(self.calibration.strategy)
 
     def described(self, workload: Workload | None = None) -> str:
@@ -107,7 +107,7 @@ class Trial:
 
 
 def vectors_of(strategy: Strategy) -> int:
-    """Stored or regenerated vectors of the model's size that the noise of a step needs beyond the new one."""
+    """Number of vectors of the model's size that a step stores or regenerates for its noise."""
     cost = noise_cost(strategy)
     return cost.buffers + cost.regenerated
 
@@ -126,7 +126,7 @@ def tried(
 
     Args:
         choice: a strategy over n steps, or a family.
-        participation: who takes part when.
+        participation: which examples take part when.
         n: number of steps.
         eps: > 0.
         delta: in (0, 1).
@@ -180,7 +180,7 @@ def choices(participation: Participation, n: int, max_vectors: int) -> list[Choi
     need not be stored.
 
     Args:
-        participation: who takes part when.
+        participation: which examples take part when.
         n: number of steps.
         max_vectors: as for `recommend`.
     """
@@ -201,13 +201,13 @@ def choices(participation: Participation, n: int, max_vectors: int) -> list[Choi
 
 @dataclasses.dataclass(frozen=True)
 class Recommendation:
-    """The strategy and participation with the least error, and everything that was tried.
+    """The strategy and participation with the lowest error, and all trials.
 
     Attributes:
         calibration: a Calibration of the best strategy under its participation.
-        trials: all trials in order, refused ones included.
-        max_vectors: the limit that was given.
-        workload: what the error is about; None is the prefix sum.
+        trials: all trials in order, including those that were refused.
+        max_vectors: the requested limit.
+        workload: the workload of the error; None is the prefix sum.
 
     Examples:
         >>> import dpmech as dm

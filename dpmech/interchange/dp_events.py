@@ -32,10 +32,11 @@ def to_dp_event(
 ) -> "dp_accounting.DpEvent":
     """The DpEvent of a mechanism, for accountants of dp_accounting with ADD_OR_REMOVE_ONE.
 
-    Without sampling it is one `GaussianDpEvent`, for any number of steps: its argument is sigma / sensitivity
-    of the full matrix, rounded down. Under Poisson sampling it is one `PoissonSampledDpEvent` per step, under
-    CyclicPoisson one per step that an example can join. A ledger is the `ComposedDpEvent` of its entries; a
-    pure eps-DP claim is a `ZCDpEvent` with rho = eps^2 / 2, which it implies (Bun and Steinke 2016).
+    Without sampling, the event is one `GaussianDpEvent` for any number of steps. Its argument is sigma /
+    sensitivity of the full matrix, rounded down. Under Poisson sampling, there is one `PoissonSampledDpEvent`
+    per step; under CyclicPoisson, one per step that an example can join. A ledger is the `ComposedDpEvent` of
+    its entries. A pure eps-DP claim is a `ZCDpEvent` with rho = eps^2 / 2, which the claim implies (Bun and
+    Steinke 2016).
 
     Args:
         mechanism: a Calibration or a Certificate, which include sigma; a Ledger; a Mechanism, or C.
@@ -43,15 +44,15 @@ def to_dp_event(
         participation: participation of C; None is EveryStep.
 
     Returns:
-        The event; its eps by an accountant of dp_accounting is an upper bound on that of the mechanism, up to
-        the rounding of that accountant.
+        The event. Its eps, computed by an accountant of dp_accounting, is an upper bound on that of the
+        mechanism, up to the rounding of that accountant.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
-        UnsupportedCombinationError: if no event describes the mechanism, as under Balls-in-Bins, or an
+        UnsupportedCombinationError: if no event describes the mechanism, as under Balls-in-Bins or for an
             (eps, delta) claim; and for noise under REPLACE_ONE, which the accountants of dp_accounting
-            interpret differently (its PLD accountant doubles the sensitivity of an event, its RDP accountant
-            does not).
+            interpret differently (the PLD accountant doubles the sensitivity of an event, but the RDP
+            accountant does not).
 
     Examples:
         >>> import dpmech as dm

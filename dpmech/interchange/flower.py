@@ -17,7 +17,7 @@ _CONFIG = ("target_delta", "population_size", "neighboring_relation", "sampling_
 
 @dataclasses.dataclass(frozen=True)
 class FlowerSpent:
-    """The privacy spent, with the attributes of Flower's `PrivacySpent`.
+    """The privacy cost so far, with the attributes of Flower's `PrivacySpent`.
 
     Attributes:
         epsilon: upper bound on eps.
@@ -37,8 +37,8 @@ class FlowerSpent:
 class FlowerAccountant:
     """A `PrivacyAccountant` of Flower (1.42) that returns the upper ends of proved bounds.
 
-    Use it in place of Flower's `RdpAccountant`, as in `DifferentialPrivacyServerSideFixedClipping(...,
-    accountant=...)`; no package of Flower is needed. The unit is a client. `bounds` gives both ends.
+    Use it instead of Flower's `RdpAccountant`, as in `DifferentialPrivacyServerSideFixedClipping(...,
+    accountant=...)`. No Flower package is needed. The privacy unit is a client. `bounds` returns both ends.
 
     **Guarantee:** that of `dm.profile` for releases as the configuration describes them; the caller must
     ensure that clients are sampled accordingly.
@@ -48,7 +48,8 @@ class FlowerAccountant:
 
     Raises:
         InvalidParameterError: if the argument is not such a configuration.
-        UnsupportedCombinationError: for clients sampled without replacement, which no theorem here covers.
+        UnsupportedCombinationError: for clients sampled without replacement, which no theorem in dpmech
+            covers.
 
     Example:
         With Flower, use its configuration and events; here, any objects with the same attributes.
@@ -139,7 +140,7 @@ class FlowerAccountant:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Restore what `state_dict` returned, from an accountant with the same configuration.
+        """Restore a state that `state_dict` returned for an accountant with the same configuration.
 
         Raises:
             CertificateError: if the state does not belong to this accountant.

@@ -84,23 +84,24 @@ def history_profile(steps: Sequence[Steps]) -> PrivacyProfile:
 
 
 def from_opacus_history(accountant: object) -> PrivacyProfile:
-    """The privacy profile of the history of an Opacus accountant: bounds in place of its estimate.
+    """The privacy profile of the history of an Opacus accountant: bounds instead of an estimate.
 
-    Every entry of the history is (noise multiplier, sample rate, steps): steps of Gaussian noise of standard
-    deviation noise multiplier times `max_grad_norm`, each on a Poisson sample with that rate, for the
-    adjacency of adding or removing one example. Opacus' default loaders sample this way.
+    Every entry of the history is (noise multiplier, sample rate, steps). It means that many steps, each on a
+    Poisson sample with that rate, and with Gaussian noise of standard deviation noise multiplier times
+    `max_grad_norm`. The adjacency is that of adding or removing one example. The default loaders of Opacus
+    sample in this way.
 
     **What a history cannot show**, and the caller must ensure: that the loader used Poisson sampling. With
-    `poisson_sampling=False` Opacus shuffles, writes the same history, and no theorem here covers it; the same
-    holds for gradients of several batches accumulated before a step, where an example may be in each. The
-    history does not show either that the clip norm was fixed: with `clipping="adaptive"` (AdaClipDPOptimizer)
-    it is the same, and the run costs more, as an example moves the count of unclipped ones by 1 while the
-    noise is divided as if by 1/2, and as the size of every batch enters the next clip norm without noise.
-    Noise from a generator that others can predict, and hooks that change gradients after clipping, are not in
-    it either.
+    `poisson_sampling=False`, Opacus shuffles and writes the same history, although no theorem in dpmech
+    covers shuffling. The same applies if gradients of several batches, each of which may contain the same
+    example, are accumulated before a step. The history does not show that the clip norm was fixed, either.
+    With `clipping="adaptive"` (AdaClipDPOptimizer), the history is the same but the run costs more: an
+    example changes the count of unclipped examples by 1, whereas the noise is scaled for a change of 1/2, and
+    the size of every batch enters the next clip norm without noise. Finally, the history does not show
+    whether others can predict the generator of the noise, or whether hooks change gradients after clipping.
 
-    A loader of Opacus takes k = len(loader) = ceil(N / B) steps per epoch, each with q = 1 / k, as the
-    history states. To compute the noise beforehand: `dm.calibrate_sigma(dm.Identity(epochs * k), eps, delta,
+    An Opacus loader takes k = len(loader) = ceil(N / B) steps per epoch, each with q = 1 / k, as stated in
+    the history. To compute the noise beforehand, use `dm.calibrate_sigma(dm.Identity(epochs * k), eps, delta,
     participation=dm.Poisson(1 / k))`, whose sigma is the noise multiplier.
 
     Args:
@@ -108,7 +109,8 @@ def from_opacus_history(accountant: object) -> PrivacyProfile:
             history itself.
 
     Returns:
-        A PrivacyProfile: `.epsilon(delta)` and `.delta(eps)` are bounds, `.compose` adds other releases.
+        A PrivacyProfile: `.epsilon(delta)` and `.delta(eps)` return bounds, and `.compose` adds other
+        releases.
 
     Raises:
         InvalidParameterError: if there is no such history, an entry is out of range (a rate above 1, no

@@ -28,15 +28,15 @@ def executed_epsilon(claim: Claim, steps: int, *, rng: np.random.Generator | int
     """Bounds on eps, at the certified delta, of the first steps of a mechanism.
 
     The release is C_t G + sigma Z with the leading block C_t of the strategy, under the same participation.
-    Where the participation repeats every epoch, a started epoch counts as a full one; a random allocation
-    always counts as a whole.
+    If the participation repeats every epoch, an epoch that was started counts as complete. A random
+    allocation always counts as a whole.
 
-    **It holds only if the number of steps was decided without looking at what the run released**: in advance,
-    or because of an external event such as a hardware failure. A run stopped because of its loss or accuracy
-    is charged the full budget; `Bounds.by` repeats this. A `Ledger` always charges the full budget.
+    **The bounds hold only if the number of steps was decided without looking at the releases of the run**: in
+    advance, or because of an external event such as a hardware failure. A run stopped because of its loss or
+    accuracy is charged the full budget; `Bounds.by` repeats this. A `Ledger` always charges the full budget.
 
-    **Guarantee:** that of the claim; the same accountant is used. For a claim by Certified the result is the
-    full claim, since its beta is spent.
+    **Guarantee:** that of the claim, because the same accountant is used. For a claim by Certified, the
+    result is the full claim, because its beta has been used.
 
     Args:
         claim: a Calibration or a Certificate.

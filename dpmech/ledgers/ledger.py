@@ -122,8 +122,9 @@ class Answers(Document):
     def usual_delta(self) -> float:
         """The default delta of totals: that of the budget, or the sum of those of the releases.
 
-        Counts and mechanisms state no delta, but for claims with one. They raise the sum of the others by a
-        tenth, since claims may use up their own deltas; alone they have 1e-5.
+        Counts and mechanisms have no delta of their own, except for claims that state one. They increase the
+        sum of the other deltas by a tenth, because claims may use up their own deltas. Without other
+        releases, the default is 1e-5.
         """
         if self.budget is not None:
             return self.budget.delta
@@ -166,33 +167,33 @@ class Answers(Document):
 
     @property
     def waiting(self) -> tuple[str, ...]:
-        """Names of the non-adaptive releases whose privacy profile takes work and is not computed yet."""
+        """Names of the non-adaptive releases whose privacy profile is costly and has not been computed."""
         return self._total.waiting if isinstance(self._total, NonAdaptiveTotal) else ()
 
     def epsilon(self, delta: float, *, method: Method | None = None, profiles: bool | None = None) -> Bounds:
         """Bounds on the total eps at `delta`: of the full list, or of everything that the budget allows.
 
-        With a budget the result does not depend on how much was spent: the eps spent so far is no guarantee
-        if the decision to continue or stop may depend on results.
+        With a budget, the result does not depend on how much has been spent. The eps spent so far is not a
+        guarantee if the decision to continue or stop may depend on results.
 
         Args:
-            delta: in (0, 1); where claims are composed, above the sum of their deltas.
+            delta: in (0, 1); if claims are composed, above the sum of their deltas.
             method: None or Pld() for privacy profiles, Rdp() for moments (and basic composition of claims);
                 None with a budget.
-            profiles: for a non-adaptive list, whether to compute the profiles of Balls-in-Bins releases, once
-                per ledger, at 40 to 200 CPU seconds per mechanism and noise scale; False composes their
-                claims instead, which is immediate. None computes them if there is more than one release. With
-                more than one, a profile stored in a certificate (`cal.certificate(profile=...)`) is used
-                directly.
+            profiles: for a non-adaptive list, whether to compute the profiles of Balls-in-Bins releases. This
+                happens once per ledger, and takes 40 to 200 CPU seconds per mechanism and noise scale. False
+                composes their claims instead, which is immediate. None computes the profiles if there is more
+                than one release. In that case, a profile stored in a certificate
+                (`cal.certificate(profile=...)`) is used directly.
 
         Returns:
-            Bounds with their guarantee. Errors of profiles add up, outside delta; those of claims are in
-            `guarantee`, and the lower end of claims is 0.
+            Bounds with their guarantee. The failure probabilities of profiles add up, outside delta; those of
+            claims are in `guarantee`. The lower end for claims is 0.
 
         Raises:
             InvalidParameterError: if an argument is invalid.
-            UnsupportedCombinationError: if the method is another one.
-            UnattainableBudgetError: if claims use up delta, or no bound is known at such a small delta.
+            UnsupportedCombinationError: if the method is not one of these.
+            UnattainableBudgetError: if claims use up delta, or if no bound is known at such a small delta.
             NumericalError: if no lattice of affordable size gives a bound.
         """
         checked, how, computed = check_delta(delta), check_method(method), _check_switch(profiles)
@@ -211,8 +212,9 @@ class Answers(Document):
     def meets(self, budget: PrivacyBudget) -> bool:
         """Whether the total meets a budget that was fixed before any sampling for it.
 
-        The sampling error of profiles is subtracted from its delta, so that "sample, call this, release
-        nothing if it is False" is (eps, delta)-differentially private without a confidence level.
+        The failure probability of profiles is subtracted from its delta. Therefore, the procedure "sample,
+        call this method, and release nothing if it returns False" is (eps, delta)-differentially private
+        without a confidence level.
 
         Raises:
             InvalidParameterError: if the argument is not a PrivacyBudget.
@@ -235,9 +237,9 @@ class Answers(Document):
         """The privacy profile of a non-adaptive list; `epsilon` and `delta` use it from then on.
 
         Args:
-            rng: for sampling; None uses entropy from the operating system.
+            rng: for random samples; None uses entropy from the operating system.
             executor: where samples are drawn.
-            progress: called with a line before each profile that takes work; each is computed once.
+            progress: called with a line of text before each costly profile; each is computed once.
 
         Raises:
             UnsupportedCombinationError: with a budget, or if a release has no profile.
@@ -275,25 +277,25 @@ def _check_switch(profiles: object) -> bool | None:
 
 
 class Ledger(Answers):
-    """Certified releases about the same people, and their total privacy loss, in one of two modes.
+    """Certified releases about the same people, and their total privacy loss.
 
-    **Non-adaptive** (without a budget): mechanisms and noise scales are listed before the first result of any
-    of them is looked at, and the full list is composed through privacy profiles. The queries and their order
-    may depend on results, and the work may stop early: the cost is always that of the full list. Adding to
-    the list after a result has been seen violates the theorem, and then no total of the ledger holds. `close`
-    ends the list.
+    A ledger has one of two modes. **Non-adaptive** (without a budget): mechanisms and noise scales are listed
+    before anyone looks at the first result of any of them, and the full list is composed by privacy profiles.
+    The queries and their order may depend on results, and the work may stop early, but the cost is always
+    that of the full list. Adding to the list after a result has been seen violates the theorem, and no total
+    of the ledger then holds. `close` ends the list.
 
-    **Adaptive** (with a budget): what is added next, and whether anything is, may depend on all results so
-    far. Every release passes a privacy filter, in an accounting method that is fixed beforehand; what would
-    exceed the budget is refused. The guarantee is the budget, even if less was spent.
+    **Adaptive** (with a budget): whether a release is added, and which one, may depend on all results so far.
+    A privacy filter, with an accounting method that is fixed beforehand, refuses every release that would
+    exceed the budget. The guarantee is the budget, even if less was spent.
 
     A release is added before its first step, and remains even if the run fails or stops early. A sampled
-    release names the batches that it reads, and a batch enters once: two releases from one batch are one
-    mechanism, to be joined on a `SharedBatch` before sampling. The privacy profiles of non-adaptive releases
-    are composed; those of Balls-in-Bins take work, and their (eps, delta) claims may replace them. A sampling
-    error inside the delta of a claim is subtracted, and added once per calibration, not per run under it.
+    release names the batches that it reads, and a batch enters only once. Two releases from one batch are one
+    mechanism, and must be joined on a `SharedBatch`. The privacy profiles of non-adaptive releases are
+    composed. Those under Balls-in-Bins are costly, and the (eps, delta) claims may replace them. A beta
+    inside the delta of a claim is subtracted, and is added once per calibration, not once per run.
 
-    **Guarantee:** `guarantee` is that of the entries, as certified; every total states its own.
+    **Guarantee:** `guarantee` is the certified guarantee of the entries; every total states its own.
 
     Args:
         adjacency: the neighbouring relation; releases with another one are refused, even if the numbers would
@@ -301,12 +303,12 @@ class Ledger(Answers):
         budget: the total budget; None for a non-adaptive list.
         accounting: the accounting method of a budget: `GdpAccounting()` (the default; unsampled releases),
             `RenyiAccounting(order)` or `ClaimAccounting(slack)`.
-        allow_estimates: whether a release may enter if the total uses an estimate of it; the total is then an
-            estimate too.
+        allow_estimates: whether a release is accepted if the total uses an estimate of it; the total is then
+            also an estimate.
 
     Raises:
         InvalidParameterError: if an argument is invalid, if there is an accounting method without a budget,
-            or if the budget leaves no room in the accounting method.
+            or if the accounting method cannot meet the budget.
 
     Examples:
         >>> import dpmech as dm
@@ -358,7 +360,7 @@ class Ledger(Answers):
     def close(self) -> None:
         """Close the ledger: nothing more may be added, now or after loading.
 
-        Close a non-adaptive list before looking at its first result.
+        Close a non-adaptive list before you look at its first result.
         """
         self._closed = True
 
@@ -375,8 +377,8 @@ class Ledger(Answers):
         """Whether `add` or `add_mechanism` would refuse this because it exceeds the budget.
 
         Args:
-            claim: a calibration or certificate, or a mechanism.
-            count: how often a mechanism is released, in [1, 1000000]; 1 for others.
+            claim: a calibration, a certificate or a mechanism.
+            count: how often a mechanism is released, in [1, 1000000]; 1 for a calibration or certificate.
 
         Raises:
             InvalidParameterError: if an argument is invalid.
@@ -402,18 +404,18 @@ class Ledger(Answers):
         Args:
             name: name of the release, new in this ledger.
             release: a calibration or a certificate.
-            batch: for sampled releases, the batches that it reads: a name that is new in this ledger, or a
-                `SharedBatch` whose mechanisms jointly have at least the certified sigma, which is then
-                closed. None without sampling.
+            batch: for a sampled release, the batches that it reads: a name that is new in this ledger, or a
+                `SharedBatch` whose mechanisms jointly have at least the certified sigma. The `SharedBatch` is
+                then closed. None without sampling.
 
         Raises:
             InvalidParameterError: if an argument is invalid, the name is taken, a sampled release has no
                 batch, or the release would exceed the budget.
             CertificateError: if the release was edited after it was computed.
-            UnsupportedCombinationError: if the ledger is closed, the batch is already in it, the adjacency
-                differs, the batch is not the certified one or has too little noise, the release has no cost
-                in the ledger's accounting method, or the total would depend on an estimate although none is
-                allowed.
+            UnsupportedCombinationError: if the ledger is closed or already contains the batch; if the
+                adjacency differs; if the batch is not the certified batch or has too little noise; if the
+                accounting method of the ledger defines no cost for the release; or if the total would depend
+                on an estimate although estimates are not allowed.
         """
         self._enter(name, release, batch, None)
 
@@ -422,13 +424,13 @@ class Ledger(Answers):
     ) -> None:
         """Add a private selection, before its first run: the best of a secret number of such runs.
 
-        `dm.ledgers.PrivateSelection` makes it. The ledger stores the distribution of the number of runs,
-        never the number. If all results are seen, add each run as an entry of its own with `add`.
+        `dm.ledgers.PrivateSelection` performs the selection. The ledger stores the distribution of the number
+        of runs, but not the number. If all results are visible, add each run as a separate entry with `add`.
 
         Args:
             name: name of the selection, new in this ledger.
-            run: what each run is certified for, including the score that selects the best, unless the score
-                comes from public data.
+            run: the calibration or certificate of each run. It must cover the score that selects the best
+                run, unless the score comes from public data.
             runs: the distribution of the number of runs.
             batch: for sampled runs, a name for the batches of all runs, new in this ledger; each run samples
                 its own batches.
@@ -436,7 +438,8 @@ class Ledger(Answers):
         Raises:
             InvalidParameterError: as in `add`, or if `runs` is not such a distribution.
             CertificateError: as in `add`.
-            UnsupportedCombinationError: as in `add`, and with a budget: no filter has a cost for it.
+            UnsupportedCombinationError: as in `add`, and with a budget, because no filter defines a cost for
+                a selection.
         """
         if not isinstance(runs, RunCount):
             raise InvalidParameterError(
@@ -452,7 +455,7 @@ class Ledger(Answers):
         self._enter(name, run, batch, runs)
 
     def add_counts(self, name: str, counts: DiscreteGaussian) -> None:
-        """Add counts released with discrete Gaussian noise, before the first of them is drawn.
+        """Add counts released with discrete Gaussian noise, before the first of them is released.
 
         Args:
             name: name of the release, new in this ledger.
@@ -460,10 +463,10 @@ class Ledger(Answers):
 
         Raises:
             InvalidParameterError: if an argument is invalid, or the name is taken.
-            UnsupportedCombinationError: if the ledger is closed, adjacency or unit differ, or there is a
-                budget: no filter has a cost for counts.
-            NumericalError: if the counts, together with earlier equal ones, have no bounds on delta (tried
-                once): then no total with them would have bounds.
+            UnsupportedCombinationError: if the ledger is closed, if adjacency or unit differ, or with a
+                budget, because no filter defines a cost for counts.
+            NumericalError: if no bounds on the delta of the counts, together with earlier equal counts, could
+                be computed. No total that contains them would then have bounds.
         """
         if not isinstance(counts, DiscreteGaussian):
             raise InvalidParameterError("counts", counts, "a dm.DiscreteGaussian")
@@ -472,7 +475,7 @@ class Ledger(Answers):
         self._enter_counts(entry)
 
     def add_mechanism(self, name: str, mechanism: BasicMechanism, *, count: int = 1) -> None:
-        """Add a mechanism that is known by its law or its claim, before it runs.
+        """Add a mechanism that is defined by its distribution or by a claim, before it runs.
 
         Args:
             name: name of the entry, new in this ledger.

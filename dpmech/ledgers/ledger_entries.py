@@ -71,7 +71,7 @@ class Release:
 
     @property
     def own_delta(self) -> float:
-        """The certified delta times the mean number of runs: roughly where its eps is of interest."""
+        """The certified delta times the mean number of runs, at which its eps is of interest."""
         return self.certificate.budget.delta * (1.0 if self.runs is None else max(1.0, self.runs.mean))
 
 
@@ -289,7 +289,7 @@ class CountsPart:
 
 @dataclasses.dataclass(frozen=True)
 class MechanismRelease:
-    """An entry of a ledger without a certificate: a mechanism that is known by its law or its claim.
+    """An entry of a ledger without a certificate: a mechanism defined by its distribution or by a claim.
 
     Attributes:
         name: name of the entry.

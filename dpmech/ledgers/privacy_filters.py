@@ -76,12 +76,13 @@ class AccountingMethod(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Remaining:
-    """What a ledger with a budget would still accept as one further release.
+    """The largest further release that a ledger with a budget would accept.
 
     Attributes:
         mu: the largest sensitivity over sigma of a further unsampled release, rounded down; 0 if nothing
-            fits. Under ClaimAccounting, that of the Gaussian release whose claim is all that is left.
-        left: what is left in the accounting method of the ledger, rounded down.
+            fits. Under ClaimAccounting, that of the Gaussian release whose claim uses up the rest of the
+            budget.
+        left: the remaining amounts in the accounting method of the ledger, rounded down.
     """
 
     mu: float
@@ -105,11 +106,11 @@ class Remaining:
 
 @dataclasses.dataclass(frozen=True)
 class PrivacyFilter(abc.ABC):
-    """Limits on the sums of costs, one for every component of a budget.
+    """Limits on the sums of costs, one for every component of a cost.
 
     Attributes:
         accounting: the accounting method, with all settings resolved.
-        budget: the guarantee of the whole, whatever was spent.
+        budget: the guarantee of the whole, regardless of how much was spent.
         limits: the limits, rounded down.
         by_claims: whether costs depend on the claims of certificates, not on sigma and sensitivity alone.
     """
@@ -138,13 +139,13 @@ class PrivacyFilter(abc.ABC):
     def price_again(self, name: str, claim: Claim) -> Price:
         """The cost of a further run under a calibration that an earlier release was charged for.
 
-        That its random numbers were bad is one event for all of these runs.
+        The failure of its random samples is a single event for all of these runs.
         """
         return self.price(name, claim)
 
     @abc.abstractmethod
     def remaining(self, spent: Spent) -> Remaining:
-        """What fits in addition to what was spent."""
+        """The remaining budget after this expenditure."""
 
     @abc.abstractmethod
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
@@ -181,7 +182,7 @@ class PrivacyFilter(abc.ABC):
         )
 
     def left(self, spent: Spent) -> Spent:
-        """What is left of every limit, exactly; negative if it was exceeded."""
+        """The exact remainder of every limit; negative if the limit was exceeded."""
         return tuple(Fraction(limit) - one for limit, one in zip(self.limits, spent, strict=True))
 
     def fits(self, spent: Spent) -> bool:
@@ -230,8 +231,8 @@ class RenyiAccounting(AccountingMethod):
     """Renyi divergence at one order: accepts unsampled, Poisson-sampled and Balls-in-Bins releases.
 
     Args:
-        order: an integer in [2, 10000]; None uses the one that admits most Gaussian releases within the
-            budget of the ledger. Low sampling rates with little noise need a lower order.
+        order: an integer in [2, 10000]; None uses the order that admits the most Gaussian releases within the
+            budget of the ledger. Low sampling rates with little noise require a lower order.
 
     Example:
         >>> import dpmech as dm
@@ -263,8 +264,9 @@ class ClaimAccounting(AccountingMethod):
     """The (eps, delta) of every claim: accepts all releases.
 
     Args:
-        slack: 0 for basic composition; or the part of the budget's delta, in (0, 1), that is set aside so
-            that the eps of many small claims add up roughly like the square root of the sum of their squares.
+        slack: 0 for basic composition; or the part of the delta of the budget, in (0, 1), that is reserved
+            for advanced composition, where the total eps of many small claims grows roughly like the square
+            root of the sum of their squares.
 
     Example:
         >>> import dpmech as dm

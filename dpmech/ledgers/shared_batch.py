@@ -47,7 +47,7 @@ class JointRelease:
     """Several Gaussian releases from the same batch, combined into one release.
 
     Args:
-        sigmas: noise of each release over its own clip norm, all > 0.
+        sigmas: noise of each release divided by its own clip norm, all > 0.
 
     Raises:
         InvalidParameterError: if there are none, or one is not > 0.
@@ -70,8 +70,8 @@ class JointRelease:
     def sigma(self) -> float:
         """(sum sigma^-2)^(-1/2), rounded down; exact for a single release.
 
-        Use it in place of a single release's sigma: with a strategy C, the joint release is as private as C G
-        + sigma Z at clip norm 1.
+        Use it as the sigma of a single release: with a strategy C, the joint release is as private as C G +
+        sigma Z at clip norm 1.
         """
         least = min(self.sigmas)
         if len(self.sigmas) == 1:
@@ -88,11 +88,11 @@ def joint_release(sigmas: Sequence[float]) -> JointRelease:
     """Combine Gaussian releases that are computed from the SAME sampled batch.
 
     Args:
-        sigmas: noise of each release over its own clip norm, shape (k,), all > 0.
+        sigmas: noise of each release divided by its own clip norm, shape (k,), all > 0.
 
     Returns:
-        A JointRelease; pass its `sigma` to `epsilon` and `delta`, once, for all releases together. Exact, up
-        to rounding towards less noise.
+        A JointRelease. Pass its `sigma` to `epsilon` or `delta` for all releases together. Exact, up to
+        rounding down.
 
     Raises:
         InvalidParameterError: if there are none, or one is not > 0.
@@ -196,7 +196,7 @@ class SharedBatch:
 
         Args:
             name: name of the mechanism, new on this batch.
-            sigma: noise over its own clip norm, > 0.
+            sigma: noise divided by its own clip norm, > 0.
 
         Raises:
             UnsupportedCombinationError: if the batch is closed.
@@ -265,7 +265,7 @@ class SharedBatch:
 
 @dataclasses.dataclass(frozen=True)
 class BlockClipping:
-    """Clipping and noising block by block (for example per matrix), all from one batch.
+    """Clipping and noise for each block of the parameters (such as each matrix), from the same batch.
 
     Block W of the summed gradient is clipped to C_W per example and gets Gaussian noise of standard deviation
     sigma_W C_W in every coordinate (correlated across steps if the strategy says so).
@@ -315,10 +315,10 @@ class BlockClipping:
 
         Args:
             clip_norms: C_W of every block, > 0.
-            sigma: the least joint sigma of the blocks.
-            dimensions: None gives every block the same sigma_W = sigma sqrt(k). Block sizes d_W give the
-                division with the least total noise variance sum d_W (sigma_W C_W)^2, namely sigma_W^2
-                proportional to 1 / (C_W sqrt(d_W)).
+            sigma: the smallest allowed joint sigma of the blocks.
+            dimensions: None sets the same sigma_W = sigma sqrt(k) for every block. Block sizes d_W minimise
+                the total noise variance sum d_W (sigma_W C_W)^2, by sigma_W^2 proportional to 1 / (C_W
+                sqrt(d_W)).
 
         Returns:
             Blocks whose joint sigma is at least `sigma`, by a few units of rounding.
@@ -348,10 +348,11 @@ class BlockClipping:
 
     @property
     def replace_one_sigma(self) -> float:
-        """Half the joint sigma: the noise over the sensitivity 2 C_W of replacing one example.
+        """Half the joint sigma: the noise relative to the sensitivity 2 C_W of replacing one example.
 
-        Exact without sampling, where `sensitivity` already accounts for it under REPLACE_ONE: do not pass
-        this number there as well. Under sampling, halving is not proven: use `sigma` and REPLACE_ONE.
+        Exact without sampling. There, `sensitivity` already includes the factor of 2 under REPLACE_ONE, so do
+        not pass this number together with REPLACE_ONE. Under sampling, halving is not proven; use `sigma` and
+        REPLACE_ONE instead.
         """
         return 0.5 * self.sigma
 
@@ -362,7 +363,7 @@ class BlockClipping:
 
     @property
     def effective_clip_norms(self) -> tuple[float, ...]:
-        """sigma_W C_W / sigma: the clip norm at which the joint sigma gives a block its noise.
+        """sigma_W C_W / sigma: the clip norm at which the joint sigma yields the noise of a block.
 
         `calibration.noise_variance(step, effective_clip_norms[w], batch_size)` is Phi_t of block w.
         """

@@ -35,10 +35,10 @@ class Adjacency(enum.Enum):
 
 
 class Unit(enum.Enum):
-    """Whose presence a claim hides.
+    """The unit whose presence a claim hides.
 
-    `EXAMPLE`: that of one example. The guarantee is weaker for people with several examples. `USER`: that of
-    all examples of one person; a neighbouring dataset lacks all of them.
+    `EXAMPLE`: one example. The guarantee is weaker for people with several examples. `USER`: all examples of
+    one person; a neighbouring dataset lacks all of them.
 
     Example:
         >>> import dpmech as dm
@@ -102,7 +102,7 @@ class PrivacyBudget:
         """The largest true-positive rate of an attack under this pair, for every mechanism.
 
         min(e^eps fpr + delta, 1 - e^-eps (1 - delta - fpr)), at most 1. The whole curve of a mechanism
-        (`dm.profile`) gives a lower rate.
+        (`dm.profile`) gives a rate that is not higher, and usually lower.
 
         **Guarantee:** upper bound, rounded up, for a budget that holds in both directions.
 

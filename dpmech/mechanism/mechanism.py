@@ -21,20 +21,20 @@ _SAME = 1e-12  # relative tolerance of lower ends that differ by rounding only
 
 @dataclasses.dataclass(frozen=True)
 class Mechanism:
-    """The mechanism C G + sigma Z: a strategy, who takes part when, and which datasets are neighbours.
+    """The mechanism C G + sigma Z: strategy, participation and adjacency.
 
-    It is accepted wherever a strategy is, and then also sets participation and adjacency.
+    Functions that accept a strategy also accept a mechanism, which then sets participation and adjacency.
 
     Args:
         strategy: C.
-        participation: who takes part when; EveryStep is conservative.
+        participation: which examples take part when; EveryStep is conservative.
         adjacency: which datasets are neighbours.
-        unit: whose presence is hidden. Under `Unit.USER` the participation applies to users, each with one
-            contribution of norm at most the clip norm. A participation that describes how the examples of a
-            user take part (with `max_examples_per_user`) implies `Unit.USER`.
+        unit: the unit whose presence is hidden. Under `Unit.USER`, the participation applies to users, each
+            with one contribution of norm at most the clip norm. A participation that describes how the
+            examples of a user take part (with `max_examples_per_user`) implies `Unit.USER`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a participation that does not fit n steps.
+        InvalidParameterError: if an argument is invalid, or the participation does not fit n steps.
         UnsupportedCombinationError: for an adjacency that no theorem covers under this participation.
 
     Examples:
@@ -66,7 +66,7 @@ class Mechanism:
 
     @property
     def certain(self) -> bool:
-        """Whether participation is not random: the run is one Gaussian release of `sensitivity`."""
+        """Whether participation is not random, so that the run is one Gaussian release of `sensitivity`."""
         return self.participation.certain
 
     @property
@@ -78,8 +78,8 @@ class Mechanism:
     def hides_size(self) -> bool:
         """Whether neighbouring datasets differ in their number of examples, which is then private.
 
-        Under ZERO_OUT the number is the same; also under REPLACE_ONE, unless a user with several examples is
-        replaced by one with fewer.
+        Under ZERO_OUT, the number is the same. It is also the same under REPLACE_ONE, unless a user with
+        several examples is replaced by a user with fewer.
         """
         if self.adjacency is Adjacency.REPLACE_ONE:
             return self.participation.unit is not None
@@ -208,23 +208,23 @@ def sensitivity(
 ) -> Bounds:
     """L2 sensitivity of C G at clip norm 1 over all allowed participation sets.
 
-    For Poisson, CyclicPoisson and FixedSizeBatches it is that of one release, the largest column norm; for
-    BallsInBins it is that of the worst-case support, FixedEpochs(n / bins), and with fresh bins at most that
-    of one participation per epoch, at any steps. With `max_examples_per_user=m` it is that of m examples in
-    the same batches.
+    For Poisson, CyclicPoisson and FixedSizeBatches, it is the sensitivity of one release, the largest column
+    norm. For BallsInBins, it is that of the worst-case support, FixedEpochs(n / bins); with `fresh` bins, it
+    is at most that of one participation per epoch, at any steps. With `max_examples_per_user=m`, it is that
+    of m examples in the same batches.
 
     Args:
         strategy: C; or a Mechanism, which also sets the other two.
-        participation: who takes part when; None is EveryStep, which is conservative.
-        adjacency: REPLACE_ONE doubles the value (one example's gradients change by at most twice the
-            clip norm in the same steps, and may do so).
+        participation: which examples take part when; None is EveryStep, which is conservative.
+        adjacency: REPLACE_ONE doubles the value: the gradients of an example may change by up to twice the
+            clip norm in the same steps.
 
     Returns:
-        Bounds with lower <= true value <= upper, including rounding; `by` names the theorem used. Their
-        guarantee is exact if the ends are equal, else a bound.
+        Bounds with lower <= true value <= upper, including rounding; `by` names the theorem. The guarantee is
+        exact if the ends are equal, and otherwise a bound.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a participation that does not fit n.
+        InvalidParameterError: if an argument is invalid, or the participation does not fit n.
         UnsupportedCombinationError: if no bound is known at this size.
 
     References:

@@ -10,8 +10,8 @@ class NoiseCost:
     """The cost of the cheapest way to form a row of C^-1 Z in little memory.
 
     Attributes:
-        buffers: vectors of the model's size that are kept between steps, in float64.
-        regenerated: vectors of noise that are regenerated at every step, in addition to the new one.
+        buffers: vectors of the model's size that are stored between steps, in float64.
+        regenerated: earlier vectors of noise that are regenerated at every step.
     """
 
     buffers: int
@@ -24,11 +24,12 @@ class NoiseCost:
 
 
 def noise_cost(strategy: Strategy) -> NoiseCost:
-    """Number of vectors kept and regenerated per step.
+    """The number of vectors that noise stores between steps, and regenerates at every step.
 
-    If C^-1 has p bands, p - 1 are regenerated; else one is kept for every additional band of C or exponential
-    of a BLT; without structure, the last step regenerates every earlier one. Kept vectors are float64: a
-    recursion whose state is rounded to float32 would solve with another C than the certified one.
+    If C^-1 has p bands, p - 1 vectors are regenerated. Otherwise, one vector is stored for every band of C
+    but one, or for every exponential of a BLT. Without structure, the last step regenerates all earlier
+    vectors. Stored vectors are float64, because a recursion whose state is rounded to float32 would solve
+    with a matrix other than the certified C.
 
     References:
         lambda_cgd Algorithm 1, Table 5 (a BLT of p buffers keeps p vectors).

@@ -15,7 +15,7 @@ _BLOCK = 64
 
 
 def per_step_error(strategy: Strategy | Mechanism, *, workload: Workload | None = None) -> FloatArray:
-    """Row norms of B = A C^-1: the standard deviation of each output at sigma 1, before sensitivity.
+    """Row norms of B = A C^-1: the standard deviation of each output at sigma 1, without the sensitivity.
 
     Args:
         strategy: C; or a Mechanism, whose strategy is used.
@@ -49,7 +49,7 @@ def rmse(
 
     Args:
         strategy: C; or a Mechanism, which also sets participation and adjacency.
-        participation: who takes part when; None is EveryStep.
+        participation: which examples take part when; None is EveryStep.
         workload: A; None is the prefix sum.
 
     Returns:

@@ -22,7 +22,7 @@ class Pattern:
 
     Args:
         min_sep: two participations are at least this many steps apart.
-        max_participations: at most this many of them (already capped by what n steps allow).
+        max_participations: the maximum number of participations (already limited to what n steps allow).
         evenly_spaced: only the sets {s, s + min_sep, ...} with s < min_sep are possible.
     """
 
@@ -35,20 +35,20 @@ Settings = Mapping[str, Any]  # settings of a participation in a plan
 
 
 class Participation(abc.ABC):
-    """A participation schema. Final subclasses are frozen dataclasses; `random` ones amplify privacy.
+    """A participation scheme. Final subclasses are frozen dataclasses; `random` ones amplify privacy.
 
-    If `per_release` is set, sensitivity is that of one release and the accountant composes the releases.
+    If `per_release` is set, the sensitivity is that of one release, and the accountant composes the releases.
 
     Attributes:
         random: whether participation is random.
         per_release: whether every release is accounted for separately.
-        unrestricted: whether it assumes nothing, so that batches may come in any order.
+        unrestricted: whether it makes no assumption, so that batches may come in any order.
         plan_name: its name on the command line and in TOML files.
-        plan_settings: settings of a plan in addition to its sizes; a setting of several participations has
-            the same meaning in all of them.
-        plan_due: which of these a plan has to give.
-        plan_sizes: which sizes of a plan it uses, in addition to those that all use.
-        plan_whole_epochs: whether a plan has to have whole epochs.
+        plan_settings: settings of a plan in addition to its sizes; a setting that several participations
+            share has the same meaning in all of them.
+        plan_due: the settings that a plan must specify.
+        plan_sizes: the sizes of a plan that it uses, in addition to those that all participations use.
+        plan_whole_epochs: whether a plan must consist of whole epochs.
 
     Example:
         >>> import dpmech as dm
@@ -76,7 +76,7 @@ class Participation(abc.ABC):
         """
 
     def attained_pattern(self, n: int) -> Pattern:
-        """A pattern whose sets can all occur: that of `pattern`, unless it allows sets that cannot occur.
+        """A pattern whose sets can all occur: that of `pattern`, unless that allows sets that cannot occur.
 
         Args:
             n: steps.
@@ -109,7 +109,7 @@ class Participation(abc.ABC):
                 each of `plan_sizes`.
 
         Raises:
-            InvalidParameterError: on a setting that is bad, or required and None.
+            InvalidParameterError: if a setting is invalid, or if it is required and None.
         """
 
     @classmethod
@@ -124,25 +124,25 @@ class Participation(abc.ABC):
 
     @property
     def certain(self) -> bool:
-        """Whether nothing is random: True without sampling, and if sampling leaves no choice."""
+        """Whether nothing is random: True without sampling, and if the sampling has only one outcome."""
         return not self.random
 
     @property
     def examples(self) -> int:
-        """Maximum number of examples of one unit, with separate gradients, in one step."""
+        """Maximum number of examples of one unit that have separate gradients in one step."""
         return 1
 
     @property
     def unit(self) -> Unit | None:
         """The unit that its definition refers to.
 
-        None if it refers to whatever is sampled: an example, unless a mechanism declares users.
+        None if it refers to the sampled unit, which is an example unless a mechanism declares users.
         """
         return None
 
     @property
     def users_together(self) -> bool:
-        """Whether all examples of a user are in one group, so that a sampler needs the user of each."""
+        """Whether all examples of a user are in one group, so that a sampler must know their user."""
         return False
 
     @property
@@ -166,10 +166,10 @@ class Participation(abc.ABC):
         return "doubling is not proved under sampling" if self.random else None
 
     def releases(self, n: int) -> int:
-        """Number of releases with composing losses that an example may join: 1 if all are accounted as one.
+        """Number of composed releases that an example may join: 1 if all are accounted for as one release.
 
         Raises:
-            UnsupportedCombinationError: from a schema with `per_release` that does not define it.
+            UnsupportedCombinationError: if `per_release` is set and the scheme does not define this method.
         """
         if self.per_release:
             raise UnsupportedCombinationError(
@@ -255,7 +255,7 @@ EXAMPLES_ONLY = (
 
 
 class BoundedContributions(Participation):
-    """A participation that may be about users with several examples: if `max_examples_per_user` is not None.
+    """A participation that is about users with several examples if `max_examples_per_user` is not None.
 
     Attributes:
         max_examples_per_user: m in [1, 1000], the maximum number of examples per user; None for a claim about

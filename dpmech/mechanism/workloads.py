@@ -14,8 +14,9 @@ from dpmech.numerics import FloatArray
 class Workload:
     """A, lower triangular: the cumulative sums of momentum SGD over n steps, or any other sums of gradients.
 
-    By default A[t, j] = sum_{s=j}^{t} rates[s] beta^(s - j); with `rates` None (ones) and beta 0 it is the
-    prefix sum. With `coefs` it is the Toeplitz matrix with these coefficients, and with `matrix` that matrix.
+    By default, A[t, j] = sum_{s=j}^{t} rates[s] beta^(s - j), which is the prefix sum if `rates` is None
+    (ones) and beta is 0. With `coefs`, A is the Toeplitz matrix with these coefficients; with `matrix`, A is
+    that matrix.
 
     Args:
         n: number of steps, >= 1.
@@ -138,7 +139,7 @@ def learning_rate_weighted(rates: FloatArray, *, beta: float = 0.0) -> Workload:
 
 
 def check_workload(value: object, n: int) -> Workload:
-    """Return the workload for n steps; None is the prefix sum, a matrix of shape (n, n) is A."""
+    """Return the workload for n steps; None is the prefix sum, and a matrix of shape (n, n) is A."""
     if value is None:
         return prefix_sum(n)
     if isinstance(value, np.ndarray):

@@ -15,7 +15,7 @@ from dpmech.numerics.rounding import outward, product_down, product_up, rounded_
 
 
 class Kind(enum.IntEnum):
-    """The kind of a guarantee, ordered from the strongest to the weakest.
+    """The kind of a guarantee, ordered from strongest to weakest.
 
     `EXACT`: a theorem gives the value itself; the interval covers rounding only. `BOUND`: a theorem bounds
     it. `PROBABLE`: a proved bound that fails with a stated probability, over dpmech's own random numbers.
@@ -45,22 +45,22 @@ _KIND_WORDS = {
 class Guarantee:
     """The strength of the guarantee of a number.
 
-    It stores the probability of failure, not one minus it: 1 - 1e-17 is 1 in float64.
+    It stores the probability of failure, not of success, because 1 - 1e-17 is 1 in float64.
 
     An error *outside* delta is the probability that the number is wrong. An error *inside* delta is already
-    counted: the random numbers that dpmech drew are part of the mechanism "draw, calibrate, train", the noise
-    scale was certified for delta less the error, and the claim about the whole holds without any "with
-    probability" (docs/guarantees.md has the theorem and its conditions).
+    included: the random numbers that dpmech drew are part of the mechanism "draw, calibrate, train", and the
+    noise scale was certified for delta minus the error. The claim about the whole procedure then holds
+    without a failure probability (docs/guarantees.md states the theorem and its conditions).
 
-    `one & other` is the guarantee if both must hold: the weaker kind, and the sum of the errors outside
-    delta. An error inside delta is not added again: next to other errors it vanishes, and among errors inside
-    delta the largest is kept, as the part of its own delta that any of those claims uses. `Ledger` determines
-    what several such claims use together, and how often one set of random numbers counts.
+    `one & other` is the guarantee that both hold. It has the weaker kind, and the sum of the errors outside
+    delta. An error inside delta is not added again: it is dropped next to errors outside delta, and of
+    several errors inside delta, the largest is kept. `Ledger` determines how much of delta several such
+    claims use together, and how often one set of random numbers counts.
 
     Args:
         kind: how the number is established.
         error: the probability of failure, over dpmech's own random numbers: in (0, 1] for PROBABLE and
-            ESTIMATE (nominal for an estimate), 0 for the others.
+            ESTIMATE (nominal for an estimate), and 0 for the other kinds.
         inside_delta: whether the delta of the claim already includes this error; for PROBABLE only.
 
     Raises:
@@ -94,7 +94,7 @@ class Guarantee:
 
     @property
     def rigorous(self) -> bool:
-        """Whether it is proved, possibly with a probability of failure."""
+        """Whether the number is proved, possibly with a probability of failure."""
         return self.kind is not Kind.ESTIMATE
 
     @property
@@ -103,7 +103,7 @@ class Guarantee:
         return 0.0 if self.inside_delta else self.error
 
     def mechanism_delta(self, delta: float) -> float:
-        """The delta available to the mechanism itself: minus the error if it is inside, rounded down.
+        """The delta that is left for the mechanism: minus the error if that is inside delta, rounded down.
 
         Args:
             delta: of the claim.
@@ -349,12 +349,12 @@ class Bounds:
 
     @classmethod
     def bracket(cls, lower: float, upper: float, by: Provenance) -> "Bounds":
-        """Two proved bounds: exact where they agree to 1e-9, relative; otherwise a bound."""
+        """Two proved bounds: exact if they agree to 1e-9, relative, and otherwise a bound."""
         return cls(lower, upper, EXACT if _agree(lower, upper, EXACT_RTOL) else BOUND, by)
 
     @classmethod
     def derived(cls, lower: float, upper: float, guarantee: Guarantee, by: Provenance) -> "Bounds":
-        """Bounds derived from numbers with that guarantee; no longer exact if they are 1e-6 or more apart."""
+        """Bounds derived from numbers with this guarantee; not exact if they are 1e-6 or more apart."""
         known = _agree(lower, upper, _EXACT_GAP)
         return cls(lower, upper, guarantee if known else guarantee & BOUND, by)
 
@@ -370,7 +370,7 @@ class Bounds:
 
     @property
     def relative_gap(self) -> float:
-        """(upper - lower) / upper; 0 where upper is 0."""
+        """(upper - lower) / upper; 0 if upper is 0."""
         return 0.0 if self.upper == 0.0 else (self.upper - self.lower) / self.upper
 
     def scaled(self, factor: float) -> "Bounds":
@@ -388,7 +388,7 @@ class Bounds:
         )
 
     def widened(self, relative: float) -> "Bounds":
-        """Bounds >= 0 moved apart by a relative error; an exact value stays exact if they agree to 1e-9."""
+        """Bounds >= 0 moved apart by a relative error; an exact value remains exact if they agree to 1e-9."""
         lower, upper = outward(self.lower, self.upper, relative)
         if self.exact:
             return Bounds.bracket(lower, upper, self.by)

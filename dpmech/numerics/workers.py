@@ -192,7 +192,7 @@ class Workers(concurrent.futures.Executor):
 
 
 class Cluster(concurrent.futures.Executor):
-    """The workers of a running dask cluster, which repeats lost work itself.
+    """The workers of a running Dask cluster, which repeats lost work itself.
 
     Args:
         address: of its scheduler, such as "tcp://10.0.0.1:8786".
@@ -202,7 +202,7 @@ class Cluster(concurrent.futures.Executor):
         InvalidParameterError: if no scheduler answers at the address.
 
     Example:
-        A scheduler has to run at the address.
+        A scheduler must be running at the address.
 
         >>> import dpmech as dm
         >>> with dm.Cluster("tcp://10.0.0.1:8786") as cluster:  # doctest: +SKIP

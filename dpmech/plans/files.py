@@ -75,8 +75,8 @@ _POLICY_KEYS = (
 def read_policy(path: str | os.PathLike[str]) -> Policy:
     """Read a policy: a TOML file whose entries are arguments of `Policy`.
 
-    Guarantees, adjacencies and units are lists of names; `trusted_keys` are files, relative to the folder of
-    the policy.
+    Guarantees, adjacencies and units are lists of names. `trusted_keys` are files, with paths relative to the
+    folder of the policy.
 
     Raises:
         InvalidParameterError: if the file cannot be read, or an entry is unknown or out of range.
@@ -138,9 +138,9 @@ _CLAIM_KEYS = {
 def read_claims(path: str | Path) -> list[PublishedClaim]:
     """Read a TOML file of [[claim]] tables; sigma, claimed_eps and recorded_eps may be lists.
 
-    A claim gives `steps` and the settings of its sampling (see the documentation), or a plan: dataset_size,
-    batch_size and epochs. The sampling `shuffle` or `shuffle-once` says how the run was trained, whatever
-    sampling it was accounted for.
+    A claim specifies `steps` and the settings of its sampling (see the documentation), or a plan:
+    dataset_size, batch_size and epochs. The sampling `shuffle` or `shuffle-once` states how the batches of
+    the run were formed, regardless of the accounting.
 
     Raises:
         InvalidParameterError: if the file cannot be read, or an entry is missing, unknown or out of range.
@@ -156,7 +156,7 @@ def read_claims(path: str | Path) -> list[PublishedClaim]:
 
 
 def published_claims() -> dict[str, Path]:
-    """Files of published claims that the package brings, by name: `read_claims` reads them."""
+    """Files of published claims that are included in the package, by name; `read_claims` reads them."""
     folder = Path(__file__).parent / "published"
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 

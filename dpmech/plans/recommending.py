@@ -35,13 +35,13 @@ def recommend(
     progress: Callable[[str], None] | None = None,
     executor: concurrent.futures.Executor | None = None,
 ) -> Recommendation:
-    """The strategy and the sampling with the smallest error for a plan, with its calibration.
+    """The strategy and sampling scheme with the lowest error for a plan, and their calibration.
 
-    Under every sampling scheme that the training loop supports, independent noise is calibrated, and
-    LambdaCGD, BLT, BandedToeplitz and BandedInverse are fitted with as many vectors as are allowed. The
-    result has the smallest RMSE at the calibrated sigma, so it is never worse than independent noise under
-    any of the samplings, such as DP-SGD under Poisson sampling. It is the best of the trials, and a fit is a
-    local search. The search only uses public sizes, never the data.
+    Under every sampling scheme that the training loop supports, the function calibrates independent noise,
+    and fits LambdaCGD, BLT, BandedToeplitz and BandedInverse with up to `max_vectors` vectors. The result is
+    the trial with the lowest RMSE at its calibrated sigma. It is therefore never worse than independent noise
+    under any of these sampling schemes, such as DP-SGD under Poisson sampling. A fit is a local search, so a
+    better strategy may exist. The search uses only public sizes, and never the data.
 
     Args:
         dataset_size: public number of examples, >= 1, as for `TrainingPlan`.
@@ -49,17 +49,16 @@ def recommend(
         epochs: passes over the data, an integer >= 1; n = epochs * (dataset_size // batch_size) steps.
         eps: > 0.
         delta: in (0, 1).
-        max_vectors: largest number of vectors of the model's size that the noise of a step may need in
-            addition to the new one, an integer >= 0. This includes vectors stored between steps (8 bytes per
-            parameter: one for each buffer of a BLT, bands - 1 for BandedToeplitz) and regenerated ones, which
-            take time but no memory (1 for LambdaCGD, bands - 1 for BandedInverse). With 0 only independent
-            noise is tried.
-        samplings: the sampling schemes that the loop supports: names as in `TrainingPlan.participation`; or
-            participations, if a scheme has further settings such as a cycle, with the batch size of the plan,
-            as errors at other batch sizes are not comparable.
-        workload: the functions of the gradients whose error is measured, from `dpmech.workloads`, over n
-            steps, such as `workloads.momentum(n, 0.9)` for the iterates of SGD with momentum; None is the
-            prefix sums.
+        max_vectors: largest number of vectors of the model's size that a step may store or regenerate for its
+            noise, an integer >= 0. Stored vectors take 8 bytes per parameter (one vector for each buffer of a
+            BLT, bands - 1 for BandedToeplitz). Regenerated vectors take time but no memory (1 for LambdaCGD,
+            bands - 1 for BandedInverse). If 0, only independent noise is tried.
+        samplings: the sampling schemes that the training loop supports: names as in
+            `TrainingPlan.participation`, or participations if a scheme has further settings, such as a cycle.
+            Participations must have the batch size of the plan, because errors at different batch sizes are
+            not comparable.
+        workload: the sums of gradients over n steps whose error is measured, from `dpmech.workloads`, such as
+            `workloads.momentum(n, 0.9)` for the iterates of SGD with momentum; None is the prefix sum.
         adjacency: as for `calibrate_sigma`.
         method: as for `calibrate_sigma`.
         rtol: as for `calibrate_sigma`.
@@ -69,8 +68,9 @@ def recommend(
         executor: where samples are generated, as for `calibrate_sigma`.
 
     Returns:
-        A Recommendation: the Calibration, a proved bound unless `method` estimates, and every trial, with the
-        reason where one was refused. Trials under Balls-in-Bins share one failure probability.
+        A Recommendation, which contains the Calibration (a proved bound unless `method` returns estimates)
+        and every trial, with the reason if it was refused. Trials under Balls-in-Bins share one failure
+        probability.
 
     Raises:
         InvalidParameterError: on a bad argument.

@@ -25,16 +25,17 @@ _LARGEST = 10**15  # number of examples
 
 @dataclasses.dataclass(frozen=True)
 class TrainingPlan:
-    """Full batches, epoch after epoch: n = epochs * (dataset_size // batch_size) steps, or fewer.
+    """The sizes of a training run with full batches: n = epochs * (dataset_size // batch_size) steps.
 
-    It defines the sizes for a strategy and a participation, in integers throughout.
+    It computes the sizes of a strategy and a participation in integer arithmetic.
 
     Args:
-        dataset_size: number of examples, a public number: under ADD_REMOVE the actual one is private, so
+        dataset_size: number of examples, a public number. Under ADD_REMOVE, the actual number is private, so
             declare it instead of computing it from the data.
         batch_size: expected batch size, in [1, dataset_size].
-        epochs: number of passes, an integer >= 1; the last one is cut short by `max_steps`.
-        max_steps: number of steps, within the last epoch; None for whole epochs. See `of_steps`.
+        epochs: number of passes over the data, an integer >= 1; `max_steps` may shorten the last one.
+        max_steps: number of steps, which must end within the last epoch; None for whole epochs. See
+            `of_steps`.
 
     Raises:
         InvalidParameterError: if a size is not an integer, or out of range.
@@ -58,7 +59,7 @@ class TrainingPlan:
 
     @classmethod
     def of_steps(cls, dataset_size: int, batch_size: int, steps: int) -> "TrainingPlan":
-        """A plan of this many steps, an integer >= 1, and of the epochs that they begin."""
+        """A plan with this number of steps, an integer >= 1, and the epochs that they begin."""
         count = check_integer("steps", steps, minimum=1)
         each = cls(dataset_size, batch_size, 1).steps_per_epoch
         return cls(dataset_size, batch_size, -(-count // each), count if count % each else None)
@@ -123,20 +124,22 @@ class TrainingPlan:
     ) -> Participation:
         """The participation of a sampling name, with the sizes of this plan.
 
-        Poisson samples with batch_size / dataset_size; CyclicPoisson with `cycle` times that from each of
-        `cycle` groups, so that the expected batch size is unchanged. min-sep defaults to one epoch apart.
+        Poisson uses the sampling probability batch_size / dataset_size. CyclicPoisson uses `cycle` times this
+        probability for each of `cycle` groups, which does not change the expected batch size. For min-sep,
+        participations are one epoch apart by default.
 
         Args:
             sampling: `plan_name` of a registered participation, such as "min-sep"; `dpmech calibrate --help`
                 lists them.
-            min_sep: least distance between two participations.
-            max_participations: most participations of one example.
+            min_sep: smallest distance between two participations, in steps.
+            max_participations: maximum number of participations of one example.
             cycle: number of groups.
-            **own: other settings; each participation lists its own in `plan_settings`. `sampling_probs` has a
-                probability for every step, or is the .npy or CSV file with them.
+            **own: other settings; each participation lists its own in `plan_settings`. `sampling_probs`
+                contains one probability for every step, or is the .npy or CSV file with them.
 
         Raises:
-            InvalidParameterError: if the name is unknown, or this sampling does not have a setting.
+            InvalidParameterError: if the name is unknown, or if a setting does not belong to this sampling
+                scheme.
         """
         kind = sampling_kind(sampling)
         details = {"min_sep": min_sep, "max_participations": max_participations, "cycle": cycle, **own}
@@ -167,17 +170,17 @@ class TrainingPlan:
         sampling: str = "poisson",
         **options: Any,  # noqa: ANN401 - those of calibrate_sigma
     ) -> Calibration:
-        """The smallest noise of this plan for a budget, as `calibrate_sigma`; by default of DP-SGD.
+        """The smallest noise scale of this plan for a budget, by `calibrate_sigma`; by default for DP-SGD.
 
         Args:
             eps: > 0.
             delta: in (0, 1).
-            strategy: over the plan's steps, or a function that makes it of their number.
-            sampling: as for `participation`, with its defaults.
+            strategy: a strategy over the steps of the plan, or a function that returns one for their number.
+            sampling: as for `participation`, with default settings.
             **options: as for `calibrate_sigma`.
 
         Raises:
-            InvalidParameterError: as `calibrate_sigma`; and as `participation`.
+            InvalidParameterError: as for `calibrate_sigma` and `participation`.
 
         Examples:
             >>> import dpmech as dm

@@ -53,29 +53,30 @@ _MISSING = {
 _SAMPLINGS = {
     "poisson": (
         "DP-SGD",
-        "Independent noise; every example joins every batch by a coin of its own (Poisson sampling).",
+        "Independent noise. Every example joins every batch independently, with the same probability "
+        "(Poisson sampling).",
     ),
     "random-allocation": (
         "random allocation",
-        "Every example joins as many batches as there are epochs, picked uniformly at random over the run.",
+        "Every example joins as many batches as there are epochs, selected uniformly at random from the run.",
     ),
     "min-sep": (
-        "rows without a sampling",
-        "Batches are fixed: examples come again once an epoch, and nothing is kept secret about when.",
+        "rows without a sampling scheme",
+        "The order of the batches is fixed: every example returns once per epoch. It need not be secret.",
     ),
     "balls-in-bins": (
         "Balls-in-Bins",
         "Every example is assigned to a batch of the epoch once, at random, and joins it in every epoch. "
-        "Strategies are fitted at a few eps; the best one at the chosen eps is shown. Each number was proved "
-        "from samples, which fail with probability 1e-9.",
+        "Strategies are fitted at a few values of eps, and the best one at the chosen eps is shown. Each "
+        "number was proved from random samples, and holds except with probability 1e-9.",
     ),
 }
 _STRATEGIES = {
-    "lambda-CGD": "Each step takes lambda times the noise of the step before away; lambda is fitted.",
+    "lambda-CGD": "Each step subtracts lambda times the noise of the previous step; lambda is fitted.",
     "BISR": "Banded inverse square root.",
     "BandMF": "Banded matrix factorization, fitted to the plan.",
     "BandInvMF": "Banded inverse matrix factorization, fitted to the plan.",
-    "BLT": "Buffered linear Toeplitz, fitted to the plan: three buffers, if no other number is named.",
+    "BLT": "Buffered linear Toeplitz, fitted to the plan: three buffers unless the label states a number.",
 }
 
 

@@ -1,4 +1,4 @@
-"""Sampling schemes: who takes part when, the accountant, and the sampler, in one folder each."""
+"""Sampling schemes: which examples take part when, the accountant, and the sampler, in one folder each."""
 
 from dpmech.schemes.scheme import (
     BatchRule,

@@ -185,8 +185,8 @@ class Scheme(abc.ABC, Generic[P]):
         """Call the entry of `samplers` for a participation, after `sampler` has checked the arguments.
 
         Args:
-            participation: who takes part when. Fields without a default are passed in order after the size of
-                the dataset, other fields by keyword if they differ from their default.
+            participation: which examples take part when. Fields without a default are passed in order after
+                the size of the dataset, other fields by keyword if they differ from their default.
             dataset_size: number of examples.
             n: number of steps, passed after the fields.
             **options: `rng`, and `user_ids` if the participation keeps the examples of a user together.
@@ -222,7 +222,7 @@ class Scheme(abc.ABC, Generic[P]):
         """Log-likelihood ratios of canaries in one run, when their participations are not known.
 
         Args:
-            participation: who takes part when.
+            participation: which examples take part when.
             executed: C of the executed steps.
             outputs: C applied to the values released along each canary, shape (m, n).
             sigma: > 0.

@@ -104,35 +104,34 @@ def verify(
 ) -> Verification:
     """Decide whether a certificate, a run record or a ledger is true.
 
-    *Is the claim true?* `dpmech.checker` decides: a small program that imports only the standard library,
-    numpy and python-flint, and shares no code with what issued the claim. The claim is PROVED (possibly
-    except with a stated probability over the checker's own random numbers), REFUTED, or NOT CHECKED, with the
-    reason. *Does the run follow the claim?* A run record states so, and its entries must be consistent; no
-    file can prove it, and `verify` does not say that it does. The file itself is checked too: schema,
-    checksum, every derived entry, its labels, its signature, and the policy.
+    *Is the claim true?* This is decided by `dpmech.checker`, a small program that imports only the standard
+    library, numpy and python-flint, and shares no code with the code that issued the claim. The claim is
+    PROVED (possibly except with a stated probability over the checker's own random numbers), REFUTED, or NOT
+    CHECKED, with the reason. *Does the run follow the claim?* A run record states that it does, and its
+    entries must be consistent. No file can prove this, and `verify` does not claim it. The file itself is
+    also checked: its schema, checksum, derived entries, labels and signature, and the rules of the policy.
 
     **Guarantee:** `ok` is True only if the claim is PROVED and every other check passes. A claim that is NOT
-    CHECKED is not ok: nothing was found wrong, and nothing was shown. A checksum is not a signature: if all
-    statements of a file with a recomputed checksum are true for another run, it is a true certificate of that
-    run.
+    CHECKED is not ok: no error was found, but nothing was shown either. A checksum is not a signature: an
+    edited file with a recomputed checksum is accepted if all of its statements are true for another run.
 
     Args:
         certificate: a file, a Certificate, a RunRecord or a Ledger.
-        rigorous: refuse a certificate based on an estimate, or on a sample whose beta is not inside delta,
-            and a ledger with such a total; also a run whose random numbers were seeded by the caller, or that
-            resumed from a checkpoint with another dataset, model or loss.
+        rigorous: refuse a certificate that is based on an estimate, or on samples whose beta is not inside
+            delta, and a ledger with such a total. Also refuse a run whose random numbers were seeded by the
+            caller, or that resumed from a checkpoint with a different dataset, model or loss.
         progress: called with one line of text before every step.
         max_seconds: CPU time limit of the checker for each direction of a claim, > 0.
-        max_memory: limit, in bytes, on the peak memory for recomputing derived entries, estimated on the high
-            side, > 0.
+        max_memory: limit, in bytes, on a conservative estimate of the peak memory for recomputing derived
+            entries, > 0.
         max_file_size: largest accepted file, in bytes.
         keys: trusted public keys, or their files. At least one of the signatures next to the file, if there
             are any, must be by one of them; see `dm.sign`. Without keys, signatures are ignored.
-        require_signature: refuse unsigned files, and objects, which have no signature.
+        require_signature: refuse unsigned files, and objects, because they have no signature.
         policy: further rules; every violated rule is a failed check.
 
     Returns:
-        A Verification: its `ok`, `claim`, `failures`, `proved`, `refuted`, `not_checked` and checks.
+        A Verification, with `ok`, `claim`, `failures`, `proved`, `refuted`, `not_checked` and `checks`.
 
     Raises:
         InvalidParameterError: if the file cannot be read or is too large, if an argument is invalid, or if a

@@ -37,7 +37,8 @@ class Check:
         ok: whether it passed.
         detail: the finding, in one line.
         verdict: the checker's verdict if it decided, otherwise None.
-        loose: whether it found that the claim is true of a smaller eps than the file says is the smallest.
+        loose: whether it found that the claim also holds for an eps below the smallest eps that the file
+            states.
 
     Example:
         >>> import dpmech as dm
@@ -66,12 +67,12 @@ class Check:
 
     @property
     def undecided(self) -> bool:
-        """Whether it failed because the checker showed nothing, not because an error was found."""
+        """Whether it failed because the checker could not decide, and not because an error was found."""
         return not self.ok and self.verdict is not None and self.verdict.kind is Kind.NOT_CHECKED
 
     @property
     def left_open(self) -> bool:
-        """Whether it passed although the checker showed nothing, because that is not required."""
+        """Whether it passed although the checker could not decide, because a decision is not required."""
         return self.ok and self.verdict is not None and self.verdict.kind is Kind.NOT_CHECKED
 
     def __str__(self) -> str:
@@ -93,7 +94,8 @@ class Verification:
     """The result of `dm.verify`; true in a boolean context if and only if every check passed.
 
     Two questions are answered separately. *Is the claim true?* The independent checker proves it, refutes it,
-    or shows nothing. *Does the run follow the claim?* A run record states so; no file can prove it.
+    or does not decide. *Does the run follow the claim?* A run record states that it does; no file can prove
+    this.
 
     Attributes:
         source: the file, or "certificate" for an object.
@@ -125,7 +127,7 @@ class Verification:
 
     @property
     def claim(self) -> Kind | None:
-        """The checker's verdict on the claim, for a ledger on all of its claims; None if there is none."""
+        """The checker's verdict on the claim, or on all claims of a ledger; None if there is none."""
         decided = [check.verdict for check in self.checks if check.name in ("claim", "total")]
         found = {verdict.kind for verdict in decided if verdict is not None}
         return next((kind for kind in (Kind.REFUTED, Kind.NOT_CHECKED, Kind.PROVED) if kind in found), None)
@@ -137,13 +139,13 @@ class Verification:
 
     @property
     def undecided(self) -> bool:
-        """Whether nothing was found wrong, but something could not be shown."""
+        """Whether no error was found, but something could not be shown."""
         failed = [check for check in self.checks if not check.ok]
         return bool(failed) and all(check.undecided for check in failed)
 
     @property
     def loose(self) -> bool:
-        """Whether the claim is true, with more noise than the file states as necessary."""
+        """Whether the claim is true, but with more noise than the file states as necessary."""
         return any(check.loose for check in self.checks)
 
     @property

@@ -42,15 +42,15 @@ def sign(
 ) -> Path:
     """Sign a certificate, a run record or a ledger file as its issuer.
 
-    The signature is Ed25519 over an in-toto statement with the SHA-256 of the file, the issuer and the time,
-    in a DSSE envelope, written next to the file as FILE.dsse. Several issuers may sign a file, for example
-    the trainer and then a reviewer; FILE.dsse then has one envelope per line. The file is checked for
-    consistency; `dm.verify` checks whether its claim is true.
+    The signature is an Ed25519 signature of an in-toto statement with the SHA-256 of the file, the issuer and
+    the time. It is written next to the file, in a DSSE envelope in FILE.dsse. Several issuers may sign a
+    file, for example the trainer and then a reviewer; FILE.dsse then has one envelope per line. `sign` checks
+    only that the file is consistent; `dm.verify` checks whether its claim is true.
 
     Args:
         path: path of the file, as `save` wrote it.
         key: a private key, or the path of one.
-        issuer: name of the signer, in one line. It is as trustworthy as the key.
+        issuer: name of the signer, in one line. It is only as trustworthy as the key.
         issued_on: a timezone-aware time; None for the current time.
         replace: whether to replace existing signatures.
         add: whether to keep existing signatures. They must be for the same content, by other keys. A new file

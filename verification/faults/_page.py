@@ -22,11 +22,11 @@ without the last participation. The command calibrates a plan with each fault. I
 per cent or more, the altered library writes the certificate, and the unaltered checker decides it.
 
 The plans are small, and cover every scheme and method. Most of their sigmas are close to the smallest true
-ones, so a sigma that is half a per cent smaller is a false claim. The unaltered library provides an
-independent opinion by its own bounds on delta at that sigma. In this test, the checker draws its samples
-from a seed, so that a run can be repeated. If the checker does not refute a claim, the entry is marked. The
-mark is NOT CHECKED if the bounds of the checker leave a gap (fixed-size batches, negative entries of C),
-and NO DOCUMENT if the C in the file does not match its parameters. An alteration that changes the
+ones, so a sigma that is half a per cent smaller is a false claim. For comparison, the unaltered library
+also computes its own bounds on delta at that sigma. In this test, the checker seeds its samples, so that a
+run can be repeated. If the checker does not refute a claim, the entry is marked NOT CHECKED or NO DOCUMENT.
+NOT CHECKED means that the bounds of the checker leave a gap (truncated batches, negative entries of C). NO
+DOCUMENT means that the C in the file does not match its parameters. An alteration that changes the
 parameters in the file is not a fault, because the claim is then about a different plan.
 
 A run of the whole list fails if one of these claims is PROVED, and writes this page. `--sample N` runs a
@@ -66,7 +66,7 @@ def write_page(path: Path, faults: Sequence[Fault], still_true: Sequence[Fault])
 def _outcome(faults: Sequence[Fault]) -> str:
     """Whether the checker proved a false claim, in one sentence."""
     proved = sum(fault.verdict == "PROVED" for fault in faults)
-    return f"Of the faults in this table the checker PROVED {proved or 'none'}."
+    return f"Of the faults in this table, the checker PROVED {proved or 'none'}."
 
 
 def _counts(faults: Sequence[Fault]) -> str:

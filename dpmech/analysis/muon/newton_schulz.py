@@ -1,24 +1,24 @@
 r"""The map of DP-Muon: Newton-Schulz orthogonalization, its bias under noise, and the correction.
 
 **The map.** p_k is the Taylor polynomial of x^(-1/2) at 1 of degree k. Iterating Y <- p_k(Y Y^T) Y drives
-every singular value in (0, 1] to 1, so the result tends to the polar factor U V^T of the start.
-The start is the matrix over max(1, Frobenius norm): a matrix of norm below 1 is *not* rescaled, so the map
-is not scale invariant (muon muon.scale). The result for a small momentum is then far from orthogonal.
+every singular value in (0, 1] to 1, so the result tends to the polar factor U V^T of the start. The start is
+the matrix divided by max(1, Frobenius norm). A matrix of norm below 1 is *not* rescaled, so the map is not
+scale invariant (muon muon.scale), and the result for a small momentum is far from orthogonal.
 
 Everything depends on the smallest non-zero singular value x of the start: after q steps the error in
 operator norm is at most eps_q = 1 - sqrt(1 - (1 - x^2)^((k + 1)^q)).
 
 The quintic that Muon implementations commonly use, with coefficients 3.4445, -4.7750 and 2.0315, is not a
-p_k: its singular values exceed 1, and nothing here covers it (muon.kappa_unstated).
+p_k. Its singular values exceed 1, and no statement of this module covers it (muon.kappa_unstated).
 
 **Bias and correction.** Write P_rho F(X) = E F(X + rho U), U standard normal, the heat operator. A map
 applied to a matrix with noise rho per entry returns P_rho F on average, that is F + (rho^2 / 2) Laplace F +
-...: DP-Muon's direction is biased although its momentum is not. Applying F once more to the noisy matrix
-with fresh noise of the same size, and taking 2 F(M) - F(M + rho U), leaves 2 P_rho F - P_(sqrt 2 rho) F on
-average, that is F - (rho^4 / 4) Laplace^2 F + ... DP-MuonBC uses this with antithetic probes.
+... The direction of DP-Muon is therefore biased, although its momentum is not. Applying F once more to the
+noisy matrix with fresh noise of the same size, and taking 2 F(M) - F(M + rho U), leaves 2 P_rho F - P_(sqrt 2
+rho) F on average, that is F - (rho^4 / 4) Laplace^2 F + ... DP-MuonBC uses this with antithetic probes.
 
-The statements apply to a momentum whose clipped gradients are fixed beforehand. In training the gradients
-depend on past noise, and the correction is then a heuristic. It has no privacy cost (muon muon.c8).
+The statements apply to a momentum whose clipped gradients are fixed beforehand. In training, the gradients
+depend on past noise, so the correction is a heuristic. It has no privacy cost (muon muon.c8).
 """
 
 import itertools
@@ -197,8 +197,8 @@ def spectral_error(start_value: npt.ArrayLike, degree: int, steps: int) -> Float
 def quality_factor(start_value: npt.ArrayLike, degree: int, steps: int) -> FloatArray:
     """chi_q = 1 / (1 - eps_q), the factor in the stationarity bound from finitely many steps.
 
-    It tends to 1 doubly exponentially in q for a fixed x, but for square layers under noise x is so small at
-    the start that it is in the thousands at q = 5 (muon muon.lem3_3_practice).
+    For a fixed x, it tends to 1 doubly exponentially in q. For square layers under noise, x is so small that
+    the factor is in the thousands at q = 5 (muon muon.lem3_3_practice).
 
     Arguments and errors are those of `spectral_error`. Exact in the given x; returns at least 1.
 
@@ -222,8 +222,8 @@ def nuclear_error(matrix: npt.ArrayLike, output: npt.ArrayLike) -> float:
     """1 - <M, O> / ||M||_*: the error weighted by singular values, a much smaller eps_q for the same proof.
 
     The proof of the stationarity bound uses the operator-norm error only through <M, O> >= (1 - eps) ||M||_*,
-    which this satisfies with equality (muon muon.lemB4). On a square layer under noise it is about 0.27 where
-    `spectral_error` is 0.999.
+    which holds with equality for this error (muon muon.lemB4). On a square layer under noise, it is about
+    0.27, whereas `spectral_error` is 0.999.
 
     Args:
         matrix: M, shape (m, n), not zero.
@@ -326,7 +326,7 @@ def laplacian(function: MatrixMap, point: npt.ArrayLike, *, step: float = 1e-2, 
 
     Returns:
         Shape (m, n). An estimate with error O(step^6) plus rounding of the order of
-        1e-15 (6 m n / step^2)^power; for polynomials of degree up to 7 only rounding remains.
+        1e-15 (6 m n / step^2)^power. For polynomials of degree up to 7, only rounding remains.
 
     Raises:
         InvalidParameterError: if an argument is invalid, or a matrix of more than 256 entries (32 at power
@@ -459,7 +459,7 @@ def cubic_bias(matrix: npt.ArrayLike, scale: float) -> FloatArray:
 
 
 def probe_error_bound(rows: int, columns: int, probes: int) -> float:
-    """Bound of E ||smoothed - its mean||_F^2 of J antithetic probes: K_Q^2 / J with K_Q^2 = min(m, n).
+    """Bound on E ||smoothed - its mean||_F^2 for J antithetic probes: K_Q^2 / J with K_Q^2 = min(m, n).
 
     Args:
         rows: m >= 1.

@@ -1,13 +1,13 @@
 r"""DP-Muon's stationarity bound, term by term, and the noise of its momentum.
 
-One matrix block W of shape m x n, r = min(m, n), d = m n. A step clips per-example gradients to C in
-Frobenius norm, averages a batch of B, adds noise of standard deviation sigma C / B to every entry, averages
-with momentum beta, orthogonalises (`newton_schulz`) and moves by the learning rate. The bound holds for
-batches of exactly B independent samples; Poisson batches, whose size varies, are not covered, nor is
-DP-MuonBC, whose direction can have norm up to 3 (muon muon.thm3_4, muon.obc_norm).
+The bound is for one matrix block W of shape m x n, with r = min(m, n) and d = m n. A step clips per-example
+gradients to C in Frobenius norm, averages a batch of B, adds noise of standard deviation sigma C / B to every
+entry, averages with momentum beta, orthogonalises (`newton_schulz`) and moves by the learning rate. The bound
+holds for batches of exactly B independent samples; Poisson batches, whose size varies, are not covered, nor
+is DP-MuonBC, whose direction can have norm up to 3 (muon muon.thm3_4, muon.obc_norm).
 
 `sigma` is the noise multiplier of this block alone. A whole step of K such blocks costs as much as one
-release at sigma / sqrt(K), because they share one sampled batch (muon.joint_sigma).
+release at sigma / sqrt(K), because the blocks share one sampled batch (muon.joint_sigma).
 """
 
 import dataclasses
@@ -109,11 +109,11 @@ def average_momentum_weight(momentum: float, horizon: int) -> float:
 
 
 def average_momentum_weight_bound(momentum: float, horizon: int) -> float:
-    """An upper bound of Gamma_T in closed form: 1.02 / (T sqrt(1 - beta)) + sqrt(1 - beta).
+    """An upper bound on Gamma_T in closed form: 1.02 / (T sqrt(1 - beta)) + sqrt(1 - beta).
 
-    The paper leaves both constants open. The second cannot be below 1 (beta = 0). With it equal to 1 the
-    first can be int_0^log 3 (sqrt(coth(x / 2) / 2) - 1) dx = 1.01826, by comparing the sum with the integral
-    of the excess over sqrt(1 - beta), which becomes negative at t (1 - beta) = log 3.
+    The paper leaves both constants open. The second cannot be below 1 (beta = 0). If it is 1, the first can
+    be int_0^log 3 (sqrt(coth(x / 2) / 2) - 1) dx = 1.01826, by comparing the sum with the integral of the
+    excess over sqrt(1 - beta), which becomes negative at t (1 - beta) = log 3.
 
     Arguments and errors are those of `average_momentum_weight`, without its limit on the terms.
 
@@ -137,7 +137,7 @@ def batch_noise(sigma: float, clip_norm: float, batch_size: float, *, rows: int,
         columns: n >= 1.
 
     Returns:
-        An upper bound of the root mean squared Frobenius norm of the gradient's fluctuation.
+        An upper bound on the root mean squared Frobenius norm of the fluctuation of the gradient.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -153,9 +153,9 @@ def batch_noise(sigma: float, clip_norm: float, batch_size: float, *, rows: int,
 
 
 def light_tail_clipping_residual(tail_scale: float, clip_norm: float, rank: int) -> float:
-    """Bound of B_T(C) = sqrt r sup E(||G|| - C)_+ if E exp(||G||^2 / K^2) <= e.
+    """Bound on B_T(C) = sqrt r sup E(||G|| - C)_+ if E exp(||G||^2 / K^2) <= e.
 
-    sqrt(r) e K^2 / (2 C) exp(-C^2 / K^2).
+    The bound is sqrt(r) e K^2 / (2 C) exp(-C^2 / K^2).
 
     Args:
         tail_scale: K > 0.
@@ -163,7 +163,7 @@ def light_tail_clipping_residual(tail_scale: float, clip_norm: float, rank: int)
         rank: r = min(m, n) >= 1.
 
     Returns:
-        An upper bound of the bias that clipping causes, in nuclear norm.
+        An upper bound on the bias that clipping causes, in nuclear norm.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -176,9 +176,9 @@ def light_tail_clipping_residual(tail_scale: float, clip_norm: float, rank: int)
 
 
 def second_moment_clipping_residual(root_mean_square: float, clip_norm: float, rank: int) -> float:
-    """Bound of B_T(C) = sqrt r sup E(||G|| - C)_+ if E ||G||^2 <= G_2^2: sqrt(r) G_2^2 / (4 C).
+    """Bound on B_T(C) = sqrt r sup E(||G|| - C)_+ if E ||G||^2 <= G_2^2: sqrt(r) G_2^2 / (4 C).
 
-    A quarter of the paper's bound: (x - C)_+ <= x^2 / (4 C), with equality at x = 2 C.
+    This is a quarter of the paper's bound, because (x - C)_+ <= x^2 / (4 C), with equality at x = 2 C.
 
     Args:
         root_mean_square: G_2 > 0.
@@ -186,7 +186,7 @@ def second_moment_clipping_residual(root_mean_square: float, clip_norm: float, r
         rank: r = min(m, n) >= 1.
 
     Returns:
-        An upper bound of the bias that clipping causes, in nuclear norm.
+        An upper bound on the bias that clipping causes, in nuclear norm.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -200,7 +200,7 @@ def second_moment_clipping_residual(root_mean_square: float, clip_norm: float, r
 
 @dataclasses.dataclass(frozen=True)
 class StationarityBound:
-    """Bound of the mean nuclear norm of the gradient over a run, and its terms.
+    """Bound on the mean nuclear norm of the gradient over a run, and its terms.
 
     `total` is quality x (start + curvature + clipping + noise + drift); the last three already include their
     factor 2 - eps.
@@ -242,11 +242,11 @@ def stationarity_bound(
     clipping_residual: float,
     direction_error: float = 0.0,
 ) -> StationarityBound:
-    r"""DP-Muon's bound of (1 / T) sum_t E ||grad f(W_(t-1))||_*.
+    r"""DP-Muon's bound on (1 / T) sum_t E ||grad f(W_(t-1))||_*.
 
     chi [D_0 / (lr T) + L lr / 2 + (2 - eps) (B_T + sqrt r v_C Gamma_T + L lr beta / (1 - beta))].
-    At a fixed privacy budget sigma grows like sqrt T and the bound does *not* vanish with T, for any
-    schedule; the vanishing rates hold at fixed sigma, that is at an unbounded budget (muon.rate_scope).
+    At a fixed privacy budget, sigma grows like sqrt T, and the bound does *not* vanish with T for any
+    schedule. The vanishing rates hold at a fixed sigma, that is, with an unbounded budget (muon.rate_scope).
 
     Args:
         horizon: T >= 1.
@@ -266,8 +266,8 @@ def stationarity_bound(
             conditional on the run remaining below it.
 
     Returns:
-        A `StationarityBound`: an upper bound under the assumptions, attained by one step of one weight, and
-        loose by an order of magnitude or more on noisy quadratics.
+        A `StationarityBound`: an upper bound under the assumptions. One step of one weight attains it. On
+        noisy quadratics, it is loose by an order of magnitude or more.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

@@ -1,11 +1,11 @@
 """Convergence of DP-SGD: contraction, the floor of noise and sampling, and the floor at a budget.
 
-x <- x - gamma g, g = (sum of clipped per-example gradients of a Poisson sample + noise) / B with B the
-expected batch size, F mu-strongly convex, and clipping inactive. The squared distance to the optimum
-contracts by 1 - gamma mu per step down to a floor, which is the sum of a subsampling part and a noise part d
-Phi. The bounds here separate the noise from the remaining gradient, because the noise is independent and has
-mean zero. This halves the noise part of the paper. They are upper bounds: the floor itself can be four times
-smaller, and it decreases with the step size.
+The update is x <- x - gamma g with g = (sum of clipped per-example gradients of a Poisson sample + noise) /
+B. Here, B is the expected batch size, F is mu-strongly convex, and clipping is inactive. The squared distance
+to the optimum contracts by 1 - gamma mu per step down to a floor, which is the sum of a subsampling part and
+a noise part d Phi. The bounds here separate the noise from the remaining gradient, because the noise is
+independent and has mean zero. This halves the noise part of the paper. They are upper bounds: the floor
+itself can be four times smaller, and it decreases with the step size.
 """
 
 import dataclasses
@@ -330,9 +330,9 @@ def floor_at_budget(
 ) -> BudgetedFloor:
     """The floor of Poisson-sampled DP-SGD at (eps, delta), with the noise that an accountant requires.
 
-    The textbook scaling sigma = c q sqrt(T ln(1/delta)) / eps has no constant c: at practical operating
-    points c ranges from 1.2 to 16, so Phi decreases between 1/B and 1/B^2 at fixed epochs, and like 1/eps^2
-    only if sigma is large. Here sigma comes from `calibrate_sigma`.
+    In the textbook scaling sigma = c q sqrt(T ln(1/delta)) / eps, c is not a constant: at practical operating
+    points, it ranges from 1.2 to 16. At a fixed number of epochs, Phi therefore decreases at a rate between
+    1/B and 1/B^2, and like 1/eps^2 only if sigma is large. Here, sigma comes from `calibrate_sigma`.
 
     Args:
         eps: > 0.
@@ -349,7 +349,7 @@ def floor_at_budget(
         method: as for `calibrate_sigma`.
 
     Returns:
-        A BudgetedFloor: an upper bound, at a sigma that is at most 0.1 % above the smallest one.
+        A BudgetedFloor: an upper bound, at a sigma that is at most 0.1 % above the smallest sigma.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

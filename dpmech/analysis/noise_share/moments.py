@@ -65,7 +65,7 @@ def noise_variance(noise_multiplier: float, clip_norm: float, batch_size: float)
 def noise_share(phi: npt.ArrayLike, signal_second_moment: npt.ArrayLike) -> FloatArray:
     """The noise share rho = Phi / (v + Phi), in (0, 1]; 1 if the gradients vanish.
 
-    An optimizer stores v + Phi and not v; use `share_of_measured` for its value.
+    An optimizer stores v + Phi, not v. For its value, use `share_of_measured`.
 
     Args:
         phi: Phi > 0.
@@ -95,12 +95,12 @@ def share_of_measured(phi: npt.ArrayLike, measured_second_moment: npt.ArrayLike)
 
     Args:
         phi: Phi > 0.
-        measured_second_moment: v_hat > 0, bias-corrected, of one coordinate or averaged over coordinates;
-            for a median over coordinates there is `debiased_noise_share`.
+        measured_second_moment: v_hat > 0, bias-corrected, of one coordinate or averaged over coordinates. For
+            a median over coordinates, use `debiased_noise_share`.
 
     Returns:
-        The broadcast shape. An estimate, unbiased in 1 / rho; it exceeds 1 where v_hat is below Phi by its
-        scatter (`second_moment_scatter`).
+        The broadcast shape. An estimate, unbiased in 1 / rho. It exceeds 1 if v_hat is below Phi because of
+        its scatter (`second_moment_scatter`).
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -568,12 +568,12 @@ def matched_step_variances(
 ) -> FloatArray:
     """Variance of each step's noise relative to independent noise of the same privacy.
 
-    sens^2 ||C^-1[t, :]||^2: as in a second moment. For LambdaCGD it tends to (1 + lam^2) / (1 - lam^2),
-    not to the squared sensitivity 1 / (1 - lam^2).
+    It is sens^2 ||C^-1[t, :]||^2, as in a second moment. For LambdaCGD, it tends to (1 + lam^2) / (1 -
+    lam^2), not to the squared sensitivity 1 / (1 - lam^2).
 
     Args:
         strategy: C over n steps; or a Mechanism, which also sets participation and adjacency.
-        participation: who takes part when; None is SingleParticipation.
+        participation: which examples take part when; None is SingleParticipation.
 
     Returns:
         Shape (n,). Exact if the sensitivity is exact, else an upper bound.
@@ -656,8 +656,8 @@ def preconditioner_spread(beta2: float, step: int, signal_to_noise: float) -> fl
         signal_to_noise: v / Phi >= 0.
 
     Returns:
-        To first order in both terms: an estimate. At the first step the denominator is the magnitude of the
-        gradient, so the update is its sign and not a constant step size.
+        To first order in both terms: an estimate. At the first step, the denominator is the magnitude of the
+        gradient, so the update is its sign, not a constant multiple of it.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

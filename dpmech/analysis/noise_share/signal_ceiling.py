@@ -3,7 +3,7 @@ r"""The effect of correlated noise on an averaged gradient, and the possible gai
 Anti-correlated noise n_t = z_t - lam z_(t-1), scaled to the same single-participation privacy, multiplies the
 noise variance of a weighted sum of gradients by a factor theta. Two conventions for z_0 exist, and the paper
 mixes them: z_0 = 0 (or public), and z_0 random and secret. If the error of the average is bias, removing
-variance has no effect. This is the ceiling.
+variance has no effect, which limits the possible gain (the ceiling).
 """
 
 import math

@@ -129,7 +129,7 @@ def batch_size_for_share(
 ) -> BatchSizeForShare:
     """The batch size above which the noise share is at most rho, at the same budget and number of steps.
 
-    Larger batches need more noise, but less than in proportion: sigma / B decreases.
+    Larger batches need a larger sigma, but sigma / B decreases.
 
     Args:
         rho: the largest noise share, in (0, 1).
@@ -144,7 +144,7 @@ def batch_size_for_share(
     Returns:
         A batch size B in [1, N] at which the noise multiplier of the share rho meets the budget under Poisson
         sampling. At B - 1 (if B > 1), the proven bound on delta exceeds the budget. The search is a bisection
-        with at most 2 log2(N) bounds and a calibration, of about a second each.
+        with at most 2 log2(N) bounds and one calibration, each of which takes about a second.
 
     Raises:
         InvalidParameterError: if an argument is invalid, or if even B = N leaves a larger share.

@@ -6,16 +6,16 @@ mu-PL, ||grad f||^2 >= 2 mu f, the loss decays at rate 2 mu s to a floor; withou
 over the run is bounded. The constants are those of this derivation; some of the paper's printed constants
 differ.
 
-Slopes decrease as gradients grow: clipping bounds the norm of gradients, and signs saturate. The bounds
-hold for the equation if gradients are within the stated limits (0: the linear limit of small gradients, as
-in the paper).
+Slopes decrease as gradients grow, because clipping bounds the norm of gradients and signs saturate. The
+bounds hold for the equation if gradients are within the stated limits. (A limit of 0 is the linear limit of
+small gradients, as in the paper.)
 
 **Tuning.** Two protocols compare DP-SGD with DP-SignSGD. Protocol A keeps the learning rate that was tuned
 for one noise multiplier while the noise changes. Protocol B tunes it for each multiplier.
 
-The paper uses eps for the noise multiplier, by the rule sigma = q sqrt(T ln(1/delta)) / eps of
-`scaling_law_epsilon`. This rule is not a privacy guarantee: use `dpmech.epsilon` for the eps of a
-multiplier. DP-SGD and DP-SignSGD have the meaning of the paper: independent noise, for any sampling.
+The paper states the noise multiplier as an eps, by the rule sigma = q sqrt(T ln(1/delta)) / eps of
+`scaling_law_epsilon`. This rule is not a privacy guarantee: use `dpmech.epsilon` for the eps of a multiplier.
+DP-SGD and DP-SignSGD have the meaning of the paper: independent noise, for any sampling.
 """
 
 import dataclasses
@@ -79,7 +79,7 @@ def sgd_loss_bound(
 
     Returns:
         An upper bound for the equation, attained by f = h ||x||^2 / 2 without clipping. The iterates differ
-        from it by a factor 1 + O(lr L): exactly 1 / (1 - lr h / 2) in that case.
+        from it by a factor of 1 + O(lr L), which is exactly 1 / (1 - lr h / 2) in that case.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -123,7 +123,7 @@ def sign_loss_bound(
         clipped: whether all examples are clipped, or none.
         gradient_norm: the largest ||grad f|| on the path; used only with `clipped`.
         coordinate: the largest abs(grad f)_i on the path. At 0, the bound is that of the linear drift. It
-            fails for a distant start, where each step moves a coordinate by at most lr.
+            does not hold for a distant start, because each step moves a coordinate by at most lr.
 
     Returns:
         An upper bound for the equation without clipping, within the limits; otherwise an estimate for large d
@@ -200,8 +200,8 @@ def sign_gradient_bound(
     """Bound on the mean of ||grad f||^2 over a run of DP-SignSGD whose steps are clipped or unclipped.
 
     (f_0 / (lr T) + lr d L / 2) / s, s the smaller of the two slopes: the paper's K3 sqrt(T) / eps with the
-    slope of its clipped phase corrected. Its tighter K4 for mixed batches omits the batch noise, and its
-    bound fails unless that noise is small.
+    slope of its clipped phase corrected. The tighter K4 of the paper for mixed batches omits the batch noise,
+    so its bound holds only if that noise is small.
 
     Args:
         noise: the noise of the gradient, with batch_noise > 0.
@@ -260,8 +260,8 @@ def _check_run(
 def scaling_law_epsilon(noise_multiplier: float, delta: float, *, sampling_prob: float, steps: int) -> float:
     """The paper's label q sqrt(T ln(1/delta)) / sigma for a noise multiplier. NOT a privacy guarantee.
 
-    The true eps of Poisson sampling is 6.4 times it at sigma = 0.5 on the paper's IMDB setting, and 859
-    times at sigma = 0.1 on StackOverflow. Use it only to read the paper's plots.
+    The true eps of Poisson sampling is 6.4 times this label at sigma = 0.5 in the paper's IMDB setting, and
+    859 times at sigma = 0.1 on StackOverflow. Use the label only to read the plots of the paper.
 
     Args:
         noise_multiplier: sigma > 0.
@@ -299,10 +299,10 @@ def critical_noise_multiplier(
 ) -> float:
     """The noise multiplier above which DP-SignSGD has the lower loss floor, without clipping.
 
-    With V = sigma_gamma^2 / B + (sigma C / B)^2 of each optimizer the floors are in the ratio
-    lr_sgd V_sgd : lr_sign sqrt(pi/2) sqrt(V_sign). At equal rates and clip norms they are equal at V = pi/2,
-    not at the paper's V = 1, which omits the constants; V is in units of the gradient squared, so the result
-    changes with the unit of the loss.
+    With V = sigma_gamma^2 / B + (sigma C / B)^2 for each optimizer, the floors have the ratio lr_sgd V_sgd :
+    lr_sign sqrt(pi/2) sqrt(V_sign). At equal rates and clip norms, they are equal at V = pi/2, and not at V =
+    1 as in the paper, which omits the constants. V is in units of the gradient squared, so the result depends
+    on the unit of the loss.
 
     Args:
         batch_size: B >= 1.
@@ -368,8 +368,8 @@ def critical_epsilon(
 ) -> float:
     """eps*: the label of the paper for `critical_noise_multiplier`; DP-SignSGD has the lower floor below it.
 
-    At equal rates and clip norms sqrt(C^2 T ln(1/delta) / (n^2 (pi/2 - sigma_gamma^2 / B))); the paper has
-    1 in place of pi/2.
+    At equal rates and clip norms, it is sqrt(C^2 T ln(1/delta) / (n^2 (pi/2 - sigma_gamma^2 / B))). The paper
+    has 1 in place of pi/2.
 
     Args:
         delta: in (0, 1).
@@ -383,8 +383,8 @@ def critical_epsilon(
         sign_clip: clip norm of DP-SignSGD, > 0.
 
     Returns:
-        The label, by `scaling_law_epsilon`; math.inf if DP-SignSGD's floor is always lower. Not a certified
-        eps: for that, pass the multiplier to `dpmech.epsilon`.
+        The label, computed by `scaling_law_epsilon`; math.inf if the floor of DP-SignSGD is always lower. It
+        is not a certified eps; for that, pass the multiplier to `dpmech.epsilon`.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -411,7 +411,7 @@ def critical_epsilon(
 def optimal_sgd_rate(noise: GradientNoise, *, steps: int, smoothness: float, initial_loss: float) -> float:
     """The learning rate that minimises `sgd_gradient_bound`: sqrt(2 f_0 / (d L T (K2 + Phi))).
 
-    Inversely proportional to the noise multiplier once the privacy noise dominates.
+    The rate is inversely proportional to the noise multiplier if the privacy noise dominates.
 
     Args:
         noise: the noise of the gradient.
@@ -470,7 +470,7 @@ def rescale_rate(
 
     The best rate of SGD is inversely proportional to the standard deviation of the mean gradient, with
     privacy noise and batch noise together. It is proportional to 1 / sigma if the privacy noise dominates.
-    Updates by the sign have the size of the rate for any noise, and so do those of Adam if its second moment
+    The updates of SignSGD have the size of the rate for any noise, as have those of Adam if its second moment
     is mostly noise. In these cases, the rate does not change.
 
     Args:

@@ -8,8 +8,8 @@ deviation sigma C / B is added to the mean. The paper states Phase 1 for one cli
 average over the batch. This is the case batch_size = 1 with noise multiplier sigma / B.
 
 **Effect of clipping on a gradient.** X is the gradient of one example, g plus noise of scale s in each of d
-coordinates: Gaussian, or multivariate Student t of nu degrees of freedom (one chi-square variable shared by
-coordinates, so s is a scale and not a standard deviation). Clipping maps X to C u, u = X / ||X||. By
+coordinates: Gaussian, or multivariate Student t with nu degrees of freedom (all coordinates share one
+chi-square variable, so s is a scale and not a standard deviation). Clipping maps X to C u, u = X / ||X||. By
 rotation E[u] = c g and E[u u^T] = p I + r g g^T. With z = ||g||^2 / (2 s^2) and K the factor below,
 
     c = K(nu) K(d) / (s sqrt d) 2F1(1/2, (nu + 1)/2; d/2 + 1; -2 z / nu),
@@ -180,11 +180,11 @@ class GradientNoise:
         dimension: d >= 1, coordinates.
         clip_norm: C > 0.
         batch_size: B >= 1, examples in the mean.
-        batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate; of an
-            unclipped example the standard deviation.
+        batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate; for an
+            unclipped example, its standard deviation.
         noise_multiplier: sigma >= 0, in units of the clip norm, on the sum over the batch.
         degrees_of_freedom: of the Student t distribution of one example's noise if it is clipped; math.inf is
-            Gaussian. Without clipping the mean over the batch is taken as Gaussian.
+            Gaussian. Without clipping, the mean over the batch is assumed to be Gaussian.
 
     Raises:
         InvalidParameterError: if an argument is invalid.
@@ -235,8 +235,8 @@ class GradientNoise:
 
         Raises:
             InvalidParameterError: if an argument is invalid.
-            UnsupportedCombinationError: if the noise of steps is correlated or differs: the equations need it
-                independent.
+            UnsupportedCombinationError: if the noise is correlated over steps or differs between steps: the
+                equations need independent noise.
 
         Examples:
             >>> import dpmech as dm
@@ -391,8 +391,8 @@ def sgd_covariance(
 ) -> FloatArray:
     """S of DP-SGD: covariance of the private mean gradient.
 
-    An example's covariance is the mixture of the clipped and the unclipped one, plus
-    p (1 - p) (1 - a)^2 g g^T between the two, which the paper omits; all of it over B, plus Phi I.
+    The covariance of an example is the mixture of the clipped and the unclipped covariance, plus p (1 - p) (1
+    - a)^2 g g^T between the two, which the paper omits. S is this covariance divided by B, plus Phi I.
 
     Args:
         noise: the noise of the gradient.
@@ -556,8 +556,8 @@ def sign_gain(
         noise: the noise of the gradient; it must not vanish.
         clipped: whether all examples are clipped, or none.
         gradient_norm: ||g|| >= 0 at which the gain of clipping is evaluated; used only with `clipped`.
-        coordinate: abs(g_i) >= 0. The slope decreases in it, because erf saturates: the largest coordinate of
-            a path gives a lower bound of the slope.
+        coordinate: abs(g_i) >= 0. The slope decreases in it, because erf saturates. The largest coordinate of
+            a path therefore gives a lower bound on the slope.
 
     Returns:
         Exact without clipping, otherwise an estimate for large d or B. Unit: the inverse of that of a
@@ -618,7 +618,8 @@ def euler_maruyama(
     """Paths of dX = b(X) dt + sqrt(lr) s(X) dW over `steps` units of lr.
 
     Each unit of lr is divided into `substeps` intervals of length h = lr / substeps, on which
-    X += h b(X) + sqrt(lr h) s(X) z. With one interval it has mean and covariance of one optimizer step.
+    X += h b(X) + sqrt(lr h) s(X) z. With one interval, an update has the mean and covariance of one optimizer
+    step.
 
     Args:
         drift: b, from an array of states of shape (..., d) to one of the same shape.

@@ -1,7 +1,7 @@
 """The constants of the SDEs, estimated from gradients and losses of public data.
 
-None of these estimates is private. Computed on the data to be protected they are releases without any noise:
-take public data of the same kind, or a model trained on it.
+None of these estimates is private. If they are computed from the data to be protected, they are releases
+without noise. Use public data of the same kind, or a model trained on such data.
 """
 
 import dataclasses
@@ -25,7 +25,8 @@ class BatchNoiseEstimate:
 
     Attributes:
         batch_noise: sigma_gamma >= 0, scale of one example's gradient noise in one coordinate.
-        degrees_of_freedom: nu of its Student t distribution; math.inf if no heavier tails can be seen.
+        degrees_of_freedom: nu of its Student t distribution; math.inf if the tails are not heavier than
+            Gaussian.
         gradient: the mean gradient, shape (d,).
     """
 
@@ -37,18 +38,18 @@ class BatchNoiseEstimate:
 def estimate_batch_noise(gradients: npt.ArrayLike) -> BatchNoiseEstimate:
     """sigma_gamma and nu from the gradients of single examples of public data.
 
-    The model is that of `GradientNoise`: deviations from the mean gradient have a multivariate Student t
-    distribution, alike in all directions. Their log squared norms then have variance psi'(d/2) + psi'(nu/2)
-    and mean log(2 sigma_gamma^2) + psi(d/2) + log(nu/2) - psi(nu/2): both are matched. Logarithms have
-    moments however heavy the tails.
+    The model is that of `GradientNoise`: deviations from the mean gradient have an isotropic multivariate
+    Student t distribution. The logarithms of their squared norms then have variance psi'(d/2) + psi'(nu/2)
+    and mean log(2 sigma_gamma^2) + psi(d/2) + log(nu/2) - psi(nu/2), and both moments are matched. These
+    moments exist however heavy the tails are.
 
     Args:
         gradients: unclipped gradients of m >= 3 examples at one point, shape (m, d), not all equal.
 
     Returns:
-        A BatchNoiseEstimate. An estimate: consistent as m grows for nu > 2, where single examples do not move
-        the mean gradient. Where directions differ, sigma_gamma^2 d is still near the typical squared norm of
-        the deviations, but nu is too small.
+        A BatchNoiseEstimate, which is consistent as m grows if nu > 2, because single examples then do not
+        move the mean gradient. If the noise is not isotropic, sigma_gamma^2 d is still near the typical
+        squared norm of the deviations, but nu is too small.
 
     Raises:
         InvalidParameterError: if an argument is invalid.

@@ -3,7 +3,7 @@ r"""Mean and variance of the iterates of DP-SGD and DP-SignSGD on a quadratic, o
 f(x) = sum_i h_i x_i^2 / 2, without clipping, so that coordinates are independent. `time` is steps times
 learning rate. DP-SGD solves an Ornstein-Uhlenbeck equation. The linearised equation of DP-SignSGD,
 dX = -K h X dt + sqrt(lr) sqrt(1 - K^2 h^2 X^2) dW with K = `sign_gain`, also has closed-form moments.
-Both names are used as in the paper: independent noise, for any sampling.
+Both names have the meaning of the paper: independent noise, for any sampling.
 """
 
 from typing import NamedTuple

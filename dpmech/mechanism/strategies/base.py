@@ -23,8 +23,8 @@ class Strategy(abc.ABC):
     The mechanism privatises C G + sigma Z; step t adds row t of sigma C^-1 Z as noise. Strategies are
     immutable, and equal if their fingerprints are equal.
 
-    All properties of a strategy are available through these members, so no code outside this package depends
-    on its class.
+    All properties of a strategy are available through these members, so code outside this package does not
+    depend on its class.
 
     Example:
         >>> import dpmech as dm
@@ -107,7 +107,7 @@ class Strategy(abc.ABC):
 
     @property
     def error(self) -> float:
-        """Bound on the error of each column in float64 against the exact strategy, relative to its norm.
+        """Bound on the error of each float64 column compared with the exact strategy, relative to its norm.
 
         0 if the entries are given; a bound if they are derived from other numbers.
         """
@@ -117,7 +117,7 @@ class Strategy(abc.ABC):
     def gram_rounding(self) -> float:
         """Bound on the rounding error of an entry of C^T C, relative to the norms of its two columns.
 
-        For C >= 0 it is relative to the entry itself. It also bounds the error of `column_norms`.
+        For C >= 0, it is relative to the entry itself. It also bounds the error of `column_norms`.
         """
         return sum_rounding(self.n) + 4.0 * UNIT
 

@@ -19,8 +19,8 @@ from dpmech.numerics import UNIT, FloatArray, error_of_terms, sum_rounding
 class BLT(FactoredStrategy):
     """Buffered linear Toeplitz: c_0 = 1, c_t = sum_j scales[j] decays[j]^(t - 1).
 
-    Noise needs one buffer per decay. With scales >= 0 and sum(scales) <= 1 the coefficients are
-    non-increasing, so that sensitivities have a closed form.
+    The noise requires one buffer per decay. If scales >= 0 and sum(scales) <= 1, the coefficients are
+    non-increasing, and sensitivities have a closed form.
 
     Args:
         n: number of steps, >= 1.

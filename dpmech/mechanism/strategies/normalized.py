@@ -18,8 +18,8 @@ from dpmech.numerics import UNIT, FloatArray
 class ColumnNormalized(Strategy):
     """C D^-1 with D the diagonal of the column norms of C, so that every column has norm 1.
 
-    The noise is that of C with row t scaled by D[t, t] (lambda_cgd Proposition 7). n must be the actual
-    number of steps, because the norms depend on it.
+    The noise is that of C, with row t scaled by D[t, t] (lambda_cgd Proposition 7). Since the norms depend on
+    n, it must be the actual number of steps.
 
     Args:
         strategy: C, any strategy.
@@ -73,7 +73,7 @@ class ColumnNormalized(Strategy):
 
     @property
     def gram_rounding(self) -> float:
-        """Twice that of C, because the norms, which are taken as 1, have it too."""
+        """Twice that of C, because the norms, which are taken as 1, have the same error."""
         return 2.0 * self.strategy.gram_rounding + 4.0 * UNIT
 
     @property

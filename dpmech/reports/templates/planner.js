@@ -154,9 +154,9 @@ function startPlanner() {
     byId("command").textContent = best === null ? "" : commandOf(data, plan, row, eps);
     byId("copy").disabled = best === null;
     byId("cost").textContent = best === null
-      ? row.label + " has no number here" + (row.reason ? ": " + row.reason : ".")
-      : "A step keeps " + best.variant.buffers + " vectors of the model's size and draws "
-        + best.variant.regenerated + " again, in addition to the new one. The calibration finds at most this sigma, and at "
+      ? "No number for " + row.label + (row.reason ? ": " + row.reason : ".")
+      : "Vectors of the model's size per step, in addition to the new noise: " + best.variant.buffers + " stored, "
+        + best.variant.regenerated + " regenerated. The sigma of the calibration is at most this sigma, and at "
         + "most " + row.above + " % less.";
     const words = fields.measure.selectedOptions[0].textContent;
     const many = Array.from({length: 161}, (_, place) => data.low * (data.high / data.low) ** (place / 160));

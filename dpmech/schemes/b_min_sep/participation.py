@@ -16,13 +16,13 @@ from dpmech.mechanism import (
 class BMinSep(Participation):
     """After taking part, an example waits b - 1 steps, then joins each step with a fixed probability.
 
-    At step 0 the cooldown has its stationary distribution, so that the expected batch size is the same at all
-    steps: the dataset size times p / (1 + p (b - 1)). Examples are independent of each other.
+    At step 0, the cooldown has its stationary distribution. The expected batch size is therefore the same at
+    all steps: the dataset size times p / (1 + p (b - 1)). Examples are independent of each other.
 
     Args:
-        min_sep: b, an integer in [1, n], at least the number of bands of the strategy. With b = 1 it equals
-            Poisson(sampling_prob), whose accountant is exact.
-        sampling_prob: p in (0, 1], at a step at which the example is not waiting.
+        min_sep: b, an integer in [1, n], at least the number of bands of the strategy. With b = 1, it equals
+            Poisson(sampling_prob), which has a tighter accountant.
+        sampling_prob: p in (0, 1], the probability of joining a step at which the example is not waiting.
 
     Example:
         >>> import dpmech as dm
@@ -95,6 +95,6 @@ class BMinSep(Participation):
         return cls(least, min(1.0, sampling_prob / (1.0 - sampling_prob * (least - 1))))
 
     def prefix(self, n: int, steps: int) -> tuple["BMinSep", int]:
-        """The same over `steps`, with b reduced to `steps` if that is smaller."""
+        """The same scheme over `steps` steps, with b reduced to `steps` if that is smaller."""
         self.pattern(n)
         return self, max(check_integer("steps", steps, minimum=1, maximum=n), self.min_sep)

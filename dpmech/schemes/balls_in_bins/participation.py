@@ -12,21 +12,23 @@ from dpmech.mechanism import BoundedContributions, Pattern, Settings, check_exam
 class BallsInBins(BoundedContributions):
     """Every example is assigned once, uniformly, to one of `bins` bins; bin i is step i of every epoch.
 
-    With `fresh` every epoch has a new allocation; the allocations of all epochs and examples are independent.
+    With `fresh`, every epoch has a new allocation. The allocations of all epochs and examples are
+    independent.
 
-    With `max_examples_per_user` the claim is about users: two datasets are neighbours if one has all examples
-    of one additional user. These examples may be in one bin, or in several.
+    With `max_examples_per_user`, the claim is about users: two datasets are neighbours if one contains all
+    examples of one additional user. These examples may be in one bin or in several bins.
 
     Args:
-        bins: b, an integer in [1, n]. The last epoch may be cut short; with `fresh` n must be a multiple.
+        bins: b, an integer in [1, n]. The last epoch may be incomplete; with `fresh`, n must be a multiple of
+            b.
         fresh: True for a new allocation in every epoch.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each, in
-            independent bins; supported if b^m is at most 10,000. None for a claim about examples.
-            Refused with `fresh`.
+            independent bins; supported if b^m is at most 10,000. None is a claim about examples. Refused with
+            `fresh`.
 
     Raises:
         InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: for users with several examples and a new allocation every epoch.
+        UnsupportedCombinationError: for users with several examples and a new allocation in every epoch.
 
     Examples:
         >>> import dpmech as dm

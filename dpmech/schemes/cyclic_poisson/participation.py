@@ -18,14 +18,14 @@ from dpmech.mechanism import (
 
 @dataclasses.dataclass(frozen=True)
 class CyclicPoisson(BoundedContributions):
-    """The data are split into `cycle` fixed groups; step t samples group t mod cycle with `sampling_prob`.
+    """The data are split into `cycle` fixed groups; step t samples from group t mod cycle.
 
-    With `max_examples_per_user` users are split into groups together with all of their examples, each of
-    which joins independently when the group is active. The claim is about users, as for `Poisson`; two steps
-    that one user may join are at least `cycle` steps apart, so noise may be correlated over `cycle` steps.
+    With `max_examples_per_user`, each user is in one group with all of their examples, and each example joins
+    independently when the group is active. The claim is about users, as for `Poisson`. Two steps that one
+    user may join are at least `cycle` steps apart, so noise may be correlated over `cycle` steps.
 
     Args:
-        sampling_prob: q in (0, 1], of each example of the active group; below 1 with
+        sampling_prob: q in (0, 1], the probability that an example of the active group joins; below 1 with
             `max_examples_per_user`.
         cycle: number of groups, at least the number of bands of the strategy.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each, all
@@ -64,7 +64,7 @@ class CyclicPoisson(BoundedContributions):
 
     @property
     def replace_one_refused(self) -> str | None:
-        """A theorem covers examples."""
+        """None for claims about examples, which a theorem covers."""
         return None if self.max_examples_per_user is None else EXAMPLES_ONLY
 
     @property
@@ -102,8 +102,8 @@ class CyclicPoisson(BoundedContributions):
         """`cycle` times the sampling probability of the plan, which keeps the expected batch size.
 
         Raises:
-            InvalidParameterError: also, for users, if that is 1 or more: groups that take part as a whole are
-                not sampled.
+            InvalidParameterError: also if this is 1 or more for users, because groups that take part as a
+                whole are not sampled.
         """
         del epochs, steps_per_epoch
         cycle, users = needed_setting(cls, settings, "cycle"), settings["max_examples_per_user"]

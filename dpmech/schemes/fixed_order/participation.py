@@ -44,14 +44,16 @@ class SingleParticipation(Participation):
 
 @dataclasses.dataclass(frozen=True)
 class MinSep(BoundedContributions):
-    """Participations of one example are at least `min_sep` steps apart, at most `max_participations` of them.
+    """An example takes part at most `max_participations` times, at least `min_sep` steps apart.
 
-    With `max_examples_per_user` the claim is about users, whose examples may be in any batches. The
-    sensitivity is then m times that of one example, which is attained when all m are in the same batches.
+    With `max_examples_per_user`, the claim is about users, whose examples may be in any batches. The
+    sensitivity is then m times that of one example, which is attained if all m examples are in the same
+    batches.
 
     Args:
         min_sep: b, an integer in [1, n].
-        max_participations: k >= 1, of one example, or None for the largest possible number, ceil(n / b).
+        max_participations: k >= 1, the maximum number of participations of one example; None is the largest
+            possible number, ceil(n / b).
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each; None
             for a claim about examples.
 
@@ -107,7 +109,7 @@ class MinSep(BoundedContributions):
         return cls(min_sep, most, max_examples_per_user=users)
 
     def prefix(self, n: int, steps: int) -> tuple["MinSep", int]:
-        """The same separation, or `steps` if that is smaller."""
+        """The same separation, reduced to `steps` if that is smaller."""
         self.pattern(n)
         count = check_integer("steps", steps, minimum=1, maximum=n)
         return dataclasses.replace(self, min_sep=min(self.min_sep, count)), count

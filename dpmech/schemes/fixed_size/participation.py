@@ -13,13 +13,13 @@ _LARGEST_DATASET = 1 << 53
 
 @dataclasses.dataclass(frozen=True)
 class FixedSizeBatches(Participation):
-    """At every step a uniformly random set of exactly B of n examples, independently of all other steps.
+    """Every step uses a uniformly random set of B of the n examples, independently of all other steps.
 
-    Only for `Adjacency.REPLACE_ONE`: two neighbours have n examples each and differ in one of them.
+    It requires `Adjacency.REPLACE_ONE`: two neighbours have n examples each, and differ in one of them.
 
     Args:
         dataset_size: n, the number of examples, in [1, 2^53]; a public number.
-        batch_size: B, in [1, dataset_size]. With B = n every example joins every step.
+        batch_size: B, in [1, dataset_size]. With B = n, every example joins every step.
 
     Example:
         >>> import dpmech as dm
@@ -69,7 +69,7 @@ class FixedSizeBatches(Participation):
 
     @property
     def replace_one_refused(self) -> None:
-        """A theorem covers it."""
+        """None, because a theorem covers REPLACE_ONE."""
         return
 
     @property

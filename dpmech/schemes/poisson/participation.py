@@ -29,21 +29,22 @@ _SHOWN = 6  # numbers of a schedule
 class Poisson(BoundedContributions):
     """Every example joins every step independently with probability `sampling_prob`.
 
-    With `max_examples_per_user` the claim is about users: two datasets are neighbours if one has all examples
-    of one additional user. The number of these examples in a batch is binomial.
+    With `max_examples_per_user`, the claim is about users: two datasets are neighbours if one contains all
+    examples of one additional user. The number of these examples in a batch is binomial.
 
-    With `truncated_batch_size` and `dataset_size` sampling is truncated: of a batch of more than B examples,
-    B are kept, uniformly. This is for `Adjacency.ZERO_OUT`: an example whose gradient is zero in one of two
-    neighbours keeps its random decision and its place in a batch.
+    With `truncated_batch_size` and `dataset_size`, batches are truncated: of a batch of more than B examples,
+    a uniformly random set of B is kept. This requires `Adjacency.ZERO_OUT`, under which an example whose
+    gradient is zero in one of two neighbours keeps its random decision and its place in a batch.
 
-    A sequence of n probabilities is a schedule, with one probability for each step. Noise that changes from
-    step to step is that of `Diagonal(entries)`: sigma over the entry of the step.
+    A sequence of n probabilities is a schedule, with one probability for each step. For noise that changes
+    from step to step, use `Diagonal(entries)`, whose noise in a step is sigma divided by the entry of the
+    step.
 
     Args:
-        sampling_prob: q in (0, 1], of each example and step; or one in (0, 1) for each of the n steps, for
-            claims about examples without truncation. Below 1 with `max_examples_per_user`: with q = 1
-            nothing is sampled, and m examples are equivalent to one of norm m. With q = 1 truncated batches
-            all have size B, without replacement.
+        sampling_prob: q in (0, 1], for each example and step; or one probability in (0, 1) for each of the n
+            steps, for claims about examples without truncation. With `max_examples_per_user`, q must be below
+            1: with q = 1, nothing is sampled, and m examples are equivalent to one of norm m. With q = 1, all
+            truncated batches have size B and are sampled without replacement.
         max_examples_per_user: m in [1, 1000], for a claim about users, who have at most m examples each; None
             for a claim about examples.
         truncated_batch_size: B, in [1, dataset_size - 1], the maximum batch size; None without a limit.
@@ -51,9 +52,10 @@ class Poisson(BoundedContributions):
             `truncated_batch_size`.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if only one setting of truncated batches is given.
+        InvalidParameterError: if an argument is invalid, or if only one setting of truncated batches is
+            passed.
         UnsupportedCombinationError: for truncated batches of users with several examples, and for schedules
-            of either.
+            with either.
 
     Examples:
         >>> import dpmech as dm
@@ -199,7 +201,7 @@ class Poisson(BoundedContributions):
 
     @property
     def replace_one_refused(self) -> str | None:
-        """A theorem covers examples, unless batches are truncated."""
+        """None for claims about examples without truncation, which a theorem covers."""
         if self.max_examples_per_user is not None:
             return EXAMPLES_ONLY
         if self.truncated_batch_size is None:
@@ -271,7 +273,8 @@ class Poisson(BoundedContributions):
         """The sampling probability of the plan or its schedule, and the size of the data for truncation.
 
         Raises:
-            InvalidParameterError: for a schedule whose mean batch is not that of the plan, as an integer.
+            InvalidParameterError: for a schedule whose mean batch size, as an integer, is not that of the
+                plan.
         """
         del epochs, steps_per_epoch
         probs, size = settings["sampling_probs"], settings["dataset_size"]

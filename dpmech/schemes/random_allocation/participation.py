@@ -15,20 +15,19 @@ class RandomAllocation(Participation):
     The sets of different examples are independent. The scheme is also known as k-out-of-t random allocation
     and as balanced iteration subsampling. The default method requires independent noise of constant scale
     (`Identity`); `Certified()` and `Importance()` also accept strategies with entries >= 0 and few bands.
-    With k = 1 it is one epoch of `BallsInBins(n)`; with k = n nothing is sampled.
+    With k = 1, the scheme is one epoch of `BallsInBins(n)`; with k = n, nothing is sampled.
 
-    With `cycle` the data are split into that many fixed groups, as for `CyclicPoisson`: step t offers group
-    t mod cycle, and the k steps of an example are drawn among the n / cycle steps of its group. Two of them
-    are at least `cycle` steps apart, so all methods accept noise that is correlated over `cycle` steps.
+    With `cycle`, the data are split into that many fixed groups, as for `CyclicPoisson`. Step t belongs to
+    group t mod cycle, and the k steps of an example are drawn from the n / cycle steps of its group. These
+    steps are at least `cycle` steps apart, so all methods accept noise that is correlated over `cycle` steps.
 
-    The bounds are for one unit of privacy. For users with several examples let every user be one unit that is
-    allocated as a whole (the unit user, `dpmech.optim.UserDataset`), or use `Poisson` with
-    `max_examples_per_user`.
+    The bounds are for one privacy unit. For users with several examples, allocate every user as a whole
+    (`Unit.USER`, `dpmech.optim.UserDataset`), or use `Poisson` with `max_examples_per_user`.
 
     Args:
         participations: k, an integer in [1, n / cycle].
-        cycle: number of groups, a divisor of n, and at least the number of bands of the strategy if it is
-            above 1.
+        cycle: number of groups, a divisor of n. If it is above 1, it must be at least the number of bands of
+            the strategy.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -114,8 +113,9 @@ class RandomAllocation(Participation):
     def prefix(self, n: int, steps: int) -> tuple["RandomAllocation", int]:
         """The whole run.
 
-        In the first steps an example takes part a random number of times, between 0 and k. These steps are a
-        projection of the whole run, whose bound covers them; the bound for k of fewer steps is larger.
+        In the first steps, an example takes part a random number of times, between 0 and k. These steps are a
+        projection of the whole run, so the bound for the whole run covers them. The bound for k of fewer
+        steps is larger.
         """
         self.pattern(n)
         check_integer("steps", steps, minimum=1, maximum=n)

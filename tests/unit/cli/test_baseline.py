@@ -63,7 +63,7 @@ def test_the_table_shows_it_first_and_marks_it():
     assert "identity" in rows[1]
     plain = dm.calibrate_sigma(dm.Identity(36), 2.0, 1e-5, participation=dm.MinSep(12, 3))
     assert times(sgd().rmse(), plain.rmse(), 3) in rows[1]
-    for column in ("times less", "buffers", "regenerated", "sampling"):
+    for column in ("gain", "buffers", "regenerated", "sampling"):
         assert column in text
 
 
@@ -189,7 +189,7 @@ def test_the_table_of_optimize_compares_with_it():
     rows = [line for line in text.splitlines() if line.startswith("│")]
     assert BASELINE in rows[0]
     assert up(sgd().rmse()) in rows[0]
-    assert "times less" in text
+    assert "gain" in text
     assert f"no number for {BASELINE}" not in run(*OPTIMIZED, "--adjacency", "replace_one").stdout
     refused = run(*OPTIMIZED, "--delta", "0.97").stdout
     assert f"no number for {BASELINE}: " in " ".join(refused.split())

@@ -95,9 +95,9 @@ def test_of_several_strategies_the_script_takes_the_one_that_python_takes(previe
 def test_sampled_rows_are_shown_and_the_page_states_the_largest_excess(preview, tmp_path):
     text = planner_page(with_sampled_rows(preview), made="2026-11-23")
     words = " ".join("".join(Page(text).text).split())
-    assert "up to 12 % above" in words
+    assert "at most 12 % above" in words
     assert "assigned to a batch of the epoch once" in words
-    assert "not here" in words  # random allocation
+    assert "not included" in words  # random allocation
     assert "Correlated noise under Balls-in-Bins often" in words
     path = tmp_path / "sampled.html"
     path.write_text(text, encoding="utf-8")
@@ -133,7 +133,7 @@ def test_without_script_there_are_tables(preview, text):
     page = Page(text)
     assert page.faults == []
     words = " ".join("".join(page.text).split())
-    assert "PREVIEW, and no certificate" in words
+    assert "PREVIEW, not a certificate" in words
     assert page.elements.count("details") == 4
     row = preview.plans[0].rows[3]
     assert up(preview.sigma(row, 1.0), 4) in words
