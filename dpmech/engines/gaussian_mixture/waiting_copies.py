@@ -28,7 +28,8 @@ start), and log N is convex in x. So a term is at most lambda_t, the largest val
 ..., m, and W <= e^A with A = m log V + sum of lambda_t. Hence E_Q r^m <= e^A. A draw is kept with probability
 W e^-A. Relative to Q, what is kept has exactly the density r^m e^-A, whose total may be less than 1.
 
-alpha and beta are those with the smallest lambda at a step in the middle; any give a valid bound.
+alpha and beta are those with the smallest lambda at a step in the middle; if all K_(t, t-d) are equal there,
+one of them is 0. Any alpha and beta give a valid bound.
 """
 
 import dataclasses
@@ -175,14 +176,20 @@ def _slopes(gram: WaitingGram, power: int) -> tuple[float, float]:
     least, most = (float(ends[middle]) for ends in _ends(gram))
     total, square = float(products.sum()), float(gram.diagonal[middle])
 
-    def smallest(beta: float) -> tuple[float, float]:
-        def term(alpha: float) -> float:
-            after = alpha * (gram.min_sep - 1) + beta * total
-            return largest_step(power, gram.log_prob, gram.log_rest, square, after, alpha, beta, least, most)
+    def term(alpha: float, beta: float) -> float:
+        after = alpha * (gram.min_sep - 1) + beta * total
+        return largest_step(power, gram.log_prob, gram.log_rest, square, after, alpha, beta, least, most)
 
-        return _minimum(term, -gram.sampling_prob * math.exp(min(power * square, 5.0)), 0.0)
+    def smallest(beta: float) -> tuple[float, float]:
+        low = -gram.sampling_prob * math.exp(min(power * square, 5.0))
+        return _minimum(lambda alpha: term(alpha, beta), low, 0.0)
 
     top = 4.0 * power * gram.sampling_prob * math.exp(min(0.25 * power * square, 3.0))
+    if least == most:
+        # Only alpha + beta K has an effect there. Large ones that cancel would raise lambda at both ends.
+        alpha, loss = smallest(0.0)
+        beta, gain = _minimum(lambda beta: term(0.0, beta), 0.0, top)
+        return (alpha, 0.0) if loss < gain else (0.0, beta)
     beta, _ = _minimum(lambda beta: smallest(beta)[1], 0.0, top)
     return smallest(beta)[0], beta
 

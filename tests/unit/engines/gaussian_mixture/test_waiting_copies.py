@@ -232,3 +232,13 @@ def test_without_waiting_it_is_poisson_sampling():
         dm.Identity(100), 1.0, 1e-10, participation=dm.BMinSep(1, 0.05), rng=np.random.default_rng(2)
     )
     assert exact.sigma * 0.9999 < cal.sigma < 1.02 * exact.sigma
+
+
+@pytest.mark.parametrize("prob", [0.4, 0.9])
+def test_bounds_on_the_copies_of_two_bands_are_smooth_in_sigma(prob):
+    """All K_(t, t-1) are alike, so that many alpha and beta are as good at a step in the middle."""
+    gram = chain_gram(dm.SquareRoot(N, 2), 2, prob)
+    bounds = [WaitingCopies.of(gram.scaled(sigma**-2), 3).log_total for sigma in np.linspace(1.60, 1.68, 9)]
+    falls = -np.diff(bounds)
+    assert np.all(falls > 0.0)
+    assert falls.max() < 1.2 * falls.min()
