@@ -593,7 +593,7 @@ def _is_own_module(value: Any) -> bool:
 
 def _imported(function: types.FunctionType) -> list[str]:
     """Full names of the modules that code imports within it."""
-    found = []
+    found: list[str] = []
     package = function.__globals__.get("__package__") or ""
     for level, name, inner in imports(function.__code__):
         with suppress(ImportError):  # which the code meets too
