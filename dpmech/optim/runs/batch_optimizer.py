@@ -91,7 +91,9 @@ def check_add_up(
             )
         if param.grad is not None:
             pairs.append(_Pair(name, local_part(param.grad), sample, lowest or param.dtype))
-    if whole or not pairs:
+    if not pairs:
+        return
+    if whole:
         _refuse(_strange(pairs))
         return
     chosen = _RANDOM.sample(pairs, -(-len(pairs) // _SOME))
@@ -154,7 +156,7 @@ class _Measured:
     """Differences and sizes of gradients, which a device has yet to compute.
 
     Args:
-        pairs: whose gradients are compared.
+        pairs: whose gradients are compared; at least one.
         others: of which only the size matters.
 
     Attributes:
@@ -179,19 +181,14 @@ class _Measured:
             differences.append((total / len(sample) - grad.double()).norm())
             scales.append(_mean_norm(sample))
         found = differences + scales + [_mean_norm(pair.sample) for pair in others]
-        device = found[0].device if found else torch.device("cpu")
-        self.values = (
-            torch.stack([one.to(device) for one in found])
-            if found
-            else torch.zeros(0, dtype=torch.float64, device=device)
-        )
+        self.values = torch.stack([one.to(found[0].device) for one in found])
 
     def strange(self, read: Sequence[float]) -> list[str]:
         """The names of parameters whose gradients differ by more than rounding errors, given `values`."""
         count = len(self._names)
         scales = read[count:]
         # If everything cancels, as for key biases under a softmax, only rounding errors are left.
-        floor = _FLOOR * max(scales, default=0.0)
+        floor = _FLOOR * max(scales)
         # NaN and infinities, which data may cause, are not a difference.
         return [
             name

@@ -30,7 +30,6 @@ from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.example_loss import LossTakes
 from dpmech.optim.runs.fixes import opacus_part, shown
-from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.per_example_model import AsModel, CallCounter, PerExampleModel
 from dpmech.optim.runs.reseeding import Reseeding
@@ -446,9 +445,7 @@ class GradientMode(abc.ABC):
         """The module whose parameters are trained."""
 
     @abc.abstractmethod
-    def wrapped(
-        self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
-    ) -> nn.Module:
+    def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
         """The module that the training loop calls instead of `model`."""
 
 
@@ -471,18 +468,10 @@ class LossOfOneExample(GradientMode):
         end_hooks(model)
         return model
 
-    def wrapped(
-        self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
-    ) -> nn.Module:
+    def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
         """A PerExampleModel."""
-        del progress
         return PerExampleModel(
-            model,
-            self.loss,
-            private,
-            unchanged,
-            clipping_mode=self.clipping_mode,
-            loss_takes=self.loss_takes,
+            model, self.loss, private, unchanged, clipping_mode=self.clipping_mode, loss_takes=self.loss_takes
         )
 
 
@@ -513,11 +502,9 @@ class OpacusHooks(GradientMode):
         inner: nn.Module = given._module
         return inner
 
-    def wrapped(
-        self, model: nn.Module, private: BatchOptimizer, progress: BatchProgress, unchanged: Unchanged
-    ) -> nn.Module:
+    def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
         """A module with Opacus' hooks, whose inner module counts its calls and checks for changes."""
-        inner = self.trained_module(model)
+        inner, progress = self.trained_module(model), private.loader.progress
         if _is_grad_sample_module(model):
             # Opacus' fast gradient clipping keeps no per-example gradients; only it has this attribute.
             hooked, ghost = model, hasattr(model, "max_grad_norm")
@@ -545,7 +532,7 @@ class OpacusHooks(GradientMode):
             [param for param in inner.parameters() if param.requires_grad],
             watch,
             lambda: bool(vars(hooked)["hooks_enabled"]),
-            weakref.WeakMethod(private.forget_gradients),
+            _weakly(private.forget_gradients),
         )
         inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
         return hooked

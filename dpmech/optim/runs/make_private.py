@@ -286,7 +286,7 @@ def make_private(
     private_loader.set_up.describe(inner, loss)
     try:
         check_agreement("the loss", {"code": loss_words(loss)}, process_group)
-        wrapped = gradients.wrapped(model, private, private_loader.progress, unchanged)
+        wrapped = gradients.wrapped(model, private, unchanged)
         if isinstance(wrapped, PerExampleModel):
             _try_first_example(wrapped, loader)
             wrapped.measure(process_group)

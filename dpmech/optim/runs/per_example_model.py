@@ -587,7 +587,7 @@ class CallCounter:
         trained: its parameters.
         watch: is notified of calls.
         is_counted: whether a call counts now; trials do not.
-        before: a weak reference to a function to run before every call with gradients.
+        before: runs before every call with gradients.
     """
 
     def __init__(
@@ -597,7 +597,7 @@ class CallCounter:
         trained: Sequence[Tensor],
         watch: MixingWatch,
         is_counted: Callable[[], bool],
-        before: Callable[[], Callable[[], object] | None],
+        before: Callable[[], object],
     ) -> None:
         self._model = model
         self._structure: Structure | None = None
@@ -621,9 +621,7 @@ class CallCounter:
         if self._outermost is None and torch.is_grad_enabled():
             self._watch.before(part, args, kwargs)
             self._outermost, self._structure = part, Structure(self._model)
-            before = self._before()
-            if before is not None:
-                before()
+            self._before()
         if self._outermost is not part:
             return
         self._depth += 1

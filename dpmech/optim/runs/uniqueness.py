@@ -371,12 +371,12 @@ class _Walk:
 
     def _tensors(self, dataset: object, tensors: Sequence[Any], picks: Picks, rows: Picks) -> None:
         """Rows by address; by index if they have none."""
-        lines = [_rows_of(tensor) for tensor in tensors]
+        lines = [_memory_of(tensor) for tensor in tensors]
         for tensor in tensors:
             self._note(tensor, [str(getattr(tensor, "dtype", "")), tuple(tensor.shape)], *_place_of(tensor))
         if self._largest:
             lines = [lines[max(range(len(tensors)), key=lambda number: _row_bytes(tensors[number]))]]
-        known = [line for line in lines if line is not None]
+        known = [(line[0], line[1], line[3][0]) for line in lines if line is not None and line[2]]
         # A constant expanded along the examples identifies none, unless there is nothing else.
         moving = [line for line in known if line[2]] or known
         for device, start, step in moving:
@@ -473,18 +473,12 @@ def _number_of(element: object) -> int:
 
 def _made_of(value: Any, memory: list[object]) -> Hashable:
     """A hashable description of a value; tensors and arrays, identified by address, are added to `memory`."""
-    if isinstance(value, np.ndarray) and value.size:
-        memory.append(value)
-        return value.__array_interface__["data"][0], value.shape, value.strides
-    if isinstance(value, Tensor):
-        try:
-            place = value.data_ptr(), value.shape, value.stride()
-        except (RuntimeError, NotImplementedError):
-            return id(value)  # sparse tensors, or objects that only look like tensors
-        if not place[0]:
+    if isinstance(value, Tensor | np.ndarray):
+        place = _memory_of(value)
+        if place is None:
             return id(value)
         memory.append(value)
-        return str(value.device), *place
+        return place
     if isinstance(value, np.generic):
         return value.tobytes()
     if isinstance(value, tuple | list):
@@ -494,16 +488,19 @@ def _made_of(value: Any, memory: list[object]) -> Hashable:
     return value if isinstance(value, _PLAIN) else id(value)
 
 
-def _rows_of(value: Any) -> tuple[str, int, int] | None:
-    """(device, address of row 0, bytes between rows); None if there is no address."""
+_Memory: TypeAlias = tuple[str, int, tuple[int, ...], tuple[int, ...]]
+
+
+def _memory_of(value: Any) -> _Memory | None:
+    """(device, address, shape, bytes from one value to the next by dimension); None without an address."""
     if isinstance(value, np.ndarray):
-        if value.ndim == 0 or value.size == 0:
-            return None
-        return "cpu", int(value.__array_interface__["data"][0]), value.strides[0]
+        address = int(value.__array_interface__["data"][0])
+        return ("cpu", address, value.shape, value.strides) if value.size else None
     try:
-        if value.ndim == 0 or value.numel() == 0:
-            return None
-        return str(value.device), value.data_ptr(), value.stride(0) * value.element_size()
+        strides = tuple(step * value.element_size() for step in value.stride())
+        return (
+            (str(value.device), value.data_ptr(), tuple(value.shape), strides) if value.data_ptr() else None
+        )
     except (RuntimeError, NotImplementedError, AttributeError):
         return None  # sparse tensors, or objects that only look like tensors
 

@@ -5,6 +5,7 @@ import collections
 import contextvars
 import functools
 import gc
+import itertools
 import operator
 import random
 import sys
@@ -14,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from importlib.util import resolve_name
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -566,7 +568,7 @@ def _function(function: types.FunctionType) -> _Opened:
     own = is_own(function.__module__)
     if own:
         code = function.__code__
-        kept += [_Place(function.__globals__, name, item=True) for name in _globals(code)]
+        kept += [_Place(function.__globals__, name, item=True) for name in globals_read(code)]
         modules = [sys.modules.get(name) for name in _imported(function)]
         left = [one for one in [*(place.value for place in kept), *modules] if _is_own_module(one)]
         seen: set[int] = set()
@@ -575,11 +577,10 @@ def _function(function: types.FunctionType) -> _Opened:
             if id(held) in seen:
                 continue
             seen.add(id(held))
-            names = sorted(_names(code) & vars(held).keys())
+            # Also names that are only set yet.
+            names = sorted((named(code) & vars(held).keys()) | attributes_set(code))
             more = [_Place(vars(held), name, item=True) for name in names]
-            # A name that is only set yet.
-            stored = sorted(_stored(code) - vars(held).keys())
-            kept += [*more, *(_Place(vars(held), name, item=True) for name in stored)]
+            kept += more
             left += [one.value for one in more if _is_own_module(one.value)]
     inner = [one.value for one in kept]
     inner += [*(function.__defaults__ or ()), function.__kwdefaults__, *vars(function).values()]
@@ -592,22 +593,14 @@ def _is_own_module(value: Any) -> bool:
 
 def _imported(function: types.FunctionType) -> list[str]:
     """Full names of the modules that code imports within it."""
-    found = []
+    found: list[str] = []
     package = function.__globals__.get("__package__") or ""
-    for level, name, inner in _imports(function.__code__):
-        if level:
-            above = package.rsplit(".", level - 1)[0] if level > 1 else package
-            name = f"{above}.{name}" if name else above  # noqa: PLW2901 - the full name
-        parts = name.split(".")
-        found += [".".join(parts[: count + 1]) for count in range(len(parts))]
-        found += [f"{name}.{one}" for one in inner]
+    for level, name, inner in imports(function.__code__):
+        with suppress(ImportError):  # which the code meets too
+            whole = resolve_name("." * level + name, package)
+            found += itertools.accumulate(whole.split("."), "{}.{}".format)
+            found += [f"{whole}.{one}" for one in inner]
     return found
-
-
-_imports = functools.lru_cache(maxsize=4096)(imports)
-_stored = functools.lru_cache(maxsize=4096)(attributes_set)
-_globals = functools.lru_cache(maxsize=4096)(globals_read)
-_names = functools.lru_cache(maxsize=4096)(named)
 
 
 def _class(kind: type) -> _Opened:

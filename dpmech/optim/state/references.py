@@ -32,6 +32,7 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from codes(constant)
 
 
+@functools.lru_cache(maxsize=4096)
 def named(code: types.CodeType) -> frozenset[str]:
     """Names of globals and attributes, and identifiers among the constants, as in `getattr(x, "rate")`."""
     words = {
@@ -46,11 +47,13 @@ def _arguments(code: types.CodeType, *kinds: str) -> frozenset[str]:
     return frozenset(str(step.argval) for step in steps if step.opname in kinds)
 
 
+@functools.lru_cache(maxsize=4096)
 def globals_read(code: types.CodeType) -> frozenset[str]:
     """Names of globals only."""
     return _arguments(code, "LOAD_GLOBAL", "LOAD_NAME")
 
 
+@functools.lru_cache(maxsize=4096)
 def imports(code: types.CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
     """Imports within code: how many packages up, the module's name, and the names taken from it."""
     found = []
@@ -65,6 +68,7 @@ def imports(code: types.CodeType) -> list[tuple[int, str, tuple[str, ...]]]:
     return found
 
 
+@functools.lru_cache(maxsize=4096)
 def attributes_set(code: types.CodeType) -> frozenset[str]:
     """Names of attributes that code sets."""
     return _arguments(code, "STORE_ATTR")
