@@ -245,7 +245,7 @@ def clip_and_sum(
     }
     if not present:
         return Summed([None] * len(samples), 0, 0, 0, 0)
-    counts = {value.examples if isinstance(value, Factored) else len(value) for value in present.values()}
+    counts = {len(value) for value in present.values()}
     if len(counts) > 1:
         raise InvalidParameterError("per-example gradients", sorted(counts), "with equal numbers of examples")
     examples = counts.pop()

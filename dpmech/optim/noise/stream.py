@@ -28,7 +28,7 @@ from dpmech.guards import check_real
 from dpmech.numerics import UNIT, typed
 from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
 from dpmech.optim.clipping import Clipping
-from dpmech.optim.noise.addition import Addition, divided
+from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.lattice import Lattice
 from dpmech.optim.noise.noise_rows import NoiseRows, Sources
 from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
@@ -338,36 +338,26 @@ class NoiseStream(Uncopied):
         if len(divisors) != len(self._slots):
             raise InvalidParameterError("divisors", len(divisors), f"{len(self._slots)} numbers")
         checked = [check_real("divisors", one, minimum=0.0, open_minimum=True) for one in divisors]
-        fused = [self._rows.is_fused(slot.device) for slot in self._slots]
-        if any(fused):
-            self._check_sums(sums)
-            outs = [
-                torch.empty_like(total, dtype=slot.dtype) if here else total
-                for total, slot, here in zip(sums, self._slots, fused, strict=True)
-            ]
-            self._add(sums, clip_norm, outs, checked)
-            return outs
-        self.add_step(sums, clip_norm)
-        return [divided(total, divisor) for total, divisor in zip(sums, checked, strict=True)]
+        return self._add(sums, clip_norm, checked)
 
     def _add(
-        self,
-        sums: Sequence[Tensor],
-        clip_norm: float | None,
-        outs: Sequence[Tensor] | None = None,
-        divisors: Sequence[float] | None = None,
-    ) -> None:
+        self, sums: Sequence[Tensor], clip_norm: float | None, divisors: Sequence[float] | None = None
+    ) -> list[Tensor]:
+        """Add the next row, and divide; returns the results, which are the sums unless a kernel divides."""
         self._check_sums(sums)
         scales = self._scales_of(clip_norm)
+        totals = [total.view(-1) for total in sums]
+        outs = [
+            torch.empty_like(total, dtype=slot.dtype)
+            if divisors and self._rows.is_fused(slot.device)
+            else total
+            for total, slot in zip(totals, self._slots, strict=True)
+        ]
+        lattice = self._lattice.steps(self._step, scales) if self._lattice else None
         self._advance(
-            self._rows.additions(
-                [total.view(-1) for total in sums],
-                scales=scales,
-                lattice=self._lattice.steps(self._step, scales) if self._lattice else None,
-                outs=None if outs is None else [out.view(-1) for out in outs],
-                divisors=divisors,
-            )
+            self._rows.additions(totals, scales=scales, lattice=lattice, outs=outs, divisors=divisors)
         )
+        return [out.view_as(total) for out, total in zip(outs, sums, strict=True)]
 
     def _check_sums(self, sums: Sequence[Tensor]) -> None:
         if len(sums) != len(self._slots):
