@@ -109,6 +109,11 @@ def check_delta(value: object) -> float:
     return check_real("delta", value, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
 
 
+def check_confidence(value: object) -> float:
+    """Return a valid confidence level as a float."""
+    return check_real("confidence", value, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+
+
 def check_sigma(value: object) -> float:
     """Return a valid sigma as a float."""
     return check_real("sigma", value, minimum=0.0, open_minimum=True)

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.guards import check_integer, check_real
+from dpmech.guards import check_confidence, check_integer, check_real
 from dpmech.numerics import BOUND, Guarantee, Kind, check_executor, error_of_level, rounded_down
 
 # Default beta of `Certified`: the smaller of 1e-9 and delta / 1000.
@@ -151,9 +151,7 @@ class Importance(Method):
 
     def __post_init__(self) -> None:
         check_real("rel_error", self.rel_error, minimum=1e-4, maximum=0.5)
-        check_real(
-            "confidence", self.confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-        )
+        check_confidence(self.confidence)
         check_executor(self.executor)
 
     @property

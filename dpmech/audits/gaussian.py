@@ -30,7 +30,7 @@ from dpmech.calibration import epsilon
 from dpmech.certificates import Claim
 from dpmech.engines import Algebra
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
-from dpmech.guards import check_delta, check_real, check_rng
+from dpmech.guards import check_confidence, check_delta, check_rng
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level, percent, up
 from dpmech.samplers import sampler_for
@@ -165,9 +165,7 @@ def gaussian_audit(
     """
     if not isinstance(claim, Claim):
         raise InvalidParameterError("claim", claim, "a Calibration or a Certificate")
-    level = check_real(
-        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-    )
+    level = check_confidence(confidence)
     rows = check_rows("observations", observations, claim.strategy.n)
     m, steps = rows.shape
     coins = check_included(included, m)

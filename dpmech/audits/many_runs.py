@@ -16,7 +16,7 @@ import scipy
 
 from dpmech.engines import Algebra, Canary
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_delta, check_integer, check_real, check_rng, check_sigma
+from dpmech.guards import check_confidence, check_delta, check_integer, check_rng, check_sigma
 from dpmech.mechanism import (
     UNSTATED,
     Adjacency,
@@ -88,9 +88,7 @@ def empirical_epsilon(
     scale, checked_delta = check_sigma(sigma), check_delta(delta)
     claimed = mechanism_of(strategy, participation, adjacency)
     size = check_integer("samples", samples, minimum=1000)
-    level = check_real(
-        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-    )
+    level = check_confidence(confidence)
     generator = check_rng(rng)
     generator = np.random.default_rng() if generator is None else generator
     algebra = Algebra(claimed.strategy)

@@ -32,7 +32,7 @@ import scipy
 
 from dpmech.engines import Algebra, PrivacyProfile
 from dpmech.exceptions import InvalidParameterError
-from dpmech.guards import check_delta, check_integer, check_real, check_sigma, check_vector
+from dpmech.guards import check_confidence, check_delta, check_integer, check_sigma, check_vector
 from dpmech.mechanism import Mechanism, Participation, Strategy, check_strategy, mechanism_of
 from dpmech.numerics import UNIT, Bounds, FloatArray, Guarantee, Kind, Provenance, error_of_level, percent, up
 from dpmech.schemes import scheme_of
@@ -100,9 +100,7 @@ def one_run_epsilon(
         True
     """
     checked_delta = check_delta(delta)
-    level = check_real(
-        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-    )
+    level = check_confidence(confidence)
     m, counts = guessed(scores, included, guesses)
     error = (1.0 - level) / len(counts)
     found = [
@@ -433,9 +431,7 @@ def audit_profile(
     """
     if not isinstance(profile, PrivacyProfile):
         raise InvalidParameterError("profile", profile, "a PrivacyProfile")
-    level = check_real(
-        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-    )
+    level = check_confidence(confidence)
     canaries, counts = guessed(scores, included, guesses)
     curve, error = Tangents.of(profile), (1.0 - level) / len(counts)
     found = [

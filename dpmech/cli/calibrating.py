@@ -13,7 +13,7 @@ from dpmech.certificates import ProfileNodes
 from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_free, force_option, save_certificate
 from dpmech.cli.options import NAMES, ResolvedPlan, chosen_strategy, plan_options, resolve, strategy_options
-from dpmech.cli.parameters import OneOf, Real, Target
+from dpmech.cli.parameters import POSITIVE, OneOf, Target
 from dpmech.cli.printing import sheet
 from dpmech.cli.results import allocation_notes, attempted, cells_of, numbers_of, plan_notes
 from dpmech.cli.running import Run, runs, worker_options
@@ -24,7 +24,7 @@ from dpmech.schemes import scheme_of
 
 CLIP_NORM = click.option(
     "--clip-norm",
-    type=Real(minimum=0.0, open_minimum=True),
+    type=POSITIVE,
     help="Clip norm in the certificate [left to the run].",
 )
 

@@ -6,7 +6,7 @@ from dpmech.certificates import LARGEST_FILE
 from dpmech.cli.commands import Command, Refusal, told
 from dpmech.cli.formats import Verdicts, exit_code, github, junit, sarif
 from dpmech.cli.options import key_options, output_options, trusted_keys
-from dpmech.cli.parameters import OneOf, Real
+from dpmech.cli.parameters import POSITIVE, OneOf
 from dpmech.cli.printing import document, emit
 from dpmech.cli.running import Run, runs
 from dpmech.exceptions import DpmechError, InvalidParameterError
@@ -53,21 +53,21 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
 @key_options
 @click.option(
     "--max-seconds",
-    type=Real(minimum=0.0, open_minimum=True),
+    type=POSITIVE,
     default=MAX_SECONDS,
     show_default=True,
     help="CPU seconds that the checker may take for each direction of a claim.",
 )
 @click.option(
     "--max-memory",
-    type=Real(minimum=0.0, open_minimum=True),
+    type=POSITIVE,
     default=MAX_MEMORY / 1e9,
     show_default=True,
     help="Largest memory in GB for reading a file, by a conservative estimate.",
 )
 @click.option(
     "--max-file-size",
-    type=Real(minimum=0.0, open_minimum=True),
+    type=POSITIVE,
     default=LARGEST_FILE / 1e6,
     show_default=True,
     help="Larger files, in MB, are not read.",

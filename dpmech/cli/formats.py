@@ -197,17 +197,16 @@ def sarif(verdicts: Verdicts) -> str:
 
 
 def _rule(name: str) -> dict[str, Any]:
-    words = {
-        UNREAD: "A file is missing, may not be read, or would cost more work than the budget allows.",
-    }
-    default = f"The check '{shown(name)}' of dpmech verify does not hold."
-    if name.startswith(_OF_POLICY):
-        default = f"The rule {shown(name.removeprefix(_OF_POLICY))} of the policy is broken."
-    if name.endswith(" not checked"):
-        default = "The independent checker showed nothing about it, neither that it holds nor the opposite."
+    text = f"The check '{shown(name)}' of dpmech verify does not hold."
+    if name == UNREAD:
+        text = "A file is missing, may not be read, or would cost more work than the budget allows."
+    elif name.endswith(" not checked"):
+        text = "The independent checker showed nothing about it, neither that it holds nor the opposite."
+    elif name.startswith(_OF_POLICY):
+        text = f"The rule {shown(name.removeprefix(_OF_POLICY))} of the policy is broken."
     return {
         "id": _id(name),
-        "shortDescription": {"text": words.get(name, default)},
+        "shortDescription": {"text": text},
         "defaultConfiguration": {"level": "error"},
     }
 

@@ -20,7 +20,7 @@ from dpmech.cli.options import (
     resolve,
     strategy_options,
 )
-from dpmech.cli.parameters import Real, Target
+from dpmech.cli.parameters import POSITIVE, Target
 from dpmech.cli.printing import sheet
 from dpmech.cli.results import as_data, attempted, cells_of, plan_notes
 from dpmech.cli.running import Run, runs, worker_options
@@ -40,13 +40,13 @@ _PLAN = (
 _noise_options = with_options(
     click.option(
         "--sigma",
-        type=Real(minimum=0.0, open_minimum=True),
+        type=POSITIVE,
         help="Standard deviation of the independent noise Z at clip norm 1. [this or --noise-multiplier "
         "required]",
     ),
     click.option(
         "--noise-multiplier",
-        type=Real(minimum=0.0, open_minimum=True),
+        type=POSITIVE,
         help="The noise multiplier of Opacus: standard deviation of the noise divided by the clip norm. "
         "It equals sigma if the noise is independent from step to step, and is refused otherwise.",
     ),

@@ -14,7 +14,7 @@ from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command, Decorator, Group, MissingOptionsError, Refusal, plain, with_options
 from dpmech.cli.files import read_certificate, read_ledger
 from dpmech.cli.options import output_options
-from dpmech.cli.parameters import OneOf, Real, Whole
+from dpmech.cli.parameters import BETWEEN_0_AND_1, POSITIVE, OneOf, Real, Whole
 from dpmech.cli.printing import Column, Row, stacked, width
 from dpmech.cli.running import Run, runs, worker_options
 from dpmech.engines import DiscreteGaussian, basic_mechanism_from
@@ -26,7 +26,6 @@ from dpmech.ledgers import (
     CountsRelease,
     GdpAccounting,
     Ledger,
-    MechanismRelease,
     Release,
     RenyiAccounting,
     locked,
@@ -59,7 +58,10 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
     if rows:
         parts += stacked(_COLUMNS, rows, width())
     parts += [on_one_line(plain(f"counts {one.name}: {_counts(one)}")) for one in ledger.counts]
-    parts += [on_one_line(plain(f"mechanism {one.name}: {_mechanism(one)}")) for one in ledger.mechanisms]
+    parts += [
+        on_one_line(plain(f"mechanism {one.name}: {counted(one.count, 'release')} of {one.mechanism!r}"))
+        for one in ledger.mechanisms
+    ]
     total = total_of(ledger, delta, profiles=profiles)
     if total["by_claims"]:
         releases = counted(total["by_claims"], "release")
@@ -84,11 +86,6 @@ def _cells(release: Release) -> dict[str, str]:
         "participation": plain(repr(own.participation)),
         "guarantee": str(own.guarantee),
     }
-
-
-def _mechanism(entry: MechanismRelease) -> str:
-    releases = counted(entry.count, "release")
-    return f"{releases} of {entry.mechanism!r}"
 
 
 def _counts(entry: CountsRelease) -> str:
@@ -132,10 +129,9 @@ def ledger_record(ledger: Ledger, delta: float | None = None, *, profiles: bool 
     }
 
 
-_INSIDE: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
 _ACCOUNTING = ("gdp", "renyi", "claims")
 _AT = click.option(
-    "--delta", type=Real(**_INSIDE), help="Delta of the printed eps [that of the budget, or the sum]."
+    "--delta", type=BETWEEN_0_AND_1, help="Delta of the printed eps [that of the budget, or the sum]."
 )
 _LEDGER = click.argument("path", metavar="LEDGER", type=click.Path(path_type=Path))
 _NAME = click.option("--name", help="Name of the release, new in this ledger. [required]")
@@ -187,10 +183,10 @@ def ledger() -> None:
 @click.option("--new", is_flag=True, help="Start the ledger; without a budget it is a non-adaptive list.")
 @click.option(
     "--eps",
-    type=Real(minimum=0.0, open_minimum=True),
+    type=POSITIVE,
     help="With --new: eps of a budget, for adaptive releases.",
 )
-@click.option("--delta", type=Real(**_INSIDE), help="With --new: delta of the budget.")
+@click.option("--delta", type=BETWEEN_0_AND_1, help="With --new: delta of the budget.")
 @click.option(
     "--accounting",
     type=OneOf(_ACCOUNTING),
@@ -473,7 +469,6 @@ _FIELDS = {
     "zcdp": ("rho",),
 }
 _INTEGERS = {("discrete_laplace", "sensitivity"), ("randomized_response", "categories")}
-_POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
 
 
 @click.command(
@@ -495,21 +490,21 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
     metavar="KIND",
     help=f"{', '.join(_FIELDS)}. [required]",
 )
-@click.option("--scale", type=Real(**_POSITIVE), help="laplace, discrete_laplace: the scale of the noise.")
-@click.option("--sigma", type=Real(**_POSITIVE), help="gaussian: the standard deviation of the noise.")
+@click.option("--scale", type=POSITIVE, help="laplace, discrete_laplace: the scale of the noise.")
+@click.option("--sigma", type=POSITIVE, help="gaussian: the standard deviation of the noise.")
 @click.option(
     "--sensitivity",
-    type=Real(**_POSITIVE),
+    type=POSITIVE,
     help="laplace, discrete_laplace (an integer), gaussian (L2 norm): the largest change between neighbours "
     "in the ledger's adjacency.",
 )
 @click.option(
-    "--truth-prob", type=Real(**_INSIDE), help="randomized_response: probability of the true category."
+    "--truth-prob", type=BETWEEN_0_AND_1, help="randomized_response: probability of the true category."
 )
 @click.option("--categories", type=Whole(2, 10**9), help="randomized_response: the number of categories [2].")
-@click.option("--eps", type=Real(**_POSITIVE), help="pure_dp, approximate_dp: the claim.")
-@click.option("--delta", type=Real(**_INSIDE), help="approximate_dp: the claim.")
-@click.option("--rho", type=Real(**_POSITIVE), help="zcdp: the claim.")
+@click.option("--eps", type=POSITIVE, help="pure_dp, approximate_dp: the claim.")
+@click.option("--delta", type=BETWEEN_0_AND_1, help="approximate_dp: the claim.")
+@click.option("--rho", type=POSITIVE, help="zcdp: the claim.")
 @click.option("--count", type=Whole(1, 10**6), default=1, help="Number of releases [1].")
 @_list_options("add_remove; randomized_response: replace_one")
 @output_options

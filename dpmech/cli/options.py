@@ -8,7 +8,7 @@ import click
 
 from dpmech.certificates import PublicKey
 from dpmech.cli.commands import Decorator, MissingOptionsError, with_options
-from dpmech.cli.parameters import OneOf, Real, Reals, Whole
+from dpmech.cli.parameters import BETWEEN_0_AND_1, OneOf, Real, Reals, Whole
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import MOST_STEPS, check_delta, check_eps, check_real
@@ -157,14 +157,12 @@ _METHOD = with_options(
 
 
 def _budget_options(budget: Collection[str], due: str, *, search: bool) -> list[Decorator]:
-    smallest: dict[str, Any] = {"minimum": 0.0, "open_minimum": search}
-    inside: dict[str, Any] = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
-    limits = {"eps": smallest, "delta": inside}
+    types = {"eps": Real(minimum=0.0, open_minimum=search), "delta": BETWEEN_0_AND_1}
     words = {
         "eps": f"Privacy budget eps {'>' if search else '>='} 0.",
         "delta": "Privacy budget delta in (0, 1).",
     }
-    return [click.option(f"--{name}", type=Real(**limits[name]), help=words[name] + due) for name in budget]
+    return [click.option(f"--{name}", type=types[name], help=words[name] + due) for name in budget]
 
 
 @dataclasses.dataclass(frozen=True)

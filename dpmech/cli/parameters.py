@@ -85,6 +85,10 @@ class Real(_Checked):
             raise InvalidParameterError(name, error.value, error.accepted, hint) from None
 
 
+POSITIVE = Real(minimum=0.0, open_minimum=True)
+BETWEEN_0_AND_1 = Real(minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
+
+
 class Reals(_Checked):
     """Numbers separated by commas."""
 

@@ -8,7 +8,7 @@ import click
 from dpmech.cli.commands import Command
 from dpmech.cli.files import check_no_document, page_force_option, write_text
 from dpmech.cli.options import output_options
-from dpmech.cli.parameters import Real, Target, Whole, Wholes
+from dpmech.cli.parameters import BETWEEN_0_AND_1, Real, Target, Whole, Wholes
 from dpmech.cli.running import Run, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import on_one_line
@@ -25,7 +25,6 @@ from dpmech.reports import (
     seconds_of,
 )
 
-_INSIDE = {"minimum": 0.0, "maximum": 1.0, "open_minimum": True, "open_maximum": True}
 _BELOW, _ABOVE = 0.5, 16.0
 
 
@@ -42,7 +41,7 @@ _BELOW, _ABOVE = 0.5, 16.0
 @click.option(
     "--dataset-size", type=Whole(1), help="Number of examples: a public number of the plan. [required]"
 )
-@click.option("--delta", type=Real(**_INSIDE), help="Privacy budget delta in (0, 1). [required]")
+@click.option("--delta", type=BETWEEN_0_AND_1, help="Privacy budget delta in (0, 1). [required]")
 @click.option("--epochs", type=Wholes(1), help="Numbers of epochs, separated by commas. [required]")
 @click.option("--batch-size", type=Wholes(1), help="Expected batch sizes, separated by commas. [required]")
 @click.option(

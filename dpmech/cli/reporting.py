@@ -13,7 +13,7 @@ from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.formats import exit_code
 from dpmech.cli.options import key_options, output_options, seed_option, trusted_keys
-from dpmech.cli.parameters import OneOf, Real, Target
+from dpmech.cli.parameters import POSITIVE, OneOf, Target
 from dpmech.cli.printing import in_a_log
 from dpmech.cli.results import attempted
 from dpmech.cli.risk import DRAWN
@@ -95,14 +95,14 @@ _WITHOUT_ATTACKS = ("registry", "answers")
 @seed_option
 @click.option(
     "--max-seconds",
-    type=Real(minimum=0.0, open_minimum=True),
+    type=POSITIVE,
     default=MAX_SECONDS,
     show_default=True,
     help="CPU seconds of the checker for each direction of a claim; five times as many for attack rates.",
 )
 @click.option(
     "--max-memory",
-    type=Real(minimum=0.0, open_minimum=True),
+    type=POSITIVE,
     default=MAX_MEMORY / 1e9,
     show_default=True,
     help="Largest memory in GB for reading a file, and for a profile.",

@@ -13,7 +13,7 @@ from dpmech.certificates import Certificate
 from dpmech.cli.commands import Command
 from dpmech.cli.files import drawable, read_claim, save_figure
 from dpmech.cli.options import output_options
-from dpmech.cli.parameters import Real, Target
+from dpmech.cli.parameters import BETWEEN_0_AND_1, Real, Target
 from dpmech.cli.results import attempted
 from dpmech.cli.running import Run, runs, worker_options
 from dpmech.engines import PrivacyProfile
@@ -53,7 +53,7 @@ _POINTS = 21
     help="Chance of guessing a record without the release; may be given several times.",
 )  # fmt: skip
 @click.option(
-    "--tail", type=Real(minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True), default=1e-12,
+    "--tail", type=BETWEEN_0_AND_1, default=1e-12,
     show_default=True, help="Tail of mu, in delta.",
 )  # fmt: skip
 @click.option(

@@ -34,20 +34,6 @@ worker_options = with_options(
 )
 
 
-@contextlib.contextmanager
-def _executor(workers: int | None, dask: str | None) -> Iterator[concurrent.futures.Executor | None]:
-    if workers is not None and dask is not None:
-        raise InvalidParameterError("workers", workers, "left out with --dask")
-    if dask is not None:
-        with Cluster(dask) as cluster:
-            yield cluster
-    elif workers is not None and check_integer("workers", workers, minimum=1, maximum=MOST_WORKERS) > 1:
-        with Workers(workers) as processes:
-            yield processes
-    else:
-        yield None
-
-
 @dataclasses.dataclass(frozen=True)
 class Run:
     """One call of a command: its options about work and output.
@@ -70,13 +56,24 @@ class Run:
         """A bar on standard error that counts `total` tasks."""
         return progress_bar(title, total, quiet=self.quiet)
 
-    def executor(self) -> contextlib.AbstractContextManager[concurrent.futures.Executor | None]:
+    @contextlib.contextmanager
+    def executor(self) -> Iterator[concurrent.futures.Executor | None]:
         """The requested executor; None if the work runs in this process.
 
         Raises:
             InvalidParameterError: if the number is invalid, the cluster does not answer, or both are given.
         """
-        return _executor(self.workers, self.dask)
+        workers = self.workers
+        if workers is not None and self.dask is not None:
+            raise InvalidParameterError("workers", workers, "left out with --dask")
+        if self.dask is not None:
+            with Cluster(self.dask) as cluster:
+                yield cluster
+        elif workers is not None and check_integer("workers", workers, minimum=1, maximum=MOST_WORKERS) > 1:
+            with Workers(workers) as processes:
+                yield processes
+        else:
+            yield None
 
     @contextlib.contextmanager
     def working(self, title: str, total: int) -> Iterator[tuple[concurrent.futures.Executor | None, Report]]:

@@ -147,9 +147,9 @@ class PrivacyFilter(abc.ABC):
     def remaining(self, spent: Spent) -> Remaining:
         """The remaining budget after this expenditure."""
 
-    @abc.abstractmethod
     def epsilon_left(self, remaining: Remaining, delta: float) -> float:
         """See `Remaining.epsilon`."""
+        return _calibrated_epsilon(remaining.mu, delta)
 
     @abc.abstractmethod
     def curve_epsilon(self, delta: float) -> float:
@@ -177,9 +177,8 @@ class PrivacyFilter(abc.ABC):
 
     def paid(self, prices: Sequence[Price]) -> Spent:
         """The sum of costs, exactly."""
-        return tuple(
-            sum((Fraction(price[index]) for price in prices), Fraction(0)) for index in range(self.size)
-        )
+        places = range(len(self.limits))
+        return tuple(sum((Fraction(price[place]) for price in prices), Fraction(0)) for place in places)
 
     def left(self, spent: Spent) -> Spent:
         """The exact remainder of every limit; negative if the limit was exceeded."""
@@ -188,11 +187,6 @@ class PrivacyFilter(abc.ABC):
     def fits(self, spent: Spent) -> bool:
         """Whether this amount stays within the limits."""
         return all(left >= 0 for left in self.left(spent))
-
-    @property
-    def size(self) -> int:
-        """The number of components of a cost."""
-        return len(self.limits)
 
     def settings(self) -> dict[str, Any]:
         """The accounting method as plain data."""
@@ -342,9 +336,6 @@ class _GdpFilter(PrivacyFilter):
         left = self._left_down(spent)
         return Remaining(root_down(left[0]), left, self)
 
-    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
-        return _calibrated_epsilon(remaining.mu, delta)
-
     def curve_epsilon(self, delta: float) -> float:
         return gaussian_epsilon(quotient_down(1.0, root_up(self.limits[0])), delta, safe=True)
 
@@ -382,9 +373,6 @@ class _RenyiFilter(PrivacyFilter):
     def remaining(self, spent: Spent) -> Remaining:
         left = self._left_down(spent)
         return Remaining(root_down(rounded_down(Fraction(left[0]) * 2 / self.order)), left, self)
-
-    def epsilon_left(self, remaining: Remaining, delta: float) -> float:
-        return _calibrated_epsilon(remaining.mu, delta)
 
     def curve_epsilon(self, delta: float) -> float:
         return epsilon_at(self.order, self.limits[0], delta)

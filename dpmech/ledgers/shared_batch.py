@@ -187,9 +187,7 @@ class SharedBatch:
     @property
     def sigma(self) -> float:
         """The joint sigma of all mechanisms registered so far."""
-        if not self._blocks:
-            raise InvalidParameterError("batch", self.name, "a batch with at least one registered mechanism")
-        return JointRelease(tuple(self._blocks.values())).sigma
+        return self._joint().sigma
 
     def register(self, name: str, sigma: float) -> None:
         """Add a Gaussian release from these batches.
@@ -213,10 +211,9 @@ class SharedBatch:
 
     def close(self) -> JointRelease:
         """Close the batch, and return its mechanisms as one joint release."""
-        if not self._blocks:
-            raise InvalidParameterError("batch", self.name, "a batch with at least one registered mechanism")
+        joint = self._joint()
         self._closed = True
-        return JointRelease(tuple(self._blocks.values()))
+        return joint
 
     def epsilon(
         self, delta: float, *, method: Method | None = None, rng: np.random.Generator | None = None
@@ -247,6 +244,11 @@ class SharedBatch:
         with plain_scale(self.mechanism, sigma, f"eps {typed(checked_eps)}"):
             return accountant.delta(sigma, checked_eps, tolerance=_TOLERANCE)
 
+    def _joint(self) -> JointRelease:
+        if not self._blocks:
+            raise InvalidParameterError("batch", self.name, "a batch with at least one registered mechanism")
+        return JointRelease(tuple(self._blocks.values()))
+
     def _accountant(self, method: Method | None, rng: np.random.Generator | None) -> Accountant:
         if rng is not None and not isinstance(rng, np.random.Generator):
             raise InvalidParameterError("rng", rng, "None or a numpy.random.Generator")
@@ -258,9 +260,6 @@ class SharedBatch:
             f"SharedBatch({self.name!r}, {self.strategy!r}, {self.participation!r}, {self.adjacency.name}, "
             f"{len(self._blocks)} mechanisms, {state})"
         )
-
-
-# Joint sigmas round down by a few of these.
 
 
 @dataclasses.dataclass(frozen=True)

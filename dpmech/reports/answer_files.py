@@ -54,8 +54,7 @@ def _answers(table: dict[str, Any]) -> Answers:
     items: dict[str, Said] = {}
     for section in sections:
         names = [key.split(".")[1] for key in keys if key.startswith(f"{section}.")]
-        for name, one in _section(table, section, names).items():
-            items |= _said(f"{section}.{name}", one, by)
+        items |= {f"{section}.{name}": said for name, said in _named(table, section, names, by).items()}
     deployment = _named(table, "deployment", DEPLOYMENT, by)
     if "privacy_units" in deployment and not re.fullmatch(r"[1-9]\d*", deployment["privacy_units"].text):
         raise InvalidParameterError(
@@ -66,12 +65,14 @@ def _answers(table: dict[str, Any]) -> Answers:
 
 
 def _named(table: dict[str, Any], section: str, known: Collection[str], by: str) -> dict[str, Said]:
-    """The answers of a section by their names alone."""
-    found: dict[str, Said] = {}
-    for name, one in _section(table, section, known).items():
-        for said in _said(f"{section}.{name}", one, by).values():
-            found[name] = said
-    return found
+    """The answers of a section, without those that are still open."""
+    given = table.get(section, {})
+    if not isinstance(given, dict):
+        raise InvalidParameterError(section, given, f"a table: answers below [{section}]")
+    for name in given:
+        check_known(f"entry of [{section}]", name, tuple(known))
+    found = {name: _said(f"{section}.{name}", one, by) for name, one in given.items()}
+    return {name: said for name, said in found.items() if said is not None}
 
 
 def _by(table: dict[str, Any]) -> str:
@@ -86,17 +87,8 @@ def _by(table: dict[str, Any]) -> str:
     return f"{by}, {on}" if by and on else by
 
 
-def _section(table: dict[str, Any], section: str, known: Collection[str]) -> dict[str, Any]:
-    found = table.get(section, {})
-    if not isinstance(found, dict):
-        raise InvalidParameterError(section, found, f"a table: answers below [{section}]")
-    for name in found:
-        check_known(f"entry of [{section}]", name, tuple(known))
-    return found
-
-
-def _said(key: str, value: object, by: str) -> dict[str, Said]:
-    """The answer under its key; nothing if it is still open."""
+def _said(key: str, value: object, by: str) -> Said | None:
+    """The answer of an item; None if it is still open."""
     if isinstance(value, dict):
         for name in value:
             check_known(f"entry of {key}", name, _OTHER)
@@ -107,14 +99,14 @@ def _said(key: str, value: object, by: str) -> dict[str, Said]:
         raise InvalidParameterError(key, value, "text, or a table of text and said_by")
     text = _line(str(value))
     if not text:
-        return {}
+        return None
     if text.lower() == NOT_STATED:
         raise InvalidParameterError(key, value, "an answer, or left out where there is none")
     if not by or "dpmech" in by.lower():
         raise InvalidParameterError(
             "said_by", by, f"the name of the person who answers {key}, not a program's"
         )
-    return {key: Said(text, by)}
+    return Said(text, by)
 
 
 def _measurements(value: object, by: str) -> tuple[Measurement, ...]:
@@ -128,7 +120,7 @@ def _measurements(value: object, by: str) -> tuple[Measurement, ...]:
         if all(value == "" for name, value in table.items() if name != "kind"):
             continue  # of the template, not filled in
         said = {name: _said(f"{where}: {name}", table.get(name, ""), by) for name in _MEASURED}
-        texts = {name: next((one.text for one in told.values()), "") for name, told in said.items()}
+        texts = {name: "" if one is None else one.text for name, one in said.items()}
         check_known(f"{where}: kind", texts["kind"], _KINDS)
         for name in ("name", "value", "data", "cost"):
             if not texts[name]:

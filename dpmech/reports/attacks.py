@@ -63,23 +63,21 @@ _PRESENT = {
 }
 # Neighbours have the same number of examples: one example replaces another.
 _EXCHANGED = {
-    Unit.EXAMPLE: _Subject(
+    Unit.EXAMPLE: dataclasses.replace(
+        _PRESENT[Unit.EXAMPLE],
         unused="examples in whose place another one was used",
         rest="those that were used",
-        used="used examples",
         secret="one example was used and not a certain other one in its place",
         hidden="which of two examples was used",
         mover="their exchange",
-        record="a record",
     ),
-    Unit.USER: _Subject(
+    Unit.USER: dataclasses.replace(
+        _PRESENT[Unit.USER],
         unused="users in whose place another one's data were used",
         rest="those whose data were used",
-        used="users whose data were used",
         secret="one user's data were used and not a certain other one's in their place",
         hidden="whose data were used, of two users,",
         mover="their exchange",
-        record="a user's data",
     ),
 }
 
@@ -371,12 +369,11 @@ def picture_of(attacks: Attacks, claim: tuple[float, float]) -> Picture:
             for power in range(_FIRST_DECADE, 1)
         ),
         tuple(Mark(left, _upward(share), f"{100.0 * share:.0f} %") for share in _SHARES),
-        tuple(_mark(rate, attacks.upper(rate)) for rate in RATES),
+        tuple(
+            Mark(_across(rate), _upward(found), f"{percent_up(found)} %")
+            for rate, found in ((rate, attacks.upper(rate)) for rate in RATES)
+        ),
     )
-
-
-def _mark(rate: float, found: float) -> Mark:
-    return Mark(_across(rate), _upward(found), f"{percent_up(found)} %")
 
 
 def _points(rates: Sequence[float], shares: Sequence[float]) -> str:

@@ -105,14 +105,9 @@ def grid_of(
         sigma /= RATIO
     # The first pair holds at `low`, which rounding may have exceeded.
     found[0] = (min(low, found[0][0]), found[0][1])
-    pairs = list(zip(*_increasing(found), strict=True))
-    return Grid(tuple(pairs[0]), tuple(pairs[1]))
-
-
-def _increasing(found: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """For equal eps, keep the pair with the least noise."""
-    last = {eps: sigma for eps, sigma in found}
-    return sorted(last.items())
+    # Of equal eps, the last pair has the least noise.
+    eps_of, sigma_of = zip(*sorted(dict(found).items()), strict=True)
+    return Grid(tuple(eps_of), tuple(sigma_of))
 
 
 # Where a number takes seconds: the largest ratio, beyond which a step is divided; the tolerance of the

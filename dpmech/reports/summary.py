@@ -21,6 +21,8 @@ def summary_rows(review: Review, total: str) -> list[tuple[str, str]]:
     """
     own = review.certificate
     stated = [answer.stated for one in checklists(review) for answer in one.answers]
+    found = review.attacks
+    attack = [] if found is None else [("what an attack finds", found.findings[0].words)]
     return [
         ("claim", f"({review.cost}, {typed(own.budget.delta)})-differential privacy; {review.headline}"),
         ("unit and neighbours", f"one {own.unit.value}, {own.adjacency.value.replace('_', '-')}"),
@@ -28,7 +30,7 @@ def summary_rows(review: Review, total: str) -> list[tuple[str, str]]:
         ("sampling", _sampling(own)),
         ("clipping and noise", _noise(own)),
         ("generator of the noise", _generator(review)),
-        *_attack(review),
+        *attack,
         ("proved by the checker", _proved(review)),
         ("only the trainer vouches for", _vouched(review)),
         ("all releases about these people", _releases(review, total)),
@@ -97,12 +99,6 @@ def _generator(review: Review) -> str:
         return f"{NOT_STATED}: there is no run record"
     seeded = "seeded by the caller" if run.noise.seeded else "not seeded by the caller"
     return f"{run.noise.generator_words}, from {run.noise.source}, {seeded}"
-
-
-def _attack(review: Review) -> list[tuple[str, str]]:
-    if review.attacks is None:
-        return []
-    return [("what an attack finds", review.attacks.findings[0].words)]
 
 
 def _proved(review: Review) -> str:

@@ -23,7 +23,7 @@ from dpmech.engines.gaussian_mixture.samples import (
     weight_sample,
 )
 from dpmech.exceptions import InvalidParameterError, NumericalError
-from dpmech.guards import check_integer, check_real
+from dpmech.guards import check_confidence, check_integer, check_real
 from dpmech.numerics import Ladder
 
 CARRIERS = 3
@@ -201,9 +201,7 @@ def estimate_delta(
     """
     eps = check_real("eps", eps, minimum=1e-4, maximum=1e4)
     rel_error = check_real("rel_error", rel_error, minimum=1e-4, maximum=0.5)
-    confidence = check_real(
-        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-    )
+    confidence = check_confidence(confidence)
     max_samples = check_integer("max_samples", max_samples, minimum=1000)
     remove = remove_mixture(gram, eps)
     add = add_mixture(gram, eps)

@@ -22,7 +22,7 @@ import scipy
 from dpmech.engines.gaussian_mixture.proposal import Proposal
 from dpmech.engines.gaussian_mixture.streams import Stage, stage_seed
 from dpmech.exceptions import NumericalError
-from dpmech.guards import check_real
+from dpmech.guards import check_confidence
 from dpmech.numerics import FloatArray, current_executor, spend
 
 BlockResult = tuple[FloatArray, FloatArray]
@@ -352,9 +352,7 @@ def likelihood_interval(log_weights: FloatArray, confidence: float) -> tuple[flo
         InvalidParameterError: if `confidence` is not in (0, 1).
         NumericalError: if all weights are equal.
     """
-    level = check_real(
-        "confidence", confidence, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True
-    )
+    level = check_confidence(confidence)
     top = float(np.max(log_weights, initial=-np.inf))
     scaled = np.exp(log_weights - top) if top > -np.inf else np.zeros(log_weights.size)
     floor = float(np.min(scaled, initial=np.inf))

@@ -115,7 +115,7 @@ class ClippedSum:
 
     def values(self) -> Tensor:
         """What `check` wants, on the device of the sums."""
-        counts = _together((self.dropped, self.below, self.above))
+        counts = together((self.dropped, self.below, self.above))
         return torch.cat([self._square()[None].to(counts.device), counts])
 
     def check(self, values: Sequence[float]) -> None:
@@ -245,7 +245,7 @@ def clip_and_sum(
     }
     if not present:
         return Summed([None] * len(samples), 0, 0, 0, 0)
-    counts = {value.examples if isinstance(value, Factored) else len(value) for value in present.values()}
+    counts = {len(value) for value in present.values()}
     if len(counts) > 1:
         raise InvalidParameterError("per-example gradients", sorted(counts), "with equal numbers of examples")
     examples = counts.pop()
@@ -450,7 +450,7 @@ class Accumulator:
             )
         summed = clip_and_sum(samples, self._blocks, scale=self._scale)
         counts = (summed.dropped, summed.below, summed.above)
-        self._add(summed.sums, summed.examples, _together(counts), note, lent=False)
+        self._add(summed.sums, summed.examples, together(counts), note, lent=False)
 
     def add_clipped(self, clipped: ClippedSum, note: Callable[[], None] = lambda: None) -> None:
         """Add a sum that was clipped elsewhere, after checking that it was clipped in the same way."""
@@ -485,7 +485,7 @@ class Accumulator:
         mine = not clipped.reduced or is_first(self._group)
         if not mine:
             sums = [s if is_sharded(p) else None for s, p in zip(sums, self._params, strict=True)]
-        counts = _together((clipped.dropped, clipped.below, clipped.above))
+        counts = together((clipped.dropped, clipped.below, clipped.above))
         if clipped.is_unread:
             values = clipped.values()
             self._deferred.add(values, clipped.check)
@@ -642,7 +642,7 @@ def _checked_count(name: str, value: float, most: int | None) -> int:
     return check_integer(name, int(value) if whole else value, minimum=0, maximum=most)
 
 
-def _together(counts: Sequence[Count | None]) -> Tensor:
+def together(counts: Sequence[Count | None]) -> Tensor:
     """Counts, 0 for None, as one tensor, on their device."""
     device = next((one.device for one in counts if isinstance(one, Tensor)), torch.device("cpu"))
     parts = [

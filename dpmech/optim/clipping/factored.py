@@ -37,11 +37,6 @@ class Factored:
     shape: tuple[int, ...]
 
     @property
-    def examples(self) -> int:
-        """Number of examples."""
-        return len(self.pieces[0].right)
-
-    @property
     def device(self) -> torch.device:
         """Device of the factors."""
         return self.pieces[0].right.device
@@ -53,7 +48,8 @@ class Factored:
         return {factor.dtype for factor in factors if factor.is_floating_point()}
 
     def __len__(self) -> int:
-        return self.examples
+        """Number of examples."""
+        return len(self.pieces[0].right)
 
     def formed(self) -> Tensor:
         """The gradients as a tensor of shape (examples, *shape)."""
@@ -77,7 +73,9 @@ class Factored:
         devices with slow float64, whose Gram matrices are float32, by at most about 2^-16 times the squared
         sum of |left[t]| |right[t]|.
         """
-        parts = [squared_norms(self.pieces, rows) for rows in self._runs(self._gram_size())]
+        positions = max(piece.right.shape[1] for piece in self.pieces)
+        runs = self._runs(max(positions**2, self._factor_size()))  # of Gram matrices
+        parts = [squared_norms(self.pieces, rows) for rows in runs]
         if len(parts) == 1:
             return parts[0]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
@@ -112,21 +110,16 @@ class Factored:
         rows = math.prod(self.shape) // max(columns, 1)
         return torch.zeros(rows, columns, dtype=torch.float64, device=self.device)
 
-    def _gram_size(self) -> int:
-        """Number of values needed at once for the norms of one example."""
-        positions = max(piece.right.shape[1] for piece in self.pieces)
-        return max(positions**2, self._factor_size())
-
     def _factor_size(self) -> int:
         """Number of values in the factors of one example."""
-        return max(piece.right.numel() + piece.left.numel() for piece in self.pieces) // max(self.examples, 1)
+        return max(piece.right.numel() + piece.left.numel() for piece in self.pieces) // max(len(self), 1)
 
     def _runs(self, values: int) -> Iterator[slice]:
         """Examples in runs that fit into memory, given the number of values per example."""
         at_once = _AT_ONCE.get(self.device.type, _AT_ONCE_ELSEWHERE)
         step = max(at_once // max(values, 1), 1)
-        for start in range(0, self.examples, step):
-            yield slice(start, min(start + step, self.examples))
+        for start in range(0, len(self), step):
+            yield slice(start, min(start + step, len(self)))
 
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

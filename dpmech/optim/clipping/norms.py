@@ -219,27 +219,23 @@ def full_float32(device: torch.device) -> Iterator[None]:
 @contextmanager
 def _without_tf32() -> Iterator[None]:
     """Switch TF32 off the way that the caller switched it on: readers of the other way would raise."""
-    matmul: Any = torch.backends.cuda.matmul
-    before = _older_setting()
-    if before in (None, "highest"):
-        kept = getattr(matmul, "fp32_precision", None)
-        if kept is not None:
-            matmul.fp32_precision = "ieee"
-        try:
-            yield
-        finally:
-            if kept is not None:
-                matmul.fp32_precision = kept
-        return
-    cpus: Any = getattr(torch.backends.mkldnn, "matmul", None)  # set at the same time
-    kept = getattr(cpus, "fp32_precision", None)
-    torch.set_float32_matmul_precision("highest")
+    older = _older_setting()
+    older = None if older == "highest" else older
+    # The older setting sets that of CPUs too.
+    backend: Any = torch.backends.cuda if older is None else torch.backends.mkldnn
+    matmul: Any = getattr(backend, "matmul", None)
+    kept = getattr(matmul, "fp32_precision", None)
+    if older is not None:
+        torch.set_float32_matmul_precision("highest")
+    elif kept is not None:
+        matmul.fp32_precision = "ieee"
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        if older is not None:
+            torch.set_float32_matmul_precision(older)
         if kept is not None:
-            cpus.fp32_precision = kept
+            matmul.fp32_precision = kept
 
 
 def _older_setting() -> str | None:

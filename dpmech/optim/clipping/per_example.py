@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer
 from dpmech.optim.clipping.batch import Batch
-from dpmech.optim.clipping.clipped_sum import ClippedSum, Count, clip_and_sum
+from dpmech.optim.clipping.clipped_sum import ClippedSum, Count, clip_and_sum, together
 from dpmech.optim.clipping.factored import (
     Factored,
     bias_gradients,
@@ -403,21 +403,17 @@ class ExampleGradients:
         blocks = clip.blocks(self.trained)
         sums: list[Tensor | None] = [None] * len(self.trained)
         losses = []
-        dropped: Count = 0
-        below: Count = 0
-        above: Count = 0
+        counts: list[Count] = [0, 0, 0]
         for start in range(0, length, max(size, 1)):
             part = [tensor[start : start + size] for tensor in tensors]
             self._loss.next_part()
             samples, values = self.samples(batch, part)
             summed = clip_and_sum(samples, blocks)
             sums = [_added(total, term) for total, term in zip(sums, summed.sums, strict=True)]
-            dropped, below, above = dropped + summed.dropped, below + summed.below, above + summed.above
+            more = (summed.dropped, summed.below, summed.above)
+            counts = [count + new for count, new in zip(counts, more, strict=True)]
             losses.append(values)
-        if read and isinstance(dropped, Tensor):
-            dropped, below, above = torch.stack(
-                [dropped, torch.as_tensor(below), torch.as_tensor(above)]
-            ).tolist()
+        dropped, below, above = map(int, together(counts).tolist()) if read else counts
         total = ClippedSum(
             self.trained,
             sums,
@@ -437,8 +433,22 @@ class ExampleGradients:
         """Gradients or factors of all parameters, and losses, of some of a batch's examples."""
         if self._alone:
             return self._of_one(batch, tensors)
+        values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
+        loss = functools.partial(self._example_loss, batch)
+        samples: list[Tensor | Factored | None]
         with followed():
-            return self._samples(batch, tensors)
+            if self._taps is not None:
+                samples, losses = self._taps.samples(loss, values, tensors)
+            else:
+                per_example: Any = torch.func.vmap(
+                    torch.func.grad_and_value(loss),
+                    in_dims=(None, *[0] * len(tensors)),
+                    randomness="different",
+                )
+                gradients, losses = per_example(values, *tensors)
+                samples = [gradients[name].detach() for name in self.names]
+            self._check_complete(losses)
+        return samples, losses.detach()
 
     def _of_one(
         self, batch: Batch, tensors: Sequence[Tensor]
@@ -459,26 +469,6 @@ class ExampleGradients:
         found = {id(param): grad for param, grad in zip(wanted, grads, strict=True) if grad is not None}
         dense = [found.get(id(param)) for param in self.trained]
         return [None if one is None else one.detach().to_dense()[None] for one in dense], value.detach()[None]
-
-    def _samples(
-        self, batch: Batch, tensors: Sequence[Tensor]
-    ) -> tuple[list[Tensor | Factored | None], Tensor]:
-        values = {name: param.detach() for name, param in zip(self.names, self.trained, strict=True)}
-        samples: list[Tensor | Factored | None]
-        if self._taps is not None:
-            samples, losses = self._taps.samples(
-                functools.partial(self._example_loss, batch), values, tensors
-            )
-            self._check_complete(losses)
-            return samples, losses.detach()
-        per_example: Any = torch.func.vmap(
-            torch.func.grad_and_value(functools.partial(self._example_loss, batch)),
-            in_dims=(None, *[0] * len(tensors)),
-            randomness="different",
-        )
-        gradients, losses = per_example(values, *tensors)
-        self._check_complete(losses)
-        return [gradients[name].detach() for name in self.names], losses.detach()
 
     def _check_complete(self, losses: Tensor) -> None:
         """Refuse losses that depend on trained parameters other than through the given model.

@@ -39,9 +39,10 @@ class Clipping(abc.ABC):
     def joint_norm(self) -> float:
         """Bound on the norm of one example's clipped gradient over all blocks."""
 
-    @abc.abstractmethod
     def over(self, parameters: Sequence[Tensor], names: Sequence[str] = ()) -> "Clipping":
         """The same clipping with its blocks fixed to these parameters, independent of later order.
+
+        Without blocks it applies to any parameters, and is returned itself.
 
         Args:
             parameters: the trained parameters, in the order to which blocks given in order refer.
@@ -50,6 +51,8 @@ class Clipping(abc.ABC):
         Raises:
             InvalidParameterError: if the clipping is for other parameters.
         """
+        del parameters, names
+        return self
 
     @abc.abstractmethod
     def blocks(self, parameters: Sequence[object]) -> Blocks:
@@ -59,9 +62,10 @@ class Clipping(abc.ABC):
             InvalidParameterError: if the clipping is for other parameters.
         """
 
-    @abc.abstractmethod
     def noise_norms(self, parameters: Sequence[object], sigma: float) -> tuple[float, ...]:
         """For every parameter the factor that, times `sigma`, is the standard deviation of its noise.
+
+        It is the joint norm, unless noise is divided among blocks.
 
         Args:
             parameters: the parameters.
@@ -70,6 +74,8 @@ class Clipping(abc.ABC):
         Raises:
             InvalidParameterError: if the noise would not reach `sigma`, or as for `blocks`.
         """
+        del sigma
+        return (self.joint_norm,) * len(parameters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,18 +98,9 @@ class FlatClipping(Clipping):
         """The clip norm."""
         return self.clip_norm
 
-    def over(self, parameters: Sequence[Tensor], names: Sequence[str] = ()) -> "Clipping":
-        """Return itself: it applies to any parameters."""
-        del parameters, names
-        return self
-
     def blocks(self, parameters: Sequence[object]) -> Blocks:
         """One block."""
         return Blocks((0,) * len(parameters), (self.clip_norm,))
-
-    def noise_norms(self, parameters: Sequence[object], sigma: float) -> tuple[float, ...]:
-        """The clip norm."""
-        return (self.clip_norm,) * len(parameters)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,10 +229,6 @@ class PerLayerClipping(_InBlocks):
     @property
     def _clip_norms(self) -> tuple[float, ...]:
         return tuple(self.clip_norms)
-
-    def noise_norms(self, parameters: Sequence[object], sigma: float) -> tuple[float, ...]:
-        """The joint norm."""
-        return (self.joint_norm,) * len(parameters)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -44,17 +44,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.write(text)
     else:
         asked.out.write_text(text, encoding="utf-8")
-    return int(any(check.passed is False for check in checks))
+    return int(any(check.passed is False for check in checks.values()))
 
 
 def report(
-    device: torch.device, checks: Sequence[Check], rows: Sequence[Measured], trained: Sequence[Measured]
+    device: torch.device, checks: Mapping[str, Check], rows: Sequence[Measured], trained: Sequence[Measured]
 ) -> str:
     """The report."""
-    counted = [check for check in checks if check.passed is not None]
-    passed = sum(bool(check.passed) for check in counted)
-    verdict = f"{passed} of {len(counted)} checks passed"
-    failed = [check.name for check in counted if not check.passed]
+    results = {name: check.passed for name, check in checks.items() if check.passed is not None}
+    verdict = f"{sum(results.values())} of {len(results)} checks passed"
+    failed = [name for name, passed in results.items() if not passed]
     if failed:
         verdict += f"; **failed: {', '.join(failed)}**. Do not train on private data on this device"
     words = {True: "passed", False: "**failed**", None: "not applicable"}
@@ -71,7 +70,7 @@ def report(
         "",
         "| check | result | seen | allowed |",
         "|---|---|---|---|",
-        *(f"| {one.name} | {words[one.passed]} | {one.seen} | {one.allowed} |" for one in checks),
+        *(f"| {name} | {words[one.passed]} | {one.seen} | {one.allowed} |" for name, one in checks.items()),
         "",
         "## Noise of a step",
         "",

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,45 +45,35 @@ class Check:
     """The result of a check.
 
     Attributes:
-        name: what was checked.
         passed: None if it does not apply to the device.
         seen: what was found.
         allowed: what passes.
     """
 
-    name: str
     passed: bool | None
     seen: str
     allowed: str
 
 
-def run_checks(device: torch.device, *, small: bool) -> list[Check]:
-    """Run all checks; one that fails with an error is a failed check."""
+def run_checks(device: torch.device, *, small: bool) -> dict[str, Check]:
+    """Run all checks, by what is checked; one that fails with an error is a failed check."""
     values = 1 << (14 if small else 20)
-    tasks: list[tuple[str, Callable[[], Check]]] = [
-        *((f"clipping, {mode}", lambda mode=mode: clipping(device, mode)) for mode in MODES),
-        ("norms of ghost clipping", lambda: norms(device)),
-        *(
-            (
-                f"noise, {name}",
-                lambda strategy=strategy, name=name: covariance(device, name, strategy, values),
-            )
-            for name, strategy in strategies().items()
-        ),
-        ("resume", lambda: resume(device)),
-        ("secure generator", lambda: secure(device)),
-        ("noise kernel", lambda: kernel(device)),
-        ("waits of the host", lambda: waits(device)),
-    ]
-    found = []
-    for name, task in tasks:
+    tasks: dict[str, Callable[[], Check]] = {
+        **{f"clipping, {mode}": partial(clipping, device, mode) for mode in MODES},
+        "norms of ghost clipping": partial(norms, device),
+        **{f"noise, {name}": partial(covariance, device, one, values) for name, one in strategies().items()},
+        "resume": partial(resume, device),
+        "secure generator": partial(secure, device),
+        "noise kernel": partial(kernel, device),
+        "waits of the host": partial(waits, device),
+    }
+    found = {}
+    for name, task in tasks.items():
         try:
-            found.append(task())
+            found[name] = task()
         except Exception as error:  # noqa: BLE001 - whatever a device raises
             shown = " ".join(str(error).split())[:160]
-            found.append(
-                Check(name, passed=False, seen=f"{type(error).__name__}: {shown}", allowed="no error")
-            )
+            found[name] = Check(passed=False, seen=f"{type(error).__name__}: {shown}", allowed="no error")
     return found
 
 
@@ -120,7 +111,6 @@ def clipping(device: torch.device, mode: ClippingMode) -> Check:
             longest = max(longest, float(_flat(alone).norm()) / norm)
     allowed = 1e-2 if device.type == "cuda" else 1e-3  # tensor cores may keep ten bits of float32
     return Check(
-        f"clipping, {mode}",
         passed=off <= allowed and longest <= 1.0,
         seen=f"sum off by {off:.1e}; longest example {longest:.6f} of the clip norm",
         allowed=f"{allowed:g}; 1",
@@ -144,14 +134,13 @@ def norms(device: torch.device) -> Check:
     found = Factored([Piece(left.to(device), right.to(device))], (300, 128)).squares().cpu()
     low, high = (float(one) for one in ((found - exact) / lengths).aminmax())
     return Check(
-        "norms of ghost clipping",
         passed=bool((found >= exact).all()) and high <= 2.0**-15,
         seen=f"squares {low:.1e} to {high:.1e} of the squared lengths above",
         allowed="0 to 3.1e-5",
     )
 
 
-def covariance(device: torch.device, name: str, strategy: Strategy, values: int) -> Check:
+def covariance(device: torch.device, strategy: Strategy, values: int) -> Check:
     """The covariance of the noise over the steps, against sigma^2 C^-1 C^-T; and fourth powers."""
     calibration = calibrate_sigma(strategy, 8.0, 1e-5)
     stream = NoiseStream(calibration, [torch.zeros(values, device=device)])
@@ -165,7 +154,6 @@ def covariance(device: torch.device, name: str, strategy: Strategy, values: int)
     worst = float(np.abs((found - expected) / spread).max())
     fourth = float((((matrix @ rows) ** 4).mean() - 3.0) / math.sqrt(96.0 / (_STEPS * values)))
     return Check(
-        f"noise, {name}",
         passed=worst <= _ERRORS and abs(fourth) <= _ERRORS,
         seen=f"covariance off by {worst:.1f} standard errors, fourth powers by {abs(fourth):.1f} "
         f"({stream.generator}, {values:,} values)",
@@ -188,7 +176,6 @@ def resume(device: torch.device) -> Check:
         second.optimizer.close()
     off = float((first.weights() - second.weights()).abs().max())
     return Check(
-        "resume",
         passed=torch.equal(first.weights(), second.weights()),
         seen="the same bits" if off == 0.0 else f"weights off by {off:.1e}",
         allowed="the same bits, with torch.use_deterministic_algorithms",
@@ -208,7 +195,6 @@ def secure(device: torch.device) -> Check:
     here.close()
     same = all(map(torch.equal, expected, found))
     return Check(
-        "secure generator",
         passed=same and float(expected[0].std()) > 0.0,
         seen=f"{'the same bits' if same else 'other numbers'} ({there.generator})",
         allowed="the CPU's numbers under the same key",
@@ -217,11 +203,11 @@ def secure(device: torch.device) -> Check:
 
 def kernel(device: torch.device) -> Check:
     """Whether one kernel adds the noise, which it does once it has the bits of the path without it."""
-    name, allowed = "noise kernel", "used for every strategy"
+    allowed = "used for every strategy"
     if device.type != "cuda":
-        return Check(name, passed=None, seen=f"there is none for {device.type}", allowed=allowed)
+        return Check(passed=None, seen=f"there is none for {device.type}", allowed=allowed)
     if not fused_on(device):
-        return Check(name, passed=False, seen="triton is not installed: noise is slow", allowed=allowed)
+        return Check(passed=False, seen="triton is not installed: noise is slow", allowed=allowed)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for strategy in strategies().values():
@@ -229,14 +215,14 @@ def kernel(device: torch.device) -> Check:
             _row(stream, 5000, device)
             stream.close()
     found = [" ".join(str(one.message).split()) for one in caught if "noise kernel" in str(one.message)]
-    return Check(name, passed=not found, seen=found[0][:200] if found else "used", allowed=allowed)
+    return Check(passed=not found, seen=found[0][:200] if found else "used", allowed=allowed)
 
 
 def waits(device: torch.device) -> Check:
     """How often the host waits for the device in a step, by torch's own count."""
-    name, allowed = "waits of the host", "1 a step"
+    allowed = "1 a step"
     if device.type != "cuda":
-        return Check(name, passed=None, seen=f"not counted on {device.type}", allowed=allowed)
+        return Check(passed=None, seen=f"not counted on {device.type}", allowed=allowed)
     run = _Run(device)
     run.train(2)
     batch = next(iter(run.batches()))
@@ -250,7 +236,7 @@ def waits(device: torch.device) -> Check:
             torch.cuda.set_sync_debug_mode(before)
     run.optimizer.close()
     count = sum("synchroniz" in str(one.message) for one in caught)
-    return Check(name, passed=count <= 1, seen=f"{count} in a step", allowed=allowed)
+    return Check(passed=count <= 1, seen=f"{count} in a step", allowed=allowed)
 
 
 class _Run:

@@ -34,42 +34,29 @@ class Addition(NamedTuple):
     divisor: float = 1.0
 
     def add(self, start: int, noise: Tensor) -> None:
-        """Add a part of the row in float64, from value `start` on; it may be overwritten."""
+        """Add a part of the row in float64, from value `start` on; it may be overwritten.
+
+        Only the result is rounded to the dtype of the sum.
+        """
         size = noise.numel()
         # Most vectors are one chunk, for which a slice costs as much as some of the operations.
         part = self.total if size == self.total.numel() else self.total[start : start + size]
-        add_row(part, noise, self.lattice)
+        if self.lattice is not None:
+            add_on_lattice(part, noise, self.lattice)
+        elif part.device == noise.device:
+            part.add_(noise)  # torch adds mixed dtypes in float64
+        else:
+            part.copy_(noise.add_(part.to(noise.device)))
         if self.divisor != 1.0 or self.out is not self.total:
             self.finish(start, start + size)
 
     def finish(self, start: int, end: int) -> None:
-        """Divide values of the noisy sum, and store them."""
-        total = divided(self.total[start:end], self.divisor)
+        """Divide values of the noisy sum, rounding once, and store them."""
+        total, divisor = self.total[start:end], self.divisor
+        if divisor != 1.0 and total.device.type == "cpu":
+            total.div_(divisor)
+        elif divisor != 1.0:
+            # CUDA would multiply by the inverse of a number, which rounds twice.
+            total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))
         if self.out is not self.total:
             self.out[start:end].copy_(total)
-
-
-def divided(total: Tensor, divisor: float) -> Tensor:
-    """Divide a tensor in place by a number, rounding once, and return it."""
-    if divisor == 1.0:
-        return total
-    if total.device.type == "cpu":
-        return total.div_(divisor)
-    # CUDA would multiply by the inverse of a number, which rounds twice.
-    return total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))
-
-
-def add_row(total: Tensor, noise: Tensor, lattice: float | None = None) -> None:
-    """Add a row in float64 to a part of a sum in float32 or float64; only the result is rounded.
-
-    Args:
-        total: the part, which is overwritten.
-        noise: the row; it may be overwritten.
-        lattice: None, or the step of the lattice to which the result is rounded first.
-    """
-    if lattice is not None:
-        add_on_lattice(total, noise, lattice)
-    elif total.device == noise.device:
-        total.add_(noise)  # torch adds mixed dtypes in float64
-    else:
-        total.copy_(noise.add_(total.to(noise.device)))

@@ -120,7 +120,7 @@ class ChaChaNormals(PairNormals):
         start = torch.empty(16, len(units), dtype=torch.int32, device=units.device)
         for row, word in enumerate((*CHACHA_CONSTANTS, *self.key_words, 0, *position)):
             start[row] = _signed(word, 32)
-        start[12] = _narrow(units)
+        start[12] = ((units ^ (1 << 31)) - (1 << 31)).to(torch.int32)  # the same 32 bits
         state = start.clone()
         for _ in range(10):
             for quarters in _QUARTERS:
@@ -216,11 +216,6 @@ def _unsigned(words: Tensor) -> Tensor:
 def _signed(word: int, bits: int) -> int:
     """The integer of two's complement with the same bits."""
     return (word + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
-
-
-def _narrow(words: Tensor) -> Tensor:
-    """The lowest 32 bits of int64 as int32."""
-    return (((words & _LOW) ^ (1 << 31)) - (1 << 31)).to(torch.int32)
 
 
 def _quarter(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> None:

@@ -383,7 +383,8 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
     """
     if mode is not None and not isinstance(mode, NoiseMode):
         raise InvalidParameterError("mode", mode, "None or a dpmech.optim.NoiseMode")
-    recursive = strategy.bands is not None or _exponentials(strategy) is not None
+    factors = strategy.factored
+    recursive = strategy.bands is not None or (factors is not None and factors.exponentials is not None)
     if mode is None:
         shorter = recursive and strategy.inverse_bands is None
         mode = NoiseMode.RECURSION if shorter else NoiseMode.REGENERATE
@@ -398,11 +399,6 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
         )
     checked_error(recursion.error, strategy, mode.name)
     return mode, recursion
-
-
-def _exponentials(strategy: Strategy) -> tuple[FloatArray, FloatArray] | None:
-    factors = strategy.factored
-    return None if factors is None else factors.exponentials
 
 
 def _combination(strategy: Strategy, *, keep: bool) -> Recursion:

@@ -6,7 +6,6 @@ only, so that their bits are the same on every machine.
 
 import functools
 import secrets
-import threading
 from collections.abc import Callable, Iterable
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
@@ -33,10 +32,13 @@ LAYERS = 256
 _TAIL = Decimal("3.6541528853610087716454297203995157629748545997463")
 _AREA = Decimal("0.0049286732339746553473617754023360280691353847028565")
 _BELOW_ONE = 1.0 - 2.0**-53
+_NEAR = 2.0**-40  # far above the error of any library's exponential
 
 
-class ZigguratMaker:
-    r"""Independent standard normal numbers by the ziggurat of Marsaglia and Tsang, in the form of Doornik.
+def fill_by_ziggurat(
+    words: Callable[[int], _Words], again: Callable[[int], _Words], out: npt.NDArray[Any]
+) -> None:
+    r"""Overwrite `out` with normal numbers by the ziggurat of Marsaglia and Tsang, in the form of Doornik.
 
     The density $f(x) = e^{-x^2/2}$ is covered by 256 layers of equal area. The lowest 8 bits of a word choose
     layer i, its upper 53, read with a sign as m, give $x = (m + 1/2) 2^{-52} x_i$. If $|x| < x_{i+1}$, x is
@@ -48,96 +50,71 @@ class ZigguratMaker:
     center of a cell of at most 2^-50. `fill_with_pairs` has a proved bound, on a lattice.
 
     Args:
-        most: number of values computed at once; `make` accepts any number.
+        words: returns the next words, one for each number.
+        again: returns words of another stream, for numbers that take more than one.
+        out: one-dimensional, float64 or float32.
 
     References:
         Marsaglia and Tsang 2000, "The ziggurat method for generating random variables"; Doornik 2005, "An
         improved ziggurat method to generate normal random samples".
     """
+    late: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.int64], _Floats]] = []
+    for start in range(0, len(out), _VALUES):
+        part = out[start : start + _VALUES]
+        layers, x, outside = _candidates(words(len(part)))
+        np.copyto(part, x, casting="same_kind")
+        places = np.flatnonzero(outside)
+        late.append((places + start, layers[places], x[places]))
+    places, layers, x = (np.concatenate(parts) for parts in zip(*late, strict=True))
+    while places.size:
+        taken, x = _settled(layers, x, again)
+        out[places[taken]] = x[taken]
+        left = np.flatnonzero(~taken)
+        places, layers, x = places[left], layers[left], x[left]
+        # In the tail, new words are drawn until one is accepted; a wedge starts again.
+        waiting, wedge = layers == 0, np.flatnonzero(layers)
+        if wedge.size:
+            layers[wedge], x[wedge], waiting[wedge] = _candidates(again(len(wedge)))
+        out[places[~waiting]] = x[~waiting]
+        places, layers, x = places[waiting], layers[waiting], x[waiting]
 
-    near = 2.0**-40  # far above the error of any library's exponential
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._edges, self._heights = edges()
-        self._widths = self._edges[:-1] * 2.0**-52
-        self._x, self._scratch = np.empty(most), np.empty(most)
-        self._numbers = np.empty(most, dtype=np.int64)
-        self._layers = np.empty(most, dtype=np.intp)
-        self._outside = np.empty(most, dtype=bool)
+def _candidates(words: _Words) -> tuple[npt.NDArray[np.int64], _Floats, npt.NDArray[np.bool_]]:
+    """Layers and x of words, and which x are not yet accepted."""
+    places, _ = edges()
+    numbers = words.view(np.int64)
+    layers = numbers & (LAYERS - 1)
+    x: _Floats = np.add(numbers >> 11, 0.5, dtype=np.float64)
+    x *= (places[:-1] * 2.0**-52).take(layers)
+    return layers, x, np.abs(x) >= places[1:].take(layers)
 
-    def make(
-        self, words: Callable[[int], _Words], again: Callable[[int], _Words], out: npt.NDArray[Any]
-    ) -> None:
-        """Overwrite `out`.
 
-        Args:
-            words: returns the next words, one for each number.
-            again: returns words of another stream, for numbers that take more than one.
-            out: one-dimensional, float64 or float32.
-        """
-        late: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], _Floats]] = []
-        for start in range(0, len(out), self.most):
-            part = out[start : start + self.most]
-            layers, x = self._candidates(words(len(part)))
-            np.copyto(part, x, casting="same_kind")
-            places = np.flatnonzero(self._outside[: len(part)])
-            late.append((places + start, layers[places], x[places]))
-        places, layers, x = (np.concatenate(parts) for parts in zip(*late, strict=True))
-        while places.size:
-            taken, x = self._settled(layers, x, again)
-            out[places[taken]] = x[taken]
-            left = np.flatnonzero(~taken)
-            places, layers, x = places[left], layers[left], x[left]
-            # In the tail, new words are drawn until one is accepted; a wedge starts again.
-            waiting, wedge = layers == 0, np.flatnonzero(layers)
-            for start in range(0, len(wedge), self.most):
-                fresh = wedge[start : start + self.most]
-                layers[fresh], x[fresh] = self._candidates(again(len(fresh)))
-                waiting[fresh] = self._outside[: len(fresh)]
-            out[places[~waiting]] = x[~waiting]
-            places, layers, x = places[waiting], layers[waiting], x[waiting]
-
-    def _candidates(self, words: _Words) -> tuple[npt.NDArray[np.intp], _Floats]:
-        """Layers and x of words, valid until the next call; `_outside` marks x that are not yet accepted."""
-        count = len(words)
-        layers, x, scratch = self._layers[:count], self._x[:count], self._scratch[:count]
-        np.bitwise_and(words.view(np.int64), LAYERS - 1, out=layers, casting="same_kind")
-        np.right_shift(words.view(np.int64), 11, out=self._numbers[:count])
-        np.add(self._numbers[:count], 0.5, out=x)
-        self._widths.take(layers, out=scratch, mode="clip")
-        np.multiply(x, scratch, out=x)
-        self._edges[1:].take(layers, out=scratch, mode="clip")
-        sizes = self._numbers[:count].view(np.float64)
-        np.abs(x, out=sizes)
-        np.greater_equal(sizes, scratch, out=self._outside[:count])
-        return layers, x
-
-    def _settled(
-        self, layers: npt.NDArray[np.intp], x: _Floats, again: Callable[[int], _Words]
-    ) -> tuple[npt.NDArray[np.bool_], _Floats]:
-        """Which of the numbers beyond the next layer are accepted, and their values."""
-        wedge, tail = np.flatnonzero(layers > 0), np.flatnonzero(layers == 0)
-        drawn = again(len(wedge) + 2 * len(tail))
-        low, high = self._heights[layers[wedge]], self._heights[layers[wedge] + 1]
-        height = low + (high - low) * (((drawn[: len(wedge)] >> np.uint64(11)) + 0.5) * 2.0**-53)
-        taken, values = np.empty(len(x), dtype=bool), x.copy()
-        density = np.exp(np.square(x[wedge]) * -0.5)
-        below = height < density
-        # Exponentials of libraries differ in their last bits: close decisions do not use them.
-        near = np.flatnonzero(np.abs(height - density) < self.near)
-        if near.size:
-            words = (np.minimum(height[near], _BELOW_ONE) * 2.0**64).astype(np.uint64)
-            logs = np.square(radii(words, np.zeros(near.size)))
-            below[near] = logs > np.square(x[wedge[near]])
-        taken[wedge] = below
-        if tail.size:
-            logs = np.square(radii(drawn[len(wedge) :], np.full(2 * len(tail), 0.5)))
-            first, second = logs.reshape(2, -1)
-            beyond = first * 0.5 / self._edges[1]
-            taken[tail] = second > np.square(beyond)
-            values[tail] = np.copysign(self._edges[1] + beyond, x[tail])
-        return taken, values
+def _settled(
+    layers: npt.NDArray[np.int64], x: _Floats, again: Callable[[int], _Words]
+) -> tuple[npt.NDArray[np.bool_], _Floats]:
+    """Which of the numbers beyond the next layer are accepted, and their values."""
+    places, heights = edges()
+    wedge, tail = np.flatnonzero(layers > 0), np.flatnonzero(layers == 0)
+    drawn = again(len(wedge) + 2 * len(tail))
+    low, high = heights[layers[wedge]], heights[layers[wedge] + 1]
+    height = low + (high - low) * (((drawn[: len(wedge)] >> np.uint64(11)) + 0.5) * 2.0**-53)
+    taken, values = np.empty(len(x), dtype=bool), x.copy()
+    density = np.exp(np.square(x[wedge]) * -0.5)
+    below = height < density
+    # Exponentials of libraries differ in their last bits: close decisions do not use them.
+    near = np.flatnonzero(np.abs(height - density) < _NEAR)
+    if near.size:
+        words = (np.minimum(height[near], _BELOW_ONE) * 2.0**64).astype(np.uint64)
+        logs = np.square(radii(words, np.zeros(near.size)))
+        below[near] = logs > np.square(x[wedge[near]])
+    taken[wedge] = below
+    if tail.size:
+        logs = np.square(radii(drawn[len(wedge) :], np.full(2 * len(tail), 0.5)))
+        first, second = logs.reshape(2, -1)
+        beyond = first * 0.5 / places[1]
+        taken[tail] = second > np.square(beyond)
+        values[tail] = np.copysign(places[1] + beyond, x[tail])
+    return taken, values
 
 
 @functools.cache
@@ -359,7 +336,7 @@ class SecureNormals(NormalSource):
 
 
 class ZigguratNormals(SecureNormals):
-    """The same cipher and counters with one word per number (see ZigguratMaker): as fast as Philox.
+    """The same cipher and counters with one word per number (see `fill_by_ziggurat`): as fast as Philox.
 
     Block i of a chunk gives numbers 2 i and 2 i + 1. Numbers that take more than one word use words from
     the upper half of the blocks, in order, so that a value depends on the length of the chunk.
@@ -367,15 +344,9 @@ class ZigguratNormals(SecureNormals):
 
     chunk = 1 << 16
 
-    def __init__(self, key: Key) -> None:
-        super().__init__(key)
-        self._local = threading.local()
-
     def _draw(self, out: np.ndarray[Any, Any], start: bytes) -> None:
-        if not hasattr(self._local, "maker"):
-            self._local.maker = ZigguratMaker(_VALUES)
         words = functools.partial(_next_words, keystream(self._key, start))
-        self._local.maker.make(words, _Again(self._key, start), out)
+        fill_by_ziggurat(words, _Again(self._key, start), out)
 
 
 class _Again:

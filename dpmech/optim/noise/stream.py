@@ -28,9 +28,9 @@ from dpmech.guards import check_real
 from dpmech.numerics import UNIT, typed
 from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
 from dpmech.optim.clipping import Clipping
-from dpmech.optim.noise.addition import Addition, divided
+from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.lattice import Lattice
-from dpmech.optim.noise.noise_rows import NoiseRows
+from dpmech.optim.noise.noise_rows import NoiseRows, Sources
 from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
 from dpmech.optim.noise.pairs import ChaChaNormals, PhiloxNormals
 from dpmech.optim.noise.rows import NoiseMode, correlate
@@ -84,21 +84,14 @@ def resolved_norms(
     if isinstance(value, Clipping):
         check_certified(claim, "clip_norm", value.joint_norm)
         return list(value.noise_norms(params, claim.sigma))
-    norms = _check_clip_norms(value, count)
-    if isinstance(value, Sequence):
-        # The clipping is unknown here: noise for the whole norm covers any clipping.
-        check_reaches(claim, "clip_norm", min(norms))
-    else:
-        check_certified(claim, "clip_norm", norms[0])
-    return norms
-
-
-def _check_clip_norms(value: float | Sequence[float], count: int) -> list[float]:
-    if not isinstance(value, Sequence):
-        return [check_real("clip_norm", value, minimum=0.0, open_minimum=True)] * count
-    if len(value) != count:
+    given = value if isinstance(value, Sequence) else [value] * count
+    if len(given) != count:
         raise InvalidParameterError("clip_norm", value, f"a number, or {count} numbers, one per parameter")
-    return [check_real("clip_norm", norm, minimum=0.0, open_minimum=True) for norm in value]
+    norms = [check_real("clip_norm", norm, minimum=0.0, open_minimum=True) for norm in given]
+    # If there are several the clipping is unknown here: noise for the whole norm covers any clipping.
+    check = check_reaches if given is value else check_certified
+    check(claim, "clip_norm", min(norms))
+    return norms
 
 
 _HELD: "weakref.WeakValueDictionary[tuple[int, Key], object]" = weakref.WeakValueDictionary()
@@ -345,36 +338,26 @@ class NoiseStream(Uncopied):
         if len(divisors) != len(self._slots):
             raise InvalidParameterError("divisors", len(divisors), f"{len(self._slots)} numbers")
         checked = [check_real("divisors", one, minimum=0.0, open_minimum=True) for one in divisors]
-        fused = [self._rows.is_fused(slot.device) for slot in self._slots]
-        if any(fused):
-            self._check_sums(sums)
-            outs = [
-                torch.empty_like(total, dtype=slot.dtype) if here else total
-                for total, slot, here in zip(sums, self._slots, fused, strict=True)
-            ]
-            self._add(sums, clip_norm, outs, checked)
-            return outs
-        self.add_step(sums, clip_norm)
-        return [divided(total, divisor) for total, divisor in zip(sums, checked, strict=True)]
+        return self._add(sums, clip_norm, checked)
 
     def _add(
-        self,
-        sums: Sequence[Tensor],
-        clip_norm: float | None,
-        outs: Sequence[Tensor] | None = None,
-        divisors: Sequence[float] | None = None,
-    ) -> None:
+        self, sums: Sequence[Tensor], clip_norm: float | None, divisors: Sequence[float] | None = None
+    ) -> list[Tensor]:
+        """Add the next row, and divide; returns the results, which are the sums unless a kernel divides."""
         self._check_sums(sums)
         scales = self._scales_of(clip_norm)
+        totals = [total.view(-1) for total in sums]
+        outs = [
+            torch.empty_like(total, dtype=slot.dtype)
+            if divisors and self._rows.is_fused(slot.device)
+            else total
+            for total, slot in zip(totals, self._slots, strict=True)
+        ]
+        lattice = self._lattice.steps(self._step, scales) if self._lattice else None
         self._advance(
-            self._rows.additions(
-                [total.view(-1) for total in sums],
-                scales=scales,
-                lattice=self._lattice.steps(self._step, scales) if self._lattice else None,
-                outs=None if outs is None else [out.view(-1) for out in outs],
-                divisors=divisors,
-            )
+            self._rows.additions(totals, scales=scales, lattice=lattice, outs=outs, divisors=divisors)
         )
+        return [out.view_as(total) for out, total in zip(outs, sums, strict=True)]
 
     def _check_sums(self, sums: Sequence[Tensor]) -> None:
         if len(sums) != len(self._slots):
@@ -395,7 +378,7 @@ class NoiseStream(Uncopied):
             "step": self._step,
             "key": list(self._key),
             "seeded": self.seeded,
-            "fingerprints": self._fingerprints(),
+            "fingerprints": _fingerprints(self._sources),
             # On the CPU: a copy on a GPU may not fit next to a model that fills it.
             "state": [[one.to("cpu", copy=True) for one in vectors] for vectors in self._rows.vectors],
         }
@@ -431,23 +414,19 @@ class NoiseStream(Uncopied):
         step, key, vectors = checked_state(state, self._describe(local=True), self._rows.vectors, self.n)
         resumed = {"step": step, "key": list(key), "generator": self.generator}
         check_agreement("the resumed noise", resumed, self._group)
-        previous = self._key
-        hold_key(key, self)
-        self._whole = False  # an interrupt must not allow row 0 under the key of the state
-        self._set_sources(key)
-        fingerprints = self._fingerprints()
+        fingerprints = _fingerprints(self._sources_of(key))
         # Earlier states have one for each device, equal or not.
         if list(dict.fromkeys(map(str, state["fingerprints"]))) != fingerprints:
-            self._key = previous
-            release_key(key, self)
-            hold_key(previous, self)
-            self._whole = True
             raise CertificateError(
                 "the generators here draw other numbers than those of the state (another kind of device, or "
                 "another release of numpy or torch)",
                 claimed=state["fingerprints"],
                 recomputed=fingerprints,
             )
+        previous = self._key
+        hold_key(key, self)
+        self._whole = False  # an interrupt must not allow row 0 under the key of the state
+        self._set_sources(key)
         if key != previous:
             release_key(previous, self)
         self._rows.vectors = vectors
@@ -468,7 +447,7 @@ class NoiseStream(Uncopied):
 
         A key from the operating system cannot be guessed from it; one from a short seed can (`seeded`).
         """
-        return hashlib.sha256("".join(self._fingerprints()).encode()).hexdigest()
+        return hashlib.sha256("".join(_fingerprints(self._sources)).encode()).hexdigest()
 
     def derived_secret(self, use: str) -> bytes:
         """32 bytes derived from the key and a word, which reveal nothing of the key, the noise or each other.
@@ -538,9 +517,11 @@ class NoiseStream(Uncopied):
 
     def _set_sources(self, key: Key) -> None:
         self._key = key
-        self._sources: dict[torch.device, NormalSource] = {
-            device: self._source(device, key) for device in dict.fromkeys(slot.device for slot in self._slots)
-        }
+        self._sources = self._sources_of(key)
+
+    def _sources_of(self, key: Key) -> Sources:
+        devices = dict.fromkeys(slot.device for slot in self._slots)
+        return {device: self._source(device, key) for device in devices}
 
     def _source(self, device: torch.device, key: Key) -> NormalSource:
         if self.generator == PHILOX:
@@ -548,10 +529,6 @@ class NoiseStream(Uncopied):
         if self.generator in PAIRED:
             return (PhiloxNormals if self.generator == PHILOX_PAIRS else ChaChaNormals)(key, device)
         return ZigguratNormals(key) if self.generator == ZIGGURAT else SecureNormals(key)
-
-    def _fingerprints(self) -> list[str]:
-        """The distinct ones: devices that draw the same numbers may be fewer or more in a resumed run."""
-        return list(dict.fromkeys(source.fingerprint() for source in self._sources.values()))
 
     def _describe(self, *, local: bool) -> dict[str, Any]:
         """Settings that must not change during a run, and (except with `local`) between processes."""
@@ -563,3 +540,8 @@ class NoiseStream(Uncopied):
             # States of Philox are compatible with older versions, which had no other generator.
             **({} if self.generator == PHILOX else {"generator": self.generator}),
         }
+
+
+def _fingerprints(sources: Sources) -> list[str]:
+    """The distinct ones: devices that draw the same numbers may be fewer or more in a resumed run."""
+    return list(dict.fromkeys(source.fingerprint() for source in sources.values()))

@@ -4,7 +4,7 @@ import abc
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import torch
@@ -134,6 +134,17 @@ def phis_of(group: Mapping[str, Any]) -> list[float]:
             raise InvalidParameterError("phi", phi, f"a float, or a list of {count} floats")
         return [check_real("phi", value, minimum=0.0) for value in phi]
     return [check_real("phi", phi, minimum=0.0)] * count
+
+
+def stacked(matrices: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor, dict[int, bool]]]:
+    """Matrices of one shape or its transpose, in one wide batch: (indices, batch, which are transposed)."""
+    by_shape: dict[tuple[int, int, torch.dtype, torch.device], list[int]] = {}
+    for i, matrix in enumerate(matrices):
+        key = (min(matrix.shape), max(matrix.shape), matrix.dtype, matrix.device)
+        by_shape.setdefault(key, []).append(i)
+    for (short, *_), where in by_shape.items():
+        tall = {i: matrices[i].shape[0] != short for i in where}
+        yield where, torch.stack([matrices[i].mT if tall[i] else matrices[i] for i in where]), tall
 
 
 def zeros_like_state(param: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_real
-from dpmech.optim.rules.base import check_flag, phis_of
+from dpmech.optim.rules.base import check_flag, phis_of, stacked
 
 # The paper's threshold: the top singular value must exceed the edge of pure noise by this factor.
 THRESHOLD = 1.02
@@ -155,7 +155,8 @@ def _chosen(params: Iterable[Tensor], optimizer: torch.optim.Optimizer) -> froze
 def _denoise_gradients(
     optimizer: torch.optim.Optimizer, chosen: frozenset[int] | None, gate: float, *, keep_norm: bool
 ) -> None:
-    stacks: dict[tuple[int, int, torch.dtype, torch.device], list[tuple[Tensor, float]]] = {}
+    grads: list[Tensor] = []
+    stddevs: list[float] = []
     for group in optimizer.param_groups:
         if "phi" not in group:
             raise InvalidParameterError("group['phi']", None, "written before each step, by PrivateOptimizer")
@@ -166,17 +167,13 @@ def _denoise_gradients(
                 continue
             if param.grad.layout != torch.strided:
                 raise InvalidParameterError("gradient", param.grad.layout, "dense (torch.strided)")
-            rows, columns = param.shape
-            key = (min(rows, columns), max(rows, columns), param.grad.dtype, param.grad.device)
-            stacks.setdefault(key, []).append((param.grad, phi))
-    for (short, _, _, _), entries in stacks.items():
-        batch = torch.stack([grad if grad.shape[0] == short else grad.mT for grad, _ in entries])
-        stddev = torch.tensor(
-            [math.sqrt(phi) for _, phi in entries], dtype=torch.float64, device=batch.device
-        )
+            grads.append(param.grad)
+            stddevs.append(math.sqrt(phi))
+    for where, batch, tall in stacked(grads):
+        stddev = torch.tensor([stddevs[i] for i in where], dtype=torch.float64, device=batch.device)
         cleaned = denoise_matrices(batch, stddev, threshold=gate, norm_correction=keep_norm)
-        for (grad, _), clean in zip(entries, cleaned.unbind(), strict=True):
-            grad.copy_(clean if grad.shape[0] == short else clean.mT)
+        for i, clean in zip(where, cleaned.unbind(), strict=True):
+            grads[i].copy_(clean.mT if tall[i] else clean)
 
 
 def _deviations(stddev: float | Tensor, matrices: Tensor) -> Tensor:

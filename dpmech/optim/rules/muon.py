@@ -23,6 +23,7 @@ from dpmech.optim.rules.base import (
     check_betas,
     check_flag,
     not_negative,
+    stacked,
     zeros_like_state,
 )
 
@@ -330,12 +331,12 @@ class Muon(Rule):
         directions = self._directions(group, members)
         scale = MuonScale(group["scale"])
         updates: list[Tensor] = list(members.params)
-        for where, batch, tall in _batches(directions):
+        for where, batch, tall in stacked([one.flatten(1) for one in directions]):
             deviations = [self._deviation(group, members, i) for i in where] if group["probes"] else None
             outputs = self._orthogonalized(group, batch, deviations, where)
             for i, output in zip(where, outputs.unbind(), strict=True):
                 updates[i] = (output.mT if tall[i] else output).reshape(members.params[i].shape)
-        rates = [-group["lr"] * scale.factor(*_matrix_shape(param)) for param in members.params]
+        rates = [-group["lr"] * scale.factor(*param.flatten(1).shape) for param in members.params]
         torch._foreach_add_(members.params, torch._foreach_mul(updates, rates))
         group["probe_calls"] += 1
 
@@ -435,23 +436,3 @@ def _checked_ratios(value: Any) -> list[float]:
 def _is_matrix(entry: Tensor | tuple[str, Tensor]) -> bool:
     """Whether a parameter, or a (name, parameter) pair, has two dimensions or more."""
     return (entry[1] if isinstance(entry, tuple) else entry).ndim >= 2
-
-
-def _matrix_shape(param: Tensor) -> tuple[int, int]:
-    return param.shape[0], math.prod(param.shape[1:])
-
-
-def _batches(directions: list[Tensor]) -> list[tuple[list[int], Tensor, dict[int, bool]]]:
-    """The directions stacked by shape, wide: (indices, batch, whether each was transposed)."""
-    by_shape: dict[tuple[int, int, torch.dtype, torch.device], list[int]] = {}
-    for i, direction in enumerate(directions):
-        rows, columns = _matrix_shape(direction)
-        key = (min(rows, columns), max(rows, columns), direction.dtype, direction.device)
-        by_shape.setdefault(key, []).append(i)
-    batches = []
-    for (short, _, _, _), where in by_shape.items():
-        tall = {i: directions[i].shape[0] != short for i in where}
-        wide = [directions[i].reshape(_matrix_shape(directions[i])) for i in where]
-        stack = torch.stack([w.mT if tall[i] else w for i, w in zip(where, wide, strict=True)])
-        batches.append((where, stack, tall))
-    return batches

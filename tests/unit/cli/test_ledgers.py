@@ -276,6 +276,7 @@ def test_a_mechanism_beyond_the_budget_is_not_entered(folder):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ((), "missing: --name, --kind"),
         (("--name", "a"), "missing: --kind"),
         (("--kind", "zcdp", "--rho", "1"), "missing: --name"),
         (("--name", "a", "--kind", "laplace", "--scale", "1"), "missing: --sensitivity"),

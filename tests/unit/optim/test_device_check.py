@@ -41,7 +41,7 @@ def test_a_report_is_written(tmp_path):
 def test_a_failed_check_is_on_the_first_lines(tmp_path, monkeypatch):
     monkeypatch.setattr(command, "noise", lambda *_: [Measured("a", None, why="out of memory")])
     monkeypatch.setattr(command, "steps", lambda *_: [])
-    bad = [checks.Check("clipping", passed=False, seen="2", allowed="1"), checks.Check("b", None, "", "")]
+    bad = {"clipping": checks.Check(passed=False, seen="2", allowed="1"), "b": checks.Check(None, "", "")}
     monkeypatch.setattr(command, "run_checks", lambda *_, **__: bad)
     assert command.main(["--device", "cpu", "--out", str(tmp_path / "x.md")]) == 1
     text = (tmp_path / "x.md").read_text()
@@ -50,7 +50,7 @@ def test_a_failed_check_is_on_the_first_lines(tmp_path, monkeypatch):
 
 
 def test_it_is_printed_without_a_file(monkeypatch, capsys):
-    for name, found in {"noise": [], "steps": [], "run_checks": []}.items():
+    for name, found in {"noise": [], "steps": [], "run_checks": {}}.items():
         monkeypatch.setattr(command, name, lambda *_, found=found, **__: found)
     assert command.main(["--device", "cpu"]) == 0
     assert capsys.readouterr().out.startswith("# Private training on a CPU")
@@ -112,19 +112,19 @@ class Wrong(NoiseStream):
     ],
 )
 def test_wrong_noise_is_found(name, fault, monkeypatch):
-    assert checks.covariance(CPU, name, Identity(8), VALUES).passed
+    assert checks.covariance(CPU, Identity(8), VALUES).passed
     monkeypatch.setattr(Wrong, "fault", staticmethod(fault))
     monkeypatch.setattr(checks, "NoiseStream", Wrong)
-    assert checks.covariance(CPU, name, Identity(8), VALUES).passed is False
+    assert checks.covariance(CPU, Identity(8), VALUES).passed is False
 
 
 def test_independent_noise_in_place_of_correlated_is_found(monkeypatch):
-    assert checks.covariance(CPU, "", LambdaCGD(8, 0.5), VALUES).passed
+    assert checks.covariance(CPU, LambdaCGD(8, 0.5), VALUES).passed
     plain = checks.calibrate_sigma
     monkeypatch.setattr(
         checks, "calibrate_sigma", lambda strategy, *given: plain(Identity(strategy.n), *given)
     )
-    assert checks.covariance(CPU, "", LambdaCGD(8, 0.5), VALUES).passed is False
+    assert checks.covariance(CPU, LambdaCGD(8, 0.5), VALUES).passed is False
 
 
 def test_a_resumed_run_that_differs_is_found(monkeypatch):
@@ -148,7 +148,7 @@ def test_an_error_is_a_failed_check(monkeypatch):
         monkeypatch.setattr(checks, name, fails)
     found = checks.run_checks(CPU, small=True)
     assert len(found) == 12
-    assert {(one.passed, one.seen) for one in found} == {(False, "RuntimeError: no kernel for it")}
+    assert {(one.passed, one.seen) for one in found.values()} == {(False, "RuntimeError: no kernel for it")}
 
 
 def test_another_key_is_found(monkeypatch):

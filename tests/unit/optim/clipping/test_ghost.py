@@ -153,7 +153,7 @@ def pieces(draw, examples, positions, rows, columns, *, cancel):
 def exact_squares(factored):
     """Squared norms in rational numbers."""
     found = []
-    for example in range(factored.examples):
+    for example in range(len(factored)):
         total = {}
         for piece in factored.pieces:
             for t in range(piece.right.shape[1]):

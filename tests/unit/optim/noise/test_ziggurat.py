@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 import dpmech as dm
 from dpmech.optim.noise import secure_normals
 from dpmech.optim.noise import secure_normals as ziggurat
-from dpmech.optim.noise.secure_normals import LAYERS, ZigguratMaker, ZigguratNormals, edges
+from dpmech.optim.noise.secure_normals import LAYERS, ZigguratNormals, edges, fill_by_ziggurat
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
 FALSE_POSITIVE = 1e-9
@@ -66,15 +66,14 @@ def test_layers_have_one_area_and_hold_the_density():
 
 @pytest.mark.parametrize("layer", [0, 1, 100, 255])
 def test_a_word_is_a_place_in_a_layer(layer):
-    maker = ZigguratMaker(4)
     x, _ = edges()
     inside = int(2**52 * x[layer + 1] / x[layer]) // 2
     out = np.empty(2)
     if layer == LAYERS - 1:  # its top has zero width: no number is accepted at once
-        maker._candidates(np.array([word(layer, 5)], dtype=np.uint64))
-        assert maker._outside[0]
+        _, _, outside = ziggurat._candidates(np.array([word(layer, 5)], dtype=np.uint64))
+        assert outside[0]
         return
-    maker.make(*words_of([word(layer, inside), word(layer, -inside - 1)], []), out)
+    fill_by_ziggurat(*words_of([word(layer, inside), word(layer, -inside - 1)], []), out)
     assert out[0] == -out[1] == pytest.approx((inside + 0.5) * 2.0**-52 * x[layer], rel=2.0**-52)
 
 
@@ -89,8 +88,7 @@ def test_a_place_beyond_the_next_layer_is_taken_below_the_density_alone(layer, a
     height = int((share + (1e-9 if above else -1e-9)) * 2**53) << 11
     anew = word(3, 12345)
     out = np.empty(1)
-    maker = ZigguratMaker(4)
-    maker.make(*words_of([word(layer, number)], [height, anew] if above else [height]), out)
+    fill_by_ziggurat(*words_of([word(layer, number)], [height, anew] if above else [height]), out)
     expected = (12345 + 0.5) * 2.0**-52 * x[3] if above else place
     assert out[0] == pytest.approx(expected, rel=2.0**-50)
 
@@ -106,7 +104,7 @@ def test_the_tail_repeats_until_a_pair_is_accepted():
     refused = (2**62, 2**64 - 2**40)  # far out, with almost zero height
     first, second = 2**60, 2**55
     out = np.empty(1)
-    ZigguratMaker(4).make(*words_of([word(0, number)], [*refused, first, second]), out)
+    fill_by_ziggurat(*words_of([word(0, number)], [*refused, first, second]), out)
     beyond = logs((first + 0.5) / 2**64) / x[1]
     assert 2 * logs((second + 0.5) / 2**64) > beyond**2
     assert 2 * logs((refused[1] + 0.5) / 2**64) < (logs((refused[0] + 0.5) / 2**64) / x[1]) ** 2
@@ -118,7 +116,7 @@ def test_the_tail_extends_beyond_15_deviations():
     x, _ = edges()
     number = int(2**52 * x[1] / x[0]) + 10**12
     out = np.empty(1)
-    ZigguratMaker(4).make(*words_of([word(0, number)], [2**20, 0]), out)
+    fill_by_ziggurat(*words_of([word(0, number)], [2**20, 0]), out)
     assert out[0] == pytest.approx(x[1] + 44 * math.log(2.0) / x[1], rel=1e-6)
     assert out[0] > 11.9
 
@@ -138,7 +136,7 @@ def test_numbers_come_from_the_blocks_of_the_cipher():
 
     out, expected = torch.empty(999, dtype=torch.float64), np.empty(999)
     ZigguratNormals(KEY).fill(out, step, parameter, shard, chunk)
-    ZigguratMaker(16).make(*words_of(blocks(0, 500), blocks(2**15, 500)), expected)
+    fill_by_ziggurat(*words_of(blocks(0, 500), blocks(2**15, 500)), expected)
     assert np.array_equal(out.numpy(), expected)
 
 
@@ -155,7 +153,7 @@ KNOWN = {0: "-0x1.07ffa41c37782p+0", 48: "0x1.de2a174fe4d84p-3", 28532: "-0x1.51
 def test_library_exponentials_have_no_effect(monkeypatch):
     """The same numbers if every height is compared without it, and if its last bits are wrong."""
     values = drawn(2**17)
-    monkeypatch.setattr(ZigguratMaker, "near", 2.0)
+    monkeypatch.setattr(ziggurat, "_NEAR", 2.0)
     assert np.array_equal(drawn(2**17), values)
     monkeypatch.undo()
     own = np.exp
@@ -210,13 +208,11 @@ def test_the_law_is_normal():
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["no wedge", "no tail", "wrong edge", "shared bits"])
 def test_a_planted_fault_is_detected(monkeypatch, fault):
-    own = ZigguratMaker._settled
+    own = ziggurat._settled
     if fault == "shared bits":  # the layer uses bits that the position has too
-        plain = ZigguratMaker._candidates
+        plain = ziggurat._candidates
         monkeypatch.setattr(
-            ZigguratMaker,
-            "_candidates",
-            lambda self, w: plain(self, w & ~np.uint64(255) | w >> np.uint64(56)),
+            ziggurat, "_candidates", lambda w: plain(w & ~np.uint64(255) | w >> np.uint64(56))
         )
     elif fault == "wrong edge":
         x, f = edges()
@@ -225,12 +221,12 @@ def test_a_planted_fault_is_detected(monkeypatch, fault):
         monkeypatch.setattr(ziggurat, "edges", lambda: (bent, f))
     else:
 
-        def settled(self, layers, x, again):
-            taken, values = own(self, layers, x, again)
+        def settled(layers, x, again):
+            taken, values = own(layers, x, again)
             tail = layers == 0
             if fault == "no tail":
                 return taken | tail, np.where(tail, x, values)
             return taken | ~tail, values
 
-        monkeypatch.setattr(ZigguratMaker, "_settled", settled)
+        monkeypatch.setattr(ziggurat, "_settled", settled)
     assert misfit(drawn(COUNT)) < FALSE_POSITIVE
