@@ -406,7 +406,10 @@ def _left(book: Ledger, delta: float | None) -> str:
     "--releases", type=Whole(1, 10**9), default=1, help="Number of integers that one unit changes [1]."
 )
 @click.option(
-    "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
+    "--unit",
+    type=OneOf(("example", "user")),
+    default="example",
+    help="The unit whose presence is hidden [example].",
 )
 @click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
 @click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
@@ -432,7 +435,7 @@ def add_counts(
 ) -> None:
     """Add counts to a non-adaptive ledger, before the first count is drawn.
 
-    Their noise is `dpmech.drawing.discrete_gaussian`. Each count may depend on earlier results.
+    The noise is that of `dpmech.drawing.discrete_gaussian`. Each count may depend on earlier results.
     """
     if name is None or sigma is None:
         raise MissingOptionsError(["name" if name is None else "sigma"])
@@ -502,7 +505,10 @@ _POSITIVE: dict[str, Any] = {"minimum": 0.0, "open_minimum": True}
 @click.option("--rho", type=Real(**_POSITIVE), help="zcdp: the claim.")
 @click.option("--count", type=Whole(1, 10**6), default=1, help="Number of releases [1].")
 @click.option(
-    "--unit", type=OneOf(("example", "user")), default="example", help="Whose presence is hidden [example]."
+    "--unit",
+    type=OneOf(("example", "user")),
+    default="example",
+    help="The unit whose presence is hidden [example].",
 )
 @click.option("--close", is_flag=True, help="Close a non-adaptive list, so that nothing more can be added.")
 @click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list.")
@@ -529,7 +535,7 @@ def add_mechanism(
     adjacency: str | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Add a mechanism that is known by its law or its claim to a ledger, before it runs.
+    """Add a mechanism, defined by its distribution or a claim, to a ledger before it runs.
 
     Exit code 1 if its releases would exceed the budget; the ledger is then unchanged.
     """

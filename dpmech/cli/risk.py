@@ -43,7 +43,7 @@ _POINTS = 21
 @click.argument("file", type=click.Path(), metavar="FILE")
 @click.option(
     "--fpr", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(0.001, 0.01, 0.1),
-    show_default=True, help="False-positive rate of an attack; may be given several times.",
+    show_default=True, help="False-positive rate of an attack; repeatable.",
 )  # fmt: skip
 @click.option(
     "--prior", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(0.5,), show_default=True,
@@ -51,7 +51,7 @@ _POINTS = 21
 )  # fmt: skip
 @click.option(
     "--baseline", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(1e-4,), show_default=True,
-    help="Chance of guessing a record without the release; may be given several times.",
+    help="Probability of guessing a record without the release; repeatable.",
 )  # fmt: skip
 @click.option(
     "--tail", type=Real(minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True), default=1e-12,

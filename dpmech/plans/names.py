@@ -93,7 +93,7 @@ _LISTED = "1/0.5/0.2"
 STRATEGIES: dict[str, StrategyName] = {
     "identity": StrategyName("independent noise", Identity, {}, lambda n, _: Identity(n)),
     "lambda-cgd": StrategyName(
-        "noise of lambda-CGD, each step minus lambda times the one before",
+        "lambda-CGD: each step subtracts lambda times the previous noise",
         LambdaCGD,
         {"lam": "0.9"},
         lambda n, o: LambdaCGD(n, o["lam"]),

@@ -118,7 +118,7 @@ def test_a_refused_claim_and_an_estimate_cannot_be_overlooked():
     assert "VERIFIED" not in text
     assert as_markdown(review_of(weak)).count("**REFUSED: this claim did not hold") == 1
     estimate = review_of(small("bins 8"))
-    assert "≈ VERIFIED, and issued on an estimate" in as_html(estimate, made=MADE)
+    assert "≈ VERIFIED, but issued on an estimate" in as_html(estimate, made=MADE)
     assert "**Issued on an estimate.**" in as_markdown(estimate)
 
 
