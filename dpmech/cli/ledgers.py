@@ -223,7 +223,7 @@ def add(
         except InvalidParameterError as error:
             if error.name != "release":
                 raise
-            reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
+            reason = f"{name} was not entered, because it would exceed the budget; {_left(book, None)}"
             raise Refusal(reason, ctx, code=1) from error
         if close:
             book.close()
@@ -549,7 +549,7 @@ def add_mechanism(
         except InvalidParameterError as error:
             if error.name != "release":
                 raise
-            reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
+            reason = f"{name} was not entered, because it would exceed the budget; {_left(book, None)}"
             raise Refusal(reason, ctx, code=1) from error
         if close:
             book.close()

@@ -152,17 +152,17 @@ class Participation(abc.ABC):
 
     @property
     def add_remove_refused(self) -> str | None:
-        """Why no theorem here covers ADD_REMOVE; None if one does."""
+        """Why no theorem in dpmech covers ADD_REMOVE; None if one does."""
         return None
 
     @property
     def zero_out_refused(self) -> str | None:
-        """Why no theorem here covers ZERO_OUT; None if one does."""
+        """Why no theorem in dpmech covers ZERO_OUT; None if one does."""
         return None
 
     @property
     def replace_one_refused(self) -> str | None:
-        """Why no theorem here covers REPLACE_ONE; None if one does, as without sampling."""
+        """Why no theorem in dpmech covers REPLACE_ONE; None if one does, as without sampling."""
         return "doubling is not proved under sampling" if self.random else None
 
     def releases(self, n: int) -> int:

@@ -139,8 +139,8 @@ STRATEGIES: dict[str, StrategyName] = {
 
 # Why samplings that users may look for are missing.
 _WITHOUT_THEOREM = (
-    "no theorem here amplifies shuffling: an example may end one epoch and begin the next; use balls-in-bins "
-    "for amplification, min-sep or epochs for one fixed order, every-step for any order"
+    "no theorem in dpmech covers amplification by shuffling: an example may end one epoch and begin the "
+    "next; use balls-in-bins for amplification, min-sep or epochs for a fixed order, every-step for any order"
 )
 NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuffling": _WITHOUT_THEOREM}
 

@@ -90,7 +90,7 @@ def sign(
     target = envelope_path(path)
     content = Envelope(PAYLOAD_TYPE, unsigned.payload, (signature,)).to_json()
     if not replace and os.path.lexists(target):
-        raise InvalidParameterError("certificate", str(target), "a file that is not there yet", _REPLACE)
+        raise InvalidParameterError("certificate", str(target), "a file that does not exist", _REPLACE)
     write_bytes("certificate", target, content.encode("utf-8"))
     return target
 
