@@ -447,7 +447,7 @@ class RunRecord(Document):
         if self.noise_check is not None:
             text += f"; {self.noise_check}"
         if accepted:
-            text += f"; resumed from a checkpoint with a different {' and a different '.join(accepted)}"
+            text += f"; resumed from a checkpoint with another {' and another '.join(accepted)}"
         return text
 
     def _run(self) -> dict[str, Any]:

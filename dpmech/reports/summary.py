@@ -62,7 +62,7 @@ def delta_times(delta: float, size: int) -> str:
 def _sizes(own: Certificate) -> list[tuple[str, str]]:
     size, noun, source = size_of(own)
     if size is None:
-        missing = f"{NOT_STATED}: compare delta {typed(own.budget.delta)} with 1 / number of examples"
+        missing = f"{NOT_STATED}: compare delta {typed(own.budget.delta)} with 1 over the number of examples"
         return [("examples", missing)]
     product = delta_times(own.budget.delta, size)
     high = float(product) >= 1.0
