@@ -16,7 +16,7 @@ _LARGEST_BETA, _PARTS_OF_DELTA = 1e-9, 1000.0
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """Base class of all method objects. None in place of a method selects the best valid default.
+    """Base class of all method objects. None instead of a method selects the best valid default.
 
     Attributes:
         draws: whether results depend on random samples.

@@ -57,7 +57,7 @@ class Contributions:
             rng: source of random numbers for this choice, as for `sampler_for`.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: if an argument is invalid.
 
         Examples:
             >>> kept = Contributions.bounded(["ann", "bob", "ann", "ann", "bob"], 2)

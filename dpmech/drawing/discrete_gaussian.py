@@ -32,7 +32,7 @@ def discrete_gaussian(sigma: float | Fraction, size: int = 1, *, rng: object = N
         int64, shape (size,).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         Canonne, Kamath and Steinke 2020, Algorithms 1 to 3.

@@ -125,7 +125,7 @@ def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401
         world_size: number of processes, >= 1.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
     """
     batch = check_indices(indices)
     processes = check_integer("world_size", world_size, minimum=1)
@@ -147,7 +147,7 @@ def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]
         Indices and mask, both of shape (ceil(m / multiple) * multiple,).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
     """
     batch = check_indices(indices)
     missing = -batch.size % check_integer("multiple", multiple, minimum=1)

@@ -51,7 +51,7 @@ class SharedContributions:
             max_examples_per_user: m >= 1.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: if an argument is invalid.
 
         Examples:
             >>> kept = SharedContributions.bounded([["ann", "bob"], ["bob", "cem"], ["cem"], ["ann"]], 1)

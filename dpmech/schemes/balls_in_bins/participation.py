@@ -27,7 +27,7 @@ class BallsInBins(BoundedContributions):
             `fresh`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: for users with several examples and a new allocation in every epoch.
 
     Examples:

@@ -25,7 +25,7 @@ class BallsInBinsSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd Algorithm 1, with the bins taken in turn (`cgd.alg1_line13`).

@@ -37,7 +37,7 @@ class SequentialSampler(Sampler):
         rng: random source for `reshuffle`, as for `sampler_for`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: for a random participation, or if reshuffling would violate the pattern.
 
     Examples:

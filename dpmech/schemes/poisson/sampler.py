@@ -27,7 +27,7 @@ class PoissonSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> sampler = PoissonSampler(100, 0.05, 4, rng=1)

@@ -32,7 +32,7 @@ class RandomAllocationSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         Bentley and Floyd 1987, "Programming pearls: a sample of brilliance".
