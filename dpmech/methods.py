@@ -16,7 +16,7 @@ _LARGEST_BETA, _PARTS_OF_DELTA = 1e-9, 1000.0
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """Base class of all method objects. None in place of a method selects the best valid default.
+    """Base class of all method objects. None instead of a method selects the best valid default.
 
     Attributes:
         draws: whether results depend on random samples.
@@ -203,7 +203,7 @@ class Certified(Method):
     Args:
         beta: probability that the bound fails, over all probes of one call, in (0, 1), and below delta if it
             is inside delta. None selects the smaller of 1e-9 and delta / 1000 (1e-9 for `dm.delta`).
-        executor: where sampling blocks run; the result does not depend on it.
+        executor: where blocks of samples are computed; the result does not depend on it.
         calls: number of calibrations from which one is selected, including failed ones. Each is given an
             equal share of beta, so that beta covers all of them together.
 

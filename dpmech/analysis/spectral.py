@@ -383,7 +383,7 @@ def cosine(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
         In [-1, 1]. Exact, up to rounding.
 
     Raises:
-        InvalidParameterError: on a zero vector, or shapes that differ.
+        InvalidParameterError: if a vector is zero, or the shapes differ.
 
     Examples:
         >>> from dpmech.analysis.spectral import cosine

@@ -182,7 +182,7 @@ def calibrate_sigma(
         at most `delta`, both re-checked at the returned sigma. `guarantee` states the kind of guarantee.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: if no theorem covers the combination.
         UnattainableBudgetError: if no finite sigma meets the budget.
         NumericalError: if a tolerance is missed.
@@ -254,7 +254,7 @@ def certify_sigma(
         eps, delta).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: if no theorem covers the combination, or the method uses samples.
         UnattainableBudgetError: if the privacy loss is zero, or nothing can be proved.
         NumericalError: if a tolerance is missed.

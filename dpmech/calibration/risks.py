@@ -515,7 +515,7 @@ def calibrate_sigma_to(
         A RiskCalibration, rounded conservatively: `risk.upper <= target.limit`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: if no theorem covers the combination, or no search is implemented for it.
         NumericalError: if the search finds no such sigma below 1e15, or the target cannot be proved.
 

@@ -54,7 +54,7 @@ class AttackTarget(RiskTarget):
         tpr: in (fpr, 1). Random guessing already has the true-positive rate `fpr`.
 
     Raises:
-        InvalidParameterError: on values out of range.
+        InvalidParameterError: if a value is out of range.
 
     Example:
         >>> import dpmech as dm
@@ -108,7 +108,7 @@ class AdvantageTarget(RiskTarget):
         advantage: in (0, 1).
 
     Raises:
-        InvalidParameterError: on values out of range.
+        InvalidParameterError: if a value is out of range.
 
     Example:
         >>> import dpmech as dm
@@ -153,7 +153,7 @@ class GaussianTarget(RiskTarget):
         tail: in (0, 1).
 
     Raises:
-        InvalidParameterError: on values out of range.
+        InvalidParameterError: if a value is out of range.
 
     Example:
         >>> import dpmech as dm

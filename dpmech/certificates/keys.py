@@ -153,7 +153,7 @@ def new_key(path: str | os.PathLike[str]) -> Path:
     private, public = Path(path), Path(f"{os.fspath(path)}.pub")
     for target in (private, public):
         if target.exists():
-            raise InvalidParameterError("new_key", str(target), "a file that is not there yet")
+            raise InvalidParameterError("new_key", str(target), "a file that does not exist")
     key = ed25519.Ed25519PrivateKey.generate()
     pem = serialization.Encoding.PEM
     written = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

@@ -436,7 +436,7 @@ class RunRecord(Document):
             else ()
         )
         if self.checkpoint_history is not None and self.checkpoint_history.loads:
-            text += f"; went on from a saved state {_times(self.checkpoint_history.loads)}"
+            text += f"; resumed from a saved state {_times(self.checkpoint_history.loads)}"
         if (
             self.checkpoint_history is not None
             and self.checkpoint_history.settings == CheckpointMatch.UNKNOWN
@@ -447,7 +447,7 @@ class RunRecord(Document):
         if self.noise_check is not None:
             text += f"; {self.noise_check}"
         if accepted:
-            text += f"; went on from a checkpoint with another {' and another '.join(accepted)}"
+            text += f"; resumed from a checkpoint with another {' and another '.join(accepted)}"
         return text
 
     def _run(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from dpmech.plans import METHODS, published_claims, read_claims
     "--published",
     type=OneOf(published_claims),
     multiple=True,
-    help="Tables of a published paper that come with dpmech; may be repeated.",
+    help="Tables of a published paper that are included in dpmech. Repeatable.",
 )
 @click.option("--method", type=OneOf(METHODS), help="Accountant [the best valid one].")
 @seed_option

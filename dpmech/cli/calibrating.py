@@ -53,7 +53,7 @@ CLIP_NORM = click.option(
 @click.option(
     "--unit",
     type=OneOf([one.value for one in Unit]),
-    help="Who is sampled, clipped and hidden: an example or a user [example].",
+    help="The unit that is sampled, clipped and hidden [example].",
 )
 @worker_options
 @plan_options()

@@ -142,7 +142,7 @@ def _computed() -> dict[str, Any]:
 
 @click.command(
     cls=Command,
-    short_help="Report what is installed and whether it works.",
+    short_help="Check the installation.",
     examples=["dpmech doctor", "dpmech doctor --json"],
 )
 @output_options

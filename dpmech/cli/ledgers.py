@@ -144,7 +144,9 @@ def _list_options(usual: str) -> Decorator:
     """The options of entries without a certificate; `usual` says which adjacency a new ledger has."""
     unit = OneOf(("example", "user"))
     return with_options(
-        click.option("--unit", type=unit, default="example", help="Whose presence is hidden [example]."),
+        click.option(
+            "--unit", type=unit, default="example", help="The unit whose presence is hidden [example]."
+        ),
         _CLOSE,
         click.option("--new", is_flag=True, help="Start the ledger, a non-adaptive list."),
         click.option(
@@ -248,7 +250,7 @@ def _entering(
         except InvalidParameterError as error:
             if error.name != "release":
                 raise
-            reason = f"{name} is not entered, it would exceed the budget; {_left(book, None)}"
+            reason = f"{name} was not entered, because it would exceed the budget; {_left(book, None)}"
             raise Refusal(reason, click.get_current_context(), code=1) from error
         if close:
             book.close()
@@ -443,7 +445,7 @@ def add_counts(
 ) -> None:
     """Add counts to a non-adaptive ledger, before the first count is drawn.
 
-    Their noise is `dpmech.drawing.discrete_gaussian`. Each count may depend on earlier results.
+    The noise is that of `dpmech.drawing.discrete_gaussian`. Each count may depend on earlier results.
     """
     opened = functools.partial(_list_at, path, new=new, adjacency=adjacency, usual=Adjacency.ADD_REMOVE)
     with _entering(run, path, name, opened, close=close) as book:
@@ -522,7 +524,7 @@ def add_mechanism(
     adjacency: str | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
-    """Add a mechanism that is known by its law or its claim to a ledger, before it runs.
+    """Add a mechanism, defined by its distribution or a claim, to a ledger before it runs.
 
     Exit code 1 if its releases would exceed the budget; the ledger is then unchanged.
     """

@@ -301,7 +301,7 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
     if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
         raise InvalidParameterError("sampling", given, "one or more of " + ", ".join(samplings()))
     if len(set(parts)) < len(parts):
-        raise InvalidParameterError("sampling", given, "named once each")
+        raise InvalidParameterError("sampling", given, "different names")
     belongs, kinds = owners(), samplings()
     named = {part: _flagged(part) for part in parts}
     taken = {setting for name, _ in named.values() for setting in kinds[name].plan_settings}
@@ -316,13 +316,14 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
         plan = resolve(kept | flags | {"sampling": name}, missing=missing)
         plans.append(dataclasses.replace(plan, sampling=part))
     if len({plan.participation for plan in plans}) < len(plans):
-        raise InvalidParameterError("sampling", given, "named once each, with these settings too")
+        raise InvalidParameterError("sampling", given, "different sampling schemes, with these settings too")
     others = [plan.sampling for plan in plans if plan.participation.unit is None]
     if 0 < len(others) < len(plans):
         raise InvalidParameterError(
             "sampling",
             given,
-            f"samplings with one unit: {', '.join(others)} would protect an example, and the others a user",
+            f"sampling schemes with the same unit: {', '.join(others)} would protect an example, and the "
+            "others a user",
         )
     return plans
 

@@ -42,7 +42,7 @@ _POINTS = 21
 @click.argument("file", type=click.Path(), metavar="FILE")
 @click.option(
     "--fpr", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(0.001, 0.01, 0.1),
-    show_default=True, help="False-positive rate of an attack; may be given several times.",
+    show_default=True, help="False-positive rate of an attack; repeatable.",
 )  # fmt: skip
 @click.option(
     "--prior", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(0.5,), show_default=True,
@@ -50,7 +50,7 @@ _POINTS = 21
 )  # fmt: skip
 @click.option(
     "--baseline", multiple=True, type=Real(minimum=0.0, maximum=1.0), default=(1e-4,), show_default=True,
-    help="Chance of guessing a record without the release; may be given several times.",
+    help="Probability of guessing a record without the release; repeatable.",
 )  # fmt: skip
 @click.option(
     "--tail", type=BETWEEN_0_AND_1, default=1e-12,

@@ -26,28 +26,31 @@ _STATE = {"type", "format", "configuration", "key", "seeded", "steps_taken"}
 class Sampler(abc.ABC):
     """The batches of a run: a deterministic function of a key and the step.
 
-    Iterating yields the batches of the remaining steps, each once; `indices` gives the batch of any step
-    without advancing. The batches are as secret as the training data: amplification by sampling holds only
-    while nobody learns who took part. Without `rng` the key comes from the operating system, and a cipher
-    (AES) generates the batches. With a seed or a numpy Generator the generator is Philox, as with "philox",
-    which also takes its key from the operating system. "secure" requests the default explicitly, and refuses
-    states of Philox.
+    Iteration yields the batches of the remaining steps, each once. `indices` returns the batch of any step
+    without advancing. The batches are as secret as the training data, because amplification by sampling holds
+    only if nobody learns which examples took part. Without `rng`, the key comes from the operating system,
+    and a cipher (AES) generates the batches. With a seed or a numpy Generator, Philox generates them.
+    "philox" selects Philox with a key from the operating system. "secure" requests the default explicitly,
+    and refuses states of Philox.
 
     **Guarantee:** the realised participations are those of `participation`, with its exact distribution.
 
-    The number of examples is private under ADD_REMOVE, so it is neither printed nor in `fingerprint`.
+    Under ADD_REMOVE, the number of examples is private, so it is neither printed nor part of `fingerprint`.
 
     Attributes:
-        dataset_size: number of examples, which are the integers below it. Private under ADD_REMOVE.
+        dataset_size: number of examples, which are the integers from 0 to dataset_size - 1. Private under
+            ADD_REMOVE.
         n: number of steps.
-        participation: the pattern that is realised.
-        steps_per_epoch: steps in which every example takes part once; for Poisson and CyclicPoisson once in
-            expectation, rounded down.
+        participation: the participation of the examples.
+        steps_per_epoch: number of steps in which every example takes part once; for Poisson and
+            CyclicPoisson, once in expectation, rounded down.
         mean_batch_size: mean number of examples in a batch, as private as `dataset_size`.
-        expected_batch_size: a public denominator for sums. For a sampler made for a claim under ADD_REMOVE
-            (`sampler_for`) that of the claim, None if the claim states none; else `mean_batch_size`.
+        expected_batch_size: a public denominator for sums. For a sampler that `sampler_for` returned for a
+            claim under ADD_REMOVE, it is that of the claim, or None if the claim states none. Otherwise, it
+            is `mean_batch_size`.
         steps_taken: number of batches returned by iteration.
-        seeded: whether the caller supplied the random numbers; the batches are then only as secret as those.
+        seeded: whether the caller supplied the random numbers. The batches are then only as secret as these
+            numbers.
     """
 
     def __init__(
@@ -74,7 +77,7 @@ class Sampler(abc.ABC):
 
     @property
     def generator(self) -> str:
-        """Source of random words: "aes-128-ctr"; or "philox", with a seed or if nothing is sampled."""
+        """The generator of the batches: "aes-128-ctr", or "philox" with a seed or if nothing is sampled."""
         return CIPHER if isinstance(self._key, SecureKey) else PHILOX
 
     @property
@@ -83,7 +86,7 @@ class Sampler(abc.ABC):
         return False
 
     def indices(self, step: int) -> IntArray:
-        """The whole batch of a step, int64, increasing, without repetition; may be empty.
+        """The whole batch of a step: int64, increasing, without repetitions, possibly empty.
 
         Args:
             step: t in [0, n - 1].
@@ -107,7 +110,7 @@ class Sampler(abc.ABC):
         return self.n - self.steps_taken
 
     def state_dict(self) -> dict[str, Any]:
-        """Configuration, key and steps taken as plain data. Secret: reveals who took part in every step."""
+        """Configuration, key and steps taken, as plain data. Secret: it reveals all participations."""
         # States without a generator name are from versions that had only Philox.
         generator = {} if self.generator == PHILOX else {"generator": self.generator}
         return {
@@ -120,13 +123,13 @@ class Sampler(abc.ABC):
         } | generator
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken, with the same batches; only before the first batch.
+        """Continue from a state with the same batches; allowed only before the first batch.
 
         The generator of the state replaces that of this sampler, unless the latter is "secure".
 
         Raises:
-            CertificateError: if the state belongs to another sampler, configuration or generator: an unknown
-                one, or Philox although "secure" was requested.
+            CertificateError: if the state belongs to a different sampler or configuration, or if its
+                generator is unknown, or is Philox although "secure" was requested.
             InvalidParameterError: if it is not a state of a sampler, or batches were already returned.
         """
         if self.steps_taken:
@@ -161,8 +164,8 @@ class Sampler(abc.ABC):
     def fingerprint(self) -> str:
         """SHA-256 (hex) of key and configuration: identifies the randomness of the run without revealing it.
 
-        A key from the operating system cannot be guessed from it. A key from a seed can (`seeded`). It
-        contains neither the number of examples nor anything else that follows from the data.
+        A key from the operating system cannot be recovered from the fingerprint, but a key from a seed can
+        (`seeded`). The fingerprint does not depend on the number of examples or on the data.
         """
         named = {"type", "format", "configuration", "key", "generator"}
         content = {name: _publishable(value) for name, value in self.state_dict().items() if name in named}
@@ -216,15 +219,15 @@ def whole_epoch(cycle: int, prob: float) -> int:
 class Allocation:
     """Examples assigned to groups uniformly and independently, sorted by group.
 
-    Equal parts would not be valid: removing one example would move others to another part.
+    Parts of equal size would not be valid, because removing one example would move others to another part.
 
     Args:
         key: the key of the run.
         count: number of groups.
         size: number of examples.
         epoch: epoch of the allocation, >= 0; 0 for one that is used for the whole run.
-        owners: None; or for every example the index of its user, shape (size,), below `size`: the examples
-            of a user are then in one group, which is sampled for the user.
+        owners: None; or, for every example, the index of its user, shape (size,), below `size`. All examples
+            of a user are then in one group, which is drawn for the user.
     """
 
     def __init__(

@@ -16,17 +16,17 @@ from dpmech.numerics import IntArray
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Contributions:
-    """The examples that are kept, and their users; made by `Contributions.bounded`.
+    """The kept examples and their users; returned by `Contributions.bounded`.
 
-    The examples kept of a user depend only on that user's examples and on chance, never on the data of
-    others, as claims about users require.
+    The kept examples of a user depend only on the examples of that user and on chance. They never depend on
+    the data of others, as claims about users require.
 
     Attributes:
-        indices: of the kept examples, increasing, shape (k,).
-        owners: for each kept example the index of its user in [0, users), shape (k,). Secret.
+        indices: indices of the kept examples, increasing, shape (k,).
+        owners: for each kept example, the index of its user in [0, users), shape (k,). Secret.
         users: number of users.
         max_examples_per_user: m, the maximum number of examples kept per user.
-        dropped: number of examples left out.
+        dropped: number of omitted examples.
         keyed: whether the examples were chosen at random; otherwise the first m of every user were kept.
     """
 
@@ -49,16 +49,15 @@ class Contributions:
         """Keep at most m examples of every user.
 
         Args:
-            user_ids: the user of each example: one hashable id each, shape (examples,); a list, an array, a
-                tensor, a column. Ids are compared by value. For an example that belongs to several people
-                this bounds nothing; use `SharedContributions`.
+            user_ids: the user of each example: one hashable id per example, shape (examples,), as a list, an
+                array, a tensor or a column. Ids are compared by value. If examples belong to several people,
+                use `SharedContributions` instead, because this function would bound nothing.
             max_examples_per_user: m >= 1.
-            keyed: whether to choose among the examples of a user at random, uniformly; otherwise the first m
-                are kept.
-            rng: random source of that choice, as for `sampler_for`.
+            keyed: whether to keep m uniformly random examples of each user; otherwise the first m are kept.
+            rng: source of random numbers for this choice, as for `sampler_for`.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: if an argument is invalid.
 
         Examples:
             >>> kept = Contributions.bounded(["ann", "bob", "ann", "ann", "bob"], 2)

@@ -20,7 +20,7 @@ def discrete_gaussian(sigma: float | Fraction, size: int = 1, *, rng: object = N
 
     **Guarantee:** the distribution is exact if the random integers are uniform: `sigma` is converted to a
     fraction without rounding, and every decision compares integers. The running time depends on the sampled
-    value: keep it from anyone who must not learn the noise.
+    values, so do not reveal it to anyone who must not learn the noise.
 
     Args:
         sigma: in [0.2, 1e5], a float, an integer or a Fraction.
@@ -32,7 +32,7 @@ def discrete_gaussian(sigma: float | Fraction, size: int = 1, *, rng: object = N
         int64, shape (size,).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         Canonne, Kamath and Steinke 2020, Algorithms 1 to 3.

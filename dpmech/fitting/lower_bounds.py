@@ -66,7 +66,7 @@ def error_lower_bound(
 ) -> float:
     """A lower bound on the RMSE of every strategy over n steps, at sigma / sensitivity 1.
 
-    No invertible matrix C has a smaller `dpmech.rmse`, whatever its structure, for models with at least n
+    No invertible matrix C of any structure has a smaller `dpmech.rmse`, for models with at least n
     parameters. `dpmech.optimize(dm.Dense, ...)` comes close to this bound. The ratio of the error of a
     structured family to the bound shows how much another matrix could gain. The memory is that of a few n x n
     matrices. The time grows like n^3, from one second for 100 steps to minutes for 1000 steps.
@@ -84,7 +84,7 @@ def error_lower_bound(
         The bound in units of the clip norm, rounding errors included.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a participation that does not fit n.
+        InvalidParameterError: if an argument is invalid, or the participation does not fit n.
         UnsupportedCombinationError: for random participations, because their sensitivity does not determine
             sigma.
         NumericalError: if an intermediate result is not finite.

@@ -552,7 +552,7 @@ def optimize(
         strategy is not always the best of its family: the problem is convex only for Dense with unit columns.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: if no theorem covers the combination.
         NumericalError: if a calibration fails.
 
@@ -624,7 +624,7 @@ def check_family(
         bands, or None if the default depends on the participation; and buffers.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
     """
     if not isinstance(family, type) or family not in _FAMILIES:
         raise InvalidParameterError("family", family, "one of " + ", ".join(k.__name__ for k in _FAMILIES))
@@ -643,7 +643,7 @@ def cyclic_choices(sampling_prob: float, cycles: Sequence[int]) -> list[Particip
         cycles: each at least 1 and at most 1 / q, because a group is 1 / cycle of the data.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> cyclic_choices(0.01, [1, 4])

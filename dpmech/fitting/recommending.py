@@ -134,7 +134,7 @@ def tried(
         calls: number of trials of which one will be picked: they share one failure probability.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
     """
     start = time.perf_counter()
     shared: dict[str, Any] = {

@@ -77,7 +77,7 @@ class FlowerAccountant:
         self._sampling, relation = _value(config.sampling_method), _value(config.neighboring_relation)
         if self._sampling not in {_POISSON, _PLAIN} or relation != _ADD_REMOVE:
             raise UnsupportedCombinationError(
-                f"no theorem here covers sampling_method {self._sampling!r} with neighboring_relation "
+                f"no theorem in dpmech covers sampling_method {self._sampling!r} with neighboring_relation "
                 f"{relation!r}",
                 supported=f"{_POISSON} and {_PLAIN}, with {_ADD_REMOVE}",
             )

@@ -389,12 +389,12 @@ class Ledger(Answers):
         if isinstance(claim, BasicMechanism):
             entry = MechanismRelease("claim", claim, count)
             entry.check(self.adjacency, self._unit)
-            return total.would_exceed_mechanism(entry)
+            return total.would_exceed(entry)
         if count != 1:
             raise InvalidParameterError(
                 "count", count, "1 for a calibration or certificate, which is added once"
             )
-        return total.would_exceed(certificate_of("claim", claim))
+        return total.would_exceed(Release("claim", certificate_of("claim", claim), None))
 
     def add(
         self, name: str, release: Calibration | Certificate, *, batch: SharedBatch | str | None = None
@@ -508,7 +508,7 @@ class Ledger(Answers):
         self._check_name(name)
         entry = MechanismRelease(name, mechanism, count)
         entry.check(self.adjacency, self._unit)
-        self._mechanisms.append(self._total.enter_mechanism(entry))
+        self._mechanisms.append(self._total.enter(entry))
 
     def _enter_counts(self, entry: CountsRelease) -> None:
         self._checked_total(entry).enter_counts(entry)

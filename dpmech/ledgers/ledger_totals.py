@@ -18,12 +18,12 @@ import functools
 import math
 from collections.abc import Hashable, Iterable
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from dpmech.calibration import profile
-from dpmech.certificates import Certificate, Claim
+from dpmech.certificates import Certificate
 from dpmech.engines import (
     Composition,
     Curve,
@@ -290,6 +290,10 @@ def _divergence(part: SampledPart) -> Divergence:
     return RenyiAccountant(release.sensitivity, release.sampling_prob, release.steps).divergence(1.0)
 
 
+# Entries that have a cost under a budget; counts have none.
+Priced = TypeVar("Priced", Release, MechanismRelease)
+
+
 class Total(abc.ABC):
     """One mode of a ledger.
 
@@ -303,12 +307,8 @@ class Total(abc.ABC):
     by_certificates: bool
 
     @abc.abstractmethod
-    def enter(self, entry: Release) -> Release:
+    def enter(self, entry: Priced) -> Priced:
         """Add an entry and return it with its cost, or refuse it and change nothing."""
-
-    @abc.abstractmethod
-    def enter_mechanism(self, entry: MechanismRelease) -> MechanismRelease:
-        """The same for an entry without a certificate."""
 
     @abc.abstractmethod
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
@@ -344,31 +344,13 @@ class FilteredTotal(Total):
         """What would still be accepted."""
         return self.filter.remaining(self._spent)
 
-    def would_exceed(self, claim: Claim) -> bool:
-        """Whether the cost of this claim exceeds the remaining budget."""
-        return not self.filter.fits(self._with(self._price("claim", claim)))
+    def would_exceed(self, entry: Release | MechanismRelease) -> bool:
+        """Whether the cost of an entry exceeds the remaining budget."""
+        return not self.filter.fits(self._with(self._price(entry)))
 
-    def would_exceed_mechanism(self, entry: MechanismRelease) -> bool:
-        """Whether the cost of all releases of an entry exceeds the remaining budget."""
-        return not self.filter.fits(self._with(self._mechanism_price(entry)))
-
-    def enter(self, entry: Release) -> Release:
+    def enter(self, entry: Priced) -> Priced:
         """Charge the cost of an entry, if it fits."""
-        price = self._price(entry.name, entry.certificate)
-        self._charge(entry.name, price)
-        self._draws.add(draw_of(entry.certificate))
-        return dataclasses.replace(entry, price=price)
-
-    def enter_mechanism(self, entry: MechanismRelease) -> MechanismRelease:
-        """Charge the cost of all its releases, if they fit."""
-        price = self._mechanism_price(entry)
-        self._charge(entry.name, price)
-        return dataclasses.replace(entry, price=price)
-
-    def _mechanism_price(self, entry: MechanismRelease) -> Price:
-        return self.filter.mechanism_price(entry.name, entry.mechanism, entry.count)
-
-    def _charge(self, name: str, price: Price) -> None:
+        price = self._price(entry)
         if not self.filter.fits(self._with(price)):
             left = self.remaining
             # Decimal numbers that add up to the budget may exceed it in binary: ten times 0.1 is above 1.
@@ -376,12 +358,15 @@ class FilteredTotal(Total):
             close = all(-one <= 1e-12 * Fraction(limit) for one, limit in rest)
             raise InvalidParameterError(
                 "release",
-                name,
+                entry.name,
                 f"within what is left of {self.filter.budget!r}: it costs {price} and {left.left} is left in "
                 f"{self.filter.accounting!r}, an unsampled release of mu <= {left.mu!r}"
                 + ("; only rounding is in the way: a budget that is larger by a 1e-12th accepts it" * close),
             )
         self._spent = self._with(price)
+        if isinstance(entry, Release):
+            self._draws.add(draw_of(entry.certificate))
+        return dataclasses.replace(entry, price=price)
 
     def epsilon(self, delta: float, method: Method | None, *, profiles: bool | None = None) -> Bounds:
         """Bounds on everything that the filter allows, whatever was spent."""
@@ -397,10 +382,12 @@ class FilteredTotal(Total):
         """The limits of the filter and the amounts spent, rounded up."""
         return {"limits": list(self.filter.limits), "spent": [rounded_up(one) for one in self._spent]}
 
-    def _price(self, name: str, claim: Claim) -> Price:
-        """The cost of a claim; every sample is charged once, with the first release that depends on it."""
-        price = self.filter.price_again if draw_of(claim) in self._draws else self.filter.price
-        return price(name, claim)
+    def _price(self, entry: Release | MechanismRelease) -> Price:
+        """The cost of an entry; every sample is charged once, with the first release that depends on it."""
+        if isinstance(entry, MechanismRelease):
+            return self.filter.mechanism_price(entry.name, entry.mechanism, entry.count)
+        known = draw_of(entry.certificate) in self._draws
+        return (self.filter.price_again if known else self.filter.price)(entry.name, entry.certificate)
 
     def _with(self, price: Price) -> Spent:
         return tuple(spent + Fraction(one) for spent, one in zip(self._spent, price, strict=True))
@@ -454,18 +441,16 @@ class NonAdaptiveTotal(Total):
         self._profiles = ProfileCache()
         self._selected: dict[tuple[int, RunCount], tuple[PrivacyProfile, PrivacyProfile]] = {}
 
-    def enter(self, entry: Release) -> Release:
-        """Add an entry to the composition."""
+    def enter(self, entry: Priced) -> Priced:
+        """Add an entry to the composition; errors as in `MechanismsPart.enter`."""
+        if isinstance(entry, MechanismRelease):
+            self._mechanisms.enter(entry)
+            return entry
         own = _Entry(entry.name, entry.certificate, known_profile(entry.certificate), entry.runs)
         if own.known is None:
             own.claim  # noqa: B018 - refused here, not when the total is computed
             self._profiles.enter(entry.certificate)
         self._entries.append(own)
-        return entry
-
-    def enter_mechanism(self, entry: MechanismRelease) -> MechanismRelease:
-        """Add a mechanism; errors as in `MechanismsPart.enter`."""
-        self._mechanisms.enter(entry)
         return entry
 
     def try_counts(self, entry: CountsRelease) -> None:

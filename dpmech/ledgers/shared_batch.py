@@ -267,7 +267,7 @@ class BlockClipping:
     """Clipping and noise for each block of the parameters (such as each matrix), from the same batch.
 
     Block W of the summed gradient is clipped to C_W per example and gets Gaussian noise of standard deviation
-    sigma_W C_W in every coordinate (correlated across steps if the strategy says so).
+    sigma_W C_W in every coordinate (correlated over steps, depending on the strategy).
 
     Args:
         clip_norms: C_W of every block, > 0.

@@ -83,7 +83,7 @@ class PrivacyBudget:
         delta: in (0, 1).
 
     Raises:
-        InvalidParameterError: outside those ranges.
+        InvalidParameterError: if a value is out of range.
 
     Example:
         >>> import dpmech as dm
@@ -110,7 +110,7 @@ class PrivacyBudget:
             fpr: the attack's false-positive rate, in [0, 1].
 
         Raises:
-            InvalidParameterError: outside that range.
+            InvalidParameterError: if it is out of range.
 
         Example:
             >>> import dpmech as dm

@@ -188,7 +188,7 @@ def mechanism_of(
         adjacency: if not stated, ADD_REMOVE, or that of the mechanism.
 
     Raises:
-        InvalidParameterError: on a bad argument, or one that contradicts the mechanism.
+        InvalidParameterError: if an argument is invalid, or contradicts the mechanism.
         UnsupportedCombinationError: as for `Mechanism`.
     """
     if isinstance(strategy, Mechanism):

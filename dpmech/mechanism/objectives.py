@@ -25,7 +25,7 @@ def per_step_error(strategy: Strategy | Mechanism, *, workload: Workload | None 
         Shape (n,). Exact, up to rounding.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd eq. 4-7.
@@ -56,7 +56,7 @@ def rmse(
         The error in units of the clip norm; an upper bound if the sensitivity is only known between bounds.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: for Poisson and CyclicPoisson, whose error depends on the calibrated
             sigma: use `calibrate_sigma(...).rmse()`.
 

@@ -72,7 +72,7 @@ class Participation(abc.ABC):
         For Poisson and CyclicPoisson, which are accounted release by release, it is one participation.
 
         Raises:
-            InvalidParameterError: if the schema does not fit n steps.
+            InvalidParameterError: if the participation does not fit n steps.
         """
 
     def attained_pattern(self, n: int) -> Pattern:
@@ -82,7 +82,7 @@ class Participation(abc.ABC):
             n: steps.
 
         Raises:
-            InvalidParameterError: if the schema does not fit n steps.
+            InvalidParameterError: if the participation does not fit n steps.
         """
         return self.pattern(n)
 
@@ -99,7 +99,7 @@ class Participation(abc.ABC):
         sampling_prob: float,
         settings: Settings,
     ) -> Self:
-        """The schema for the sizes of a training plan.
+        """The participation for the sizes of a training plan.
 
         Args:
             epochs: >= 1.
@@ -114,7 +114,7 @@ class Participation(abc.ABC):
 
     @classmethod
     def of_entries(cls, entries: Mapping[str, Any]) -> Self:
-        """The schema from a table that contains its fields, and sizes of a plan, among other entries.
+        """The participation from a table that contains its fields, and sizes of a plan, among other entries.
 
         Raises:
             InvalidParameterError: on a bad field.
@@ -152,17 +152,17 @@ class Participation(abc.ABC):
 
     @property
     def add_remove_refused(self) -> str | None:
-        """Why no theorem here covers ADD_REMOVE; None if one does."""
+        """Why no theorem in dpmech covers ADD_REMOVE; None if one does."""
         return None
 
     @property
     def zero_out_refused(self) -> str | None:
-        """Why no theorem here covers ZERO_OUT; None if one does."""
+        """Why no theorem in dpmech covers ZERO_OUT; None if one does."""
         return None
 
     @property
     def replace_one_refused(self) -> str | None:
-        """Why no theorem here covers REPLACE_ONE; None if one does, as without sampling."""
+        """Why no theorem in dpmech covers REPLACE_ONE; None if one does, as without sampling."""
         return "doubling is not proved under sampling" if self.random else None
 
     def releases(self, n: int) -> int:
@@ -185,7 +185,7 @@ class Participation(abc.ABC):
         conservative.
 
         Args:
-            n: of the schema.
+            n: the number of steps of the participation.
             steps: in [1, n].
         """
         self.pattern(n)
@@ -209,18 +209,18 @@ class Participation(abc.ABC):
         return {name: value for name, (value, default) in own.items() if value != default}
 
     def to_dict(self) -> dict[str, Any]:
-        """The schema as plain data: its type, and every field."""
+        """The participation as plain data: its type, and every field."""
         own = dataclasses.asdict(self)  # type: ignore[call-overload]  # all are dataclasses
         fields = {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
         return {"type": type(self).__name__} | fields
 
     def to_json(self) -> str:
-        """The schema as JSON text."""
+        """The participation as JSON text."""
         return json.dumps(self.to_dict(), sort_keys=True)
 
     @staticmethod
     def from_dict(data: object) -> "Participation":
-        """Rebuild a schema from `to_dict`; unknown types and fields are refused."""
+        """Rebuild a participation from `to_dict`; unknown types and fields are refused."""
         known = {kind.__name__: kind for kind in kinds()}
         if not isinstance(data, dict) or str(data.get("type")) not in known:
             raise InvalidParameterError(
@@ -239,7 +239,7 @@ class Participation(abc.ABC):
 
     @staticmethod
     def from_json(text: str) -> "Participation":
-        """Rebuild a schema from `to_json`."""
+        """Rebuild a participation from `to_json`."""
         try:
             data = parse_json(text)
         except ValueError:

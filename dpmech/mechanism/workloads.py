@@ -26,7 +26,7 @@ class Workload:
         matrix: finite, lower triangular, not all 0, shape (n, n).
 
     Raises:
-        InvalidParameterError: outside those ranges, or for more than one of these forms of A.
+        InvalidParameterError: if a value is out of range, or for more than one of these forms of A.
     """
 
     n: int

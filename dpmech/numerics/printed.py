@@ -29,7 +29,7 @@ def up(value: float, digits: int = DIGITS) -> str:
         digits: >= 1.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         NumericalError: on NaN.
 
     Examples:
@@ -132,7 +132,7 @@ def times(more: float, less: float, digits: int = 2) -> str:
         digits: significant digits of the quotient.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> from dpmech.numerics.printed import times

@@ -56,7 +56,7 @@ class Workers(concurrent.futures.Executor):
         count: number of processes, in [1, 1024].
 
     Raises:
-        InvalidParameterError: on an invalid count.
+        InvalidParameterError: if the count is invalid.
 
     Examples:
         >>> import dpmech as dm

@@ -17,7 +17,10 @@ def check_claim(value: object) -> Claim:
     """
     if not isinstance(value, Claim):
         raise InvalidParameterError(
-            "calibration", value, "a Calibration from dm.calibrate_sigma, or a Certificate"
+            "calibration",
+            value,
+            "a Calibration (from dm.calibrate_sigma or the calibrate of a TrainingPlan), or a Certificate "
+            "(from dm.Certificate.load)",
         )
     checked: Claim = check_unedited(value)
     return checked

@@ -93,7 +93,7 @@ _LISTED = "1/0.5/0.2"
 STRATEGIES: dict[str, StrategyName] = {
     "identity": StrategyName("independent noise", Identity, {}, lambda n, _: Identity(n)),
     "lambda-cgd": StrategyName(
-        "noise of lambda-CGD, each step minus lambda times the one before",
+        "lambda-CGD: each step subtracts lambda times the previous noise",
         LambdaCGD,
         {"lam": "0.9"},
         lambda n, o: LambdaCGD(n, o["lam"]),
@@ -139,8 +139,8 @@ STRATEGIES: dict[str, StrategyName] = {
 
 # Why samplings that users may look for are missing.
 _WITHOUT_THEOREM = (
-    "no theorem here amplifies shuffling: an example may end one epoch and begin the next; use balls-in-bins "
-    "for amplification, min-sep or epochs for one fixed order, every-step for any order"
+    "no theorem in dpmech covers amplification by shuffling: an example may end one epoch and begin the "
+    "next; use balls-in-bins for amplification, min-sep or epochs for a fixed order, every-step for any order"
 )
 NO_SAMPLINGS = {"shuffle": _WITHOUT_THEOREM, "shuffled": _WITHOUT_THEOREM, "shuffling": _WITHOUT_THEOREM}
 

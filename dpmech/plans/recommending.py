@@ -73,7 +73,7 @@ def recommend(
         probability.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: if no trial is covered by a theorem.
         UnattainableBudgetError: if no noise meets the budget.
         NumericalError: if all calibrations fail.

@@ -35,7 +35,7 @@ def workload_of(
             a lower triangular matrix of shape (n, n); only without momentum and learning rates.
 
     Raises:
-        InvalidParameterError: outside those ranges, or if the file cannot be read.
+        InvalidParameterError: if a value is out of range, or if the file cannot be read.
     """
     if workload is not None:
         if momentum is not None or learning_rates is not None:

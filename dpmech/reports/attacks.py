@@ -150,7 +150,7 @@ def findings(
         "advantage",
         {},
         gain,
-        f"At any false-positive rate, the share of {about.used} that an attack finds exceeds that rate by at "
+        f"At any false-positive rate, the share of {about.used} that an attack finds exceeds this rate by at "
         f"most {_share(gain.upper, 'percentage points')}.",
     )
     for prior in priors:
@@ -181,8 +181,9 @@ def findings(
         "gaussian_mu",
         {"tail": tail},
         mu,
-        f"Up to a tail of {typed(tail)} in delta, it hides {about.hidden} as well as one number with "
-        f"Gaussian noise that {about.mover} moves by {up(mu.upper, _SHOWN_DIGITS)} standard deviations (mu).",
+        f"Up to a tail of {typed(tail)} in delta, it hides {about.hidden} as well as one number "
+        f"with Gaussian noise that {about.mover} changes by {up(mu.upper, _SHOWN_DIGITS)} standard "
+        "deviations (mu).",
     )
     return found
 

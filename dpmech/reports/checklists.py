@@ -136,7 +136,7 @@ def _assumptions(review: Review) -> _Answered:
         return f"{text} Whether a run did so: {NOT_STATED}.", "certificate"
     seeded = run.sampler.seeded or run.noise.seeded
     return (
-        f"{text} The run record says that its trainer did so"
+        f"{text} The run record states that its trainer did so"
         f"{', with random numbers that the caller seeded' if seeded else ''}.",
         "run record",
     )
@@ -174,7 +174,7 @@ def _software(review: Review) -> _Answered:
     found = dict(review.certificate.versions)
     named = f"dpmech {found['dpmech']}, " if "dpmech" in found else ""
     return (
-        f"{named}open source; an independent checker was asked when this report was made. "
+        f"{named}open source; an independent checker verified the claim for this report. "
         f"{' '.join(review.answers[0])}.",
         "verification",
     )
@@ -215,7 +215,7 @@ def _randomness(review: Review) -> _Answered:
     if run is None:
         return None
     seeded = "seeded by the caller" if run.noise.seeded else "not seeded by the caller"
-    return f"Noise from {run.noise.source}, made by {run.noise.generator_words}, {seeded}.", "run record"
+    return f"Noise from {run.noise.source}, drawn by {run.noise.generator_words}, {seeded}.", "run record"
 
 
 def _unprotected(review: Review) -> _Answered:
@@ -230,7 +230,7 @@ def _unprotected(review: Review) -> _Answered:
     if not own.mechanism.hides_size:
         return f"Public by assumption: {own.strategy.n} steps{size}, number of {drawn}.", "certificate"
     # Neighbouring datasets differ in it.
-    private = f"Private: the number of {drawn}, from which nothing that is released may follow."
+    private = f"Private: the number of {drawn}, on which no released value may depend."
     return f"Public by assumption: {own.strategy.n} steps{size}. {private}", "certificate"
 
 
@@ -240,12 +240,15 @@ _SETTING = (
     "Central: a trusted trainer sees the examples, and adds the noise before anything is released.",
     "dpmech",
 )
-_OUTPUT = "Every noisy step, and so every checkpoint and all that is computed from them.", "dpmech"
-_POSTPROCESSING = "Anything computed from the noisy steps and public data alone costs nothing more.", "dpmech"
+_OUTPUT = "Every noisy step, and hence every checkpoint and everything that is computed from them.", "dpmech"
+_POSTPROCESSING = (
+    "Anything that is computed only from the noisy steps and public data has no additional privacy cost.",
+    "dpmech",
+)
 _GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
     (
         "dpfy",
-        "What to report of private training",
+        "What to report about private training",
         "Ponomareva et al. 2023, How to DP-fy ML (arXiv:2303.00654), section on reporting",
         (
             ("dpfy.setting", "Central, distributed or local: who is trusted with the data?", _SETTING),
@@ -255,7 +258,7 @@ _GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
             ("dpfy.unit", "What is the unit of privacy?", _unit),
             ("dpfy.adjacency", "When are two datasets neighbours?", _adjacency),
             ("dpfy.accountant", "Which accounting was used?", _accountant),
-            ("dpfy.assumptions", "What does it assume, and did the training do so?", _assumptions),
+            ("dpfy.assumptions", "What does it assume, and did the training meet this?", _assumptions),
             ("dpfy.statement", "What is the formal statement?", _statement),
             ("dpfy.curve", "What does the rest of the privacy curve say?", _curve),
             ("dpfy.verifiable", "Can others check mechanism and accounting?", _software),
@@ -264,23 +267,23 @@ _GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
     (
         "nist",
         "How to evaluate a claim of differential privacy",
-        "NIST SP 800-226 (2025), from the top of its pyramid to the ground",
+        "NIST SP 800-226 (2025), from the top of its pyramid to the bottom",
         (
-            ("nist.epsilon", "How large are eps and delta, of which kind of guarantee?", _strength),
-            ("nist.meaning", "What does that mean for a person in the data?", _meaning),
-            ("nist.unit", "Whose data is one unit, and what of people with several?", _unit),
-            ("nist.neighbours", "Are datasets that are compared of one size (bounded) or not?", _adjacency),
-            ("nist.composition", "What do all releases about these people add up to?", _composition),
-            ("nist.mechanism", "Which mechanism, with which sensitivity, clipped how?", _mechanism),
-            ("nist.correctness", "How is it known that the algorithm is right?", _vetted),
+            ("nist.epsilon", "How large are eps and delta, and what kind of guarantee is it?", _strength),
+            ("nist.meaning", "What does this mean for a person in the data?", _meaning),
+            ("nist.unit", "What is the privacy unit, and what about people with several units?", _unit),
+            ("nist.neighbours", "Do neighbouring datasets have the same size (bounded) or not?", _adjacency),
+            ("nist.composition", "What is the total of all releases about these people?", _composition),
+            ("nist.mechanism", "Which mechanism, sensitivity and clipping are used?", _mechanism),
+            ("nist.correctness", "How is it known that the algorithm is correct?", _vetted),
             ("nist.randomness", "Where do the random numbers come from?", _randomness),
-            ("nist.utility", "Is the result accurate enough, and how was that measured privately?", _OPEN),
-            ("nist.bias", "Does noise or clipping cost some groups more than others?", _OPEN),
+            ("nist.utility", "Is the result accurate enough, and how was this measured privately?", _OPEN),
+            ("nist.bias", "Do noise or clipping affect some groups more than others?", _OPEN),
             ("nist.pretraining", "Was the model pretrained, and on whose data?", _OPEN),
             ("nist.trust", "Who is trusted, and who might attack?", _SETTING),
-            ("nist.side_channels", "Are time, memory and logs looked after?", _OPEN),
-            ("nist.security", "How are data, keys and checkpoints kept, and who may read them?", _OPEN),
-            ("nist.collection", "What was collected, for how long, and was less possible?", _OPEN),
+            ("nist.side_channels", "Are side channels (time, memory, logs) protected?", _OPEN),
+            ("nist.security", "How are data, keys and checkpoints stored, and who can read them?", _OPEN),
+            ("nist.collection", "What was collected, for how long, and would less have sufficed?", _OPEN),
         ),
     ),
     (
@@ -290,19 +293,19 @@ _GUIDELINES: tuple[tuple[str, str, str, tuple[_Item, ...]], ...] = (
         (
             ("registry.curator", "Who is responsible for the data and the release?", _OPEN),
             ("registry.product", "What is released, and where?", _OPEN),
-            ("registry.use", "What is it for?", _OPEN),
+            ("registry.use", "What is its purpose?", _OPEN),
             ("registry.date", "When was it released?", _OPEN),
             ("registry.flavour", "Which kind of differential privacy, with which parameters?", _statement),
             ("registry.unit", "What is the privacy unit?", _unit),
             ("registry.model", "Which deployment model: central, distributed, local?", _SETTING),
-            ("registry.domain", "What is the data about, and where does it come from?", _OPEN),
+            ("registry.domain", "What are the data about, and where do they come from?", _OPEN),
             ("registry.unprotected", "Which quantities are public?", _unprotected),
-            ("registry.postprocessing", "What was done to the output afterwards?", _POSTPROCESSING),
-            ("registry.composition", "How does it add up with other releases?", _composition),
-            ("registry.mechanism", "Which mechanisms?", _mechanism),
-            ("registry.implementation", "Which software?", _software),
+            ("registry.postprocessing", "How was the output processed afterwards?", _POSTPROCESSING),
+            ("registry.composition", "How does it compose with other releases?", _composition),
+            ("registry.mechanism", "Which mechanisms are used?", _mechanism),
+            ("registry.implementation", "Which software is used?", _software),
             ("registry.security", "How is the deployment secured?", _OPEN),
-            ("registry.rationale", "Why these parameters and this unit?", _OPEN),
+            ("registry.rationale", "Why were these parameters and this unit chosen?", _OPEN),
         ),
     ),
 )  # fmt: skip

@@ -207,11 +207,11 @@ class Review:
         if found.loose:
             verdict += f", {LOOSE.removeprefix('true ')}"
         if self.subject.run is None:
-            followed = "nothing is said: there is no run record"
+            followed = "not stated: there is no run record"
         elif any(check.question is Question.RUN and not check.ok for check in found.checks):
-            followed = "its record states what was refused"
+            followed = "the statements of its record were refused"
         else:
-            followed = "its record says so; only the process that trained can vouch for it, no file proves it"
+            followed = "its record states so; only the training process can vouch for this, no file proves it"
         return (
             ("Is the claim true?", f"{verdict}, by the independent checker (dpmech.checker)"),
             ("Does the run follow the claim?", followed),
@@ -238,7 +238,7 @@ class Review:
         found = []
         for one in self.verifications:
             told = next((check.detail for check in one.checks if check.name == "signature"), None)
-            found.append((one.source, told or "not looked at: no trusted key was given (--key)"))
+            found.append((one.source, told or "not checked: no trusted key was given (--key)"))
         return tuple(found)
 
     @property

@@ -69,9 +69,9 @@ def _sizes(own: Certificate) -> list[tuple[str, str]]:
     product = delta_times(own.budget.delta, size)
     high = float(product) >= 1.0
     meaning = (
-        ": too high, publishing every record with probability delta would satisfy this delta"
+        ": too high, because publishing every record with probability delta would satisfy this delta"
         if high
-        else ", the expected number of records that a mechanism with this delta could publish whole"
+        else ", the expected number of records that a mechanism with this delta could publish in full"
     )
     count = f"{size:,} {noun}" if size == 1 else f"{size:,} {noun}s"
     rows = [("dataset size", f"{count}, {source}"), ("delta times that", f"{product}{meaning}")]
@@ -85,7 +85,7 @@ def _sampling(own: Certificate) -> str:
     batch = "" if size is None else f", expected batch size {typed(size)}"
     steps = counted(own.strategy.n, "step")
     random = own.participation.random
-    amplified = "the guarantee rests on its being random" if random else "no amplification"
+    amplified = "the guarantee assumes that it is random" if random else "no amplification"
     return f"{scheme_words(own)}, {steps}{batch}; {amplified}"
 
 
@@ -107,7 +107,7 @@ def _proved(review: Review) -> str:
         return "nothing: the claim was not decided"
     own = review.certificate
     held = any(check.name == "achieved" and check.ok and not check.loose for check in found.checks)
-    stated = f"; the eps stated is in {between(own.achieved.lower, own.achieved.upper)}" if held else ""
+    stated = f"; the stated eps is in {between(own.achieved.lower, own.achieved.upper)}" if held else ""
     failed = [check.name for _, check in review.checks if not check.ok]
     refused = f"; these checks did not pass: {', '.join(dict.fromkeys(failed))}" if failed else ""
     return f"{review.answers[0][1]}{stated}{refused}"
@@ -115,7 +115,9 @@ def _proved(review: Review) -> str:
 
 def _vouched(review: Review) -> str:
     run, own = review.subject.run, review.certificate
-    required = "that batches, clipping, noise and denominator were as required, and the data as described"
+    required = (
+        "that batches, clipping, noise and denominator met the requirements, and the data are as described"
+    )
     if run is None:
         return f"{required}; there is no run record"
     stopped = ", stopped by plan" if run.stopped_by_plan else ""
@@ -125,7 +127,7 @@ def _vouched(review: Review) -> str:
 def _releases(review: Review, total: str) -> str:
     ledger = review.subject.ledger
     if ledger is None:
-        return f"{NOT_STATED}: there is no ledger, and other releases add to this eps"
+        return f"{NOT_STATED}: there is no ledger, and other releases increase this eps"
     return f"{counted(ledger.entries, 'release')}: {total}"
 
 

@@ -43,21 +43,21 @@ _SECRETS_OF_USERS = {
     ),
 }
 _UNIQUENESS = {
-    Uniqueness.FLATTENED: "each example is once in the tensors, arrays or sequences that hold the data",
-    Uniqueness.EXAMPLE_IDS: "each example once, by the ids that the dataset gives them",
+    Uniqueness.FLATTENED: "no example is repeated in the tensors, arrays or sequences that contain the data",
+    Uniqueness.EXAMPLE_IDS: "no example is repeated, by the ids that the dataset provides",
     Uniqueness.NOT_CHECKED: "none: the dataset was not checked for duplicates",
 }
 _SURE = {
-    Kind.EXACT: "A theorem gives the number itself; nothing was left to chance when it was computed.",
-    Kind.BOUND: "A theorem bounds the number; nothing was left to chance when it was computed.",
-    Kind.PROBABLE: "It was proved from random samples, which mislead with probability beta, beyond delta.",
+    Kind.EXACT: "A theorem gives the number itself. Its computation uses no random numbers.",
+    Kind.BOUND: "A theorem bounds the number. Its computation uses no random numbers.",
+    Kind.PROBABLE: "It was proved from random samples, which mislead with probability beta, on top of delta.",
     Kind.ESTIMATE: "It is the end of a confidence interval: the true eps may be larger.",
 }
 _NEIGHBOURS = {
     Adjacency.ADD_REMOVE: "Two datasets are neighbours if one is the other plus one example (add-remove).",
     Adjacency.ZERO_OUT: (
-        "Two datasets are neighbours if they are equal but for one example, whose gradients are zero in one "
-        "of them (zero-out)."
+        "Two datasets are neighbours if they are equal except for one example, whose gradients are zero in "
+        "one of them (zero-out)."
     ),
     Adjacency.REPLACE_ONE: (
         "Two datasets are neighbours if one example of one is replaced by another example (replace-one)."
@@ -69,8 +69,8 @@ _NEIGHBOURS_OF_USERS = {
         "Two datasets are neighbours if one is the other plus all examples of one user (add-remove)."
     ),
     Adjacency.ZERO_OUT: (
-        "Two datasets are neighbours if they are equal but for one user, all of whose gradients are zero in "
-        "one of them (zero-out)."
+        "Two datasets are neighbours if they are equal except for one user, all of whose gradients are zero "
+        "in one of them (zero-out)."
     ),
     Adjacency.REPLACE_ONE: (
         "Two datasets are neighbours if all data of one user are replaced by those of another (replace-one)."
@@ -79,7 +79,7 @@ _NEIGHBOURS_OF_USERS = {
 
 
 def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, str]:
-    """Two sentences: what is protected against whom, and how strongly.
+    """Two texts: what is protected against whom, and how strongly.
 
     Args:
         own: the claim.
@@ -89,15 +89,15 @@ def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, st
     secret, both = (_SECRETS_OF_USERS if of_users else _SECRETS)[own.adjacency]
     others = "data of other users" if of_users else "other examples"
     drawn = "users" if of_users and own.participation.unit is None else "examples"
-    kept = f", but not which {drawn} were drawn for which step" if own.participation.random else ""
+    kept = f" (but not which {drawn} were drawn for which step)" if own.participation.random else ""
     eps = own.budget.eps if run is None or run.executed == own.achieved else run.executed.upper
-    verb = "is protected" if own.guarantee.rigorous else "is meant to be protected (this is an estimate)"
+    verb = "hides" if own.guarantee.rigorous else "is meant to hide (this is an estimate)"
     return (
-        f"What {verb} is {secret} in training, against anyone who sees the finished model and all "
-        f"{own.strategy.n} noisy steps that led to it, knows all {others}{kept}, and may "
-        "compute without limit.",
-        f"Whatever such an observer looks for is at most {_factor(eps)} times as likely {both}, and the "
-        f"other way round, but for an extra probability of at most {typed(own.budget.delta)}.",
+        f"Training under this claim {verb} {secret}. This holds even against an observer who sees the "
+        f"finished model and all {own.strategy.n} noisy steps that led to it, knows all {others}{kept}, and "
+        "has unlimited computing power.",
+        f"Any outcome that such an observer may look for is at most {_factor(eps)} times as likely {both}, "
+        f"and vice versa, apart from an additional probability of at most {typed(own.budget.delta)}.",
     )
 
 
@@ -112,9 +112,9 @@ def unit_words(own: Certificate) -> str:
     """The privacy unit."""
     if own.unit is Unit.USER:
         how = (
-            "each user's contribution to a step is clipped as one"
+            "each user's contribution to a step is clipped as a whole"
             if own.participation.unit is None
-            else f"each user has at most {counted(own.participation.examples, 'example')}, clipped one by one"
+            else f"each user has at most {counted(own.participation.examples, 'example')}, each clipped"
         )
         several = "A person with several accounts is protected less."
         return f"One user, with all of the user's examples: {how}. {several}"
@@ -133,15 +133,15 @@ def participation_words(own: Certificate) -> list[tuple[str, str]]:
     """Which examples take part when: names and sentences."""
     found = own.participation
     amplified = (
-        "yes: the proof uses that nobody learns who was drawn when"
+        "yes: the proof assumes that nobody learns which examples were drawn for which step"
         if found.random
-        else "no: the guarantee holds whatever is known of the order of the batches"
+        else "no: the guarantee holds even if the order of the batches is known"
     )
     return [
         ("scheme", scheme_words(own)),
         ("what the sampler does", training_requirements(own)["sampler"]),
-        ("steps in all", str(own.strategy.n)),
-        ("amplified by chance", amplified),
+        ("number of steps", str(own.strategy.n)),
+        ("amplified by sampling", amplified),
     ]
 
 
@@ -168,7 +168,7 @@ def evidence_words(own: Certificate) -> list[tuple[str, str]]:
         ("guarantee", own.headline),
         ("how sigma was found", own.method),
         ("noise scale sigma, at clip norm 1", up(own.sigma)),
-        ("what to do with sigma", own.sigma_use),
+        ("use of sigma", own.sigma_use),
         ("noise strategy", strategy_words(own)),
         (
             "sensitivity, at clip norm 1",
@@ -187,7 +187,7 @@ def evidence_words(own: Certificate) -> list[tuple[str, str]]:
 
 
 def run_words(run: RunRecord) -> list[tuple[str, str]]:
-    """What a run did: names and values."""
+    """The record of a run: names and values."""
     rows = [
         ("in one line", str(run)),
         ("steps", f"{run.steps} of {run.certificate.strategy.n}"),
@@ -196,45 +196,49 @@ def run_words(run: RunRecord) -> list[tuple[str, str]]:
     ]
     if run.most_participations is not None:
         rows.append(
-            (f"most participations of one {run.certificate.unit.value}", str(run.most_participations))
+            (f"maximum participations of one {run.certificate.unit.value}", str(run.most_participations))
         )
     if run.smallest_separation is not None:
-        rows.append(("least separation of two", counted(run.smallest_separation, "step")))
+        rows.append(
+            ("smallest distance between two participations", counted(run.smallest_separation, "step"))
+        )
     for name, one in (("batches", run.sampler), ("noise", run.noise)):
         seeded = "seeded by the caller" if one.seeded else "not seeded by the caller"
         rows.append((f"random numbers of the {name}", f"{one.source}, from {one.generator_words}; {seeded}"))
     rows.append(("check for duplicate examples", _UNIQUENESS[run.uniqueness]))
     if run.noise_check is not None:
-        rows.append(("the noise that was measured", str(run.noise_check)))
+        rows.append(("measured noise", str(run.noise_check)))
     if run.checkpoint_history is not None:
         kept = (("dataset", run.checkpoint_history.dataset), ("model", run.checkpoint_history.model))
         rows += [(f"{name} across checkpoints", one.value) for name, one in kept]
         rows.append(("loss across checkpoints", run.checkpoint_history.loss.value))
         if run.checkpoint_history.settings == CheckpointMatch.UNKNOWN:
-            rows.append(("settings of the optimizer across checkpoints", "those of later steps not compared"))
+            rows.append(("settings of the optimizer across checkpoints", "not compared for later steps"))
         if not run.checkpoint_history.same_rounding:
             rows.append(("arithmetic across checkpoints", "repeated steps may have been rounded differently"))
-        rows.append(("times the run went on from a saved state", str(run.checkpoint_history.loads)))
+        rows.append(
+            ("number of times that the run resumed from a saved state", str(run.checkpoint_history.loads))
+        )
     return rows
 
 
 _PEOPLE = {
     Unit.EXAMPLE: (
         "People with several examples, and groups",
-        "The claim is about one example. Copies, families and people with several examples are less "
-        "protected.",
+        "The claim is about one example. People with several examples or copies of examples, and groups such "
+        "as families, are protected less.",
     ),
     Unit.USER: (
         "People with several names, and groups",
-        "The claim is about one user. Families, people with several user names, and people who appear in "
-        "the examples of others are protected less.",
+        "The claim is about one user. People with several user names, people who appear in the examples of "
+        "others, and groups such as families are protected less.",
     ),
 }
 _NOT_COVERED = (
     (
         "Tuning",
-        "Other runs on the same data, to choose hyperparameters, architectures or seeds, release something "
-        "each. Only the run above is counted; a ledger adds up several releases.",
+        "Every other run on the same data, such as a run to choose hyperparameters, architectures or seeds, "
+        "is a separate release. Only the run above is charged; a ledger adds up several releases.",
     ),
     (
         "Preprocessing",
@@ -242,18 +246,18 @@ _NOT_COVERED = (
     ),
     (
         "Evaluation",
-        "Accuracies and losses on private data, and the choice of a checkpoint by them, where that data was "
-        "part of training.",
+        "Accuracies and losses on private data, and the selection of a checkpoint by these numbers, if the "
+        "data were part of training.",
     ),
     ("Other releases", "Other models, statistics or papers about the same people, earlier or later."),
     (
-        "What the data says of everybody",
-        "A model may teach how smoking and illness go together. That is no loss of privacy of anyone.",
+        "Facts about the population",
+        "A model may show that smoking causes illness. This is not a loss of privacy of any person.",
     ),
     (
         "Everything before and outside training",
-        "How the data was collected, who may read it, logs, gradients on the wire, time and memory that can "
-        "be watched.",
+        "How the data were collected, who can read them, logs, gradients sent over a network, and observable "
+        "times and memory accesses.",
     ),
 )
 
@@ -261,28 +265,27 @@ _NOT_COVERED = (
 def not_covered(own: Certificate) -> tuple[tuple[str, str], ...]:
     """What the claim does not cover: names and sentences."""
     sizes = (
-        "The expected batch size, the size of the dataset that the plan was made from and everything else "
-        "in the plan are public. The true number of examples or users is private and not to be published."
+        "The expected batch size, the dataset size of the plan and all other numbers of the plan are public. "
+        "The true number of examples or users is private, and must not be published."
         if own.mechanism.hides_size
-        else "The numbers of examples and of users, the expected batch size and everything else that the "
-        "plan was made from are taken to be public."
+        else "The numbers of examples and of users, the expected batch size and all other numbers of the "
+        "plan are assumed to be public."
     )
     return (_PEOPLE[own.unit], *_NOT_COVERED, ("Sizes", sizes))
 
 
 LIMITS = (
-    "The claim is about a mechanism. It holds of a model if the trainer did what the requirements say; a "
-    "certificate does not show that, and a run record is evidence against mistakes, not against lies.",
-    "Noise and sampling have to be as random as the requirements say, and the numbers behind them have to "
-    "stay secret.",
-    "The proof is about real numbers. Computers round: noise drawn in floating point is close to Gaussian, "
-    "and not the same.",
-    "The checksum of a file is a checksum and no signature. Who issued it is known only from where it is "
-    "kept, or from a signature next to it.",
-    "The claim is decided by a checker that shares no code with what issued it. It depends on Python, numpy "
-    "and FLINT, and on the theorems that its page states and proves.",
-    "Nothing is said here about how useful the model is, or whether it treats people fairly: noise can cost "
-    "small groups more than others.",
+    "The claim is about a mechanism. It applies to a model if the trainer met the requirements. A "
+    "certificate does not show this, and a run record is evidence against mistakes, but not against fraud.",
+    "Noise and sampling must be as random as the requirements state, and their random numbers must stay "
+    "secret.",
+    "The proof is about real numbers. Computers round, so noise in floating point is only close to Gaussian.",
+    "The checksum of a file is not a signature. Only the place where a file is stored, or a signature next "
+    "to it, shows who issued it.",
+    "The claim is decided by a checker that shares no code with the software that issued it. The checker "
+    "depends on Python, numpy and FLINT, and on the theorems that its documentation states and proves.",
+    "The report does not state how useful the model is, or whether it treats people fairly. Noise can reduce "
+    "the accuracy for small groups more than for others.",
 )
 
 
@@ -298,10 +301,10 @@ def _factor(eps: float) -> str:
 def clip_words(value: float | AdaptiveClip | None) -> str:
     """Description of the clip norm."""
     if value is None:
-        return "a clip norm that is left open"
+        return "an unspecified clip norm"
     if isinstance(value, AdaptiveClip):
         return (
             f"a clip norm that starts at {typed(value.initial)} and follows the {typed(value.quantile)} "
-            "quantile of their norms by a noised count of the same batch, accounted for jointly"
+            "quantile of their norms, by a noisy count on the same batch that is accounted for jointly"
         )
     return f"clip norm {typed(value)}"

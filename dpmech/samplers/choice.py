@@ -28,29 +28,31 @@ def sampler_for(
     declared_size: int | None = None,
     rng: object = None,
 ) -> Sampler:
-    """The sampler whose batches follow the participation.
+    """Return the sampler whose batches follow a participation.
 
-    For a claim or a mechanism under ADD_REMOVE the number of examples is private: `expected_batch_size` of
-    the sampler is then that of the claim, or None.
+    For a claim or a mechanism under ADD_REMOVE, the number of examples is private. The `expected_batch_size`
+    of the sampler is then that of the claim, or None.
 
     Args:
         claim_or_participation: a Calibration or a Certificate, a Mechanism, or a participation.
         dataset_size: number of examples, >= 1; private under ADD_REMOVE.
-        n: number of steps; required with a participation, otherwise None or that of the claim or mechanism.
-        batch_size: as for SequentialSampler; None for a random participation, which fixes it.
+        n: number of steps. Required with a participation; otherwise None, or the number of steps of the claim
+            or mechanism.
+        batch_size: as for SequentialSampler; None for a random participation, which determines it.
         drop_last: as for SequentialSampler; False for a random participation.
-        user_ids: the user of each example, for a participation that keeps those of a user together
+        user_ids: the user of each example, for a participation that keeps the examples of a user together
             (CyclicPoisson with `max_examples_per_user`); None for all others.
         declared_size: as for SequentialSampler, a public number; None takes that of the claim. Under
-            ADD_REMOVE it is required for EveryStep and for `drop_last`.
-        rng: None for batches from a cipher with a key from the operating system, which private training
-            requires; "secure" for the same, explicitly; "philox" for the statistical generator with such a
-            key; or a numpy Generator or a seed, also for Philox. Unused if nothing is sampled.
+            ADD_REMOVE, it is required for EveryStep and for `drop_last`.
+        rng: None generates the batches by a cipher with a key from the operating system, which private
+            training requires. "secure" requests this explicitly, and "philox" requests the statistical
+            generator Philox with such a key. A numpy Generator or a seed also selects Philox. Unused if
+            nothing is sampled.
 
     Raises:
-        CertificateError: if n is not the claim's.
+        CertificateError: if n is not that of the claim.
         MissingDependencyError: for a cipher without the package `cryptography`.
-        InvalidParameterError: on a bad argument, or one that the participation does not accept.
+        InvalidParameterError: if an argument is invalid, or if the participation does not accept it.
 
     Examples:
         >>> import dpmech as dm
@@ -112,10 +114,10 @@ def _resolved(value: object, n: int | None) -> tuple[Participation, int]:
 
 
 def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401 - any sequence of integers
-    """The part of a batch that one of several processes works on; the parts form a partition of it.
+    """Return the part of a batch for one of several processes; the parts form a partition of the batch.
 
-    Sizes differ by at most one. All processes must sample the same batch, so they need the same key: load the
-    state of one into the others.
+    The sizes of the parts differ by at most one. All processes must sample the same batch, so they need the
+    same key. To share the key, load the state of one sampler into the others.
 
     Args:
         indices: a batch, shape (m,).
@@ -123,7 +125,7 @@ def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401
         world_size: number of processes, >= 1.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
     """
     batch = check_indices(indices)
     processes = check_integer("world_size", world_size, minimum=1)
@@ -131,11 +133,11 @@ def shard(indices: Any, rank: int, world_size: int) -> IntArray:  # noqa: ANN401
 
 
 def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]]:  # noqa: ANN401 - any sequence of integers
-    """A batch padded to the next multiple with example 0, and a mask of the real entries.
+    """Pad a batch with example 0 to the next multiple, and return it with a mask of the real entries.
 
-    For microbatches of a fixed size. Padding must get weight 0 before gradients are summed; it then has no
-    effect. Truncating a batch to a size is a different mechanism; use `TruncatedPoissonSampler`. An empty
-    batch stays empty.
+    Use this for microbatches of a fixed size. Give padding the weight 0 before gradients are summed, so that
+    it has no effect. Truncating a batch is a different mechanism; for this, use `TruncatedPoissonSampler`. An
+    empty batch remains empty.
 
     Args:
         indices: a batch, shape (m,).
@@ -145,7 +147,7 @@ def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]
         Indices and mask, both of shape (ceil(m / multiple) * multiple,).
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
     """
     batch = check_indices(indices)
     missing = -batch.size % check_integer("multiple", multiple, minimum=1)
@@ -155,7 +157,7 @@ def padded(indices: Any, multiple: int) -> tuple[IntArray, npt.NDArray[np.bool_]
 
 
 def check_indices(value: Any) -> IntArray:  # noqa: ANN401 - this check establishes the type
-    """Return a one-dimensional int64 array; floats, bools and other shapes are refused."""
+    """Return a one-dimensional int64 array; other shapes, floats and bools are refused."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):

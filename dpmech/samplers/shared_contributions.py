@@ -16,18 +16,18 @@ _ACCEPTED = "for every record a list, tuple, set or array of the ids of its owne
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SharedContributions:
-    """The kept records, such that nobody owns more than m of them; made by `bounded`.
+    """The kept records, of which nobody owns more than m; returned by `bounded`.
 
-    **Guarantee:** only for claims under `Adjacency.ZERO_OUT`. Which records are kept depends on all owners,
-    and so on other people: without the records of one person others would be kept. Datasets are neighbours
-    if they have the same records with the same owners, and the gradients of all records of one person are
-    zero in one of them.
+    **Guarantee:** only for claims under `Adjacency.ZERO_OUT`. The selection of the kept records depends on
+    all owners, and therefore on other people: without the records of one person, different records of others
+    would be kept. Two datasets are neighbours if they have the same records with the same owners, and the
+    gradients of all records of one person are zero in one of them.
 
     Attributes:
-        indices: of the kept records, increasing, shape (k,).
+        indices: indices of the kept records, increasing, shape (k,).
         users: number of owners.
         max_examples_per_user: m, the maximum number of records kept per owner.
-        dropped: number of records left out.
+        dropped: number of omitted records.
     """
 
     indices: IntArray
@@ -41,7 +41,7 @@ class SharedContributions:
         owner_ids: Sequence[Any],
         max_examples_per_user: int,
     ) -> Self:
-        """At most m records per owner, greedily: a record is kept if each of its owners has fewer than m.
+        """Keep at most m records per owner: a record is kept if each of its owners has fewer than m.
 
         Records are processed in order, without randomness. No omitted record could be added afterwards.
 
@@ -51,7 +51,7 @@ class SharedContributions:
             max_examples_per_user: m >= 1.
 
         Raises:
-            InvalidParameterError: on a bad argument.
+            InvalidParameterError: if an argument is invalid.
 
         Examples:
             >>> kept = SharedContributions.bounded([["ann", "bob"], ["bob", "cem"], ["cem"], ["ann"]], 1)

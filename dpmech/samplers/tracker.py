@@ -21,17 +21,18 @@ _BEFORE = {"smallest_separation"}  # entry of older states, no longer used
 class ParticipationTracker:
     """Records the participations of every example, and refuses a batch that the pattern forbids.
 
-    It checks what is visible in the batches: repetition, range, order of the steps, separation, number of
-    participations, and for FixedEpochs and BallsInBins that every epoch has the batches of the first. With a
-    new allocation in every epoch, every example of the first epoch must occur once in each epoch. If groups
-    take turns, an example must stay in its group. A maximum or fixed batch size must hold. For claims about
-    users who have several examples, `user_ids` gives the user of each: nobody may have more than the
-    certified number, and for CyclicPoisson all examples of a user must stay in one group. Batches cannot show
-    whether a random participation was sampled with the right distribution.
+    It checks what is visible in the batches: repetition, range, order of the steps, separation and number of
+    participations. For FixedEpochs and BallsInBins, every epoch must have the batches of the first epoch;
+    with a new allocation in every epoch, every example of the first epoch must occur once in each epoch. If
+    groups take turns, an example must stay in its group. A maximum or fixed batch size must be met. For
+    claims about users with several examples, `user_ids` states the user of each example. No user may have
+    more examples than certified, and for CyclicPoisson, all examples of a user must stay in one group.
+    Batches cannot show whether a random participation was sampled with the correct distribution.
 
-    **Guarantee:** if every batch of a run was recorded and none refused, the participations of the run are
-    those of the pattern; for users only with `user_ids`. Memory is eight bytes per example, none for Poisson,
-    and eight per example and four per user for groups of users. The records are as secret as the batches.
+    **Guarantee:** if every batch of a run was recorded and none was refused, the participations of the run
+    conform to the pattern (for users, only with `user_ids`). The memory is eight bytes per example; it is
+    zero for Poisson, and additionally four bytes per user for groups of users. The records are as secret as
+    the batches.
 
     Args:
         participation: the certified pattern.
@@ -41,7 +42,7 @@ class ParticipationTracker:
             participation with `max_examples_per_user`; None checks nothing about users.
 
     Raises:
-        InvalidParameterError: on a bad argument, or if the pattern does not fit n steps.
+        InvalidParameterError: if an argument is invalid, or if the pattern does not fit n steps.
         CertificateError: if a user has more examples than the pattern allows.
 
     Examples:
@@ -88,7 +89,7 @@ class ParticipationTracker:
         return self._steps
 
     def record(self, step: int, indices: Any) -> None:  # noqa: ANN401 - any sequence of integers
-        """Record the whole batch of a step, of all processes and microbatches together.
+        """Record the whole batch of a step, from all processes and microbatches together.
 
         Args:
             step: must be `steps`: every batch is recorded once and in order.
@@ -97,7 +98,7 @@ class ParticipationTracker:
         Raises:
             CertificateError: if the batch violates the pattern. It names the step and the rule, never the
                 example, and nothing is recorded.
-            HorizonError: past the last step.
+            HorizonError: after the last step.
             InvalidParameterError: if the arguments are not integers.
         """
         index = check_integer("step", step, minimum=0)
@@ -131,9 +132,10 @@ class ParticipationTracker:
     def summary(self) -> dict[str, int | None]:
         """Publishable numbers: steps, smallest separation (None if no example repeats), most participations.
 
-        For Poisson and CyclicPoisson only the steps: sampling keeps the number of participations secret. For
-        all others, bounds that the checked rule implies for an example of the first batch: the realised
-        values follow from the data, and could reveal that one example is present, or which bins are empty.
+        For Poisson and CyclicPoisson, only the number of steps, because the number of participations is
+        secret. For all others, the bounds that the checked rule implies for an example of the first batch.
+        The realised values are not returned, because they depend on the data, and could reveal that an
+        example is present or which bins are empty.
         """
         if self._participation.per_release:
             return {"steps": self._steps}
@@ -155,10 +157,10 @@ class ParticipationTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where `state_dict` was taken; only before the first batch.
+        """Continue from a state that `state_dict` returned; allowed only before the first batch.
 
         Raises:
-            CertificateError: if the state belongs to another pattern, n or dataset size.
+            CertificateError: if the state belongs to a different pattern, n or dataset size.
             InvalidParameterError: if it is not a state of a tracker, or batches were already recorded.
 
         States contain nothing about users: their participations follow from those of their examples.

@@ -170,7 +170,7 @@ class Scheme(abc.ABC, Generic[P]):
         """The sampler that realises a participation over n steps; arguments as for `sampler_for`.
 
         Raises:
-            InvalidParameterError: on a bad argument, or one that this scheme does not accept.
+            InvalidParameterError: if an argument is invalid, or if this scheme does not accept it.
         """
         del declared_size, hides_size
         for name, value, neutral in (("batch_size", batch_size, None), ("drop_last", drop_last, False)):

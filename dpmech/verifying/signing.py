@@ -97,7 +97,7 @@ def sign(
     signature = Signature(private.public.key_id, private.signature(unsigned.signed_bytes))
     target = envelope_path(path)
     if not replace and not add and os.path.lexists(target):
-        raise InvalidParameterError("certificate", str(target), "a file that is not there yet", _EXISTS)
+        raise InvalidParameterError("certificate", str(target), "a file that does not exist", _EXISTS)
     kept = envelopes_of(path) if add else ()
     if any(Statement.from_payload(one.payload).digest != statement.digest for one in kept):
         raise CertificateError(f"{target} has a signature over other content; --replace removes it")

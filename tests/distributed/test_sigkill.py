@@ -295,7 +295,7 @@ def same(case, first, second):
     """Whether two runs ended with the same weights, record and participations."""
     for one, other in zip(first, second, strict=True):
         records = [dm.RunRecord.from_json(run["record"]) for run in (one, other)]
-        # How often a run went on from a saved state is the one thing that may differ.
+        # How often a run resumed from a saved state is the one thing that may differ.
         records = [
             dataclasses.replace(
                 record, checkpoint_history=dataclasses.replace(record.checkpoint_history, loads=0)

@@ -335,7 +335,7 @@ def check(report, trials):
         assert trial["kills"]
         end = trial["end"]
         resumed = dm.RunRecord.from_json(end["record"])
-        # How often it went on from a saved state is the one thing that differs.
+        # How often it resumed from a saved state is the one thing that differs.
         if resumed.checkpoint_history is not None:
             once = dataclasses.replace(resumed.checkpoint_history, loads=0)
             resumed = dataclasses.replace(resumed, checkpoint_history=once)

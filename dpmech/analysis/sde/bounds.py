@@ -369,7 +369,7 @@ def critical_epsilon(
     """eps*: the label of the paper for `critical_noise_multiplier`; DP-SignSGD has the lower floor below it.
 
     At equal rates and clip norms, it is sqrt(C^2 T ln(1/delta) / (n^2 (pi/2 - sigma_gamma^2 / B))). The paper
-    has 1 in place of pi/2.
+    has 1 instead of pi/2.
 
     Args:
         delta: in (0, 1).

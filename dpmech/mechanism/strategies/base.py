@@ -155,7 +155,8 @@ class Strategy(abc.ABC):
         """Rebuild a strategy from `to_dict`.
 
         Raises:
-            InvalidParameterError: on an unknown type, a missing or an unknown field, or a bad value.
+            InvalidParameterError: if the type is unknown, a field is missing or unknown, or a value is
+                invalid.
         """
         known = {name: kind for name, kind in Strategy._registry.items() if dataclasses.is_dataclass(kind)}
         if not isinstance(data, dict) or str(data.get("type")) not in known:

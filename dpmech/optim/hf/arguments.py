@@ -97,14 +97,17 @@ _SCALER = "a gradient scaler skips steps and changes its scale by the data"
 # Arguments that are refused unless they have this value, and what to do instead.
 _REFUSED: dict[str, tuple[Any, str]] = {
     "fp16": (False, f"bf16=True: {_SCALER}"),
-    "fp16_full_eval": (False, "False: it changes the trained weights"),
-    "bf16_full_eval": (False, "False: it changes the trained weights"),
-    "torch_compile": (False, "False: per-example gradients come from torch.func"),
-    "use_liger_kernel": (False, "False: its kernels have no per-example gradients"),
-    "include_num_input_tokens_seen": ("no", "'no': the lengths of the texts in a batch are private"),
+    "fp16_full_eval": (False, "fp16_full_eval=False: it changes the trained weights"),
+    "bf16_full_eval": (False, "bf16_full_eval=False: it changes the trained weights"),
+    "torch_compile": (False, "torch_compile=False: per-example gradients come from torch.func"),
+    "use_liger_kernel": (False, "use_liger_kernel=False: its kernels have no per-example gradients"),
+    "include_num_input_tokens_seen": (
+        "no",
+        "include_num_input_tokens_seen='no': the lengths of the texts in a batch are private",
+    ),
     "push_to_hub": (False, "save_model to a folder, which contains no secrets, and push that"),
     "enable_jit_checkpoint": (False, "save_strategy: a signal may come in the middle of a step"),
-    "ignore_data_skip": (False, "False: the checkpoint determines the next batch"),
+    "ignore_data_skip": (False, "ignore_data_skip=False: the checkpoint determines the next batch"),
 }
 _SAMPLING = ("random", "sequential")
 _CLIP_DEFAULT = 1.0  # default of max_grad_norm
@@ -143,7 +146,8 @@ def check_methods(kind: type, known: tuple[type, ...]) -> None:
                 continue
             if name in vars(base):
                 raise UnsupportedCombinationError(
-                    f"{base.__name__} defines {name}, which private training does itself", supported=instead
+                    f"{base.__name__} defines {name}, which private training does itself",
+                    supported=f"a class without it, and {instead}; or your own loop, with make_private",
                 )
 
 

@@ -161,7 +161,9 @@ class PrivateTrainerMixin:
         if asked in (True, "auto"):
             if found is None and asked is True:
                 raise InvalidParameterError(
-                    "resume_from_checkpoint", asked, f"left out: {output} holds no complete checkpoint"
+                    "resume_from_checkpoint",
+                    asked,
+                    f"left out, or 'auto': {output} holds no complete checkpoint",
                 )
             return found
         folder = Path(asked)
@@ -236,8 +238,10 @@ class PrivateTrainerMixin:
             found["epsilon_spent"] = self._run.optimizer.epsilon_spent().upper
         logs.clear()
         logs.update(found)
-        # Trainers of TRL add what they counted in training batches.
-        getattr(self, "_metrics", {}).get("train", {}).clear()
+        # Trainers of TRL add what they counted in training batches, to evaluations the tokens trained on.
+        counted = getattr(self, "_metrics", {})
+        counted.get("train", {}).clear()
+        counted.get("eval", {}).pop("num_tokens", None)
         super().log(logs, *args, **kwargs)  # type: ignore[misc]  # of the Trainer
 
     def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:

@@ -51,12 +51,17 @@ class Addition(NamedTuple):
             self.finish(start, start + size)
 
     def finish(self, start: int, end: int) -> None:
-        """Divide values of the noisy sum, rounding once, and store them."""
-        total, divisor = self.total[start:end], self.divisor
-        if divisor != 1.0 and total.device.type == "cpu":
-            total.div_(divisor)
-        elif divisor != 1.0:
-            # CUDA would multiply by the inverse of a number, which rounds twice.
-            total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))
+        """Divide values of the noisy sum, and store them."""
+        total = divided(self.total[start:end], self.divisor)
         if self.out is not self.total:
             self.out[start:end].copy_(total)
+
+
+def divided(total: Tensor, divisor: float) -> Tensor:
+    """Divide a tensor in place by a number, rounding once, and return it."""
+    if divisor == 1.0:
+        return total
+    if total.device.type == "cpu":
+        return total.div_(divisor)
+    # CUDA would multiply by the inverse of a number, which rounds twice.
+    return total.div_(torch.full((), divisor, dtype=total.dtype, device=total.device))

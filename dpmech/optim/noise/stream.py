@@ -28,7 +28,7 @@ from dpmech.guards import check_real
 from dpmech.numerics import UNIT, typed
 from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
 from dpmech.optim.clipping import Clipping
-from dpmech.optim.noise.addition import Addition
+from dpmech.optim.noise.addition import Addition, divided
 from dpmech.optim.noise.lattice import Lattice
 from dpmech.optim.noise.noise_rows import NoiseRows, Sources
 from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
@@ -338,7 +338,10 @@ class NoiseStream(Uncopied):
         if len(divisors) != len(self._slots):
             raise InvalidParameterError("divisors", len(divisors), f"{len(self._slots)} numbers")
         checked = [check_real("divisors", one, minimum=0.0, open_minimum=True) for one in divisors]
-        return self._add(sums, clip_norm, checked)
+        if any(self._rows.is_fused(slot.device) for slot in self._slots):
+            return self._add(sums, clip_norm, checked)
+        self.add_step(sums, clip_norm)
+        return [divided(total, divisor) for total, divisor in zip(sums, checked, strict=True)]
 
     def _add(
         self, sums: Sequence[Tensor], clip_norm: float | None, divisors: Sequence[float] | None = None

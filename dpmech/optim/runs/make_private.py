@@ -10,7 +10,7 @@ from typing import Any, Literal, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader, RandomSampler, WeightedRandomSampler
 from torch.utils.data import SequentialSampler as TorchSequentialSampler
 
 from dpmech.calibration import calibrate_sigma
@@ -334,7 +334,8 @@ def _check_order(loader: DataLoader[Any], participation: Participation) -> None:
     """Refuse loaders that set the order of examples: the certificate determines it."""
     if loader.batch_size is None:
         raise UnsupportedCombinationError(
-            "the loader makes its own batches", supported="DataLoader(dataset, batch_size=...)"
+            "the loader makes its own batches",
+            supported="DataLoader(dataset, batch_size=...); with accelerate, make_private before prepare",
         )
     if isinstance(loader.sampler, RandomSampler) and not loader.sampler.replacement:
         if participation.unrestricted or participation.random:
@@ -348,7 +349,9 @@ def _check_order(loader: DataLoader[Any], participation: Participation) -> None:
         raise UnsupportedCombinationError(
             f"the loader has a {type(loader.sampler).__name__}",
             supported="a DataLoader over the whole dataset without a sampler; batches are sampled here, and "
-            "split between processes",
+            "split between processes"
+            + isinstance(loader.sampler, WeightedRandomSampler)
+            * ", and a loss times the weight of its example",
         )
 
 
@@ -501,8 +504,9 @@ def _mismatch(what: str, declared: float) -> CertificateError:
     """The error for a declared number that is far from the data, without revealing the data's number."""
     return CertificateError(
         f"{what} differs from the dataset by more than {_TOLERANCE:.0%}. The number of examples is private, "
-        "and so is this message. Plan with a number known without the data; or publish the "
-        "number on purpose, in the plan and as dataset_size; or use ZERO_OUT, where it is public",
+        "and so is this message. Give the batch size of the plan, all microbatches together. "
+        "Plan with a number known without the data; or publish the number on purpose, in the plan and as "
+        "dataset_size; or use ZERO_OUT, where it is public",
         claimed=declared,
     )
 

@@ -1,5 +1,6 @@
 """Detects calls of a model that seed generators of random numbers, or put them back into an earlier state."""
 
+import functools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +64,7 @@ class Reseeding:
         self._seeds: list[int] = []  # of torch's generators, before the newest call
         self._before: list[Callable[[], None]] = []  # restore the model's own generators
         self._always: dict[nn.Module, bool] = {}  # whether all trials of a part do so
-        self._looked: dict[Any, tuple[bool, list[_Place]]] = {}
+        self._look = functools.cache(_look)
 
     def begin(self, part: nn.Module, found: Attributes, *, alone: bool) -> None:
         """Begin a call.
@@ -119,22 +120,21 @@ class Reseeding:
         every = [self._look(one) for one in [*found.functions, *kinds]]
         return any(names for names, _ in every), [place for _, places in every for place in places]
 
-    def _look(self, value: Any) -> tuple[bool, list[_Place]]:
-        if value not in self._looked:
-            used = [value]
-            if isinstance(value, type):  # of an installed package, whose methods are not followed
-                used = [function for entry in vars(value).values() for function in functions(entry)]
-            used = [one for one in used if hasattr(one, "__code__") and not known(value.__module__)]
-            # As after `from random import seed`.
-            places = [
-                (one.__globals__, name)
-                for one in used
-                for name in globals_read(one.__code__)
-                if any(one.__globals__.get(name) is setter for _, setter in _WHOSE)
-            ]
-            names = any(_NAMES.fullmatch(name) for one in used for name in named(one.__code__))
-            self._looked[value] = names or bool(places), places
-        return self._looked[value]
+
+def _look(value: Any) -> tuple[bool, list[_Place]]:
+    """Whether the code of a function or a class names one that seeds, and the globals that hold one."""
+    used = [value]
+    if isinstance(value, type):  # of an installed package, whose methods are not followed
+        used = [function for entry in vars(value).values() for function in functions(entry)]
+    used = [one for one in used if hasattr(one, "__code__") and not known(value.__module__)]
+    # As after `from random import seed`.
+    places = [
+        (one.__globals__, name)
+        for one in used
+        for name in globals_read(one.__code__)
+        if any(one.__globals__.get(name) is setter for _, setter in _WHOSE)
+    ]
+    return bool(places) or any(_NAMES.fullmatch(name) for one in used for name in named(one.__code__)), places
 
 
 class _Draws(TorchDispatchMode):

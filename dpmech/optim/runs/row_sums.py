@@ -45,7 +45,7 @@ class RowSums:
         self._key = key
         self._plain = plain
         self._agrees: bool | None = None
-        self._layouts: dict[tuple[int, ...], tuple[Tensor, Tensor, list[int]]] = {}
+        self._layout = functools.lru_cache(maxsize=_LAYOUTS)(self._laid_out)
 
     def of(self, tensors: Sequence[Tensor]) -> list[Tensor] | None:
         """The checksums of the rows of every tensor; None if the kernel is not used.
@@ -71,19 +71,15 @@ class RowSums:
             _kernel()[(len(programs),)](programs, sizes, addresses, self._key, out)
         return list(out.split_with_sizes(rows))
 
-    def _layout(self, words: tuple[int, ...]) -> tuple[Tensor, Tensor, list[int]]:
+    def _laid_out(self, words: tuple[int, ...]) -> tuple[Tensor, Tensor, list[int]]:
         """Programs, sizes and numbers of rows: the same at every step."""
-        if words not in self._layouts:
-            if len(self._layouts) >= _LAYOUTS:
-                self._layouts.clear()
-            rows = [-(-size // ROW) for size in words]
-            tensor = np.repeat(np.arange(len(rows)), rows)
-            first = np.repeat(np.cumsum(rows) - rows, rows)
-            programs = np.stack([tensor, np.arange(len(tensor)) - first], 1).astype(np.int32)
-            device = self._key.device
-            sizes = torch.tensor(words, dtype=torch.int64, device=device)
-            self._layouts[words] = torch.from_numpy(programs).to(device), sizes, rows
-        return self._layouts[words]
+        rows = [-(-size // ROW) for size in words]
+        tensor = np.repeat(np.arange(len(rows)), rows)
+        first = np.repeat(np.cumsum(rows) - rows, rows)
+        programs = np.stack([tensor, np.arange(len(tensor)) - first], 1).astype(np.int32)
+        device = self._key.device
+        sizes = torch.tensor(words, dtype=torch.int64, device=device)
+        return torch.from_numpy(programs).to(device), sizes, rows
 
     def _compare(self, tensors: Sequence[Tensor]) -> bool:
         try:

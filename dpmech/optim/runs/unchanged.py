@@ -1,5 +1,6 @@
 """Unchanged: checks that no call wrote data into the model, and that only steps change its parameters."""
 
+import functools
 import hashlib
 import io
 import operator
@@ -41,8 +42,7 @@ class Fingerprinter:
         self._key = torch.frombuffer(bytearray(words), dtype=torch.int64)
         self._keys: dict[torch.device, Tensor] = {}
         self._kernels: dict[torch.device, RowSums] = {}
-        # Keys and places of small tensors that are read together, by their sizes.
-        self._layouts: dict[tuple[torch.device, tuple[int, ...]], tuple[Tensor, Tensor]] = {}
+        self._layout = functools.lru_cache(maxsize=_LAYOUTS)(self._laid_out)
 
     def read_all(self, named: Sequence[tuple[str, Tensor]]) -> list[Contents]:
         """As `read` of each; on devices that queue operations, a few of them serve many tensors."""
@@ -82,15 +82,11 @@ class Fingerprinter:
                 found[place] = (_kind(named[place][1]), [own])
         return found
 
-    def _layout(self, device: torch.device, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def _laid_out(self, device: torch.device, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """For tensors of these sizes in a row: the key of every word, and the number of its tensor."""
-        if (device, sizes) not in self._layouts:
-            if len(self._layouts) >= _LAYOUTS:
-                self._layouts.clear()
-            keys = torch.cat([self._key[:size] for size in sizes])
-            rows = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
-            self._layouts[device, sizes] = keys.to(device), rows.to(device)
-        return self._layouts[device, sizes]
+        keys = torch.cat([self._key[:size] for size in sizes])
+        rows = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+        return keys.to(device), rows.to(device)
 
     def read(self, name: str, tensor: Tensor) -> Contents:
         """The contents of a tensor; for a sharded one, the part of this process.

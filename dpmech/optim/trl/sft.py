@@ -55,7 +55,8 @@ class PrivateSFTTrainer(PrivateTrainerMixin, SFTTrainer):
 
     An example is a row of the dataset: a text, or a prompt with its completion. Its loss is the mean over its
     own training words. TRL's statistics of training batches (token accuracy, entropy, number of tokens) are
-    not private. They are not computed in training, and are logged for evaluations only.
+    not private. They are not computed in training; evaluations log those of their own texts, and no number of
+    tokens, which TRL counts in training.
 
     Args:
         *args: as for the SFTTrainer.

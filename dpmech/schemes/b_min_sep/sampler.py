@@ -11,10 +11,10 @@ from dpmech.schemes.b_min_sep.participation import BMinSep
 class BMinSepSampler(Sampler):
     """After taking part, an example waits b - 1 steps (cooldown), then joins each step with probability p.
 
-    The cooldowns at step 0 have their stationary distribution, so that all batches have the same expected
-    size. All random decisions, including those at step 0, use probabilities rounded as in `PoissonSampler`.
-    Memory is four bytes per example. Batches are generated in the order of the steps: requesting a batch out
-    of order costs as much as generating all batches before it.
+    The cooldowns at step 0 have their stationary distribution, so all batches have the same expected size.
+    All random decisions, including those at step 0, use probabilities that are rounded as in
+    `PoissonSampler`. The memory is four bytes per example. Batches are generated in the order of the steps,
+    so a batch that is requested out of order costs as much as all batches before it.
 
     Args:
         dataset_size: number of examples, >= 1.

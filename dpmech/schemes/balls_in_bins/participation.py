@@ -27,7 +27,7 @@ class BallsInBins(BoundedContributions):
             `fresh`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
         UnsupportedCombinationError: for users with several examples and a new allocation in every epoch.
 
     Examples:
@@ -119,10 +119,10 @@ class BallsInBins(BoundedContributions):
 def users_in_fresh_bins(bins: object, examples: object) -> UnsupportedCombinationError:
     """Why users with several examples do not get new bins in every epoch, and the alternatives."""
     return UnsupportedCombinationError(
-        f"no theorem here covers users with {examples} examples, each assigned to one of {bins} bins "
-        "independently and anew every epoch: they may meet in one bin, or share noise in several",
-        supported="one allocation for all epochs, without fresh; users assigned to bins as wholes: the unit "
-        "user, no max_examples_per_user (dpmech.optim.UserDataset); Poisson and CyclicPoisson with "
+        f"no theorem in dpmech covers users with {examples} examples that are assigned to {bins} bins "
+        "independently in every epoch: they may be in one bin, or share noise in several",
+        supported="one allocation for all epochs, without fresh; users assigned to bins as a whole: the unit "
+        "user without max_examples_per_user (dpmech.optim.UserDataset); Poisson and CyclicPoisson with "
         "max_examples_per_user",
     )
 

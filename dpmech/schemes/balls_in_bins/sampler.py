@@ -9,23 +9,23 @@ from dpmech.schemes.balls_in_bins.participation import BallsInBins
 class BallsInBinsSampler(Sampler):
     """Step t trains on bin t mod bins; every example is assigned to one bin, uniformly, for the whole run.
 
-    With `fresh` every epoch assigns every example to a new bin, from separate random words, so that all
+    With `fresh`, every epoch assigns every example to a new bin, with separate random words, so all
     allocations are independent. Batch sizes vary and must stay secret, like the batches; divide by
-    `expected_batch_size`. Memory is four bytes per example.
+    `expected_batch_size`. The memory is four bytes per example.
 
     Args:
         dataset_size: number of examples, >= 1; for users after contributions are bounded.
         bins: b, steps per epoch.
-        n: number of steps, >= b; a multiple of b with `fresh`, otherwise the last epoch may be cut short.
+        n: number of steps, >= b; with `fresh`, a multiple of b. Otherwise, the last epoch may be incomplete.
         fresh: True for a new allocation in every epoch.
-        max_examples_per_user: m of a claim about users. It does not affect the batches: every example is
-            assigned independently. The dataset has to bound the examples per user, as
+        max_examples_per_user: m of a claim about users. It does not affect the batches, because every example
+            is assigned independently. The dataset must bound the number of examples per user, as
             `dpmech.optim.UserExamples` does.
         rng: None for entropy from the operating system, which private training requires; or a numpy Generator
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         lambda_cgd Algorithm 1, with the bins taken in turn (`cgd.alg1_line13`).

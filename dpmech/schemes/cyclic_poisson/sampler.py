@@ -17,9 +17,8 @@ from dpmech.schemes.cyclic_poisson.participation import CyclicPoisson
 class CyclicPoissonSampler(Sampler):
     """Step t samples group t mod cycle, each of its examples independently with probability `sampling_prob`.
 
-    Every example is assigned to its group once, uniformly and independently, so that the groups do not depend
-    on the other examples. Users are assigned in the same way, together with all of their examples; the number
-    of examples in a group is then random.
+    Every example is assigned to its group once, uniformly and independently, so its group does not depend on
+    the other examples. Users are assigned in the same way, together with all of their examples.
 
     Args:
         dataset_size: number of examples, >= 1; for users after contributions are bounded.
@@ -33,7 +32,7 @@ class CyclicPoissonSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument, or a user with more examples.
+        InvalidParameterError: if an argument is invalid, or if a user has more than m examples.
 
     Examples:
         >>> sampler = CyclicPoissonSampler(100, 0.2, 4, 8, rng=1)

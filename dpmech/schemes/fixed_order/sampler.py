@@ -20,24 +20,25 @@ class SequentialSampler(Sampler):
     have the example or a gap at the same position: closing the gap would move all other examples.
 
     The number of batches of an epoch must not depend on a private number of examples, because removing one
-    example would move all others: under ADD_REMOVE, EveryStep and `drop_last` need a `declared_size`.
+    example would then move all others. Under ADD_REMOVE, EveryStep and `drop_last` therefore require a
+    `declared_size`.
 
     Args:
         dataset_size: number of examples, >= 1.
         participation: MinSep, FixedEpochs, SingleParticipation or EveryStep.
-        n: number of steps; under MinSep with max_participations k at most b k.
+        n: number of steps; at most b k under MinSep with max_participations k.
         batch_size: required for EveryStep; otherwise None, or the size that the pattern implies, as a check.
         drop_last: every batch has `batch_size` examples (EveryStep) or floor(dataset_size / b) examples, and
             the remaining examples never take part.
         reshuffle: use a new random order in every epoch; for EveryStep only.
         declared_size: a public number of examples, which determines b, the batch sizes that are checked, and
             the examples that `drop_last` omits; None uses dataset_size, which is then public. Every batch
-            contains those of its examples that the dataset has.
+            contains those of its examples that exist in the dataset.
         rng: random source for `reshuffle`, as for `sampler_for`.
 
     Raises:
-        InvalidParameterError: on a bad argument.
-        UnsupportedCombinationError: for a random participation, or where reshuffling breaks the pattern.
+        InvalidParameterError: if an argument is invalid.
+        UnsupportedCombinationError: for a random participation, or if reshuffling would violate the pattern.
 
     Examples:
         >>> import dpmech as dm

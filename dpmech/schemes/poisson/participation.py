@@ -153,7 +153,7 @@ class Poisson(BoundedContributions):
     def _check_truncated(self) -> None:
         if self.max_examples_per_user is not None:
             raise UnsupportedCombinationError(
-                "no theorem here covers truncated batches for users with several examples: these are "
+                "no theorem in dpmech covers truncated batches for users with several examples, which are "
                 "not kept independently of each other",
                 supported="Poisson with max_examples_per_user, or with truncated_batch_size and dataset_size",
             )
@@ -169,7 +169,7 @@ class Poisson(BoundedContributions):
                 "truncated_batch_size",
                 most,
                 f"less than dataset_size={size}",
-                "; where no batch can be too large, it is Poisson(sampling_prob)",
+                "; if no batch can be too large, use Poisson(sampling_prob)",
             )
         object.__setattr__(self, "truncated_batch_size", most)
         object.__setattr__(self, "dataset_size", size)

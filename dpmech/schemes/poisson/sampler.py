@@ -9,24 +9,25 @@ from dpmech.schemes.poisson.participation import Poisson
 
 
 class PoissonSampler(Sampler):
-    """Every example joins every step independently with probability `sampling_prob`, or that of the step.
+    """Every example joins every step independently, with probability `sampling_prob` or that of the step.
 
-    Each example compares 80 independent random bits with the probability; two bytes per example and step are
-    generated, about a millisecond for a million examples. Sampling the size of the batch first would be
-    faster, but a binomial number from floating-point arithmetic only approximates the right distribution.
+    For each example, 80 independent random bits are compared with the probability. Usually, only two bytes
+    per example and step are generated, which takes about a millisecond for a million examples. Sampling the
+    size of the batch first would be faster, but a binomial number from floating-point arithmetic has only
+    approximately the correct distribution.
 
     Args:
         dataset_size: number of examples, >= 1; for users after contributions are bounded.
         sampling_prob: q in (0, 1]; or one in (0, 1) for each of the n steps. `expected_batch_size`, a
             constant, is then the mean over all steps.
         n: number of steps, >= 1.
-        max_examples_per_user: m of a claim about users. It does not affect the batches, as the sampler does
-            not know the user of an example. Bound the contributions beforehand, with `Contributions`.
+        max_examples_per_user: m of a claim about users. It does not affect the batches, because the sampler
+            does not know the users. Bound the contributions beforehand with `Contributions`.
         rng: None for entropy from the operating system, which private training requires; or a numpy Generator
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     Examples:
         >>> sampler = PoissonSampler(100, 0.05, 4, rng=1)

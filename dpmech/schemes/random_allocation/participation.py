@@ -30,7 +30,7 @@ class RandomAllocation(Participation):
             the strategy.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         Feldman and Shenfeld 2025 (arXiv:2502.08202); Choquette-Choo et al. 2023 (arXiv:2306.08153), Section

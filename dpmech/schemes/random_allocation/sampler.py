@@ -14,14 +14,14 @@ _CELLS = 1 << 22
 class RandomAllocationSampler(Sampler):
     """Every example takes part in exactly k of the n steps, drawn for the run by Floyd's algorithm.
 
-    For j = n - k, ..., n - 1 an example draws a uniform integer u in [0, j] and takes step u, or step j if it
-    has u already; every set of k steps then has the same probability. If k > n / 2 the n - k steps without
-    the example are drawn instead. Batch sizes vary and must stay secret, as the batches must: normalise by
-    `expected_batch_size`. Memory is four bytes per example and drawn step, and about five times as much while
-    they are sorted.
+    For j = n - k, ..., n - 1, an example draws a uniform integer u in [0, j], and takes step u, or step j if
+    it already has u. Every set of k steps then has the same probability. If k > n / 2, the n - k steps
+    without the example are drawn instead. Batch sizes vary and must stay secret, like the batches; divide by
+    `expected_batch_size`. The memory is four bytes per example and drawn step, and about five times as much
+    during sorting.
 
-    With `cycle` every example is assigned to a group once, uniformly and independently, and draws its k steps
-    among the n / cycle steps of its group.
+    With `cycle`, every example is assigned to a group once, uniformly and independently, and draws its k
+    steps from the n / cycle steps of its group.
 
     Args:
         dataset_size: number of examples, >= 1.
@@ -32,7 +32,7 @@ class RandomAllocationSampler(Sampler):
             or a seed for a reproducible run.
 
     Raises:
-        InvalidParameterError: on a bad argument.
+        InvalidParameterError: if an argument is invalid.
 
     References:
         Bentley and Floyd 1987, "Programming pearls: a sample of brilliance".

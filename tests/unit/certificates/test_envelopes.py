@@ -127,7 +127,7 @@ def test_keys_are_kept_as_they_should(tmp_path):
     assert len(PublicKey.load(public).key_id) == 64
     assert "PRIVATE" not in public.read_text()
     assert "key=" not in repr(PrivateKey.load(path))
-    with pytest.raises(dm.InvalidParameterError, match="not there yet"):
+    with pytest.raises(dm.InvalidParameterError, match="does not exist"):
         dm.certificates.new_key(path)
     with pytest.raises(dm.InvalidParameterError, match="can be written"):
         dm.certificates.new_key(tmp_path / "no" / "key.pem")

@@ -454,7 +454,7 @@ def test_a_verification_says_what_became_of_checkpoints(tmp_path):
     found = dm.verify(tmp_path / "run.json")
     assert found.ok
     assert found.run.checkpoint_history == kept
-    assert "went on from a checkpoint with another loss" in str(found)
+    assert "resumed from a checkpoint with another loss" in str(found)
     said = (
         "checkpoints: the same dataset, no whole fingerprint of the model, another loss, for which the caller"
     )

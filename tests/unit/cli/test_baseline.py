@@ -118,7 +118,7 @@ def test_a_plan_file_lists_samplings(tmp_path):
     ("options", "words"),
     [
         (["--sampling", "min-sep,uniform"], "--sampling must be one of b-min-sep"),
-        (["--sampling", "min-sep,min-sep"], "--sampling must be named once each"),
+        (["--sampling", "min-sep,min-sep"], "--sampling must be different names"),
         (["--sampling", ""], "--sampling must be one of b-min-sep"),
         (
             ["--sampling", "epochs,poisson", "--cycle", "3"],

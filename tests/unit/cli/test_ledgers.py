@@ -72,7 +72,7 @@ def test_what_exceeds_the_budget_is_not_entered(folder):
     again = run("ledger", "add", "ledger.json", "plain.json", "--name", "run 2")
     assert again.exit_code == 1
     assert again.stderr.startswith(
-        "dpmech ledger add: run 2 is not entered, it would exceed the budget; left"
+        "dpmech ledger add: run 2 was not entered, because it would exceed the budget; left"
     )
     assert (folder / "ledger.json").read_bytes() == before
     asked = run("ledger", "remaining", "ledger.json", "plain.json")

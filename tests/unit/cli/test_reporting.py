@@ -30,7 +30,7 @@ def test_a_page_is_written_and_the_verdict_printed(folder):
     assert lines[2] == "report: review.html"
     page = Page((folder / "review.html").read_text(encoding="utf-8"))
     assert page.faults == []
-    assert "From the whole privacy profile" in " ".join("".join(page.text).split())
+    assert "Computed from the whole privacy profile" in " ".join("".join(page.text).split())
 
 
 def test_the_claim_alone_is_told(folder):
@@ -131,7 +131,7 @@ def test_who_issued_a_file_stands_in_the_page_where_a_trusted_key_says_so(folder
     dm.certificates.new_key("other.pem")
     call = ("report", "certificate.json", "--claim-only", "--out", "review.html")
     done(*call)
-    assert "not looked at: no trusted key was given" in text_of(folder / "review.html")
+    assert "not checked: no trusted key was given" in text_of(folder / "review.html")
     done(*call, "--key", "reviewer.pem.pub")
     assert re.search(r"signature on certificate\.json ?not signed", text_of(folder / "review.html"))
     done(*call, "--key", "reviewer.pem.pub", "--require-signature", code=1)

@@ -142,7 +142,7 @@ def test_equal_errors_go_to_the_fewer_vectors():
         ({"samplings": ["poisson", dm.Poisson(0.01)]}, "with an expected batch of 10 of 200 examples"),
         ({"samplings": [dm.BallsInBins(40)]}, "with an expected batch of 10 of 200 examples"),
         ({"method": 3}, "method must be None or a method of dm.methods, got 3"),
-        ({"samplings": ("shuffle",)}, "no theorem here amplifies shuffling"),
+        ({"samplings": ("shuffle",)}, "no theorem in dpmech covers amplification by shuffling"),
         ({"samplings": ("cyclic-poisson",)}, "cycle must be given"),
         ({"epochs": 0}, "epochs must be an integer >= 1"),
         ({"batch_size": 201}, "batch_size must be an integer"),

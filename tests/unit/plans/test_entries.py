@@ -198,7 +198,7 @@ def test_samplings_beside_each_other_hide_the_same_unit_and_differ():
             dm.InvalidParameterError, match="epochs would protect an example, and the others a"
         ):
             resolve_each(users | {"sampling": sampling})
-    with pytest.raises(dm.InvalidParameterError, match="named once each, with these settings too"):
+    with pytest.raises(dm.InvalidParameterError, match="different sampling schemes, with these settings too"):
         resolve_each(settings | {"sampling": "balls-in-bins,balls-in-bins:fresh", "fresh": True})
 
 
@@ -217,7 +217,7 @@ def test_a_setting_that_is_true_may_follow_the_name():
     for sampling, words in (
         ("poisson:fresh", "balls-in-bins:fresh, got 'poisson:fresh'"),
         ("ball:fresh", "sampling must be one of"),
-        ("balls-in-bins:fresh,balls-in-bins:fresh", "named once each"),
+        ("balls-in-bins:fresh,balls-in-bins:fresh", "different names"),
         ("cyclic-poisson:cycle", "cycle must be an integer >= 1, got True"),
     ):
         with pytest.raises(dm.InvalidParameterError, match=words):

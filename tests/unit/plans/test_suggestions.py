@@ -26,7 +26,9 @@ def test_the_nearest_name_is_meant(given, hint):
 
 def test_a_known_name_is_returned_and_a_reason_replaces_a_guess():
     assert check_known("sampling", "poisson", samplings()) == "poisson"
-    with pytest.raises(dm.InvalidParameterError, match="no theorem here amplifies shuffling"):
+    with pytest.raises(
+        dm.InvalidParameterError, match="no theorem in dpmech covers amplification by shuffling"
+    ):
         sampling_kind("shuffle")
     assert not set(NO_SAMPLINGS) & set(samplings())
 

@@ -27,7 +27,7 @@ def test_runs_and_ledgers_state_more():
     ledger.add("one", own)
     found = answers(review_of(own, run_of(own), ledger))
     assert found["nist.randomness"].text == (
-        "Noise from system entropy, made by a generator that is not stated, not seeded by the caller."
+        "Noise from system entropy, drawn by a generator that is not stated, not seeded by the caller."
     )
     assert found["nist.composition"].basis == "ledger"
     assert found["dpfy.accesses"].text.startswith("1 non-adaptive release,")

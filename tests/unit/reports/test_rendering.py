@@ -96,12 +96,12 @@ def test_the_page_says_what_was_found(plain):
     for words in (
         "✓ VERIFIED when this report was made",
         "eps 2 at delta 1e-05",
-        "made on 2026-11-23",
+        "generated on 2026-11-23",
         "What is not covered",
         "Release at most 12 noisy sums",
         "plain (this certificate)",
         plain.certificate.fingerprint(),
-        "There is no privacy profile here: it was not requested.",
+        "There is no privacy profile: it was not requested.",
         "Reviewed by",
     ):
         assert words in text, words
@@ -118,7 +118,7 @@ def test_a_refused_claim_and_an_estimate_cannot_be_overlooked():
     assert "VERIFIED" not in text
     assert as_markdown(review_of(weak)).count("**REFUSED: this claim did not hold") == 1
     estimate = review_of(small("bins 8"))
-    assert "≈ VERIFIED, and issued on an estimate" in as_html(estimate, made=MADE)
+    assert "≈ VERIFIED, but issued on an estimate" in as_html(estimate, made=MADE)
     assert "**Issued on an estimate.**" in as_markdown(estimate)
 
 

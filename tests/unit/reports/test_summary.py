@@ -28,7 +28,7 @@ def test_what_a_certificate_alone_says():
     assert "there is no ledger" in found["all releases about these people"]
     assert found["proved by the checker"].startswith("PROVED, by the independent checker")
     assert "Tuning; Preprocessing; Evaluation" in found["not covered"]
-    assert found["what an attack finds"].startswith("At a false-positive rate of 1 % among examples")
+    assert found["attack rates"].startswith("At a false-positive rate of 1 % among examples")
 
 
 def test_run_and_ledger_say_the_rest():
@@ -107,7 +107,7 @@ def test_of_a_loose_claim_nothing_is_exact():
     found = rows(review)
     assert review.ok
     assert found["claim"].endswith("true and loose: more noise than this eps needs")
-    assert "the eps stated is in" not in found["proved by the checker"]
+    assert "the stated eps is in" not in found["proved by the checker"]
     stated = as_markdown(review), as_html(review, made=MADE)
     assert all("true and loose" in one and "privacy</strong>: exact" not in one for one in stated)
     assert "privacy**: exact" not in stated[0]

@@ -52,7 +52,7 @@ def test_a_claim_about_users_speaks_of_users(participation, drawn):
     assert not any("one example" in text for _, text in words.not_covered(own))
     assert "one example" in dict(words.not_covered(small()))["People with several examples, and groups"]
     if drawn == "users":
-        assert dict(words.run_words(run_of(own)))["most participations of one user"] == "3"
+        assert dict(words.run_words(run_of(own)))["maximum participations of one user"] == "3"
 
 
 def test_attacks_on_users_find_users():
@@ -70,7 +70,7 @@ def test_attacks_on_users_find_users():
     assert "user" not in " ".join(of_examples.values()).replace("used", "")
     assert all("user" in text for text in of_users.values())
     assert (
-        "it hides a user as well as one number with Gaussian noise that the user moves"
+        "it hides a user as well as one number with Gaussian noise that the user changes"
         in of_users["gaussian_mu"]
     )
 
@@ -95,7 +95,7 @@ def test_a_large_eps_is_left_as_a_power():
 
 
 def test_an_estimate_protects_nobody_for_sure():
-    assert "is meant to be protected (this is an estimate)" in words.claim_words(small("bins 8"))[0]
+    assert "is meant to hide (this is an estimate)" in words.claim_words(small("bins 8"))[0]
 
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
@@ -104,12 +104,12 @@ def test_every_scheme_and_guarantee_has_words(name):
     said = dict(words.participation_words(own))
     assert said["what the sampler does"] == own.participation.requirement(own.strategy.n)
     assert said["scheme"].startswith(own.participation.plan_name)
-    assert said["amplified by chance"].startswith("yes" if own.participation.random else "no")
+    assert said["amplified by sampling"].startswith("yes" if own.participation.random else "no")
     assert ("misle" in words.sure_words(own)) == (own.guarantee.kind is dm.Kind.PROBABLE)
     assert ("inside delta" in words.sure_words(own)) == own.guarantee.inside_delta
     rows = dict(words.evidence_words(own))
     assert float(rows["noise scale sigma, at clip norm 1"]) >= own.sigma
-    assert rows["what to do with sigma"] == own.sigma_use
+    assert rows["use of sigma"] == own.sigma_use
     assert "noise multiplier" not in rows
     assert repr(own.strategy) in rows["noise strategy"]
     assert ("samples" in rows) == (own.evidence.samples is not None)

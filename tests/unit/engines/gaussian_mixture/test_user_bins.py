@@ -186,7 +186,7 @@ def test_a_calibration_is_proved_verified_and_below_group_privacy(eps, delta):
             lambda: dm.audits.empirical_epsilon(dm.Identity(4), 3.0, 1e-3, participation=users(2, 2)),
             "no test under",
         ),
-        (lambda: dm.BallsInBins(2, fresh=True, max_examples_per_user=2), "anew every epoch"),
+        (lambda: dm.BallsInBins(2, fresh=True, max_examples_per_user=2), "independently in every epoch"),
     ],
 )
 def test_what_is_not_covered_is_refused(call, words):

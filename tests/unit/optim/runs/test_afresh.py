@@ -577,15 +577,37 @@ def in_an_imported_list():
     return by_loss(get, put)
 
 
+RELATIVE = """
+def get():
+    from ..inner import seen
+    return seen[-1]
+
+def put(new):
+    from .. import inner
+    inner.seen.append(new)
+"""
+
+
+def in_a_relative_import():
+    names = [IMPORTED, f"{IMPORTED}.sub", f"{IMPORTED}.inner"]
+    whole, _, inner = made = [_module(name, __path__=[]) for name in names]
+    whole.inner, inner.seen = inner, [torch.zeros(4)]
+    sys.modules |= dict(zip(names, made, strict=True))
+    space = {"__name__": f"{IMPORTED}.sub.loss", "__package__": f"{IMPORTED}.sub"}
+    exec(RELATIVE, space)
+    return by_loss(space["get"], space["put"])
+
+
 ELSEWHERE = [
     in_thread_local, in_context_variable, in_weak_keys, in_weak_values, in_weak_set, in_a_module_of_a_module,
-    in_an_imported_module, in_an_imported_list,
+    in_an_imported_module, in_an_imported_list, in_a_relative_import,
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("make", ELSEWHERE)
 def test_state_of_the_standard_library_and_of_modules_is_put_back(make, monkeypatch):
-    monkeypatch.setitem(sys.modules, IMPORTED, None)
+    for name in (IMPORTED, f"{IMPORTED}.sub", f"{IMPORTED}.inner"):
+        monkeypatch.setitem(sys.modules, name, None)
     found = moved(make, clipping_mode="loop")
     assert all(0.5 < one < 2.0 + 1e-6 for one in found)
 

@@ -241,11 +241,14 @@ def test_selection_by_incomparable_data_gives_a_warning(recwarn):
     assert not found(other, chosen=["EarlyStopping"])
     assert not found(Streamed(lambda: (other[i] for i in range(20))), chosen=["EarlyStopping"])
     assert not recwarn
-    with pytest.warns(UserWarning, match="EarlyStopping select by it"):
+    with pytest.warns(UserWarning, match=r"iterator, .* cannot be read .* selected by it \(EarlyStopping\)"):
         assert not found(iter([train[0]]), chosen=["EarlyStopping"])
     few = TensorDataset(torch.arange(40) % 2)  # only two values: held-out examples equal some of them
-    with pytest.warns(UserWarning, match="cannot be compared"):
-        assert not TrainedOn(few).holds(TensorDataset((torch.arange(30) // 3) % 2), chosen=["EarlyStopping"])
+    found = TrainedOn(few).holds
+    data = [TensorDataset((torch.arange(30) // 3) % 2) for _ in range(2)]  # a new object per evaluation
+    with pytest.warns(UserWarning, match=r"cannot be compared .* many training examples equal") as told:
+        assert [found(one, chosen=["EarlyStopping"]) for one in data] == [False, False]
+    assert len(told) == 1
 
 
 def test_reading_is_bounded_and_leaves_random_numbers_alone():

@@ -752,7 +752,7 @@ def test_plain_states_identify_their_run():
     parts = stepped(resumed(state), 1)
     record = parts[1].run_record()
     assert record.checkpoint_history == ALL_SAME
-    assert "went on from a saved state once" in str(record)
+    assert "resumed from a saved state once" in str(record)
     assert dm.verify(record, rigorous=False).ok
     again = resumed(bare(parts))
     assert dm.RunRecord.from_json(again[1].run_record().to_json()).checkpoint_history.loads == 2

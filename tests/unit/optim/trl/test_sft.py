@@ -154,7 +154,8 @@ def test_nothing_of_the_training_texts_is_told(tmp_path):
     logged = set().union(*one.state.log_history)
     assert not {"loss", "grad_norm", "train_loss", "total_flos", "num_tokens", "entropy"} & logged
     assert "mean_token_accuracy" not in logged
-    assert {"epsilon_spent", "eval_loss", "eval_mean_token_accuracy"} <= logged
+    assert {"epsilon_spent", "eval_loss", "eval_mean_token_accuracy", "eval_entropy"} <= logged
+    assert "eval_num_tokens" not in logged  # of training, which TRL also logs at evaluations
     assert math.isnan(result.training_loss)
     assert one._total_train_tokens == 0
     states = list(tmp_path.glob("checkpoint-*/trainer_state.json"))
@@ -223,7 +224,7 @@ REFUSED = {
     "offloading": ({"activation_offloading": True}, "activation_offloading=True; supported: "),
     "fp16": ({"fp16": True, "bf16": False}, "fp16=True; supported: bf16=True"),
     "tokens": ({"include_num_input_tokens_seen": "all"}, "lengths of the texts in a batch are private"),
-    "liger": ({"use_liger_kernel": True}, "use_liger_kernel=True; supported: False"),
+    "liger": ({"use_liger_kernel": True}, "use_liger_kernel=True; supported: use_liger_kernel=False"),
 }
 
 
