@@ -203,12 +203,9 @@ def _beneath(dataset: Any) -> Iterator[Any]:
         named = [held.get(name) for name in ("dataset", "_dataset") if held.get(name) is not None]
         parts = [*named, *(part for part in held.values() if isinstance(part, Dataset))]
         for part in held.values():
-            if isinstance(part, Mapping):
-                parts += [
-                    inner for inner in itertools.islice(part.values(), _MORE) if isinstance(inner, Dataset)
-                ]
-            elif isinstance(part, list | tuple):
-                parts += [inner for inner in part[:_MORE] if isinstance(inner, Dataset)]
+            inside = part.values() if isinstance(part, Mapping) else part
+            if isinstance(part, Mapping | list | tuple):
+                parts += [inner for inner in itertools.islice(inside, _MORE) if isinstance(inner, Dataset)]
         coming += [(part, depth - 1) for part in parts]
 
 

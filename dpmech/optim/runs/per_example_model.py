@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -128,21 +129,15 @@ def free_memory(device: torch.device) -> int:
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     group = Path("/sys/fs/cgroup")
     try:
-        free = _available()
+        # What Linux can provide without swapping, caches included.
+        told = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        free = free if told is None else 1024 * int(told[1])
         limit = (group / "memory.max").read_text().strip()
         if limit != "max":
             free = min(free, int(limit) - int((group / "memory.current").read_text()))
     except (OSError, ValueError):
         pass  # no such files: use the value of the machine
     return max(free, 0)
-
-
-def _available() -> int:
-    """Memory that Linux can provide without swapping, caches included."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError("no MemAvailable")
 
 
 class AsModel:
