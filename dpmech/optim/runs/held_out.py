@@ -6,6 +6,7 @@ import secrets
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, default_collate
@@ -76,11 +77,9 @@ class TrainedOn:
         if hasattr(other, "__len__") and hasattr(other, "__getitem__"):
             if len(other) == 0:
                 return False
-            try:
+            with suppress(DpmechError):  # a view that cannot be resolved: its examples may still be compared
                 if share_examples(_peeled(self._dataset), _peeled(other)):
                     return True
-            except DpmechError:
-                pass  # a view that cannot be resolved: its examples may still be compared
         place = id(other), id(collate)
         if place not in self._copies:
             self._copies[place] = other, collate, self._is_copy(other) or self._has_copies(other, collate)

@@ -59,9 +59,7 @@ def largest_batch(run: Callable[[int], object], device: torch.device, most: int)
     try:
         run(_FEW)  # a first run allocates memory that stays
         few, more = (memory_of(lambda count=count: run(count), device) for count in (_FEW, _MORE))  # type: ignore[misc]  # a default binds it
-    except (torch.OutOfMemoryError, MemoryError):
-        return 1
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return 1
@@ -71,9 +69,10 @@ def largest_batch(run: Callable[[int], object], device: torch.device, most: int)
     return most if fits >= most else 1 << max(fits.bit_length() - 1, 0)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that an allocation failed; on CPUs torch has no class for it."""
-    return "allocate memory" in str(error) or "out of memory" in str(error)
+    told = "allocate memory" in str(error) or "out of memory" in str(error)
+    return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def memory_of(run: Callable[[], object], device: torch.device) -> int:
