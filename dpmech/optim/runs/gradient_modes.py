@@ -323,9 +323,7 @@ def end_hooks(model: nn.Module) -> None:
 def forget_calls(hooked: nn.Module) -> None:
     """Forget calls of layers whose backward pass never ended, and what an interrupted one formed."""
     for layer in hooked.modules():
-        kept: Any = layer
-        if getattr(kept, "activations", None):
-            kept.activations.clear()
+        vars(layer).get("activations", []).clear()
         vars(layer).pop("max_batch_len", None)
     for param in hooked.parameters():
         counted: Any = param
@@ -333,9 +331,7 @@ def forget_calls(hooked: nn.Module) -> None:
             counted._forward_counter = 0
         if getattr(counted, "_current_grad_sample", None) is not None:
             counted._current_grad_sample = None
-    pieces = vars(hooked).get("_pieces")
-    if pieces is not None:
-        pieces.clear()
+    vars(hooked).get("_pieces", {}).clear()
 
 
 class SavedInput:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
@@ -25,7 +24,7 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_integer
 from dpmech.optim.noise import Uncopied
-from dpmech.optim.processes import Group, check_agreement, processes
+from dpmech.optim.processes import Group, check_agreement, processes, rank_of
 from dpmech.optim.runs.collated import Padded, padded_row
 from dpmech.optim.runs.datasets import Collation, OneByOne, Part, check_dataset
 from dpmech.optim.runs.same_data import SameData, check_same_length
@@ -364,7 +363,7 @@ class PrivateLoader(Uncopied):
         self._cut_at = None if full_batches else most
         self.process_group = process_group
         self.processes = processes(process_group)
-        self._rank = 0 if self.processes == 1 else dist.get_rank(process_group)
+        self._rank = rank_of(process_group)
         owners = owners_of(loader.dataset, sampler.participation)
         self.tracker = ParticipationTracker(sampler.participation, sampler.n, size, user_ids=owners)
         self._collate = Collation(loader.collate_fn, self._dataset)
