@@ -124,6 +124,23 @@ def _hooked_class() -> Any:
                 if isinstance(layer, nn.Embedding):
                     layer.register_forward_pre_hook(self._spread)
 
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name != "backward":
+                    raise
+                raise AttributeError(
+                    "model.backward belongs to make_private(..., loss=...); without `loss`, call backward() "
+                    "of the mean loss of the batch"
+                ) from None
+
+        # torch.compile around this module would compile its checks, too; a compiled model stays compiled.
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call `forward` with all hooks."""
+            return super().__call__(*args, **kwargs)
+
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             """The output of the model.
 

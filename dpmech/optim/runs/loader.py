@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,6 +33,8 @@ from dpmech.optim.runs.set_up import SetUp
 from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.optim.state import seed, seed_globals, spared, stored_globals
 from dpmech.samplers import ParticipationTracker, shard
+
+_LOGGER = logging.getLogger("dpmech.optim")
 
 
 class BatchProgress:
@@ -571,11 +574,17 @@ class PrivateLoader(Uncopied):
 
 
 def check_planned(what: str, planned: float, loader: PrivateLoader) -> None:
-    """Raise InvalidParameterError if a trainer plans more steps than are certified."""
+    """Raise InvalidParameterError if a trainer plans more steps than are certified; log if it plans fewer."""
     n = loader.sampler.n
     if planned > n:
         accepted = f"at most the {n} steps that are certified, {len(loader)} an epoch"
         raise InvalidParameterError(what, f"{planned:g} steps", accepted)
+    if planned < n:
+        _LOGGER.warning(
+            "%s: %g of the %d certified steps, with the noise of %d steps and the whole budget; "
+            "calibrate for %g steps to spend it on them",
+            *(what, planned, n, n, planned),
+        )
 
 
 def check_counted(trainer: str, counted: int, loader: PrivateLoader) -> None:

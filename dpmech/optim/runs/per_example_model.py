@@ -145,14 +145,6 @@ class AsModel:
     _inside: ClassVar[str]  # the attribute that holds the model
     _modules: dict[str, Any]
 
-    # torch.compile around the private model would compile the checks of its calls, too. A model that was
-    # compiled before, inside, stays compiled.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of the model."""
-        inherited: Any = super()
-        return inherited.__call__(*args, **kwargs)
-
     def __getattr__(self, name: str) -> Any:
         inherited: Any = super()
         try:
