@@ -199,13 +199,16 @@ class HorizonError(DpmechError, RuntimeError):
     Example:
         >>> import dpmech as dm
         >>> str(dm.exceptions.HorizonError(step=50, n=50))
-        'step must be in [0, 49], got 50: the noise is calibrated for n=50 steps'
+        'step must be in [0, 49], got 50: the noise is calibrated for n=50 steps; ...'
     """
 
     def __init__(self, step: int, n: int) -> None:
         self.step = step
         self.n = n
-        super().__init__(f"step must be in [0, {n - 1}], got {step}: the noise is calibrated for n={n} steps")
+        super().__init__(
+            f"step must be in [0, {n - 1}], got {step}: the noise is calibrated for n={n} steps; train "
+            "`while optimizer.steps_left`, or calibrate for more steps before the run"
+        )
 
 
 class MissingDependencyError(DpmechError, ImportError):

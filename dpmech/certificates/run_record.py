@@ -468,16 +468,16 @@ class RunRecord(Document):
         }
 
     def _stop(self) -> str:
-        """What a run that ended before its last step is charged."""
+        """The charge for a run that ended before its last step."""
         if self.steps == self.certificate.strategy.n:
             return ""
         if self.executed == self.certificate.achieved and self.stopped_by_plan:
-            return ", the whole claim: no smaller bound is known for the steps executed"
+            return ", the full claim: no smaller bound is known for the executed steps"
         if self.executed == self.certificate.achieved:
-            return ", the whole claim: where it stopped may have been chosen by its results"
+            return ", the full claim: the decision to stop may depend on results"
         if self.steps == 0:
-            return ", as nothing was released"
-        return ", where it stopped was decided without looking at results"
+            return ", because nothing was released"
+        return ", the number of steps was decided without looking at results"
 
     def _cheaper_allowed(self) -> bool:
         return self.steps == 0 or (self.stopped_by_plan and self.steps < self.certificate.strategy.n)

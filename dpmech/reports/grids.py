@@ -69,7 +69,7 @@ def grid_of(
     low: float,
     high: float,
     *,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Grid:
     """The grid of a mechanism whose eps at a given noise scale is fast to compute.
 
@@ -100,8 +100,7 @@ def grid_of(
             sigma, eps = RATIO * sigma, 0.0
             continue
         found.append((float(up(eps, _DIGITS)), float(up(product_up(MARGIN, sigma), _DIGITS))))
-        if progress is not None:
-            progress(f"eps {up(eps, 3)}")
+        progress(f"eps {up(eps, 3)}")
         sigma /= RATIO
     # The first pair holds at `low`, which rounding may have exceeded.
     found[0] = (min(low, found[0][0]), found[0][1])
@@ -124,7 +123,7 @@ def calibrated_grid(
     *,
     marks: Sequence[float] = (),
     known: Mapping[float, float] | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda line: None,
 ) -> Grid:
     """The grid of a mechanism whose noise takes seconds to compute: as few calibrations as will do.
 
@@ -154,8 +153,7 @@ def calibrated_grid(
                 sigmas[eps] = calibrate_sigma(mechanism, eps, delta, rtol=COARSE_RTOL).sigma
             except DpmechError as error:
                 failed[eps] = error
-            if progress is not None:
-                progress(f"eps {up(eps, 3)}")
+            progress(f"eps {up(eps, 3)}")
         due = [] if len(sigmas) > _MOST_PAIRS else [eps for eps in _between(sigmas) if eps not in failed]
     if not sigmas:
         raise failed[low]

@@ -22,7 +22,7 @@ def summary_rows(review: Review, total: str) -> list[tuple[str, str]]:
     own = review.certificate
     stated = [answer.stated for one in checklists(review) for answer in one.answers]
     found = review.attacks
-    attack = [] if found is None else [("what an attack finds", found.findings[0].words)]
+    attack = [] if found is None else [("attack rates", found.findings[0].words)]
     return [
         ("claim", f"({review.cost}, {typed(own.budget.delta)})-differential privacy; {review.headline}"),
         ("unit and neighbours", f"one {own.unit.value}, {own.adjacency.value.replace('_', '-')}"),

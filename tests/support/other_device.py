@@ -49,6 +49,7 @@ _ASSERTED = {
     _ATEN._embedding_bag_forward_only,
     _ATEN.nll_loss_forward,
     _ATEN.nll_loss2d_forward,
+    _ATEN.max_unpool2d,
     _ATEN.binary_cross_entropy,
 }
 _INDEXED = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_impl_}

@@ -42,6 +42,7 @@ def test_errors_carry_their_objects():
     horizon = dm.exceptions.HorizonError(7, 5)
     assert (horizon.step, horizon.n) == (7, 5)
     assert "[0, 4]" in str(horizon)
+    assert "train `while optimizer.steps_left`" in str(horizon)
     missing = dm.exceptions.MissingDependencyError("torch", "torch")
     assert "pip install torch" in str(missing)
     assert "from a checkout: pip install '.[torch]'" in str(missing)

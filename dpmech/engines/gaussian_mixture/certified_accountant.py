@@ -1,5 +1,6 @@
 """Accountant for bounds that hold with probability 1 - beta."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Callable, Collection
@@ -43,6 +44,23 @@ _NEAR_NOTHING = 0.01
 # Step in log sigma (or log eps) for the slope of log delta.
 _STEP = 0.01
 _LEAST_FALL = 0.1
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Located:
+    """Roughly where delta meets its target, in the log of the searched variable (sigma or eps).
+
+    Attributes:
+        pilots: pilots at the start.
+        start: a point near the root.
+        root: approximate point at which delta meets its target.
+        fall: decrease of log delta per unit.
+    """
+
+    pilots: Pilots
+    start: float
+    root: float
+    fall: float
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -115,6 +133,13 @@ class CertifiedAccountant(Accountant):
         self.rng = np.random.default_rng(self.entropy)
         self.guarantee = method.guarantee(inside=False)
         self.by = self._by(self.guarantee)
+        self.near: dict[tuple[float, float], _Located] = {}
+
+    def reaching(self, reach: float) -> "CertifiedAccountant":
+        """The same accountant with another `reach`; it need not locate again what this one located."""
+        other = copy.copy(self)
+        other.reach = reach
+        return other
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; together they fail with probability beta at most."""
@@ -150,7 +175,8 @@ class CertifiedAccountant(Accountant):
         def at(log_eps: float) -> tuple[BinGram, float]:
             return gram, math.exp(log_eps)
 
-        search = self._search(at, math.log(max(start, _SMALLEST_EPS)), delta, beta)
+        found = self._located(at, math.log(max(start, _SMALLEST_EPS)), delta)
+        search = self._search(at, found, delta, beta)
         for further, share in _TRIES:
             eps = max(math.exp(search.aim + further), _SMALLEST_EPS)
             if eps >= unamplified:
@@ -180,14 +206,16 @@ class CertifiedAccountant(Accountant):
         del rtol
         guarantee = self.settings.guarantee(delta, inside=self.fresh)
         goal, beta = guarantee.mechanism_delta(delta), self.settings.share(1, delta)
-        rough = self._rough().sigma(
-            self.gram, eps, goal, sensitivity=self.sensitivity.upper, progress=progress
-        )
 
         def at(log_sigma: float) -> tuple[BinGram, float]:
             return self.gram.scaled(math.exp(-2.0 * log_sigma)), eps
 
-        search = self._search(at, math.log(rough.sigma), goal, beta, rough.parts)
+        if (eps, goal) not in self.near:
+            rough = self._rough().sigma(
+                self.gram, eps, goal, sensitivity=self.sensitivity.upper, progress=progress
+            )
+            self.near[eps, goal] = self._located(at, math.log(rough.sigma), goal, rough.parts)
+        search = self._search(at, self.near[eps, goal], goal, beta)
         for further, share in _TRIES:
             sigma = math.exp(search.aim + further)
             pilots = search.pilots_at(self.gram.scaled(sigma**-2), eps)
@@ -225,29 +253,27 @@ class CertifiedAccountant(Accountant):
         """Delta does not include beta."""
         return self.settings.guarantee(inside=False), super().nodes_label(nodes)[1]
 
-    def _search(
+    def _located(
         self,
         at: Callable[[float], tuple[BinGram, float]],
         start: float,
         delta: float,
-        beta: float,
         parts: Collection[str] | None = None,
-    ) -> "_Search":
-        """Find where delta meets its target, and the distance above it at which to attempt a proof.
+    ) -> _Located:
+        """Find roughly where delta meets its target.
 
         Args:
             at: the Gram matrix and eps at a point.
             start: a point near the root.
             delta: the target.
-            beta: error probability of the proof.
             parts: names of the parts of mixtures to try; None for all.
 
         Raises:
-            NumericalError: if no gap can be proved within the limit on draws.
+            NumericalError: if no sample reaches the payoff.
         """
         pilots = Pilots.at(*at(start), self._entropy(), self.settings.executor, parts=parts)
         if not pilots.weights:
-            return _Search(pilots, start, 0.0, 0.0)
+            return _Located(pilots, start, start, 0.0)
         if self.settle_first and pilots.decider != "add":
             sigma = math.sqrt(float(self.gram.diagonal[0] / pilots.gram.diagonal[0]))
             # Attempts settle it again, at exactly their sigma and eps.
@@ -258,6 +284,25 @@ class CertifiedAccountant(Accountant):
         root = start + (pilots.log_mean - math.log(delta)) / fall
         if not math.isfinite(root):
             raise NumericalError(f"no sample reached the payoff at delta={delta!r} ({self.method})")
+        return _Located(pilots, start, root, fall)
+
+    def _search(
+        self, at: Callable[[float], tuple[BinGram, float]], near: _Located, delta: float, beta: float
+    ) -> _Search:
+        """Find where delta meets its target, and the distance above it at which to attempt a proof.
+
+        Args:
+            at: the Gram matrix and eps at a point.
+            near: roughly where that is.
+            delta: the target.
+            beta: error probability of the proof.
+
+        Raises:
+            NumericalError: if no gap can be proved within the limit on draws.
+        """
+        pilots, start, root, fall = near.pilots, near.start, near.root, near.fall
+        if not pilots.weights:
+            return _Search(pilots, start, 0.0, 0.0)
         first = product_down(_TRIES[0][1], beta)
         most = self._most()
 

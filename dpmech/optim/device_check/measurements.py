@@ -145,12 +145,8 @@ def steps(device: torch.device, sizes: Sizes) -> Iterator[Measured]:
         every = sum(param.numel() for param in model.parameters())
         shape = f"{every:,} parameters, {trained:,} trained, batch of {size.batch}"
         plain: float | None = None
-        ways: dict[str, Callable[..., Callable[[], object]]] = {
-            f"not private ({shape})": _plain,
-            "per_example": lambda *given: _private(*given, mode="per_example"),
-            "ghost": lambda *given: _private(*given, mode="ghost"),
-            "auto": lambda *given: _private(*given, mode="auto"),
-        }
+        ways: dict[str, Callable[..., Callable[[], object]]] = {f"not private ({shape})": _plain}
+        ways |= {mode: functools.partial(_private, mode=mode) for mode in ("per_example", "ghost", "auto")}
         if importlib.util.find_spec("opacus") is not None:
             ways["Opacus, GradSampleModule"] = _opacus
         for way, begin in ways.items():

@@ -1,6 +1,7 @@
 """Losses of one example: bare or as a batch of one, by a criterion, over several views, or of a user."""
 
 import dataclasses
+import itertools
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
@@ -212,14 +213,20 @@ class ExampleLoss:
         """
         if self._batched is not None and self._asked != "example":
             return
-        first: Exception | None = None
-        for number in range(STAND_INS):
-            bare, whole = self._both(model, batch, number, begin)
+        # With gradients too, as some losses take them themselves.
+        for number, mode in itertools.product(range(STAND_INS), (torch.no_grad, torch.enable_grad)):
+            example = [tensor[0] for tensor in stand_in(batch.tensors, number)]
+            given = batch.arguments(example)
+            with mode():
+                bare, whole = (
+                    self._tried(model, example, *given, begin, batched=batched) for batched in (False, True)
+                )
             if not (isinstance(bare, Exception) and isinstance(whole, Exception)):
                 break
-            first = first or whole
-        if isinstance(bare, Exception) and isinstance(whole, Exception):
-            raise self._failed(first or whole) from first
+            if number == 0:
+                first = whole
+        else:
+            raise self._failed(first) from first
         adds_dimension = not isinstance(bare, Exception) and bare.adds_dimension
         if isinstance(bare, Exception):
             if self._asked == "example":
@@ -243,22 +250,6 @@ class ExampleLoss:
             )
         else:
             self._batched = True
-
-    def _both(
-        self, model: Callable[..., Any], batch: Batch, number: int, begin: Callable[[], object]
-    ) -> "tuple[_Outcome | Exception, _Outcome | Exception]":
-        """What the loss gives on a stand-in, without and with its dimension."""
-        example = [tensor[0] for tensor in stand_in(batch.tensors, number)]
-        args, kwargs = batch.arguments(example)
-        for context in (torch.no_grad(), torch.enable_grad()):  # the second for losses with gradients in them
-            with context:
-                bare, whole = (
-                    self._tried(model, example, args, kwargs, begin, batched=batched)
-                    for batched in (False, True)
-                )
-            if not (isinstance(bare, Exception) and isinstance(whole, Exception)):
-                break
-        return bare, whole
 
     def _failed(self, error: Exception) -> InvalidParameterError:
         return InvalidParameterError(

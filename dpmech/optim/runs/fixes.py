@@ -3,7 +3,7 @@
 import copy
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -212,23 +212,12 @@ def _recurrent(name: str, layer: Any) -> nn.Module:
             f"{name or 'the model itself'}: a {type(layer).__name__} with proj_size={layer.proj_size}",
             supported="recurrent layers without projections, as in Opacus",
         )
-    settings: dict[str, Any] = {
-        "input_size": layer.input_size,
-        "hidden_size": layer.hidden_size,
-        "num_layers": layer.num_layers,
-        "bias": layer.bias,
-        "batch_first": layer.batch_first,
-        "dropout": layer.dropout,
-        "bidirectional": layer.bidirectional,
-    }
-    if isinstance(layer, nn.RNN):
-        settings["nonlinearity"] = layer.nonlinearity
-    kinds: dict[type, Callable[..., nn.Module]] = {
-        nn.LSTM: layers.DPLSTM,
-        nn.GRU: layers.DPGRU,
-        nn.RNN: layers.DPRNN,
-    }
-    return kinds[type(layer)](**settings)
+    names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"]
+    names += ["nonlinearity"] * isinstance(layer, nn.RNN)
+    made: nn.Module = getattr(layers, f"DP{type(layer).__name__}")(
+        **{name: getattr(layer, name) for name in names}
+    )
+    return made
 
 
 def _hand_over(other: nn.Module, layer: nn.Module, *, strict: bool = True) -> None:

@@ -124,6 +124,23 @@ def _hooked_class() -> Any:
                 if isinstance(layer, nn.Embedding):
                     layer.register_forward_pre_hook(self._spread)
 
+        def __getattr__(self, name: str) -> Any:
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                if name != "backward":
+                    raise
+                raise AttributeError(
+                    "model.backward belongs to make_private(..., loss=...); without `loss`, call backward() "
+                    "of the mean loss of the batch"
+                ) from None
+
+        # torch.compile around this module would compile its checks, too; a compiled model stays compiled.
+        @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Call `forward` with all hooks."""
+            return super().__call__(*args, **kwargs)
+
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             """The output of the model.
 
@@ -323,9 +340,7 @@ def end_hooks(model: nn.Module) -> None:
 def forget_calls(hooked: nn.Module) -> None:
     """Forget calls of layers whose backward pass never ended, and what an interrupted one formed."""
     for layer in hooked.modules():
-        kept: Any = layer
-        if getattr(kept, "activations", None):
-            kept.activations.clear()
+        vars(layer).get("activations", []).clear()
         vars(layer).pop("max_batch_len", None)
     for param in hooked.parameters():
         counted: Any = param
@@ -333,9 +348,7 @@ def forget_calls(hooked: nn.Module) -> None:
             counted._forward_counter = 0
         if getattr(counted, "_current_grad_sample", None) is not None:
             counted._current_grad_sample = None
-    pieces = vars(hooked).get("_pieces")
-    if pieces is not None:
-        pieces.clear()
+    vars(hooked).get("_pieces", {}).clear()
 
 
 class SavedInput:

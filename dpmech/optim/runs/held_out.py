@@ -6,6 +6,7 @@ import secrets
 import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset, default_collate
@@ -80,11 +81,9 @@ class TrainedOn:
         if hasattr(other, "__len__") and hasattr(other, "__getitem__"):
             if len(other) == 0:
                 return False
-            try:
+            with suppress(DpmechError):  # a view that cannot be resolved: its examples may still be compared
                 if share_examples(_peeled(self._dataset), _peeled(other)):
                     return True
-            except DpmechError:
-                pass  # a view that cannot be resolved: its examples may still be compared
         place = id(other), id(collate)
         if place not in self._copies:
             self._copies[place] = other, collate, self._is_copy(other) or self._has_copies(other, collate)
@@ -212,12 +211,9 @@ def _beneath(dataset: Any) -> Iterator[Any]:
         named = [held.get(name) for name in ("dataset", "_dataset") if held.get(name) is not None]
         parts = [*named, *(part for part in held.values() if isinstance(part, Dataset))]
         for part in held.values():
-            if isinstance(part, Mapping):
-                parts += [
-                    inner for inner in itertools.islice(part.values(), _MORE) if isinstance(inner, Dataset)
-                ]
-            elif isinstance(part, list | tuple):
-                parts += [inner for inner in part[:_MORE] if isinstance(inner, Dataset)]
+            inside = part.values() if isinstance(part, Mapping) else part
+            if isinstance(part, Mapping | list | tuple):
+                parts += [inner for inner in itertools.islice(inside, _MORE) if isinstance(inner, Dataset)]
         coming += [(part, depth - 1) for part in parts]
 
 

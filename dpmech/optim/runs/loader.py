@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import logging
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -10,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Sampler as TorchSampler
@@ -25,7 +25,7 @@ from dpmech.exceptions import (
 )
 from dpmech.guards import check_integer
 from dpmech.optim.noise import Uncopied
-from dpmech.optim.processes import Group, check_agreement, processes
+from dpmech.optim.processes import Group, check_agreement, processes, rank_of
 from dpmech.optim.runs.collated import Padded, padded_row
 from dpmech.optim.runs.datasets import Collation, OneByOne, Part, check_dataset
 from dpmech.optim.runs.same_data import SameData, check_same_length
@@ -33,6 +33,8 @@ from dpmech.optim.runs.set_up import SetUp
 from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.optim.state import seed, seed_globals, spared, stored_globals
 from dpmech.samplers import ParticipationTracker, shard
+
+_LOGGER = logging.getLogger("dpmech.optim")
 
 
 class BatchProgress:
@@ -364,7 +366,7 @@ class PrivateLoader(Uncopied):
         self._cut_at = None if full_batches else most
         self.process_group = process_group
         self.processes = processes(process_group)
-        self._rank = 0 if self.processes == 1 else dist.get_rank(process_group)
+        self._rank = rank_of(process_group)
         owners = owners_of(loader.dataset, sampler.participation)
         self.tracker = ParticipationTracker(sampler.participation, sampler.n, size, user_ids=owners)
         self._collate = Collation(loader.collate_fn, self._dataset)
@@ -572,11 +574,17 @@ class PrivateLoader(Uncopied):
 
 
 def check_planned(what: str, planned: float, loader: PrivateLoader) -> None:
-    """Raise InvalidParameterError if a trainer plans more steps than are certified."""
+    """Raise InvalidParameterError if a trainer plans more steps than are certified; log if it plans fewer."""
     n = loader.sampler.n
     if planned > n:
         accepted = f"at most the {n} steps that are certified, {len(loader)} an epoch"
         raise InvalidParameterError(what, f"{planned:g} steps", accepted)
+    if planned < n:
+        _LOGGER.warning(
+            "%s: %g of the %d certified steps, with the noise of %d steps and the whole budget; "
+            "calibrate for %g steps to spend it on them",
+            *(what, planned, n, n, planned),
+        )
 
 
 def check_counted(trainer: str, counted: int, loader: PrivateLoader) -> None:

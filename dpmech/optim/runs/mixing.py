@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import random
 import warnings
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -84,14 +85,15 @@ class MixingWatch:
         self._reseeding = reseeding
         self._padded = padded
         self._most: dict[nn.Module, int] = {}
-        self._joint: dict[nn.Module, set[str]] = {}
+        self._joint: defaultdict[nn.Module, set[str]] = defaultdict(set)
         self._sizes: dict[tuple[Any, ...], list[int]] = {}
-        self._dimensions: dict[nn.Module, dict[str, int]] = {}  # of outputs: the one of the examples
+        # Of outputs: the one of the examples.
+        self._dimensions: defaultdict[nn.Module, dict[str, int]] = defaultdict(dict)
         self._blind: UnsupportedCombinationError | None = None
         self._earlier: dict[nn.Module, int] = {}
         self._then: Attributes | None = None  # before the newest call
         self._written: dict[tuple[nn.Module, str], str] = {}  # attributes changed by it
-        self._read: dict[str, int] = {}
+        self._read: Counter[str] = Counter()
         self._generators = Attributes(model).generators
 
     def before(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -118,10 +120,9 @@ class MixingWatch:
         coin = self._coin()
         self._calls += 1
         chosen = coin.random() < max(1.0 / self._calls, 1.0 / _OFTEN)
-        asked = {key: name for key, name in written.items() if chosen or self._read.get(name, 0) < _READ}
+        asked = {key: name for key, name in written.items() if chosen or self._read[name] < _READ}
         if asked and then is not None:
-            for name in asked.values():
-                self._read[name] = self._read.get(name, 0) + 1
+            self._read.update(asked.values())
             self._check_carried(part, Given(args, kwargs, count), then, asked)
         self._then = Attributes(self._model, then)
         if count < 2 or (count <= most and not chosen):
@@ -169,7 +170,7 @@ class MixingWatch:
         if self._then is not None:
             now = Attributes(self._model, self._then)
             self._written = now.changed(self._then)
-        joint = self._joint.get(part, set())
+        joint = self._joint[part]
         if not joint:
             return
         registered = {id(tensor) for tensor in (*self._model.parameters(), *self._model.buffers())}
@@ -258,9 +259,6 @@ class MixingWatch:
                 problem = _confirmed(functools.partial(compared, one, all_of_it))
             return problem
 
-    def _note_joint(self, part: nn.Module, name: str) -> None:
-        self._joint.setdefault(part, set()).add(name)
-
     def _note_blind(self, error: Exception) -> None:
         cause = error.__cause__
         if not isinstance(cause, torch.OutOfMemoryError):
@@ -311,12 +309,12 @@ def _outputs(output: object, attributes: Attributes | None) -> dict[str, Tensor]
 
 def _alike(one: "_Run", other: "_Run") -> bool:
     """Whether two calls on the same examples gave identical results, bit for bit."""
-    pairs = list(zip(one.flat(), other.flat(), strict=False))
-    return len(one.flat()) == len(other.flat()) and all(
+    values, others = one.flat(), other.flat()
+    return len(values) == len(others) and all(
         mine.shape == theirs.shape
         and mine.dtype == theirs.dtype
         and torch.allclose(mine.detach(), theirs.detach(), rtol=0.0, atol=0.0, equal_nan=True)
-        for mine, theirs in pairs
+        for mine, theirs in zip(values, others, strict=True)
     )
 
 
@@ -490,7 +488,7 @@ class _Trials:
         strange = self._differing(first.calls, second.calls, pairs, self._coarsest, strict=strict)
         back: tuple[list[tuple[str, Tensor]], ...] = ([], [])
         # With batches of one size, other dimensions may have the same size.
-        known = self._watch._dimensions.get(self._part, {}) if self._of is None else {}
+        known = self._watch._dimensions[self._part] if self._of is None else {}
         names = [name for name in first.outputs if name in second.outputs]
         if not names:
             raise UntoldError("its output contains no tensors")
@@ -502,10 +500,10 @@ class _Trials:
             if dim is None or not mine.is_floating_point():
                 continue
             if strict and self._of is not None:
-                self._watch._dimensions.setdefault(self._part, {})[name] = dim
+                self._watch._dimensions[self._part][name] = dim
             major = _layout(mine, theirs, dim, first, second, self._coarsest)
             if major is None and not name.isdecimal():
-                self._watch._note_joint(self._part, name)  # it may remain unused
+                self._watch._joint[self._part].add(name)  # it may remain unused
                 continue
             if major is None:
                 strange = strange or "the model itself"
@@ -535,7 +533,7 @@ class _Trials:
             if not (mine.requires_grad or theirs.requires_grad):
                 fractions = mine.is_floating_point() and theirs.is_floating_point()
                 if fractions and (mine.shape != theirs.shape or not self._is_same(mine, theirs)):
-                    self._watch._note_joint(self._part, name)
+                    self._watch._joint[self._part].add(name)
                 continue
             ones = torch.ones(())
             found = [run.gradients([(name, ones)]) for run in (first, second)]
@@ -546,7 +544,7 @@ class _Trials:
                 self._differing(ours, others, pairs, self._jumps, _SMALL)
                 for ours, others in (found, as_means)
             ):
-                self._watch._note_joint(self._part, name)
+                self._watch._joint[self._part].add(name)
 
     def _is_same(self, mine: Tensor, theirs: Tensor) -> bool:
         size, off = _distance(mine.double().flatten(), theirs.double().flatten())

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,9 +59,7 @@ def largest_batch(run: Callable[[int], object], device: torch.device, most: int)
     try:
         run(_FEW)  # a first run allocates memory that stays
         few, more = (memory_of(lambda count=count: run(count), device) for count in (_FEW, _MORE))  # type: ignore[misc]  # a default binds it
-    except (torch.OutOfMemoryError, MemoryError):
-        return 1
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return 1
@@ -70,9 +69,10 @@ def largest_batch(run: Callable[[int], object], device: torch.device, most: int)
     return most if fits >= most else 1 << max(fits.bit_length() - 1, 0)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
+def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that an allocation failed; on CPUs torch has no class for it."""
-    return "allocate memory" in str(error) or "out of memory" in str(error)
+    told = "allocate memory" in str(error) or "out of memory" in str(error)
+    return told or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def memory_of(run: Callable[[], object], device: torch.device) -> int:
@@ -128,7 +128,9 @@ def free_memory(device: torch.device) -> int:
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     group = Path("/sys/fs/cgroup")
     try:
-        free = _available()
+        # What Linux can provide without swapping, caches included.
+        told = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+        free = free if told is None else 1024 * int(told[1])
         limit = (group / "memory.max").read_text().strip()
         if limit != "max":
             free = min(free, int(limit) - int((group / "memory.current").read_text()))
@@ -137,27 +139,11 @@ def free_memory(device: torch.device) -> int:
     return max(free, 0)
 
 
-def _available() -> int:
-    """Memory that Linux can provide without swapping, caches included."""
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise ValueError("no MemAvailable")
-
-
 class AsModel:
     """A module around a model, whose attributes, methods (`generate`) and names of tensors it has."""
 
     _inside: ClassVar[str]  # the attribute that holds the model
     _modules: dict[str, Any]
-
-    # torch.compile around the private model would compile the checks of its calls, too. A model that was
-    # compiled before, inside, stays compiled.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The outputs of the model."""
-        inherited: Any = super()
-        return inherited.__call__(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         inherited: Any = super()

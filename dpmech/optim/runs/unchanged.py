@@ -40,7 +40,7 @@ class Fingerprinter:
         size = 8 * ROW
         words = secrets.token_bytes(size) if key is None else hashlib.shake_256(key).digest(size)
         self._key = torch.frombuffer(bytearray(words), dtype=torch.int64)
-        self._keys: dict[torch.device, Tensor] = {}
+        self._key_on = functools.cache(self._key.to)
         self._kernels: dict[torch.device, RowSums] = {}
         self._layout = functools.lru_cache(maxsize=_LAYOUTS)(self._laid_out)
 
@@ -75,7 +75,7 @@ class Fingerprinter:
         for device, members in taken.items():
             if device not in self._kernels:
                 self._kernels[device] = RowSums(
-                    self._key.to(device), lambda words: self._row_sums(words, None)
+                    self._key_on(device), lambda words: self._row_sums(words, None)
                 )
             sums = self._kernels[device].of([named[place][1] for place in members])
             for place, own in zip(members, sums or [], strict=sums is not None):
@@ -106,10 +106,7 @@ class Fingerprinter:
         return kind, [sums for part in parts for sums in self._row_sums(*_words(part))]
 
     def _row_sums(self, words: Tensor, rest: Tensor | None) -> list[Tensor]:
-        key = self._keys.get(words.device)
-        if key is None:
-            key = self._keys[words.device] = self._key.to(words.device)
-        size = words.numel()
+        key, size = self._key_on(words.device), words.numel()
         whole, sums = size // ROW, []
         if whole:
             rows = words[: whole * ROW].view(whole, ROW)

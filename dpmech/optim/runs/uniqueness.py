@@ -269,7 +269,7 @@ class _Walk:
         own = getattr(dataset, "example_ids", None)
         if own is not None:
             self.kinds.add(Uniqueness.EXAMPLE_IDS)
-            ids = own() if callable(own) else own
+            ids = _on_host(own() if callable(own) else own)
             self._note(dataset, _plain_bytes(ids))
             self._ids(dataset, ids, _within(dataset, picks), rows)
             return
@@ -293,17 +293,13 @@ class _Walk:
             case CanaryData():
                 self._with_canaries(dataset, _within(dataset, picks), rows)
             case TensorDataset():
-                self.kinds.add(Uniqueness.FLATTENED)
                 self._note(dataset, len(dataset.tensors))
                 self._tensors(dataset, dataset.tensors, _within(dataset, picks), rows)
-            case np.ndarray() if dataset.dtype.hasobject and dataset.ndim == 1:
-                self.kinds.add(Uniqueness.FLATTENED)
-                self._sequence(dataset, _within(dataset, picks), rows)
-            case Tensor() | np.ndarray():
-                self.kinds.add(Uniqueness.FLATTENED)
+            case Tensor() | np.ndarray() if dataset.ndim != 1 or not getattr(
+                dataset.dtype, "hasobject", False
+            ):
                 self._tensors(dataset, [dataset], _within(dataset, picks), rows)
-            case list() | tuple() | range() | str() | bytes():
-                self.kinds.add(Uniqueness.FLATTENED)
+            case np.ndarray() | list() | tuple() | range() | str() | bytes():
                 self._sequence(dataset, _within(dataset, picks), rows)
             case _:
                 self.kinds.add(Uniqueness.NOT_CHECKED)
@@ -319,8 +315,6 @@ class _Walk:
                     self.found.add_places(id(dataset), _within(dataset, picks), rows)
 
     def _ids(self, dataset: Any, ids: Any, picks: Picks, rows: Picks) -> None:
-        if isinstance(ids, Tensor):
-            ids = ids.detach().cpu().numpy()
         try:
             given = len(ids)
         except TypeError:
@@ -371,6 +365,7 @@ class _Walk:
 
     def _tensors(self, dataset: object, tensors: Sequence[Any], picks: Picks, rows: Picks) -> None:
         """Rows by address; by index if they have none."""
+        self.kinds.add(Uniqueness.FLATTENED)
         lines = [_memory_of(tensor) for tensor in tensors]
         for tensor in tensors:
             self._note(tensor, [str(getattr(tensor, "dtype", "")), tuple(tensor.shape)], *_place_of(tensor))
@@ -408,6 +403,7 @@ class _Walk:
 
     def _sequence(self, dataset: Any, picks: Picks, rows: Picks) -> None:
         """Elements by object identity, and by the memory of their tensors; plain values by place."""
+        self.kinds.add(Uniqueness.FLATTENED)
         places, owners = as_array(picks), as_array(rows)
         named = np.zeros(len(places), dtype=np.bool_)
         if isinstance(dataset, list | tuple | np.ndarray):
@@ -429,8 +425,6 @@ class _Walk:
 
 def _plain_bytes(ids: Any) -> bytes:
     """Ids as bytes that are the same in every process, for names with a custom repr."""
-    if isinstance(ids, Tensor):
-        ids = ids.detach().cpu().numpy()
     if isinstance(ids, np.ndarray) and not ids.dtype.hasobject:
         return ids.tobytes()
     return repr(list(ids) if isinstance(ids, Iterable) else ids).encode()
@@ -544,8 +538,7 @@ def _chosen(values: _Array, picks: Picks) -> _Array:
 
 def _integers(indices: Any) -> _Array:
     """Indices of a Subset as an array."""
-    if isinstance(indices, Tensor):
-        indices = indices.detach().cpu().numpy()
+    indices = _on_host(indices)
     try:
         array = indices if isinstance(indices, np.ndarray) else np.asarray(indices)
         if array.dtype.kind not in "iub" or array.ndim != 1:
@@ -556,6 +549,11 @@ def _integers(indices: Any) -> _Array:
             "a Subset with indices that are no integers: repeated examples cannot be detected",
             supported="integer indices, or a dataset with example_ids",
         ) from None
+
+
+def _on_host(values: Any) -> Any:
+    """A tensor as an array; anything else as it is."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
 def _all_integers(ids: Any) -> bool:

@@ -292,19 +292,12 @@ class KeptTensor(Kept):
         self.tensor = tensor
         self._small = compared and tensor.numel() <= _SMALL and tensor.device.type == "cpu"
         self._small &= tensor.layout == torch.strided  # torch compares no others
-        self.version = 0
-        self.copy: Tensor | None = None
-        self.marks, self.values = [(id(tensor), 0)], [tensor]
-        self._left = False
-        self._checksum: int | None = None
-        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):  # left by vmap, unusable outside it
-            return
-        if tensor.is_inference():
-            return
-        self._left = True
-        self.version = tensor._version
-        self.copy = self._copied(copies)
-        self._checksum = _checksum(tensor) if summed and self.copy is None else None
+        # One that vmap left is unusable outside of it.
+        wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        self._left = not (wrapped or tensor.is_inference())
+        self.version = tensor._version if self._left else 0
+        self.copy = self._copied(copies) if self._left else None
+        self._checksum = _checksum(tensor) if self._left and summed and self.copy is None else None
         self.marks = [(id(tensor), self.version)]
         self.values = [tensor if self.copy is None else self.copy]
 

@@ -88,14 +88,9 @@ def accountant_in_turn(
     ]
     if independent:
         return InTurnAccountant(IndependentAccountant(bins, bounds), turns)
-    # before what takes minutes and is rough
-    nearer = Turn(
-        sampled,
-        lambda: certified_accountant(strategy, bins, bounds, sampled, rng, reach=_WIDEST),
-        again=True,
-    )
-    turns.insert(1, nearer)
     first = certified_accountant(strategy, bins, bounds, sampled, rng, reach=_WIDE)
+    # before what takes minutes and is rough
+    turns.insert(1, Turn(sampled, lambda: first.reaching(_WIDEST), again=True))
     if not _LEAST_BINS <= bins <= _MOST_BINS:
         return InTurnAccountant(first, turns)
     method = Deterministic()

@@ -120,7 +120,7 @@ def test_executed_epsilon_rises_to_the_claim(name):
 
 
 def test_a_stop_says_what_it_owes():
-    """Who stopped by the results owes the whole claim: the first line of the file repeats it."""
+    """A run that stopped because of its results is charged the full claim, as its first line states."""
     claim = CALS["min-sep"].achieved.upper
     whole, looked, planned = (
         record("min-sep"),
@@ -129,7 +129,7 @@ def test_a_stop_says_what_it_owes():
     )
     assert "stopped" not in whole.headline
     assert looked.executed.upper == claim
-    assert "the whole claim: where it stopped may have been chosen by its results" in looked.headline
+    assert "the full claim: the decision to stop may depend on results" in looked.headline
     assert planned.executed.upper < claim
     assert "decided without looking at results" in planned.headline
     assert "only if the number of steps was decided without looking" in str(planned.executed.by)
@@ -142,7 +142,7 @@ def test_a_stop_says_what_it_owes():
 def test_a_stop_by_plan_that_owes_the_whole_claim_is_not_blamed_on_results():
     made = record("bins certified", 6, stopped_by_plan=True)
     assert made.executed == CALS["bins certified"].achieved
-    assert "the whole claim: no smaller bound is known for the steps executed" in made.headline
+    assert "the full claim: no smaller bound is known for the executed steps" in made.headline
     assert "results" not in made.headline
 
 

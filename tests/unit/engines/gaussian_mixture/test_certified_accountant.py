@@ -193,6 +193,21 @@ def test_eps_below_what_is_sampled():
 
 
 @pytest.mark.slow
+def test_a_longer_reach_locates_nothing_again(monkeypatch):
+    short = accountant()
+    short.reach = 1e-5
+    with pytest.raises(aims.FarAimError):
+        calibrated(short)
+    located, at = [], aims.Pilots.at
+    monkeypatch.setattr(aims.Pilots, "at", lambda *one, **more: located.append(one) or at(*one, **more))
+    found = calibrated(short.reaching(math.inf))
+    assert not located
+    assert exact_delta(found.sigma, 1.0) <= DELTA
+    assert short.reach == 1e-5
+    calibrated(accountant())
+    assert located
+
+
 def test_where_a_close_proof_takes_many_draws_a_sigma_further_up_is_proved(monkeypatch):
     near = calibrated(accountant())
     assert near.excess <= 0.08

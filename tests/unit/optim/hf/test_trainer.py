@@ -231,6 +231,21 @@ def test_more_steps_than_certified_are_refused_before_the_first(tmp_path):
     one.run[1].close()
 
 
+def test_fewer_steps_than_certified_are_told_before_the_first(tmp_path, caplog):
+    texts = []
+    for steps in (2, N):
+        caplog.clear()
+        one = trainer(tmp_path / str(steps), max_steps=steps, save_strategy="no")
+        one.train()
+        one.run[1].close()
+        texts.append([row.getMessage() for row in caplog.records if row.name == "dpmech.optim"])
+    told = (
+        "2 of the 12 certified steps, with the noise of 12 steps and the whole budget; calibrate for 2 steps"
+    )
+    assert [told in text for text in texts[0]].count(True) == 1
+    assert not any("certified steps" in text for text in texts[1])
+
+
 # ---- what is logged and saved
 
 

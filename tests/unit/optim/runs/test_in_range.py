@@ -35,6 +35,11 @@ CASES = {  # an operation of an index, the last that is in range, and one that i
     "scatter_add": (lambda i: table().scatter_add(1, whole(i)[:, None], table()), 2, 3),
     "index_add": (lambda i: table().index_add(0, whole(i), table()[:2]), 3, 4),
     "index_put": (lambda i: table().index_put((whole(i),), table()[:2]), 3, 4),
+    "max_unpool2d": (
+        lambda i: F.max_unpool2d(table(torch.float32)[None, :1, :2], whole(i)[None, None], 2),
+        7,
+        8,
+    ),
     "nll_loss": (lambda i: F.nll_loss(table(torch.float32)[:2], whole(i)), 2, 3),
     "ignored": (lambda i: F.cross_entropy(table(torch.float32)[:2], whole(i), ignore_index=-100), -100, -99),
     "pixels": (

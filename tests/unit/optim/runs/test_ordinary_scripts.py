@@ -96,6 +96,17 @@ def test_shuffle_has_no_effect_where_batches_are_sampled(way, caplog):
         private(linear(), DataLoader(ROWS, shuffle=True), loss=loss)
 
 
+def test_backward_of_a_model_without_a_loss_says_what_to_call():
+    model, optimizer, _ = private(linear(), loss=None)
+    with pytest.raises(
+        AttributeError, match=r"make_private\(\.\.\., loss=\.\.\.\); without `loss`, call backward"
+    ):
+        model.backward(INPUTS, LABELS)
+    with pytest.raises(AttributeError, match="no attribute 'backwards'"):
+        model.backwards(INPUTS, LABELS)
+    optimizer.close()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_drop_last(way):
     loss, backward = WAYS[way]
