@@ -1,5 +1,6 @@
 """Unchanged: checks that no call wrote data into the model, and that only steps change its parameters."""
 
+import contextlib
 import functools
 import hashlib
 import io
@@ -552,11 +553,16 @@ def _extra_states(model: nn.Module) -> Iterator[tuple[str, object]]:
 
 
 class _Bits(pickle.Pickler):
-    """Pickles data, and tensors as their bits; equal data alike, also where parts of them are one object."""
+    """Pickles data, and tensors as their bits.
 
-    def __init__(self, file: io.BytesIO) -> None:
+    Args:
+        file: to which the bytes are written.
+        trees: whether equal data are pickled alike, even if they contain an object twice; cycles are refused.
+    """
+
+    def __init__(self, file: io.BytesIO, *, trees: bool) -> None:
         super().__init__(file, protocol=4)
-        self.fast = True
+        self.fast = trees
 
     def reducer_override(self, value: Any) -> Any:
         """A tensor as its dtype, shape and bits; a file in memory as its contents."""
@@ -575,13 +581,20 @@ def _digest(name: str, state: object) -> Tensor:
     """A fingerprint of plain data and tensors."""
     written = io.BytesIO()
     try:
-        _Bits(written).dump(state)
+        with contextlib.suppress(ValueError, RecursionError):  # of a cycle
+            _Bits(written, trees=True).dump(state)
+            return _hashed(written)
+        written = io.BytesIO()
+        _Bits(written, trees=False).dump(state)
+        return _hashed(written)
     except Exception as error:  # an object that cannot be pickled may raise anything
         raise UnsupportedCombinationError(
             f"{name} cannot be read ({error}): writes of data into it by calls of the model cannot be "
             "detected",
             supported="extra states of plain data and tensors, or named in public_buffers",
         ) from error
-    return torch.frombuffer(
-        bytearray(hashlib.blake2b(written.getbuffer(), digest_size=32).digest()), dtype=torch.uint8
-    )
+
+
+def _hashed(written: io.BytesIO) -> Tensor:
+    digest = hashlib.blake2b(written.getbuffer(), digest_size=32).digest()
+    return torch.frombuffer(bytearray(digest), dtype=torch.uint8)

@@ -611,6 +611,13 @@ def test_extra_states_of_any_kind():
     model.state[2] = io.BytesIO(b"other")
     with pytest.raises(dm.UnsupportedCombinationError, match="extra states _extra_state"):
         optimizer.run_record()
+    model = Odd([torch.ones(2)])
+    model.state.append(model.state)  # a cycle
+    _, optimizer, _ = parts = made(model, "loss")
+    step(model, *parts)
+    model.state[0][1] = 2.0
+    with pytest.raises(dm.UnsupportedCombinationError, match="extra states _extra_state"):
+        optimizer.run_record()
     with pytest.raises(dm.UnsupportedCombinationError, match="cannot be read"):
         made(Odd(lambda: None), "loss")
     made(Odd(lambda: None), "loss", public_buffers=["_extra_state"])
