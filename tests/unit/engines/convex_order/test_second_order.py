@@ -145,3 +145,8 @@ def test_delta_against_plain_samples(remove):
     assert least <= found <= 1.1 * most
     # the planted fault: entries 20 % smaller
     assert mixture_delta(gram.scaled(0.8), eps, rel_error=0.02, remove=remove) < least
+
+
+def test_wide_bands_are_not_searched():
+    profile = 0.9 * banded(60, [1.0] * 12)
+    assert second_order_fits(MixtureFits(profile, 60, 1.0, high=True), profile) == []
