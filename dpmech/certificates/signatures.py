@@ -258,7 +258,7 @@ def envelopes_of(path: str | os.PathLike[str]) -> tuple[Envelope, ...]:
     if not os.path.lexists(target):
         return ()
     text = read_text(target, max_file_size=_LARGEST_ENVELOPE)
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]  # JSON text may contain other separators
     several = len(lines) > 1 and lines[1].startswith("{")
     return tuple(Envelope.from_json(one) for one in (lines if several else [text]))
 
@@ -276,17 +276,18 @@ def check_signatures(
         keys: the trusted keys.
 
     Returns:
-        The statements, and the keys that signed them, at least one.
+        The statements, and the keys that signed them, at least one; each pair once, however often it is in
+        the file.
 
     Raises:
         CertificateError: if none of the keys signed an envelope, or one signed a statement about something
             else.
     """
     found = [_check_signature(text, envelope, keys) for envelope in envelopes]
-    signed = [one for one in found if one is not None]
+    signed = {(one[0], one[1].key_id): one for one in found if one is not None}
     if not signed:
         raise CertificateError("no signature of a trusted key over what the envelope holds")
-    return signed
+    return list(signed.values())
 
 
 def _check_signature(

@@ -23,7 +23,7 @@ class PrivateSelection:
     The code cannot check the following assumptions:
 
     - Each run is private by itself, **including its score**: `run` covers all data that `train` reads. A
-    score from validation data of the same people is a release that `run` must include. A score from public
+      score from validation data of the same people is a release that `run` must include. A score from public
       data has no privacy cost.
     - Runs are independent: each run has fresh noise and fresh batches, and only the candidate differs.
     - **The number of runs stays secret**, and so does every run except the best one. No log, progress bar,

@@ -99,7 +99,10 @@ def sign(
     if not replace and not add and os.path.lexists(target):
         raise InvalidParameterError("certificate", str(target), "a file that does not exist", _EXISTS)
     kept = envelopes_of(path) if add else ()
-    if any(Statement.from_payload(one.payload).digest != statement.digest for one in kept):
+    if any(
+        one.payload_type != PAYLOAD_TYPE or Statement.from_payload(one.payload).digest != statement.digest
+        for one in kept
+    ):
         raise CertificateError(f"{target} has a signature over other content; --replace removes it")
     if any(private.public.accepts(own.value, one.signed_bytes) for one in kept for own in one.signatures):
         raise InvalidParameterError("key", private.public.key_id[:16], "a key that has not signed it yet")

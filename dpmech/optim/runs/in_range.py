@@ -44,6 +44,8 @@ def _takes_indices(func: Any) -> bool:
 
 def _run_here(func: Any, args: Any, kwargs: Any, *, values: bool) -> None:
     def here(one: Any) -> Any:
+        if isinstance(one, torch.device):  # of the result, as of the gradient of a sparse embedding
+            return torch.device("cpu")
         if not isinstance(one, Tensor):
             return one
         if not (one.is_floating_point() or one.is_complex()):

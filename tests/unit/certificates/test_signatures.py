@@ -290,6 +290,25 @@ def test_a_second_issuer_adds_a_signature(signed, keys):
     assert len(verified(signed, keys, "other", "own").signed) == 2
 
 
+def test_a_repeated_line_is_no_further_signature(signed, keys):
+    target = envelope_path(signed)
+    line = target.read_text()
+    target.write_text(line * 3)
+    assert len(verified(signed, keys, "own", "other").signed) == 1
+    # Other line separators of Unicode may be part of JSON text.
+    target.write_text(line.replace('"keyid": "', '"keyid": "\u2028\x85') * 2)
+    assert len(verified(signed, keys, "own", "other").signed) == 1
+
+
+def test_no_signature_is_added_to_an_envelope_of_another_type(signed, keys):
+    target = envelope_path(signed)
+    text = json.dumps(json.loads(target.read_text()) | {"payloadType": "text/plain"})
+    target.write_text(text)
+    with pytest.raises(dm.exceptions.CertificateError, match="has a signature over other content"):
+        dm.sign(signed, keys["other"][0], "the reviewer", add=True)
+    assert target.read_text() == text
+
+
 def test_only_what_holds_together_is_signed_and_once(signed, keys):
     with pytest.raises(dm.InvalidParameterError, match=r"has a signature; add \(--add\)"):
         dm.sign(signed, keys["own"][0], ISSUER)

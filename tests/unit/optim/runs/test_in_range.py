@@ -6,7 +6,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from dpmech.optim.runs.in_range import in_range  # noqa: E402
+from dpmech.optim.runs.in_range import _run_here, in_range  # noqa: E402
 from tests.support.other_device import known, other, other_device  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not known(), reason="this torch registers no device from Python")
@@ -83,3 +83,11 @@ def test_without_a_device_nothing_is_checked():
         assert not checked
         with pytest.raises(IndexError):
             F.embedding(torch.tensor([4]), torch.ones(4, 3))
+
+
+def test_gradients_of_sparse_embeddings_are_formed_on_the_cpu_too():
+    """They name the device of their result; one without memory stands for it, as here is no other."""
+    form = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default
+    rows, values = torch.tensor([[0, 2]]), torch.ones(2, 3)
+    named = {"dtype": torch.float32, "layout": torch.sparse_coo, "device": torch.device("meta")}
+    _run_here(form, (1, 1, [4, 3], rows, values), named, values=False)
