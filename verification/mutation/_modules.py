@@ -111,6 +111,8 @@ GROUPS: dict[str, list[str]] = {
         "engines.convex_order.accountant",
         "engines.convex_order.node_laws",
         "engines.convex_order.mixture_ring",
+        "engines.convex_order.second_order",
+        "engines.convex_order.second_order_lattice",
         "engines.convex_order.transform",
         "engines.convex_order.exponentials",
         "engines.convex_order.tilted",

@@ -13,8 +13,15 @@ from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.convex_order.bound import LARGEST_EPS, REL_ERROR, RingResult, ring_delta
 from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.grid import coarser
-from dpmech.engines.convex_order.mixture_ring import MixtureFits, MixtureGram, dominating_mixture
+from dpmech.engines.convex_order.mixture_ring import (
+    NEAR_LEAST,
+    SMALL_GAIN,
+    MixtureFits,
+    MixtureGram,
+    dominating_mixture,
+)
 from dpmech.engines.convex_order.ring import Height, RingGram, dominating_ring
+from dpmech.engines.convex_order.second_order import SecondOrderGram, second_order_fits
 from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
@@ -76,9 +83,12 @@ ROUGH_ERROR = 0.2
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
 
-def _removal(gram: MixtureGram, eps: float, rel_error: float) -> float:
+Cyclic = MixtureGram | SecondOrderGram
+
+
+def _removal(gram: Cyclic, eps: float, rel_error: float) -> float:
     """REMOVE by transforms; half the error takes only a few more of them, but may need too high ones."""
-    if len(gram.parts) > 1:
+    if isinstance(gram, SecondOrderGram) or len(gram.parts) > 1:
         return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
     try:
         return mixture_delta(gram, eps, rel_error=0.5 * rel_error, remove=True)
@@ -86,7 +96,7 @@ def _removal(gram: MixtureGram, eps: float, rel_error: float) -> float:
         return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
 
 
-def _rough_removal(gram: MixtureGram, eps: float) -> float:
+def _rough_removal(gram: Cyclic, eps: float) -> float:
     """REMOVE, for comparisons."""
     try:
         return mixture_delta(gram, eps, rel_error=ROUGH_ERROR, remove=True)
@@ -94,7 +104,7 @@ def _rough_removal(gram: MixtureGram, eps: float) -> float:
         return math.inf
 
 
-def _addition(gram: MixtureGram, eps: float, rel_error: float, floor: float) -> float:
+def _addition(gram: Cyclic, eps: float, rel_error: float, floor: float) -> float:
     """ADD by transforms: few and low ones usually show that it is below REMOVE, the floor."""
     with contextlib.suppress(NumericalError):
         rough = mixture_delta(gram, eps, rel_error=max(ROUGH_ERROR, rel_error), remove=False, floor=floor)
@@ -105,12 +115,16 @@ def _addition(gram: MixtureGram, eps: float, rel_error: float, floor: float) -> 
 
 @dataclasses.dataclass(frozen=True)
 class _Rings:
-    """Dominating matrices for both directions; whether transforms are tilted, and approximate delta."""
+    """Dominating matrices for both directions; whether transforms are tilted, and approximate delta.
 
-    remove: MixtureGram
-    add: MixtureGram
+    `quick` may show in less time that ADD is below REMOVE.
+    """
+
+    remove: Cyclic
+    add: Cyclic
     tilted: bool = False
     guess: float = 1.0
+    quick: MixtureGram | None = None
 
 
 class DeterministicAccountant(Accountant):
@@ -140,7 +154,7 @@ class DeterministicAccountant(Accountant):
         self.guarantee = BOUND
         self._mixtures: dict[tuple[float, float], _Rings | None] = {}
         self._searches: dict[tuple[int, float], MixtureFits] = {}
-        self._fits: dict[tuple[float, float], tuple[MixtureGram, MixtureGram] | None] = {}
+        self._fits: dict[tuple[float, float], tuple[MixtureGram, Cyclic] | None] = {}
         self._found: dict[tuple[_Rings, float, float], float] = {}
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -341,22 +355,37 @@ class DeterministicAccountant(Accountant):
         raised = self.covariance * sigma**-2 * (1.0 + 32.0 * UNIT)
         return MixtureFits(raised, self.gram.bins, eps, high=high)
 
-    def _fitted(self, sigma: float, eps: float) -> tuple[MixtureGram, MixtureGram] | None:
+    def _fitted(self, sigma: float, eps: float) -> tuple[MixtureGram, Cyclic] | None:
         """Matrices with one and with two exponentials, one fit per cell of sigma; None if there are none."""
         search, there = self._search_near(sigma, eps)
         key = (there, eps)
         if key not in self._fits:
             try:
                 one = search.best(1)
-                two = search.best(2)
-                if search.rises:
-                    # moments rank matrices with waves of high frequency too roughly
-                    other = self._fits_at(there, eps, high=True).best(2)
-                    two = min((two, other), key=lambda gram: _rough_removal(gram, eps))
+                two = one if search.close else self._of_two(search, there, eps)
                 self._fits[key] = one.scaled(there**2), two.scaled(there**2)
             except NumericalError:
                 self._fits[key] = None
         return self._fits[key]
+
+    def _of_two(self, search: MixtureFits, there: float, eps: float) -> Cyclic:
+        """The best matrix of second order or with two exponentials, which are tried only if it is not close.
+
+        It is fitted at the sigma in the middle of a cell.
+        """
+        high = self._fits_at(there, eps, high=True)
+        profile = high.target * high.top
+        found: list[Cyclic] = list(second_order_fits(high, profile))
+        nearest = min((float(np.min(high.height.of(gram.profile()))) for gram in found), default=math.inf)
+        if nearest > high.least + NEAR_LEAST:
+            found.append(search.best(2))
+            if search.rises:
+                # moments rank matrices with waves of high frequency too roughly
+                found.append(high.best(2))
+        prices = [float(np.min(high.height.of(gram.profile()))) for gram in found]
+        if max(prices) - min(prices) <= SMALL_GAIN:
+            return found[int(np.argmin(prices))]
+        return min(found, key=lambda gram: _rough_removal(gram, eps))
 
     def _served(self, sigma: float, eps: float) -> _Rings | None:
         fitted = self._fitted(sigma, eps)
@@ -373,8 +402,8 @@ class DeterministicAccountant(Accountant):
         # with most paths removed, as in ADD, transforms often succeed only with a single exponential; where
         # decays are negative, ADD of one may be above REMOVE of two
         upper, found = math.inf, None
-        turned = any(decay < 0.0 for _, decay in two.parts)
-        pairs = (*([_Rings(two, two)] if turned else []), _Rings(two, one), _Rings(one, one))
+        turned = isinstance(two, SecondOrderGram) or any(decay < 0.0 for _, decay in two.parts)
+        pairs = (*([_Rings(two, two, quick=one)] if turned else []), _Rings(two, one), _Rings(one, one))
         for rings in dict.fromkeys(pairs):
             try:
                 upper, found = self._transformed(rings, sigma, eps), rings
@@ -413,12 +442,17 @@ class DeterministicAccountant(Accountant):
         if key not in self._found:
             error = rung_below(self.settings.rel_error, REL_ERROR)
             one, other = rings.remove.scaled(sigma**-2), rings.add.scaled(sigma**-2)
-            if rings.tilted:
+            if rings.tilted and isinstance(one, MixtureGram) and isinstance(other, MixtureGram):
                 remove = tilted_delta(one, eps, rel_error=error, remove=True, guess=rings.guess)
                 add = tilted_delta(other, eps, rel_error=error, remove=False, floor=remove)
             else:
                 remove = _removal(one, eps, error)
-                add = _addition(other, eps, error, remove)
+                add = math.inf
+                if rings.quick is not None:
+                    with contextlib.suppress(NumericalError):
+                        add = _addition(rings.quick.scaled(sigma**-2), eps, ROUGH_ERROR, remove)
+                if add > remove:
+                    add = min(add, _addition(other, eps, error, remove))
             self._found[key] = max(remove, add)
         return self._found[key]
 
@@ -432,9 +466,7 @@ class DeterministicAccountant(Accountant):
         except NumericalError:
             return self._unamplified(sigma, eps)
 
-    def _bounds_at(
-        self, sigma: float, guess: float
-    ) -> tuple[RingGram | MixtureGram, Callable[[float], float]]:
+    def _bounds_at(self, sigma: float, guess: float) -> tuple[RingGram | Cyclic, Callable[[float], float]]:
         """A cyclic matrix, and its upper bounds on delta as a function of eps, tight near a guess."""
         rings = self._mixture(sigma, guess)
         if rings is not None:
@@ -457,9 +489,9 @@ class DeterministicAccountant(Accountant):
             ring.scaled(sigma**-2), eps, rel_error=self.settings.rel_error, grid=first.grids
         ).delta
 
-    def _described(self, ring: RingGram | MixtureGram) -> Provenance:
+    def _described(self, ring: RingGram | Cyclic) -> Provenance:
         """The slowest decay, and how far the matrix is above the Gram matrix of the strategy."""
-        decays = [ring.decay] if isinstance(ring, RingGram) else [abs(decay) for _, decay in ring.parts]
+        decays = [ring.decay] if isinstance(ring, RingGram) else ring.decays
         excess = float(np.sum(ring.profile() - self.covariance) / np.sum(self.covariance))
         facts = {"bins": self.gram.bins, "decay": max([0.0, *decays]), "excess": excess}
         return Provenance("bins.program", facts)

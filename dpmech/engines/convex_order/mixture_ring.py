@@ -83,6 +83,21 @@ class MixtureGram:
         return MixtureGram(self.bins, self.white * factor, parts, self.constant * factor)
 
     @property
+    def plain(self) -> "MixtureGram":
+        """The matrix without its constant part."""
+        return dataclasses.replace(self, constant=0.0)
+
+    @property
+    def slopes(self) -> float:
+        """Roundings of the increments by errors of slopes, relative to UNIT."""
+        return sum(a * 512.0 / (1.0 - abs(decay)) for a, decay in self.parts)
+
+    @property
+    def decays(self) -> list[float]:
+        """Sizes of the decays."""
+        return [abs(decay) for _, decay in self.parts]
+
+    @property
     def exponential(self) -> float:
         """The total variance of the exponentials."""
         return sum(amplitude for amplitude, _ in self.parts)

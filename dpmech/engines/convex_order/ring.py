@@ -195,7 +195,10 @@ class Height:
 
     def gradient(self, profile: Vector) -> Vector:
         """Sensitivity of the best order's bound to each entry, shape of the profile; 1 at the diagonal."""
-        order = self.orders[np.argmin(self.of(profile))]
+        return self.gradient_of(float(self.orders[np.argmin(self.of(profile))]), profile)
+
+    def gradient_of(self, order: float, profile: Vector) -> Vector:
+        """The same for a given order."""
         pull = np.exp(0.5 * order * (profile - profile[0]))
         # the floor keeps every entry in the objective, so that the linear program has a unique solution
         return np.asarray((pull + LEAST_WEIGHT) * self.counts)

@@ -424,6 +424,8 @@ class _Direction(Parts):
         return best
 
     def _setting(self) -> "_Setting":
+        if not isinstance(self.own, MixtureGram):
+            raise NumericalError("transforms with a tilt need exponentials")
         wanted = WINDOW * self.rel_error * self.scale
         lattice = build_lattice(self.own, remove=self.remove, ripple=RIPPLE * self.rel_error, outside=wanted)
         if len(lattice.steps) > 1 or lattice.size > MOST_STATES:

@@ -40,14 +40,14 @@ class _Leading:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class _Power:
+class Power:
     """A computed power of S D, and a bound on its error in the Frobenius norm."""
 
     matrix: Complex
     exponent: int
     error: float
 
-    def times(self, other: "_Power", norm: float, each: float) -> "_Power":
+    def times(self, other: "Power", norm: float, each: float) -> "Power":
         """The product; `norm` bounds S, `each` is the relative error of a product."""
         sizes = [float(np.linalg.norm(one.matrix)) for one in (self, other)]
         largest = [
@@ -55,7 +55,7 @@ class _Power:
         ]
         error = largest[0] * other.error + largest[1] * self.error + self.error * other.error
         error += each * sizes[0] * sizes[1]
-        return _Power(self.matrix @ other.matrix, self.exponent + other.exponent, error)
+        return Power(self.matrix @ other.matrix, self.exponent + other.exponent, error)
 
 
 class Traces:
@@ -152,8 +152,8 @@ class Traces:
         """
         each = 3.0 * UNIT * (self.size + 2.0)
         whole = np.asarray(self.step(np.eye(self.size))) * diagonal[None, :]
-        base = _Power(whole, 1, (float(np.max(errors)) + 8.0 * UNIT) * self.frobenius)
-        product: _Power | None = None
+        base = Power(whole, 1, (float(np.max(errors)) + 8.0 * UNIT) * self.frobenius)
+        product: Power | None = None
         left = self.bins
         while left:
             if left % 2:

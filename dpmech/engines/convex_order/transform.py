@@ -21,6 +21,8 @@ from dpmech.engines.convex_order.exponentials import (
     groups_of,
 )
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
+from dpmech.engines.convex_order.second_order import SecondOrderGram
+from dpmech.engines.convex_order.second_order_lattice import PairLattice, PairTraces, build_pairs
 from dpmech.engines.convex_order.traces import DENSE, Traces
 from dpmech.engines.gaussian_mixture import log_add_bound
 from dpmech.exceptions import NumericalError
@@ -40,7 +42,12 @@ MOST_EXPONENTS = 6000
 
 
 def mixture_delta(
-    gram: MixtureGram, eps: float, *, rel_error: float, remove: bool, floor: float = 0.0
+    gram: MixtureGram | SecondOrderGram,
+    eps: float,
+    *,
+    rel_error: float,
+    remove: bool,
+    floor: float = 0.0,
 ) -> float:
     """Upper bound on delta(eps) of the Balls-in-Bins pair with Gram matrix `gram`, in one direction.
 
@@ -75,7 +82,7 @@ class _Direction(Parts):
             if math.exp(min(closed, 0.0)) <= self.floor:
                 return self.floor
         wanted = WINDOW * self.rel_error * self.scale
-        lattice = build_lattice(self.own, remove=self.remove, ripple=RIPPLE * self.rel_error, outside=wanted)
+        lattice = _lattice(self.own, remove=self.remove, ripple=RIPPLE * self.rel_error, outside=wanted)
         law, top, weights_factor = self.white_law(wanted)
         run = _Run(lattice, law, self.remove)
         common = self.common(wanted)
@@ -128,13 +135,21 @@ class _Direction(Parts):
         return Majorant(width, period, damping, float(np.min(kinks)) / largest)
 
 
+def _lattice(
+    gram: MixtureGram | SecondOrderGram, *, remove: bool, ripple: float, outside: float
+) -> Lattice | PairLattice:
+    if isinstance(gram, SecondOrderGram):
+        return build_pairs(gram, remove=remove, ripple=ripple, outside=outside)
+    return build_lattice(gram, remove=remove, ripple=ripple, outside=outside)
+
+
 class _Run:
     """Transforms on one lattice."""
 
-    def __init__(self, lattice: Lattice, law: WhiteLaw, remove: bool) -> None:  # noqa: FBT001 - one caller
+    def __init__(self, lattice: Lattice | PairLattice, law: WhiteLaw, remove: bool) -> None:  # noqa: FBT001 - one caller
         self.lattice, self.law, self.remove = lattice, law, remove
         self.increments = np.exp(lattice.sums()) / lattice.gram.bins
-        self.traces = Traces(lattice)
+        self.traces = PairTraces(lattice) if isinstance(lattice, PairLattice) else Traces(lattice)
         mass, mean, error = lattice.moments()
         self.mass, self.mean = mass, mean * law.mean
         self.error = error + (law.sizes.size + 64.0) * 2.0 * UNIT
@@ -147,7 +162,7 @@ class _Run:
         if exponents.size > MOST_EXPONENTS:
             raise NumericalError(f"{exponents.size} exponents are too many")
         size, count = self.lattice.size, self.law.sizes.size
-        each = size * (3e-7 * count + 1e-5) if size > 150 else 3e-8 * size * count + 2e-7 * size**2.5
+        each = self.lattice.seconds(count)
         spend(exponents.size * each, 8.0 * size * 400.0 + 2e8, what=f"{exponents.size} Laplace transforms")
         # every transform is at most that of the real part, which all of them share
         ceiling = self._ceiling(float(exponents[0].real))
