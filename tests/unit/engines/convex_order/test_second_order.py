@@ -147,6 +147,14 @@ def test_delta_against_plain_samples(remove):
     assert mixture_delta(gram.scaled(0.8), eps, rel_error=0.02, remove=remove) < least
 
 
+def test_opposite_bins_are_counted_once():
+    # 1 and 3 are neighbours of 0, but only 2 is opposite to it, whose negative entry would count twice
+    gram, eps = SecondOrderGram(4, 0.05, (0.3, 0.0, -0.29), (0.0, 0.0)), 0.5
+    found = mixture_delta(gram, eps, rel_error=0.1, remove=True)
+    means, errors = plain_monte_carlo(covariance(gram)[0], eps, np.random.default_rng(5), samples=2_000_000)
+    assert means[0] - 6.12 * errors[0] <= found <= 1.3 * (means[0] + 6.12 * errors[0])
+
+
 def test_wide_bands_are_not_searched():
     profile = 0.9 * banded(60, [1.0] * 12)
     assert second_order_fits(MixtureFits(profile, 60, 1.0, high=True), profile) == []
