@@ -155,8 +155,8 @@ def profile(
         sigma: standard deviation of Z at clip norm 1, > 0.
         participation: as for `calibrate_sigma`.
         adjacency: as for `calibrate_sigma`.
-        rel_error: largest relative excess of the hull over the curve between nodes, in [1e-3, 0.5]; bounds
-            from samples aim at five times this value.
+        rel_error: largest relative excess of the hull over the curve between nodes, in [1e-3, 0.5]; for
+            bounds from samples, the target is five times this value.
         method: as for `calibrate_sigma`.
         rng: as for `calibrate_sigma`.
         executor: as for `calibrate_sigma`.

@@ -16,9 +16,9 @@ dpmech is based on five papers, and we are grateful to their authors. These page
 reading of the papers, with a check for each statement that dpmech uses or builds on. We judge a statement
 as its authors would after rereading it: under the printed conditions, and in the reading that is consistent
 with the rest of the paper. If we disagree, we give the location, the printed form and the form that we
-believe to be right, so that a reader can check it in a minute. We read preprints, and one report of a
-course project, in text conversions. Some of the errors may come from the conversion, and some will be our
-own. Corrections are welcome.
+believe to be right, so that a reader can check it in a minute. We read plain-text conversions of preprints
+and of one course-project report. Some of the errors may come from the conversion, and some will be our own.
+Corrections are welcome.
 
 The statements are in `verification/registry/`, one TOML file for each paper. The command
 `python -m verification` is part of a checkout of the repository, not of the installed package. By default
@@ -42,9 +42,9 @@ output shows every printed cell next to ours, with the reason if they differ.
 
 _WHERE = """### Where to find each result
 
-We do not reproduce accuracies, BLEU and run times of the authors' models, because they require those
-models, data and machines. For every other result, the table names a page or a command. "Commands above"
-refers to the table of headline results.
+We do not reproduce the accuracies, BLEU scores or run times of the authors' models, because they require
+those models, data and machines. For every other result, the table names a page or a command. "Commands
+above" refers to the table of headline results.
 """
 
 # The papers' names in the table of headlines.
@@ -61,9 +61,9 @@ _ERRATA = """## Errata of the papers
 This section lists, for each entry, the printed form and the form that we believe to be right. It is ordered
 by consequence: statements that fail under their own hypotheses, misprints, conditions that are not printed,
 steps of proofs, numbers that we could not recompute, and wording. The papers are preprints and a report of
-a course project, which we read in text conversions, so a misprint may be in our text only. These errata do
-not reduce the value of the papers: dpmech is built on their results, with these corrections. Each entry has
-an executable check; for example, `python -m verification --id ov.theta` runs that of `ov.theta`.
+a course project, of which we read plain-text conversions, so a misprint may be in our text only. These
+errata do not reduce the value of the papers: dpmech is built on their results, with these corrections. Each
+entry has an executable check; for example, `python -m verification --id ov.theta` runs that of `ov.theta`.
 """
 
 _PAPER_HEAD = """\

@@ -119,7 +119,7 @@ def theorem_2_1(*, accountant: Callable[[float, float], float] = same_batch) -> 
         "it. The deviation is the relative shortfall.",
         cases,
         worst,
-        f"Accounting one batch as two batches would miss {missed:.0%} of delta in one step.",
+        f"Treating one batch as two would miss {missed:.0%} of delta in one step.",
     )
 
 

@@ -112,7 +112,7 @@ def lemma_b5(
     claim: Callable[[float, int], float] = weights_squared,
     constants: Callable[[], tuple[float, float]] = tracking_constants,
 ) -> Verdict:
-    """Momentum weights: their square sum, their mean age below b / (1 - b), and the bound of Gamma_T.
+    """Momentum weights: the sum of their squares, their mean age below b / (1 - b), and the bound of Gamma_T.
 
     The paper's unnamed constants can be (1.02, 1): c_2 = 1 is forced by b = 0, and then c_1 is at most the
     integral of the excess, 1.01826.

@@ -121,7 +121,7 @@ def order_of_methods() -> tuple[str, ...]:
 
 @statement("muon.fig1", paper=PAPER, expected="UNVERIFIABLE")
 def figure_1(*, claim: Callable[[], tuple[str, ...]] = order_of_methods) -> Verdict:
-    """Figure 1: curves of the evaluation NLL. Its order at the end is that of the seeds in Tables 4 and 5."""
+    """Figure 1: curves of the evaluation NLL. Its order at the end is that of the means in Tables 4 and 5."""
     wrong = 0
     for dataset in ("E2E", "DART"):
         final = [float(np.array(SEEDS[dataset, name])[:, 0].mean()) for name in claim()]

@@ -28,8 +28,8 @@ tests that call its function, and mutants that timed out were not counted separa
 A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount;
 the reason is given below. Otherwise it is *open*, and listed first. Slow tests, and tests that start
 processes, are left out. Estimates of seconds and bytes in calls of `spend` are not altered, because they only
-decide which computations are started, and no result depends on them. Text that is assembled is not altered
-either.
+decide which computations are started, and no result depends on them. Expressions that build messages are not
+altered either.
 
 If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
 "sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement
@@ -38,7 +38,7 @@ unchanged. Rows marked "by place" come from earlier samples, which were selected
 of all mutants. For example, `python -m verification.mutation poisson --sample 200 --seed 14` tries 200
 mutants of a group, which include those of a smaller sample with the same seed. A name such as
 `engines.losses.prv` selects the part of the sample in one module. Because a sample covers a whole group, a
-single module may have few mutants, or none. Functions that numba compiles are altered as they are written,
+single module may have few mutants, or none. Functions that numba compiles are altered in their source form,
 with compilation switched off.
 
 Each row is for the commit in the column "commit". The column "changed" states whether the code of the module
