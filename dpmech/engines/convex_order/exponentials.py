@@ -25,7 +25,7 @@ import scipy
 from dpmech.engines.convex_order.grid import common_factor, law_rounding
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.node_laws import lognormal_split
-from dpmech.engines.convex_order.ring import Height, multiplicity
+from dpmech.engines.convex_order.ring import Height
 from dpmech.engines.convex_order.second_order import SecondOrderGram
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import ORDERS, log_add_bound
@@ -434,7 +434,7 @@ class Parts:
 
     def spread(self) -> float:
         """Approximate standard deviation of r without the common factor."""
-        counts = multiplicity(self.own.bins)
+        counts = Height(self.own.bins, 1.0).counts
         return math.sqrt(float(counts @ np.expm1(np.minimum(self.own.profile(), 50.0))) / self.own.bins)
 
     def importance(self, common: Common, members: IntArray) -> tuple[float, float]:

@@ -169,7 +169,7 @@ def _checked_profile(profile: npt.ArrayLike, bins: int) -> Vector:
     return target
 
 
-def multiplicity(bins: int) -> Vector:
+def _multiplicity(bins: int) -> Vector:
     """Number of bins at each cyclic distance from one bin."""
     counts = np.full(bins // 2 + 1, 2.0)
     counts[0] = 1.0
@@ -183,7 +183,7 @@ class Height:
 
     def __init__(self, bins: int, eps: float) -> None:
         self.orders = np.array(ORDERS, dtype=np.float64)
-        self.counts = multiplicity(bins)
+        self.counts = _multiplicity(bins)
         self.tails = np.array([log_tail_factor(order, eps) for order in ORDERS])
 
     def of(self, profile: Vector) -> Vector:

@@ -14,7 +14,6 @@ import numpy as np
 import scipy
 
 from dpmech.engines.convex_order.mixture_ring import MixtureFits
-from dpmech.engines.convex_order.ring import multiplicity
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.numerics import UNIT, FloatArray
@@ -269,7 +268,14 @@ def dominating(gram: SecondOrderGram, profile: FloatArray, waves: FloatArray) ->
     """
     slack = 2.0 * gram.error + 1024.0 * UNIT * float(np.max(np.abs(profile)) + np.max(np.abs(waves)))
     short = np.maximum(profile + waves - gram.profile() + slack, 0.0)
-    return dataclasses.replace(gram, white=gram.white + 1.001 * float(short @ multiplicity(gram.bins)))
+    return dataclasses.replace(gram, white=gram.white + 1.001 * float(short @ _counts(gram.bins)))
+
+
+def _counts(bins: int) -> FloatArray:
+    """Number of bins at each cyclic distance from one bin."""
+    counts = np.full(bins // 2 + 1, 2.0)
+    counts[0] = 1.0
+    return counts
 
 
 def _factor(numerator: FloatArray) -> tuple[float, float, float] | None:
