@@ -26,8 +26,6 @@ _SHARE = 0.25  # of the compared examples, which must be found among the trainin
 _DISTINCT = (
     0.9  # fraction of training examples that must be distinct: else held-out ones may equal some by chance
 )
-_UNREADABLE = "its examples cannot be read beforehand, as those of a dataset with a length and indices can"
-_EQUAL = "many training examples equal each other, so that a held-out one may equal some of them, too"
 
 
 class TrainedOn:
@@ -50,7 +48,7 @@ class TrainedOn:
         self._dataset = dataset
         self._collate = collate or default_collate
         self._copies: dict[
-            tuple[int, int], tuple[Any, Any, bool | str]
+            tuple[int, int], tuple[Any, Any, bool | None]
         ] = {}  # by identity of objects that are kept alive
         self._told: set[str] = set()  # a Trainer makes a new object of the same data at every evaluation
         self._key = secrets.token_bytes(32)
@@ -65,7 +63,7 @@ class TrainedOn:
             other: a dataset, a mapping or a list of datasets, or None.
             collate: function that makes a batch of its examples, since it may look them up elsewhere.
             chosen: choices that depend on the evaluation. If nothing can be compared, one warning names them
-                and the reason.
+                and the possible reasons.
         """
         if other is None or not hasattr(self._dataset, "__len__"):
             return False
@@ -88,12 +86,14 @@ class TrainedOn:
         if place not in self._copies:
             self._copies[place] = other, collate, self._is_copy(other) or self._has_copies(other, collate)
         found = self._copies[place][2]
-        if isinstance(found, bool):
+        if found is not None:
             return found
+        # One text for both reasons: which of them it is may be known from the training examples only.
         text = (
-            f"{type(other).__name__}, used for evaluation, cannot be compared with the training data: "
-            f"{found}. What is released is selected by it ({', '.join(chosen)}), so check that it contains "
-            "no training example"
+            f"{type(other).__name__}, used for evaluation, cannot be compared with the training data: its "
+            "examples cannot be read beforehand, as those of a dataset with a length and indices can, or too "
+            "many training examples are equal. What is released is selected by it "
+            f"({', '.join(chosen)}), so check that it contains no training example"
         )
         if chosen and text not in self._told:
             self._told.add(text)
@@ -146,31 +146,29 @@ class TrainedOn:
         known = [(one, two) for one, two in compared if one is not None and two is not None]
         return mine.keys() == theirs.keys() and len(known) > 1 and all(one == two for one, two in known)
 
-    def _has_copies(self, other: Any, collate: Callable[..., Any] | None) -> bool | str:
-        """Whether many of its examples are training examples; or why they cannot be compared."""
+    def _has_copies(self, other: Any, collate: Callable[..., Any] | None) -> bool | None:
+        """Whether many of its examples are training examples; None if they cannot be compared."""
         found = self._half_of(other, None)
         if found is True or collate in (None, default_collate, self._collate):
             return found
         try:
             kinds = {type(next(_some(one, 1, self._key))) for one in (self._dataset, other)}
         except Exception:  # noqa: BLE001 - as above
-            return found or _UNREADABLE
+            return None
         # Examples of another type may be keys that a collate_fn looks up.
         return self._half_of(other, collate) if len(kinds) > 1 else found
 
-    def _half_of(self, other: Any, collate: Callable[..., Any] | None) -> bool | str:
+    def _half_of(self, other: Any, collate: Callable[..., Any] | None) -> bool | None:
         size = len(self._dataset)
         try:
             mine = self._own_sums(collated=collate is not None)
             count = _COUNT if len(mine) == size else _MORE
             theirs = single_prints(_some(other, count, self._key), self._key, collate, _SECONDS)
         except Exception:  # noqa: BLE001 - as above
-            return _UNREADABLE
+            return None
         held = set(mine)
-        if not theirs:
-            return _UNREADABLE
-        if len(held) < _DISTINCT * len(mine):
-            return _EQUAL
+        if not theirs or len(held) < _DISTINCT * len(mine):
+            return None
         matches = sum(one in held for one in theirs)
         return matches >= max(min(2, len(theirs)), _SHARE * len(theirs) * len(mine) / size)
 

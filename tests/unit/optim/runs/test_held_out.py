@@ -246,7 +246,7 @@ def test_selection_by_incomparable_data_gives_a_warning(recwarn):
     few = TensorDataset(torch.arange(40) % 2)  # only two values: held-out examples equal some of them
     found = TrainedOn(few).holds
     data = [TensorDataset((torch.arange(30) // 3) % 2) for _ in range(2)]  # a new object per evaluation
-    with pytest.warns(UserWarning, match=r"cannot be compared .* many training examples equal") as told:
+    with pytest.warns(UserWarning, match=r"cannot be compared .* many training examples are equal") as told:
         assert [found(one, chosen=["EarlyStopping"]) for one in data] == [False, False]
     assert len(told) == 1
 
