@@ -368,7 +368,7 @@ class PrivacyProfile(Answers):
             >>> import dpmech as dm
             >>> run = dm.profile(dm.Identity(4), 5.0)
             >>> run.gaussian_mu().upper
-            0.4000000...
+            0.4
         """
         at = check_real("tail", tail, minimum=0.0, maximum=1.0, open_minimum=True, open_maximum=True)
         if self.parts.only_gaussian:
@@ -399,7 +399,7 @@ class PrivacyProfile(Answers):
             >>> import dpmech as dm
             >>> run = dm.profile(dm.Identity(4), 5.0)
             >>> run.zcdp.upper
-            0.0800000...
+            0.08
 
         References:
             Bun and Steinke 2016, Definition 1.1 and Proposition 1.6.
