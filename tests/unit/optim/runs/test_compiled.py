@@ -65,6 +65,28 @@ def test_around_a_private_model_with_hooks_nothing_is_compiled():
     torch.testing.assert_close(run.weights(), trained(MODES["ghost hooks"]).weights(), rtol=0.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", list(MODES))
+def test_only_a_loop_trains_with_compiled_code_and_the_others_say_so(name, caplog):
+    called = []
+
+    def backend(graph, _):
+        return lambda *given: called.append(graph) or graph.forward(*given)
+
+    run = Run(MODES[name], there=False, model=model(backend=backend))
+    before = len(called)  # those of trials
+    run.train(2)
+    looped = run.optimizer.clipping_mode == "loop"
+    run.close()
+    said = [one for one in caplog.messages if "torch.compile has no effect" in one]
+    assert looped == (name == "loop") == (len(called) > before) == (not said)
+    assert len(said) <= 1
+
+
+def test_a_model_that_is_not_compiled_is_not_spoken_of(caplog):
+    Run(MODES["ghost hooks"], there=False).close()
+    assert not caplog.messages
+
+
 def model_weights():
     return torch.cat([param.detach().flatten() for param in model().parameters()])
 
