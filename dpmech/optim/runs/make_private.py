@@ -45,7 +45,7 @@ from dpmech.optim.processes import (
     share,
 )
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
-from dpmech.optim.runs.clipping_choice import AskedMode, check_asked
+from dpmech.optim.runs.clipping_choice import AskedMode, check_asked, note_compiled
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes, Reduction, UserLoss
 from dpmech.optim.runs.fixes import check_layers
@@ -294,6 +294,7 @@ def make_private(
         private.undo()  # so that another attempt gets the same optimizer and seed
         raise
     if is_first(process_group):
+        note_compiled(inner, private.clipping_mode)
         warn_of_better(claim)
     return wrapped, private, private_loader
 
