@@ -476,4 +476,3 @@ def test_a_decay_of_one_is_a_sum_of_all_earlier_steps():
     other = dm.calibrate_sigma(dm.Dense(matrix), 1.0, 1e-5, participation=dm.MinSep(2))
     assert cal.sigma == pytest.approx(other.sigma, rel=1e-9)
     assert "PROVED" in str(dm.verify(cal.certificate()))
-
