@@ -270,7 +270,7 @@ def certify_sigma(
     used = effective_method(mechanism.participation, check_method(method))
     if used.error > 0.0:
         raise UnsupportedCombinationError(
-            f"{used!r} draws samples, and a certificate of a given sigma uses none",
+            f"{used!r} draws samples, but a certificate of a given sigma uses none",
             supported="Deterministic() and Rdp()",
         )
     with plain_scale(mechanism, checked, "the budget"):

@@ -97,7 +97,7 @@ def told(error: DpmechError, ctx: click.Context) -> str:
     plan_file = ctx.params.get("plan_file")
     if plan_file is not None and ctx.params.get(parameter.name) is None and argument != "plan":
         return f"{plan_file}: {argument}{rest} must be {accepted}, got {_shown(error.value)}{error.hint}"
-    if error.value is None:
+    if error.value is None or error.value is True:  # a flag has no value to show
         return f"{option}{rest} must be {accepted}{error.hint}"
     text = typed_text(ctx, parameter.name)
     given = _shown(error.value) if text is None or rest else _shown(text)

@@ -307,8 +307,7 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
     taken = {setting for name, _ in named.values() for setting in kinds[name].plan_settings}
     for key, owner in belongs.items():
         if len(parts) > 1 and key in settings and key not in taken:
-            shown = "given" if settings[key] is True else settings[key]
-            raise InvalidParameterError(key, shown, f"left out without sampling {owner}")
+            raise InvalidParameterError(key, settings[key], f"left out without sampling {owner}")
     plans = []
     for part, (name, flags) in named.items():
         own = kinds[name].plan_settings if len(parts) > 1 else belongs
@@ -322,7 +321,7 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
         raise InvalidParameterError(
             "sampling",
             given,
-            f"sampling schemes with the same unit: {', '.join(others)} would protect an example, and the "
+            f"sampling schemes with the same unit: {', '.join(others)} would protect an example, but the "
             "others a user",
         )
     return plans
@@ -426,8 +425,8 @@ def _from_file(file: str, *, normalized: bool) -> ChosenStrategy:
             raise InvalidParameterError(
                 "strategy_file",
                 file,
-                f"a strategy over {n} steps, as many as the plan has",
-                f", over {strategy.n}",
+                f"a strategy with {n} steps, as many as in the plan",
+                f", with {strategy.n}",
             )
         return strategy
 

@@ -79,7 +79,7 @@ class Real(_Checked):
         except InvalidParameterError as error:
             # Nonzero digits that underflow to zero.
             vanished = number == 0.0 and any(digit in "123456789" for digit in text.lower().split("e")[0])
-            hint = ": no float is as small as that" if vanished else ""
+            hint = ": this is below the smallest float" if vanished else ""
             if number == text and "," in text:
                 hint = ": one number; run the command once for each"
             raise InvalidParameterError(name, error.value, error.accepted, hint) from None

@@ -58,7 +58,7 @@ def recommend(
 
     List with --sampling the schemes that the training loop supports. Under each scheme, independent noise is
     calibrated, and families of correlated noise are fitted within --max-vectors. The result has the lowest
-    RMSE at a proved sigma. If poisson is listed, it is never worse than DP-SGD (Poisson). Thousands of steps
+    RMSE at a proven sigma. If poisson is listed, it is never worse than DP-SGD (Poisson). Thousands of steps
     take minutes.
     """
     if clip_norm is not None and out is None:

@@ -357,7 +357,7 @@ class RandomizedResponse(BoundedLossMechanism):
         object.__setattr__(self, "truth_prob", float(self.truth_prob))
         if self.adjacency is not Adjacency.REPLACE_ONE:
             raise UnsupportedCombinationError(
-                f"randomised response replaces an answer, and {self.adjacency.name} adds or removes one",
+                f"randomised response replaces an answer, but {self.adjacency.name} adds or removes one",
                 supported="REPLACE_ONE, or a claim of pure eps-DP where it holds",
             )
         self._check_largest("truth_prob")

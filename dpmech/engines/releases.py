@@ -64,8 +64,8 @@ def least_of_a_group(mechanism: Mechanism, cycle: int, turns: int | None = None)
     bands = strategy.n if strategy.bands is None else strategy.bands
     if bands > cycle:
         raise UnsupportedCombinationError(
-            f"{mechanism.participation!r} needs a strategy with at most cycle={cycle} bands, {strategy!r} "
-            f"has {bands}",
+            f"{mechanism.participation!r} needs a strategy with at most cycle={cycle} bands, but "
+            f"{strategy!r} has {bands}",
             supported="SquareRoot(n, bands), BandedToeplitz(n, coefs) and others with bands <= cycle",
         )
     norms = strategy.column_norms()

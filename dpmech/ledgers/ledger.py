@@ -534,7 +534,7 @@ class Ledger(Answers):
         taken = [one.name for one in self._releases] + [one.name for one in self._counts]
         taken += [one.name for one in self._mechanisms]
         if name in taken:
-            raise InvalidParameterError("name", name, "new in this ledger, which has it already")
+            raise InvalidParameterError("name", name, "new in this ledger")
 
     def _enter(
         self,

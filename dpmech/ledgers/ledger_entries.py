@@ -128,7 +128,7 @@ def check_together(name: str, own: tuple[Adjacency, Unit], adjacency: Adjacency,
         )
     if unit is not None and own[1] is not unit:
         raise UnsupportedCombinationError(
-            f"{name!r} hides one {own[1].value}, the releases before it one {unit.value}",
+            f"{name!r} hides one {own[1].value}, but the earlier releases hide one {unit.value}",
             supported="one unit of privacy per ledger, with separate ledgers for users and examples",
         )
 
@@ -157,7 +157,7 @@ def check_entry(
     if entry.batch is not None and any(entry.batch == one.batch for one in known):
         raise UnsupportedCombinationError(
             f"batch {entry.batch!r} is in the ledger already, and two releases from one batch do not compose "
-            "like two batches",
+            "like releases from two batches",
             supported="dm.ledgers.joint_release(sigmas) or dm.ledgers.SharedBatch, which join them into one "
             "mechanism before sampling",
         )

@@ -206,7 +206,7 @@ class SharedBatch:
                 supported="registering every mechanism of a batch before its privacy is asked for",
             )
         if check_name("name", name) in self._blocks:
-            raise InvalidParameterError("name", name, f"new on batch {self.name!r}, which has it already")
+            raise InvalidParameterError("name", name, f"new on batch {self.name!r}")
         self._blocks[name] = check_sigma(sigma)
 
     def close(self) -> JointRelease:

@@ -170,7 +170,7 @@ def _check_covered(participation: Participation, adjacency: Adjacency) -> None:
         covered = ", ".join(one.name for one, reason in reasons.items() if reason is None)
         others = "; REPLACE_ONE without sampling, and for examples under Poisson, CyclicPoisson and "
         raise UnsupportedCombinationError(
-            f"no bound is proved for {adjacency.name} under {participation!r}: {refused}",
+            f"no bound is proven for {adjacency.name} under {participation!r}: {refused}",
             supported=covered + (others + "FixedSizeBatches") * (adjacency is Adjacency.REPLACE_ONE),
         )
 

@@ -163,7 +163,7 @@ class Participation(abc.ABC):
     @property
     def replace_one_refused(self) -> str | None:
         """Why no theorem in dpmech covers REPLACE_ONE; None if one does, as without sampling."""
-        return "doubling is not proved under sampling" if self.random else None
+        return "doubling is not proven under sampling" if self.random else None
 
     def releases(self, n: int) -> int:
         """Number of composed releases that an example may join: 1 if all are accounted for as one release.

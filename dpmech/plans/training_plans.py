@@ -147,8 +147,7 @@ class TrainingPlan:
         for name, value in details.items():
             if value is not None and name not in taken:
                 owner = f" (it belongs to {belongs[name]})" if name in belongs else ""
-                shown = "given" if value is True else value
-                raise InvalidParameterError(name, shown, f"left out with sampling {sampling}{owner}")
+                raise InvalidParameterError(name, value, f"left out with sampling {sampling}{owner}")
         settings = {name: details.get(name) for name in taken}
         path = settings.get("sampling_probs")
         if isinstance(path, str | os.PathLike):

@@ -186,7 +186,7 @@ def test_other_parts_take_it_or_refuse_by_name(registered):
     assert dm.executed_epsilon(cal, 3).upper <= 2.0
     again = dm.Mechanism.from_json(MECHANISM.to_json())
     assert again.fingerprint() == MECHANISM.fingerprint()
-    with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proved for REPLACE_ONE"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proven for REPLACE_ONE"):
         dm.Mechanism(dm.Identity(6), OneStep(), dm.Adjacency.REPLACE_ONE)
     with pytest.raises(dm.UnsupportedCombinationError, match=r"no test under OneStep\(\)"):
         dm.audits.empirical_epsilon(MECHANISM, 1.0, 0.1, samples=1000)

@@ -195,7 +195,7 @@ NAN = math.nan
         *((lambda decays=decays: dm.BLT(3, decays, [0.1]), r"decays must be numbers in \[0, 1\], got")
           for decays in ([math.nextafter(1.0, 2.0)], [-0.1], [2.0])),
         (lambda: dm.BLT(3, [NAN], [0.1]), "decays must be a non-empty"),
-        (lambda: dm.BLT(3, [0.5], [0.1, 0.2]), "scales must be as many numbers as decays, 1"),
+        (lambda: dm.BLT(3, [0.5], [0.1, 0.2]), "scales must be of the same length as decays, 1"),
         (lambda: dm.BLT(3, [0.5], [math.inf]), "scales must be a non-empty"),
         (lambda: dm.Diagonal([1.0, 0.0]), "entries must be positive numbers"),
         (lambda: dm.Diagonal([1.0, -1.0]), "entries must be positive numbers"),
@@ -314,7 +314,7 @@ def test_the_claim_of_a_given_sigma_agrees_with_a_calibration():
         (
             {"delta": 1e-5, "participation": dm.BallsInBins(2)},
             dm.UnsupportedCombinationError,
-            "draws samples, and a certificate of a given sigma uses none",
+            "draws samples, but a certificate of a given sigma uses none",
         ),
     ],
 )

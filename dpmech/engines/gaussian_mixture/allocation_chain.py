@@ -343,8 +343,8 @@ def allocation_gram(strategy: Strategy, participations: int, *, lower: bool = Fa
     bands = strategy.n if strategy.bands is None else strategy.bands
     if not strategy.nonnegative:
         raise UnsupportedCombinationError(
-            f"the dominating pair of random allocation is proved for C >= 0; {strategy!r} has negative "
-            "entries",
+            f"the dominating pair of random allocation is proven for C >= 0, but {strategy!r} has "
+            "negative entries",
             supported="strategies with non-negative entries; the others without amplification by sampling",
         )
     if (participations + 1) * 2.0 ** (bands - 1) > _STATES:

@@ -362,14 +362,14 @@ def chain_gram(strategy: Strategy, min_sep: int, sampling_prob: float, *, lower:
     bands = strategy.n if strategy.bands is None else strategy.bands
     if bands > min_sep:
         raise UnsupportedCombinationError(
-            f"b-min-sep sampling needs a strategy with at most min_sep={min_sep} bands, {strategy!r} has "
-            f"{bands}",
+            f"b-min-sep sampling needs a strategy with at most min_sep={min_sep} bands, but {strategy!r} "
+            f"has {bands}",
             supported=f"strategies with at most {min_sep} bands, such as SquareRoot(n, bands={min_sep})",
         )
     if not strategy.nonnegative:
         raise UnsupportedCombinationError(
-            f"the dominating pair of b-min-sep sampling is proved for C >= 0; {strategy!r} has negative "
-            "entries",
+            f"the dominating pair of b-min-sep sampling is proven for C >= 0, but {strategy!r} has "
+            "negative entries",
             supported="strategies with non-negative entries; the others without amplification by sampling",
         )
     return WaitingGram(rounded_columns(strategy, bands, lower=lower), min_sep, sampling_prob)

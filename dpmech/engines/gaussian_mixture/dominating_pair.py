@@ -178,7 +178,8 @@ def check_nonnegative(strategy: Strategy) -> None:
     """Raise an error for a strategy with negative entries."""
     if not strategy.nonnegative:
         raise UnsupportedCombinationError(
-            f"the dominating pair of Balls-in-Bins is proved for C >= 0; {strategy!r} has negative entries",
+            f"the dominating pair of Balls-in-Bins is proven for C >= 0, but {strategy!r} has negative "
+            "entries",
             supported="strategies with non-negative entries; the others without amplification by sampling",
         )
 

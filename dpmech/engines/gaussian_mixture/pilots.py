@@ -338,10 +338,10 @@ _COMFORT = 0.002
 
 
 class FarAimError(NumericalError):
-    """A proof by sampling would aim too far above the required point; none was tried, no beta was spent.
+    """The target of a proof by sampling is too far above the required point; no beta was spent.
 
     Attributes:
-        point: sigma (or eps) at which it would aim; infinite if that is not known.
+        point: the target, a sigma or an eps; infinite if it is not known.
     """
 
     point = math.inf
@@ -414,7 +414,9 @@ def best_aim(
             key=lambda aim: aim.cost(most),
         )
     if best.above > reach:
-        refusal = FarAimError(f"a proof by sampling would aim {math.expm1(best.above):.0%} too high, or more")
+        refusal = FarAimError(
+            f"the target of a proof by sampling is {math.expm1(best.above):.0%} too high, or more"
+        )
         refusal.point = math.exp(root + best.above)
         raise refusal
     return best

@@ -189,7 +189,8 @@ def tuple_gram(strategy: Strategy, bins: int, examples: int) -> UserGram:
         raise UnsupportedCombinationError(
             f"{examples} examples of a user can be in {bins} bins in {bins}^{examples} ways, and at most "
             f"{MOST_TUPLES} are supported",
-            supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}, or users assigned to bins as wholes",
+            supported=f"bins ** max_examples_per_user <= {MOST_TUPLES}, or one bin for all examples of "
+            "a user: the unit user without max_examples_per_user (dpmech.optim.UserDataset)",
         )
     return UserGram(bin_gram(strategy, bins).scaled(1.0 + _slack(examples)), examples)
 

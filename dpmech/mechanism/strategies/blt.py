@@ -51,7 +51,7 @@ class BLT(FactoredStrategy):
             raise InvalidParameterError("decays", self.decays, "numbers in [0, 1]")
         scales = check_vector("scales", self.scales)
         if scales.size != decays.size:
-            raise InvalidParameterError("scales", self.scales, f"as many numbers as decays, {decays.size}")
+            raise InvalidParameterError("scales", self.scales, f"of the same length as decays, {decays.size}")
         object.__setattr__(self, "decays", decays)
         object.__setattr__(self, "scales", scales)
 

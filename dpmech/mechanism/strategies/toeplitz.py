@@ -179,7 +179,9 @@ def check_coefs(value: FloatArray, n: int) -> FloatArray:
         )
     coefs = check_vector("coefs", value)
     if coefs[0] <= 0.0:
-        hint = "; negate all coefs: -C and C release the same, as Z is symmetric" if coefs[0] else ""
+        hint = (
+            "; negate all coefs: C and -C are the same mechanism, because Z is symmetric" if coefs[0] else ""
+        )
         raise InvalidParameterError("coefs[0]", float(coefs[0]), "a finite number > 0", hint)
     return coefs
 

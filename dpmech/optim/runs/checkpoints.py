@@ -41,8 +41,7 @@ def save_checkpoint(
     also CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment). Otherwise, the sums of a model's own kernels
     depend on the order of threads; a RuntimeWarning states this here, and the run record states it after a
     load ("repeated steps may have been rounded differently"). Random numbers of torch, numpy and `random`
-    that are drawn between the return of a batch and its step are repeated. Those of a loader's workers are
-    not, so avoid random augmentation there. Also save right after make_private, because steps before the
+    are repeated, in a loader's workers too. Also save right after make_private, because steps before the
     first checkpoint would be repeated with other keys.
 
     Fingerprints of dataset, model, loss and weights are stored for `load_checkpoint`. The fingerprint of the

@@ -42,7 +42,7 @@ from dpmech.schemes.balls_in_bins.participation import BallsInBins
 _COARSE = Deterministic(rel_error=0.4)
 _FINE = Deterministic(rel_error=0.1)
 _DEFAULT, _QUICK, _LAST_RESORT = 15.0, 200.0, 600.0
-# A proof by sampling that would aim this far above the true sigma, in log, is tried after, and beyond the
+# A proof by sampling whose target is this far above the true sigma, in log, is tried after, and beyond the
 # second limit long after, other accountants.
 _WIDE, _WIDEST = 0.03, 0.05
 # With fewer or more bins a calibration without samples may take many times as long, or stand 1 % above.
@@ -58,7 +58,7 @@ def accountant_in_turn(
     *,
     independent: bool,
 ) -> InTurnAccountant:
-    """Try the proof by samples first; if it would aim too high, use the best of the other accountants.
+    """Try the proof by samples first; if its target is too high, use the best of the other accountants.
 
     Before both, calibrations use no samples where the plan says that it makes no difference.
 

@@ -10,7 +10,7 @@ from dpmech.mechanism import BoundedContributions, Pattern, Settings, check_exam
 
 @dataclasses.dataclass(frozen=True)
 class BallsInBins(BoundedContributions):
-    """Every example is assigned once, uniformly, to one of `bins` bins; bin i is step i of every epoch.
+    """Every example is assigned once, uniformly, to one of the bins; bin i is step i of every epoch.
 
     With `fresh`, every epoch has a new allocation. The allocations of all epochs and examples are
     independent.

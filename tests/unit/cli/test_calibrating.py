@@ -101,7 +101,7 @@ def test_batches_of_at_most_so_many_examples(tmp_path):
     assert certificate.expected_batch_size == certificate.participation.truncation.expected_batch_size < 4.0
     refused = run("calibrate", "--strategy", "identity", *given)
     assert refused.exit_code == 2
-    assert "no bound is proved for add_remove" in refused.stderr
+    assert "no bound is proven for add_remove" in refused.stderr
 
 
 def test_batches_of_one_size(tmp_path):
@@ -115,7 +115,7 @@ def test_batches_of_one_size(tmp_path):
     assert certificate.expected_batch_size == 4.0
     refused = run("calibrate", *given)
     assert refused.exit_code == 2
-    assert "no bound is proved for add_remove" in refused.stderr
+    assert "no bound is proven for add_remove" in refused.stderr
 
 
 @pytest.mark.slow

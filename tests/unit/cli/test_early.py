@@ -115,7 +115,7 @@ def test_a_claim_that_is_refused_at_once_is_refused_first(nothing_computed, tmp_
         *("--method", "importance", "--out", tmp_path / "x.json"),
     )
     assert result.exit_code == 2
-    assert "of a given sigma uses none" in result.stderr
+    assert "but a certificate of a given sigma uses none" in result.stderr
 
 
 def test_who_stops_a_command_gets_no_verdict(monkeypatch):

@@ -137,7 +137,7 @@ def test_names_are_spelled_out():
             "buffered linear Toeplitz (BLT)",
         ):
             assert spelled in text
-        assert "Every example is assigned once, uniformly, to one of bins bins" in text
+        assert "Every example is assigned once, uniformly, to one of the bins" in text
     page = " ".join((ROOT / "docs" / "command_line.md").read_text().split())
     for short in ("BSR", "BISR", "BandMF", "BandInvMF", "BLT"):
         assert re.search(rf"[a-z] \({short}\)", page), short

@@ -43,7 +43,7 @@ BANDED = dm.BandedToeplitz(12, [1.0, 0.5, 0.25])
             dm.Identity(4),
             dm.BallsInBins(2),
             {"adjacency": dm.Adjacency.REPLACE_ONE},
-            "doubling is not proved",
+            "doubling is not proven",
         ),
     ],
 )

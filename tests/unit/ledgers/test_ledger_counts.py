@@ -117,7 +117,7 @@ def closed():
     ("ledger", "name", "counts", "error", "words"),
     [
         (dm.Ledger, "a", REPLACED, REFUSED, "REPLACE_ONE"),
-        (of_users, "a", COUNTS, REFUSED, "hides one example, the releases before it one user"),
+        (of_users, "a", COUNTS, REFUSED, "hides one example, but the earlier releases hide one user"),
         (
             lambda: non_adaptive(COUNTS),
             "a",
@@ -144,7 +144,7 @@ def test_counts_that_do_not_go_with_a_ledger_are_refused(ledger, name, counts, e
 def test_certified_releases_that_do_not_go_with_counts_are_refused():
     ledger = non_adaptive(COUNTS)
     with pytest.raises(
-        dm.UnsupportedCombinationError, match="hides one user, the releases before it one example"
+        dm.UnsupportedCombinationError, match="hides one user, but the earlier releases hide one example"
     ):
         ledger.add("accuracy", USERS)
     with pytest.raises(dm.InvalidParameterError, match="new in this ledger"):

@@ -130,7 +130,7 @@ def test_bad_use_of_a_batch_is_refused_and_leaves_it_open(act, message):
 def test_a_name_registers_once():
     batch = make_batch()
     batch.register("a", 1.0)
-    with pytest.raises(dm.InvalidParameterError, match="already"):
+    with pytest.raises(dm.InvalidParameterError, match="new on batch"):
         batch.register("a", 2.0)
 
 

@@ -98,7 +98,7 @@ def test_parts_that_do_not_fit_are_refused(build, message):
     "own", [dm.Poisson(0.5, 2), dm.CyclicPoisson(0.5, 2, max_examples_per_user=2), dm.BallsInBins(2)]
 )
 def test_replace_one_under_sampling_is_refused(own):
-    with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proved for REPLACE_ONE under"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proven for REPLACE_ONE under"):
         dm.Mechanism(dm.Identity(6), own, REPLACE)
 
 

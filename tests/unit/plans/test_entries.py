@@ -195,7 +195,7 @@ def test_samplings_beside_each_other_hide_the_same_unit_and_differ():
     users = settings | {"max_examples_per_user": 2}
     for sampling in ("epochs,poisson,min-sep", ["poisson", "min-sep", "epochs"]):
         with pytest.raises(
-            dm.InvalidParameterError, match="epochs would protect an example, and the others a"
+            dm.InvalidParameterError, match="epochs would protect an example, but the others a"
         ):
             resolve_each(users | {"sampling": sampling})
     with pytest.raises(dm.InvalidParameterError, match="different sampling schemes, with these settings too"):

@@ -197,12 +197,12 @@ def test_a_bound_that_calls_itself_exact_is_told_to_be_loose():
 
 def test_an_adjacency_that_no_theorem_covers_is_refused():
     users = dm.calibrate_sigma(dm.Identity(8), 2.0, 1e-5, participation=dm.Poisson(0.1, 2)).certificate()
-    with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proved for REPLACE_ONE"):
+    with pytest.raises(dm.UnsupportedCombinationError, match="no bound is proven for REPLACE_ONE"):
         changed(users, adjacency=dm.Adjacency.REPLACE_ONE)
     document = json.loads(users.to_json())
     document["claim"]["adjacency"] = "replace_one"
     with pytest.raises(
-        dm.exceptions.CertificateError, match="could have made: no bound is proved for REPLACE_ONE"
+        dm.exceptions.CertificateError, match="could have made: no bound is proven for REPLACE_ONE"
     ):
         dm.Certificate.from_json(text_with_checksum(document))
 

@@ -174,7 +174,7 @@ def test_what_is_refused_says_the_way_out():
         (dm.Poisson(0.1, 3), "without max_examples_per_user"),
         (dm.CyclicPoisson(0.1, 3, max_examples_per_user=2), "without max_examples_per_user"),
         (dm.Poisson(0.1, truncated_batch_size=3, dataset_size=9), "without truncated_batch_size"),
-        (dm.BallsInBins(3), "doubling is not proved"),
+        (dm.BallsInBins(3), "doubling is not proven"),
     ):
         with pytest.raises(dm.UnsupportedCombinationError, match=words):
             dm.Mechanism(dm.Identity(3), participation, REPLACE)
