@@ -31,8 +31,8 @@ from dpmech.ledgers import (
     locked,
 )
 from dpmech.mechanism import Adjacency, PrivacyBudget, Unit
-from dpmech.numerics import between, counted, down, short, typed, up
-from dpmech.reports import total_of
+from dpmech.numerics import counted, down, short, typed, up
+from dpmech.reports import total_of, total_words
 
 _COLUMNS = (
     Column("name", "release", fixed=True),
@@ -71,8 +71,7 @@ def ledger_text(ledger: Ledger, delta: float | None = None, *, profiles: bool = 
             *parts,
             f"total at delta {short(total['delta'])}: none: {on_one_line(plain(total['reason']))}",
         ]
-    interval = between(total["eps_lower"], total["eps_upper"])
-    return [*parts, f"total: eps in {interval} at delta {short(total['delta'])}: {total['guarantee']}"]
+    return [*parts, f"total: {total_words(total)}"]
 
 
 def _cells(release: Release) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dpmech.reports.previews import (
     seconds_of,
 )
 from dpmech.reports.registry import as_registry_json, as_registry_yaml, missing, registry_record
-from dpmech.reports.rendering import as_html, as_json, as_markdown, total_of
+from dpmech.reports.rendering import as_html, as_json, as_markdown, total_of, total_words
 from dpmech.reports.review import Review, Subject, kind_of
 
 __all__ = [
@@ -46,4 +46,5 @@ __all__ = [
     "row_kinds",
     "seconds_of",
     "total_of",
+    "total_words",
 ]

@@ -4,6 +4,7 @@ import dataclasses
 import datetime
 import json
 import shlex
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dpmech.certificates import AdaptiveClip, training_requirements
@@ -52,6 +53,13 @@ def total_of(ledger: Ledger, delta: float | None, *, profiles: bool = False) -> 
         "eps_upper": found.upper,
         "guarantee": str(found.guarantee),
     }
+
+
+def total_words(total: Mapping[str, Any]) -> str:
+    """The total eps of `total_of` in words; of claims, only the upper bound is known."""
+    lower, upper = total["eps_lower"], total["eps_upper"]
+    eps = f"in {between(lower, upper)}" if lower > 0.0 else f"at most {up(upper)}"
+    return f"eps {eps} at delta {short(total['delta'])}: {total['guarantee']}"
 
 
 if TYPE_CHECKING:
@@ -134,10 +142,9 @@ def _total(review: Review) -> str:
     if ledger is None:
         return ""
     total = total_of(ledger, None)
-    at = short(total["delta"])
     if "reason" in total:
-        return f"No total at delta {at}: {total['reason']}"
-    return f"eps in {between(total['eps_lower'], total['eps_upper'])} at delta {at}: {total['guarantee']}"
+        return f"No total at delta {short(total['delta'])}: {total['reason']}"
+    return total_words(total)
 
 
 def environment(*, escape: bool) -> "jinja2.Environment":
