@@ -26,6 +26,7 @@ from dpmech.optim.clipping import (
     prefers_factors,
     reentrant,
 )
+from dpmech.optim.processes import is_sharded
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.example_loss import LossTakes
@@ -499,6 +500,13 @@ class OpacusHooks(GradientMode):
     def trained_module(self, model: nn.Module) -> nn.Module:
         """The wrapped module, if the model already has hooks."""
         given: Any = model
+        sharded = [name for name, param in given.named_parameters() if is_sharded(param)]
+        if sharded:
+            raise UnsupportedCombinationError(
+                f"parameters are sharded over processes ({', '.join(sharded[:3])}), and under Opacus' hooks "
+                "no process sees the whole gradient of an example",
+                supported="make_private(..., loss=...); or the module before fully_shard",
+            )
         if not _is_grad_sample_module(model):
             end_hooks(model)
             return model

@@ -150,7 +150,7 @@ def make_private(
 
     Under torch.distributed, every process calls this function with the whole dataset; batches are split
     between the processes, and the weights of rank 0 are copied to all of them. Do not wrap the model in
-    DistributedDataParallel.
+    DistributedDataParallel; with `loss`, fully_shard (FSDP2) may precede the optimizer.
 
     Args:
         model: a module that processes examples independently; batch normalization is refused.
@@ -288,8 +288,9 @@ def make_private(
         check_agreement("the loss", {"code": loss_words(loss)}, process_group)
         wrapped = gradients.wrapped(model, private, unchanged)
         if isinstance(wrapped, PerExampleModel):
-            _try_first_example(wrapped, loader)
-            wrapped.measure(process_group)
+            with wrapped.whole.gathered():
+                _try_first_example(wrapped, loader)
+                wrapped.measure(process_group)
     except Exception:
         private.undo()  # so that another attempt gets the same optimizer and seed
         raise
