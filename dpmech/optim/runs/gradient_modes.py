@@ -500,13 +500,6 @@ class OpacusHooks(GradientMode):
     def trained_module(self, model: nn.Module) -> nn.Module:
         """The wrapped module, if the model already has hooks."""
         given: Any = model
-        sharded = [name for name, param in given.named_parameters() if is_sharded(param)]
-        if sharded:
-            raise UnsupportedCombinationError(
-                f"parameters are sharded over processes ({', '.join(sharded[:3])}), and under Opacus' hooks "
-                "no process sees the whole gradient of an example",
-                supported="make_private(..., loss=...); or the module before fully_shard",
-            )
         if not _is_grad_sample_module(model):
             end_hooks(model)
             return model
@@ -526,6 +519,13 @@ class OpacusHooks(GradientMode):
     def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
         """A module with Opacus' hooks, whose inner module counts its calls and checks for changes."""
         inner, progress = self.trained_module(model), private.loader.progress
+        sharded = [name for name, param in inner.named_parameters() if is_sharded(param)]
+        if sharded:
+            raise UnsupportedCombinationError(
+                f"parameters are sharded over processes ({', '.join(sharded[:3])}), and under Opacus' hooks "
+                "no process sees the whole gradient of an example",
+                supported="make_private(..., loss=...); or the module before fully_shard",
+            )
         if _is_grad_sample_module(model):
             # Opacus' fast gradient clipping keeps no per-example gradients; only it has this attribute.
             hooked, ghost = model, hasattr(model, "max_grad_norm")
