@@ -66,11 +66,11 @@ These errata do not reduce the value of the papers: dpmech is built on their res
 _PAPER_HEAD = """\
 This page lists our verdicts on the statements of this paper. [Verification](verification.md) explains the
 verdicts, and orders the corrections by consequence. Each entry gives the statement in our words, its
-location in the paper, and, where needed, the right form or the reason. Its details give the printed
+location in the paper, its id, and, where needed, the right form or the reason. Its details give the printed
 form, the hypotheses as printed, the method of the check, the number of cases, and the largest deviation over
 the cases, in the unit that the method names. A negative deviation means that an inequality holds strictly.
-In a statement, "DP-SGD" has the meaning of the paper: independent noise under any sampling. The commands run
-in a checkout of the repository.
+In a checkout of the repository, `python -m verification --id ID` repeats the check. In a statement, "DP-SGD"
+has the meaning of the paper: independent noise under any sampling.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -144,9 +144,10 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
     lines = [f"**{_plain(entry.statement)}** {_plain(location)}. (`{entry.id}`)", ""]
     if entry.remark:
         lines += [_plain(entry.remark), ""]
-    lines += ["<details><summary>Printed form and details of the check</summary>", ""]
+    lines += ["<details><summary>Details</summary>", ""]
     lines.append(f"- Printed form: {_plain(entry.printed)}")
-    lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}.")
+    if entry.hypotheses != "none":
+        lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}.")
     if entry.garbled:
         lines.append("- The text that we have is damaged here; the formula is our reading of it.")
     if outcome is None:
@@ -156,8 +157,7 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
         lines.append(f"- Number of cases: {outcome['cases']}; largest deviation: {outcome['margin']}")
         if outcome["note"] and outcome["note"] != entry.remark:
             lines.append(f"- Result: {_plain(outcome['note'])}")
-    lines += [f"- Command: `python -m verification --id {entry.id}`", "", "</details>"]
-    return lines
+    return [*lines, "", "</details>"]
 
 
 def _errata(entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str]:
