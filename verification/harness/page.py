@@ -16,16 +16,14 @@ dpmech is based on five papers, and we are grateful to their authors. These page
 reading of the papers, with a check for each statement that dpmech uses or builds on. We judge a statement
 as its authors would after rereading it: under the printed conditions, and in the reading that is consistent
 with the rest of the paper. If we disagree, we give the location, the printed form and the form that we
-believe to be right, so that a reader can check it in a minute. We read plain-text conversions of preprints
-and of one course-project report. Some of the errors may come from the conversion, and some will be our own.
-Corrections are welcome.
+believe to be right. We read plain-text conversions of preprints and of one course-project report. Some of
+the errors may come from the conversion, and some will be our own. Corrections are welcome.
 
-The statements are in `verification/registry/`, one TOML file for each paper. The command
-`python -m verification` is part of a checkout of the repository, not of the installed package. By default
-it runs all but the longest checks, in about a minute; with `--full` it runs all checks, and with
-`--id cgd.thm1` a single one. With `--write` it writes these pages; checks that were not run keep their
-latest result. In a statement, "DP-SGD" has the meaning of the papers: independent noise under any sampling.
-Elsewhere in this documentation it means independent noise under Poisson sampling.
+The statements are in `verification/registry/`, one TOML file for each paper. In a checkout of the
+repository, `python -m verification` runs all but the longest checks, in about a minute; with `--full` it
+runs all checks, and with `--id cgd.thm1` a single one. With `--write` it writes these pages; checks that
+were not run keep their latest result. In a statement, "DP-SGD" has the meaning of the papers: independent
+noise under any sampling. Elsewhere in this documentation it means independent noise under Poisson sampling.
 """
 
 _HEADLINES = """## Headline results
@@ -58,22 +56,21 @@ _NAMES = {
 
 _ERRATA = """## Errata of the papers
 
-This section lists, for each entry, the printed form and the form that we believe to be right. It is ordered
-by consequence: statements that fail under their own hypotheses, misprints, conditions that are not printed,
-steps of proofs, numbers that we could not recompute, and wording. The papers are preprints and a report of
-a course project, of which we read plain-text conversions, so a misprint may be in our text only. These
-errata do not reduce the value of the papers: dpmech is built on their results, with these corrections. Each
-entry has an executable check; for example, `python -m verification --id ov.theta` runs that of `ov.theta`.
+These lists are ordered by consequence: statements that fail under their own hypotheses, misprints,
+conditions that are not printed, steps of proofs, numbers that we could not recompute, and wording. The
+linked section of the paper's page contains, for each statement, the form that we believe to be right, the
+printed form and the check. A misprint may be in our text only, because we read plain-text conversions.
+These errata do not reduce the value of the papers: dpmech is built on their results, with these corrections.
 """
 
 _PAPER_HEAD = """\
 This page lists our verdicts on the statements of this paper. [Verification](verification.md) explains the
-verdicts, and the [errata](verification.md#errata-of-the-papers) list the corrections, ordered by
-consequence. Each entry gives the statement in our words, its location in the paper, and a remark if one is
-needed. Its details give the printed form, the hypotheses as printed, the method of the check, the number of
-cases, and the largest deviation over the cases, in the unit that the method names. A negative deviation
-means that an inequality holds strictly. In a statement, "DP-SGD" has the meaning of the paper: independent
-noise under any sampling. The commands run in a checkout of the repository.
+verdicts, and orders the corrections by consequence. Each entry gives the statement in our words, its
+location in the paper, its id, and, where needed, the right form or the reason. Its details give the printed
+form, the hypotheses as printed, the method of the check, the number of cases, and the largest deviation over
+the cases, in the unit that the method names. A negative deviation means that an inequality holds strictly.
+In a checkout of the repository, `python -m verification --id ID` repeats the check. In a statement, "DP-SGD"
+has the meaning of the paper: independent noise under any sampling.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -147,9 +144,10 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
     lines = [f"**{_plain(entry.statement)}** {_plain(location)}. (`{entry.id}`)", ""]
     if entry.remark:
         lines += [_plain(entry.remark), ""]
-    lines += ["<details><summary>Printed form and details of the check</summary>", ""]
+    lines += ["<details><summary>Details</summary>", ""]
     lines.append(f"- Printed form: {_plain(entry.printed)}")
-    lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}.")
+    if entry.hypotheses != "none":
+        lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}.")
     if entry.garbled:
         lines.append("- The text that we have is damaged here; the formula is our reading of it.")
     if outcome is None:
@@ -159,8 +157,7 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
         lines.append(f"- Number of cases: {outcome['cases']}; largest deviation: {outcome['margin']}")
         if outcome["note"] and outcome["note"] != entry.remark:
             lines.append(f"- Result: {_plain(outcome['note'])}")
-    lines += [f"- Command: `python -m verification --id {entry.id}`", "", "</details>"]
-    return lines
+    return [*lines, "", "</details>"]
 
 
 def _errata(entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str]:
@@ -175,18 +172,12 @@ def _errata(entries: dict[str, Statement], papers: dict[str, Paper]) -> list[str
             continue
         lines += [f"### {heading}", "", f"{WORDS[word]}.", ""]
         for name in dict.fromkeys(entry.paper for entry in group):
-            lines += [f"#### {_plain(papers[name].title)}", ""]
-            for entry in group:
-                if entry.paper == name:
-                    lines += [*_erratum(entry), ""]
+            section = word.lower().replace(",", "").replace(" ", "-")
+            lines += [f"[{_plain(papers[name].title)}](verification_{name}.md#{section}):", ""]
+            own = [entry for entry in group if entry.paper == name]
+            lines += [f"- **{one.id}** ({_plain(one.location)}). {_plain(one.statement)}" for one in own]
+            lines.append("")
     return lines
-
-
-def _erratum(entry: Statement) -> list[str]:
-    lines = [f"- **{entry.id}** ({_plain(entry.location)}). {_plain(entry.statement)}"]
-    if entry.printed:
-        lines.append(f"  *Printed:* {_plain(entry.printed)}")
-    return [*lines, f"  *Right:* {_plain(entry.remark)} `python -m verification --id {entry.id}`"]
 
 
 def _plain(text: str) -> str:

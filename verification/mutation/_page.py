@@ -8,51 +8,44 @@ from verification.mutation._results import Tally
 
 HEAD = """# Mutations
 
-This page shows whether the tests detect small mistakes in the formulas. The command
-`python -m verification.mutation`, in a checkout, alters the formulas of a module, one place at a time, and
-runs the quick tests and the docstring examples on each alteration (*mutant*). It makes these alterations:
+This page shows whether the tests detect small mistakes in the formulas. In a checkout, `python -m
+verification.mutation` alters the formulas of a module, one place at a time, and runs the quick tests and the
+docstring examples on each alteration (*mutant*):
 
 - signs: `a + b` to `a - b`, `-a` to `a`, a whole formula to its negative;
 - factors: `a * b` to `a / b`, a number to its double, a whole formula to its double;
 - exponents: `a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`;
 - others: a number is increased by one, a comparison is reversed, `min` and `max` are exchanged.
 
-Each test is run once under coverage. A mutant is run against the tests that execute its statement, beginning
-with the fastest. By default, these are the tests in the files that are named after its module and the
-neighbouring modules (`--tests`), up to two or three seconds of their recorded time (`--seconds`). More
-tests can only detect more mutants. A mutant is *detected* if it makes a test fail, runs out of memory, or
-uses more than five times the time of the tests plus five seconds ("timed out", which is included in
-"detected"). The package `analysis` was run before the other modules. There, a mutant was run against all
-tests that call its function, and mutants that timed out were not counted separately.
+A mutant is run against the tests that execute its statement, beginning with the fastest. By default, these
+are the tests in the files that are named after its module and the neighbouring modules (`--tests`), up to two
+or three seconds of their recorded time (`--seconds`). A mutant is *detected* if it makes a test fail, runs
+out of memory, or uses more than five times the time of the tests plus five seconds ("timed out", which is
+included in "detected"). In the package `analysis`, a mutant was run against all tests that call its function,
+and mutants that timed out were not counted separately.
 
 A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount;
 the reason is given below. Otherwise it is *open*, and listed first. Slow tests, and tests that start
-processes, are left out. Estimates of seconds and bytes in calls of `spend` are not altered, because they only
-decide which computations are started, and no result depends on them. Expressions that build messages are not
-altered either.
+processes, are left out. Messages, and estimates of seconds and bytes in calls of `spend`, on which no result
+depends, are not altered.
 
 If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
-"sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement
-and of the altered expression. A change elsewhere in the library therefore leaves the rest of the sample
-unchanged. Rows marked "by place" come from earlier samples, which were selected by the position in the list
-of all mutants. For example, `python -m verification.mutation poisson --sample 200 --seed 14` tries 200
-mutants of a group, which include those of a smaller sample with the same seed. A name such as
-`engines.losses.prv` selects the part of the sample in one module. Because a sample covers a whole group, a
-single module may have few mutants, or none. Functions that numba compiles are altered in their source form,
-with compilation switched off.
+"sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and
+of the altered expression, so a change elsewhere in the library leaves the rest of the sample unchanged. (In
+rows marked "by place", it was selected by the position in the list of all mutants.) For example, `python -m
+verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of a group, and a name such as
+`engines.losses.prv` selects the part of the sample in one module. A single module may have few mutants, or
+none. Functions that numba compiles are altered in their source form, with compilation switched off.
 
 Each row is for the commit in the column "commit". The column "changed" states whether the code of the module
 had changed since that commit when this page was written; some of the alterations, and their reasons, may then
 no longer apply. A run first records the tests, which takes minutes (`--tests PART` leaves files out). It then
 rewrites `docs/mutation.md` and `verification/mutation/results.json`; `--page` and `--results` select other
 files.
-
-General mutation tools (mutmut, cosmic-ray) do not alter factors or exponents of whole formulas, and most of
-their mutants alter messages and arguments. dpmech therefore makes its own alterations.
 """
 EXPLAINED = (
-    "Each entry gives the place, the alterations and the reason. The reason states what the altered value or "
-    "expression does, and why no result depends on it."
+    "Each entry gives the place, the alterations, and the reason: what the altered value or expression does, "
+    "and why no result depends on it."
 )
 COLUMNS = (
     "module",

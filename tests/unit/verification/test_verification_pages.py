@@ -79,12 +79,16 @@ def test_errata_are_sorted_by_consequence(tmp_path):
         ("CONFIRMED", {}),
     )
     entries = [entry(f"x.{place}", verdict, **changes) for place, (verdict, changes) in enumerate(kinds)]
-    errata = written(tmp_path, entries, {})["verification"].partition("## Errata")[2]
+    pages = written(tmp_path, entries, {})
+    errata = pages["verification"].partition("## Errata")[2]
     assert sorted("3210", key=lambda place: errata.index(f"**x.{place}**")) == list("3210")
     assert "x.4" not in errata
-    assert "`python -m verification --id x.3`" in errata
-    assert r"*Printed:* $a_1 \ge b_2$" in errata
-    assert r"*Right:* 2 \* 3 holds." in errata
+    assert "(verification_x.md#counterexample):\n\n- **x.3** (Lemma 1). All of x.3.\n" in errata
+    # What is right and what is printed stand once, on the page of the paper.
+    own = pages["verification_x"].partition("## COUNTEREXAMPLE")[2]
+    for text in (r"2 \* 3 holds.", r"Printed form: $a_1 \ge b_2$"):
+        assert text in own
+        assert text not in errata
 
 
 def test_a_damaged_text_is_named(tmp_path):
