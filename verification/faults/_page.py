@@ -1,4 +1,4 @@
-"""The page of the docs: what came out, and every fault by module."""
+"""The page of the docs: what came out, and by module the faults that were not refuted."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -13,21 +13,21 @@ __all__ = ["PAGE", "write_page"]
 PAGE = ROOT / "verification" / "faults" / "page.md"
 HEAD = """## Planted faults
 
-These tests show whether the checker refuses the claims that a faulty library would issue.
-`python -m verification.faults` alters the code that issues claims (`engines`, `mechanism` and `numerics`),
-one place at a time. It alters signs, numbers and comparisons as described on the page on
-[mutations](../../docs/mutation.md), or changes the result of a statement by 3 %. Other faults are written
-by hand, for example halved importance weights, a Gram matrix that is 1 % too small, or a sensitivity
-without the last participation. The command calibrates a plan with each fault. If sigma decreases by half a
-per cent or more, the altered library writes the certificate, and the unaltered checker decides it.
+These tests show whether the checker refuses the claims that a faulty library would issue. `python -m
+verification.faults` alters the code that issues claims (`engines`, `mechanism` and `numerics`), one place
+at a time: signs, numbers and comparisons, as on the page on [mutations](../../docs/mutation.md), or the
+result of a statement by 3 %. Other faults are written by hand, for example halved importance weights, a
+Gram matrix that is 1 % too small, or a sensitivity without the last participation. The command calibrates a
+plan with each fault. If sigma decreases by half a per cent or more, the altered library writes the
+certificate, and the unaltered checker decides it.
 
 The plans are small, and cover every scheme and method. Most of their sigmas are close to the smallest true
 ones, so a sigma that is half a per cent smaller is a false claim. For comparison, the unaltered library
-also computes its own bounds on delta at that sigma. In this test, the checker seeds its samples, so that a
-run can be repeated. If the checker does not refute a claim, the entry is marked NOT CHECKED or NO DOCUMENT.
-NOT CHECKED means that the bounds of the checker leave a gap (truncated batches, negative entries of C). NO
-DOCUMENT means that the C in the file does not match its parameters. An alteration that changes the
-parameters in the file is not a fault, because the claim is then about a different plan.
+also computes its own bounds on delta at that sigma. The checker seeds its samples, so that a run can be
+repeated. A claim that is not refuted is NOT CHECKED, because the bounds of the checker leave a gap
+(truncated batches, negative entries of C), or is NO DOCUMENT, because the C in the file does not match its
+parameters. An alteration that changes the parameters in the file is not a fault, because the claim is then
+about a different plan.
 
 A run of the whole list fails if one of these claims is PROVED, and writes this page. `--sample N` runs a
 random sample of the list, and `--find MINUTES` searches for further faults. Functions that numba compiles
@@ -49,10 +49,10 @@ def write_page(path: Path, faults: Sequence[Fault], still_true: Sequence[Fault])
     for name, several in of_packages(faults):
         text += f"| {name} | {_counts(several)} |\n"
     text += (
-        "\n### The faults\n\nEach entry names the altered function, the alteration, the plan, and sigma "
-        "without and with the fault.\nThe verdict is REFUTED unless the entry states another one.\n"
+        "\n### Not refuted\n\nEach entry names the altered function, the alteration, the plan, sigma without "
+        "and with the fault, and the verdict.\n`verification/faults/corpus.json` contains all faults.\n"
     )
-    text += _listed(faults)
+    text += _listed([fault for fault in faults if fault.verdict != "REFUTED"])
     if still_true:
         text += (
             "\n### Lower, but still true\n\nThese alterations also decrease a sigma, but the claim is still "
@@ -86,8 +86,7 @@ def _listed(faults: Sequence[Fault]) -> str:
 def _words(fault: Fault) -> str:
     change = fault.change
     what = change.by_hand or f"`{change.before}` to `{change.after}`"
-    verdict = "" if fault.verdict == "REFUTED" else f" {fault.verdict}."
     return (
         f"`{change.function or 'the module'}`: {what}. "
-        f"{fault.plan}: {fault.sigma:.5g} to {fault.lowered:.5g}.{verdict}"
+        f"{fault.plan}: {fault.sigma:.5g} to {fault.lowered:.5g}. {fault.verdict}."
     )

@@ -223,9 +223,9 @@ def clip_and_sum(
 ) -> "Summed":
     """Clip every example by blocks and add the examples.
 
-    An example with a non-finite norm in any parameter is excluded from all of them. Clipped norms are below
-    the clip norm by at least the rounding of float32, a factor of at most 1 - 6.2e-5. On a device that queues
-    its operations the host does not wait.
+    An example with a non-finite norm in any parameter is excluded from all of them. Examples are clipped to
+    the clip norm times 1 - 2^-14, which leaves room for rounding in float32. On a device that queues its
+    operations the host does not wait.
 
     Args:
         samples: per-example gradients, shape (examples, ...) per parameter, or their factors; None for zeros.
