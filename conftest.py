@@ -12,11 +12,7 @@ pytest_plugins = ["tests.support.times"]
 _NEED_TORCH = [
     "dpmech/optim/*",
     "tests/property/neighbours/*",
-    "tests/support/drawn_noise.py",
-    "tests/support/model_zoo.py",
-    "tests/support/trainers.py",
-    "tests/support/training.py",
-    "tests/support/transformer_zoo.py",
+    "tests/support/*",
 ]
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else _NEED_TORCH
 # Has no doctests; how it is compiled must be chosen before it is imported.

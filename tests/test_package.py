@@ -7,6 +7,7 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 
 import dpmech as dm
@@ -141,6 +142,26 @@ def test_every_test_file_is_collected():
         elif path.name != "conftest.py" and path.parent != SUPPORT and path not in (*NEIGHBOURS, *RECORDED):
             assert path.name.startswith("test_"), f"{path} is never collected"
             assert "def test_" in path.read_text(encoding="utf-8"), f"{path} holds no test"
+
+
+@pytest.mark.slow
+def test_the_suite_is_collected_where_only_the_test_extra_is_installed(tmp_path):
+    """`make test-core` runs it so on other versions of Python, which have no torch."""
+    optional = ("torch", "transformers", "datasets", "accelerate", "lightning", "opacus", "matplotlib")
+    for entry in pathlib.Path(np.__file__).parents[1].iterdir():
+        if not entry.name.startswith(optional) and entry.suffix != ".pth":
+            (tmp_path / entry.name).symlink_to(entry)
+    asked = [sys.executable, "-S", "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-qq"]
+    found = subprocess.run(
+        asked,
+        cwd=ROOT,
+        env={"PYTHONPATH": str(tmp_path), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-3000:]
+    assert "could not import 'torch'" in found.stdout
 
 
 def test_oracles_do_not_use_what_they_check():

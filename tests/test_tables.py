@@ -114,6 +114,7 @@ def test_options_of_another_table_are_refused(capsys):
 
 
 def test_the_noise_of_a_step_is_timed():
+    pytest.importorskip("torch")
     (first, *_) = text_numbers.noise_costs(size=1000, steps=4)
     cell = first()
     assert cell.printed == 2.0

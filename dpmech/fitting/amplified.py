@@ -24,7 +24,7 @@ from dpmech.exceptions import NumericalError, UnattainableBudgetError, Unsupport
 from dpmech.fitting.dense_program import fit_dense_form
 from dpmech.fitting.descent import Objective, Problem, fit_form
 from dpmech.fitting.families import Family
-from dpmech.fitting.gram_gradient import ENTROPY, BinForm, form_value, responsibilities
+from dpmech.fitting.gram_gradient import ENTROPY, BinForm, responsibilities
 from dpmech.mechanism import (
     BLT,
     BandedInverse,
@@ -39,12 +39,12 @@ from dpmech.mechanism import (
     decoder_row_norm,
     per_step_error,
 )
-from dpmech.numerics import FloatArray, up
+from dpmech.numerics import up
 from dpmech.schemes.balls_in_bins import BallsInBins
 
-# From a strategy and V: the path of strategies to a better one (at 1), and the predicted change of its log
-# error.
-Move = Callable[[Strategy, FloatArray], tuple[Callable[[float], Strategy], float]]
+# From a strategy and the form there: the path of strategies to a better one (at 1), and the predicted change
+# of its log error.
+Move = Callable[[Strategy, BinForm], tuple[Callable[[float], Strategy], float]]
 
 # Two pilot rounds: strategies are compared on the same random numbers.
 _SAMPLE = RoughSample(ENTROPY, pilots=2)
@@ -54,6 +54,8 @@ _REACH = 1.5
 # Moves along a path shorter than this (in log(1 / (1 - tau))), and gains below this, are ignored.
 _SHORT = 0.03
 _GAIN = 1e-3
+# Largest relative difference of the rough values, on the same random numbers, of one optimum found twice.
+_ALIKE = 1e-4
 _ROUNDS = 6
 # Range of tau: log(1 / (1 - tau)) is at most this.
 _LONGEST = math.log(1e6)
@@ -101,6 +103,11 @@ class Sized:
     strategy: Strategy
     rough: RoughSigma
     error: float
+
+    def like(self, other: "Sized") -> bool:
+        """Whether both are one optimum, up to where its descents ended."""
+        pairs = (self.error, other.error), (self.rough.sigma, other.rough.sigma)
+        return all(math.isclose(*pair, rel_tol=_ALIKE) for pair in pairs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -157,7 +164,7 @@ class AmplifiedSearch:
             target = _next_position(trail, best)
             if abs(target - best.position) < _SHORT:
                 break
-            found = self._moved(best.sized, best.responsible, member(target))
+            found = self._moved(best.sized, best.form, member(target))
             if found is None:
                 break
             trail.append(self._node(member, target, found, longest))
@@ -171,15 +178,15 @@ class AmplifiedSearch:
         """
         best = start
         for _ in range(_ROUNDS):
-            here, responsible = best, responsibilities(best.rough, self.budget.eps)
-            between, gain = move(here.strategy, responsible)
+            here, form = best, self._form(best)
+            between, gain = move(here.strategy, form)
             if gain > -_GAIN:
                 break
-            full = self._moved(here, responsible, between(1.0))
+            full = self._moved(here, form, between(1.0))
             rise = _HUGE if full is None else math.log(full.error / here.error)
-            slope = self._log_error(here, responsible, between(_STEP)) - math.log(here.error)
+            slope = self._log_error(here, form, between(_STEP)) - math.log(here.error)
             share = max(-0.5 * slope / max(_STEP * rise - slope, 1e-12), _MARGIN)
-            part = None if share > 1.0 - _MARGIN else self._moved(here, responsible, between(share))
+            part = None if share > 1.0 - _MARGIN else self._moved(here, form, between(share))
             tried = [one for one in (full, part) if one is not None]
             best = min([here, *tried], key=lambda one: one.error)
             if best.error > here.error * (1.0 - _GAIN):
@@ -189,17 +196,17 @@ class AmplifiedSearch:
     def coefficient_move(self, family: Family) -> Move:
         """Steps over the coefficients of a Toeplitz family."""
 
-        def move(strategy: Strategy, responsible: FloatArray) -> tuple[Callable[[float], Strategy], float]:
+        def move(strategy: Strategy, form: BinForm) -> tuple[Callable[[float], Strategy], float]:
             x = family.parameters(strategy)
-            target, gain = fit_form(self._problem(strategy.n), family, BinForm(responsible), x)
+            target, gain = fit_form(self._problem(strategy.n), family, form, x)
             return (lambda share: family.strategy(x + share * (target - x))), gain
 
         return move
 
     def dense_move(self, bands: int) -> Move:
         """Steps over all entries within `bands`."""
-        return lambda strategy, responsible: fit_dense_form(
-            self._problem(strategy.n), bands, responsible, strategy
+        return lambda strategy, form: fit_dense_form(
+            self._problem(strategy.n), bands, form.responsible, strategy
         )
 
     def _problem(self, n: int) -> Problem:
@@ -217,35 +224,36 @@ class AmplifiedSearch:
         except (UnsupportedCombinationError, OverflowError, NumericalError):
             return math.inf
 
-    def _moved(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> Sized | None:
+    def _moved(self, here: Sized, form: BinForm, strategy: Strategy) -> Sized | None:
         try:
-            guess = self._guess(here, responsible, strategy)
+            guess = self._guess(here, form, strategy)
         except (UnsupportedCombinationError, NumericalError):
             # `sized` has the same failure, and reports it.
             guess = None
         return self.sized(strategy, guess)
 
-    def _log_error(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> float:
+    def _log_error(self, here: Sized, form: BinForm, strategy: Strategy) -> float:
         """The log error predicted by the derivative at a point; very large for a strategy without a sigma."""
         try:
-            return math.log(self._error(strategy, self._guess(here, responsible, strategy)))
+            return math.log(self._error(strategy, self._guess(here, form, strategy)))
         except (UnsupportedCombinationError, NumericalError):
             return _HUGE
 
-    def _guess(self, here: Sized, responsible: FloatArray, strategy: Strategy) -> float:
+    def _guess(self, here: Sized, form: BinForm, strategy: Strategy) -> float:
         """The sigma of another strategy predicted by the derivative at a point."""
-        new = form_value(responsible, bin_gram(strategy, self.bins))
-        old = form_value(responsible, here.rough.gram) * here.rough.sigma**2
-        return here.rough.sigma * math.sqrt(new / old)
+        return here.rough.sigma * math.sqrt(form.value(strategy) / form.value(here.strategy))
+
+    def _form(self, sized: Sized) -> BinForm:
+        return BinForm(responsibilities(sized.rough, self.budget.eps))
 
     def _node(
         self, member: Callable[[float], Strategy], position: float, sized: Sized, longest: float
     ) -> "_Node":
         """Slope of the log error and position of the smallest error, from the derivative of sigma."""
-        responsible = responsibilities(sized.rough, self.budget.eps)
+        form = self._form(sized)
 
         def log_error(x: float) -> float:
-            return self._log_error(sized, responsible, member(float(x)))
+            return self._log_error(sized, form, member(float(x)))
 
         other = position + (_STEP if position + _STEP <= longest else -_STEP)
         slope = (log_error(other) - log_error(position)) / (other - position)
@@ -259,7 +267,7 @@ class AmplifiedSearch:
             target = float(found.x)
             # The search excludes both ends, one of which is the Identity.
             target = low if target - low < 2.0 * _STEP else target
-        return _Node(position, sized, responsible, slope, target)
+        return _Node(position, sized, form, slope, target)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -268,7 +276,7 @@ class _Node:
 
     position: float
     sized: Sized
-    responsible: FloatArray
+    form: BinForm
     slope: float
     target: float
 

@@ -35,6 +35,8 @@ from dpmech.engines import (
     RemoveProposal,
     RoughSigma,
     Stage,
+    bin_gram,
+    check_nonnegative,
     draw_entropy,
     folded,
     log_mean_exp,
@@ -201,12 +203,14 @@ def responsibilities(rough: RoughSigma, eps: float) -> FloatArray:
     half = 0.5 * gram.diagonal
     parts = _falling(gram, eps) if rough.add else _rising(gram, eps)
     rng = np.random.default_rng(stage_seed(ENTROPY, Stage.RESPONSIBILITIES))
-    each = -(-_SIZE * pilot_size(gram.bins) // len(parts))
-    values = np.concatenate([part.draw(gram.sample(rng, each), rng) for part in parts])
+    draws = [draw for part in parts for draw in part.draws]
+    each = -(-_SIZE * pilot_size(gram.bins) // len(draws))
+    values = np.concatenate([draw(gram.sample(rng, each), rng) for draw in draws])
     losses = log_mean_exp(values - half)
     near = np.argsort(np.abs(losses - level))[: max(int(_NEAR * losses.size), 2)]
     values, losses = values[near], losses[near]
-    logs = -scipy.special.logsumexp([part.log_density(values, losses) for part in parts], axis=0)
+    densities = np.concatenate([part.log_densities(values, losses) for part in parts])
+    logs = -scipy.special.logsumexp(densities, axis=0)
     if not np.all(np.isfinite(logs)):
         raise NumericalError("no sample came near the boundary of the privacy loss")
     # Within the window the density of the loss falls steeply: both sides of the boundary get equal weight.
@@ -218,17 +222,20 @@ def responsibilities(rough: RoughSigma, eps: float) -> FloatArray:
     return np.asarray(shares * weights[:, None], dtype=np.float64)
 
 
-def form_value(responsible: FloatArray, gram: BinGram) -> float:
-    """<W, G> for W = V^T V."""
-    return float(np.vdot(responsible, gram.matmat(responsible.T).T))
+_Draw = Callable[[FloatArray, np.random.Generator], FloatArray]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A proposal: it transforms samples of Q, and has a log density against Q at y with privacy loss L."""
+    """Proposals that share the work of their densities.
 
-    draw: Callable[[FloatArray, np.random.Generator], FloatArray]
-    log_density: Callable[[FloatArray, FloatArray], FloatArray]
+    Attributes:
+        draws: each transforms samples of Q.
+        log_densities: their log densities against Q at y with privacy loss L, shape (draws, m).
+    """
+
+    draws: tuple[_Draw, ...]
+    log_densities: Callable[[FloatArray, FloatArray], FloatArray]
 
 
 def _rising(gram: BinGram, eps: float) -> list[_Part]:
@@ -240,7 +247,8 @@ def _rising(gram: BinGram, eps: float) -> list[_Part]:
         return moved
 
     groups = [_points(gram, group) for group in proposal.groups]
-    return [_Part(nominal, lambda _values, losses: losses), *groups, *_together(proposal.collective)]
+    itself = _Part((nominal,), lambda _values, losses: losses[None])
+    return [itself, *groups, *_together(proposal.collective)]
 
 
 def _falling(gram: BinGram, eps: float) -> list[_Part]:
@@ -255,14 +263,14 @@ def _points(gram: BinGram, group: PointGroup | LiftedGroup) -> _Part:
         out: FloatArray = values + group.shift(gram, rng.random(len(values)))
         return out
 
-    return _Part(moved, lambda values, _losses: group.log_density(values))
+    return _Part((moved,), lambda values, _losses: group.log_density(values)[None])
 
 
 def _shift(point: AddPoint, tilt: float) -> _Part:
-    return _Part(
-        lambda values, _rng: values - tilt * point.image,
-        lambda values, _losses: -tilt * (values @ point.direction) - 0.5 * tilt**2 * point.square,
-    )
+    def log_density(values: FloatArray, _losses: FloatArray) -> FloatArray:
+        return np.asarray(-tilt * (values @ point.direction) - 0.5 * tilt**2 * point.square)[None]
+
+    return _Part((lambda values, _rng: values - tilt * point.image,), log_density)
 
 
 def _together(collective: CollectiveParts | None) -> list[_Part]:
@@ -270,22 +278,20 @@ def _together(collective: CollectiveParts | None) -> list[_Part]:
         return []
     known = collective
 
-    def tilted(index: int) -> _Part:
-        return _Part(
-            lambda values, rng: known.draw(np.full(len(values), index, dtype=np.int64), values, rng),
-            lambda values, _losses: known.log_densities(values)[:, index],
-        )
+    def tilted(index: int) -> _Draw:
+        return lambda values, rng: known.draw(np.full(len(values), index, dtype=np.int64), values, rng)
 
-    return [tilted(index) for index in range(len(known.names))]
+    draws = tuple(tilted(index) for index in range(len(known.names)))
+    return [_Part(draws, lambda values, _losses: known.log_densities(values).T)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BinForm:
-    """<W, G> of a Toeplitz C as a quadratic form in its coefficients; used in place of a cut.
+    """<W, G>, and for a Toeplitz C as a quadratic form in its coefficients, used in place of a cut.
 
     With f the coefficients folded over the epochs it is f^T Omega f, where Omega is Toeplitz, with the sums
     of the diagonals of W, except for its last b - 1 rows and columns: bins near the end of the last epoch
-    have fewer rows. O(n log n + b^2).
+    have fewer rows. O(n log n + b^2), without forming G.
 
     Args:
         responsible: V, shape (m, b), with W = V^T V.
@@ -297,6 +303,18 @@ class BinForm:
     def weights(self) -> FloatArray:
         """W, shape (b, b)."""
         return self.responsible.T @ self.responsible
+
+    def value(self, strategy: Strategy) -> float:
+        """<W, G> of a strategy.
+
+        Raises:
+            UnsupportedCombinationError: if it has negative entries.
+        """
+        if strategy.toeplitz_coefs is None:
+            gram = bin_gram(strategy, self.responsible.shape[1])
+            return float(np.vdot(self.responsible, gram.matmat(self.responsible.T).T))
+        check_nonnegative(strategy)
+        return self.at(strategy.toeplitz_coefs, None).value
 
     def at(self, coefs: FloatArray, scale: FloatArray | None) -> CutValue:
         """Value and gradient at C = LTT(coefs); `scale` must be None."""

@@ -338,6 +338,8 @@ class Request:
                 fitted = [ColumnNormalized(one) for one in fitted]
             starts = paths = fitted[:1] if fitted[-1] == fitted[0] else fitted
         begun = [one for one in map(search.sized, starts) if one is not None]
+        if len(begun) > 1 and begun[0].like(begun[1]):
+            begun, paths = begun[:1], paths[:1]
         found = [one for one in map(search.along, paths) if one is not None]
         found += self._over(search, [*begun, *found])
         return [

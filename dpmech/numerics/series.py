@@ -143,7 +143,8 @@ def bounded_inverse(coefs: FloatArray, n: int, relative: float = 0.0) -> tuple[F
     shift = int(np.frexp(short[0])[1]) - 1
     with np.errstate(over="ignore", invalid="ignore", under="ignore", divide="ignore"):
         f = checked_finite(np.ldexp(short, -shift), "the strategy over its first coefficient")
-        inverse, error = _refined(f, n, relative)
+        exact = f.size == 1 and f[0] == 1.0 and relative == 0.0
+        inverse, error = (_impulse(n), 0.0) if exact else _refined(f, n, relative)
         inverse = np.ldexp(inverse, -shift)
     return checked_finite(inverse, "the inverse of the strategy"), error
 

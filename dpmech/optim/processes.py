@@ -159,6 +159,8 @@ def share(tensors: Iterable[Tensor], group: Group) -> None:
     source = dist.get_global_rank(group, 0) if group else 0
     by_device = dist.get_backend(group) == "nccl"
     for tensor in tensors:
+        if is_sharded(tensor):
+            continue  # every process has its own part
         mine = tensor.detach()
         sent = mine.contiguous()  # as backends require
         if by_device and sent.device.type == "cpu":
@@ -340,6 +342,17 @@ def like_param(local: Tensor, param: Tensor) -> Tensor:
         shape=param.shape,
         stride=param.stride(),
     )
+
+
+def own_part(whole: Tensor, param: Tensor) -> Tensor:
+    """The part of a tensor that belongs to the local part of a sharded parameter of its shape."""
+    for dim, placement in enumerate(param.placements):  # type: ignore[attr-defined]  # a DTensor
+        if placement.is_shard():
+            mesh = param.device_mesh  # type: ignore[attr-defined]  # the same
+            parts = whole.chunk(mesh.size(dim), placement.dim)
+            place = mesh.get_coordinate()[dim]
+            whole = parts[place] if place < len(parts) else whole.narrow(placement.dim, 0, 0)
+    return whole.contiguous()
 
 
 def _shard(name: str, param: Tensor) -> tuple[int, int]:

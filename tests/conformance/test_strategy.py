@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import dpmech as dm
-from dpmech.optim.noise.rows import exponentials_error
 from tests.support import oracles as oracle
 from tests.support.quick_cases import slow_but
 
@@ -477,10 +476,3 @@ def test_a_decay_of_one_is_a_sum_of_all_earlier_steps():
     other = dm.calibrate_sigma(dm.Dense(matrix), 1.0, 1e-5, participation=dm.MinSep(2))
     assert cal.sigma == pytest.approx(other.sigma, rel=1e-9)
     assert "PROVED" in str(dm.verify(cal.certificate()))
-
-
-@pytest.mark.parametrize("n", [7, 40_000])
-def test_noise_with_a_decay_of_one_is_that_of_the_matrix(n):
-    """Rounding of the buffers is bounded for decays that do not fall."""
-    bound = exponentials_error(dm.BLT(n, [1.0, 0.9], [0.01, 0.2])._factors())
-    assert 0.0 < bound < 1e-6

@@ -115,6 +115,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.convex_order.second_order_lattice",
         "engines.convex_order.transform",
         "engines.convex_order.exponentials",
+        "engines.convex_order.interpolated",
         "engines.convex_order.tilted",
         "engines.convex_order.tilted_law",
         "engines.convex_order.traces",

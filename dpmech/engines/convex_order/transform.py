@@ -20,6 +20,7 @@ from dpmech.engines.convex_order.exponentials import (
     build_lattice,
     groups_of,
 )
+from dpmech.engines.convex_order.interpolated import InterpolatedTransform
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.second_order import SecondOrderGram
 from dpmech.engines.convex_order.second_order_lattice import PairLattice, PairTraces, build_pairs
@@ -194,7 +195,8 @@ class _Run:
     ) -> list[tuple[complex, float]]:
         """Transforms and their errors: 0 and the ceiling where that is sufficient."""
         sizes = np.max([np.abs(majorant.coefficients(theta)) for theta in (majorant.least, 1.0)], axis=0)
-        found = []
+        found: list[tuple[complex, float]] = []
+        transform: InterpolatedTransform | None = None
         left = negligible / max(ceiling, 1e-300)
         # high frequencies first: many need no transform, and if one finds no bound it is the highest
         for exponent, size in zip(exponents[::-1].tolist(), sizes[::-1].tolist(), strict=True):
@@ -202,14 +204,18 @@ class _Run:
                 left -= size
                 found.append((0j, ceiling))
                 continue
-            found.append(self._transform(complex(exponent), ceiling))
+            if transform is None:
+                transform = InterpolatedTransform(self.increments, self.law, exponent)
+            found.append(self._transform(transform, exponent, ceiling))
             if self.lattice.size > DENSE and found[-1][1] >= ceiling:
                 raise NumericalError(f"no bound on the transform at {exponent!r}")
         return found[::-1]
 
-    def _transform(self, exponent: complex, ceiling: float) -> tuple[complex, float]:
+    def _transform(
+        self, transform: InterpolatedTransform, exponent: complex, ceiling: float
+    ) -> tuple[complex, float]:
         """E e^(-exponent r) on the lattice, and its error."""
-        defect, errors = bin_transform(self.increments, self.law, exponent)
+        defect, errors = transform(exponent)
         value, error = self.traces.trace(defect, errors)
         norm = self.lattice.norm
         if not error * norm < ceiling:

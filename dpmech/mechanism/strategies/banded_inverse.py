@@ -67,7 +67,9 @@ class InverseSquareRoot(FactoredStrategy):
                 error=SQUARE_ROOT_ROUNDING,
             )
         inverse[self.inverse_bands :] = 0.0
-        coefs, error = bounded_inverse(inverse, self.n, SQUARE_ROOT_ROUNDING)
+        # The first coefficient is exactly 1.
+        rounding = 0.0 if self.inverse_bands == 1 else SQUARE_ROOT_ROUNDING
+        coefs, error = bounded_inverse(inverse, self.n, rounding)
         return ScaledToeplitz(
             coefs,
             inverse,

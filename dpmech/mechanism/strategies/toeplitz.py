@@ -67,7 +67,7 @@ class LambdaCGD(FactoredStrategy):
             inverse,
             bands=1 if diagonal else None,
             inverse_bands=1 if diagonal else 2,
-            error=sum_rounding(self.n),
+            error=0.0 if diagonal else sum_rounding(self.n),
         )
 
 

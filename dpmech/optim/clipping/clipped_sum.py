@@ -23,6 +23,7 @@ from dpmech.optim.processes import (
     is_sharded,
     local_part,
     noise_dtype,
+    own_part,
     processes,
 )
 
@@ -402,6 +403,10 @@ class Accumulator:
             every example that was scaled down, one half for every other one whose gradient is not zero.
             Float64, so exact.
         deferred: where checks and counts on a device wait to be read; None for one of its own.
+
+    Attributes:
+        whole: whether sums of sharded parameters are whole, over the examples of this process; else they are
+            parts of sums over all processes. The same in all of them.
     """
 
     def __init__(
@@ -426,6 +431,7 @@ class Accumulator:
         self._dropped = 0
         self._seen = [0, 0, 0]  # examples, finite ones, and sums without their number, before the first step
         self._warned = False
+        self.whole = False
 
     @property
     def dropped(self) -> int:
@@ -470,9 +476,9 @@ class Accumulator:
                     "those of the optimizer, each in the same block of the clipping",
                 )
             if value is not None:
-                if is_sharded(param) and not clipped.reduced and processes(self._group) > 1:
+                if is_sharded(param) and clipped.reduced == self.whole and processes(self._group) > 1:
                     raise InvalidParameterError(
-                        "reduced", clipped.reduced, "True for the sum of a sharded parameter"
+                        "reduced", clipped.reduced, f"{not self.whole} for the sum of a sharded parameter"
                     )
                 sums[index] = local_part(value.detach())
         if self._counts:
@@ -509,15 +515,17 @@ class Accumulator:
         """
         check_processes(self._world, self._group)
         sums = [
-            _zeros(param) if total is None else total
+            self._zeros(param) if total is None else total
             for param, total in zip(self._params, self._sums, strict=True)
         ]
         self.clear()
-        sums = [x if is_sharded(param) else x.double() for x, param in zip(sums, self._params, strict=True)]
-        add_over(
-            [x for x, param in zip(sums, self._params, strict=True) if not is_sharded(param)], self._group
-        )
-        return sums
+        parts = [is_sharded(param) and not self.whole for param in self._params]
+        sums = [x if part else x.double() for x, part in zip(sums, parts, strict=True)]
+        add_over([x for x, part in zip(sums, parts, strict=True) if not part], self._group)
+        return [
+            own_part(x, param) if is_sharded(param) and self.whole else x
+            for x, param in zip(sums, self._params, strict=True)
+        ]
 
     def check_probe(self) -> None:
         """Before the first release: refuse a run that would train only on noise.
@@ -561,7 +569,7 @@ class Accumulator:
         if len(state["sums"]) != len(self._params):
             raise InvalidParameterError("sums", len(state["sums"]), f"{len(self._params)} tensors")
         sums = [
-            None if total is None else torch.empty_like(_zeros(param), dtype=total.dtype).copy_(total)
+            None if total is None else torch.empty_like(self._zeros(param), dtype=total.dtype).copy_(total)
             for total, param in zip(state["sums"], self._params, strict=True)
         ]
         dropped = check_integer("dropped", state["dropped"], minimum=0)
@@ -624,11 +632,15 @@ class Accumulator:
             self._sums[index] = value
         elif total is None:
             # The first value is copied, so that the sum can be modified.
-            empty = _zeros(param)
+            empty = self._zeros(param)
             wide = empty.double() if value.dtype == torch.float64 else empty
             self._sums[index] = wide.copy_(value)
         else:
             self._sums[index] = total.double().add_(value)
+
+    def _zeros(self, param: Tensor) -> Tensor:
+        shape = param.shape if self.whole else local_part(param).shape
+        return torch.zeros(shape, dtype=noise_dtype(param), device=param.device)
 
 
 def _copied(total: Tensor) -> Tensor:
@@ -652,7 +664,3 @@ def together(counts: Sequence[Count | None]) -> Tensor:
         for one in counts
     ]
     return torch.stack([part.double().reshape(()) for part in parts])
-
-
-def _zeros(param: Tensor) -> Tensor:
-    return torch.zeros(local_part(param).shape, dtype=noise_dtype(param), device=param.device)

@@ -353,12 +353,20 @@ class ExampleGradients:
         loss: calls one as for `clipped_gradients`.
         mode: as for `clipped_gradients`; "ghost" computes factors where they are cheaper.
         factor_cost: as for `prefers_factors`.
+        owner: returns the parameter that is clipped and stepped in place of one of the model.
 
     Raises:
         InvalidParameterError: if the model is not a module, or has no parameters that require gradients.
     """
 
-    def __init__(self, model: nn.Module, loss: Afresh, mode: ClippingMode, factor_cost: float = 1.0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Afresh,
+        mode: ClippingMode,
+        factor_cost: float = 1.0,
+        owner: Callable[[Tensor], Tensor] = lambda param: param,
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise InvalidParameterError("model", model, "a torch.nn.Module")
         self._model = model
@@ -369,6 +377,7 @@ class ExampleGradients:
         self.trained = [params[name] for name in self.names]
         if not self.trained:
             raise InvalidParameterError("model", model, "a module with parameters that require gradients")
+        self.owners = [owner(param) for param in self.trained]
         name_of = {id(param): name for name, param in zip(self.names, self.trained, strict=True)}
         places = _places(model)
         self._tied = {place: name_of[id(one)] for place, one in places.items() if id(one) in name_of}
@@ -400,7 +409,7 @@ class ExampleGradients:
             else check_integer("microbatch_size", microbatch_size, minimum=1)
         )
         size = 1 if self._alone else size
-        blocks = clip.blocks(self.trained)
+        blocks = clip.blocks(self.owners)
         sums: list[Tensor | None] = [None] * len(self.trained)
         losses = []
         counts: list[Count] = [0, 0, 0]
@@ -415,7 +424,7 @@ class ExampleGradients:
             losses.append(values)
         dropped, below, above = map(int, together(counts).tolist()) if read else counts
         total = ClippedSum(
-            self.trained,
+            self.owners,
             sums,
             clip,
             examples=length,

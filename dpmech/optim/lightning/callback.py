@@ -294,6 +294,7 @@ class PrivateTraining(Callback):
                 scheduler=scheduler_of(trainer),
                 accept_changed=self._accept,
             )
+        vars(optimizer)["optimizer"] = optimizer.rule  # where LearningRateMonitor looks for the name
         trainer.strategy.optimizers = [optimizer]
         if pl_module.automatic_optimization:
             module.training_step = self._training_step

@@ -10,9 +10,9 @@ from dpmech.optim.runs.make_private import (
     LOADERS_SIZE,
     BetterParameterWarning,
     make_private,
-    make_private_with_epsilon,
 )
 from dpmech.optim.runs.measured_choice import finish
+from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel, free_memory
 from dpmech.optim.runs.set_up import by_steps_alone
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples

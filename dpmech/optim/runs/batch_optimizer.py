@@ -345,6 +345,10 @@ class BatchOptimizer(PrivateOptimizer):
         """
         self._intake.forget_own()
 
+    def take_whole_sums(self, sharded: object) -> None:
+        """From now on take sums of sharded parameters, if any, whole: over this process's examples."""
+        self._batch.whole = bool(sharded)
+
     def follow(self, scheduler: Any) -> None:
         """Register a learning-rate scheduler, which checkpoints compare, so that its changes are expected.
 

@@ -2,21 +2,24 @@
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpmech.exceptions import CertificateError, InvalidParameterError
 from dpmech.files import resolved
-from dpmech.optim.processes import gathered
+from dpmech.optim.processes import gathered, is_sharded, like_param, local_part
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
+from dpmech.optim.runs.containers import with_parts
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.set_up import PARTS, by_steps_alone, scheduler_changes, scheduler_print
 
 _FORMAT = 3  # before, fingerprints were stored next to the loader's state, without one of the weights
+
+_SHARD = "the part of this process"
 
 
 def save_checkpoint(
@@ -68,8 +71,8 @@ def save_checkpoint(
             optimizer.follow(scheduler)
     state = {
         "format": _FORMAT,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
+        "model": with_parts(model.state_dict(), _without_shards),
+        "optimizer": with_parts(optimizer.state_dict(), _without_shards),
         "loader": loader.state_dict(),
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
@@ -164,7 +167,11 @@ def load_checkpoint(
     if file != target:
         file.replace(target)  # all processes discard the newer file, so that they keep rotating in step
     # The optimizer last: until it has the loaded rows, it refuses steps on the loaded batches.
+    _put_back(state["model"], lambda name: dict(model.named_parameters(remove_duplicate=False))[name])
     model.load_state_dict(state["model"])
+    for index, held in state["optimizer"].get("state", {}).items():
+        stepped = [param for group in optimizer.param_groups for param in group["params"]]
+        _put_back(held, dict.fromkeys(held, stepped[index]).__getitem__)
     optimizer.load_state_dict(state["optimizer"], any_weights="model" in accept_changed)
     if scheduler is not None and about is not None:
         scheduler.load_state_dict(about["state"])
@@ -176,6 +183,20 @@ def load_checkpoint(
         for device, generator in zip(range(torch.cuda.device_count()), state["cuda_rng"], strict=False):
             torch.cuda.set_rng_state(generator, device)
     return state["extra"]
+
+
+def _without_shards(value: Any) -> Any:
+    """Nested dicts with the local parts of DTensors, which cannot be saved without their processes."""
+    if isinstance(value, Tensor) and is_sharded(value):
+        return {_SHARD: local_part(value)}
+    return {name: _without_shards(one) for name, one in value.items()} if type(value) is dict else value
+
+
+def _put_back(held: dict[Any, Any], param_of: Callable[[Any], Tensor]) -> None:
+    """Undo `_without_shards` in a dict whose tensors have the shapes of parameters."""
+    for name, value in held.items():
+        if isinstance(value, dict) and value.keys() == {_SHARD}:
+            held[name] = like_param(value[_SHARD], param_of(name))
 
 
 def _common(path: Path, loader: PrivateLoader) -> tuple[dict[str, Any] | None, Path]:

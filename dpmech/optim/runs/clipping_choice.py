@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import (
@@ -85,6 +85,25 @@ def check_asked(mode: object, *, loss: bool = True, users: bool = False, most: o
         raise UnsupportedCombinationError(
             "clipping_mode='ghost' clips per example, but the examples of one user are clipped jointly",
             supported="clipping_mode='auto', 'per_example' or 'loop'",
+        )
+
+
+def note_compiled(model: nn.Module, mode: ClippingMode | None) -> None:
+    """Log that compiled code is not used in training; only the loop calls the model as an ordinary step does.
+
+    Under torch.func dynamo runs a model as it is, and the hooks of every layer would divide its graph.
+
+    Args:
+        model: the model.
+        mode: how its gradients are clipped.
+    """
+    parts = list(model.modules())
+    compiled = any(type(part).__name__ == "OptimizedModule" or part._compiled_call_impl for part in parts)
+    if compiled and mode != "loop":
+        _LOGGER.warning(
+            "torch.compile has no effect on private training with clipping_mode=%r: the steps are those of "
+            "the model without it. make_private(..., loss=..., clipping_mode='loop') uses compiled code",
+            mode,
         )
 
 

@@ -22,6 +22,7 @@ _MOST_VALUES = 1 << 16
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _BY_REPR = (range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, re.Pattern, PurePath)
 _WATCHERS = {"dpmech", "opacus"}  # their hooks do not change results
+_AROUND = ("dpmech.optim.runs.example_loss", "dpmech.optim.hf.private_run")  # whose objects call a loss
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 
@@ -245,6 +246,9 @@ class Printer:
         held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(
             value, "__dict__", {}
         )
+        if kind.__module__ in _AROUND:
+            parts = [part for name in sorted(held) for part in (name, self._apiece(held[name], depth))]
+            return _hashed("around", kind.__qualname__, *parts)
         own = self._code_names(kind)
         if any(name in vars(base) for base in kind.__mro__[:-1] for name in ("__getstate__", "__reduce__")):
             self.complete = False  # its state may be stored elsewhere
@@ -257,6 +261,14 @@ class Printer:
         if not held or not (counted is None or counted & held.keys()):
             return self._unknown("object", label)
         return _hashed("object", label, *self._attributes(held, counted, depth))
+
+    def _apiece(self, value: Any, depth: int) -> bytes:
+        """The digest of a part of a loss of dpmech, as if the run had it alone."""
+        before, self._home = self._home, root(value)
+        try:
+            return self.of(value, frozenset(), depth)
+        finally:
+            self._home = before
 
     def _attributes(self, held: dict[str, Any], names: _Names, depth: int) -> Iterator[bytes | str]:
         for name in sorted(held):
@@ -296,7 +308,8 @@ def _hooks(owner: nn.Module | Tensor, kinds: Iterable[str]) -> Iterator[tuple[st
     """Hooks that may change the result of a forward or backward pass."""
     for kind in kinds:
         for hook in (getattr(owner, kind, None) or {}).values():
-            if root(hook) not in _WATCHERS:
+            own = type(getattr(hook, "__self__", None)).__module__
+            if root(hook) not in _WATCHERS and not own.startswith("torch.distributed."):
                 yield kind, hook
 
 

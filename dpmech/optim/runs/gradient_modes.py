@@ -26,6 +26,7 @@ from dpmech.optim.clipping import (
     prefers_factors,
     reentrant,
 )
+from dpmech.optim.processes import is_sharded
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.example_loss import LossTakes
@@ -518,6 +519,13 @@ class OpacusHooks(GradientMode):
     def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
         """A module with Opacus' hooks, whose inner module counts its calls and checks for changes."""
         inner, progress = self.trained_module(model), private.loader.progress
+        sharded = [name for name, param in inner.named_parameters() if is_sharded(param)]
+        if sharded:
+            raise UnsupportedCombinationError(
+                f"parameters are sharded over processes ({', '.join(sharded[:3])}), and under Opacus' hooks "
+                "no process sees the whole gradient of an example",
+                supported="make_private(..., loss=...); or the module before fully_shard",
+            )
         if _is_grad_sample_module(model):
             # Opacus' fast gradient clipping keeps no per-example gradients; only it has this attribute.
             hooked, ghost = model, hasattr(model, "max_grad_norm")

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import MODES, Batch, ClippedSum, ClippingMode, ExampleGradients, clip_and_sum
-from dpmech.optim.processes import Group, gathered, is_first, is_sharded
+from dpmech.optim.processes import Group, gathered, is_first
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import (
     AskedMode,
@@ -36,6 +36,7 @@ from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.same_draws import repeatable
 from dpmech.optim.runs.spectral import SpectralNorms
 from dpmech.optim.runs.unchanged import ModelHook, Structure, Unchanged
+from dpmech.optim.runs.whole import WholeParameters
 from dpmech.optim.state import Afresh, spared
 
 _SHARE = 0.5  # of the free memory: other processes need some, and allocators cannot use all of it
@@ -203,12 +204,15 @@ class PerExampleModel(AsModel, nn.Module):
     ) -> None:
         super().__init__()
         self.module = model
+        self.whole = WholeParameters(model, optimizer.loader.process_group)
+        optimizer.take_whole_sums(self.whole)
+        unchanged.owner = self.whole.owner
         self._loss = ExampleLoss(loss, loss_takes)
         self._afresh = Afresh(
             self._loss,
             model,
             followed=loss,
-            check=unchanged.check_written,
+            check=self._check_written,
             public=unchanged.public_tensors,
         )
         self._optimizer = optimizer
@@ -229,6 +233,10 @@ class PerExampleModel(AsModel, nn.Module):
     def clipping_choice(self) -> ClippingChoice | None:
         """The clipping mode and its reason; None before the first example."""
         return self._choice
+
+    def _check_written(self) -> None:
+        self.whole.check()
+        self._unchanged.check_written()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The output of the model.
@@ -264,7 +272,12 @@ class PerExampleModel(AsModel, nn.Module):
                 `PrivateOptimizer.accumulate`; if the requested clipping mode is impossible for the model; if
                 parameters were sharded since `make_private`.
         """
-        _refuse_sharded(self.module)
+        with self.whole.gathered():
+            return self._backward(batch, named, weights, return_loss=return_loss)
+
+    def _backward(
+        self, batch: tuple[Any, ...], named: dict[str, Any], weights: Tensor | None, *, return_loss: bool
+    ) -> Tensor | None:
         self._norms.iterate()
         empty = self._optimizer.handed_examples == 0  # by the loader, whatever the batch contains
         taken = None
@@ -273,7 +286,7 @@ class PerExampleModel(AsModel, nn.Module):
         if taken is None or empty or taken.examples == 0:
             if self._declared and taken is not None:
                 self._change_public(taken)
-            trained = [param for param in self.module.parameters() if param.requires_grad]
+            trained = [self.whole.owner(one) for one in self.module.parameters() if one.requires_grad]
             nothing = [None] * len(trained)
             self._optimizer.accumulate(ClippedSum(trained, nothing, self._optimizer.clipping, examples=0))
             return torch.tensor(math.nan) if return_loss else None
@@ -393,7 +406,8 @@ class PerExampleModel(AsModel, nn.Module):
                 self._settle(found, batch)
 
     def _made(self, factor_cost: float) -> Ways:
-        return {mode: ExampleGradients(self.module, self._afresh, mode, factor_cost) for mode in MODES}
+        given = self.module, self._afresh
+        return {mode: ExampleGradients(*given, mode, factor_cost, self.whole.owner) for mode in MODES}
 
     @contextmanager
     def _trials(self) -> Iterator[Callable[[int], None]]:
@@ -461,7 +475,7 @@ class PerExampleModel(AsModel, nn.Module):
             with spared():
                 repeated = [tensor[:1].expand(count, *tensor.shape[1:]) for tensor in batch.tensors]
                 samples, _ = gradients.samples(batch, repeated)
-                clip_and_sum(samples, optimizer.clipping.blocks(gradients.trained))
+                clip_and_sum(samples, optimizer.clipping.blocks(gradients.owners))
 
         optimizer.loader.settle(largest_batch(run, batch.tensors[0].device, most))
 
@@ -516,9 +530,8 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
     if any(type(part).__name__ == "FullyShardedDataParallel" for part in model.modules()):
         raise UnsupportedCombinationError(
             "FullyShardedDataParallel (FSDP1) hides which part of a parameter a process has",
-            supported="PrivateOptimizer with fully_shard (FSDP2), see the page on PrivateOptimizer",
+            supported="fully_shard (FSDP2) before the optimizer is made, and make_private(..., loss=...)",
         )
-    _refuse_sharded(model)
     for layer in model.modules():
         if isinstance(layer, nn.modules.batchnorm._NormBase):
             _refuse_statistics(layer)
@@ -538,19 +551,6 @@ def check_model(model: object, params: Sequence[Tensor]) -> nn.Module:
             "criterion are trained as part of the model: a module that holds both, and returns the loss",
         )
     return model
-
-
-def _refuse_sharded(model: nn.Module) -> None:
-    """Refuse parameters that are split between processes."""
-    sharded = [name for name, param in model.named_parameters() if is_sharded(param)]
-    if sharded:
-        shown = ", ".join([*sharded[:3], *["..."] * (len(sharded) > 3)])
-        raise UnsupportedCombinationError(
-            f"parameters are sharded over processes ({shown}): torch.func does not mix DTensors with "
-            "tensors, and under Opacus' hooks no process sees the whole gradient of an example",
-            supported="the module before fully_shard, whole in every process; or PrivateOptimizer with sums "
-            "that were clipped elsewhere, ClippedSum.from_grads(..., reduced=True)",
-        )
 
 
 def _refuse_statistics(layer: nn.modules.batchnorm._NormBase, inputs: object = None) -> None:

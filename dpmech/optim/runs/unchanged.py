@@ -221,6 +221,7 @@ class Unchanged:
             the data.
 
     Attributes:
+        owner: returns the tensor that one of the model stands for, while parameters are gathered.
         handed_on: whether a later watch has taken over the model, or a part of it.
         changed_by_hand: number of changes of trained parameters other than by steps, after the first step.
 
@@ -233,6 +234,7 @@ class Unchanged:
     def __init__(self, model: nn.Module, trained: Sequence[Tensor], public: Sequence[str] = ()) -> None:
         self._model = model
         self.handed_on = False
+        self.owner: Callable[[Tensor], Tensor] = lambda tensor: tensor
         self._take_over()
         self._trained = list(trained)
         self._ids = {id(param) for param in self._trained}
@@ -389,7 +391,7 @@ class Unchanged:
         """Every tensor of the model that is not public, under all of its names."""
         for name, tensor in _tensors(self._model):
             if name not in self._public:
-                yield name, tensor
+                yield name, self.owner(tensor)
         if extra:
             for name, state in _extra_states(self._model):
                 if name not in self._public:

@@ -254,6 +254,9 @@ def test_exact_is_for_independent_noise_only():
     found = accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), dm.methods.Exact())
     assert found.by.route == "bins.independent"
     assert accountant_for(dm.Mechanism(dm.Identity(6), dm.BallsInBins(3)), None).by == found.by
+    # Columns that are computed without rounding are independent noise as well.
+    for strategy in (dm.LambdaCGD(6, 0.0), dm.BandedInverse(6, [1.0]), dm.InverseSquareRoot(6, 1)):
+        assert accountant_for(dm.Mechanism(strategy, dm.BallsInBins(3)), None).by == found.by
     # Bins of unequal noise take the program.
     unequal = dm.Mechanism(dm.Diagonal([1.0, 2.0, 3.0]), dm.BallsInBins(3))
     assert accountant_for(unequal, dm.methods.Exact()).settings.rel_error == 0.005

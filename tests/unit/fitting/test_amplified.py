@@ -17,7 +17,7 @@ from dpmech.fitting import optimizing as request
 from dpmech.fitting.amplified import AmplifiedSearch
 from dpmech.fitting.descent import Objective
 from dpmech.fitting.families import BandedFamily, BufferedFamily, InverseFamily
-from dpmech.fitting.gram_gradient import BinForm, form_value, responsibilities
+from dpmech.fitting.gram_gradient import BinForm, responsibilities
 
 DELTA = 1e-5
 FAMILIES = [
@@ -88,8 +88,8 @@ def test_sigma_and_its_derivative_against_quadrature(lam, eps):
     for add in (False, True):
         sigma = two_bin_sigma(strategy, eps, (int(add),))
         there = RoughSigma(sigma, bin_gram(strategy, 2).scaled(sigma**-2), add, frozenset())
-        responsible = responsibilities(there, eps)
-        predicted = [form_value(responsible, bin_gram(one, 2)) for one in ends]
+        form = BinForm(responsibilities(there, eps))
+        predicted = [form.value(one) for one in ends]
         exact = [two_bin_sigma(one, eps, (int(add),)) for one in ends]
         assert 0.5 * math.log(predicted[1] / predicted[0]) == pytest.approx(
             math.log(exact[1] / exact[0]), rel=0.03
@@ -142,7 +142,7 @@ def test_the_moment_start_is_never_above_no_amplification():
 def test_no_sample_near_the_boundary_is_no_number(monkeypatch):
     rough = rough_sigma(dm.LambdaCGD(8, 0.5), 4, 1.0)
     part = dm.fitting.gram_gradient._Part(
-        lambda values, _: values, lambda values, _: 0 * values[:, 0] + np.inf
+        (lambda values, _: values,), lambda values, _: np.full((1, len(values)), np.inf)
     )
     monkeypatch.setattr("dpmech.fitting.gram_gradient._rising", lambda gram, eps: [part])
     with pytest.raises(NumericalError, match="boundary"):
@@ -156,7 +156,13 @@ def test_the_form_is_the_gram_matrix_and_has_its_gradient(n, bins):
     coefs = rng.uniform(size=n)
     value = form.at(coefs, None)
     means = bin_means(dm.BandedToeplitz(n, coefs), bins)
+    toeplitz = dm.BandedToeplitz(n, coefs)
     assert value.value == pytest.approx(float(np.sum(form.weights * (means.T @ means))), rel=1e-12)
+    assert form.value(toeplitz) == value.value
+    assert form.value(dm.Dense(toeplitz.to_dense())) == pytest.approx(value.value, rel=1e-12)
+    if n > 1:
+        with pytest.raises(UnsupportedCombinationError, match="negative"):
+            form.value(dm.BandedToeplitz(n, [1.0, -0.5]))
     steps = 1e-6 * np.eye(n)
     slopes = [(form.at(coefs + h, None).value - form.at(coefs - h, None).value) / 2e-6 for h in steps]
     np.testing.assert_allclose(value.by_coefs, slopes, rtol=1e-6, atol=1e-7)
@@ -283,7 +289,7 @@ class TestSearch:
         search = self.search(1.0)
         begin = search.sized(dm.BandedInverse(12, [1.0, -0.3]))
 
-        def out(strategy, responsible):
+        def out(strategy, form):
             return (lambda share: dm.BandedInverse(12, [1.0, 0.5 + share])), -1.0
 
         assert search.over(out, begin) is begin
@@ -301,6 +307,28 @@ class TestSearch:
         monkeypatch.setattr(RoughSample, "sigma", sigma_by_moments)
         best = search.along(dm.LambdaCGD(12, 0.9))
         assert best.strategy.lam <= 0.5
+
+
+@pytest.mark.parametrize(("bands", "paths"), [(3, 1), pytest.param(9, 2, marks=pytest.mark.slow)])
+def test_an_optimum_that_is_found_twice_is_damped_once(bands, paths, monkeypatch):
+    """With fewer bands than bins, one epoch and several have the same optimum but for the end of the run."""
+    monkeypatch.setattr(RoughSample, "sigma", sigma_by_moments)
+    along, seen = AmplifiedSearch.along, []
+    monkeypatch.setattr(
+        AmplifiedSearch, "along", lambda self, start: seen.append(start) or along(self, start)
+    )
+    found = dm.optimize(
+        dm.BandedToeplitz,
+        dm.BallsInBins(6),
+        n=240,
+        bands=bands,
+        eps=2.0,
+        delta=1e-5,
+        method=dm.methods.Rdp(),
+        compare=False,
+    )
+    assert len(seen) == paths
+    assert found.strategy.bands == bands
 
 
 @pytest.mark.parametrize(

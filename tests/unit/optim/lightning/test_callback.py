@@ -14,7 +14,7 @@ from tests.support.trainers import SIZE, Classifier, Rows, masked
 
 lightning = pytest.importorskip("lightning")
 
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402 - after the check for it
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint  # noqa: E402 - after the check for it
 from lightning.pytorch.strategies import DDPStrategy  # noqa: E402 - the same
 
 from dpmech.optim.lightning import PrivateTraining  # noqa: E402 - the same
@@ -99,6 +99,22 @@ def fitted(one, module, *callbacks, resume=None, **options):
             one.run[1].close()
     assert fit.global_step == one.run[2].steps_taken
     return torch.cat([param.detach().flatten() for param in module.parameters()])
+
+
+class Constant(Module):
+    """Without a scheduler."""
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(("module", "last"), [(Module, 0.1 * 0.5 ** (N // EPOCH - 1)), (Constant, 0.1)])
+def test_a_learning_rate_is_logged_once_under_the_name_of_the_users_optimizer(module, last, tmp_path):
+    monitor = LearningRateMonitor()
+    logger = lightning.pytorch.loggers.CSVLogger(tmp_path)
+    fitted(private(), module(), monitor, logger=logger)
+    assert set(monitor.lrs) == {"lr-SGD"}
+    assert monitor.lrs["lr-SGD"][-1] == pytest.approx(last)
 
 
 @pytest.mark.parametrize("hand", [False, True])

@@ -266,3 +266,10 @@ def test_weights_of_exactly_one_and_zero_are_applied(keep):
         rows.advance(step, 1.0, draw, Chunk(state, out, spare))
         expected = sum(weights[lag] * z[step - lag] for lag in range(min(step, 4) + 1))
         assert out.numpy() == pytest.approx(expected, rel=1e-12, abs=1e-14)
+
+
+@pytest.mark.parametrize("n", [7, 40_000])
+def test_buffers_with_a_decay_of_one_have_a_small_bound(n):
+    """Rounding of the buffers is bounded for decays that do not fall."""
+    bound = noise_error.exponentials_error(dm.BLT(n, [1.0, 0.9], [0.01, 0.2])._factors())
+    assert 0.0 < bound < 1e-6

@@ -65,6 +65,35 @@ def test_around_a_private_model_with_hooks_nothing_is_compiled():
     torch.testing.assert_close(run.weights(), trained(MODES["ghost hooks"]).weights(), rtol=0.0, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", list(MODES))
+def test_only_a_loop_trains_with_compiled_code_and_the_others_say_so(name, caplog, tmp_path):
+    calls = tmp_path / "calls"  # a file: a list would be restored after every example, a count refused
+    calls.touch()
+
+    def backend(graph, _):
+        def called(*given):
+            with calls.open("a") as file:
+                file.write(".")
+            return graph.forward(*given)
+
+        return called
+
+    run = Run(MODES[name], there=False, model=model(backend=backend))
+    before = calls.stat().st_size  # those of trials
+    run.train(2)
+    trained_compiled = calls.stat().st_size > before
+    looped = run.optimizer.clipping_mode == "loop"
+    run.close()
+    said = [one for one in caplog.messages if "torch.compile has no effect" in one]
+    assert looped == (name == "loop") == trained_compiled == (not said)
+    assert len(said) <= 1
+
+
+def test_a_model_that_is_not_compiled_is_not_spoken_of(caplog):
+    Run(MODES["ghost hooks"], there=False).close()
+    assert not caplog.messages
+
+
 def model_weights():
     return torch.cat([param.detach().flatten() for param in model().parameters()])
 

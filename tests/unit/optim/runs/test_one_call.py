@@ -11,7 +11,7 @@ import dpmech as dm
 from dpmech.optim import make_private, make_private_with_epsilon
 from tests.support.training import classification, classifier, cross_entropy, weights
 
-one_call = importlib.import_module("dpmech.optim.runs.make_private")
+one_call = importlib.import_module("dpmech.optim.runs.one_call")
 SIZE, BATCH, EPOCHS = 23, 5, 3
 PLAN = dm.TrainingPlan(SIZE, BATCH, EPOCHS)
 
@@ -115,6 +115,26 @@ def test_strategies_from_their_number_of_steps():
 
 
 @pytest.mark.parametrize(
+    ("steps", "strategy"),
+    [(2, dm.Identity), (10, dm.Identity), (10, lambda n: dm.LambdaCGD(n, 0.5)), (3, None)],
+)
+def test_a_run_of_any_number_of_steps(steps, strategy):
+    given = {"method": dm.methods.Rdp()} if strategy else {}
+    model, optimizer, loader = made(epochs=None, max_steps=steps, strategy=strategy, **given)
+    plan = dm.TrainingPlan.of_steps(SIZE, BATCH, steps)
+    sampling = "balls-in-bins" if isinstance(optimizer.claim.strategy, dm.LambdaCGD) else "poisson"
+    assert optimizer.claim.participation == plan.participation(sampling)
+    assert optimizer.claim.strategy.n == optimizer.steps_left == steps
+    while optimizer.steps_left:
+        for batch in loader:
+            model.backward(*batch)
+            optimizer.step()
+    record = optimizer.run_record()
+    assert record.steps == steps
+    assert dm.verify(record).ok
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"strategy": dm.Identity(7)}, r"strategy must be None, a strategy over n = 12 steps"),
@@ -125,6 +145,13 @@ def test_strategies_from_their_number_of_steps():
         ({"strategy": None, "eps": 0.0}, "eps must be"),
         ({"strategy": "identity"}, r"strategy must be None, a strategy over n = 12 steps"),
         ({"epochs": 1.5}, "epochs must be an integer >= 1, got 1.5"),
+        ({"max_steps": 5}, r"epochs and max_steps must be None for one of them, got \(3, 5\)"),
+        ({"epochs": None}, r"epochs and max_steps must be None for one of them, got \(None, None\)"),
+        ({"epochs": None, "max_steps": 0}, "max_steps must be an integer >= 1, got 0"),
+        (
+            {"epochs": None, "max_steps": 3, "strategy": lambda n: dm.LambdaCGD(n, 0.5)},
+            "bins must be at most n=3, got 4",
+        ),
         ({"eps": 0.0}, "eps must be"),
         ({"delta": 1.0}, "delta must be"),
         ({"clip_norm": 0.0}, "clip_norm must be"),

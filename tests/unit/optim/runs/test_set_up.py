@@ -17,9 +17,17 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
 import dpmech as dm
-from dpmech.optim import CanaryData, clipped_gradients, load_checkpoint, make_private, save_checkpoint
+from dpmech.optim import (
+    CanaryData,
+    MeanOverViews,
+    clipped_gradients,
+    load_checkpoint,
+    make_private,
+    save_checkpoint,
+)
 from dpmech.optim.runs import code_prints
 from dpmech.optim.runs.code_prints import Printer
+from dpmech.optim.runs.example_loss import UserLoss
 from dpmech.optim.state import references
 from tests.support.training import classification, classifier, declared, private_run
 
@@ -170,6 +178,55 @@ def test_another_loss(name, tmp_path):
     with pytest.raises(dm.exceptions.CertificateError, match=r"another loss \(code or constants\)"):
         moved(tmp_path / "run.pt", {"loss": before}, {"loss": after})
     assert digest(before) == digest(before) != digest(after)
+
+
+def twice(image):
+    return torch.cat([image[:1], image[:1] * 2])
+
+
+def thrice(image):
+    return torch.cat([image[:1], image[:1] * 3])
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda loss: UserLoss(loss, "auto", "mean"),
+        MeanOverViews,
+        lambda loss: UserLoss(MeanOverViews(loss, twice, 2), "auto", "sum"),
+    ],
+)
+def test_another_loss_inside_a_loss_of_the_library(around, name):
+    before, after = (around(loss) for loss in LOSSES[name])
+    assert of_run(before) == of_run(around(LOSSES[name][0])) != of_run(after)
+    assert of_run(before)[1] == of_run(LOSSES[name][0])[1]  # as completely as alone
+
+
+def test_another_setting_of_a_loss_of_the_library(tmp_path):
+    made = [
+        MeanOverViews(plain_loss, twice, 2),
+        MeanOverViews(plain_loss, thrice, 2),
+        UserLoss(plain_loss, "auto", "mean"),
+        UserLoss(plain_loss, "auto", "sum"),
+    ]
+    assert len({of_run(one) for one in made}) == len(made)
+    with pytest.raises(dm.exceptions.CertificateError, match=r"another loss \(code or constants\)"):
+        moved(tmp_path / "run.pt", {"loss": made[0]}, {"loss": made[1]})
+
+
+def test_another_label_smoothing():
+    helpers = pytest.importorskip("transformers.trainer_pt_utils")
+    hf = pytest.importorskip("dpmech.optim.hf.private_run")
+    made = [hf.SmoothedLoss(helpers.LabelSmoother(epsilon), False) for epsilon in (0.1, 0.1, 0.2)]
+    first, same, other = map(of_run, made)
+    assert first == same != other
+
+
+def of_run(loss):
+    """Its digest as `SetUp` takes it."""
+    printer = Printer(home=loss)
+    return printer.of(loss, frozenset()), printer.complete
 
 
 def digest(value):
