@@ -73,7 +73,7 @@ def make_private_with_epsilon(
         participation: None is Poisson sampling for independent noise, and Balls-in-Bins with one bin per step
             of an epoch for other strategies. Without a strategy, that of the selected one.
         max_vectors: without a strategy, largest number of vectors of the model's size that the noise of a
-            step may need in addition to the new one, as for `dm.recommend`. A stored vector takes 8 bytes per
+            step may need on top of its fresh noise, as for `dm.recommend`. A stored vector takes 8 bytes per
             parameter. None is 1, which at most doubles the state of Adam (0 with generator="secure-lattice",
             which needs independent noise); 0 leaves only independent noise. It must be None
             if a strategy is given.

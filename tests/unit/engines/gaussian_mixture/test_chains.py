@@ -217,7 +217,7 @@ def test_bounds_from_below_have_smaller_columns():
     [
         (dm.SquareRoot(12, 4), "at most min_sep=3 bands"),
         (dm.LambdaCGD(12, 0.5), "at most min_sep=3 bands"),
-        (dm.BandedToeplitz(12, [1.0, -0.5]), "proved for C >= 0"),
+        (dm.BandedToeplitz(12, [1.0, -0.5]), "proven for C >= 0"),
     ],
 )
 def test_what_no_proof_covers_is_refused(strategy, words):
