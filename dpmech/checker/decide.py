@@ -1,7 +1,4 @@
-"""From a claim to a verdict: selects the theorem that covers it, and evaluates it.
-
-docs/checker.md states what the verdicts mean.
-"""
+"""From a claim to a verdict, by the theorem that covers it; docs/checker.md states what verdicts mean."""
 
 import collections
 import contextlib
@@ -195,8 +192,7 @@ class Sampled:
         direction, ratio, best = self.names[name], arb(eps).exp(), "at most 1 by joined dots"
         if alone := next((low for part in direction.below if (low := part.curve(ratio)) > arb(delta)), None):
             return Answer(verdict=False, number=f"at least {rounded_down(alone)} by one release alone")
-        (first, *others) = direction.above
-        if not others and first.times == 1 and (only := first.curve(ratio)) <= arb(delta):
+        if len(top := direction.above) == top[0].times == 1 and (only := top[0].curve(ratio)) <= arb(delta):
             return Answer(verdict=True, number=f"at most {rounded_up(only)} by its only release")
         if self.revealed and (most := self.revealed(eps)) <= arb(delta):
             return Answer(verdict=True, number=f"at most {rounded_up(most)} with all participations known")

@@ -355,7 +355,7 @@ class CertifiedAccountant(Accountant):
 
     def _settled(self, pilots: Pilots, sigma: float, delta: float | None) -> Pilots:
         """Omit samples for ADD where they would take long and the bound without samples is small enough."""
-        if self.settled_add is None or pilots.decider == "add":
+        if self.settled_add is None or not pilots.weights or pilots.decider == "add":
             return pilots
         goal = math.exp(pilots.log_mean) if delta is None else delta
         if self.settle_first:

@@ -225,3 +225,11 @@ def test_where_a_close_proof_takes_many_draws_a_sigma_further_up_is_proved(monke
     monkeypatch.setattr(aims, "_FAR_AIMS", ())
     with pytest.raises(NumericalError, match="would take some"):
         calibrated(accountant())
+
+
+@pytest.mark.parametrize("participation", [dm.RandomAllocation(1), dm.BallsInBins(2)])
+def test_a_delta_below_float64_needs_no_samples(participation):
+    # A loss of 20 is 41 standard deviations of the noise from its mean.
+    certified = dm.methods.Certified()
+    found = dm.delta(dm.Identity(2), 2.06, 20.0, participation=participation, method=certified, rng=1)
+    assert 0.0 == found.lower < found.upper <= 1e-300
