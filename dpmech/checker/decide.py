@@ -195,6 +195,9 @@ class Sampled:
         direction, ratio, best = self.names[name], arb(eps).exp(), "at most 1 by joined dots"
         if alone := next((low for part in direction.below if (low := part.curve(ratio)) > arb(delta)), None):
             return Answer(verdict=False, number=f"at least {rounded_down(alone)} by one release alone")
+        (first, *others) = direction.above
+        if not others and first.times == 1 and (only := first.curve(ratio)) <= arb(delta):
+            return Answer(verdict=True, number=f"at most {rounded_up(only)} by its only release")
         if self.revealed and (most := self.revealed(eps)) <= arb(delta):
             return Answer(verdict=True, number=f"at most {rounded_up(most)} with all participations known")
         ends, sides = {True: math.inf, False: math.inf}, [True, False] if direction.below else [True]

@@ -206,7 +206,7 @@ class ResolvedPlan:
                 "n": self.training.steps,
                 "sampling": self.sampling,
                 "participation": self.participation.to_dict(),
-                "amplified": self.participation.random,
+                "amplified": not self.participation.certain,
                 "adjacency": self.adjacency.value,
             }
             | {name: value for name, value in given.items() if value is not None}

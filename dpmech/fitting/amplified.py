@@ -142,11 +142,12 @@ class AmplifiedSearch:
         )
         return Sized(strategy, rough, found)
 
-    def along(self, strategy: Strategy) -> Sized | None:
+    def along(self, strategy: Strategy, to_beat: float = math.inf) -> Sized | None:
         """The best visited point on the damping path of a strategy; None if none can be sized.
 
         The start follows from the moment bound of sigma; next come the point where the derivative of sigma
-        predicts the smallest error, and points between those whose slopes differ in sign.
+        predicts the smallest error, and points between those whose slopes differ in sign. The path is left
+        where the prediction is above the error `to_beat`.
         """
         longest = min(_LONGEST, math.log(4.0 * strategy.n + 10.0))
 
@@ -162,7 +163,7 @@ class AmplifiedSearch:
         for _ in range(_PATH_STEPS):
             best = min(trail, key=lambda node: node.sized.error)
             target = _next_position(trail, best)
-            if abs(target - best.position) < _SHORT:
+            if abs(target - best.position) < _SHORT or best.predicted > to_beat:
                 break
             found = self._moved(best.sized, best.form, member(target))
             if found is None:
@@ -259,26 +260,27 @@ class AmplifiedSearch:
         slope = (log_error(other) - log_error(position)) / (other - position)
         low, high = (0.0, position) if slope > 0.0 else (position, longest)
         low, high = max(low, position - _REACH), min(high, position + _REACH)
-        target = position
+        target, predicted = position, math.log(sized.error)
         if high > low:
             found = scipy.optimize.minimize_scalar(
                 log_error, bounds=(low, high), method="bounded", options={"xatol": _STEP}
             )
-            target = float(found.x)
+            target, predicted = float(found.x), float(found.fun)
             # The search excludes both ends, one of which is the Identity.
             target = low if target - low < 2.0 * _STEP else target
-        return _Node(position, sized, form, slope, target)
+        return _Node(position, sized, form, slope, target, math.exp(predicted))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Node:
-    """A point of a path; `target` is where the derivative at this point predicts the smallest error."""
+    """A point of a path; at `target` its derivative predicts the smallest error, `predicted`."""
 
     position: float
     sized: Sized
     form: BinForm
     slope: float
     target: float
+    predicted: float
 
 
 def _next_position(trail: list[_Node], best: _Node) -> float:

@@ -340,7 +340,10 @@ class Request:
         begun = [one for one in map(search.sized, starts) if one is not None]
         if len(begun) > 1 and begun[0].like(begun[1]):
             begun, paths = begun[:1], paths[:1]
-        found = [one for one in map(search.along, paths) if one is not None]
+        found: list[Sized] = []
+        for path in paths:
+            best = search.along(path, min((one.error for one in (*begun, *found)), default=math.inf))
+            found += [] if best is None else [best]
         found += self._over(search, [*begun, *found])
         return [
             *(self.candidate(one.strategy, schema, one.error, start=True) for one in begun),

@@ -280,7 +280,11 @@ def make_slots(params: Iterable[Tensor]) -> tuple[list[Tensor], list[Slot]]:
             raise InvalidParameterError(name, tuple(param.shape), "given once")
         seen.add(id(param))
         if not param.is_floating_point():
-            raise InvalidParameterError(f"dtype of {name}", param.dtype, "a real floating-point dtype")
+            raise InvalidParameterError(
+                f"dtype of {name}",
+                param.dtype,
+                "a real floating-point dtype; for complex numbers, torch.view_as_complex of a real parameter",
+            )
         if param.device.type == "meta" or param.layout != torch.strided:
             raise InvalidParameterError(name, (param.device, param.layout), "a dense tensor with data")
         shard, shards = _shard(name, param)

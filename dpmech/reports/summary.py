@@ -84,7 +84,7 @@ def _sampling(own: Certificate) -> str:
     size = own.expected_batch_size
     batch = "" if size is None else f", expected batch size {typed(size)}"
     steps = counted(own.strategy.n, "step")
-    random = own.participation.random
+    random = not own.participation.certain
     amplified = "the guarantee assumes that it is random" if random else "no amplification"
     return f"{scheme_words(own)}, {steps}{batch}; {amplified}"
 

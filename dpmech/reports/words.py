@@ -134,7 +134,7 @@ def participation_words(own: Certificate) -> list[tuple[str, str]]:
     found = own.participation
     amplified = (
         "yes: the proof assumes that nobody learns which examples were drawn for which step"
-        if found.random
+        if not found.certain
         else "no: the guarantee holds even if the order of the batches is known"
     )
     return [

@@ -57,6 +57,7 @@ BRANCHES = "branches on values of the data"
 WITHIN = "gradients are asked for within"
 REENTRANT = rf"{WITHIN}|use_reentrant=True.*use_reentrant=False"
 ONE_BY_ONE = {
+    "nested tensors": "calls a kernel without a rule|makes nested tensors",
     "GRU": SHARED,
     "GRU, bfloat16": SHARED,
     "RNN": SHARED,
@@ -80,6 +81,7 @@ ONE_BY_ONE = {
 
 # What is refused in which way, and what the message holds: the fault, and the remedy.
 REFUSED = {
+    "nested tensors": {"hooks": rf"body \(Linear\) is called with a nested tensor.*{BY_LOSS}"},
     "MLP": {"hooks": rf"changed in place \(inplace=True: 1\).*{FIX}.*{BY_LOSS}"},
     "Bilinear": {"hooks": rf"layer \(Bilinear\) is called with 2 positional arguments.*{BY_LOSS}"},
     "weight_norm, old": {"hooks": rf"weight is computed before every call.*parametrizations.*{BY_LOSS}"},

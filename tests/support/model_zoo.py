@@ -294,7 +294,89 @@ def bilinear() -> nn.Module:
     return Called(lambda self, x: self.layer(x, x), layer=nn.Bilinear(5, 5, CLASSES))
 
 
+def scan() -> nn.Module:
+    """A selective recurrence, as in state-space models."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        steps, inputs = F.softplus(self.steps(x)), self.inputs(x)
+        state, outputs = torch.zeros(len(x), 5), []
+        for place in range(x.shape[1]):
+            state = (
+                torch.exp(-steps[:, place] * self.decay.exp()) * state + steps[:, place] * inputs[:, place]
+            )
+            outputs.append(state)
+        return self.head(torch.stack(outputs, 1).mean(1))
+
+    decay = nn.Parameter(0.1 * torch.randn(5))
+    return Called(
+        forward, steps=nn.Linear(4, 5), inputs=nn.Linear(4, 5), decay=decay, head=nn.Linear(5, CLASSES)
+    )
+
+
+def scattered() -> nn.Module:
+    """Messages between the nodes of a graph, here a ring with chords."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        sent = self.message(x)
+        to = (torch.arange(LENGTH) * 5 % LENGTH)[None, :, None].expand_as(sent)
+        return self.head(torch.relu(torch.zeros_like(sent).scatter_add(1, to, sent)).mean(1))
+
+    return Called(forward, message=nn.Linear(4, 5), head=nn.Linear(5, CLASSES))
+
+
+def dora() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        weight = self.base.weight + self.up @ self.down
+        return F.linear(x, self.size * weight / weight.norm(dim=1, keepdim=True), self.base.bias)
+
+    base = nn.Linear(5, CLASSES).requires_grad_(requires_grad=False)
+    size = nn.Parameter(base.weight.norm(dim=1, keepdim=True).detach())
+    parts = {"up": nn.Parameter(torch.randn(CLASSES, 2)), "down": nn.Parameter(torch.randn(2, 5))}
+    return Called(forward, base=base, size=size, **parts)
+
+
+def int8_with_lora() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return F.linear(x, self.base.float() * 0.05) + self.up(self.down(x))
+
+    base = nn.Parameter(torch.randint(-9, 9, (CLASSES, 5), dtype=torch.int8), requires_grad=False)
+    return Called(forward, base=base, down=nn.Linear(5, 2, bias=False), up=nn.Linear(2, CLASSES, bias=False))
+
+
+def complex_as_real() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        return self.head((torch.fft.fft(x) @ torch.view_as_complex(self.weight).T).abs())
+
+    return Called(forward, weight=nn.Parameter(torch.randn(4, 5, 2)), head=nn.Linear(4, CLASSES))
+
+
+def nested() -> nn.Module:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        ragged = self.body(torch.nested.as_nested_tensor(list(x.unbind(0))))
+        return self.head(torch.nested.to_padded_tensor(ragged, 0.0).mean(1))
+
+    return Called(forward, body=nn.Linear(4, 5), head=nn.Linear(5, CLASSES))
+
+
+def tied_by_parametrization() -> nn.Module:
+    class Symmetric(nn.Module):
+        def forward(self, weight: Tensor) -> Tensor:
+            return weight.triu() + weight.triu(1).mT
+
+    first, second = nn.Linear(5, 5), nn.Linear(5, 5)
+    nn.utils.parametrize.register_parametrization(first, "weight", Symmetric())
+    second.weight = first.parametrizations.weight.original
+    return nn.Sequential(first, nn.Tanh(), second, nn.Tanh(), nn.Linear(5, CLASSES))
+
+
 TORCH = {
+    "a selective recurrence": Entry(scan, sequences, classified),
+    "a graph": Entry(scattered, sequences, classified),
+    "DoRA": Entry(dora, vectors, classified),
+    "LoRA on int8": Entry(int8_with_lora, vectors, classified),
+    "complex numbers of a real parameter": Entry(complex_as_real, vectors, classified),
+    "nested tensors": Entry(nested, sequences, classified),
+    "tied by a parametrization": Entry(tied_by_parametrization, vectors, classified),
     "linear": Entry(lambda: nn.Linear(5, CLASSES), vectors, classified),
     "MLP": Entry(
         lambda: nn.Sequential(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, CLASSES)),

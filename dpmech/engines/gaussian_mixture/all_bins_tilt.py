@@ -256,7 +256,8 @@ class CollectiveParts:
             sites = part.tilt.log_densities(levels, eta)
             sites += part.ahead * (normals - 0.5 * part.ahead)
             total = sites.sum(axis=1)
-            doubtful |= (largest > LARGEST_NORMAL) | (np.abs(sites).sum(axis=1) > LARGEST_SITES)
+            # NaN, of values that are not finite, is doubtful too
+            doubtful |= ~((largest <= LARGEST_NORMAL) & (np.abs(sites).sum(axis=1) <= LARGEST_SITES))
             if part.peak > 0.0:
                 if width:
                     sums = np.concatenate([np.zeros((len(sites), 1)), np.cumsum(sites, axis=1)], axis=1)

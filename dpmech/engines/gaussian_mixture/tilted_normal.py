@@ -171,26 +171,26 @@ class SiteTilt:
             level_error: largest error of a level, shape (m, 1).
             eta_error: largest error of an eta, shape (m, 1).
         """
+        from dpmech.engines.gaussian_mixture import tilt_kernels
+
         near = np.zeros(len(levels), dtype=np.bool_)
         edges = (
-            (levels, self.lowest - 0.5 * LEVEL_STEP, LEVEL_STEP, self.log_density.shape[0], level_error),
-            (eta, FIRST_EDGE, CELL, NODES.size, eta_error),
+            (levels, level_error, self.lowest - 0.5 * LEVEL_STEP, LEVEL_STEP, self.log_density.shape[0]),
+            (eta, eta_error, FIRST_EDGE, CELL, NODES.size),
         )
-        for values, first, step, count, error in edges:
-            places = (values - first) * (1.0 / step)
-            nearest = np.rint(places)
-            # The position itself is rounded a few times; the first and the last cell are unbounded.
-            allowed = error / step + 8.0 * UNIT * (np.abs(places) + abs(first) / step + 1.0)
-            inner = (nearest > 0.0) & (nearest < count)
-            near |= (inner & (np.abs(places - nearest) <= allowed)).any(axis=1)
+        for values, error, first, step, count in edges:
+            # The position itself is rounded a few times.
+            tilt_kernels.near_edges(values, np.ravel(error), first, step, count, 8.0 * UNIT, near)
         return near
 
     def log_densities(self, levels: FloatArray, eta: FloatArray) -> FloatArray:
-        """Log density relative to N(0, 1), elementwise."""
-        cell = np.clip((eta - FIRST_EDGE) * (1.0 / CELL), 0, NODES.size - 1).astype(np.int64)
-        cell += _rows(levels, self.lowest, self.log_density.shape[0]) * NODES.size
-        density: FloatArray = np.take(self.log_density.reshape(-1), cell)
-        return density
+        """Log density relative to N(0, 1), elementwise; NaN where an argument is NaN."""
+        from dpmech.engines.gaussian_mixture import tilt_kernels
+
+        found = tilt_kernels.looked_up(
+            self.log_density, np.ravel(levels), self.lowest, LEVEL_STEP, np.ravel(eta), FIRST_EDGE, CELL
+        )
+        return np.asarray(found.reshape(eta.shape))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -243,15 +243,11 @@ def inverted(cumulative: FloatArray, rows: IntArray, uniforms: FloatArray) -> In
     Returns:
         Positions in the rows, with the shape of `rows`.
     """
-    last = cumulative.shape[1] - 1
-    entries, starts = cumulative.reshape(-1), rows * cumulative.shape[1]
-    found: IntArray = np.zeros(starts.shape, dtype=np.int64)
-    step = 1 << last.bit_length()
-    while step := step // 2:
-        # The last entry exceeds all numbers.
-        passed = np.take(entries, starts + np.minimum(found + (step - 1), last)) <= uniforms
-        found += step * passed
-    return found
+    from dpmech.engines.gaussian_mixture import tilt_kernels
+
+    return np.asarray(
+        tilt_kernels.inverted(cumulative, np.ravel(rows), np.ravel(uniforms)).reshape(rows.shape)
+    )
 
 
 def _rows(levels: FloatArray, lowest: FloatArray | float, count: IntArray | int) -> IntArray:

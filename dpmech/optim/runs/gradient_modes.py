@@ -186,10 +186,12 @@ def _hooked_class() -> Any:
             own = module._parameters.values()
             if not any(param.requires_grad for param in own if param is not None):
                 return
-            if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor):
+            nested = any(isinstance(one, Tensor) and one.is_nested for one in forward_input)
+            if len(forward_input) != 1 or not isinstance(forward_input[0], Tensor) or nested:
+                given = "a nested tensor" if nested else f"{len(forward_input)} positional arguments"
                 raise UnsupportedCombinationError(
-                    f"{self._shown(module)} is called with {len(forward_input)} positional arguments, but "
-                    "hooks support one tensor",
+                    f"{self._shown(module)} is called with {given}, but hooks support one tensor with a "
+                    "row for every example",
                     supported="make_private(..., loss=...)",
                 )
             device = forward_input[0].device.type

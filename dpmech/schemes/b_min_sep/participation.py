@@ -87,11 +87,9 @@ class BMinSep(Participation):
             raise InvalidParameterError("separation", min_sep, f"given with sampling {cls.plan_name}")
         least = check_integer("separation", min_sep, minimum=1)
         if sampling_prob * least > 1.0:
-            raise InvalidParameterError(
-                "separation",
-                least,
-                f"at most {int(1.0 / sampling_prob)}: once in so many steps an example has to take part",
-            )
+            most = int((1.0 + 1e-9) / sampling_prob)
+            accepted = f"at most {most}: once in so many steps an example has to take part"
+            raise InvalidParameterError("separation", least, accepted)
         return cls(least, min(1.0, sampling_prob / (1.0 - sampling_prob * (least - 1))))
 
     def prefix(self, n: int, steps: int) -> tuple["BMinSep", int]:

@@ -102,8 +102,8 @@ class CyclicPoisson(BoundedContributions):
         """`cycle` times the sampling probability of the plan, which keeps the expected batch size.
 
         Raises:
-            InvalidParameterError: also if this is 1 or more for users, because groups that take part as a
-                whole are not sampled.
+            InvalidParameterError: if this is above 1, because a group is then smaller than a batch; also if
+                it is 1 for users, because groups that take part as a whole are not sampled.
         """
         del epochs, steps_per_epoch
         cycle, users = needed_setting(cls, settings, "cycle"), settings["max_examples_per_user"]
@@ -111,4 +111,7 @@ class CyclicPoisson(BoundedContributions):
             raise InvalidParameterError(
                 "cycle", cycle, f"below 1 / {sampling_prob:g}, so that examples of a group are sampled"
             )
-        return cls(min(1.0, sampling_prob * cycle), cycle, max_examples_per_user=users)
+        if sampling_prob * cycle > 1.0:
+            most = int((1.0 + 1e-9) / sampling_prob)
+            raise InvalidParameterError("cycle", cycle, f"at most {most}: a group has to fill a batch")
+        return cls(sampling_prob * cycle, cycle, max_examples_per_user=users)

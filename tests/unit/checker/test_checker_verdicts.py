@@ -4,6 +4,7 @@ import math
 import pathlib
 
 import flint
+import mpmath
 import numpy as np
 import pytest
 from flint import arb
@@ -335,6 +336,19 @@ def test_an_adaptive_clip_norm_with_too_little_noise_is_refuted(tmp_path):
         assert found.kind is kind
 
 
+@pytest.mark.parametrize("share", [1.0 - 1e-12, 1.0 + 1e-12])
+def test_one_sampled_release_is_decided_to_the_last_digits(tmp_path, share):
+    q, sigma, eps = 0.1, 1.5, 0.5
+    with mpmath.workdps(40):
+        # The mixture is above e^eps times the noise beyond x.
+        x = sigma**2 * mpmath.log((mpmath.exp(eps) - 1 + mpmath.mpf(q)) / q) + mpmath.mpf(1) / 2
+        none, joined = mpmath.ncdf(-x / sigma), mpmath.ncdf((1 - x) / sigma)
+        exact = (1 - mpmath.mpf(q)) * none + q * joined - mpmath.exp(eps) * none
+    sampled = {"type": "Poisson", "sampling_prob": q}
+    found = verdict_of(tmp_path, {"type": "Identity", "n": 1}, sampled, eps, float(exact) * share, sigma)
+    assert found.kind is (Kind.PROVED if share > 1.0 else Kind.REFUTED)
+
+
 @pytest.mark.parametrize("adjacency", ["add_remove", "zero_out", "replace_one"])
 def test_what_the_library_writes_today_is_read(tmp_path, adjacency):
     """Every optional entry of a certificate, as the library writes it: the two may not drift apart."""
@@ -565,7 +579,7 @@ def test_each_end_goes_on_as_long_as_it_may_decide(monkeypatch, uppers, lowers, 
     monkeypatch.setattr(
         decide.losses, "lattices", lambda *_: (Fake(above=up, below=low) for up, low in longest)
     )
-    part = losses.Part(lambda ratio: arb(0), 1)  # alone it refutes nothing
+    part = losses.Part(lambda ratio: arb(0), 2)  # one release alone refutes nothing
     shape = decide.Sampled({"REMOVE": decide.Direction((part,), (part,))})
     answer = shape.answer("REMOVE", 1.0, 0.09, Work(1e-9, 1.0, np.random.default_rng(1)))
     assert answer.verdict is verdict

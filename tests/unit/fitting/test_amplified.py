@@ -294,6 +294,20 @@ class TestSearch:
 
         assert search.over(out, begin) is begin
 
+    def test_a_path_that_is_predicted_to_lose_is_left(self, monkeypatch):
+        search, points = self.search(1.0), []
+        real = AmplifiedSearch.sized
+        monkeypatch.setattr(
+            AmplifiedSearch, "sized", lambda self, *args: points.append(args) or real(self, *args)
+        )
+        monkeypatch.setattr(RoughSample, "sigma", sigma_by_moments)
+        best = search.along(dm.LambdaCGD(12, 0.9))
+        whole = len(points)
+        assert search.along(dm.LambdaCGD(12, 0.9), 1.1 * best.error).error == best.error
+        assert len(points) == 2 * whole > 2
+        assert search.along(dm.LambdaCGD(12, 0.9), 0.5 * best.error).error >= best.error
+        assert len(points) == 2 * whole + 1
+
     def test_a_path_keeps_to_where_sigma_is_known(self, monkeypatch):
         search = self.search(1.0)
         real = amplified.bin_gram
@@ -314,9 +328,7 @@ def test_an_optimum_that_is_found_twice_is_damped_once(bands, paths, monkeypatch
     """With fewer bands than bins, one epoch and several have the same optimum but for the end of the run."""
     monkeypatch.setattr(RoughSample, "sigma", sigma_by_moments)
     along, seen = AmplifiedSearch.along, []
-    monkeypatch.setattr(
-        AmplifiedSearch, "along", lambda self, start: seen.append(start) or along(self, start)
-    )
+    monkeypatch.setattr(AmplifiedSearch, "along", lambda self, *args: seen.append(args) or along(self, *args))
     found = dm.optimize(
         dm.BandedToeplitz,
         dm.BallsInBins(6),

@@ -110,7 +110,7 @@ def test_bad_plans(arguments, name):
         ("epochs", {}, dm.FixedEpochs(10)),
         ("poisson", {}, dm.Poisson(128 / 50_000)),
         ("cyclic-poisson", {"cycle": 10}, dm.CyclicPoisson(1280 / 50_000, 10)),
-        ("cyclic-poisson", {"cycle": 1000}, dm.CyclicPoisson(1.0, 1000)),
+        ("cyclic-poisson", {"cycle": 390}, dm.CyclicPoisson(128 * 390 / 50_000, 390)),
         ("balls-in-bins", {}, dm.BallsInBins(390)),
     ],
 )
@@ -124,6 +124,21 @@ def test_participation(sampling, details, expected):
         assert schema == expected
     schema.pattern(PLAN.steps)
     assert sampling in samplings()
+
+
+@pytest.mark.parametrize(("sampling", "name"), [("cyclic-poisson", "cycle"), ("b-min-sep", "separation")])
+@pytest.mark.parametrize("most", [1, 2, 3, 10, 49, 93, 390])
+def test_the_most_groups_or_steps_of_waiting(sampling, name, most):
+    plan = TrainingPlan(dataset_size=3 * most, batch_size=3, epochs=1)
+    assert plan.participation(sampling, **{name: most}).sampling_prob == pytest.approx(1.0, rel=1e-9)
+    with pytest.raises(dm.InvalidParameterError, match=f"{name} must be at most {most}: "):
+        plan.participation(sampling, **{name: most + 1})
+
+
+@pytest.mark.parametrize(("batch_size", "amplified"), [(10, True), (40, False)])
+def test_whole_batches_are_not_amplified(batch_size, amplified):
+    sizes = {"dataset_size": 40, "batch_size": batch_size, "epochs": 2, "sampling": "poisson"}
+    assert resolve(sizes | {"eps": 4.0, "delta": 1e-5}).described()["amplified"] is amplified
 
 
 def test_a_participation_registered_late_with_a_setting_of_its_own():
@@ -263,6 +278,8 @@ def test_a_participation_without_a_name_in_plans_is_not_registered():
         ("epochs", {"max_participations": 3}, "max_participations must be left out with sampling epochs"),
         ("min-sep", {"cycle": 3}, "cycle must be left out with sampling min-sep"),
         ("cyclic-poisson", {}, "cycle must be given with sampling cyclic-poisson"),
+        # A group of 50,000 / 391 examples is smaller than the batch of 128.
+        ("cyclic-poisson", {"cycle": 391}, "cycle must be at most 390: a group has to fill a batch, got 391"),
         ("min-sep", {"min_sep": 0}, "min_sep must be an integer >= 1, got 0"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates import training_requirements, with_checksum
-from dpmech.reports import findings, words
+from dpmech.reports import findings, summary, words
 from tests.support.reviewed import run_of, small
 from tests.support.saved import RECIPES
 
@@ -98,13 +98,20 @@ def test_an_estimate_protects_nobody_for_sure():
     assert "is meant to hide (this is an estimate)" in words.claim_words(small("bins 8"))[0]
 
 
+@pytest.mark.parametrize("whole", [dm.Poisson(1.0), dm.BallsInBins(1), dm.CyclicPoisson(1.0, 2)])
+def test_sampling_with_one_outcome_amplifies_nothing(whole):
+    own = dm.calibrate_sigma(dm.Identity(2), 1.0, 1e-5, participation=whole).certificate()
+    assert dict(words.participation_words(own))["amplified by sampling"].startswith("no")
+    assert "no amplification" in summary._sampling(own)
+
+
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_scheme_and_guarantee_has_words(name):
     own = small(name)
     said = dict(words.participation_words(own))
     assert said["what the sampler does"] == own.participation.requirement(own.strategy.n)
     assert said["scheme"].startswith(own.participation.plan_name)
-    assert said["amplified by sampling"].startswith("yes" if own.participation.random else "no")
+    assert said["amplified by sampling"].startswith("no" if own.participation.certain else "yes")
     assert ("misle" in words.sure_words(own)) == (own.guarantee.kind is dm.Kind.PROBABLE)
     assert ("inside delta" in words.sure_words(own)) == own.guarantee.inside_delta
     rows = dict(words.evidence_words(own))

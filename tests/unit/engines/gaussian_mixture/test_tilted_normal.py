@@ -7,6 +7,9 @@ import scipy.special
 import scipy.stats
 
 from dpmech.engines.gaussian_mixture.tilted_normal import (
+    FIRST_EDGE,
+    LAST_EDGE,
+    LEVEL_STEP,
     NODES,
     Fading,
     PartialExponential,
@@ -121,6 +124,28 @@ def test_inversion_finds_what_a_search_of_the_row_finds(width):
     uniforms[:5] = rows[chosen[:5], 0] * (rows[chosen[:5], 0] < 1.0)
     due = [np.searchsorted(rows[k], u, side="right") for k, u in zip(chosen.flat, uniforms.flat, strict=True)]
     assert inverted(rows, chosen, uniforms).ravel().tolist() == due
+
+
+def test_what_is_no_number_has_no_place_in_a_table():
+    tilt, bad = TILTS[0], np.array([0.0, np.nan, 1.0])
+    good = np.zeros(3)
+    for levels, eta in ((bad, good), (good, bad)):
+        assert np.isnan(tilt.log_densities(levels, eta)).tolist() == [False, True, False]
+    rows = np.array([[0.5, 1.0]])
+    for row in (-1, 1, np.iinfo(np.int64).min):
+        with pytest.raises(IndexError):
+            inverted(rows, np.array([row]), np.array([0.2]))
+
+
+@pytest.mark.parametrize("edge", [0, 1])
+def test_a_density_is_that_of_the_cell(edge):
+    """Every cell of the table, and values beyond its first and its last one."""
+    tilt = TILTS[edge]
+    levels = tilt.lowest + LEVEL_STEP * np.array([-30.0, 0.0, 0.4, 3.0, tilt.log_density.shape[0] + 9.0])
+    eta = np.concatenate([[FIRST_EDGE - 1.0], NODES, [LAST_EDGE + 1.0]])
+    found = tilt.log_densities(np.repeat(levels[:, None], eta.size, axis=1), np.tile(eta, (5, 1)))
+    cells = [0, *range(NODES.size), NODES.size - 1]
+    np.testing.assert_array_equal(found, tilt.log_density[np.ix_([0, 0, 0, 3, -1], cells)])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.data import DataLoader
 
 import dpmech as dm
 from dpmech.optim import (
@@ -17,7 +18,7 @@ from dpmech.optim import (
     save_checkpoint,
 )
 from dpmech.optim.clipping.clipped_sum import Accumulator, _weighted_sum
-from tests.support.training import classification, cross_entropy, linear, private_run, train
+from tests.support.training import classification, classifier, cross_entropy, linear, private_run, train
 
 pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
@@ -75,7 +76,7 @@ def test_data_without_a_finite_gradient_make_no_step(functional, most):
     parts = made(data(range(SIZE)), functional=functional, max_physical_batch_size=most)
     before = [param.detach().clone() for param in parts[0].parameters()]
     with (
-        pytest.raises(dm.NumericalError, match="all examples before the first step are not finite"),
+        pytest.raises(dm.NumericalError, match="all examples before the first step are not finite, or zero"),
         pytest.warns(NonFiniteGradientsWarning),
     ):
         train(*parts)
@@ -159,6 +160,28 @@ def test_a_partly_restored_batch_is_not_probed():
     second.add_samples([torch.full((64, 2), math.nan)])
     second.check_probe()
     assert second.dropped == 64
+
+
+def contrasted(model, x, target):
+    """A loss that compares the examples of a batch: of one alone it is constant."""
+    pairs = torch.nn.functional.normalize(model(x))
+    return torch.nn.functional.cross_entropy(pairs @ pairs.T, torch.arange(len(x)))
+
+
+@pytest.mark.parametrize("mode", ["per_example", "loop"])
+@pytest.mark.parametrize(("size", "refused"), [(32, True), (31, False)])
+def test_a_loss_without_gradients_is_refused_before_anything_is_released(mode, size, refused):
+    cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.MinSep(1))
+    model, optimizer, loader = private_run(
+        cal, classifier(), DataLoader(classification(size)), loss=contrasted, clipping_mode=mode
+    )
+    model.backward(*next(iter(loader)))
+    if refused:
+        with pytest.raises(dm.NumericalError, match=r"zero.*contrastive losses"):
+            optimizer.step()
+    else:
+        optimizer.step()
+    assert optimizer.record.steps == 1 - refused
 
 
 @pytest.mark.parametrize("filter_", ["default", "always", "error"])
