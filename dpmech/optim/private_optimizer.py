@@ -400,7 +400,8 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             HorizonError: beyond the last certified step.
             UnsupportedCombinationError: on gradients that would bypass clipping or noise, or if parameters
                 were added.
-            NumericalError: before the first release, if 32 or more examples had no finite gradient.
+            NumericalError: before the first release, if 32 or more examples had only gradients that are zero
+                or not finite.
         """
         return self._released(closure)
 

@@ -35,6 +35,7 @@ pytestmark = pytest.mark.slow  # two processes import torch
 WORLD = 2
 N, SIZE, BATCH = 6, 24, 8
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(SIZE // BATCH))
+SPARSE = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.Poisson(2 / SIZE))
 CLIP = 0.3  # below the norm of most gradients
 MODES = ("per_example", "ghost", "loop")
 CLIPPINGS = {
@@ -83,15 +84,16 @@ def run(mode="per_example", kind="flat", *, sharded, optimizer=torch.optim.SGD, 
     given = {name: one(model) if callable(one) else one for name, one in CLIPPINGS[kind].items()}
     if "clipping" in given:
         given["clipping"] = PerLayerClipping.split(CLIP, trained)
-    loader = DataLoader(classification(SIZE), batch_size=BATCH // WORLD)
+    cal, size = options.pop("cal", CAL), options.pop("size", BATCH)
+    loader = DataLoader(classification(SIZE), batch_size=size // WORLD)
     given = {"loss": cross_entropy, "clipping_mode": mode, "generator": 5, "rng": 2} | given | options
     made = make_private(
         model,
         optimizer(trained, lr=0.1),
         loader,
-        CAL,
+        cal,
         **given,
-        **declared(CAL, loader, expected_batch_size=BATCH),
+        **declared(cal, loader, expected_batch_size=size),
     )
     return (model, *made)
 
@@ -113,13 +115,27 @@ def train(private, optimizer, loader, steps):
     return released
 
 
-def noise(model):
+def noise(model, cal=CAL):
     """The noise of the first step, gathered."""
     params = [param for param in model.parameters() if param.requires_grad]
-    stream = NoiseStream(CAL, params, CLIP, 5)
+    stream = NoiseStream(cal, params, CLIP, 5)
     found = whole(stream.step())
     stream.close()
     return found
+
+
+def one_example():
+    """The sum of a batch of one example, of which the other process has none; and its index."""
+    for seed in itertools.count():
+        model, private, optimizer, loader = run(sharded=True, cal=SPARSE, size=2, rng=seed)
+        if len(chosen := loader.sampler.indices(0)) == 1:
+            break
+        optimizer.close()
+    released = train(private, optimizer, loader, 1)
+    train(private, optimizer, loader, 2)
+    optimizer.close()
+    rows = [2 * one.double() - row for one, row in zip(released, noise(model, SPARSE), strict=True)]
+    return {"index": int(chosen[0]), "sum": torch.cat([one.flatten() for one in rows])}
 
 
 def trained(mode, kind, *, sharded):
@@ -221,6 +237,7 @@ def main(rank, folder):
         for mode, kind in [*((mode, "flat") for mode in MODES), ("ghost", "adaptive"), ("ghost", "per layer")]
         for sharded in (True, False)
     }
+    found["one example"] = one_example()
     found["neighbours"] = {mode: neighbours(mode) for mode in MODES}
     found["resumed"] = {
         one.__name__: resumed(rank, folder, one) for one in (torch.optim.SGD, torch.optim.AdamW)
@@ -257,12 +274,12 @@ def equal(first, second):
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def by_hand(kind):
+def by_hand(kind, indices=range(0, SIZE, SIZE // BATCH)):
     """The clipped sum of the first batch, by one process and one backward pass an example, in float64."""
     model = Model().double()
     params = [param for param in model.parameters() if param.requires_grad]
     total = [torch.zeros_like(param) for param in params]
-    for x, target in [classification(SIZE)[index] for index in range(0, SIZE, SIZE // BATCH)]:
+    for x, target in [classification(SIZE)[index] for index in indices]:
         grads = torch.autograd.grad(cross_entropy(model, x[None].double(), target[None]), params)
         if kind == "per layer":
             share = CLIP / len(params) ** 0.5
@@ -296,6 +313,13 @@ def test_the_sum_is_that_of_one_process_and_each_shard_has_its_own_noise(ranks, 
     for mine, other in zip(first["noise"], whole["noise"], strict=True):
         rows = -(-len(mine) // WORLD)
         assert torch.equal(mine[:rows], other[:rows])
+
+
+def test_a_process_without_examples_takes_part(ranks):
+    for rank in ranks:
+        found = rank["one example"]
+        expected = by_hand("flat", [found["index"]])
+        torch.testing.assert_close(found["sum"], expected, rtol=0.0, atol=1e-4 * float(expected.norm()))
 
 
 @pytest.mark.parametrize("mode", MODES)

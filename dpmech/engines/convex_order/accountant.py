@@ -88,7 +88,7 @@ Cyclic = MixtureGram | SecondOrderGram
 
 def _removal(gram: Cyclic, eps: float, rel_error: float) -> float:
     """REMOVE by transforms; half the error takes only a few more of them, but may need too high ones."""
-    if isinstance(gram, SecondOrderGram) or len(gram.parts) > 1:
+    if isinstance(gram, MixtureGram) and len(gram.parts) > 1:
         return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
     try:
         return mixture_delta(gram, eps, rel_error=0.5 * rel_error, remove=True)
@@ -106,10 +106,11 @@ def _rough_removal(gram: Cyclic, eps: float) -> float:
 
 def _addition(gram: Cyclic, eps: float, rel_error: float, floor: float) -> float:
     """ADD by transforms: few and low ones usually show that it is below REMOVE, the floor."""
-    with contextlib.suppress(NumericalError):
-        rough = mixture_delta(gram, eps, rel_error=max(ROUGH_ERROR, rel_error), remove=False, floor=floor)
-        if rough <= floor:
-            return rough
+    if rel_error < ROUGH_ERROR:
+        with contextlib.suppress(NumericalError):
+            rough = mixture_delta(gram, eps, rel_error=ROUGH_ERROR, remove=False, floor=floor)
+            if rough <= floor:
+                return rough
     return mixture_delta(gram, eps, rel_error=rel_error, remove=False, floor=floor)
 
 

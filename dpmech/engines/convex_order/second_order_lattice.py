@@ -152,7 +152,7 @@ class PairTraces:
         self.size, self.length = lattice.size, lattice.length
         self.steps = np.ascontiguousarray(lattice.steps.transpose(1, 0, 2))
         self.most, self.left = divmod(self.bins, self.length)
-        whole = self._powers(self.steps, np.eye(self.size), self.length)
+        whole = self._full(self.steps)
         self.frobenius = float(np.linalg.norm(whole)) * (1.0 + 1e-9)
         self.norm = self._norm(self.length)
         self.rest = self._norm(self.left) if self.left else 1.0
@@ -171,8 +171,9 @@ class PairTraces:
         self, steps: npt.NDArray[np.inexact], block: npt.NDArray[np.inexact]
     ) -> npt.NDArray[np.inexact]:
         """T times columns, shape (N^2, m)."""
-        moved = np.matmul(steps, block.reshape(self.count, self.count, -1))
-        return np.ascontiguousarray(moved.transpose(1, 0, 2)).reshape(self.size, -1)
+        moved = np.empty((self.count, self.count, block.shape[1]), dtype=np.result_type(steps, block))
+        np.matmul(steps, block.reshape(self.count, self.count, -1), out=moved.transpose(1, 0, 2))
+        return moved.reshape(self.size, -1)
 
     def _powers(
         self, steps: npt.NDArray[np.inexact], block: npt.NDArray[np.inexact], times: int
@@ -180,6 +181,14 @@ class PairTraces:
         for _ in range(times):
             block = self._apply(steps, block)
         return block
+
+    def _full(self, steps: npt.NDArray[np.inexact]) -> npt.NDArray[np.inexact]:
+        """T^length in full."""
+        if self.length < 2:
+            return self._powers(steps, np.eye(self.size), self.length)
+        # a single path of two steps leads from one pair to another
+        two = np.einsum("jik,kjl->ijkl", steps, steps).reshape(self.size, self.size)
+        return self._powers(steps, two, self.length - 2)
 
     def _norm(self, times: int) -> float:
         """Bound on the largest singular value of a power A of the step without D, and of |A| <= it.
@@ -209,7 +218,7 @@ class PairTraces:
         steps = self.steps * diagonal
         # every entry of a power is a sum of N products per step, relative to the same sum without D
         each = 1.01 * (float(np.max(errors)) + (8.0 * self.count + 32.0) * UNIT)
-        power = self._powers(steps, np.eye(self.size, dtype=np.complex128), self.length)
+        power = self._full(steps)
         basis = np.linalg.qr(power @ self.start)[0]
         basis = np.linalg.qr(power @ (power.conj().T @ basis))[0]
         rows = basis.conj().T @ power
@@ -217,7 +226,8 @@ class PairTraces:
         rounding = 8.0 * (self.size + rank + 8.0) * UNIT
         spread = self.frobenius * (1.0 + self.length * each)
         wide = 1.0 + float(np.linalg.norm(basis.conj().T @ basis - np.eye(rank))) + rounding * rank
-        missing = float(np.linalg.norm(power - basis @ rows)) * (1.0 + 1e-9)
+        power -= basis @ rows
+        missing = math.sqrt(float(np.vdot(power, power).real)) * (1.0 + 1e-9)
         missing += self.length * each * self.frobenius + rounding * math.sqrt(rank) * wide * spread
         norm = (self.norm + missing) * wide * wide
         small = rows @ basis

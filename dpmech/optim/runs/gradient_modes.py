@@ -136,7 +136,8 @@ def _hooked_class() -> Any:
                     "of the mean loss of the batch"
                 ) from None
 
-        # torch.compile around this module would compile its checks, too; a compiled model stays compiled.
+        # torch.compile around this module would compile its checks. What is called within runs uncompiled:
+        # hooks would divide the graph of a compiled model at every layer.
         @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             """Call `forward` with all hooks."""
@@ -173,7 +174,7 @@ def _hooked_class() -> Any:
                     "loss=...)",
                 ) from error
 
-        # Of a compiled model the layers are compiled, not what is kept of them.
+        # Also where a layer is called outside of this module.
         @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch's
         def capture_activations_hook(
             self, module: nn.Module, forward_input: list[Tensor], _forward_output: Tensor
