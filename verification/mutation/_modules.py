@@ -91,6 +91,7 @@ GROUPS: dict[str, list[str]] = {
         "engines.gaussian_mixture.waiting_copies",
         "engines.gaussian_mixture.streams",
         "engines.gaussian_mixture.tilted_normal",
+        "engines.gaussian_mixture.tilt_kernels",
         "engines.gaussian_mixture.tuples",
         "engines.gaussian_mixture.moments",
         "engines.gaussian_mixture.all_bins_tilt",
