@@ -51,7 +51,7 @@ _Kind = TypeVar("_Kind", Curve, ExactLoss)
 Bound = Callable[[float], float]
 
 # Resolution of a search for eps, and its maximum number of probes.
-_RESOLUTION, _PROBES = 3e-6, 60
+_RESOLUTION, _PROBES = 1e-6, 60
 _LARGEST_EPS = 1e6
 _NOTHING = 1e-300
 
