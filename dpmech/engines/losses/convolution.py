@@ -85,9 +85,8 @@ class LossMoments:
         """Log of the saddle-point approximation of delta(eps): an estimate, used for starting points only."""
         theta = self.tilt_for_eps(eps)
         log_m, _, variance = self.cumulants(theta)
-        spread = math.sqrt(0.5 * self.times * variance)
-        tails = 0.5 * float(scipy.special.erfcx(theta * spread) - scipy.special.erfcx((theta + 1.0) * spread))
-        return min(0.0, self.times * log_m - theta * eps + math.log(max(tails, 1e-300)))
+        log_tails = _log_tails(theta, self.times * variance)
+        return min(0.0, self.times * log_m - theta * eps + log_tails)
 
     def chernoff_eps(self, log_delta: float) -> float:
         """An upper bound on the eps >= 0 at delta."""
@@ -141,6 +140,15 @@ class JointMoments:
         theta = max(_root_upwards(gap), 1e-9)
         return max(0.0, (self.cumulants(theta)[0] - log_delta) / theta)
 
+    def saddle_eps(self, log_delta: float) -> float:
+        """The eps >= 0 at delta by the saddle-point approximation: an estimate, for starting points only."""
+
+        def gap(theta: float) -> float:
+            log_m, mean, variance = self.cumulants(theta)
+            return log_delta - (log_m - theta * mean + _log_tails(theta, variance))
+
+        return max(0.0, self.cumulants(_root_upwards(gap))[1])
+
     def window(self, theta: float, log_tail: float) -> tuple[float, float]:
         """An interval: the tilted sum has mass at most e^log_tail on each side (Chernoff)."""
         log_m, mean, variance = self.cumulants(theta)
@@ -158,6 +166,13 @@ class JointMoments:
             high = min(high, (up - log_tail) / t)
             low = max(low, -(down - log_tail) / t)
         return min(low, mean), max(high, mean)
+
+
+def _log_tails(theta: float, variance: float) -> float:
+    """Log of E (1 - e^-X)_+ e^(-theta X) for a normal X with mean 0."""
+    spread = math.sqrt(0.5 * variance)
+    tails = 0.5 * float(scipy.special.erfcx(theta * spread) - scipy.special.erfcx((theta + 1.0) * spread))
+    return math.log(max(tails, 1e-300))
 
 
 def _root_upwards(gap: Callable[[float], float]) -> float:

@@ -51,7 +51,7 @@ _Kind = TypeVar("_Kind", Curve, ExactLoss)
 Bound = Callable[[float], float]
 
 # Resolution of a search for eps, and its maximum number of probes.
-_RESOLUTION, _PROBES = 3e-6, 60
+_RESOLUTION, _PROBES = 1e-6, 60
 _LARGEST_EPS = 1e6
 _NOTHING = 1e-300
 
@@ -117,6 +117,8 @@ _FARTHEST = 38.0
 # the smallest standard deviation of a sum for which a lattice is built.
 _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
 _LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
+# Share of delta for finite losses, at least, in an estimate of eps.
+_LEAST_FINITE = 0.1
 # How often a lattice is rebuilt around an eps in a search, and which distance counts as near.
 _LOOKS = 3
 _NEAR = 0.05
@@ -277,8 +279,9 @@ class _Side:
         return any(one.losses.size == 0 for one, _ in self.atoms)
 
     def rough_epsilon(self, delta: float) -> float:
-        """An approximate eps at delta, not far below the true one."""
-        return self._rough.chernoff_eps(math.log(delta))
+        """An estimate of eps at delta."""
+        finite = delta - sum(times * one.infinite for one, times in self.atoms)
+        return self._rough.saddle_eps(math.log(max(finite, _LEAST_FINITE * delta)))
 
     def rough_log_delta(self, eps: float) -> float:
         """Approximate log of Chernoff's bound at eps."""

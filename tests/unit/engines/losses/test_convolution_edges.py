@@ -8,7 +8,7 @@ import pytest
 from scipy import special
 
 from dpmech.engines.losses import lattice as losses
-from dpmech.engines.losses.convolution import ComposedLoss, LossMoments, compose, compose_all
+from dpmech.engines.losses.convolution import ComposedLoss, JointMoments, LossMoments, compose, compose_all
 from dpmech.engines.losses.lattice import LatticeLoss, Loss
 from dpmech.numerics import merge_cells
 
@@ -180,6 +180,14 @@ def test_chernoff_bounds_are_least_over_all_tilts(times, part):
     sums = times * -1.0 + 0.5 * np.arange(composed.size)
     for bound, at in ((moments.chernoff_log_delta(eps), eps), (log_delta, moments.chernoff_eps(log_delta))):
         assert curve(composed, sums, at) <= math.exp(bound) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("mu", [0.1, 1.0, 4.0])
+@pytest.mark.parametrize("delta", [0.02, 1e-5, 1e-12])
+def test_the_saddle_point_of_a_gaussian_is_exact(mu, delta):
+    eps = JointMoments((), mu**2).saddle_eps(math.log(delta))
+    upper = special.ndtr(mu / 2 - eps / mu) - math.exp(eps + special.log_ndtr(-mu / 2 - eps / mu))
+    assert upper == pytest.approx(delta, rel=5e-3)
 
 
 def test_below_their_mean_chernoff_bounds_say_nothing():

@@ -5,8 +5,10 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 import dpmech as dm
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon
+from dpmech.engines.profiles import composition
 from dpmech.engines.profiles.composition import Composition
 from dpmech.engines.profiles.curves import Curve, Nodes, SampledPart
+from tests.support import non_adaptive
 
 SAMPLED = SampledPart(0.02, 1.0, 200, tight=True)
 
@@ -29,6 +31,34 @@ def test_gaussian_releases_are_one():
     lower, upper = whole.epsilon(1e-6, add=True, tolerance=1e-3)
     assert lower <= gaussian_epsilon(1.0 / 0.7, 1e-6, safe=True) <= upper * (1.0 + 1e-9)
     assert upper - lower < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("claims", "delta"),
+    [([(0.1, 0.0)] * 100, 1e-6), ([(0.3, 1e-8)] * 50, 1e-6), ([(0.3, 1e-8)] * 50, 5.5e-7)],
+)
+def test_eps_of_claims_takes_one_upper_curve(claims, delta, monkeypatch):
+    """The first one is built so close to the eps that is found that no other is needed."""
+    seen, upper = [], composition._Side.upper
+    monkeypatch.setattr(
+        composition._Side, "upper", lambda self, *args: seen.append(args) or upper(self, *args)
+    )
+    parts = non_adaptive.whole(claims=claims).profile.parts
+    (most, failure), times = claims[0], len(claims)
+    found = parts.epsilon(delta, add=False, tolerance=1e-3)[1]
+    assert len(seen) == 1
+    # Randomised response, and failures of probability delta: what these claims allow at most.
+    yes = math.exp(most) / (1.0 + math.exp(most))
+    losses = [most * (2 * k - times) for k in range(times + 1)]
+    masses = [math.comb(times, k) * yes**k * (1.0 - yes) ** (times - k) for k in range(times + 1)]
+    kept = (1.0 - failure) ** times
+    exact = (
+        1.0
+        - kept
+        + kept
+        * math.fsum(p * -math.expm1(found - x) for p, x in zip(masses, losses, strict=True) if x > found)
+    )
+    assert exact == pytest.approx(delta, rel=1e-3)
 
 
 @pytest.mark.parametrize("times", [1, 2, 7])
