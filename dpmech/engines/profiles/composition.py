@@ -119,6 +119,8 @@ _BESIDE, _SMALLEST_TILT, _LEAST_SPREAD = 8.0, 1e-3, 0.02
 _LARGEST_TILT, _USUAL_TILT = 1e4, 60.0
 # Share of delta for finite losses, at least, in an estimate of eps.
 _LEAST_FINITE = 0.1
+# From here on, in log, Chernoff's bound at a saddle point is that of a largest loss.
+_AT_END = 10.0
 # How often a lattice is rebuilt around an eps in a search, and which distance counts as near.
 _LOOKS = 3
 _NEAR = 0.05
@@ -281,7 +283,11 @@ class _Side:
     def rough_epsilon(self, delta: float) -> float:
         """An estimate of eps at delta."""
         finite = delta - sum(times * one.infinite for one, times in self.atoms)
-        return self._rough.saddle_eps(math.log(max(finite, _LEAST_FINITE * delta)))
+        log_finite, rough = math.log(max(finite, _LEAST_FINITE * delta)), self._rough
+        near = rough.saddle_eps(log_finite)
+        # At the largest loss, delta falls from its probability to 0: a lattice for it would be too coarse.
+        end = rough.chernoff_log_delta(near) > log_finite + _AT_END
+        return rough.chernoff_eps(log_finite) if end else near
 
     def rough_log_delta(self, eps: float) -> float:
         """Approximate log of Chernoff's bound at eps."""

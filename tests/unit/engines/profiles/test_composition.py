@@ -61,6 +61,15 @@ def test_eps_of_claims_takes_one_upper_curve(claims, delta, monkeypatch):
     assert exact == pytest.approx(delta, rel=1e-3)
 
 
+@pytest.mark.parametrize(("times", "delta"), [(5, 1e-12), (5, 1e-6), (2, 1e-9)])
+def test_pure_claims_cost_their_sum_where_the_largest_loss_is_likely(times, delta):
+    parts = non_adaptive.whole(claims=[(1.0, 0.0)] * times).profile.parts
+    # All losses are 1 with a probability far above delta: eps is below the sum by less than delta over it.
+    likely = (math.e / (1.0 + math.e)) ** times
+    upper = parts.epsilon(delta, add=False, tolerance=1e-3)[1]
+    assert times - 2.0 * delta / likely < upper < times * (1.0 + 1e-4)
+
+
 @pytest.mark.parametrize("times", [1, 2, 7])
 @pytest.mark.parametrize("eps", [-0.5, 0.1, 1.0, 4.0, 8.0])
 def test_nodes_of_a_gaussian_compose_to_a_gaussian(times, eps):
