@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 from dpmech.optim import (  # noqa: E402
     AdaptiveClip,
+    ClippedSum,
     NoiseStream,
     PerLayerClipping,
     load_checkpoint,
@@ -217,6 +218,24 @@ def refused():
         _, private, _, loader = run("loop", sharded=True, model=Writing, generator=None)
         private.backward(*next(iter(loader)))
 
+    def parts():
+        model, _, optimizer, loader = run(sharded=True, generator=None)
+        next(iter(loader))
+        trained = [param for param in model.parameters() if param.requires_grad]
+        sums = [param.detach() * 0.0 for param in trained]
+        optimizer.accumulate(ClippedSum(trained, sums, optimizer.clipping, examples=BATCH // WORLD))
+
+    def interrupted():
+        model, private, _, loader = run(sharded=True, generator=None)
+        held = list(model.parameters())
+        batch = next(iter(loader))
+        with private.whole.gathered():
+            whole = model.first.weight
+        model.first._parameters["weight"] = whole  # as an interrupt of the end of the context leaves it
+        private.backward(*batch)
+        return [one is other for one, other in zip(model.parameters(), held, strict=True)]
+
+    assert all(interrupted())
     offloaded = {"offload_policy": CPUOffloadPolicy(pin_memory=False)}
     half = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}
     return {
@@ -226,6 +245,7 @@ def refused():
         "offloaded": refusal(lambda: run(sharded=True, policy=offloaded, generator=None)),
         "half": refusal(lambda: run(sharded=True, policy=half, generator=None)),
         "writing": refusal(writing),
+        "parts": refusal(parts),
     }
 
 
@@ -359,6 +379,7 @@ def test_evaluations_are_those_of_the_whole_model(ranks):
         ("offloaded", "CPUOffloadPolicy"),
         ("half", "MixedPrecisionPolicy.*autocast"),
         ("writing", "writes into its parameters|changed other than by a step"),
+        ("parts", "whole tensors: make_private gathers"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(ranks, name, text):

@@ -35,7 +35,7 @@ class InterpolatedTransform:
     """`bin_transform` at the same increments, for many exponents with the same real part.
 
     Args:
-        increments: shape (N,), > 0.
+        increments: shape (N,), >= 0; if one is 0 or infinite, all are summed directly.
         law: the law of W; interpolation is used only if its nodes are 0 and equidistant in the logarithm.
         largest: an exponent with real part >= 0. The imaginary parts of others are not larger in size.
     """
@@ -43,6 +43,8 @@ class InterpolatedTransform:
     def __init__(self, increments: FloatArray, law: WhiteLaw, largest: complex) -> None:
         self.increments, self.law, self.phases = increments, law, 0
         if law.sizes.size < 3 or law.sizes[0] != 0.0 or increments.size * law.sizes.size < 1e5:
+            return
+        if not (np.min(increments) > 0.0 and np.max(increments) < np.inf):
             return
         nodes = np.log(law.sizes[1:].astype(np.longdouble))
         step = (nodes[-1] - nodes[0]) / (nodes.size - 1)
@@ -53,7 +55,9 @@ class InterpolatedTransform:
         count = max(math.ceil(float(high - low) / CELL), 1)
         self.cells = float(low) + CELL * np.arange(count + 1.0)
         derivative = self._derivative(largest)
-        wanted = float(np.min((TARGET * self._least(largest) / (DISTANCES * derivative)) ** (1.0 / POINTS)))
+        with np.errstate(over="ignore"):
+            rough = TARGET * self._least(largest) / (DISTANCES * derivative)
+        wanted = float(np.min(rough ** (1.0 / POINTS)))
         wanted = min(wanted, CELL / POINTS)
         if not wanted * MOST_PHASES > step or bent > MOST_BENT:
             return

@@ -481,6 +481,10 @@ class Accumulator:
                     raise InvalidParameterError(
                         "reduced", clipped.reduced, f"{not self.whole} for the sum of a sharded parameter"
                     )
+                if self.whole and is_sharded(value):
+                    raise InvalidParameterError(
+                        "sums", type(value), "whole tensors: make_private gathers sharded parameters"
+                    )
                 sums[index] = local_part(value.detach())
         if self._counts:
             for name, number in (("below", clipped.below), ("above", clipped.above)):

@@ -22,7 +22,8 @@ _MOST_VALUES = 1 << 16
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 _BY_REPR = (range, slice, torch.dtype, torch.device, torch.layout, torch.memory_format, re.Pattern, PurePath)
 _WATCHERS = {"dpmech", "opacus"}  # their hooks do not change results
-_AROUND = ("dpmech.optim.runs.example_loss", "dpmech.optim.hf.private_run")  # whose objects call a loss
+# Modules whose objects call a loss.
+_AROUND = ("dpmech.optim.runs.example_loss", "dpmech.optim.hf.private_run", "dpmech.optim.hf.embedding_noise")
 _ADDRESS = re.compile(r"0x[0-9a-fA-F]+")
 
 

@@ -5,10 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
-from dpmech.optim.processes import Group, is_sharded, processes
+from dpmech.optim.processes import Group, is_sharded
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
@@ -89,14 +90,14 @@ class WholeParameters:
             return
         held = [getattr(part, kind) for part in self._model.modules() for kind in _HOOKS]
         hooks = [dict(one) for one in held]
-        places = [
-            (part._parameters, name, param)
+        places: list[tuple[dict[str, Any], str, Tensor]] = [
+            (part._parameters, name, self.owner(param))  # whole still, if an interrupt left it so
             for part in self._model.modules()
             for name, param in part._parameters.items()
-            if id(param) in self._whole
+            if param is not None and id(self.owner(param)) in self._whole
         ]
-        self._open = True
         try:
+            self._open = True
             for one in held:
                 for key in [key for key, hook in one.items() if _is_of_sharding(hook)]:
                     del one[key]
@@ -107,6 +108,7 @@ class WholeParameters:
             yield
             self.check()
         finally:
+            self._open = False
             for parameters, name, param in places:
                 parameters[name] = param
             for one, before in zip(held, hooks, strict=True):
@@ -114,7 +116,6 @@ class WholeParameters:
                 one.update(before)
             for whole in self._whole.values():
                 whole.untyped_storage().resize_(0)
-            self._open = False
 
     @torch.no_grad()
     def _fill(self, whole: nn.Parameter) -> None:
@@ -137,7 +138,8 @@ def _check(model: nn.Module, name: str, param: Any, group: Group) -> None:
     """Refuse parameters that are not divided by fully_shard between all processes, in full precision."""
     states = [part._get_fsdp_state() for part in model.modules() if _is_fully_sharded(part)]  # type: ignore[operator]  # FSDPModule's
     mesh, placements = param.device_mesh, param.placements
-    if not states or mesh.ndim != 1 or mesh.size() != processes(group) or not placements[0].is_shard():
+    ranks = sorted(dist.get_process_group_ranks(group or dist.group.WORLD))
+    if not states or mesh.ndim != 1 or sorted(mesh.mesh.tolist()) != ranks or not placements[0].is_shard():
         raise UnsupportedCombinationError(
             f"parameters are sharded over processes otherwise than by fully_shard ({name}: {placements} on "
             f"{mesh})",

@@ -70,6 +70,10 @@ def test_other_laws_are_summed_directly():
         found = InterpolatedTransform(increments, other, LARGEST)
         assert found.phases == 0
         assert np.array_equal(found(LARGEST)[0], bin_transform(increments, other, LARGEST)[0])
-    # so are few increments, and frequencies that need a finer grid than the increments
+    # so are increments that underflow, few of them, and frequencies that need a finer grid
+    zeros = np.where(np.arange(6000) < 2, 0.0, increments)
+    found = InterpolatedTransform(zeros, law, LARGEST)
+    assert found.phases == 0
+    assert found(LARGEST)[0][0] == 0.0
     assert InterpolatedTransform(increments[:40], law, LARGEST).phases == 0
     assert InterpolatedTransform(increments, law, 0.001 - 1e7j).phases == 0

@@ -223,6 +223,21 @@ def test_another_label_smoothing():
     assert first == same != other
 
 
+def test_another_embedding_noise(monkeypatch):
+    hf = pytest.importorskip("dpmech.optim.hf.embedding_noise")
+    # as where dpmech is installed
+    monkeypatch.setattr(references, "installed", lambda module: module.startswith("dpmech"))
+    monkeypatch.setattr(code_prints, "installed", references.installed)
+    made = [
+        hf.EmbeddingNoise(alpha, loss)
+        for alpha, loss in [(5.0, plain_loss), (5.0, plain_loss), (6.0, plain_loss), (5.0, F.mse_loss)]
+    ]
+    found = [of_run(one) for one in made]
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+    assert found[0][1]
+
+
 def of_run(loss):
     """Its digest as `SetUp` takes it."""
     printer = Printer(home=loss)
