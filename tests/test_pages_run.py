@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from tests.support.page_blocks import parts
+from tests.support.page_blocks import parts, run_blocks
 from tests.support.pages import DOCS
 
 torch = pytest.importorskip("torch")
@@ -42,5 +42,8 @@ def test_the_code_of_a_page_runs_as_printed(page, tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for block in blocks:
-            exec(compile(block.code, f"{page}:{block.line}", "exec"), names)
+            if block.kind == "console":
+                run_blocks([block], page)
+            else:
+                exec(compile(block.code, f"{page}:{block.line}", "exec"), names)
     assert len(blocks) >= 5
