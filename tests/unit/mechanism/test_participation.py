@@ -267,7 +267,7 @@ def test_every_schema_says_its_requirement_in_sentences(schema):
         (dm.BMinSep, {"separation": 3}, dm.BMinSep(3, 0.5)),
         (dm.BMinSep, {"separation": 4}, dm.BMinSep(4, 1.0)),
         (dm.CyclicPoisson, {"cycle": 3}, dm.CyclicPoisson(0.75, 3)),
-        (dm.CyclicPoisson, {"cycle": 5}, dm.CyclicPoisson(1.0, 5)),
+        (dm.CyclicPoisson, {"cycle": 4}, dm.CyclicPoisson(1.0, 4)),
         (
             dm.CyclicPoisson,
             {"cycle": 3, "max_examples_per_user": 2},
