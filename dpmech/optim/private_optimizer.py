@@ -400,8 +400,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             HorizonError: beyond the last certified step.
             UnsupportedCombinationError: on gradients that would bypass clipping or noise, or if parameters
                 were added.
-            NumericalError: before the first release, if 32 or more examples had only gradients that are zero
-                or not finite.
+            NumericalError: before the first release, if 32 or more examples had no finite gradient.
         """
         return self._released(closure)
 

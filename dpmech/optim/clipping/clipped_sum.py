@@ -429,8 +429,7 @@ class Accumulator:
         self._world = processes(group)
         self._sums: list[Tensor | None] = [None] * len(self._params)
         self._dropped = 0
-        # Before the first step: examples, those with a gradient, and sums of which this is not known.
-        self._seen = [0, 0, 0]
+        self._seen = [0, 0, 0]  # examples, finite ones, and sums without their number, before the first step
         self._warned = False
         self.whole = False
 
@@ -501,8 +500,7 @@ class Accumulator:
             values = clipped.values()
             self._deferred.add(values, clipped.check)
             counts = values[1:]
-        told = clipped.below is not None and clipped.above is not None
-        self._add(sums, clipped.examples, counts, note, lent=clipped.lent, mine=mine, told=told)
+        self._add(sums, clipped.examples, counts, note, lent=clipped.lent, mine=mine)
 
     def reclip(self, clipping: Clipping) -> None:
         """Clip to the norm of the next step's noise; nothing may have been added before a change."""
@@ -539,20 +537,18 @@ class Accumulator:
         All processes give the same answer. After the first release the answer must have no effect.
 
         Raises:
-            NumericalError: if there were 32 or more examples, in all processes, and each gradient was zero or
-                not finite.
+            NumericalError: if there were 32 or more examples, in all processes, and no gradient was finite.
             UnsupportedCombinationError: if the number of processes changed.
         """
         check_processes(self._world, self._group)
         counts = torch.tensor(self._seen, dtype=torch.int64, device=self._params[0].device)
         add_over([counts], self._group)
-        seen, useful, unknown = counts.tolist()
-        if seen >= _PROBE and useful == 0 and unknown == 0:
+        seen, finite, unknown = counts.tolist()
+        if seen >= _PROBE and finite == 0 and unknown == 0:
             raise NumericalError(
-                "the gradients of all examples before the first step are not finite, or zero: the run would "
-                "train on noise alone. Nothing was released. Look for NaN in the data, for a loss that "
-                "overflows, and for one that compares the examples of a batch (contrastive losses): it is "
-                "called with one. (This message depends on the data: show it only to those who may see them.)"
+                "the gradients of all examples before the first step are not finite: the run would "
+                "train on noise alone. Nothing was released. Look for NaN in the data, and for a loss that "
+                "overflows. (This message depends on the data: show it only to those who may see them.)"
             )
 
     def clear(self) -> None:
@@ -596,7 +592,6 @@ class Accumulator:
         *,
         lent: bool,
         mine: bool = True,
-        told: bool = True,
     ) -> None:
         """Add sums with their counts: dropped, below and above.
 
@@ -607,19 +602,16 @@ class Accumulator:
             note: as for add_samples.
             lent: as in ClippedSum.
             mine: whether this process contributes the counts.
-            told: whether below and above are known.
         """
         if not is_deferred(counts.device):
             self._warn(int(counts[0]))  # raises if warnings cannot be shown: before anything was added
         note()
-        self._deferred.add(
-            counts, lambda read: self._count(examples, read, mine=mine, told=told), counts=True
-        )
+        self._deferred.add(counts, lambda read: self._count(examples, read, mine=mine), counts=True)
         for index, value in enumerate(sums):
             if value is not None:
                 self._put(index, value, lent=lent)
 
-    def _count(self, examples: int | None, counts: Sequence[float], *, mine: bool, told: bool) -> None:
+    def _count(self, examples: int | None, counts: Sequence[float], *, mine: bool) -> None:
         dropped, below, above = map(int, counts)
         self._warn(dropped)
         self._dropped += dropped
@@ -628,7 +620,7 @@ class Accumulator:
                 self._seen[2] += 1
             else:
                 self._seen[0] += examples
-                self._seen[1] += below + above if told else examples - dropped
+                self._seen[1] += examples - dropped
             for count in self._counts:
                 self._put(-1, torch.full_like(count, 0.5 * (below - above)), lent=False)
 

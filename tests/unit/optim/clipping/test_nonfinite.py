@@ -76,7 +76,7 @@ def test_data_without_a_finite_gradient_make_no_step(functional, most):
     parts = made(data(range(SIZE)), functional=functional, max_physical_batch_size=most)
     before = [param.detach().clone() for param in parts[0].parameters()]
     with (
-        pytest.raises(dm.NumericalError, match="all examples before the first step are not finite, or zero"),
+        pytest.raises(dm.NumericalError, match="all examples before the first step are not finite"),
         pytest.warns(NonFiniteGradientsWarning),
     ):
         train(*parts)
@@ -169,19 +169,15 @@ def contrasted(model, x, target):
 
 
 @pytest.mark.parametrize("mode", ["per_example", "loop"])
-@pytest.mark.parametrize(("size", "refused"), [(32, True), (31, False)])
-def test_a_loss_without_gradients_is_refused_before_anything_is_released(mode, size, refused):
+def test_gradients_of_zero_stop_nothing(mode):
+    """Whether all are zero depends on the data: one other example would change it."""
     cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.MinSep(1))
     model, optimizer, loader = private_run(
-        cal, classifier(), DataLoader(classification(size)), loss=contrasted, clipping_mode=mode
+        cal, classifier(), DataLoader(classification(32)), loss=contrasted, clipping_mode=mode
     )
     model.backward(*next(iter(loader)))
-    if refused:
-        with pytest.raises(dm.NumericalError, match=r"zero.*contrastive losses"):
-            optimizer.step()
-    else:
-        optimizer.step()
-    assert optimizer.record.steps == 1 - refused
+    optimizer.step()
+    assert optimizer.record.steps == 1
 
 
 @pytest.mark.parametrize("filter_", ["default", "always", "error"])
