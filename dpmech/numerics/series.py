@@ -7,12 +7,13 @@ every column of the true matrix is within rho / (1 - rho) of that of g + d, rela
 series are weighted by w^t in this argument.
 
 Products of short series split numbers into two floats. Long series are put on a grid of fixed step and
-multiplied as integers, modulo six primes, by number-theoretic transforms: without rounding, so no error bound
-is needed. The part of f that the grid omits is bounded.
+multiplied as integers, without rounding: their coefficients are slots of two large integers (Kronecker
+substitution). So no error bound is needed, but for the part of f that the grid omits.
 """
 
 import math
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy
@@ -23,6 +24,7 @@ from dpmech.numerics.rounding import UNIT
 from dpmech.numerics.toeplitz import (
     DIRECT_WORK,
     FloatArray,
+    IntArray,
     checked_finite,
     convolution_rounding,
     norm,
@@ -32,18 +34,14 @@ from dpmech.numerics.toeplitz import (
     trimmed,
 )
 
-# Primes 1 + m 2^25 and a generator of each group.
-_PRIMES = (
-    (167772161, 3),
-    (469762049, 3),
-    (1107296257, 10),
-    (1811939329, 13),
-    (2013265921, 31),
-    (2113929217, 5),
-)
-# The transforms support products of two series of this length.
+if TYPE_CHECKING:
+    from flint import fmpz
+
+# Products of two series of up to this length are exact.
 LONGEST = 2**24
 _GRID_BITS = 52
+# A coefficient of a product of integers has less than this many bits, and a sign, in a slot of three words.
+_PRODUCT_BITS, _WORD, _WORDS = 176, 64, 3
 
 
 def exact_residual(f: FloatArray, g: FloatArray) -> tuple[FloatArray, FloatArray, float]:
@@ -60,45 +58,68 @@ def exact_residual(f: FloatArray, g: FloatArray) -> tuple[FloatArray, FloatArray
     Raises:
         NumericalError: if the series grow too much for the range of the integers.
     """
-    from dpmech.numerics import integer_kernels as kernels  # numba imports slowly: only if needed
-
     n = g.size
     b = _GRID_BITS - math.frexp(float(np.abs(g).max()))[1]
     integers = np.rint(np.ldexp(g, b)).astype(np.int64)
     rounded = np.ldexp(integers.astype(np.float64), -b)
-    range_bits = sum(math.log2(prime) for prime, _ in _PRIMES) - 2.0
     # The modulus of every coefficient of the product is at most ||f|| ||g||, and 1 is at most that as well.
     product_bits = math.log2(norm(f) * norm(rounded) * 1.001 + 1.0)
     # As ||f|| ||g|| is at least the product of their largest entries, no entry of f is shifted by 127 bits.
-    a = math.floor(range_bits - product_bits) - b
+    a = math.floor(_PRODUCT_BITS - product_bits) - b
     if a + b < 0 or a < _GRID_BITS:
         raise NumericalError(
             f"the inverse of the strategy over {n} steps loses its digits to cancellation: "
             "its coefficients grow too much for their product with the strategy to be had exactly"
         )
     fractions, exponents = np.frexp(f)
-    mantissas = np.ldexp(fractions, 53).astype(np.int64)
     shifts = exponents.astype(np.int64) - 53 + a
-    size = 1 << max(1, (f.size + n - 2).bit_length())
-    primes = np.array([prime for prime, _ in _PRIMES], dtype=np.int64)
-    values = np.empty((primes.size, n), dtype=np.int64)
-    one, other = np.empty(size, dtype=np.int64), np.empty(size, dtype=np.int64)
-    for row, (prime, generator) in enumerate(_PRIMES):
-        kernels.residues(mantissas, shifts, prime, one)
-        other[:n] = integers % prime
-        other[n:] = 0
-        kernels.convolve_modulo(one, other, prime, generator)
-        one[0] = (one[0] - pow(2, a + b, prime)) % prime
-        values[row] = one[:n]
-    kernels.balanced_digits(values, primes)
-    # From the smallest digit up: a nonzero higher digit exceeds all lower ones together.
-    residual = np.zeros(n)
-    radix = 1
-    for digits, prime in zip(values, primes, strict=True):
-        residual += digits.astype(np.float64) * math.ldexp(float(radix), -a - b)
-        radix *= int(prime)
+    product = _integer(np.ldexp(fractions, 53).astype(np.int64), shifts) * _integer(integers, 0 * integers)
+    residual = np.ldexp(_coefficients(product - (1 << (a + b)), n), -a - b)
     left_out = math.ldexp(float(np.count_nonzero(shifts < 0)), -a) * total(np.abs(rounded)) * 1.001
     return rounded, residual, left_out
+
+
+def _integer(mantissas: IntArray, exponents: IntArray) -> "fmpz":
+    """The value of a polynomial with coefficients mantissa 2^exponent at 2 to the bits of a slot.
+
+    Args:
+        mantissas: shape (m,), moduli below 2^53.
+        exponents: shape (m,), below 128; negative ones truncate towards 0.
+    """
+    from flint import fmpz  # only if needed
+
+    word, bit = np.divmod(np.maximum(exponents, 0), _WORD)
+    sizes = np.abs(mantissas) >> np.minimum(_WORD - 2, np.maximum(-exponents, 0))
+    found, places = fmpz(0), np.arange(mantissas.size)
+    for side in (1, -1):
+        own = np.where(np.sign(mantissas) == side, sizes, 0).astype(np.uint64)
+        slots = np.zeros((own.size, _WORDS), "<u8")
+        slots[places, word] = own << bit.astype(np.uint64)
+        # A shift by all bits of a word is not defined.
+        slots[places, word + 1] = own >> np.uint64(1) >> (_WORD - 1 - bit).astype(np.uint64)
+        found += side * fmpz(int.from_bytes(slots.data, "little"))
+    return found
+
+
+def _coefficients(value: "fmpz", count: int) -> FloatArray:
+    """The first coefficients of the polynomial with this value, each to a few roundings, shape (count,)."""
+    width = _WORD * _WORDS
+    # With half the range of a slot added to each, all coefficients are >= 0 there.
+    half = int.from_bytes((b"\0" * (width // 8 - 1) + b"\x80") * count, "little")
+    low = int((value + half) % (1 << (width * count)))
+    slots = np.frombuffer(low.to_bytes(count * width // 8, "little"), "<u8").reshape(count, _WORDS)
+    slots = slots.astype(np.uint64)
+    negative = slots[:, -1] < np.uint64(1 << (_WORD - 1))
+    slots[:, -1] ^= np.uint64(1 << (_WORD - 1))
+    # Minus a number in two's complement is one more than all its bits inverted.
+    slots[negative] = ~slots[negative]
+    carry = negative
+    found = np.zeros(count)
+    for word in range(_WORDS):
+        slots[:, word] += carry
+        carry = carry & (slots[:, word] == 0)
+        found += np.ldexp(slots[:, word].astype(np.float64), _WORD * word)
+    return np.where(negative, -found, found)
 
 
 # Largest error relative to a column norm; an inverse that is less accurate is refused.
@@ -163,7 +184,7 @@ def _refined(f: FloatArray, n: int, relative: float) -> tuple[FloatArray, float]
     best = np.inf
     for count in range(_REFINEMENTS):
         if count >= _FORESEEN:
-            # An exact product has transforms of 18 factors, below 3e-7 s a term each.
+            # An exact product takes about half of that.
             each = 5e-6 if exactly else _REFINING * max(terms, min(f.size, _HEAD))
             spend(each * n, what=f"refining an inverse of {n} steps once more")
         if exactly:

@@ -151,7 +151,6 @@ GROUPS: dict[str, list[str]] = {
         "engines.convex_order.kernels",
         "engines.gaussian_mixture.allocation_kernels",
         "engines.gaussian_mixture.chain_kernels",
-        "numerics.integer_kernels",
     ],
     "sensitivities": [
         "mechanism.sensitivities",
@@ -203,7 +202,6 @@ COMPILED = {
     "engines.convex_order.kernels",
     "engines.gaussian_mixture.allocation_kernels",
     "engines.gaussian_mixture.chain_kernels",
-    "numerics.integer_kernels",
 }
 MODULES = [module for group in GROUPS.values() for module in group]
 

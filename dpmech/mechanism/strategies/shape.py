@@ -53,7 +53,7 @@ def form_work(strategy: "Strategy") -> Work:
         seconds += 3e-8 * own.bands * n
     else:
         seconds += 9e-7 * n * math.log2(n)
-        vectors += 24.0
+        vectors += 32.0
     return Work(seconds, _NUMBER * vectors * n)
 
 

@@ -5,10 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from flint import fmpz
 
 import dpmech as dm
 from dpmech.numerics import series
-from dpmech.numerics.series import _column_error, error_of_terms, exact_residual
+from dpmech.numerics.series import _coefficients, _column_error, _integer, error_of_terms, exact_residual
 from dpmech.numerics.toeplitz import checked_norms
 
 
@@ -28,6 +29,32 @@ def test_error_of_terms_covers_the_worst_perturbation(terms, majorant):
         for m in range(1, terms.size + 1)
     )
     assert worst <= error <= 1.0001 * worst
+
+
+SLOT = 2**192
+
+
+def test_a_series_of_integers_is_cut_towards_zero():
+    mantissas = [0, 1, -1, 5, -5, 2**53 - 1, 1 - 2**53]
+    exponents = [0, 1, 11, 12, 63, 64, 65, 75, 127, -1, -2, -52, -53, -1000]
+    pairs = [(mantissa, exponent) for mantissa in mantissas for exponent in exponents]
+    cut = (abs(m) << e if e >= 0 else abs(m) >> -e for m, e in pairs)
+    exact = sum(
+        size * (1 if m > 0 else -1) * SLOT**place
+        for place, (size, (m, _)) in enumerate(zip(cut, pairs, strict=True))
+    )
+    assert int(_integer(*(np.array(column, np.int64) for column in zip(*pairs, strict=True)))) == exact
+
+
+@pytest.mark.parametrize("count", [1, 5, 16])
+def test_coefficients_are_those_of_the_integer(count):
+    edges = [2**size + step for size in (1, 64, 128, 175) for step in (-1, 0, 1)]
+    values = [0, -1, *(sign * edge for edge in edges for sign in (1, -1))][-16:]
+    whole = fmpz(sum(value * SLOT**place for place, value in enumerate(values)))
+    found = _coefficients(whole, count)
+    assert found.shape == (count,)
+    for one, value in zip(found.tolist(), values[:count], strict=True):
+        assert abs(Fraction(one) - value) <= abs(value) * Fraction(4, 2**53)
 
 
 @pytest.mark.parametrize("large", [0.0, 2.0**10, 2.0**24])
