@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+from collections.abc import Callable
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
 from dpmech.engines.gaussian import gaussian_log_sigma
@@ -17,6 +18,37 @@ def gaussian_scale(eps: float, delta: float) -> float:
     decided by comparing delta itself, and the values at which delta is clipped enter no guarantee.
     """
     return gaussian_log_sigma(eps, min(max(delta, 1e-290), 1.0 - 1e-12))
+
+
+def slope_at(eps: float, delta: float) -> float:
+    """Lower bound on the decrease of log delta in log sigma: that of the plain Gaussian mechanism."""
+    within = min(max(delta, 1e-260), 1.0 - 1e-9)
+    change = gaussian_scale(eps, within * math.exp(-0.01)) - gaussian_scale(eps, within)
+    return max(0.05, 0.01 / max(change, 1e-6))
+
+
+def secant_root(
+    above: Callable[[float], float], start: float, *, widest: float, last: float, most: int
+) -> float:
+    """Where a function is about 0, by secant steps from a slope of 1: a starting point, without a bracket.
+
+    Args:
+        above: increasing; `gaussian_scale` of a bound, say, which is close to linear in log sigma.
+        start: first guess.
+        widest: the largest step.
+        last: the steps end with one of at most that size.
+        most: largest number of steps.
+    """
+    here, slope, before = start, 1.0, (math.nan, math.nan)
+    for _ in range(most):
+        value = above(here)
+        if here != before[0] and (value - before[1]) / (here - before[0]) > 0.02:
+            slope = (value - before[1]) / (here - before[0])
+        before = here, value
+        here -= min(max(value / slope, -widest), widest)
+        if abs(here - before[0]) <= last:
+            break
+    return here
 
 
 def smallest_sigma(

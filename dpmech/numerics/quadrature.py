@@ -5,7 +5,6 @@ an ulp, but its weights have errors of 70 units in the last place for 8 nodes an
 on rounding errors would have to include.
 """
 
-import decimal
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +15,7 @@ import scipy
 from dpmech.numerics.rounding import UNIT
 from dpmech.numerics.toeplitz import FloatArray
 
-_DIGITS = 60
+_BITS = 200
 
 
 @functools.cache
@@ -27,30 +26,13 @@ def gauss_legendre(count: int) -> tuple[FloatArray, FloatArray]:
         >>> [values.tolist() for values in gauss_legendre(2)]
         [[-0.5773502691896257, 0.5773502691896257], [1.0, 1.0]]
     """
-    with decimal.localcontext(decimal.Context(prec=_DIGITS)):
-        pairs = [
-            _refined(decimal.Decimal(float(x)), count) for x in np.polynomial.legendre.leggauss(count)[0]
-        ]
+    from flint import arb, ctx
+
+    with ctx.workprec(_BITS):
+        pairs = [arb.legendre_p_root(count, place, weight=True) for place in reversed(range(count))]
     nodes, weights = (np.array([float(pair[end]) for pair in pairs]) for end in (0, 1))
     nodes.flags.writeable = weights.flags.writeable = False
     return nodes, weights
-
-
-def _refined(x: decimal.Decimal, count: int) -> tuple[decimal.Decimal, decimal.Decimal]:
-    """A node after two Newton steps, each of which doubles its digits, and its weight."""
-    for _ in range(2):
-        value, slope = _legendre(x, count)
-        x -= value / slope
-    _, slope = _legendre(x, count)
-    return x, 2 / ((1 - x * x) * slope * slope)
-
-
-def _legendre(x: decimal.Decimal, count: int) -> tuple[decimal.Decimal, decimal.Decimal]:
-    """The Legendre polynomial of degree n at x in (-1, 1), and its derivative."""
-    before, value = decimal.Decimal(1), x
-    for degree in range(2, count + 1):
-        before, value = value, ((2 * degree - 1) * x * value - (degree - 1) * before) / degree
-    return value, count * (x * value - before) / (x * x - 1)
 
 
 # Error of an FFT output, divided by the number of levels and the sum of moduli of its inputs.

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -10,7 +11,7 @@ from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.engines.independent_sum.direction import NOTHING, Direction
 from dpmech.engines.profiles import LEAST_DELTA, Curve, Nodes, placed_nodes
-from dpmech.engines.sigma_search import smallest_sigma
+from dpmech.engines.sigma_search import slope_at, smallest_sigma
 from dpmech.exceptions import NumericalError
 from dpmech.methods import Exact
 from dpmech.numerics import BOUND, Bounds, Provenance, quotient_down, quotient_up, register_words
@@ -81,7 +82,7 @@ class IndependentAccountant(Accountant):
         else:
             # The eps of the other direction is below the lower bound.
             upper = max(upper, lower)
-        upper = self._agreed(sigma, upper, delta, tolerance)
+        upper = agreed(lambda at: self._bracket(sigma, at, tolerance)[1], upper, delta, tolerance)
         # Both bounds are valid: this checks only that they are close enough to be useful.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise too_wide("eps", sigma, lower, upper, self.method)
@@ -122,15 +123,6 @@ class IndependentAccountant(Accountant):
         self._surveys[direction.remove] = known[0], known[1].down_to(math.log(least), direction)
         return self._surveys[direction.remove][1]
 
-    def _agreed(self, sigma: float, eps: float, delta: float, tolerance: float) -> float:
-        """An eps, at least the given bound, at which `delta` confirms the target on separate lattices."""
-        step = 0.1 * tolerance * eps
-        for _ in range(_AGREEMENTS):
-            if self._bracket(sigma, eps, tolerance)[1] <= delta:
-                return eps
-            eps, step = eps + step, 2.0 * step
-        raise NumericalError(f"bounds on delta and on eps at sigma={sigma!r} do not agree near eps={eps!r}")
-
     def _bracket(self, sigma: float, eps: float, tolerance: float) -> tuple[float, float, float]:
         """Lower and upper delta, and a lower bound on the decrease of log delta per unit of log sigma."""
         found = [(direction.log_delta(eps), direction) for direction in self._directions(sigma)]
@@ -140,7 +132,7 @@ class IndependentAccountant(Accountant):
         if ceiling > lower:
             other = second.delta(eps, tolerance)
             lower, ceiling = max(lower, other[0]), other[1]
-        return lower, max(upper, ceiling), Direction.slope(eps, log_delta)
+        return lower, max(upper, ceiling), slope_at(eps, math.exp(min(log_delta, 0.0)))
 
     def _directions(self, sigma: float) -> tuple[Direction, Direction]:
         most = quotient_up(self.sensitivity.upper, sigma)
@@ -180,6 +172,20 @@ class IndependentAccountant(Accountant):
         if not excess(low) > 0.0 >= excess(high):
             return math.exp(high)
         return math.exp(float(scipy.optimize.brentq(excess, low, high, xtol=1e-4)))
+
+
+def agreed(bound: Callable[[float], float], eps: float, delta: float, tolerance: float) -> float:
+    """An eps, at least the given bound, at which a bound on delta, on separate lattices, meets the target.
+
+    Raises:
+        NumericalError: if there is none near.
+    """
+    step = 0.1 * tolerance * eps
+    for _ in range(_AGREEMENTS):
+        if eps == 0.0 or bound(eps) <= delta:
+            return eps
+        eps, step = eps + step, 2.0 * step
+    raise NumericalError(f"bounds on delta and on eps do not agree near eps={eps!r}")
 
 
 @dataclasses.dataclass(frozen=True)

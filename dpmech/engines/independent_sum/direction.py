@@ -10,7 +10,7 @@ import scipy
 
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.independent_sum.likelihood_ratio import LONGEST, Moments, Ratio, TiltedTotal, tilted_total
-from dpmech.engines.sigma_search import gaussian_scale
+from dpmech.engines.sigma_search import slope_at
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import (
     UNIT,
@@ -147,7 +147,7 @@ class Direction:
             lower, upper = self.totals(ratio, sight, step, self.level(eps))
             return self.lower(lower, ratio, eps), self.upper(upper, ratio, eps)
 
-        goal = _OF_DELTA * tolerance * self.slope(eps, sight.log_delta)
+        goal = _OF_DELTA * tolerance * slope_at(eps, math.exp(min(sight.log_delta, 0.0)))
         found = self._steps(ratio, sight, goal).climb(interval, log_gap, goal=goal)
         return found.lower, found.upper
 
@@ -193,7 +193,7 @@ class Direction:
                 break
             near = rough
         goal = _OF_EPS * tolerance
-        steps = self._steps(ratio, sight, goal * self.slope(near, math.log(delta)))
+        steps = self._steps(ratio, sight, goal * slope_at(near, delta))
         found = steps.climb(search.interval, relative_gap, goal=goal)
         return found.lower, found.upper
 
@@ -225,13 +225,6 @@ class Direction:
     def ceiling(self, eps: float) -> float:
         """A cheap upper bound on delta: Chernoff's bound, and the closed form of jumps."""
         return self._ceiling(eps, *self._look(eps))
-
-    @staticmethod
-    def slope(eps: float, log_delta: float) -> float:
-        """Lower bound on the decrease of log delta in log sigma: that of the plain Gaussian mechanism."""
-        delta = math.exp(max(min(log_delta, -1e-9), -600.0))
-        change = gaussian_scale(eps, delta * math.exp(-0.01)) - gaussian_scale(eps, delta)
-        return max(0.05, 0.01 / max(change, 1e-6))
 
     def level(self, eps: float) -> float:
         """The tau of V at eps, with an error of up to 16 roundings."""

@@ -11,10 +11,9 @@ import math
 
 from dpmech.engines.accountant import Accountant, Progress, Solution, too_wide
 from dpmech.engines.gaussian import gaussian_sigma
-from dpmech.engines.independent_sum.accountant import IndependentAccountant
+from dpmech.engines.independent_sum.accountant import IndependentAccountant, agreed
 from dpmech.engines.profiles import LEAST_DELTA, Composition, Curve, PrivacyProfile
-from dpmech.engines.sigma_search import gaussian_scale, sigma_near
-from dpmech.exceptions import NumericalError
+from dpmech.engines.sigma_search import gaussian_scale, secant_root, sigma_near, slope_at
 from dpmech.mechanism import Adjacency
 from dpmech.numerics import (
     BOUND,
@@ -54,7 +53,6 @@ _NOTHING = 1e-280
 _CORRECTIONS, _LAST, _LAST_ROUGH = 12, 5.0, 0.5
 # Sigmas whose logs differ by less have estimates in common: tilts, and which deltas matter.
 _NEAR = 0.02
-_AGREEMENTS = 12
 _KEPT = 6
 
 
@@ -112,7 +110,7 @@ class FreshEpochsAccountant(Accountant):
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """Bounds on delta; see the base class."""
         lower, upper = self._bracket(sigma, eps, tolerance)
-        allowed = max(tolerance, _WIDEST) * _slope(eps, upper)
+        allowed = max(tolerance, _WIDEST) * slope_at(eps, upper)
         if upper > _NOTHING and not (lower > 0.0 and math.log(upper / lower) <= allowed):
             raise too_wide("delta", sigma, lower, upper, self.method)
         return Bounds(lower, upper, self.guarantee, self.by)
@@ -123,7 +121,7 @@ class FreshEpochsAccountant(Accountant):
         rough = max(near.upper_delta(eps, add=add, tolerance=_ROUGH) for add in (False, True))
         if here and rough <= _NOTHING:
             return rough
-        goal = tolerance * _slope(eps, rough)
+        goal = tolerance * slope_at(eps, rough)
         theta = max(near.tilt(eps, add=add) for add in (False, True))
         # Half, so that the curves serve for bounds on both sides as well.
         far = 0.5 * _FAR * max(rough, _NOTHING) / self.count
@@ -156,7 +154,11 @@ class FreshEpochsAccountant(Accountant):
                 ends[add] = max(ends[add][0], found[0]), min(ends[add][1], found[1])
             caution *= _MORE
         lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
-        upper = _agreed(composed, upper, delta, tolerance)
+
+        def most(eps: float) -> float:
+            return max(composed.upper_delta(eps, add=add, tolerance=tolerance) for add in (False, True))
+
+        upper = agreed(most, upper, delta, tolerance)
         # Both bounds are valid: this checks only that they are close enough to be useful.
         if upper - lower > max(tolerance, _WIDEST) * upper + _SMALLEST_EPS:
             raise too_wide("eps", sigma, lower, upper, self.method)
@@ -245,7 +247,7 @@ class FreshEpochsAccountant(Accountant):
         caution = _MORE
         for _ in range(_LOOKS):
             lower, upper = (max(one[side] for one in ends.values()) for side in (0, 1))
-            goal = tolerance * _slope(eps, upper)
+            goal = tolerance * slope_at(eps, upper)
             if here and (upper <= _NOTHING or (lower > 0.0 and math.log(upper / lower) <= goal)):
                 break
             deciding = [add for add, one in ends.items() if not here or one[1] > lower]
@@ -278,36 +280,15 @@ class FreshEpochsAccountant(Accountant):
             else math.log1p(self._length * math.expm1(squared))
         )
         target = gaussian_scale(eps, delta)
-        here, slope, before = math.log(self._norm / math.sqrt(exponent)), 1.0, (math.nan, math.nan)
-        for _ in range(_CORRECTIONS):
-            composed = self.composition(math.exp(here), _Look(least=min(_LEAST, _FAR * delta / self.count)))
+        look = _Look(least=min(_LEAST, _FAR * delta / self.count))
+
+        def short(log_sigma: float) -> float:
+            composed = self.composition(math.exp(log_sigma), look)
             ends = [composed.delta(eps, add=add, tolerance=_ROUGH) for add in (False, True)]
             lower, upper = (max(one[side] for one in ends) for side in (0, 1))
             # The excess of hulls from above is about a third of the deficit from below.
             middle = upper**0.75 * lower**0.25 if lower > 0.0 else upper
-            short = gaussian_scale(eps, middle) - target
-            if here != before[0] and (short - before[1]) / (here - before[0]) > 0.02:
-                slope = (short - before[1]) / (here - before[0])
-            before = here, short
-            here -= min(max(short / slope, -0.7), 0.7)
-            if abs(here - before[0]) <= last:
-                break
-        return math.exp(here)
+            return gaussian_scale(eps, middle) - target
 
-
-def _slope(eps: float, delta: float) -> float:
-    """Lower bound on the decrease of log delta in log sigma: that of the plain Gaussian mechanism."""
-    within = min(max(delta, 1e-260), 1.0 - 1e-9)
-    change = gaussian_scale(eps, within * math.exp(-0.01)) - gaussian_scale(eps, within)
-    return max(0.05, 0.01 / max(change, 1e-6))
-
-
-def _agreed(composed: Composition, eps: float, delta: float, tolerance: float) -> float:
-    """An eps, at least the given bound, at which delta on lattices set up for it meets the target."""
-    step = 0.1 * tolerance * eps
-    for _ in range(_AGREEMENTS):
-        found = (composed.upper_delta(eps, add=add, tolerance=tolerance) for add in (False, True))
-        if eps == 0.0 or max(found) <= delta:
-            return eps
-        eps, step = eps + step, 2.0 * step
-    raise NumericalError(f"bounds on delta and on eps do not agree near eps={eps!r}")
+        start = math.log(self._norm / math.sqrt(exponent))
+        return math.exp(secant_root(short, start, widest=0.7, last=last, most=_CORRECTIONS))

@@ -19,6 +19,7 @@ import sys
 import numpy as np
 import scipy
 
+from dpmech.engines.losses import LatticeLoss
 from dpmech.exceptions import NumericalError
 from dpmech.numerics import (
     ELEMENTARY,
@@ -37,27 +38,6 @@ _WIDE, _NARROW = gauss_legendre(8), gauss_legendre(3)
 _NO_MASS = -50.0
 # Below this spread a is close to 1.
 _CLOSE = 0.1
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Lattice:
-    """Masses of v at origin + (first + i) step.
-
-    Args:
-        step: a power of two.
-        first: index of the first mass.
-        masses: shape (m,), >= 0.
-        origin: offset of the lattice; 0 for multiples of the step.
-    """
-
-    step: float
-    first: int
-    masses: FloatArray
-    origin: float
-
-    def points(self) -> FloatArray:
-        """Positions of the masses, shape (m,)."""
-        return self.origin + (self.first + np.arange(self.masses.size, dtype=np.float64)) * self.step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +139,7 @@ class Ratio:
         values, masses, owners = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
         return values, masses, owners
 
-    def upper(self, step: float) -> Lattice:
+    def upper(self, step: float) -> LatticeLoss:
         """Every value split between its two neighbours on a lattice, which keeps its mean.
 
         For REMOVE values below `low` are raised to it. Other tails are omitted.
@@ -177,13 +157,13 @@ class Ratio:
         found *= 1.0 + UNIT
         if self.remove:
             found[1] += self.tail(self.low)
-        return Lattice(step, first, found, 0.0)
+        return LatticeLoss(step, first, found, 0.0)
 
     def tail(self, x: float) -> float:
         """Bound on the mass below x; the error of its argument adds x^2 u, and the function 24 u."""
         return float(scipy.special.ndtr(x)) * (1.0 + UNIT * (2.0 * x * x + 32.0))
 
-    def lower(self, step: float) -> Lattice:
+    def lower(self, step: float) -> LatticeLoss:
         """Every cell merged into its mean, and cells merged with parts of others until means are nodes.
 
         Values outside of `low` and `high` are omitted. If much of the law is next to a = 0, the cell there
@@ -209,7 +189,8 @@ class Ratio:
         def moved(mass: FloatArray, surplus: FloatArray, nodes: int) -> FloatArray:
             return surplus - nodes * mass
 
-        return Lattice(step, first, merge_cells(total, surplus, moved, share=0.8, rounds=400), origin)
+        merged = merge_cells(total, surplus, moved, share=0.8, rounds=400)
+        return LatticeLoss(step, first, merged, 0.0, origin)
 
     def _cells(self, step: float, origin: float) -> tuple[int, int]:
         """Index of the node below all values, and the number of cells up to above all of them."""
@@ -378,12 +359,12 @@ class TiltedTotal:
 
 
 def tilted_total(
-    lattice: Lattice, times: int, theta: float, reaches: tuple[float, float], *, upper: bool, least: float
+    lattice: LatticeLoss, times: int, theta: float, reaches: tuple[float, float], *, upper: bool, least: float
 ) -> TiltedTotal:
     """The b-fold sum at one tilt, rounded up or down.
 
     Args:
-        lattice: lattice of one value.
+        lattice: that of one value v, in place of a loss; its step is a power of two.
         times: b.
         theta: the tilt, >= 0.
         reaches: exponents for Chernoff's bounds on the ends of the window, > 0.
@@ -393,7 +374,7 @@ def tilted_total(
     Raises:
         NumericalError: if the window needs more than 2^24 points.
     """
-    points = lattice.points()
+    points = lattice.losses()
     with np.errstate(divide="ignore"):
         logs = np.log(lattice.masses)
     exponents = logs + theta * points
@@ -410,7 +391,7 @@ def tilted_total(
         highest = float(powers.max())
         log_moment = highest + math.log(float(np.exp(np.maximum(powers - highest, -700.0)).sum()))
         ends.append(side * (times * log_moment - _LOG_WRAP) / t)
-    offset = times * lattice.origin
+    offset = times * lattice.offset
     high, low = max(ends[0], least + 1.0 / reaches[0]), min(ends[1], least)
     start = math.floor((low - offset) / lattice.step) - 1
     needed = math.ceil((high - offset) / lattice.step) + 2 - start
@@ -430,6 +411,6 @@ def tilted_total(
         rate=reaches[0],
         wrapped=4.0 * math.exp(_LOG_WRAP),
         # Without an origin, points are multiples of a power of two, and exact.
-        displaced=0.0 if lattice.origin == 0.0 else 4.0 * UNIT * (abs(offset) + farthest),
+        displaced=0.0 if lattice.offset == 0.0 else 4.0 * UNIT * (abs(offset) + farthest),
         upper=upper,
     )

@@ -24,7 +24,7 @@ from dpmech.engines.losses.release import (
     UserRelease,
 )
 from dpmech.engines.losses.revealed import ComposedAccountant, Revealed, RevealedReplacement
-from dpmech.engines.sigma_search import gaussian_scale, smallest_sigma
+from dpmech.engines.sigma_search import gaussian_scale, secant_root, smallest_sigma
 from dpmech.exceptions import NumericalError, UnattainableBudgetError
 from dpmech.guards import check_integer
 from dpmech.mechanism import Adjacency
@@ -44,7 +44,8 @@ from dpmech.numerics import (
     rounded_up,
 )
 
-_ULP = 2.0**-52
+# Precision of a Renyi divergence.
+_BITS = 128
 
 # Below this delta, subnormal numbers lose accuracy.
 _NOTHING = 1e-300
@@ -130,29 +131,19 @@ def sampled_divergence(sampling_prob: float, sigma_over_sensitivity: float, orde
     References:
         Mironov, Talwar and Zhang 2019 (arXiv:1908.10530v1), Section 3.3; Theorem 5 for the direction.
     """
-    log_q, log_rest = math.log(sampling_prob), math.log1p(-sampling_prob)
-    precision = 0.5 / sigma_over_sensitivity / sigma_over_sensitivity
-    terms, sizes = [], []
+    from flint import arb, ctx
+
     order = check_integer("order", order, minimum=2)  # a Python int: coefficients are unbounded
-    coefficient = order
-    for k in range(2, order + 1):
-        coefficient = coefficient * (order - k + 1) // k
-        gain = k * (k - 1) * precision
-        if gain == 0.0 or not math.isfinite(gain):
-            raise NumericalError(
-                f"sigma / sensitivity {sigma_over_sensitivity!r} leaves float64 at order {order}"
-            )
-        parts = (math.log(coefficient), k * log_q, (order - k) * log_rest, gain, math.log(-math.expm1(-gain)))
-        terms.append(math.fsum(parts))
-        sizes.append(math.fsum(map(abs, parts)))
-    top = max(terms)
-    total = top + math.log(math.fsum(math.exp(term - top) for term in terms))
-    log_moment = max(total, 0.0) + math.log1p(math.exp(-abs(total)))
-    # An absolute error in `total` is at most that relative error in log(1 + e^total); each logarithm has an
-    # error of one ulp, and the argument of the inner one of two.
-    error = 8.0 * _ULP * (max(sizes) + abs(total) + 8.0)
-    value = log_moment / (order - 1) * (1.0 + error)
-    if not (math.isfinite(value) and value > 0.0 and error < 1e-6):
+    with ctx.workprec(_BITS):
+        q = arb(sampling_prob)
+        odds, halved = q / (1 - q), 1 / (2 * arb(sigma_over_sensitivity) ** 2)
+        term, total = order * odds, arb(0)
+        for k in range(2, order + 1):
+            term *= odds * (order - k + 1) / k
+            total += term * (k * (k - 1) * halved).expm1()
+        divergence = (total * (1 - q) ** order).log1p() / (order - 1)
+        value = next_up(float(divergence.upper()))
+    if not (math.isfinite(value) and value > 0.0):
         raise NumericalError(
             f"the Renyi divergence of order {order} leaves float64 at q={sampling_prob!r}, "
             f"sigma / sensitivity {sigma_over_sensitivity!r}"
@@ -262,14 +253,8 @@ class PoissonAccountant(ComposedAccountant):
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
         """Known without evaluation, independent of rel_error."""
-        from dpmech.engines.profiles import Composition, PrivacyProfile, SampledPart
-
         del rel_error
-        release = self.release
-        multiplier = quotient_down(sigma, release.sensitivity.upper)
-        gap = release.sensitivity.relative_gap
-        part = SampledPart(release.sampling_prob, multiplier, release.steps, release.tight, gap)
-        return PrivacyProfile(Composition(sampled=(part,)), self.guarantee, self.by, adjacency)
+        return _sampled_profile(self, sigma, adjacency)
 
     def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
         """The upper bound, without requirements on the lower one."""
@@ -331,20 +316,17 @@ class PoissonAccountant(ComposedAccountant):
         """A sigma close to where delta is met, from the middle of coarse brackets.
 
         The error of the middle is quadratic in that of the ends, so that brackets of width sqrt(rtol)
-        suffice. `gaussian_scale` is close to linear in log sigma; its slope is initially taken as 1.
+        suffice.
         """
         target, tolerance = gaussian_scale(eps, delta), _COARSE * math.sqrt(rtol)
-        here, slope, last = math.log(start), 1.0, (math.nan, math.nan)
-        for _ in range(_MOST_CORRECTIONS):
-            lower, upper, _ = self._bracket(math.exp(here), eps, tolerance)
-            short = gaussian_scale(eps, 0.5 * (lower + upper)) - target
-            if here != last[0] and (short - last[1]) / (here - last[0]) > 0.02:
-                slope = (short - last[1]) / (here - last[0])
-            last = here, short
-            here -= min(max(short / slope, -1.0), 1.0)
-            if abs(here - last[0]) <= 0.1 * rtol:
-                break
-        return math.exp(here)
+
+        def short(log_sigma: float) -> float:
+            lower, upper, _ = self._bracket(math.exp(log_sigma), eps, tolerance)
+            return gaussian_scale(eps, 0.5 * (lower + upper)) - target
+
+        return math.exp(
+            secant_root(short, math.log(start), widest=1.0, last=0.1 * rtol, most=_MOST_CORRECTIONS)
+        )
 
     def _directions(self, sigma: float) -> tuple[Direction, Direction]:
         return Direction(self.release, sigma, remove=True), Direction(self.release, sigma, remove=False)
@@ -460,13 +442,25 @@ class ReplacedAccountant(_TwoSidedAccountant):
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> "PrivacyProfile":
         """Known without evaluation, independent of rel_error."""
-        from dpmech.engines.profiles import Composition, PrivacyProfile, SampledPart
-
         del rel_error
-        own = self.release
-        multiplier, gap = quotient_down(sigma, own.sensitivity.upper), own.sensitivity.relative_gap
-        part = SampledPart(own.sampling_prob, multiplier, own.steps, own.tight, gap, replaced=True)
-        return PrivacyProfile(Composition(sampled=(part,)), self.guarantee, self.by, adjacency)
+        return _sampled_profile(self, sigma, adjacency)
+
+
+def _sampled_profile(
+    accountant: PoissonAccountant | ReplacedAccountant, sigma: float, adjacency: Adjacency
+) -> "PrivacyProfile":
+    from dpmech.engines.profiles import Composition, PrivacyProfile, SampledPart
+
+    own = accountant.release
+    part = SampledPart(
+        own.sampling_prob,
+        quotient_down(sigma, own.sensitivity.upper),
+        own.steps,
+        own.tight,
+        own.sensitivity.relative_gap,
+        replaced=isinstance(own, ReplacedRelease),
+    )
+    return PrivacyProfile(Composition(sampled=(part,)), accountant.guarantee, accountant.by, adjacency)
 
 
 class UserAccountant(_TwoSidedAccountant):

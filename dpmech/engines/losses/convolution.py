@@ -9,6 +9,7 @@ A composition is an upper or a lower bound: every tilted mass is increased, or d
 error, and the error of the FFT is added to the exact composition of these masses.
 """
 
+import abc
 import dataclasses
 import functools
 import math
@@ -32,8 +33,89 @@ _MAX_TILT = 1e9
 _SLIGHTLY_MORE = 1.0 + 2.0**-20
 
 
-class LossMoments:
-    """Log-moments of a loss given by points and masses: log M(theta), and the Chernoff tilts."""
+class SumMoments(abc.ABC):
+    """Log-moments of a sum of independent losses, and its Chernoff tilts.
+
+    Attributes:
+        parts: the moments of each kind of losses.
+        square: mu^2 of an additional Gaussian loss: log M(theta) = theta (theta + 1) mu^2 / 2.
+    """
+
+    parts: tuple["LossMoments", ...]
+    square: float
+
+    def summed(self, theta: float) -> tuple[float, float, float]:
+        """Log M(theta) of the sum, and its mean and variance under the tilted law."""
+        log_m = 0.5 * theta * (theta + 1.0) * self.square
+        mean, variance = (theta + 0.5) * self.square, self.square
+        for part in self.parts:
+            own = part.cumulants(theta)
+            log_m, mean = log_m + part.times * own[0], mean + part.times * own[1]
+            variance += part.times * own[2]
+        return log_m, mean, variance
+
+    def tilt_for_eps(self, eps: float) -> float:
+        """The theta >= 0 that puts the mean of the sum at eps."""
+        return _root_upwards(lambda theta: self.summed(theta)[1] - eps)
+
+    def tilt_for_delta(self, log_delta: float) -> float:
+        """The theta >= 0 of the Chernoff bound at delta: where log M - theta eps = log delta."""
+
+        def gap(theta: float) -> float:
+            log_m, mean, _ = self.summed(theta)
+            return log_delta - (log_m - theta * mean)
+
+        return _root_upwards(gap)
+
+    def chernoff_log_delta(self, eps: float) -> float:
+        """Log of an upper bound on delta(eps)."""
+        theta = self.tilt_for_eps(eps)
+        return min(0.0, self.summed(theta)[0] - theta * eps)
+
+    def chernoff_eps(self, log_delta: float) -> float:
+        """An upper bound on the eps >= 0 at delta."""
+        # The bound holds for every theta > 0; the maximum only avoids 0.
+        theta = max(self.tilt_for_delta(log_delta), 1e-9)
+        return max(0.0, (self.summed(theta)[0] - log_delta) / theta)
+
+    def saddle_log_delta(self, eps: float) -> float:
+        """Log of the saddle-point approximation of delta(eps): an estimate, used for starting points only."""
+        theta = self.tilt_for_eps(eps)
+        log_m, _, variance = self.summed(theta)
+        return min(0.0, log_m - theta * eps + _log_tails(theta, variance))
+
+    def saddle_eps(self, log_delta: float) -> float:
+        """The eps >= 0 at delta by the saddle-point approximation: an estimate, for starting points only."""
+
+        def gap(theta: float) -> float:
+            log_m, mean, variance = self.summed(theta)
+            return log_delta - (log_m - theta * mean + _log_tails(theta, variance))
+
+        return max(0.0, self.summed(_root_upwards(gap))[1])
+
+    def window(self, theta: float, log_tail: float) -> tuple[float, float]:
+        """An interval: the tilted sum has mass at most e^log_tail on each side (Chernoff)."""
+        log_m, mean, variance = self.summed(theta)
+        scale = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
+        # Losses may decrease with the output.
+        ends = [sorted((float(part.losses[0]), float(part.losses[-1]))) for part in self.parts]
+        low = sum(part.times * least for part, (least, _) in zip(self.parts, ends, strict=True))
+        high = sum(part.times * most for part, (_, most) in zip(self.parts, ends, strict=True))
+        if self.square > 0.0:
+            low, high = -math.inf, math.inf
+        for factor in np.geomspace(2.0**-6, 2.0**3, 13):
+            t = scale * float(factor)
+            up = self.summed(theta + t)[0] - log_m
+            down = self.summed(theta - t)[0] - log_m
+            high = min(high, (up - log_tail) / t)
+            low = max(low, -(down - log_tail) / t)
+        return min(low, mean), max(high, mean)
+
+
+class LossMoments(SumMoments):
+    """Those of several losses of one kind, given by its points and masses."""
+
+    square = 0.0
 
     def __init__(self, losses: FloatArray, log_masses: FloatArray, times: int) -> None:
         keep = log_masses > -745.0
@@ -47,6 +129,11 @@ class LossMoments:
         with np.errstate(divide="ignore"):
             return cls(loss.losses(), np.log(loss.masses), times)
 
+    @property
+    def parts(self) -> tuple["LossMoments", ...]:  # type: ignore[override]  # it is not set
+        """These losses alone."""
+        return (self,)
+
     def cumulants(self, theta: float) -> tuple[float, float, float]:
         """Log M(theta), and mean and variance of one step under the tilted law."""
         exponent = self.log_masses + theta * self.losses
@@ -59,113 +146,13 @@ class LossMoments:
         variance = float(np.sum(weights * (losses - mean) ** 2)) / total
         return top + math.log(total), mean, variance
 
-    def tilt_for_eps(self, eps: float) -> float:
-        """The theta >= 0 that puts the mean of the composed loss at eps."""
-
-        def gap(theta: float) -> float:
-            return self.times * self.cumulants(theta)[1] - eps
-
-        return _root_upwards(gap)
-
-    def tilt_for_delta(self, log_delta: float) -> float:
-        """The theta >= 0 of the Chernoff bound at delta: where T log M - theta eps = log delta."""
-
-        def gap(theta: float) -> float:
-            log_m, mean, _ = self.cumulants(theta)
-            return log_delta - self.times * (log_m - theta * mean)
-
-        return _root_upwards(gap)
-
-    def chernoff_log_delta(self, eps: float) -> float:
-        """Log of an upper bound on delta(eps)."""
-        theta = self.tilt_for_eps(eps)
-        return min(0.0, self.times * self.cumulants(theta)[0] - theta * eps)
-
-    def saddle_log_delta(self, eps: float) -> float:
-        """Log of the saddle-point approximation of delta(eps): an estimate, used for starting points only."""
-        theta = self.tilt_for_eps(eps)
-        log_m, _, variance = self.cumulants(theta)
-        log_tails = _log_tails(theta, self.times * variance)
-        return min(0.0, self.times * log_m - theta * eps + log_tails)
-
-    def chernoff_eps(self, log_delta: float) -> float:
-        """An upper bound on the eps >= 0 at delta."""
-        # The bound holds for every theta > 0; the maximum only avoids 0.
-        theta = max(self.tilt_for_delta(log_delta), 1e-9)
-        return max(0.0, (self.times * self.cumulants(theta)[0] - log_delta) / theta)
-
-    def window(self, theta: float, log_tail: float) -> tuple[float, float]:
-        """An interval: the composed tilted loss has mass at most e^log_tail on each side (Chernoff)."""
-        return JointMoments((self,)).window(theta, log_tail)
-
 
 @dataclasses.dataclass(frozen=True)
-class JointMoments:
-    """Log-moments of a sum of independent losses of several kinds, each with its multiplicity.
-
-    Args:
-        parts: the moments of each kind.
-        square: mu^2 of an additional Gaussian loss: log M(theta) = theta (theta + 1) mu^2 / 2.
-    """
+class JointMoments(SumMoments):
+    """Those of losses of several kinds."""
 
     parts: tuple[LossMoments, ...]
     square: float = 0.0
-
-    def cumulants(self, theta: float) -> tuple[float, float, float]:
-        """Log M(theta) of the sum, and its mean and variance under the tilted law."""
-        log_m = 0.5 * theta * (theta + 1.0) * self.square
-        mean, variance = (theta + 0.5) * self.square, self.square
-        for part in self.parts:
-            own = part.cumulants(theta)
-            log_m, mean = log_m + part.times * own[0], mean + part.times * own[1]
-            variance += part.times * own[2]
-        return log_m, mean, variance
-
-    def tilt_for_eps(self, eps: float) -> float:
-        """The theta >= 0 that puts the mean of the sum at eps."""
-        return _root_upwards(lambda theta: self.cumulants(theta)[1] - eps)
-
-    def chernoff_log_delta(self, eps: float) -> float:
-        """Log of an upper bound on delta(eps)."""
-        theta = self.tilt_for_eps(eps)
-        return min(0.0, self.cumulants(theta)[0] - theta * eps)
-
-    def chernoff_eps(self, log_delta: float) -> float:
-        """An upper bound on the eps >= 0 at delta."""
-
-        def gap(theta: float) -> float:
-            log_m, mean, _ = self.cumulants(theta)
-            return log_delta - (log_m - theta * mean)
-
-        theta = max(_root_upwards(gap), 1e-9)
-        return max(0.0, (self.cumulants(theta)[0] - log_delta) / theta)
-
-    def saddle_eps(self, log_delta: float) -> float:
-        """The eps >= 0 at delta by the saddle-point approximation: an estimate, for starting points only."""
-
-        def gap(theta: float) -> float:
-            log_m, mean, variance = self.cumulants(theta)
-            return log_delta - (log_m - theta * mean + _log_tails(theta, variance))
-
-        return max(0.0, self.cumulants(_root_upwards(gap))[1])
-
-    def window(self, theta: float, log_tail: float) -> tuple[float, float]:
-        """An interval: the tilted sum has mass at most e^log_tail on each side (Chernoff)."""
-        log_m, mean, variance = self.cumulants(theta)
-        scale = math.sqrt(-2.0 * log_tail / max(variance, 1e-300))
-        # Losses may decrease with the output.
-        ends = [sorted((float(part.losses[0]), float(part.losses[-1]))) for part in self.parts]
-        low = sum(part.times * least for part, (least, _) in zip(self.parts, ends, strict=True))
-        high = sum(part.times * most for part, (_, most) in zip(self.parts, ends, strict=True))
-        if self.square > 0.0:
-            low, high = -math.inf, math.inf
-        for factor in np.geomspace(2.0**-6, 2.0**3, 13):
-            t = scale * float(factor)
-            up = self.cumulants(theta + t)[0] - log_m
-            down = self.cumulants(theta - t)[0] - log_m
-            high = min(high, (up - log_tail) / t)
-            low = max(low, -(down - log_tail) / t)
-        return min(low, mean), max(high, mean)
 
 
 def _log_tails(theta: float, variance: float) -> float:
@@ -345,7 +332,7 @@ def compose_all(factors: Sequence[tuple[LatticeLoss, int]], theta: float, *, upp
     return ComposedLoss(
         losses=offset + (start + np.arange(length, dtype=np.float64)) * step,
         masses=masses,
-        log_scale=moments.cumulants(theta)[0],
+        log_scale=moments.summed(theta)[0],
         log_size=sum(part.times * abs(part.cumulants(theta)[0]) for part in moments.parts),
         theta=theta,
         error=error,

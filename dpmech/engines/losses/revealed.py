@@ -241,23 +241,32 @@ class Revealed:
     def _known(self) -> dict[int, tuple[float, float]]:
         return {}
 
-    @functools.cached_property
-    def _sums(self) -> FloatArray:
-        """Lower and upper bounds on P(N >= k) for k from 0, for several examples, by convolutions.
-
-        All terms are positive: T factors with error u, and sums of at most L terms whose errors add up to at
-        most L u for each of T factors and each of the log T squarings.
-        """
+    @property
+    def _laws(self) -> list[tuple[FloatArray, int]]:
+        """The law of the part of N that one release contributes, and the number of such releases, by kind."""
         q, m = Fraction(self.joined[0]), self.examples
         one = np.zeros(m * m + 1)
         for j in range(m + 1):
             one[j * j] = float(math.comb(m, j) * q**j * (1 - q) ** (m - j))
-        found = one
-        for digit in bin(self.steps)[3:]:
-            found = np.convolve(found, found)
-            found = np.convolve(found, one) if digit == "1" else found
-        tails = np.append(np.cumsum(found[::-1])[::-1], 0.0)
-        off = 8.0 * UNIT * (self.steps + tails.size * (2.0 + 2.0 * math.log2(self.steps + 1)) * m**2)
+        return [(one, self.steps)]
+
+    @functools.cached_property
+    def _sums(self) -> FloatArray:
+        """Lower and upper bounds on P(N >= k) for k from 0, by convolutions.
+
+        All terms are positive: T factors with error u, and sums of at most L terms whose errors add up to at
+        most L u for each of T factors, each of the log T squarings, and each further kind.
+        """
+        whole, laws = np.ones(1), self._laws
+        for one, times in laws:
+            found = one
+            for digit in bin(times)[3:]:
+                found = np.convolve(found, found)
+                found = np.convolve(found, one) if digit == "1" else found
+            whole = np.convolve(whole, found)
+        tails = np.append(np.cumsum(whole[::-1])[::-1], 0.0)
+        rounds = 2.0 + 2.0 * math.log2(self.steps + 1) + len(laws) - 1.0
+        off = 8.0 * UNIT * (self.steps + tails.size * rounds * self.examples**2)
         ends = np.stack([tails * (1.0 - off) - _SUBNORMAL, tails * (1.0 + off) + _SUBNORMAL])
         return np.clip(ends, 0.0, 1.0)
 
@@ -290,25 +299,9 @@ class RevealedSchedule(Revealed):
     def _tail(self, k: int) -> tuple[float, float]:
         return tuple(self._sums[:, min(k, self.largest + 1)])
 
-    @functools.cached_property
-    def _sums(self) -> FloatArray:
-        """Lower and upper bounds on P(N >= k) for k from 0, by convolutions of all kinds.
-
-        As in the base class; the product of all kinds adds one convolution for each.
-        """
-        whole = np.ones(1)
-        for q, times in self.kinds:
-            one = np.array([float(1 - Fraction(q)), q])
-            found = one
-            for digit in bin(times)[3:]:
-                found = np.convolve(found, found)
-                found = np.convolve(found, one) if digit == "1" else found
-            whole = np.convolve(whole, found)
-        tails = np.append(np.cumsum(whole[::-1])[::-1], 0.0)
-        rounds = 2.0 + 2.0 * math.log2(self.steps + 1) + len(self.kinds)
-        off = 8.0 * UNIT * (self.steps + tails.size * rounds)
-        ends = np.stack([tails * (1.0 - off) - _SUBNORMAL, tails * (1.0 + off) + _SUBNORMAL])
-        return np.clip(ends, 0.0, 1.0)
+    @property
+    def _laws(self) -> list[tuple[FloatArray, int]]:
+        return [(np.array([float(1 - Fraction(q)), q]), times) for q, times in self.kinds]
 
 
 # How far outputs have to stay from the opposite gradient's for a lower bound, of the distance to it.

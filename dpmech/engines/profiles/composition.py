@@ -403,7 +403,7 @@ class _Side:
         # well; where delta is large compared with rounding, it resolves more of the curve than its end.
         steep = theta = min(rough.tilt_for_eps(near), _LARGEST_TILT)
         least = max(math.log(max(infinite, _NOTHING)) - _BESIDE, min(log_delta + _UNTILTED, 0.0))
-        while theta > _SMALLEST_TILT and rough.cumulants(theta)[0] - theta * near < least:
+        while theta > _SMALLEST_TILT and rough.summed(theta)[0] - theta * near < least:
             theta *= 0.7
 
         def on(step: float) -> Bound:
@@ -477,7 +477,7 @@ class _Side:
         split = [(one, times) for one, times in self.atoms if one.grid == 0.0 or one.grid != grid]
         # Losses on few values may call for any tilt, where a lattice gains little.
         count, theta = sum(steps) + sum(times for _, times in split), min(tilts[0], _USUAL_TILT)
-        spread = max(math.sqrt(rough.cumulants(theta)[2]), _LEAST_SPREAD)
+        spread = max(math.sqrt(rough.summed(theta)[2]), _LEAST_SPREAD)
         sensitive = count * (theta * (theta + 1.0) / 12.0 + 0.25 * spread**-2)
         wanted = math.sqrt(_OF_DELTA * tolerance / max(sensitive, 1e-300))
         if floored:

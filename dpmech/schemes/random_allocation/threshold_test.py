@@ -116,13 +116,13 @@ class ThresholdTest:
         absent = JointMoments((LossMoments(values, pure, self.steps),))
 
         def at(tilt: float) -> _Plan:
-            log_moment, mean, variance = present.cumulants(tilt)
+            log_moment, mean, variance = present.summed(tilt)
             other = absent.tilt_for_eps(mean)
-            own = absent.cumulants(other)
+            own = absent.summed(other)
             rates = _log_tail(log_moment, mean, variance, tilt), _log_tail(own[0], mean, own[2], other)
             return _Plan(counts, scale, odds, (tilt, other), variance, gain(*rates), (present, absent))
 
-        tilts = [tilt / math.sqrt(present.cumulants(0.0)[2]) for tilt in _TILTS]
+        tilts = [tilt / math.sqrt(present.summed(0.0)[2]) for tilt in _TILTS]
         plans = [at(tilt) for tilt in tilts]
         place = max(range(len(plans)), key=lambda one: plans[one].gain)
         if plans[place].gain == -math.inf:

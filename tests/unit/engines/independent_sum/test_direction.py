@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dpmech.engines.independent_sum.direction import Direction
 from dpmech.engines.independent_sum.likelihood_ratio import Ratio
+from dpmech.engines.sigma_search import slope_at
 from tests.support.independent_oracles import call, delta_of_two, put
 from tests.support.quick_cases import slow_but
 
@@ -33,7 +34,7 @@ def test_two_bins_against_quadrature(spread, eps, remove):
     lower, upper = direction(2, spread, remove=remove).delta(eps, TOLERANCE)
     exact = delta_of_two(spread, eps, remove=remove)
     assert lower * (1.0 - OFF) <= exact <= upper * (1.0 + OFF)
-    slope = Direction.slope(eps, math.log(exact))
+    slope = slope_at(eps, exact)
     assert math.log(upper / lower) <= 1.2 * TOLERANCE * slope
 
 

@@ -20,7 +20,7 @@ def steps(spread):
 
 def excess(lattice, levels):
     """E (y - level)_+ of a lattice."""
-    points = lattice.points()
+    points = lattice.losses()
     return np.array([lattice.masses @ np.maximum(points - level, 0.0) for level in levels])
 
 
@@ -67,7 +67,7 @@ def test_lattices_keep_mass_and_mean(spread, remove):
         assert lattice.masses.sum() == pytest.approx(masses.sum(), abs=1e-9)
         # Nothing of the mean is lost, next to a = 0 neither.
         spent = 1e-9 * (1.0 + step)
-        assert lattice.masses @ lattice.points() == pytest.approx(masses @ values, abs=spent)
+        assert lattice.masses @ lattice.losses() == pytest.approx(masses @ values, abs=spent)
 
 
 @pytest.mark.parametrize("remove", [True, False])
@@ -116,4 +116,4 @@ def test_one_step_down_is_never_a_step_up():
     cut = math.exp(2.5)
     true = call(1.0, levels) - call(1.0, cut) - (cut - levels) * float(mp.ncdf(-3))
     assert np.all(excess(lattice, levels) <= true)
-    assert np.any(raised @ np.maximum(lattice.points()[:, None] - levels, 0.0) > true)
+    assert np.any(raised @ np.maximum(lattice.losses()[:, None] - levels, 0.0) > true)
