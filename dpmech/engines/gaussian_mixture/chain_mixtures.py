@@ -348,11 +348,6 @@ class ChainRemove(Proposal):
         return tuple(part.name for part in self.parts)
 
     @property
-    def weights(self) -> FloatArray:
-        """Their probabilities."""
-        return self.alphas
-
-    @property
     def bounding(self) -> Collection[str]:
         """Name of the star."""
         return ("star",)
@@ -382,20 +377,12 @@ class ChainRemove(Proposal):
         parts = [self.loss_rounding, *(part.rounding(self.gram, self.farthest) for part in self.parts[1:])]
         return LogError(max(one.error for one in parts), max(one.size for one in parts))
 
-    def reweighted(self, weights: FloatArray) -> "ChainRemove":
-        """The same parts with other probabilities."""
-        return dataclasses.replace(self, alphas=weights)
-
     def restricted(self, names: Collection[str]) -> "ChainRemove":
         """Only the parts of these names, the nominal part and the star."""
         kept = [place < 2 or part.name in names for place, part in enumerate(self.parts)]
         alphas = self.alphas[np.array(kept)]
         parts = tuple(part for part, keep in zip(self.parts, kept, strict=True) if keep)
         return dataclasses.replace(self, parts=parts, alphas=alphas / alphas.sum())
-
-    def at_level(self, eps: float) -> "ChainRemove":
-        """The same parts for another payoff."""
-        return dataclasses.replace(self, eps=eps)
 
     def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
         """Log (r - e^eps)_+ from log (r - e^eps')_+, eps' <= eps."""

@@ -92,12 +92,7 @@ class AddProposal(Proposal):
         together = self.collective.names if self.collective is not None else ()
         return (*(f"shift {part:.0%}" for part in ADD_PARTS), *together)
 
-    @property
-    def weights(self) -> FloatArray:
-        """Probabilities of the parts."""
-        return self.alphas
-
-    def at_level(self, eps: float) -> "AddProposal":
+    def at_level(self, eps: float) -> Self:
         """The same parts for another payoff; the half-space that contains {L <= -eps} moves with it."""
         point = dataclasses.replace(self.point, depth=self.point.depth + (eps - self.eps))
         return dataclasses.replace(self, eps=eps, point=point)
@@ -156,10 +151,6 @@ class AddProposal(Proposal):
             return found
         other = self.collective.rounding
         return LogError(max(off, other.error), max(size, other.size))
-
-    def reweighted(self, weights: FloatArray) -> "AddProposal":
-        """The same parts with other probabilities."""
-        return dataclasses.replace(self, alphas=weights)
 
     def restricted(self, names: Collection[str]) -> "AddProposal":
         """Drop the collective tilt unless it is named."""
@@ -354,11 +345,6 @@ class RemoveProposal(Proposal):
         return ("nominal", "scaled", *tuples, *(group.name for group in self.groups), *together)
 
     @property
-    def weights(self) -> FloatArray:
-        """Probabilities of the parts."""
-        return self.alphas
-
-    @property
     def bounding(self) -> Collection[str]:
         """The star, or the scaled part if there is none."""
         return ("star",) if self.star is not None else ("scaled",)
@@ -383,10 +369,6 @@ class RemoveProposal(Proposal):
         parts += [] if self.collective is None else [self.collective.rounding]
         return LogError(max(one.error for one in parts), max(one.size for one in parts))
 
-    def reweighted(self, weights: FloatArray) -> "RemoveProposal":
-        """The same parts with other probabilities."""
-        return dataclasses.replace(self, alphas=weights)
-
     def restricted(self, names: Collection[str]) -> "RemoveProposal":
         """Only the parts of these names, and the nominal, scaled and star parts."""
         kept = [name in names or name in ("nominal", "scaled", "star") for name in self.names]
@@ -398,10 +380,6 @@ class RemoveProposal(Proposal):
             collective=None if self.collective is None else self.collective.restricted(names),
             alphas=alphas / alphas.sum(),
         )
-
-    def at_level(self, eps: float) -> "RemoveProposal":
-        """The same parts for another payoff."""
-        return dataclasses.replace(self, eps=eps)
 
     def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:
         """Log (r - e^eps)_+ from log (r - e^eps')_+, eps' <= eps."""

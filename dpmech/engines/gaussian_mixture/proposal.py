@@ -125,22 +125,24 @@ class Proposal(abc.ABC):
     Attributes:
         gram: the Gram matrix.
         eps: the privacy loss level, at least 0.
+        alphas: probabilities of the parts, in the order of `names`, shape (J,).
         below: whether weights are rounded for a lower bound on delta; else for an upper one.
     """
 
     gram: BinGram
     eps: float
+    alphas: FloatArray
     below: bool
 
     @property
     @abc.abstractmethod
     def names(self) -> tuple[str, ...]:
-        """Names of the parts, in the order of the weights."""
+        """Names of the parts."""
 
     @property
-    @abc.abstractmethod
     def weights(self) -> FloatArray:
         """Probabilities alpha of the parts, shape (J,)."""
+        return self.alphas
 
     @property
     @abc.abstractmethod
@@ -205,9 +207,9 @@ class Proposal(abc.ABC):
     def bounding(self) -> Collection[str]:
         """Names of the parts whose probabilities reduce the weight bound."""
 
-    @abc.abstractmethod
     def reweighted(self, weights: FloatArray) -> Self:
         """The same parts with other probabilities."""
+        return dataclasses.replace(self, alphas=weights)  # type: ignore[type-var]  # as above
 
     @abc.abstractmethod
     def restricted(self, names: Collection[str]) -> Self:
@@ -216,9 +218,9 @@ class Proposal(abc.ABC):
         Unknown names are ignored.
         """
 
-    @abc.abstractmethod
     def at_level(self, eps: float) -> Self:
         """The same parts and probabilities for another eps: other weights of the same draws."""
+        return dataclasses.replace(self, eps=eps)  # type: ignore[type-var]  # as above
 
     @abc.abstractmethod
     def payoffs_at(self, log_payoffs: FloatArray, eps: float) -> FloatArray:

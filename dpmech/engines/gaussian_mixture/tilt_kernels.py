@@ -4,26 +4,13 @@ Every number is rounded as written, and nothing depends on the number of threads
 """
 
 import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+from dpmech.engines.gaussian_mixture.chain_kernels import Array, Flags, njit
 
-if TYPE_CHECKING:
-
-    def njit(**_options: object) -> Callable[[_Function], _Function]:
-        """Typed substitute for numba.njit, which has no types."""
-
-else:
-    from numba import njit
-
-
-Array = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @njit(nogil=True, cache=True)

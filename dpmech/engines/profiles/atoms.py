@@ -36,18 +36,64 @@ References:
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from dpmech.engines.losses import LatticeLoss
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, spend
+from dpmech.numerics import ELEMENTARY, UNIT, FloatArray, IntArray, spend
 
 # Slopes have error 4 u, masses 3 u more.
 _SLOPES, _MASSES = 8.0 * UNIT, 8.0 * UNIT
 _MOST_CELLS = 20_000_000
 # Values of eps beyond this count as infinite.
 _LARGEST = 700.0
+# Relative error of a multiple of a grid as a float, and of a step that divides the grid.
+_MULTIPLE, _DIVIDED = 4.0 * UNIT, 8.0 * UNIT
+
+# Lower and upper bound on delta of one release at eps >= 0.
+ClosedForm = Callable[[float], tuple[float, float]]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grid:
+    """Values on multiples of a grid.
+
+    Args:
+        grid: distance of neighbouring multiples, > 0.
+        relative: bound on the relative error of `grid`.
+        indexes: the multiples, shape (m,), increasing.
+    """
+
+    grid: float
+    relative: float
+    indexes: IntArray
+
+    @property
+    def values(self) -> FloatArray:
+        """The values, rounded to nearest."""
+        return self.indexes.astype(np.float64) * self.grid
+
+    @property
+    def off(self) -> float:
+        """Bound on the absolute error of all values."""
+        return float(np.abs(self.values).max(initial=0.0)) * (self.relative + _MULTIPLE)
+
+    def lattice(self, step: float, masses: FloatArray, infinite: float, *, upper: bool) -> LatticeLoss | None:
+        """These values on a lattice with this step; None if the step does not divide the grid."""
+        ratio = round(self.grid / step)
+        if ratio < 1 or abs(self.grid - ratio * step) > _DIVIDED * self.grid:
+            return None
+        first = int(self.indexes[0]) * ratio
+        count = int(self.indexes[-1]) * ratio - first + 1
+        if count > _MOST_CELLS:
+            raise NumericalError(f"losses on {count} multiples of {step!r}: too many points")
+        nodes: FloatArray = np.zeros(count)
+        nodes[self.indexes * ratio - first] = masses
+        # All values are moved by the largest error of one.
+        off = self.off + 2.0 * _DIVIDED * float(np.abs(self.values).max())
+        return LatticeLoss(step, first, nodes, infinite, off if upper else -off)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,19 +105,25 @@ class LossAtoms:
         masses: their probabilities under P, shape (m,), >= 0; the total including `infinite` is at least 1,
             unless mass at -infinity is left out.
         infinite: the probability under P of outputs that are impossible under Q.
+        on: the grid of the losses, which are raised by its largest error; None if they are on none.
+        closed: bounds on delta of one release, if they are closer than those of the loss.
     """
 
     losses: FloatArray
     masses: FloatArray
     infinite: float
+    on: Grid | None = None
+    closed: ClosedForm | None = None
 
     @property
     def grid(self) -> float:
         """Distance of the multiples that have all losses; 0 if there is none."""
-        return 0.0
+        return 0.0 if self.on is None else self.on.grid
 
     def delta(self, eps: float) -> float:
         """H at e^eps, any real eps, rounded up."""
+        if self.closed is not None and eps >= 0.0:
+            return self.closed(eps)[1]
         return float(self.deltas(np.array([eps]))[0])
 
     def deltas(self, eps: FloatArray) -> FloatArray:
@@ -89,11 +141,16 @@ class LossAtoms:
     def lattice(self, step: float) -> LatticeLoss:
         """The loss on multiples of a step; splitting each mass preserves its P-mass and its Q-mass.
 
-        The curve becomes its own interpolation in e^eps, which is above it.
+        The curve becomes its own interpolation in e^eps, which is above it. A grid that the step divides
+        remains as it is.
 
         Raises:
             NumericalError: if that takes more than 2e7 points.
         """
+        if self.on is not None:
+            found = self.on.lattice(step, self.masses, self.infinite, upper=True)
+            if found is not None:
+                return found
         first = math.floor(float(self.losses[0]) / step) - 1
         count = math.floor(float(self.losses[-1]) / step) + 2 - first
         if count > _MOST_CELLS:
@@ -188,15 +245,17 @@ class LowerAtoms:
     Args:
         losses: the values, shape (m,), increasing.
         masses: their probabilities under P, shape (m,), > 0; the remaining mass is at -infinity.
+        on: the grid of the losses, which are lowered by its largest error; None if they are on none.
     """
 
     losses: FloatArray
     masses: FloatArray
+    on: Grid | None = None
 
     @property
     def grid(self) -> float:
         """Distance of the multiples that have all losses; 0 if there is none."""
-        return 0.0
+        return 0.0 if self.on is None else self.on.grid
 
     @property
     def says_nothing(self) -> bool:
@@ -213,6 +272,10 @@ class LowerAtoms:
         Raises:
             NumericalError: if that takes more than 2e7 points.
         """
+        if self.on is not None:
+            found = self.on.lattice(step, self.masses, 0.0, upper=False)
+            if found is not None:
+                return found
         cells = np.floor((self.losses - 40.0 * UNIT * (np.abs(self.losses) + step)) / step)
         first, count = int(cells[0]), int(cells[-1] - cells[0]) + 1
         if count > _MOST_CELLS:

@@ -7,100 +7,11 @@ discretisation, so that compositions of one kind are exact up to rounding.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 
-from dpmech.engines.losses import LatticeLoss
-from dpmech.engines.profiles.atoms import LossAtoms, LowerAtoms
-from dpmech.exceptions import NumericalError
+from dpmech.engines.profiles.atoms import ClosedForm, Grid, LossAtoms, LowerAtoms
 from dpmech.numerics import UNIT, FloatArray, IntArray
-
-# Relative error of a multiple of the grid as a float, and of a step that divides the grid.
-_MULTIPLE, _DIVIDED = 4.0 * UNIT, 8.0 * UNIT
-_MOST_CELLS = 20_000_000
-
-# Lower and upper bound on delta of one release at eps >= 0.
-ClosedForm = Callable[[float], tuple[float, float]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Grid:
-    """Values on multiples of a grid.
-
-    Args:
-        grid: distance of neighbouring multiples, > 0.
-        relative: bound on the relative error of `grid`.
-        indexes: the multiples, shape (m,), increasing.
-    """
-
-    grid: float
-    relative: float
-    indexes: IntArray
-
-    @property
-    def values(self) -> FloatArray:
-        """The values, rounded to nearest."""
-        return self.indexes.astype(np.float64) * self.grid
-
-    @property
-    def off(self) -> float:
-        """Bound on the absolute error of all values."""
-        return float(np.abs(self.values).max(initial=0.0)) * (self.relative + _MULTIPLE)
-
-    def lattice(self, step: float, masses: FloatArray, infinite: float, *, upper: bool) -> LatticeLoss | None:
-        """These values on a lattice with this step; None if the step does not divide the grid."""
-        ratio = round(self.grid / step)
-        if ratio < 1 or abs(self.grid - ratio * step) > _DIVIDED * self.grid:
-            return None
-        first = int(self.indexes[0]) * ratio
-        count = int(self.indexes[-1]) * ratio - first + 1
-        if count > _MOST_CELLS:
-            raise NumericalError(f"losses on {count} multiples of {step!r}: too many points")
-        nodes: FloatArray = np.zeros(count)
-        nodes[self.indexes * ratio - first] = masses
-        # All values are moved by the largest error of one.
-        off = self.off + 2.0 * _DIVIDED * float(np.abs(self.values).max())
-        return LatticeLoss(step, first, nodes, infinite, off if upper else -off)
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _GridAtoms(LossAtoms):
-    """A dominating loss on a grid; of one release, delta may have a closed form."""
-
-    on: _Grid
-    closed: ClosedForm | None
-
-    @property
-    def grid(self) -> float:
-        """Distance of the multiples that have losses."""
-        return self.on.grid
-
-    def delta(self, eps: float) -> float:
-        """H at e^eps, rounded up."""
-        return super().delta(eps) if self.closed is None or eps < 0.0 else self.closed(eps)[1]
-
-    def lattice(self, step: float) -> LatticeLoss:
-        """On multiples of a step: exactly if it divides the grid, otherwise as for any loss."""
-        found = self.on.lattice(step, self.masses, self.infinite, upper=True)
-        return super().lattice(step) if found is None else found
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class _LowerGridAtoms(LowerAtoms):
-    """A dominated loss on a grid."""
-
-    on: _Grid
-
-    @property
-    def grid(self) -> float:
-        """Distance of the multiples that have losses."""
-        return self.on.grid
-
-    def lattice(self, step: float) -> LatticeLoss:
-        """On multiples of a step: exactly if it divides the grid, otherwise as for any loss."""
-        found = self.on.lattice(step, self.masses, 0.0, upper=False)
-        return super().lattice(step) if found is None else found
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,14 +41,14 @@ class ExactLoss:
     def atoms(self, *, add: bool) -> LossAtoms:
         """The dominating loss; both directions have the same."""
         del add
-        on = _Grid(self.grid, self.relative, self.indexes)
-        return _GridAtoms(on.values + on.off, self.masses, self.infinite, on, self.closed)
+        on = Grid(self.grid, self.relative, self.indexes)
+        return LossAtoms(on.values + on.off, self.masses, self.infinite, on, self.closed)
 
     def atoms_below(self, *, add: bool) -> LowerAtoms:
         """The dominated loss; both directions have the same."""
         del add
-        on = _Grid(self.grid, self.relative, self.below)
-        return _LowerGridAtoms(on.values - on.off, self.masses_below, on)
+        on = Grid(self.grid, self.relative, self.below)
+        return LowerAtoms(on.values - on.off, self.masses_below, on)
 
     def lower(self, eps: float, *, add: bool) -> float:
         """A lower bound on delta of one release at any eps >= 0, rounded down."""
