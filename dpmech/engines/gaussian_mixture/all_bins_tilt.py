@@ -34,7 +34,8 @@ from typing import Self
 
 import numpy as np
 
-from dpmech.engines.gaussian_mixture.gram import BinGram
+from dpmech.engines.gaussian_mixture.dense_gram import TriangularFactor
+from dpmech.engines.gaussian_mixture.gram import BinGram, DiagonalFactor
 from dpmech.engines.gaussian_mixture.points import log_mean_exp
 from dpmech.engines.gaussian_mixture.proposal import LogError, farthest_normal, mean_rounding
 from dpmech.engines.gaussian_mixture.tilted_normal import SiteSampler, SiteTilt, solved_strength
@@ -82,13 +83,13 @@ class CollectiveParts:
     Attributes:
         gram: the Gram matrix, with a Cholesky factor.
         parts: the parts.
-        scales: the diagonal of F, shape (b,).
+        factor: F.
         band: `F[l, l - d]` for d = 0, ..., w, shape (w + 1, b); 0 where l < d.
     """
 
     gram: BinGram
     parts: tuple[CollectivePart, ...]
-    scales: FloatArray
+    factor: DiagonalFactor
     band: FloatArray
 
     @classmethod
@@ -99,11 +100,11 @@ class CollectiveParts:
         """
         if names is not None and not any(rising_name(share) in names for share in SHARES):
             return None
-        scales = _usable_scales(gram, eps)
-        if scales is None:
+        factor = _usable_factor(gram, eps)
+        if factor is None:
             return None
         variance, pull = _mean_field(gram)
-        band = _band(gram, scales)
+        band = _band(gram, factor)
         parts = []
         for share in SHARES:
             level = (1.0 - share) * math.exp(eps)
@@ -114,25 +115,25 @@ class CollectiveParts:
             name = rising_name(share)
             if names is not None and name not in names:
                 continue
-            part = _part(gram, scales, name, level, peak, variance, pull)
+            part = _part(gram, factor, name, level, peak, variance, pull)
             parts += [] if part is None else [part]
-        return cls(gram, tuple(parts), scales, band) if parts else None
+        return cls(gram, tuple(parts), factor, band) if parts else None
 
     @classmethod
     def falling(cls, gram: BinGram, eps: float, names: Collection[str] | None = None) -> Self | None:
         """The part for {mean a <= e^-eps}; None if bins are correlated, or it is not named."""
         if names is not None and rising_name(0.0) not in names:
             return None
-        scales = _usable_scales(gram, eps)
-        if scales is None:
+        factor = _usable_factor(gram, eps)
+        if factor is None:
             return None
         variance, pull = _mean_field(gram)
-        part = _part(gram, scales, rising_name(0.0), math.exp(-eps), 0.0, variance, pull)
-        return None if part is None else cls(gram, (part,), scales, scales[None])
+        part = _part(gram, factor, rising_name(0.0), math.exp(-eps), 0.0, variance, pull)
+        return None if part is None else cls(gram, (part,), factor, factor.scales[None])
 
     def __reduce__(self) -> tuple[type["CollectiveParts"], tuple[object, ...]]:
         # The sampler is as large as the tables and can be rebuilt quickly.
-        return CollectiveParts, (self.gram, self.parts, self.scales, self.band)
+        return CollectiveParts, (self.gram, self.parts, self.factor, self.band)
 
     @functools.cached_property
     def sampler(self) -> SiteSampler:
@@ -163,9 +164,9 @@ class CollectiveParts:
         times |F^-1| |F| |x|; and |F^-1| is at most the inverse of the matrix that has the diagonal of F and
         minus the absolute values of its other entries (Higham 2002, Theorems 8.5 and 8.12).
         """
-        if self.gram.independent:
+        if not isinstance(self.factor, TriangularFactor):
             return 4.0 * UNIT
-        return 1.01 * (self.gram.bins + 2.0) * UNIT * self.gram.innovation_condition
+        return 1.01 * (self.gram.bins + 2.0) * UNIT * self.factor.condition
 
     @functools.cached_property
     def rounding(self) -> LogError:
@@ -198,26 +199,26 @@ class CollectiveParts:
         count, bins = values.shape
         uniforms = rng.random((bins, 2, count))
         centres = rng.integers(bins, size=(count,))
-        normals = np.ascontiguousarray(self.gram.whiten(values).T)
+        normals = np.ascontiguousarray(self.factor.whiten(values).T)
         peaks = np.array([part.peak for part in self.parts])[chosen]
         half, width = 0.5 * self.gram.diagonal, self.band.shape[0] - 1
-        if self.gram.independent:
+        if not isinstance(self.factor, TriangularFactor):
             levels = np.broadcast_to(-half[:, None], (bins, count))
             every = np.broadcast_to(chosen, (bins, count))
             tilted = self.sampler.draw(every, levels, uniforms.transpose(1, 0, 2))
             raised = np.flatnonzero(peaks > 0.0)
             where = (centres[raised], raised)
-            tilted[where] = normals[where] + peaks[raised] * self.scales[centres[raised]]
-            return (self.scales[:, None] * tilted).T
+            tilted[where] = normals[where] + peaks[raised] * self.factor.scales[centres[raised]]
+            return (self.factor.scales[:, None] * tilted).T
         ahead = np.stack([part.ahead for part in self.parts], axis=1)
         out = np.empty((bins, count))
         for start in range(0, bins, COLUMN_BLOCK):
-            factor = self.gram.factor_rows(start, min(start + COLUMN_BLOCK, bins))
-            past = factor[:, :start] @ normals[:start]
-            for column, row in enumerate(factor, start=start):
+            rows = self.factor.rows(start, min(start + COLUMN_BLOCK, bins))
+            past = rows[:, :start] @ normals[:start]
+            for column, row in enumerate(rows, start=start):
                 means = past[column - start] + row[start:column] @ normals[start:column]
                 shift = ahead[column, chosen]
-                levels = means - half[column] + self.scales[column] * shift
+                levels = means - half[column] + self.factor.scales[column] * shift
                 tilted = self.sampler.draw(chosen, levels, uniforms[column]) + shift
                 distance = centres - column
                 inside = np.flatnonzero((np.abs(distance) <= width) & (peaks > 0.0))
@@ -225,7 +226,7 @@ class CollectiveParts:
                 pulls *= peaks[inside] * (distance[inside] >= 0)
                 tilted[inside] = normals[column, inside] + pulls
                 normals[column] = tilted
-                out[column] = means + self.scales[column] * tilted
+                out[column] = means + self.factor.scales[column] * tilted
         return out.T
 
     def log_densities(self, values: FloatArray) -> FloatArray:
@@ -234,12 +235,12 @@ class CollectiveParts:
         -inf for a y so near an edge of a table that rounding may decide its side, or so far out that the sum
         over its sites is unreliable. A missing density only raises a weight; a lower bound omits these draws.
         """
-        normals = self.gram.whiten(values)
+        normals = self.factor.whiten(values)
         largest = np.abs(normals).max(axis=1)
         off = self._whitening * np.minimum(largest, LARGEST_NORMAL)[:, None]
         top = float(self.gram.diagonal.max())
         bins, width = self.gram.bins, self.band.shape[0] - 1
-        means = values - normals * self.scales - 0.5 * self.gram.diagonal
+        means = values - normals * self.factor.scales - 0.5 * self.gram.diagonal
         along = np.zeros_like(values)
         for lag in range(width + 1):
             along[:, lag:] += self.band[lag, lag:] * normals[:, : bins - lag]
@@ -247,11 +248,11 @@ class CollectiveParts:
         ends = np.minimum(np.arange(bins) + width + 1, bins), np.maximum(np.arange(bins) - width, 0)
         columns = []
         for part in self.parts:
-            levels, eta = means + part.ahead * self.scales, normals - part.ahead
+            levels, eta = means + part.ahead * self.factor.scales, normals - part.ahead
             size = LARGEST_NORMAL + float(np.abs(part.ahead).max())
             rounded = 8.0 * UNIT * (size * math.sqrt(top) + self.reach + top)
             doubtful = part.tilt.near_edges(
-                levels, eta, off * float(self.scales.max()) + rounded, off + 4.0 * UNIT * size
+                levels, eta, off * float(self.factor.scales.max()) + rounded, off + 4.0 * UNIT * size
             )
             sites = part.tilt.log_densities(levels, eta)
             sites += part.ahead * (normals - 0.5 * part.ahead)
@@ -272,23 +273,23 @@ def rising_name(share: float) -> str:
     return f"all bins, one {share:.0%}" if share else "all bins"
 
 
-def _usable_scales(gram: BinGram, eps: float) -> FloatArray | None:
-    """The diagonal of F if a collective tilt may help; this rule affects only the cost.
+def _usable_factor(gram: BinGram, eps: float) -> DiagonalFactor | None:
+    """F if a collective tilt may help; this rule affects only the cost.
 
     Bins must be close to independent given the earlier ones, and the Gaussian shift that raises all bins must
     not cost much more than the one that raises a single bin.
     """
-    scales = gram.innovation_scales
+    factor = gram.factor
     bins, diagonal = gram.bins, gram.diagonal
-    if scales is None or bins < LEAST_BINS or eps > LARGEST_EPS:
+    if factor is None or bins < LEAST_BINS or eps > LARGEST_EPS:
         return None
-    kept = scales**2 / diagonal
+    kept = factor.scales**2 / diagonal
     if float(kept.mean()) < LEAST_INNOVATION or float(kept.min()) < SMALLEST_INNOVATION:
         return None
     mean = float(gram.matvec(np.full(bins, 1.0 / bins)).mean())
     top = float(diagonal.max())
     single = (eps + math.log(bins) + 0.5 * top) ** 2 / top
-    return scales if eps**2 / mean <= FARTHEST * single else None
+    return factor if eps**2 / mean <= FARTHEST * single else None
 
 
 def _mean_field(gram: BinGram) -> tuple[float, float]:
@@ -298,34 +299,34 @@ def _mean_field(gram: BinGram) -> tuple[float, float]:
     return float(gram.diagonal.mean()), max(0.0, float(np.mean(sums - np.expm1(gram.diagonal[rows]))))
 
 
-def _band(gram: BinGram, scales: FloatArray) -> FloatArray:
+def _band(gram: BinGram, factor: DiagonalFactor) -> FloatArray:
     """The diagonals of F from the main one down to where K has decreased to a tenth of its diagonal."""
     bins = gram.bins
-    if gram.independent:
-        return scales[None]
+    if not isinstance(factor, TriangularFactor):
+        return factor.scales[None]
     middle = bins // 2
     row = gram.columns(np.array([middle]))[0]
     far = np.flatnonzero(row >= NEAR * row[middle])
     width = int(min(np.max(np.abs(far - middle)), WIDEST, bins - 1))
     band = np.zeros((width + 1, bins))
     for start in range(0, bins, COLUMN_BLOCK):
-        factor = gram.factor_rows(start, min(start + COLUMN_BLOCK, bins))
-        for column, row in enumerate(factor, start=start):
+        rows = factor.rows(start, min(start + COLUMN_BLOCK, bins))
+        for column, row in enumerate(rows, start=start):
             reach = min(width, column)
             band[: reach + 1, column] = row[column - reach : column + 1][::-1]
     return band
 
 
 def _part(
-    gram: BinGram, scales: FloatArray, name: str, level: float, peak: float, variance: float, pull: float
+    gram: BinGram, factor: DiagonalFactor, name: str, level: float, peak: float, variance: float, pull: float
 ) -> CollectivePart | None:
     """One part; None if bins differ so much that a table over their levels would be useless."""
     theta, response = solved_strength(level, variance, gram.bins, pull)
-    half = 0.5 * gram.diagonal
+    half, scales = 0.5 * gram.diagonal, factor.scales
     ahead, deviation = np.zeros(gram.bins), 0.0
-    if not gram.independent:
+    if isinstance(factor, TriangularFactor):
         sign = 1.0 if level > 1.0 else -1.0
-        ahead = sign * theta * level * (gram.factor_sums() - scales)
+        ahead = sign * theta * level * (factor.sums() - scales)
         deviation = LEVEL_DEVIATIONS * math.sqrt(max(float(np.max(gram.diagonal - scales**2)), 0.0))
     fields = ahead * scales - half
     if not float(np.ptp(fields)) + 2.0 * deviation <= WIDEST_LEVELS:

@@ -29,6 +29,7 @@ from dpmech.engines.gaussian_mixture.gram import (
     FACTOR_RTOL,
     NEGATIVE_RTOL,
     BinGram,
+    DiagonalFactor,
     factor_rounding,
     pair_sums,
 )
@@ -137,6 +138,46 @@ def _batches(rows: FloatArray) -> Iterator[FloatArray]:
         yield rows[start : start + step]
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class TriangularFactor(DiagonalFactor):
+    """A lower-triangular F with F F^T = K: the root of a scale times a matrix.
+
+    Attributes:
+        matrix: F at scale 1, shape (b, b).
+        root: of the scale.
+        known: the condition, once it is computed; common to all scales.
+    """
+
+    matrix: FloatArray
+    root: float
+    known: list[float]
+
+    @property
+    def condition(self) -> float:
+        """An upper bound on the largest row sum of |F^-1| |F|, from the computed inverse."""
+        if not self.known:
+            bins = len(self.matrix)
+            inverse = scipy.linalg.solve_triangular(self.matrix, np.eye(bins), lower=True, check_finite=False)
+            found = float(np.max(np.abs(inverse) @ np.abs(self.matrix).sum(axis=1)))
+            # The error of the inverse is (b + 2) u |F^-1| |F| |F^-1| (Higham 2002, Theorem 8.5).
+            small = (bins + 2.0) * UNIT * found <= 1e-3
+            self.known.append(1.01 * found if small else math.inf)
+        return self.known[0]
+
+    def whiten(self, values: FloatArray) -> FloatArray:
+        """F^-1 y for every row y, by a triangular solve."""
+        solved = scipy.linalg.solve_triangular(self.matrix, values.T, lower=True, check_finite=False)
+        return np.asarray(np.ascontiguousarray(solved.T) / self.root)
+
+    def rows(self, start: int, stop: int) -> FloatArray:
+        """F[start:stop, :stop]."""
+        return self.root * self.matrix[start:stop, :stop]
+
+    def sums(self) -> FloatArray:
+        """F^T 1, shape (b,)."""
+        return np.asarray(self.root * self.matrix.sum(axis=0))
+
+
 # With fewer columns, the product uses the matrix itself.
 SEVERAL = 16
 
@@ -215,40 +256,12 @@ class DenseGram(BinGram):
         return out
 
     @property
-    def innovation_scales(self) -> FloatArray | None:
-        """The diagonal of the Cholesky factor; None if K is singular."""
-        return math.sqrt(self._scale) * np.diag(self._factor) if self._triangular else None
-
-    @property
-    def innovation_condition(self) -> float:
-        """From the computed inverse of F; computed once for all scales."""
+    def factor(self) -> "TriangularFactor | None":
+        """The Cholesky factor; None if K is singular."""
         if not self._triangular:
-            return super().innovation_condition
-        if not self._condition:
-            identity = np.eye(self.bins)
-            inverse = scipy.linalg.solve_triangular(self._factor, identity, lower=True, check_finite=False)
-            found = float(np.max(np.abs(inverse) @ np.abs(self._factor).sum(axis=1)))
-            # The error of the inverse is (b + 2) u |F^-1| |F| |F^-1| (Higham 2002, Theorem 8.5).
-            known = (self.bins + 2.0) * UNIT * found <= 1e-3
-            self._condition.append(1.01 * found if known else math.inf)
-        return self._condition[0]
-
-    def whiten(self, values: FloatArray) -> FloatArray:
-        """F^-1 y for every row y, by a triangular solve."""
-        if not self._triangular:
-            return super().whiten(values)
-        solved = scipy.linalg.solve_triangular(self._factor, values.T, lower=True, check_finite=False)
-        out: FloatArray = np.ascontiguousarray(solved.T) / math.sqrt(self._scale)
-        return out
-
-    def factor_rows(self, start: int, stop: int) -> FloatArray:
-        """Rows of the Cholesky factor, up to column `stop`."""
-        return math.sqrt(self._scale) * self._factor[start:stop, :stop]
-
-    def factor_sums(self) -> FloatArray:
-        """Column sums of the Cholesky factor."""
-        sums: FloatArray = math.sqrt(self._scale) * self._factor.sum(axis=0)
-        return sums
+            return None
+        root = math.sqrt(self._scale)
+        return TriangularFactor(root * np.diag(self._factor), self._factor, root, self._condition)
 
     def columns(self, indices: IntArray) -> FloatArray:
         """Columns of K as rows, shape (len(indices), b)."""

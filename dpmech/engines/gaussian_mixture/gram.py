@@ -10,6 +10,7 @@ References:
 """
 
 import abc
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from typing import Self, final
 import numpy as np
 import numpy.typing as npt
 
-from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real, check_vector
 from dpmech.numerics import UNIT, Fact, FloatArray, IntArray, percent, register_words
 
@@ -80,6 +81,21 @@ def fft_rounding(size: int) -> float:
     shorter ones, or of three of at most four times the length.
     """
     return 2.0 * (36.0 * math.log2(4.0 * size) + 8.0) * UNIT
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class DiagonalFactor:
+    """A diagonal F with F F^T = K.
+
+    Attributes:
+        scales: its diagonal, shape (b,).
+    """
+
+    scales: FloatArray
+
+    def whiten(self, values: FloatArray) -> FloatArray:
+        """F^-1 y for rows y of shape (m, b); a copy."""
+        return np.asarray(values / self.scales)
 
 
 class BinGram(abc.ABC):
@@ -158,31 +174,9 @@ class BinGram(abc.ABC):
         return 1
 
     @property
-    def innovation_scales(self) -> FloatArray | None:
-        """The diagonal of a lower-triangular F with F F^T = K, shape (b,); None if none is known."""
+    def factor(self) -> DiagonalFactor | None:
+        """A lower-triangular F with F F^T = K; None if none is known."""
         return None
-
-    @property
-    def innovation_condition(self) -> float:
-        """An upper bound on the largest row sum of |F^-1| |F|. Requires `innovation_scales`."""
-        raise self._no_factor()
-
-    def whiten(self, values: FloatArray) -> FloatArray:
-        """F^-1 y for rows y of shape (m, b); a copy. Requires `innovation_scales`."""
-        raise self._no_factor()
-
-    def factor_rows(self, start: int, stop: int) -> FloatArray:
-        """F[start:stop, :stop]. Requires `innovation_scales`."""
-        raise self._no_factor()
-
-    def factor_sums(self) -> FloatArray:
-        """F^T 1, shape (b,). Requires `innovation_scales`."""
-        raise self._no_factor()
-
-    def _no_factor(self) -> UnsupportedCombinationError:
-        return UnsupportedCombinationError(
-            f"no triangular factor of {self!r}", supported="a DenseGram that is positive definite"
-        )
 
     @abc.abstractmethod
     def matmat(self, values: FloatArray) -> FloatArray:
@@ -312,16 +306,9 @@ class CirculantGram(BinGram):
         return not np.any(self._row[1:])
 
     @property
-    def innovation_scales(self) -> FloatArray | None:
-        """The square root of the diagonal where bins are independent."""
-        return np.sqrt(self.diagonal) if self.independent else None
-
-    def whiten(self, values: FloatArray) -> FloatArray:
-        """Y over its standard deviation, for independent bins."""
-        if not self.independent:
-            return super().whiten(values)
-        out: FloatArray = values / np.sqrt(self.diagonal)
-        return out
+    def factor(self) -> DiagonalFactor | None:
+        """The square root of K where bins are independent."""
+        return DiagonalFactor(np.sqrt(self.diagonal)) if self.independent else None
 
     def product_rounding(self, total: float, norm: float) -> float:
         """Error of a convolution by FFT, and of negative eigenvalues that were set to 0."""

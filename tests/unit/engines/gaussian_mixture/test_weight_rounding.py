@@ -277,7 +277,7 @@ def test_tilts_of_all_bins(correlated):
                     total += mean_of_exp(terms)
                 assert abs(mpf(float(found[draw, number])) - total) <= parts.rounding.error
     # The same draw, moved so that one coordinate stands on an edge between two cells.
-    normals = gram.whiten(values[:1].copy())
+    normals = gram.factor.whiten(values[:1].copy())
     for part_number, part in enumerate(parts.parts):
         moved = normals.copy()
         moved[0, 3] = part.ahead[3] + 0.3
