@@ -8,7 +8,6 @@ before the main samples are drawn.
 """
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import math
 
@@ -23,6 +22,7 @@ from dpmech.engines.gaussian_mixture.sequential_tests import (
     SequentialTest,
     UpperTest,
     rounded_bound,
+    tested,
 )
 from dpmech.guards import check_integer, check_real
 
@@ -192,13 +192,5 @@ def _drawn(
     """Run a test on the main sample of a direction up to its goal or limit; return the number of weights."""
     expected = test.expected_samples()
     limit = int(min(patience * max(expected, PILOT_SAMPLES), max_samples))
-    count = 0
-    expected = int(min(expected, limit))
-    with contextlib.closing(
-        weight_stream(proposal, entropy, STAGES[name].main, expected, executor)
-    ) as stream:
-        while count < limit and not test.proved:
-            log_weights = next(stream)
-            test.add(log_weights)
-            count += log_weights.size
-    return count
+    stream = weight_stream(proposal, entropy, STAGES[name].main, int(min(expected, limit)), executor)
+    return tested([test], stream, limit)

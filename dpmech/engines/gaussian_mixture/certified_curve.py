@@ -8,7 +8,6 @@ beta.
 """
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
@@ -21,8 +20,8 @@ from dpmech.engines.gaussian_mixture.mixtures import AddProposal, add_mixture, r
 from dpmech.engines.gaussian_mixture.pilots import STAGES, adapt
 from dpmech.engines.gaussian_mixture.proposal import Proposal
 from dpmech.engines.gaussian_mixture.rough_sigma import _SMALLEST_EPS
-from dpmech.engines.gaussian_mixture.samples import level_stream, pilot_sample, summarise
-from dpmech.engines.gaussian_mixture.sequential_tests import LowerTest, SequentialTest, UpperTest
+from dpmech.engines.gaussian_mixture.samples import pilot_sample, summarise, weight_stream
+from dpmech.engines.gaussian_mixture.sequential_tests import LowerTest, SequentialTest, UpperTest, tested
 from dpmech.engines.profiles import LEAST_DELTA, Curve, Nodes, placed_nodes
 from dpmech.exceptions import DpmechError, NumericalError
 from dpmech.numerics import FloatArray
@@ -226,16 +225,9 @@ def _proved(
         raise NumericalError(f"no test on a curve of {proposal.gram.bins} bins would decide")
     limit = int(_PATIENCE * max(expected, PILOT_SAMPLES))
     own = (*entropy, 2 + upper, 0 if stretch.name == "remove" else 1, stretch.number)
-    drawn = 0
-    with contextlib.closing(
-        level_stream(proposal, stretch.levels, own, STAGES[stretch.name].main, int(expected), executor)
-    ) as stream:
-        while drawn < limit and not all(one.proved for one in tests):
-            weights = next(stream)
-            for level, test in enumerate(tests):
-                if not test.proved:
-                    test.add(weights[:, level])
-            drawn += weights.shape[0]
+    stage = STAGES[stretch.name].main
+    stream = weight_stream(proposal, own, stage, int(expected), executor, stretch.levels)
+    drawn = tested(tests, stream, limit)
     return np.array([one.bound for one in tests]), drawn
 
 

@@ -176,6 +176,7 @@ def weight_stream(
     stage: Stage,
     expected: int,
     executor: concurrent.futures.Executor | None = None,
+    levels: FloatArray | None = None,
 ) -> Generator[FloatArray, None, None]:
     """The log weights of blocks 0, 1, 2, ... of a stage, without end: the reader may stop after any block.
 
@@ -187,38 +188,24 @@ def weight_stream(
         stage: their stage.
         expected: approximate number of samples that will be read; blocks up to that are started ahead.
         executor: where to run blocks.
+        levels: several eps, shape (k,): each block has the weights of the same draws at all of them, shape
+            (m, k). None for the one of the mixture, shape (m,).
     """
-    return _stream(functools.partial(_weights, proposal, entropy, stage), proposal, expected, executor)
-
-
-def level_stream(
-    proposal: Proposal,
-    levels: FloatArray,
-    entropy: tuple[int, ...],
-    stage: Stage,
-    expected: int,
-    executor: concurrent.futures.Executor | None = None,
-) -> Generator[FloatArray, None, None]:
-    """Like `weight_stream`, with the weights of the same draws at several eps, each block of shape (m, k)."""
-    work = functools.partial(_level_weights, proposal, levels, entropy, stage)
+    work = functools.partial(_weights, proposal, levels, entropy, stage)
     return _stream(work, proposal, expected, executor)
 
 
 def _weights(
-    proposal: Proposal, entropy: tuple[int, ...], stage: Stage, blocks: range, size: int
-) -> list[FloatArray]:
-    return [one for one, _ in _chunk(proposal, entropy, stage, blocks, size, detailed=False)]
-
-
-def _level_weights(
     proposal: Proposal,
-    levels: FloatArray,
+    levels: FloatArray | None,
     entropy: tuple[int, ...],
     stage: Stage,
     blocks: range,
     size: int,
 ) -> list[FloatArray]:
-    drawn = _chunk(proposal, entropy, stage, blocks, size, detailed=True)
+    drawn = _chunk(proposal, entropy, stage, blocks, size, detailed=levels is not None)
+    if levels is None:
+        return [weights for weights, _ in drawn]
     return [proposal.level_weights(payoffs, densities, levels) for payoffs, densities in drawn]
 
 

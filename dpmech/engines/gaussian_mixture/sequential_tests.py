@@ -21,8 +21,10 @@ References:
 """
 
 import abc
+import contextlib
 import dataclasses
 import math
+from collections.abc import Generator, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -299,6 +301,25 @@ class LowerTest(SequentialTest):
     def _rounded(self, logs: FloatArray) -> FloatArray:
         capped = np.minimum(logs, 700.0)
         return np.exp(capped) * (1.0 - 2.0 * (ELEMENTARY + UNIT * (2.0 + np.abs(capped))))
+
+
+def tested(tests: Sequence[SequentialTest], stream: Generator[FloatArray, None, None], limit: int) -> int:
+    """Add blocks of weights until all tests are proved, or so many weights were read; returns how many.
+
+    Args:
+        tests: at least one.
+        stream: log weights, shape (m,), or of every test, shape (m, k); closed at the end.
+        limit: number of weights of each test.
+    """
+    drawn = 0
+    with contextlib.closing(stream):
+        while drawn < limit and not all(one.proved for one in tests):
+            weights = next(stream).reshape(-1, len(tests))
+            for place, test in enumerate(tests):
+                if not test.proved:
+                    test.add(weights[:, place])
+            drawn += len(weights)
+    return drawn
 
 
 def rounded_bound(log_bound: float, rounding: float) -> float:
