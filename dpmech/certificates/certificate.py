@@ -68,11 +68,16 @@ def training_requirements(claim: Claim) -> dict[str, str]:
         requirements["denominator"] = (
             f"Divide by {size}, never by the number of users that a step happened to draw."
         )
-    sampled = claim.unit is Unit.USER and claim.participation.unit is not None
-    if sampled and claim.adjacency is Adjacency.ZERO_OUT and not claim.participation.users_together:
+    of_users = claim.unit is Unit.USER and claim.adjacency is Adjacency.ZERO_OUT
+    if of_users and not claim.participation.users_together:
         requirements["sampler"] += (
-            " An example may also belong to several users, if then for each of them at most so many are "
-            "kept, chosen by who owns what alone: both datasets have the same examples and owners, and "
+            " One example may also be the whole contribution of several users, its owners, if then for each "
+            "of them at most one is kept"
+            if claim.participation.unit is None
+            else " An example may also belong to several users, if then for each of them at most so many are "
+            "kept"
+        ) + (
+            ", chosen by who owns what alone: both datasets have the same examples and owners, and "
             "gradients of zero stand for those of the user that one of them lacks."
         )
     if claim.dataset_size is not None:

@@ -191,7 +191,7 @@ def make_private(
             dimension of 1, as models expect, or without it. "auto" tries both on examples of random values.
         unit: None, or the unit of the claim, "example" or "user"; a different unit is refused. For a claim
             about users the dataset is a `UserDataset`, or a `UserExamples` where the participation has
-            `max_examples_per_user`.
+            `max_examples_per_user` or the dataset keeps one example per user.
         user_loss: if users are sampled, "mean" or "sum": whether the clipped gradient is that of the mean or
             of the sum of the losses of a user's examples.
 

@@ -21,7 +21,8 @@ from dpmech.samplers import SharedContributions
 class UserExamples(Subset[Any]):
     """The examples of a dataset, at most m per user: for claims about users whose examples are sampled.
 
-    Such claims use a participation with `max_examples_per_user`.
+    The participation of such a claim has `max_examples_per_user`. With m = 1, other claims about users are
+    supported too: the example of a user is then all that the user contributes.
 
     Args:
         dataset: with a length and indices.
@@ -183,48 +184,61 @@ def check_unit(
             claimed=claim.unit.value,
             recomputed=unit,
         )
-    if claim.unit is Unit.USER and claim.participation.unit is not None:
-        allowed = claim.participation.examples
-        if not isinstance(dataset, UserExamples):
+    if claim.unit is Unit.EXAMPLE:
+        if isinstance(dataset, UserDataset):
             raise UnsupportedCombinationError(
-                f"the claim is about users with at most {allowed} examples, but nothing bounds those of a "
-                f"{type(dataset).__name__}",
-                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {allowed}) as the loader's dataset",
-            )
-        if isinstance(dataset.contributions, SharedContributions):
-            _check_shared(claim)
-        if list(dataset.indices) != dataset.contributions.indices.tolist():
-            raise UnsupportedCombinationError(
-                "the indices of the UserExamples have changed since they were chosen: the number of examples "
-                "of a user is no longer bounded",
-                supported=f"dpmech.optim.UserExamples(dataset, user_ids, {allowed}), unchanged",
-            )
-        held = dataset.contributions.max_examples_per_user
-        if held > allowed:
-            raise CertificateError(
-                f"users have up to {held} examples, but {allowed} are certified",
-                claimed=allowed,
-                recomputed=held,
+                "the items of a UserDataset are users, but the claim is about examples",
+                supported="a claim of dm.Mechanism(strategy, participation, unit=dm.Unit.USER)",
             )
         return None
-    if claim.unit is Unit.USER:
-        if not isinstance(dataset, UserDataset):
-            raise UnsupportedCombinationError(
-                f"the claim is about users, who are sampled, but a {type(dataset).__name__} holds examples",
-                supported="dpmech.optim.UserDataset(dataset, user_ids, m) as the loader's dataset",
-            )
-        if hooks:
-            raise UnsupportedCombinationError(
-                "Opacus' hooks give the gradient of every example, but those of one user are clipped jointly",
-                supported="make_private(..., loss=...), with the loss of one example",
-            )
-        return dataset
-    if isinstance(dataset, UserDataset):
+    if isinstance(dataset, UserExamples):
+        _check_kept(claim, dataset)
+        return None
+    if claim.participation.unit is not None:
+        allowed = claim.participation.examples
         raise UnsupportedCombinationError(
-            "the items of a UserDataset are users, but the claim is about examples",
-            supported="a claim of dm.Mechanism(strategy, participation, unit=dm.Unit.USER)",
+            f"the claim is about users with at most {allowed} examples, but nothing bounds those of a "
+            f"{type(dataset).__name__}",
+            supported=f"dpmech.optim.UserExamples(dataset, user_ids, {allowed}) as the loader's dataset",
         )
-    return None
+    if not isinstance(dataset, UserDataset):
+        raise UnsupportedCombinationError(
+            f"the claim is about users, who are sampled, but a {type(dataset).__name__} holds examples",
+            supported="dpmech.optim.UserDataset(dataset, user_ids, m) as the loader's dataset, or "
+            "dpmech.optim.UserExamples(dataset, user_ids, 1), with one example per user",
+        )
+    if hooks:
+        raise UnsupportedCombinationError(
+            "Opacus' hooks give the gradient of every example, but those of one user are clipped jointly",
+            supported="make_private(..., loss=...), with the loss of one example",
+        )
+    return dataset
+
+
+def _check_kept(claim: Claim, dataset: UserExamples) -> None:
+    """Refuse more examples per user than the claim covers: one, if users are sampled."""
+    allowed, held = claim.participation.examples, dataset.contributions.max_examples_per_user
+    if isinstance(dataset.contributions, SharedContributions):
+        _check_shared(claim)
+    if list(dataset.indices) != dataset.contributions.indices.tolist():
+        raise UnsupportedCombinationError(
+            "the indices of the UserExamples have changed since they were chosen: the number of examples "
+            "of a user is no longer bounded",
+            supported=f"dpmech.optim.UserExamples(dataset, user_ids, {allowed}), unchanged",
+        )
+    if held > allowed and claim.participation.unit is None:
+        raise UnsupportedCombinationError(
+            f"the claim is about users, who are sampled, but a UserExamples holds up to {held} examples of a "
+            "user, which would be sampled separately",
+            supported="dpmech.optim.UserExamples(dataset, user_ids, 1); dpmech.optim.UserDataset(dataset, "
+            "user_ids, m), if every example has one owner; a participation with max_examples_per_user",
+        )
+    if held > allowed:
+        raise CertificateError(
+            f"users have up to {held} examples, but {allowed} are certified",
+            claimed=allowed,
+            recomputed=held,
+        )
 
 
 def _check_shared(claim: Claim) -> None:

@@ -1,5 +1,6 @@
 """Every way to train of `dpmech.optim` in one process, registered for the check of neighbouring data sets."""
 
+import dataclasses
 import random
 import tempfile
 
@@ -626,6 +627,40 @@ for _how in ("mean", "sum"):
     )
     def _(run, how=_how):
         return _sampled_users(run, how)
+
+
+@feature(
+    "one example per user, hooks",
+    "unit: USER",
+    participation=dm.Poisson(0.5),
+    strategy=dm.Identity(N),
+    adjacencies=(*SAMPLED, REPLACE_ONE),
+    unit=dm.Unit.USER,
+    users=True,
+    records=2,
+    absent=("gap", "shorter"),
+)
+def _(run):
+    data = UserExamples(run.data, run.owners, 1)
+    ended = by_hooks(run, data=data)
+    places = data.contributions.indices.tolist()
+    return dataclasses.replace(ended, batches=[[places[one] for one in batch] for batch in ended.batches])
+
+
+@feature(
+    "one record per owner, BMinSep",
+    "export: SharedContributions",
+    participation=dm.BMinSep(2, 0.5),
+    strategy=dm.Identity(N),
+    adjacencies=(ZERO_OUT,),
+    unit=dm.Unit.USER,
+    searched=True,
+    slow=True,
+)
+def _(run):
+    owners = [[owner, f"friend of {owner}"] for owner in run.owners]
+    data = UserExamples(run.data, owners, 1, several_owners=True)
+    return by_loss(run, parts=private(run, data=data, loss=loss_of_one, loss_takes="batch_of_one"))
 
 
 def _several(run):

@@ -253,7 +253,13 @@ def test_unsampled_examples_of_users_take_their_steps():
             dm.UnsupportedCombinationError,
             "users, who are sampled, but a TensorDataset",
         ),
-        (USERS, UserExamples(examples(), IDS, 1), {}, dm.UnsupportedCombinationError, "a UserExamples holds"),
+        (
+            USERS,
+            UserExamples(examples(), IDS, 2),
+            {},
+            dm.UnsupportedCombinationError,
+            "up to 2 examples of a user",
+        ),
         (USERS, UserDataset(examples(), IDS, 2), {"loss": None}, dm.UnsupportedCombinationError, "hooks"),
         (
             USERS,
@@ -301,6 +307,35 @@ def test_data_of_another_unit_are_refused(cal, dataset, options, error, words):
         made(cal, dataset, **options)
 
 
+@pytest.mark.parametrize(
+    "how", [{"loss": None}, {"clipping_mode": "ghost"}, {}], ids=["hooks", "ghost", "loss"]
+)
+def test_one_example_per_user_is_all_that_users_contribute(how):
+    """The examples are then clipped instead of users, in every mode."""
+    kept = UserExamples(examples(), IDS, 1)
+    assert len(kept) == kept.contributions.users == 6
+    if how == {"loss": None}:
+        pytest.importorskip("opacus")
+    model, optimizer, loader = made(USERS, kept, unit="user", **how)
+    assert (optimizer.expected_batch_size, loader.sampler.dataset_size) == (3.0, 6)
+    while optimizer.steps_left:
+        for batch in loader:
+            if how == {"loss": None}:
+                optimizer.zero_grad()
+                F.cross_entropy(model(batch[0]), batch[1]).backward()
+            else:
+                model.backward(*batch)
+            optimizer.step()
+    assert dm.verify(optimizer.run_record()).ok
+
+
+def test_one_example_that_changed_is_refused():
+    kept = UserExamples(examples(), IDS, 1)
+    kept.indices = list(range(6))
+    with pytest.raises(dm.UnsupportedCombinationError, match="have changed since they were chosen"):
+        made(USERS, kept)
+
+
 OWNERS = [[one, "zoe"] if place % 4 == 0 else [one] for place, one in enumerate(IDS)]
 ZEROED = calibration(dm.Poisson(0.5, max_examples_per_user=MOST), adjacency=dm.Adjacency.ZERO_OUT)
 
@@ -318,9 +353,39 @@ def test_records_of_several_owners_are_trained_on_under_zero_out():
     assert dm.verify(optimizer.run_record()).ok
 
 
+UNITS_ZEROED = calibration(dm.Poisson(0.5), unit=dm.Unit.USER, adjacency=dm.Adjacency.ZERO_OUT)
+
+
+def test_one_record_of_every_owner_is_trained_on_under_every_sampling():
+    """Nobody owns two of them, so that records are sampled as examples are."""
+    kept = UserExamples(examples(), OWNERS, 1, several_owners=True)
+    owned = [one for place in kept.indices for one in OWNERS[place]]
+    assert len(owned) == len(set(owned)) > len(kept)
+    said = str(UNITS_ZEROED.certificate())
+    assert "whole contribution of several users, its owners" in said
+    assert "whole contribution" not in str(USERS.certificate()) + str(ZEROED.certificate())
+    model, optimizer, loader = made(UNITS_ZEROED, kept, unit="user")
+    for batch in loader:
+        model.backward(*batch)
+        optimizer.step()
+    assert dm.verify(optimizer.run_record()).ok
+
+
 @pytest.mark.parametrize(
     ("cal", "dataset", "error", "words"),
     [
+        (
+            USERS,
+            UserExamples(examples(), OWNERS, 1, several_owners=True),
+            dm.UnsupportedCombinationError,
+            "records have multiple owners, and the claim is for ADD_REMOVE",
+        ),
+        (
+            UNITS_ZEROED,
+            UserExamples(examples(), OWNERS, 2, several_owners=True),
+            dm.UnsupportedCombinationError,
+            "up to 2 examples of a user",
+        ),
         (
             SEVERAL,
             UserExamples(examples(), OWNERS, MOST, several_owners=True),
@@ -346,7 +411,7 @@ def test_records_of_several_owners_are_trained_on_under_zero_out():
             "puts all records of a person into one group",
         ),
     ],
-    ids=["add remove", "too many", "groups"],
+    ids=["one, add remove", "one, too many", "add remove", "too many", "groups"],
 )
 def test_shared_records_are_refused_where_no_claim_covers_them(cal, dataset, error, words):
     with pytest.raises(error, match=words):
