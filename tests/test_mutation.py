@@ -392,7 +392,11 @@ def test_the_page_says_what_was_run_and_what_was_not(tmp_path):
     write_page(
         page,
         {one.module: one for one in (TALLY, other, earlier, gone)},
-        {("numerics.bounds", "f", "x", "y", 0): "why not"},
+        {
+            ("numerics.bounds", "f", "x", "y", 0): "It is squared.",
+            ("numerics.roots", "", "1.0", "2.0", 0): "It is squared.",
+            ("numerics.bounds", "f", "x", "y", 1): "It is squared.",
+        },
     )
     text = page.read_text(encoding="utf-8")
     assert "| `numerics.bounds` | 29 | 10 | 8 | 1 | 1 | 1 | 10 in the group, seed 14 | abc | no |" in text
@@ -409,7 +413,7 @@ def test_the_page_says_what_was_run_and_what_was_not(tmp_path):
     )
     opened = "- `numerics.bounds.g`: `a + b` to `a - b`.\n- `numerics.series.g`: `a + b` to `a - b`."
     assert f"## Open\n\n{opened}\n\n## Explained" in text
-    assert "- `numerics.bounds.f`: `x` to `y`. why not" in text
+    assert "- It is squared. `numerics.bounds.f` (2), `numerics.roots` (1)." in text
 
 
 def test_the_page_is_that_of_the_results(tmp_path):

@@ -12,12 +12,12 @@ from verification.harness.verdict import STATUSES, WORDS
 
 _HEAD = """# Verification
 
-dpmech is based on five papers, and we are grateful to their authors. These pages are the result of a close
-reading of the papers, with a check for each statement that dpmech uses or builds on. We judge a statement
-as its authors would after rereading it: under the printed conditions, and in the reading that is consistent
-with the rest of the paper. If we disagree, we give the location, the printed form and the form that we
-believe to be right. We read plain-text conversions of preprints and of one course-project report. Some of
-the errors may come from the conversion, and some will be our own. Corrections are welcome.
+dpmech is based on five papers, and we are grateful to their authors. These pages contain a check for each
+statement of the papers that dpmech uses or builds on. We judge a statement as its authors would after
+rereading it: under the printed conditions, and in the reading that is consistent with the rest of the
+paper. If we disagree, we give the location, the printed form and the form that we believe to be right. We
+read plain-text conversions of preprints and of one course-project report, so some of the errors may come
+from the conversion, and some will be our own. Corrections are welcome.
 
 The statements are in `verification/registry/`, one TOML file for each paper. In a checkout of the
 repository, `python -m verification` runs all but the longest checks, in about a minute; with `--full` it
@@ -59,18 +59,18 @@ _ERRATA = """## Errata of the papers
 These lists are ordered by consequence: statements that fail under their own hypotheses, misprints,
 conditions that are not printed, steps of proofs, numbers that we could not recompute, and wording. The
 linked section of the paper's page contains, for each statement, the form that we believe to be right, the
-printed form and the check. A misprint may be in our text only, because we read plain-text conversions.
-These errata do not reduce the value of the papers: dpmech is built on their results, with these corrections.
+printed form and the check. These errata do not reduce the value of the papers: dpmech is built on their
+results, with these corrections.
 """
 
 _PAPER_HEAD = """\
 This page lists our verdicts on the statements of this paper. [Verification](verification.md) explains the
 verdicts, and orders the corrections by consequence. Each entry gives the statement in our words, its
-location in the paper, its id, and, where needed, the right form or the reason. Its details give the printed
-form, the hypotheses as printed, the method of the check, the number of cases, and the largest deviation over
-the cases, in the unit that the method names. A negative deviation means that an inequality holds strictly.
-In a checkout of the repository, `python -m verification --id ID` repeats the check. In a statement, "DP-SGD"
-has the meaning of the paper: independent noise under any sampling.
+location in the paper, its id, and, where needed, the right form or the reason. Its details give the
+statement and the hypotheses as printed, the method of the check, the number of cases, and the largest
+deviation over the cases, in the unit that the method names. A negative deviation means that an inequality
+holds strictly. In a checkout of the repository, `python -m verification --id ID` repeats the check. In a
+statement, "DP-SGD" has the meaning of the paper: independent noise under any sampling.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -145,16 +145,16 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
     if entry.remark:
         lines += [_plain(entry.remark), ""]
     lines += ["<details><summary>Details</summary>", ""]
-    lines.append(f"- Printed form: {_plain(entry.printed)}")
+    lines.append(f"- Printed: {_plain(entry.printed)}")
     if entry.hypotheses != "none":
-        lines.append(f"- Hypotheses as printed: {_plain(entry.hypotheses.rstrip('.'))}.")
+        lines.append(f"- Hypotheses: {_plain(entry.hypotheses.rstrip('.'))}.")
     if entry.garbled:
         lines.append("- The text that we have is damaged here; the formula is our reading of it.")
     if outcome is None:
         lines.append("- The check has not been run yet.")
     else:
         lines.append(f"- Method: {_plain(outcome['method'])}")
-        lines.append(f"- Number of cases: {outcome['cases']}; largest deviation: {outcome['margin']}")
+        lines.append(f"- Cases: {outcome['cases']}; largest deviation: {outcome['margin']}")
         if outcome["note"] and outcome["note"] != entry.remark:
             lines.append(f"- Result: {_plain(outcome['note'])}")
     return [*lines, "", "</details>"]

@@ -1,5 +1,6 @@
 """The page: the alterations, how many the tests detected, and why the others change no result."""
 
+from collections import Counter
 from pathlib import Path
 
 from verification.mutation._modules import GROUPS, group_of
@@ -24,28 +25,27 @@ out of memory, or uses more than five times the time of the tests plus five seco
 included in "detected"). In the package `analysis`, a mutant was run against all tests that call its function,
 and mutants that timed out were not counted separately.
 
-A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount;
-the reason is given below. Otherwise it is *open*, and listed first. Slow tests, and tests that start
-processes, are left out. Messages, and estimates of seconds and bytes in calls of `spend`, on which no result
-depends, are not altered.
+A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount.
+The reasons are listed after the table. Any other survivor is *open*. Slow tests, and tests that start
+processes, are left out. Messages are not altered, and neither are estimates of seconds and bytes in calls of
+`spend`, on which no result depends.
 
 If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
 "sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and
 of the altered expression, so a change elsewhere in the library leaves the rest of the sample unchanged. (In
 rows marked "by place", it was selected by the position in the list of all mutants.) For example, `python -m
 verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of a group, and a name such as
-`engines.losses.prv` selects the part of the sample in one module. A single module may have few mutants, or
-none. Functions that numba compiles are altered in their source form, with compilation switched off.
+`engines.losses.prv` selects the part of the sample in one module. Functions that numba compiles are altered
+in their source form, with compilation switched off.
 
-Each row is for the commit in the column "commit". The column "changed" states whether the code of the module
-had changed since that commit when this page was written; some of the alterations, and their reasons, may then
-no longer apply. A run first records the tests, which takes minutes (`--tests PART` leaves files out). It then
-rewrites `docs/mutation.md` and `verification/mutation/results.json`; `--page` and `--results` select other
-files.
+Each row describes the commit in the column "commit". If the column "changed" contains "yes", the code of the
+module had changed since that commit when this page was written, so some of the alterations and reasons may no
+longer apply. A run rewrites `docs/mutation.md` and `verification/mutation/results.json` (`--page` and
+`--results` select other files).
 """
 EXPLAINED = (
-    "Each entry gives the place, the alterations, and the reason: what the altered value or expression does, "
-    "and why no result depends on it."
+    "Each reason is followed by the places to which it applies, with the number of alterations. "
+    "`verification/mutation/survivors.toml` contains the alterations themselves."
 )
 COLUMNS = (
     "module",
@@ -85,12 +85,11 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
             changes = [f"`{before}` to `{after}`" for name, before, after, _ in several if name == function]
             lines.append(f"- `{f'{module}.{function}'.rstrip('.')}`: {'; '.join(dict.fromkeys(changes))}.")
     lines += [""] * bool(still) + ["## Explained", "", EXPLAINED, ""]
-    grouped: dict[tuple[str, str, str], list[str]] = {}
-    for (module, function, before, after, _), why in reasons.items():
-        grouped.setdefault((module, function, why), []).append(f"`{before}` to `{after}`")
-    for (module, function, why), changes in grouped.items():
-        place = f"{module}.{function}".rstrip(".")
-        lines.append(f"- `{place}`: {'; '.join(dict.fromkeys(changes))}. {why}")
+    grouped: dict[str, Counter[str]] = {}
+    for (module, function, *_), why in reasons.items():
+        grouped.setdefault(why, Counter())[f"{module}.{function}".rstrip(".")] += 1
+    for why, places in grouped.items():
+        lines.append(f"- {why} " + ", ".join(f"`{place}` ({count})" for place, count in places.items()) + ".")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

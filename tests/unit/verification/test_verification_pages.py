@@ -62,8 +62,8 @@ def test_a_page_groups_statements_by_verdict(tmp_path):
     page = pages["verification_x"]
     assert page.startswith(r"# On Things\_with \| bars")
     assert page.index("## CONFIRMED") < page.index("All of x.b.") < page.index("## WORDING")
-    assert "- Method: a \\| b\n- Number of cases: 3; largest deviation: 0.5\n- Result: n\\_1\n" in page
-    assert r"- Printed form: $a_1 \ge b_2$" in page
+    assert "- Method: a \\| b\n- Cases: 3; largest deviation: 0.5\n- Result: n\\_1\n" in page
+    assert r"- Printed: $a_1 \ge b_2$" in page
     assert "not been run yet" in page.partition("x.a")[2]
     assert r"2 \* 3 holds." in page
     assert "## MISPRINT" not in page
@@ -86,7 +86,7 @@ def test_errata_are_sorted_by_consequence(tmp_path):
     assert "(verification_x.md#counterexample):\n\n- **x.3** (Lemma 1). All of x.3.\n" in errata
     # What is right and what is printed stand once, on the page of the paper.
     own = pages["verification_x"].partition("## COUNTEREXAMPLE")[2]
-    for text in (r"2 \* 3 holds.", r"Printed form: $a_1 \ge b_2$"):
+    for text in (r"2 \* 3 holds.", r"Printed: $a_1 \ge b_2$"):
         assert text in own
         assert text not in errata
 
