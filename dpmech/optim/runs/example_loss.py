@@ -3,7 +3,8 @@
 import dataclasses
 import itertools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -191,9 +192,23 @@ class ExampleLoss:
         """Whether the form that the loss takes is known and was tried."""
         return self._batched is not None
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the loss receives its example as a batch of one."""
+        return bool(self._batched)
+
     def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """The loss of one example, given without a batch dimension."""
-        return self._called(model, args, kwargs, batched=bool(self._batched))
+        return self._called(model, args, kwargs, batched=self.takes_batches)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A context in which a loss that takes batches of one receives what is passed as it is."""
+        before, self._batched = self._batched, False
+        try:
+            yield
+        finally:
+            self._batched = before
 
     def resolve(
         self, model: Callable[..., Any], batch: Batch, begin: Callable[[], object] = lambda: None

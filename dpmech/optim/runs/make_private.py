@@ -202,8 +202,8 @@ def make_private(
         InvalidParameterError: on a bad argument.
         CertificateError: if clip norm, denominator, batch size, unit or processes differ from the
             certificate, or declared numbers from the data.
-        UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
-            DistributedDataParallel, and buffers whose changes cannot be detected.
+        UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples, a `loss` that
+            only compares examples, DistributedDataParallel, and buffers whose changes cannot be detected.
         MissingDependencyError: without `loss`, if Opacus is not installed.
     """
     claim = check_claim(calibration)
