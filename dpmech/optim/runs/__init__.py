@@ -5,7 +5,7 @@ from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
 from dpmech.optim.runs.example_loss import MeanOverViews
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
-from dpmech.optim.runs.loader import PrivateBatchSampler, PrivateLoader, check_counted, check_planned
+from dpmech.optim.runs.loader import PrivateLoader, check_counted, check_planned
 from dpmech.optim.runs.make_private import (
     LOADERS_SIZE,
     BetterParameterWarning,
@@ -22,7 +22,6 @@ __all__ = [
     "BetterParameterWarning",
     "MeanOverViews",
     "PerExampleModel",
-    "PrivateBatchSampler",
     "PrivateLoader",
     "TrainedOn",
     "UserDataset",

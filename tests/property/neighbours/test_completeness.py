@@ -57,7 +57,6 @@ NO_WAY_TO_TRAIN = {
     "Clipping": "the base of the rules",
     "ExecutedSteps": "what a run has done, for its record",
     "BatchOptimizer": "what make_private returns",
-    "PrivateBatchSampler": "the batches of a sampler, for a loader of one's own",
     "PerExampleModel": "what make_private returns",
     "PrivateLoader": "what make_private returns",
     "fix": "changes layers before training",
