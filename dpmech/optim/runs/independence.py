@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
@@ -10,6 +9,7 @@ from torch import Tensor
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.clipping import Batch, ExampleGradients
 from dpmech.optim.runs.clipping_choice import STAND_INS, stand_in
+from dpmech.optim.runs.example_loss import ExampleLoss
 from dpmech.optim.runs.in_range import in_range
 from dpmech.optim.runs.same_draws import SameDraws
 
@@ -82,7 +82,7 @@ def check_alone(
     gradients: ExampleGradients,
     batch: Batch,
     examples: Sequence[Tensor],
-    together: Callable[[], AbstractContextManager[None]],
+    loss: ExampleLoss,
     begin: Callable[[int], object],
 ) -> None:
     """Raise UnsupportedCombinationError if examples have gradients next to others, and none alone.
@@ -95,7 +95,7 @@ def check_alone(
         gradients: one example at a time.
         batch: the form of the arguments.
         examples: tensors of public examples whose gradients are zero, shape (examples, ...).
-        together: a context in which the loss receives its example as it is, without a dimension more.
+        loss: calls the user's, of `gradients`.
         begin: seeds all generators, and undoes what the calls before left in model and loss.
     """
     count = len(examples[0])
@@ -106,11 +106,13 @@ def check_alone(
             samples, _ = gradients.samples(batch, tensors)
         return sum(float(one.double().norm()) for one in samples if isinstance(one, Tensor))
 
+    singles = [([row], [one[row : row + 1] for one in examples]) for row in range(count)]
+    groups = singles if loss.is_of_users else [(list(range(count)), [one[None] for one in examples])]
     try:
         for seed in range(_SEEDS):
-            alone = [size([row], [one[row : row + 1] for one in examples], seed) for row in range(count)]
-            with together():
-                joint = size(range(count), [one[None] for one in examples], seed)
+            alone = [size(rows, tensors, seed) for rows, tensors in singles]
+            with loss.together():
+                joint = sum(size(rows, tensors, seed) for rows, tensors in groups)
             if any(alone) or not 0.0 < joint < math.inf:
                 return
     except Exception:  # noqa: BLE001 - a loss or model may raise anything on values it does not expect

@@ -432,7 +432,7 @@ class PerExampleModel(AsModel, nn.Module):
                     "or a loss that accepts such examples",
                 )
             if found.still and self._loss.takes_batches and not self._optimizer.record.steps:
-                check_alone(self._ways["loop"], batch, found.still, self._loss.together, begin)
+                check_alone(self._ways["loop"], batch, found.still, self._loss, begin)
             begin(0)
             settings: dict[str, Any] = {"compared": found.compared, "begin": lambda: begin(0)}
             try:

@@ -8,6 +8,7 @@ from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import dpmech as dm  # noqa: E402
+from dpmech.optim import UserDataset  # noqa: E402
 from tests.support.training import private_run  # noqa: E402
 
 CAL = dm.calibrate_sigma(dm.Identity(6), 8.0, 1e-5)
@@ -119,6 +120,25 @@ def test_values_of_the_data_do_not_matter():
             trained(network(), TensorDataset(x, labels(3)), contrasted)
     zeros = TensorDataset(torch.zeros(SIZE, 5), labels(3))
     assert trained(network(), zeros, lambda model, x, y: (model(x).sum(1) * x.sum(1)).mean()) == 1
+
+
+USERS = dm.calibrate_sigma(
+    dm.Mechanism(dm.Identity(6), dm.Poisson(0.5), dm.Adjacency.ZERO_OUT, unit=dm.Unit.USER), 8.0, 1e-5
+)
+
+
+def of_users(loss):
+    """A run of users with up to three examples."""
+    users = UserDataset(LABELLED, [number // 3 for number in range(SIZE)], 3)
+    loader = DataLoader(users, batch_size=2)
+    return private_run(USERS, network(), loader, generator=1, rng=2, loss=loss)
+
+
+def test_a_loss_that_compares_the_examples_of_a_user_is_refused():
+    with pytest.raises(dm.UnsupportedCombinationError, match="compares the examples"):
+        of_users(contrasted)
+    of_users(nn.CrossEntropyLoss())
+    of_users(lambda model, x, y: (F.cross_entropy(model(x), y, reduction="none") * (y == 9)).mean())
 
 
 # ---- losses of one example that have no gradient on random values
