@@ -37,7 +37,6 @@ from dpmech.optim import (
     attach_denoiser,
     clamp_fraction,
     make_private,
-    muon_alignment,
     noise_share,
 )
 
@@ -198,19 +197,23 @@ def train(
             found, share=noise_share(inner).rho, clamped=clamp_fraction(inner)
         )
     if isinstance(inner, Muon):
-        seen = muon_alignment(
-            inner,
-            clean_gradients(model, settings),
-            allow_non_private_metrics=True,  # the data are generated
-        )
         return dataclasses.replace(
-            found,
-            cosines=(
-                statistics.mean(seen.momentum),
-                statistics.mean(seen.orthogonalized),
-            ),
+            found, cosines=cosines(inner, clean_gradients(model, settings))
         )
     return found
+
+
+def cosines(muon: Muon, clean: list[torch.Tensor]) -> tuple[float, float]:
+    """Mean cosines of momenta, and of their polar factors, with clean gradients."""
+    found = []
+    matrices = [p for group in muon.param_groups for p in group["params"]]
+    for matrix, target in zip(matrices, clean, strict=True):
+        momentum = muon.state[matrix]["momentum_buffer"]
+        left, _, right = torch.linalg.svd(momentum, full_matrices=False)
+        both = torch.stack([momentum.flatten(), (left @ right).flatten()])
+        found.append(torch.cosine_similarity(both, target.flatten()[None]))
+    plain, polar = torch.stack(found).mean(0).tolist()
+    return plain, polar
 
 
 def clean_gradients(

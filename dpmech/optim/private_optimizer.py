@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dpmech.certificates import AdaptiveClip, Claim, clip_norm_stated
+from dpmech.certificates import AdaptiveClip, Claim
 from dpmech.exceptions import (
     CertificateError,
     HorizonError,
@@ -22,7 +22,6 @@ from dpmech.optim.clipping import Accumulator, ClippedSum, Clipping, FlatClippin
 from dpmech.optim.deferred import Deferred
 from dpmech.optim.inner_optimizer import InnerOptimizer
 from dpmech.optim.noise import Generator, NoiseMode, NoiseStream, Uncopied
-from dpmech.optim.observers import Observer, Observers
 from dpmech.optim.processes import Group, check_agreement, check_current_device, processes, write_grad
 
 
@@ -44,22 +43,6 @@ class ExecutedSteps:
     steps: int
     clip_norm: float | AdaptiveClip
     expected_batch_size: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The record as plain data."""
-        return {
-            "claim": self.claim.fingerprint(),
-            "eps": self.claim.budget.eps,
-            "delta": self.claim.budget.delta,
-            "adjacency": self.claim.adjacency.value,
-            "guarantee": str(self.claim.guarantee),
-            "participation": self.claim.participation.to_dict(),
-            "sigma": self.claim.sigma,
-            "steps": self.steps,
-            "n": self.claim.strategy.n,
-            "clip_norm": clip_norm_stated(self.clip_norm, self.claim.sigma),
-            "expected_batch_size": self.expected_batch_size,
-        }
 
 
 class ClipNorms:
@@ -292,7 +275,8 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             claim, self._trained + counts, noise, generator, mode=mode, process_group=process_group
         )
         self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())
-        self._observers = Observers()
+        self._meters: list[Any] = []  # NoiseMeters, in the order in which they came
+        self._metered: Sequence[Any] = ()  # what those of a loaded state had recorded
         self._guard.close()
 
     # ---- settings and progress
@@ -433,18 +417,21 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             self._phis.write(self.param_groups, step, self._norms.phi_scale)
             scale = self._norms.phi_scale**0.5
             deviations = [scale * one for one in self._norms.noise_stddevs(self._batch_size)]
-            self._observers.see(step, deviations, clipped)
+            for meter in self._meters:
+                meter.see(step, deviations, clipped)
             self._guard.step()
         finally:
             self._intake.note_own()  # also after an interrupt: the current gradients are noised
         return loss
 
-    def observe(self, observer: Observer) -> None:
-        """Show an observer every private gradient from now on, and save its state with this optimizer's.
+    def add_meter(self, meter: Any) -> None:
+        """Show a NoiseMeter every private gradient from now on, and save its state with this optimizer's.
 
-        If a state was loaded, the observer continues with what the one in its place had seen.
+        If a state was loaded, the meter continues with what the one in its place had recorded.
         """
-        self._observers.add(observer)
+        self._meters.append(meter)
+        for saved in self._metered[len(self._meters) - 1 : len(self._meters)]:
+            meter.load_state_dict(saved)
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: FBT001, FBT002 - torch's signature
         """Clear gradients, per-example gradients and the sums accumulated for the next step."""
@@ -475,9 +462,10 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
         As secret as the data: it contains the key of the noise, and before a `step` sums without noise.
         """
-        own = {"stream": self._stream.state_dict(), "batch": self._batch.state_dict()}
+        own: dict[str, Any] = {"stream": self._stream.state_dict(), "batch": self._batch.state_dict()}
         own |= self._fixed() | self._norms.state_dict() | {"settings_changed": self._guard.changed}
-        own |= self._observers.state_dict()
+        if self._meters:
+            own["observed"] = [meter.state_dict() for meter in self._meters]
         return {**self._inner.state_dict(), _KEY: own}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -505,7 +493,9 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             self._share()
             self._norms.load_state_dict(own)
             self._batch.load_state_dict(own["batch"])
-            self._observers.load_state_dict(own)
+            self._metered = own.get("observed", ())
+            for meter, saved in zip(self._meters, self._metered, strict=False):
+                meter.load_state_dict(saved)
         except BaseException:
             self.close()  # it has the rows of the state, but not the rest
             raise

@@ -4,12 +4,7 @@ Run as a script it is one of two processes over gloo; the tests look at what bot
 """
 
 import itertools
-import os
-import pathlib
 import re
-import subprocess
-import sys
-import tempfile
 
 import pytest
 
@@ -30,10 +25,10 @@ from dpmech.optim import (  # noqa: E402
     save_checkpoint,
 )
 from tests.support.training import classification, cross_entropy, declared  # noqa: E402
+from tests.support.two_processes import WORLD, as_process, found_by_both  # noqa: E402
 
 pytestmark = pytest.mark.slow  # two processes import torch
 
-WORLD = 2
 N, SIZE, BATCH = 6, 24, 8
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(SIZE // BATCH))
 SPARSE = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.Poisson(2 / SIZE))
@@ -249,9 +244,7 @@ def refused():
     }
 
 
-def main(rank, folder):
-    store = torch.distributed.FileStore(str(folder / "store"), WORLD)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+def find(rank, folder):
     found = {
         f"{mode} {kind} {sharded}": trained(mode, kind, sharded=sharded)
         for mode, kind in [*((mode, "flat") for mode in MODES), ("ghost", "adaptive"), ("ghost", "per layer")]
@@ -263,9 +256,7 @@ def main(rank, folder):
         one.__name__: resumed(rank, folder, one) for one in (torch.optim.SGD, torch.optim.AdamW)
     }
     found["refused"] = refused()
-    torch.save(found, folder / f"{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    return found
 
 
 # ---- what both of them found
@@ -273,21 +264,7 @@ def main(rank, folder):
 
 @pytest.fixture(scope="module")
 def ranks():
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        running = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(rank), name],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(WORLD)
-        ]
-        outputs = [process.communicate(timeout=240)[0] for process in running]
-        assert [process.returncode for process in running] == [0] * WORLD, "\n".join(outputs)
-        return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return found_by_both(__file__)
 
 
 def equal(first, second):
@@ -388,4 +365,4 @@ def test_what_does_not_fit_is_refused_by_name(ranks, name, text):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    as_process(find)

@@ -3,11 +3,6 @@
 Run as a script it is one of the processes; the tests look at what both of them found.
 """
 
-import os
-import pathlib
-import subprocess
-import sys
-import tempfile
 from unittest import mock
 
 import pytest
@@ -21,10 +16,11 @@ from torch.utils.data import DataLoader  # noqa: E402
 from dpmech.optim import load_checkpoint, make_private, save_checkpoint  # noqa: E402
 from dpmech.optim.runs import measured_choice, per_example_model  # noqa: E402
 from tests.support.training import classification, classifier, cross_entropy  # noqa: E402
+from tests.support.two_processes import as_process, found_by_both  # noqa: E402
 
 pytestmark = pytest.mark.slow  # two processes import torch
 
-WORLD, N, SIZE = 2, 6, 12
+N, SIZE = 6, 12
 WIDTHS = (30, 400, 2)
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(3))
 # Seconds of the estimated choice, ghost, of per_example, and of factors for all layers.
@@ -73,9 +69,7 @@ class Timed:
         return optimizer.clipping_mode, optimizer.factor_cost, len(self.timed), weights
 
 
-def main(rank, folder):
-    store = torch.distributed.FileStore(str(folder / "store"), WORLD)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+def find(rank, folder):
     keys = {"generator": 1, "rng": 2}
     found = {}
     for name, own in (
@@ -90,29 +84,12 @@ def main(rank, folder):
     second = Timed((GRADIENTS, FACTORS)[rank])
     load_checkpoint(path, *second.parts)
     found["resumed"] = second.train(N).found()
-    torch.save(found, folder / f"{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    with tempfile.TemporaryDirectory() as name:
-        path = os.pathsep.join(filter(None, sys.path))
-        running = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(rank), name],
-                env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(WORLD)
-        ]
-        outputs = [process.communicate(timeout=120)[0] for process in running]
-        assert [process.returncode for process in running] == [0] * WORLD, "\n".join(outputs)
-        folder = pathlib.Path(name)
-        return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return found_by_both(__file__)
 
 
 @pytest.mark.parametrize(
@@ -140,4 +117,4 @@ def test_a_resumed_run_ends_at_the_same_bits(ranks):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    as_process(find)

@@ -3,12 +3,6 @@
 Run as a script it is one of the processes; the tests look at what both of them found.
 """
 
-import os
-import pathlib
-import subprocess
-import sys
-import tempfile
-
 import pytest
 
 import dpmech as dm
@@ -18,10 +12,11 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split  # noqa: E402
 
 from dpmech.optim import make_private  # noqa: E402 - after the check for torch
+from tests.support.two_processes import as_process, found_by_both  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]  # two processes import torch
 
-WORLD, SIZE, N = 2, 320, 8
+SIZE, N = 320, 8
 CAL = dm.calibrate_sigma(dm.LambdaCGD(N, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
 
 
@@ -109,37 +104,19 @@ def cases(rank):
     }
 
 
-def main(rank, folder):
-    store = torch.distributed.FileStore(str(folder / "store"), WORLD)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
+def find(rank, _):
     found = {}
     for name, run in cases(rank).items():
         try:
             found[name] = ("record", run(), "")
         except dm.DpmechError as error:
             found[name] = (type(error).__name__, str(error), repr(vars(error)))
-    torch.save(found, folder / f"{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
+    return found
 
 
 @pytest.fixture(scope="module")
 def ranks():
-    with tempfile.TemporaryDirectory() as name:
-        running = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(rank), name],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(WORLD)
-        ]
-        outputs = [process.communicate(timeout=120)[0] for process in running]
-        assert [process.returncode for process in running] == [0] * WORLD, "\n".join(outputs)
-        folder = pathlib.Path(name)
-        return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return found_by_both(__file__)
 
 
 @pytest.mark.parametrize("name", ["the same", "the same split", "the rank in a loss"])
@@ -182,4 +159,4 @@ def test_all_refuse_what_stands_twice_in_one(ranks):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    as_process(find)

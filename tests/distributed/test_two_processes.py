@@ -4,11 +4,6 @@ Run as a script it is one of the processes; the tests look at what both of them 
 """
 
 import copy
-import os
-import pathlib
-import subprocess
-import sys
-import tempfile
 
 import numpy as np
 import pytest
@@ -24,10 +19,10 @@ from dpmech.optim import (  # noqa: E402
     NoiseStream,
     PrivateOptimizer,
 )
+from tests.support.two_processes import WORLD, as_process, found_by_both  # noqa: E402
 
 pytestmark = pytest.mark.slow  # two processes import torch
 
-WORLD = 2
 N = 6
 CLIP = 0.5
 SHAPES = [(4, 3), (5,), ()]
@@ -188,19 +183,14 @@ def fully_sharded():
     }
 
 
-def main(rank, folder):
-    store = torch.distributed.FileStore(str(folder / "store"), WORLD)
-    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
-    found = {
+def find(rank, _):
+    return {
         "replicated": replicated(rank),
         "refused": refused(rank),
         "sharded": sharded(),
         "fully sharded": fully_sharded(),
         "adaptive": adaptive(rank, WORLD),
     }
-    torch.save(found, folder / f"{rank}.pt")
-    torch.distributed.barrier()
-    torch.distributed.destroy_process_group()
 
 
 # ---- what both of them found
@@ -208,22 +198,7 @@ def main(rank, folder):
 
 @pytest.fixture(scope="module")
 def ranks():
-    with tempfile.TemporaryDirectory() as name:
-        folder = pathlib.Path(name)
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        running = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(rank), name],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for rank in range(WORLD)
-        ]
-        outputs = [process.communicate(timeout=240)[0] for process in running]
-        assert [process.returncode for process in running] == [0] * WORLD, "\n".join(outputs)
-        return [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(WORLD)]
+    return found_by_both(__file__)
 
 
 def equal(first, second):
@@ -312,4 +287,4 @@ def test_fully_sharded_training(ranks):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    as_process(find)

@@ -86,7 +86,7 @@ class NoiseMeter:
         self._rows: list[Tensor] = []
         self._ready = 0  # rows that are on the CPU
         self._units: list[float] = []
-        optimizer.observe(self)
+        optimizer.add_meter(self)
         self._check_complete()
 
     @property

@@ -4,13 +4,10 @@ from dpmech.optim.rules.adam import AdamBC
 from dpmech.optim.rules.base import SignSGD
 from dpmech.optim.rules.denoiser import attach_denoiser, denoise_matrices
 from dpmech.optim.rules.diagnostics import (
-    Alignment,
     NoiseShare,
     clamp_fraction,
-    denoiser_improvement,
     effective_degrees,
     momentum_noise_ratios,
-    muon_alignment,
     muon_quality,
     noise_share,
 )
@@ -20,7 +17,6 @@ from dpmech.optim.rules.muon import QUINTIC_COEFS, Muon, MuonScale, orthogonaliz
 __all__ = [
     "QUINTIC_COEFS",
     "AdamBC",
-    "Alignment",
     "Muon",
     "MuonScale",
     "NoiseShare",
@@ -28,11 +24,9 @@ __all__ = [
     "attach_denoiser",
     "clamp_fraction",
     "denoise_matrices",
-    "denoiser_improvement",
     "effective_degrees",
     "logged_values",
     "momentum_noise_ratios",
-    "muon_alignment",
     "muon_quality",
     "noise_share",
     "orthogonalize",

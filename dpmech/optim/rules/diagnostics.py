@@ -1,8 +1,7 @@
-"""Diagnostics of a private run: free for released quantities; clean gradients need explicit permission."""
+"""Diagnostics of a private run, from released quantities: they have no privacy cost."""
 
 import dataclasses
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,7 @@ from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Strategy, check_strategy
 from dpmech.numerics import FloatArray
 from dpmech.optim.rules.adam import AdamBC, corrected_second_moments
-from dpmech.optim.rules.base import check_flag, phis_of
-from dpmech.optim.rules.denoiser import THRESHOLD, denoise_matrices
+from dpmech.optim.rules.base import check_flag
 from dpmech.optim.rules.muon import Muon, orthogonalize
 
 # Columns of C^-1 at a time where C is not Toeplitz: memory O(n BLOCK).
@@ -94,19 +92,6 @@ class NoiseShare:
     rho_mean: float
     stderr: float
     coordinates: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Alignment:
-    """Cosines with the clean gradient, one for each matrix.
-
-    Attributes:
-        momentum: cosine of the noisy momentum.
-        orthogonalized: cosine of its exact polar factor.
-    """
-
-    momentum: tuple[float, ...]
-    orthogonalized: tuple[float, ...]
 
 
 def effective_degrees(beta2: float, step: int, *, strategy: Strategy | None = None) -> float:
@@ -236,82 +221,6 @@ def muon_quality(optimizer: Muon) -> tuple[float, ...]:
     return tuple(alignments)
 
 
-def muon_alignment(
-    optimizer: Muon, clean_gradients: Sequence[Tensor], *, allow_non_private_metrics: bool = False
-) -> Alignment:
-    """Cosines of a Muon's momentum, and of its exact polar factor, with clean gradients.
-
-    Args:
-        optimizer: a Muon after at least one step.
-        clean_gradients: one per Muon matrix, in its order and shape: not released, hence not private.
-        allow_non_private_metrics: must be True if any `phi` > 0. No guarantee then covers the result:
-            it must not be published or used to steer training.
-
-    Raises:
-        InvalidParameterError: without that permission, or on a bad argument.
-
-    References:
-        noise_share, the Muon probe of section 4.
-    """
-    private = any(phi > 0.0 for group in optimizer.param_groups for phi in phis_of(group))
-    _check_permission(private=private, allowed=allow_non_private_metrics)
-    momenta = [matrix for _, matrix in _muon_momenta(optimizer)]
-    if len(clean_gradients) != len(momenta):
-        raise InvalidParameterError("clean_gradients", len(clean_gradients), f"{len(momenta)} matrices")
-    plain, polar = [], []
-    for matrix, clean in zip(momenta, clean_gradients, strict=True):
-        target = _as_matrix(clean, matrix)
-        left, _, right = torch.linalg.svd(matrix, full_matrices=False)
-        plain.append(_cosine(matrix, target))
-        polar.append(_cosine(left @ right, target))
-    return Alignment(tuple(plain), tuple(polar))
-
-
-def denoiser_improvement(
-    noisy: Sequence[Tensor],
-    clean: Sequence[Tensor],
-    stddevs: Sequence[float],
-    *,
-    threshold: float = THRESHOLD,
-    allow_non_private_metrics: bool = False,
-) -> tuple[float, ...]:
-    """Per layer: cosine of the denoised and the clean gradient, minus that of the noisy and the clean one.
-
-    Args:
-        noisy: private gradients of linear layers, matrices.
-        clean: the clipped gradients before noise, of the same shapes: not private.
-        stddevs: sqrt(Phi_t) of each layer.
-        threshold: see `denoise_matrices`.
-        allow_non_private_metrics: must be True if any stddev > 0. No guarantee then covers the result:
-            it must not be published or used to steer training.
-
-    Raises:
-        InvalidParameterError: without that permission, or on a bad argument.
-
-    References:
-        spectral rmt.eq10.
-    """
-    deviations = [check_real("stddevs", value, minimum=0.0) for value in stddevs]
-    if not len(noisy) == len(clean) == len(deviations):
-        raise InvalidParameterError(
-            "(noisy, clean, stddevs)", (len(noisy), len(clean), len(deviations)), "of equal length"
-        )
-    _check_permission(private=any(deviations), allowed=allow_non_private_metrics)
-    gains = []
-    for private, target, deviation in zip(noisy, clean, deviations, strict=True):
-        cleaned = denoise_matrices(private, deviation, threshold=threshold)
-        reference = _as_matrix(target, private)
-        gains.append(_cosine(cleaned, reference) - _cosine(private, reference))
-    return tuple(gains)
-
-
-def _check_permission(*, private: bool, allowed: bool) -> None:
-    if private and not check_flag("allow_non_private_metrics", allowed):
-        raise InvalidParameterError(
-            "allow_non_private_metrics", allowed, "True: this reads a clean gradient in a private run"
-        )
-
-
 def _adam_states(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
     """(group, states of its updated parameters) of an AdamBC."""
     if not isinstance(optimizer, AdamBC):
@@ -340,20 +249,6 @@ def _muon_momenta(optimizer: Muon) -> list[tuple[dict[str, Any], Tensor]]:
     if not momenta:
         raise InvalidParameterError("optimizer", optimizer, "a Muon that has made a step on a matrix")
     return momenta
-
-
-def _as_matrix(clean: Tensor, like: Tensor) -> Tensor:
-    matrix = clean.detach().flatten(1) if clean.ndim >= 2 else clean.detach()
-    if matrix.shape != like.shape:
-        raise InvalidParameterError("clean gradient", tuple(clean.shape), f"of shape {tuple(like.shape)}")
-    return matrix.to(device=like.device, dtype=like.dtype)
-
-
-def _cosine(first: Tensor, second: Tensor) -> float:
-    """Cosine of the angle between two tensors; 0 if one of them is zero."""
-    a, b = first.flatten().double(), second.flatten().double()
-    norms = float(a.norm() * b.norm())
-    return 0.0 if norms == 0.0 else float(a @ b) / norms
 
 
 def _median_over_mean(degrees: float) -> float:

@@ -5,15 +5,14 @@ from dpmech.optim.runs.checkpoints import load_checkpoint, save_checkpoint
 from dpmech.optim.runs.example_loss import MeanOverViews
 from dpmech.optim.runs.fixes import fix
 from dpmech.optim.runs.held_out import TrainedOn
-from dpmech.optim.runs.loader import PrivateBatchSampler, PrivateLoader, check_counted, check_planned
+from dpmech.optim.runs.loader import PrivateLoader, check_counted, check_planned
 from dpmech.optim.runs.make_private import (
     LOADERS_SIZE,
     BetterParameterWarning,
     make_private,
 )
-from dpmech.optim.runs.measured_choice import finish
 from dpmech.optim.runs.one_call import make_private_with_epsilon
-from dpmech.optim.runs.per_example_model import PerExampleModel, free_memory
+from dpmech.optim.runs.per_example_model import PerExampleModel
 from dpmech.optim.runs.set_up import by_steps_alone
 from dpmech.optim.runs.user_datasets import UserDataset, UserExamples
 
@@ -23,7 +22,6 @@ __all__ = [
     "BetterParameterWarning",
     "MeanOverViews",
     "PerExampleModel",
-    "PrivateBatchSampler",
     "PrivateLoader",
     "TrainedOn",
     "UserDataset",
@@ -31,9 +29,7 @@ __all__ = [
     "by_steps_alone",
     "check_counted",
     "check_planned",
-    "finish",
     "fix",
-    "free_memory",
     "load_checkpoint",
     "make_private",
     "make_private_with_epsilon",

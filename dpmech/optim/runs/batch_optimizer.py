@@ -648,7 +648,12 @@ class BatchOptimizer(PrivateOptimizer):
             stopped_by_plan=stopped_by_plan,
             uniqueness=self.loader.uniqueness,
             checkpoint_history=self._checkpoint_history(),
-            noise_check=self._observers.noise_check(),
+            # Of the first meter, or of the first that refutes the noise.
+            noise_check=min(
+                (check for meter in self._meters if (check := meter.noise_check()) is not None),
+                key=lambda check: not check.findings,
+                default=None,
+            ),
         )
 
     def _checkpoint_history(self) -> CheckpointHistory | None:

@@ -146,11 +146,14 @@ class PublicExamples:
         tensors: shape (1 or 2, ...); empty if the loss accepts none.
         number: of the first of them; None if there is none.
         compared: whether their gradients are finite and not all zero, so that they can be compared.
+        still: shape (1 to STAND_INS, ...), those with gradients of zero if no other has a finite one; empty
+            if there are none.
     """
 
     tensors: list[Tensor]
     number: int | None
     compared: bool
+    still: list[Tensor]
 
 
 def public_examples(ways: Ways, batch: Batch, begin: Callable[[], object]) -> PublicExamples:
@@ -163,7 +166,9 @@ def public_examples(ways: Ways, batch: Batch, begin: Callable[[], object]) -> Pu
         batch: whose shapes are used; it may be empty.
         begin: called before each trial.
     """
-    found, accepted, first = [], [], None
+    found: list[list[Tensor]] = []
+    still: list[list[Tensor]] = []
+    accepted, first = [], None
     for number in range(STAND_INS):
         example = stand_in(batch.tensors, number)
         try:
@@ -178,13 +183,13 @@ def public_examples(ways: Ways, batch: Batch, begin: Callable[[], object]) -> Pu
         finite = all(bool(sample.isfinite().all()) for sample in formed)
         accepted.append(example)
         first = number if first is None else first
-        if finite and any(bool(sample.any()) for sample in formed):
-            found.append(example)
+        if finite:
+            (found if any(bool(sample.any()) for sample in formed) else still).append(example)
         if len(found) == _ENOUGH:
             break
-    used = found or accepted[:_ENOUGH]
-    tensors = [torch.cat(parts) for parts in zip(*used, strict=True)]
-    return PublicExamples(tensors, first, compared=bool(found))
+    used, still = found or accepted[:_ENOUGH], [] if found else still
+    tensors, kept = ([torch.cat(parts) for parts in zip(*some, strict=True)] for some in (used, still))
+    return PublicExamples(tensors, first, bool(found), kept)
 
 
 def choose(

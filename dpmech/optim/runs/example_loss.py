@@ -3,7 +3,8 @@
 import dataclasses
 import itertools
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -191,9 +192,35 @@ class ExampleLoss:
         """Whether the form that the loss takes is known and was tried."""
         return self._batched is not None
 
+    @property
+    def takes_batches(self) -> bool:
+        """Whether the loss, or that of a user's examples, receives an example as a batch of one."""
+        return self._loss.takes_batches if isinstance(self._loss, UserLoss) else bool(self._batched)
+
     def __call__(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor:
         """The loss of one example, given without a batch dimension."""
         return self._called(model, args, kwargs, batched=bool(self._batched))
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A context in which a loss that takes batches of one receives what is passed as it is.
+
+        The loss of a user's examples receives all of them at once.
+        """
+        if isinstance(self._loss, UserLoss):
+            with self._loss.together():
+                yield
+            return
+        before, self._batched = self._batched, False
+        try:
+            yield
+        finally:
+            self._batched = before
+
+    @property
+    def is_of_users(self) -> bool:
+        """Whether an example is a user, with examples of its own."""
+        return isinstance(self._loss, UserLoss)
 
     def resolve(
         self, model: Callable[..., Any], batch: Batch, begin: Callable[[], object] = lambda: None
@@ -354,6 +381,22 @@ class UserLoss:
             raise InvalidParameterError("user_loss", reduction, "'mean' or 'sum'")
         self._loss = ExampleLoss(loss, takes)
         self._reduction = reduction
+        self._together = False
+
+    @property
+    def takes_batches(self) -> bool:
+        """As in ExampleLoss, for one of the examples."""
+        return self._loss.takes_batches
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """A context in which the loss receives all examples of a user as one batch."""
+        self._together = True
+        try:
+            with self._loss.together():
+                yield
+        finally:
+            self._together = False
 
     def __call__(self, model: Callable[..., Any], *parts: Tensor) -> Tensor:
         """The loss of one user: parts of shape (m, ...), then the mask of shape (m,).
@@ -370,6 +413,8 @@ class UserLoss:
             )
         if not self._loss.resolved:
             self._loss.resolve(model, Batch(tuple(part[:1] for part in examples), {}))
+        if self._together:
+            return self._loss(model, *examples)
         values = [
             self._loss(model, *(part[index] for part in examples)).reshape(())
             for index in range(mask.shape[0])

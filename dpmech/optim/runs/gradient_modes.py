@@ -1,14 +1,12 @@
-"""Sources of per-example gradients: a loss of one example, or Opacus' hooks."""
+"""Per-example gradients from Opacus' hooks, for a loop that calls the model on batches."""
 
-import abc
-import dataclasses
 import functools
 import random
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,10 +27,9 @@ from dpmech.optim.clipping import (
 from dpmech.optim.processes import is_sharded
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
-from dpmech.optim.runs.example_loss import LossTakes
 from dpmech.optim.runs.fixes import opacus_part, shown
 from dpmech.optim.runs.mixing import MixingWatch
-from dpmech.optim.runs.per_example_model import AsModel, CallCounter, PerExampleModel
+from dpmech.optim.runs.per_example_model import AsModel, CallCounter
 from dpmech.optim.runs.reseeding import Reseeding
 from dpmech.optim.runs.unchanged import ModelHook, Unchanged
 
@@ -448,118 +445,94 @@ class _Spread:
         return (index.expand(count, -1), *given[1:])
 
 
-class GradientMode(abc.ABC):
-    """A source of per-example gradients.
+def unhooked(model: nn.Module, clipping_mode: AskedMode, *, loss: bool) -> nn.Module:
+    """The module whose parameters are trained: the model, or what a GradSampleModule wraps.
 
-    Attributes:
-        full_batches: whether the loader returns full batches, which the model splits; else microbatches.
+    Args:
+        model: of the caller.
+        clipping_mode: as for make_private.
+        loss: whether there is a loss of one example; else gradients come from hooks.
+
+    Raises:
+        UnsupportedCombinationError: for hooks that do not fit the rest, or belong to another run.
     """
-
-    full_batches: ClassVar[bool]
-
-    @abc.abstractmethod
-    def trained_module(self, model: nn.Module) -> nn.Module:
-        """The module whose parameters are trained."""
-
-    @abc.abstractmethod
-    def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
-        """The module that the training loop calls instead of `model`."""
-
-
-@dataclasses.dataclass(frozen=True)
-class LossOfOneExample(GradientMode):
-    """`torch.func` of a loss: the loop calls `model.backward`."""
-
-    full_batches: ClassVar[bool] = True
-
-    loss: Callable[..., Tensor]
-    clipping_mode: AskedMode = "auto"
-    loss_takes: LossTakes = "auto"
-
-    def trained_module(self, model: nn.Module) -> nn.Module:
-        """The model itself; one with Opacus' hooks is refused."""
-        if _is_grad_sample_module(model):
-            raise UnsupportedCombinationError(
-                "a GradSampleModule with a loss of one example", supported="the module itself, or no loss"
-            )
+    if not _is_grad_sample_module(model):
         end_hooks(model)
         return model
-
-    def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
-        """A PerExampleModel."""
-        return PerExampleModel(
-            model, self.loss, private, unchanged, clipping_mode=self.clipping_mode, loss_takes=self.loss_takes
+    if loss:
+        raise UnsupportedCombinationError(
+            "a GradSampleModule with a loss of one example", supported="the module itself, or no loss"
         )
-
-
-@dataclasses.dataclass(frozen=True)
-class OpacusHooks(GradientMode):
-    """Opacus' hooks: the loop calls `loss.backward()` on the mean over the batch."""
-
-    full_batches: ClassVar[bool] = False
-
-    clipping_mode: AskedMode = "auto"
-
-    def trained_module(self, model: nn.Module) -> nn.Module:
-        """The wrapped module, if the model already has hooks."""
-        given: Any = model
-        if not _is_grad_sample_module(model):
-            end_hooks(model)
-            return model
-        if getattr(getattr(model, "_examples", None), "copied", False):
-            raise UnsupportedCombinationError(
-                "a copy of a model of make_private, whose hooks belong to another run",
-                supported="an ordinary model with the state_dict() of the copy",
-            )
-        if self.clipping_mode == "ghost" and not hasattr(model, "max_grad_norm"):
-            raise UnsupportedCombinationError(
-                "a GradSampleModule forms the gradient of every example",
-                supported="the module itself with clipping_mode='ghost', or clipping_mode='per_example'",
-            )
-        inner: nn.Module = given._module
-        return inner
-
-    def wrapped(self, model: nn.Module, private: BatchOptimizer, unchanged: Unchanged) -> nn.Module:
-        """A module with Opacus' hooks, whose inner module counts its calls and checks for changes."""
-        inner, progress = self.trained_module(model), private.loader.progress
-        sharded = [name for name, param in inner.named_parameters() if is_sharded(param)]
-        if sharded:
-            raise UnsupportedCombinationError(
-                f"parameters are sharded over processes ({', '.join(sharded[:3])}), and under Opacus' hooks "
-                "no process sees the whole gradient of an example",
-                supported="make_private(..., loss=...); or the module before fully_shard",
-            )
-        if _is_grad_sample_module(model):
-            # Opacus' fast gradient clipping keeps no per-example gradients; only it has this attribute.
-            hooked, ghost = model, hasattr(model, "max_grad_norm")
-            handed = getattr(model, "_examples", None)
-            if isinstance(handed, _Handed):
-                handed.follow(private)
-        else:
-            ghost = self.clipping_mode != "per_example"
-            hooked = hooked_module(model, _Handed(private), ghost=ghost)
-        private.clipping_mode = "ghost" if ghost else "per_example"
-        private.watch_gradients(inner, lambda: getattr(hooked, "lowest", None), lambda: forget_calls(hooked))
-        batches = private.loader.sampler.fingerprint()
-        watch = MixingWatch(
-            inner,
-            _by_rows(hooked, inner),
-            lambda: progress.handed if progress.batches else None,
-            lambda: random.Random(f"{batches} {progress.batches}"),  # public: anyone can repeat the choice
-            lambda count: _trial(hooked, count),
-            Reseeding(inner, _weakly(private.loader.seed)),
-            _weakly(private.loader.take_padded),
+    if getattr(getattr(model, "_examples", None), "copied", False):
+        raise UnsupportedCombinationError(
+            "a copy of a model of make_private, whose hooks belong to another run",
+            supported="an ordinary model with the state_dict() of the copy",
         )
-        CallCounter(
-            inner,
-            progress,
-            [param for param in inner.parameters() if param.requires_grad],
-            watch,
-            lambda: bool(vars(hooked)["hooks_enabled"]),
-            _weakly(private.forget_gradients),
+    if clipping_mode == "ghost" and not hasattr(model, "max_grad_norm"):
+        raise UnsupportedCombinationError(
+            "a GradSampleModule forms the gradient of every example",
+            supported="the module itself with clipping_mode='ghost', or clipping_mode='per_example'",
         )
-        inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
-        return hooked
+    given: Any = model
+    inner: nn.Module = given._module
+    return inner
+
+
+def hooked(
+    model: nn.Module, private: BatchOptimizer, unchanged: Unchanged, clipping_mode: AskedMode
+) -> nn.Module:
+    """A module with Opacus' hooks, whose inner module counts its calls and checks for changes.
+
+    The loop calls `loss.backward()` on the mean over the batch.
+
+    Args:
+        model: of the caller, which may have such hooks already.
+        private: of make_private.
+        unchanged: compares the contents of the model.
+        clipping_mode: as for make_private.
+
+    Raises:
+        UnsupportedCombinationError: for sharded parameters, and as `hooked_module`.
+    """
+    inner, progress = unhooked(model, clipping_mode, loss=False), private.loader.progress
+    sharded = [name for name, param in inner.named_parameters() if is_sharded(param)]
+    if sharded:
+        raise UnsupportedCombinationError(
+            f"parameters are sharded over processes ({', '.join(sharded[:3])}), and under Opacus' hooks "
+            "no process sees the whole gradient of an example",
+            supported="make_private(..., loss=...); or the module before fully_shard",
+        )
+    if _is_grad_sample_module(model):
+        # Opacus' fast gradient clipping keeps no per-example gradients; only it has this attribute.
+        around, ghost = model, hasattr(model, "max_grad_norm")
+        handed = getattr(model, "_examples", None)
+        if isinstance(handed, _Handed):
+            handed.follow(private)
+    else:
+        ghost = clipping_mode != "per_example"
+        around = hooked_module(model, _Handed(private), ghost=ghost)
+    private.clipping_mode = "ghost" if ghost else "per_example"
+    private.watch_gradients(inner, lambda: getattr(around, "lowest", None), lambda: forget_calls(around))
+    batches = private.loader.sampler.fingerprint()
+    watch = MixingWatch(
+        inner,
+        _by_rows(around, inner),
+        lambda: progress.handed if progress.batches else None,
+        lambda: random.Random(f"{batches} {progress.batches}"),  # public: anyone can repeat the choice
+        lambda count: _trial(around, count),
+        Reseeding(inner, _weakly(private.loader.seed)),
+        _weakly(private.loader.take_padded),
+    )
+    CallCounter(
+        inner,
+        progress,
+        [param for param in inner.parameters() if param.requires_grad],
+        watch,
+        lambda: bool(vars(around)["hooks_enabled"]),
+        _weakly(private.forget_gradients),
+    )
+    inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
+    return around
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:

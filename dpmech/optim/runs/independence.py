@@ -1,5 +1,6 @@
-"""A comparison that finds what calls of a loss leave where it is not put back."""
+"""Trials of a loss: whether an example leaves anything to the next, and whether it has a gradient alone."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -8,13 +9,16 @@ from torch import Tensor
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.clipping import Batch, ExampleGradients
 from dpmech.optim.runs.clipping_choice import STAND_INS, stand_in
+from dpmech.optim.runs.example_loss import ExampleLoss
 from dpmech.optim.runs.in_range import in_range
+from dpmech.optim.runs.same_draws import SameDraws
 
 # Scales of the other examples between two calls on the same one: what drifts adds up, and running maxima or
 # what is kept of unusual examples only show where those are large, small or negative.
 _SCALES = (1.0, 1.0, 1.0, 1e-3, -1.0, -1e3, 1e3)
 # Where kernels do not repeat their roundings, relative; 0.1 for lower precision.
 _TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
+_SEEDS = 8  # a loss may draw which examples count, where these draws are not found
 
 
 def check_independent(
@@ -72,6 +76,54 @@ def check_independent(
             supported="a loss that is a function of its example and the model; public state as an attribute, "
             "a list, a dict or a tensor, set by the training loop",
         )
+
+
+def check_alone(
+    gradients: ExampleGradients,
+    batch: Batch,
+    examples: Sequence[Tensor],
+    loss: ExampleLoss,
+    begin: Callable[[int], object],
+) -> None:
+    """Raise UnsupportedCombinationError if examples have gradients next to others, and none alone.
+
+    A loss that only compares the examples of a batch is constant when it is called with one. A mean or a sum
+    of losses of examples is never refused: if the gradient of each is zero, so is that of all. An example has
+    the same random numbers alone and next to others.
+
+    Args:
+        gradients: one example at a time.
+        batch: the form of the arguments.
+        examples: tensors of public examples whose gradients are zero, shape (examples, ...).
+        loss: calls the user's, of `gradients`.
+        begin: seeds all generators, and undoes what the calls before left in model and loss.
+    """
+    count = len(examples[0])
+
+    def size(rows: Sequence[int], tensors: Sequence[Tensor], seed: int) -> float:
+        begin(seed)
+        with in_range(), SameDraws(rows, seed, count, generators=gradients.generators, only_first=True):
+            samples, _ = gradients.samples(batch, tensors)
+        return sum(float(one.double().norm()) for one in samples if isinstance(one, Tensor))
+
+    singles = [([row], [one[row : row + 1] for one in examples]) for row in range(count)]
+    groups = singles if loss.is_of_users else [(list(range(count)), [one[None] for one in examples])]
+    try:
+        for seed in range(_SEEDS):
+            alone = [size(rows, tensors, seed) for rows, tensors in singles]
+            with loss.together():
+                joint = sum(size(rows, tensors, seed) for rows, tensors in groups)
+            if any(alone) or not 0.0 < joint < math.inf:
+                return
+    except Exception:  # noqa: BLE001 - a loss or model may raise anything on values it does not expect
+        return
+    raise UnsupportedCombinationError(
+        "the loss compares the examples of a batch (contrastive losses, triplets, ranks, variances). It is "
+        "called with one example at a time: alone, random examples have gradients of zero, and only "
+        "together they have others. The run would train on noise alone",
+        supported="a loss with a term for each example; or a dataset whose items are the pairs or groups "
+        "that the loss compares, each of which is one example of the guarantee",
+    )
 
 
 def _scaled(tensor: Tensor, scale: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Batches for torch: a batch sampler for any DataLoader, and the loader of a private run."""
+"""The loader of a private run, and what it shares with the optimizer."""
 
 import dataclasses
 import hashlib
@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
-from torch.utils.data import Sampler as TorchSampler
 
 from dpmech.certificates import CheckpointHistory
 from dpmech.drawing import Sampler
@@ -241,47 +240,6 @@ _KEPT = (
     "persistent_workers",
     "pin_memory_device",
 )
-
-
-class PrivateBatchSampler(TorchSampler[list[int]]):
-    """A `batch_sampler` for any torch DataLoader that returns the batches of a sampler.
-
-    Every iteration continues from `sampler.steps_taken`, which it counts, to the end of that epoch. A
-    DataLoader with workers samples ahead of the batches that it returns, so a state saved meanwhile is ahead
-    too (`PrivateLoader` counts returned batches). An empty batch is an empty list, which the default
-    `collate_fn` does not support (`PrivateLoader` does).
-
-    Args:
-        sampler: a sampler of dpmech.samplers.
-        rank: rank of this process, in [0, world_size).
-        world_size: number of processes that share every batch.
-
-    Raises:
-        InvalidParameterError: on a bad argument.
-
-    Examples:
-        >>> from dpmech.samplers import BallsInBinsSampler
-        >>> from dpmech.optim import PrivateBatchSampler
-        >>> batches = PrivateBatchSampler(BallsInBinsSampler(6, bins=2, n=4, rng=1))
-        >>> sum(len(batch) for batch in batches), len(batches)
-        (6, 2)
-    """
-
-    def __init__(self, sampler: Sampler, *, rank: int = 0, world_size: int = 1) -> None:
-        if not isinstance(sampler, Sampler):
-            raise InvalidParameterError("sampler", sampler, "a dpmech.samplers.Sampler")
-        self._sampler = sampler
-        self._world = check_integer("world_size", world_size, minimum=1)
-        self._rank = check_integer("rank", rank, minimum=0, maximum=self._world - 1)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        sampler = self._sampler
-        for _ in range(_left_of_epoch(sampler, sampler.steps_taken)):
-            yield shard(next(iter(sampler)), self._rank, self._world).tolist()
-
-    def __len__(self) -> int:
-        """Number of batches per epoch."""
-        return self._sampler.steps_per_epoch
 
 
 # What the certificate and the record of a run depend on.

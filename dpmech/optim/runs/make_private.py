@@ -42,7 +42,7 @@ from dpmech.optim.runs.clipping_choice import AskedMode, check_asked, note_compi
 from dpmech.optim.runs.datasets import check_dataset
 from dpmech.optim.runs.example_loss import LossTakes, Reduction, UserLoss
 from dpmech.optim.runs.fixes import check_layers
-from dpmech.optim.runs.gradient_modes import LossOfOneExample, OpacusHooks
+from dpmech.optim.runs.gradient_modes import hooked, unhooked
 from dpmech.optim.runs.loader import PrivateLoader
 from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.same_data import check_same_length, loss_words
@@ -202,8 +202,8 @@ def make_private(
         InvalidParameterError: on a bad argument.
         CertificateError: if clip norm, denominator, batch size, unit or processes differ from the
             certificate, or declared numbers from the data.
-        UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples,
-            DistributedDataParallel, and buffers whose changes cannot be detected.
+        UnsupportedCombinationError: for shuffled or sampled loaders, layers that mix examples, a `loss` that
+            only compares examples, DistributedDataParallel, and buffers whose changes cannot be detected.
         MissingDependencyError: without `loss`, if Opacus is not installed.
     """
     claim = check_claim(calibration)
@@ -224,11 +224,8 @@ def make_private(
     if users and loss is not None:
         loss, loss_takes = UserLoss(loss, loss_takes, user_loss), "example"
         clipping_mode = "loop" if clipping_mode == "loop" else "per_example"
-    gradients = (
-        OpacusHooks(clipping_mode) if loss is None else LossOfOneExample(loss, clipping_mode, loss_takes)
-    )
     inner = check_model(
-        gradients.trained_module(model),
+        unhooked(model, clipping_mode, loss=loss is not None),
         [param for group in optimizer.param_groups for param in group["params"]],
     )
     check_layers(inner, hooks=loss is None)
@@ -251,7 +248,7 @@ def make_private(
         loader,
         sampler,
         max_physical_batch_size=max_physical_batch_size,
-        full_batches=gradients.full_batches,
+        full_batches=loss is not None,  # which the model splits
         process_group=process_group,
     )
     share([*inner.parameters(), *inner.buffers()], process_group)
@@ -277,11 +274,17 @@ def make_private(
     private_loader.set_up.describe(inner, loss)
     try:
         check_agreement("the loss", {"code": loss_words(loss)}, process_group)
-        wrapped = gradients.wrapped(model, private, unchanged)
-        if isinstance(wrapped, PerExampleModel):
-            with wrapped.whole.gathered():
-                _try_first_example(wrapped, loader)
-                wrapped.measure(process_group)
+        wrapped: nn.Module
+        if loss is None:
+            wrapped = hooked(model, private, unchanged, clipping_mode)
+        else:
+            alone = PerExampleModel(
+                model, loss, private, unchanged, clipping_mode=clipping_mode, loss_takes=loss_takes
+            )
+            wrapped = alone
+            with alone.whole.gathered():
+                _try_first_example(alone, loader)
+                alone.measure(process_group)
     except Exception:
         private.undo()  # so that another attempt gets the same optimizer and seed
         raise

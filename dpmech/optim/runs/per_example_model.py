@@ -29,7 +29,7 @@ from dpmech.optim.runs.clipping_choice import (
 )
 from dpmech.optim.runs.collated import check_padding
 from dpmech.optim.runs.example_loss import ExampleLoss, LossTakes
-from dpmech.optim.runs.independence import check_independent
+from dpmech.optim.runs.independence import check_alone, check_independent
 from dpmech.optim.runs.loader import BatchProgress
 from dpmech.optim.runs.measured_choice import Way, exact_ways, fastest, is_timed
 from dpmech.optim.runs.mixing import MixingWatch
@@ -431,6 +431,8 @@ class PerExampleModel(AsModel, nn.Module):
                     supported="a plain attribute of the model that the training loop sets before each batch; "
                     "or a loss that accepts such examples",
                 )
+            if found.still and self._loss.takes_batches and not self._optimizer.record.steps:
+                check_alone(self._ways["loop"], batch, found.still, self._loss, begin)
             begin(0)
             settings: dict[str, Any] = {"compared": found.compared, "begin": lambda: begin(0)}
             try:

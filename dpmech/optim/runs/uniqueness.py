@@ -1,6 +1,5 @@
 """Detects examples that occur twice in a dataset, by resolving views to the underlying examples."""
 
-import dataclasses
 import hashlib
 import operator
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -36,7 +35,6 @@ class Occurrences:
 
     def __init__(self) -> None:
         self._numbered: dict[Hashable, list[tuple[Picks, Picks]]] = {}  # by kind, or by the base of places
-        self._lines: dict[str, list[_Line]] = {}
         self._names: dict[Hashable, int] = {}
 
     def add_places(self, base: Hashable, places: Picks, rows: Picks) -> None:
@@ -46,8 +44,11 @@ class Occurrences:
 
     def add_addresses(self, device: str, start: int, step: int, places: Picks, rows: Picks) -> None:
         """The data at the address start + step * places[i] occur in row `rows[i]`."""
-        if len(places):
-            self._lines.setdefault(device, []).append(_Line(start, step, places, rows))
+        if isinstance(places, range) and step:
+            ends = start + step * places.start, start + step * places.stop
+            self.add_places(device, range(*ends, step * places.step), rows)
+        else:
+            self.add_places(device, start + step * as_array(places), rows)
 
     def add_objects(self, ids: list[int], rows: Picks) -> None:
         """Python objects, by `id`; they must stay alive."""
@@ -78,63 +79,33 @@ class Occurrences:
 
     def first_repeat(self) -> tuple[int, int] | None:
         """Two rows with the same object; None if there are none."""
-        for entries in self._groups():
-            pair = _repeat(entries)
-            if pair is not None:
-                return min(pair), max(pair)
-        return None
-
-    def _groups(self) -> Iterator[Sequence[tuple[Picks, Picks]]]:
-        """Entries that may have objects in common, without those that obviously have none."""
         for entries in self._numbered.values():
-            if len(entries) > 1 or not isinstance(entries[0][0], range):
-                yield entries
-        for lines in self._lines.values():
-            for group in _meeting(lines):
-                if len(group) > 1 or not group[0].distinct:
-                    yield [(line.addresses(), line.rows) for line in group]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Line:
-    """Rows of one tensor, evenly spaced in memory."""
-
-    start: int
-    step: int
-    places: Picks
-    rows: Picks
-
-    @property
-    def distinct(self) -> bool:
-        """Whether the addresses are obviously distinct."""
-        return len(self.places) == 1 or (self.step != 0 and isinstance(self.places, range))
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        """The lowest and the highest address."""
-        both = [self.start + self.step * place for place in _extremes(self.places)]
-        return min(both), max(both)
-
-    def addresses(self) -> _Array:
-        return self.start + self.step * as_array(self.places)
+            for group in _meeting(entries):
+                if len(group) > 1 or not isinstance(group[0][0], range):
+                    pair = _repeat(group)
+                    if pair is not None:
+                        return min(pair), max(pair)
+        return None
 
 
 def _extremes(picks: Picks) -> tuple[int, int]:
-    """The first and last of a range, the least and largest of an array."""
-    return (picks[0], picks[-1]) if isinstance(picks, range) else (int(picks.min()), int(picks.max()))
+    """The least and the largest."""
+    if isinstance(picks, range):
+        return min(picks[0], picks[-1]), max(picks[0], picks[-1])
+    return int(picks.min()), int(picks.max())
 
 
-def _meeting(lines: Iterable[_Line]) -> Iterator[list[_Line]]:
-    """Groups of lines; lines of different groups have no address in common."""
-    group: list[_Line] = []
-    reached = -1
-    for line in sorted(lines, key=lambda one: one.ends[0]):
-        low, high = line.ends
+def _meeting(entries: Iterable[tuple[Picks, Picks]]) -> Iterator[list[tuple[Picks, Picks]]]:
+    """Groups of entries; entries of different groups have no object in common."""
+    group: list[tuple[Picks, Picks]] = []
+    reached = 0
+    for entry in sorted(entries, key=lambda one: _extremes(one[0])[0]):
+        low, high = _extremes(entry[0])
         if group and low > reached:
             yield group
             group = []
-        group.append(line)
-        reached = max(reached, high) if len(group) > 1 else high
+        reached = max(reached, high) if group else high
+        group.append(entry)
     if group:
         yield group
 

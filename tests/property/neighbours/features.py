@@ -44,7 +44,7 @@ SAMPLED = (ADD_REMOVE, ZERO_OUT)
 
 @feature(
     "loss, per example",
-    "loop: LossOfOneExample",
+    "loop: loss",
     "mode: per_example",
     "rule: FlatClipping",
     absent=("gap", "shorter"),
@@ -54,7 +54,7 @@ def _(run):
     return by_loss(run, clipping_mode="per_example")
 
 
-@feature("loss, ghost", "loop: LossOfOneExample", "mode: ghost", kind=OUTER, thorough=True)
+@feature("loss, ghost", "loop: loss", "mode: ghost", kind=OUTER, thorough=True)
 def _(run):
     parts = private(run, loss=loss_of_one, loss_takes="batch_of_one", clipping_mode="ghost")
     found = by_loss(run, parts=parts)
@@ -62,12 +62,12 @@ def _(run):
     return found
 
 
-@feature("loss, auto", "loop: LossOfOneExample", "mode: auto", kind=OUTER)
+@feature("loss, auto", "loop: loss", "mode: auto", kind=OUTER)
 def _(run):
     return by_loss(run, clipping_mode="auto")
 
 
-@feature("loss, loop", "loop: LossOfOneExample", "mode: loop", kind=OUTER, thorough=True)
+@feature("loss, loop", "loop: loss", "mode: loop", kind=OUTER, thorough=True)
 def _(run):
     return by_loss(run, clipping_mode="loop")
 
@@ -138,7 +138,7 @@ for _where, _made in _KEEPING.items():
 
         @feature(
             f"state in a {_where}, {_mode}",
-            "loop: LossOfOneExample",
+            "loop: loss",
             f"mode: {_mode}",
             kind=OUTER,
             slow=_mode != "loop",
@@ -177,7 +177,7 @@ def _seeding(kind):
 
 for _kind in ("torch", "Python", "own"):
 
-    @feature(f"a loss that seeds, {_kind}", "loop: LossOfOneExample", "mode: loop", at=("first", "last"))
+    @feature(f"a loss that seeds, {_kind}", "loop: loss", "mode: loop", at=("first", "last"))
     def _(run, kind=_kind):
         return by_loss(run, loss=_seeding(kind), clipping_mode="loop")
 
@@ -202,27 +202,27 @@ class _Drawing(Rows):
         return found
 
 
-@feature("drawing data, loss", "loop: LossOfOneExample", "mode: per_example")
+@feature("drawing data, loss", "loop: loss", "mode: per_example")
 def _(run):
     return by_loss(run, data=_Drawing(run.records), clipping_mode="per_example")
 
 
-@feature("drawing data, hooks", "loop: OpacusHooks", "mode: per_example")
+@feature("drawing data, hooks", "loop: hooks", "mode: per_example")
 def _(run):
     return by_hooks(run, data=_Drawing(run.records), clipping_mode="per_example")
 
 
-@feature("hooks, per example", "loop: OpacusHooks", "mode: per_example")
+@feature("hooks, per example", "loop: hooks", "mode: per_example")
 def _(run):
     return by_hooks(run, clipping_mode="per_example")
 
 
-@feature("hooks, ghost", "loop: OpacusHooks", "mode: ghost", kind=OUTER)
+@feature("hooks, ghost", "loop: hooks", "mode: ghost", kind=OUTER)
 def _(run):
     return by_hooks(run, clipping_mode="ghost")
 
 
-@feature("hooks, auto", "loop: OpacusHooks", "mode: auto")
+@feature("hooks, auto", "loop: hooks", "mode: auto")
 def _(run):
     return by_hooks(run, clipping_mode="auto")
 

@@ -135,7 +135,7 @@ def public_of(optimizer):
         "phi": optimizer.phi,
         "clip_norm": optimizer.clip_norm,
         "expected_batch_size": optimizer.expected_batch_size,
-        "executed": optimizer.record.to_dict(),
+        "executed": repr(optimizer.record),
     }
 
 

@@ -374,7 +374,6 @@ def test_run_record_and_certificate_state_it_and_are_verified(tmp_path):
     train(model, optimizer, loader)
     record = optimizer.run_record()
     assert record.certificate.clip_norm == RULE == optimizer.record.clip_norm
-    assert optimizer.record.to_dict()["clip_norm"]["count_stddev"] == RULE.count_stddev(cal.sigma)
     record.save(tmp_path / "run.json")
     found = dm.verify(tmp_path / "run.json", rigorous=True)
     assert found.ok

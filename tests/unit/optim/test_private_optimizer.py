@@ -554,10 +554,7 @@ def test_the_record_states_the_executed_steps():
     opt = private(cal=cert)
     opt.step()
     opt.step()
-    record = opt.record
-    assert record == ExecutedSteps(claim=cert, steps=2, clip_norm=1.0, expected_batch_size=4.0)
-    plain = record.to_dict()
-    assert (plain["steps"], plain["n"], plain["eps"], plain["claim"]) == (2, N, 8.0, cert.fingerprint())
+    assert opt.record == ExecutedSteps(claim=cert, steps=2, clip_norm=1.0, expected_batch_size=4.0)
 
 
 # ---- refusals while training

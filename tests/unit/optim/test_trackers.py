@@ -1,4 +1,4 @@
-"""Trackers compared with fakes of their packages' protocols, and with TensorBoard's real writer."""
+"""What is logged of a run, also by the packages themselves where they are installed."""
 
 import warnings
 
@@ -10,14 +10,7 @@ from torch.utils.data import DataLoader
 import dpmech as dm
 from dpmech.optim import AdamBC, Muon, clamp_fraction, make_private, noise_share
 from dpmech.optim.rules import logged_values, momentum_noise_ratios
-from dpmech.optim.trackers import (
-    MlflowTracker,
-    ProgressBar,
-    TensorBoardTracker,
-    Tracker,
-    WandbTracker,
-    follow,
-)
+from dpmech.optim.trackers import ProgressBar, follow
 from tests.support.training import classification, classifier, cross_entropy, private_run, train
 
 N = 12
@@ -42,11 +35,11 @@ class Calls:
             )
 
 
-class Kept(Tracker):
+class Kept:
     def __init__(self):
         self.entries = []
 
-    def log(self, values, step):
+    def __call__(self, values, step):
         self.entries.append((step, dict(values)))
 
 
@@ -88,29 +81,26 @@ def test_some_steps_and_physical_batches_and_an_end():
     assert [step for step, _ in ended.entries] == [1, 2]
 
 
-def test_public_calls_of_the_packages():
+def test_a_bar_shows_what_is_spent():
     values = dict.fromkeys(NAMES, 0.5)
-    writer, wandb, mlflow, bar = (
-        Calls("add_scalar"),
-        Calls("log"),
-        Calls("log_metrics"),
-        Calls("update", "set_postfix"),
-    )
-    TensorBoardTracker(writer).log(values, 3)
-    assert writer.calls == [("add_scalar", (name, 0.5, 3), {}) for name in NAMES]
-    WandbTracker(wandb).log(values, 3)
-    assert wandb.calls == [("log", ({**values, "privacy/step": 3},), {})]
-    MlflowTracker(mlflow).log(values, 3)
-    assert mlflow.calls == [("log_metrics", (values,), {"step": 3})]
-    tracker = ProgressBar(bar)
-    tracker.log(values, 1)
-    tracker.log(values, 6)
+    bar = Calls("update", "set_postfix")
+    log = ProgressBar(bar)
+    log(values, 1)
+    log(values, 6)
     assert [args for name, args, _ in bar.calls if name == "update"] == [(1,), (5,)]
     assert bar.calls[0] == ("set_postfix", (), {"eps": "0.5 of 0.5, paid for all steps", "refresh": False})
-    tracker.log(values | {"privacy/epsilon_of_plan": 2.0}, 7)
+    log(values | {"privacy/epsilon_of_plan": 2.0}, 7)
     assert bar.calls[-2][2]["eps"] == "0.5 of 2"
-    tracker.log(values | {"privacy/steps_left": 0.0}, 8)
+    log(values | {"privacy/steps_left": 0.0}, 8)
     assert bar.calls[-2][2]["eps"] == "0.5 of 0.5"
+
+
+def test_no_destination_changes_the_values_of_another():
+    parts = run()
+    kept = Kept()
+    follow(parts[1], lambda values, _: values.clear(), kept)
+    train(*parts)
+    assert all(list(values) == NAMES for _, values in kept.entries)
 
 
 def test_a_bar_of_tqdm(capsys):
@@ -186,7 +176,12 @@ def test_the_writer_of_tensorboard(tmp_path):
 
         parts = run()
         with SummaryWriter(str(tmp_path)) as writer:
-            follow(parts[1], TensorBoardTracker(writer), every=4)
+
+            def log(values, step):
+                for name, value in values.items():
+                    writer.add_scalar(name, value, step)
+
+            follow(parts[1], log, every=4)
             train(*parts)
         found = EventAccumulator(str(tmp_path)).Reload()
     assert set(found.Tags()["scalars"]) == set(NAMES)
@@ -197,10 +192,8 @@ def test_the_writer_of_tensorboard(tmp_path):
 
 def test_bad_arguments():
     optimizer = run()[1]
-    with pytest.raises(dm.InvalidParameterError, match=r"writer must be an object with add_scalar\(\)"):
-        TensorBoardTracker(None)
-    with pytest.raises(dm.InvalidParameterError, match="trackers must be instances"):
-        follow(optimizer, print)
+    with pytest.raises(dm.InvalidParameterError, match="logs must be functions of the values"):
+        follow(optimizer, "tensorboard")
     with pytest.raises(dm.InvalidParameterError, match="every must be an integer >= 1"):
         follow(optimizer, every=0)
     with pytest.raises(dm.InvalidParameterError, match="delta must be"):

@@ -284,7 +284,7 @@ def test_a_parameter_that_is_frozen_later_is_refused():
 def test_a_checkpoint_without_the_meter_is_refused(tmp_path):
     """The record of such a run would not say that its meter saw a part only."""
     private, optimizer, loader, _ = run(loss=CRITERION)
-    optimizer._observers._all.clear()
+    optimizer._meters.clear()
     train(private, optimizer, loader, until=7)
     save_checkpoint(tmp_path / "run.pt", private, optimizer, loader)
     optimizer.close()

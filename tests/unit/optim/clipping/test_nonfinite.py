@@ -162,10 +162,9 @@ def test_a_partly_restored_batch_is_not_probed():
     assert second.dropped == 64
 
 
-def contrasted(model, x, target):
-    """A loss that compares the examples of a batch: of one alone it is constant."""
-    pairs = torch.nn.functional.normalize(model(x))
-    return torch.nn.functional.cross_entropy(pairs @ pairs.T, torch.arange(len(x)))
+def silent(model, x, target):
+    """A loss without gradients on this data: its classes are below 9."""
+    return (torch.nn.functional.cross_entropy(model(x), target, reduction="none") * (target == 9)).mean()
 
 
 @pytest.mark.parametrize("mode", ["per_example", "loop"])
@@ -173,7 +172,7 @@ def test_gradients_of_zero_stop_nothing(mode):
     """Whether all are zero depends on the data: one other example would change it."""
     cal = dm.calibrate_sigma(dm.Identity(N), 8.0, 1e-5, participation=dm.MinSep(1))
     model, optimizer, loader = private_run(
-        cal, classifier(), DataLoader(classification(32)), loss=contrasted, clipping_mode=mode
+        cal, classifier(), DataLoader(classification(32)), loss=silent, clipping_mode=mode
     )
     model.backward(*next(iter(loader)))
     optimizer.step()
@@ -211,7 +210,7 @@ def test_published_results_do_not_depend_on_them(caplog, tmp_path):
         records.append(parts[1].run_record())
         records[-1].save(tmp_path / "run.json")
         assert "dropped" not in (tmp_path / "run.json").read_text()
-        assert "dropped" not in repr(parts[1]) + repr(parts[1].record.to_dict())
+        assert "dropped" not in repr(parts[1]) + repr(parts[1].record)
     assert records[0].steps == records[1].steps
     assert records[0].certificate == records[1].certificate
     save_checkpoint(tmp_path / "run.pt", *parts)  # as secret as the data: it may contain the number

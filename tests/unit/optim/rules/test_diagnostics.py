@@ -8,12 +8,9 @@ import torch
 import dpmech as dm
 from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.rules.adam import AdamBC
-from dpmech.optim.rules.denoiser import denoise_matrices
 from dpmech.optim.rules.diagnostics import (
     clamp_fraction,
-    denoiser_improvement,
     effective_degrees,
-    muon_alignment,
     muon_quality,
     noise_share,
 )
@@ -161,59 +158,9 @@ def test_muon_quality_against_singular_values():
     assert muon_quality(zero) == (0.0,)
 
 
-def test_alignment_with_clean_gradients():
-    optimizer, momenta = muon_after(2, 0.1)
-    rng = np.random.default_rng(4)
-    clean = [rng.standard_normal((4, 6)), rng.standard_normal((5, 2, 2))]
-    tensors = [torch.tensor(matrix) for matrix in clean]
-    with pytest.raises(InvalidParameterError, match="allow_non_private_metrics must be True"):
-        muon_alignment(optimizer, tensors)
-    with pytest.raises(InvalidParameterError, match="allow_non_private_metrics must be True or False"):
-        muon_alignment(optimizer, tensors, allow_non_private_metrics=1)
-    found = muon_alignment(optimizer, tensors, allow_non_private_metrics=True)
-
-    def cosine(a, b):
-        return float((a.ravel() @ b.ravel()) / np.linalg.norm(a) / np.linalg.norm(b))
-
-    for i, matrix in enumerate(momenta):
-        left, _, right = np.linalg.svd(matrix, full_matrices=False)
-        assert found.momentum[i] == pytest.approx(cosine(matrix, clean[i]), rel=1e-9)
-        assert found.orthogonalized[i] == pytest.approx(cosine(left @ right, clean[i]), rel=1e-9)
-    free, _ = muon_after(2, 0.0)
-    assert muon_alignment(free, tensors) == found
-    assert muon_alignment(free, [torch.zeros(4, 6), tensors[1]]).momentum[0] == 0.0
-    with pytest.raises(InvalidParameterError, match="2 matrices"):
-        muon_alignment(free, tensors[:1])
-    with pytest.raises(InvalidParameterError, match="of shape"):
-        muon_alignment(free, [tensors[0].T, tensors[1]])
-
-
 def test_muon_probes_refuse_other_optimizers():
     param = torch.nn.Parameter(torch.ones(2, 2))
     with pytest.raises(InvalidParameterError, match="has made a step on a matrix"):
         muon_quality(Muon([param]))
     with pytest.raises(InvalidParameterError, match="a Muon"):
         muon_quality(torch.optim.SGD([param], lr=0.1))
-
-
-def test_denoiser_improvement():
-    generator = torch.Generator().manual_seed(0)
-    clean = torch.outer(torch.randn(20, generator=generator), torch.randn(30, generator=generator))
-    noisy = clean + torch.randn(20, 30, generator=generator)
-    with pytest.raises(InvalidParameterError, match="allow_non_private_metrics must be True"):
-        denoiser_improvement([noisy], [clean], [1.0])
-    found = denoiser_improvement([noisy, noisy], [clean, clean], [1.0, 50.0], allow_non_private_metrics=True)
-
-    def cosine(a, b):
-        return float((a * b).sum() / a.norm() / b.norm())
-
-    assert found[0] == pytest.approx(
-        cosine(denoise_matrices(noisy, 1.0), clean) - cosine(noisy, clean), rel=1e-4
-    )
-    assert found[0] > 0.05
-    assert found[1] == 0.0
-    assert denoiser_improvement([clean], [clean], [0.0]) == pytest.approx((0.0,))
-    with pytest.raises(InvalidParameterError, match="of equal length"):
-        denoiser_improvement([noisy], [clean, clean], [1.0], allow_non_private_metrics=True)
-    with pytest.raises(InvalidParameterError, match="stddevs"):
-        denoiser_improvement([noisy], [clean], [-1.0])

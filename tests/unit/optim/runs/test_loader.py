@@ -14,7 +14,7 @@ from torch.utils.data import (
 )
 
 import dpmech as dm
-from dpmech.optim import CanaryData, PrivateBatchSampler, PrivateLoader
+from dpmech.optim import CanaryData, PrivateLoader
 from dpmech.optim.runs.datasets import Collation, OneByOne
 from dpmech.optim.runs.uniqueness import ExamplePlaces
 from dpmech.schemes.balls_in_bins.sampler import BallsInBinsSampler
@@ -260,8 +260,6 @@ def test_batches_outside_the_pattern_are_refused():
         (lambda: PrivateLoader(DataLoader(dataset()), "bins"), "sampler"),
         (lambda: PrivateLoader(DataLoader(dataset(5)), samplers()["bins"]), "number of examples"),
         (lambda: private(max_physical_batch_size=0), "max_physical_batch_size"),
-        (lambda: PrivateBatchSampler("bins"), "sampler"),
-        (lambda: PrivateBatchSampler(samplers()["bins"], rank=2, world_size=2), "rank"),
     ],
 )
 def test_bad_arguments(build, match):
@@ -292,29 +290,6 @@ def test_states_of_other_runs_are_refused():
     next(iter(loader))
     with pytest.raises(dm.InvalidParameterError, match="after 1 batches"):
         loader.load_state_dict(state)
-
-
-# ---- the microbatch sampler on its own
-
-
-@every_sampler
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_batch_samplers_share_every_batch(name, world):
-    ranks = [PrivateBatchSampler(samplers()[name], rank=rank, world_size=world) for rank in range(world)]
-    batches = [[batch for _ in range(12 // len(one)) for batch in one] for one in ranks]
-    for step in range(len(batches[0])):
-        union = sorted(index for rank in batches for index in rank[step])
-        assert union == samplers()[name].indices(step).tolist()
-
-
-def test_batch_sampler_in_a_plain_loader():
-    sampler = samplers()["min-sep"]
-    loader = DataLoader(dataset(), batch_sampler=PrivateBatchSampler(sampler))
-    found = [microbatch[0].tolist() for _ in range(3) for microbatch in loader]
-    assert found == [samplers()["min-sep"].indices(step).tolist() for step in range(12)]
-    assert list(loader) == []
-    assert sampler.steps_taken == 12
-    assert len(loader) == 4
 
 
 @pytest.mark.parametrize("name", ["dataset", "sampler", "tracker", "process_group", "processes"])

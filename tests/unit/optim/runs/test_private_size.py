@@ -88,7 +88,7 @@ def run(monkeypatch, cal, data, *, shuffle=False, batch_size=1, loss=linear_loss
                 seen.append([param.detach().clone() for param in model.parameters()])
                 seen.append([param.grad.clone() for param in model.parameters()])
     record = optimizer.run_record()
-    seen += [record.to_json(), str(record), str(record.certificate), optimizer.record.to_dict()]
+    seen += [record.to_json(), str(record), str(record.certificate), repr(optimizer.record)]
     seen += [loader.physical_batch_size, optimizer.clipping_mode, str(optimizer.epsilon_spent())]
     optimizer.close()
     return parts, seen
