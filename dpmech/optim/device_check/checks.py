@@ -21,9 +21,10 @@ from dpmech.calibration import calibrate_sigma
 from dpmech.mechanism import BLT, Identity, LambdaCGD, SquareRoot, Strategy
 from dpmech.optim.clipping import MODES, ClippingMode, Factored, Piece, clipped_gradients
 from dpmech.optim.device_check.models import (
-    Images,
+    LanguageModel,
+    Size,
+    VisionTransformer,
     images_of,
-    language_model,
     loss_of_images,
     loss_of_words,
     words_of,
@@ -32,7 +33,7 @@ from dpmech.optim.noise import NoiseStream, fused_on
 from dpmech.optim.runs import load_checkpoint, make_private, save_checkpoint
 from dpmech.schemes.fixed_order import MinSep
 
-_BATCH = 8
+_SIZE = Size(width=32, depth=1, heads=2, length=4, batch=8)
 _STEPS = 8
 # Standard errors: a normal number is beyond them with probability 1.3e-15, so that hundreds of comparisons
 # fail by chance with less than 1e-9, also with the tails that means of products and of fourth powers have.
@@ -93,20 +94,18 @@ def clipping(device: torch.device, mode: ClippingMode) -> Check:
     """
     off = longest = 0.0
     cases: list[tuple[nn.Module, Any, Sequence[Tensor]]] = [
-        (Images(), loss_of_images, images_of(_BATCH)),
-        (language_model(), loss_of_words, words_of(_BATCH)),
+        (VisionTransformer(_SIZE), loss_of_images, images_of(_SIZE, _SIZE.batch)),
+        (LanguageModel(_SIZE), loss_of_words, words_of(_SIZE, _SIZE.batch)),
     ]
     for model, loss, batch in cases:
-        own = [
-            _gradient(copy.deepcopy(model).double(), loss, [part[i] for part in batch]) for i in range(_BATCH)
-        ]
+        own = [_gradient(copy.deepcopy(model).double(), loss, [part[i] for part in batch]) for i in range(8)]
         norm = float(torch.stack([one.norm() for one in own]).median())
         expected = torch.stack([one * min(1.0, norm / float(one.norm())) for one in own]).sum(0)
         there = model.to(device)
         moved = [part.to(device) for part in batch]
         found = _flat(clipped_gradients(there, loss, moved, norm, clipping_mode=mode).sums)
         off = max(off, float((found - expected).norm() / expected.norm()))
-        for place in range(_BATCH):
+        for place in range(_SIZE.batch):
             single = [part[place : place + 1] for part in moved]
             alone = clipped_gradients(there, loss, single, norm, clipping_mode=mode).sums
             longest = max(longest, float(_flat(alone).norm()) / norm)

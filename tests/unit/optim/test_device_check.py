@@ -1,5 +1,6 @@
 """The check of a device: its report, and faults that it has to find."""
 
+import re
 import warnings
 
 import pytest
@@ -12,6 +13,7 @@ from dpmech.mechanism import Identity, LambdaCGD  # noqa: E402
 from dpmech.optim.clipping import Factored, clipped_gradients  # noqa: E402
 from dpmech.optim.device_check import __main__ as command  # noqa: E402
 from dpmech.optim.device_check import checks  # noqa: E402
+from dpmech.optim.device_check.measurements import Measured, sizes_for  # noqa: E402
 from dpmech.optim.noise import NoiseStream  # noqa: E402
 from dpmech.optim.runs import load_checkpoint  # noqa: E402
 from tests.support.other_device import known, other, other_device  # noqa: E402
@@ -28,20 +30,28 @@ def test_a_report_is_written(tmp_path):
     assert "10 of 10 checks passed." in text
     assert "failed" not in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert len(tables) == 14
-    assert {line.count("|") for line in tables} == {5}
+    assert len(tables) > 25
+    assert len([line for line in tables if "ms" in line]) >= 9
+    ratios = [float(line.split("|")[4]) for line in tables if re.search(r"\| \d+\.\d\d \|", line)]
+    assert all(ratio > 0.0 for ratio in ratios)
+    for width in {line.count("|") for line in tables}:
+        assert width in {5, 6}
 
 
 def test_a_failed_check_is_on_the_first_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "noise", lambda *_: [Measured("a", None, why="out of memory")])
+    monkeypatch.setattr(command, "steps", lambda *_: [])
     bad = {"clipping": checks.Check(passed=False, seen="2", allowed="1"), "b": checks.Check(None, "", "")}
     monkeypatch.setattr(command, "run_checks", lambda *_, **__: bad)
     assert command.main(["--device", "cpu", "--out", str(tmp_path / "x.md")]) == 1
     text = (tmp_path / "x.md").read_text()
     assert "0 of 1 checks passed; **failed: clipping**. Do not train on private data on this device." in text
+    assert "| a | out of memory |  |  |" in text
 
 
 def test_it_is_printed_without_a_file(monkeypatch, capsys):
-    monkeypatch.setattr(command, "run_checks", lambda *_, **__: {})
+    for name, found in {"noise": [], "steps": [], "run_checks": {}}.items():
+        monkeypatch.setattr(command, name, lambda *_, found=found, **__: found)
     assert command.main(["--device", "cpu"]) == 0
     assert capsys.readouterr().out.startswith("# Private training on a CPU")
 
@@ -145,6 +155,17 @@ def test_another_key_is_found(monkeypatch):
     assert checks.secure(CPU).passed
     monkeypatch.setattr(NoiseStream, "load_state_dict", lambda *_: None)
     assert checks.secure(CPU).passed is False
+
+
+def test_sizes_grow_with_the_device():
+    small, host, gpu = (
+        sizes_for(torch.device(kind), small=tiny)
+        for kind, tiny in (("cuda", True), ("cpu", False), ("cuda", False))
+    )
+    assert small.vision.width < host.vision.width < gpu.vision.width
+    width, depth = gpu.language.width, gpu.language.depth
+    assert 12 * depth * width**2 > 1e9  # weights of the blocks
+    assert gpu.values == (10**6, 10**8, 10**9)
 
 
 @pytest.mark.slow
