@@ -259,8 +259,6 @@ class TiltedGroup:
             count = math.ceil(CUT / width * period / (2.0 * math.pi)) + 1
             if count > MOST_EXPONENTS:
                 raise NumericalError(f"{count} exponents are too many")
-            states = self.lattice.size
-            spend(count * (1e-6 * states**2 + 2e-8 * states**2.8), 3e8, what=f"{count} Laplace transforms")
             series = TiltedSeries(tilt, period, width, count)
             values, errors = self._transforms(step, series, negligible, known)
             whole, part = self._summed(step, series, values, errors)
@@ -303,7 +301,7 @@ class TiltedGroup:
         values = np.zeros(sizes.size, dtype=np.complex128)
         errors = np.zeros(sizes.size)
         whole = step.ceiling(np.zeros(self.increments.size))
-        failures = 0
+        failures, states = 0, self.lattice.size
         # high frequencies first: many need no transform, and lower ones succeed if these did
         for index in range(sizes.size - 1, -1, -1):
             frequency = float(series.frequencies[index])
@@ -314,6 +312,7 @@ class TiltedGroup:
                     left -= float(sizes[index]) * ceiling
                     continue
                 failures += 1
+                spend(2e-7 * states**2 + 4e-9 * states**2.8, 3e8, what="a Laplace transform")
                 known[index] = step.transform(frequency, ceiling)
             values[index], errors[index] = known[index]
         return values, errors
