@@ -21,7 +21,7 @@ from dpmech.engines.convex_order.mixture_ring import (
     dominating_mixture,
 )
 from dpmech.engines.convex_order.ring import Height, RingGram, dominating_ring
-from dpmech.engines.convex_order.second_order import SecondOrderGram, second_order_fits
+from dpmech.engines.convex_order.arma import ArmaGram, arma_fits, higher_fit
 from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
@@ -66,6 +66,8 @@ _CELL = 0.02
 _LONGEST = 20.0
 # Step in sigma for the slope of the moment bound.
 _STEP = 0.01
+# Slopes of the Gaussian scale in log sigma.
+SLOPES = (0.8, 1.6)
 # Limits for Laplace transforms, whose absolute errors are about 1e-12 e^eps. With few bins the dynamic
 # program is as fast, and more eigenvalues matter.
 LEAST_BINS = 40
@@ -77,13 +79,15 @@ FAST_EPS = 6.0
 SMALL_DELTA = 1e-9
 # Above this delta, in units of e^eps, these errors are negligible (below 1 %), and no tilt is tried.
 CLEAR_DELTA = 2e-9
+# How far ln delta by moments is above the least one where a higher order is tried, and its least gain.
+NEAR_HIGHER, HIGHER_PRICE = 0.03, 0.01
 # Relative error of comparisons, and at which ADD is tried first.
 ROUGH_ERROR = 0.2
 # This sample affects only the start of a search, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
 
-Cyclic = MixtureGram | SecondOrderGram
+Cyclic = MixtureGram | ArmaGram
 
 
 def _removal(gram: Cyclic, eps: float, rel_error: float) -> float:
@@ -155,7 +159,7 @@ class DeterministicAccountant(Accountant):
         self.guarantee = BOUND
         self._mixtures: dict[tuple[float, float], _Rings | None] = {}
         self._searches: dict[tuple[int, float], MixtureFits] = {}
-        self._fits: dict[tuple[float, float], tuple[MixtureGram, Cyclic] | None] = {}
+        self._fits: dict[tuple[float, float], tuple[MixtureGram, Cyclic, Cyclic] | None] = {}
         self._found: dict[tuple[_Rings, float, float], float] = {}
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
@@ -233,12 +237,14 @@ class DeterministicAccountant(Accountant):
             # Evaluations are faster than the sample, and one of them says as much.
             with contextlib.suppress(OverflowError):
                 near = _GUIDE.moment_sigma(self.gram, eps, delta, sensitivity=sensitivity)
+                near, slope = self._nearer(near, eps, delta)
                 if self._mixture(near, eps) is not None:
-                    return self._confirmed(math.log(near), eps, delta, rtol, progress)
+                    return self._confirmed(math.log(near), eps, delta, rtol, progress, slope)
         start = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=progress).sigma
         target = gaussian_scale(eps, delta)
-        if self._mixture(start, eps) is not None:
-            return self._confirmed(math.log(start), eps, delta, rtol, progress)
+        near, slope = self._nearer(start, eps, delta)
+        if self._mixture(near, eps) is not None:
+            return self._confirmed(math.log(near), eps, delta, rtol, progress, slope)
         ring = self._ring(start, eps)
         first = self._search(ring, start, eps)
         progress(f"program: sigma {up(start)}: delta <= {up(first.delta, 4)}")
@@ -290,13 +296,22 @@ class DeterministicAccountant(Accountant):
         return LEAST_EPS <= eps <= MOST_EPS and delta > CLEAR_DELTA * math.exp(eps)
 
     def _confirmed(
-        self, log_sigma: float, eps: float, delta: float, rtol: float, progress: Progress
+        self,
+        log_sigma: float,
+        eps: float,
+        delta: float,
+        rtol: float,
+        progress: Progress,
+        slope: float = 1.0,
     ) -> Solution:
-        """A sigma at which `delta` holds, within about rtol of the smallest; the first guess is close."""
+        """A sigma at which `delta` holds, within about rtol of the smallest; the first guess is close.
+
+        The slope is about that of the Gaussian scale in log sigma.
+        """
         target, close = gaussian_scale(eps, delta), max(rtol, _CLOSE)
         safe: Solution | None = None
-        # The slope of the Gaussian scale in log sigma is about 1; the last two points say how much.
-        slope, last = 1.0, (math.nan, math.nan)
+        # The last two points say more about the slope.
+        last = math.nan, math.nan
         for _ in range(_CONFIRMATIONS):
             sigma = math.exp(log_sigma)
             if safe is not None and sigma >= safe.sigma:
@@ -315,7 +330,7 @@ class DeterministicAccountant(Accountant):
                 if gap <= close:
                     break
             if abs(log_sigma - last[0]) > 0.1 * close:
-                slope = min(max((gap - last[1]) / (log_sigma - last[0]), 0.8), 1.25)
+                slope = min(max((gap - last[1]) / (log_sigma - last[0]), SLOPES[0]), SLOPES[1])
             last = log_sigma, gap
             # Slightly above the root, so that the next one is likely to hold and to be close enough.
             log_sigma -= gap / slope - (0.1 * close + 0.02 * abs(gap))
@@ -323,6 +338,36 @@ class DeterministicAccountant(Accountant):
             raise NumericalError(f"sigma={sigma!r} could not be confirmed at eps={eps!r}, delta={delta!r}")
         lower = self.below.epsilon(safe.sigma, delta, near=eps)
         return dataclasses.replace(safe, achieved=self._bracket(lower, eps, safe.achieved.by))
+
+    def _nearer(self, sigma: float, eps: float, delta: float) -> tuple[float, float]:
+        """A better start and the slope there, by the matrix for ADD if that for REMOVE takes more time."""
+        slope, target, last = 1.0, gaussian_scale(eps, delta), (math.nan, math.nan)
+        fitted = None
+        for _ in range(_CONFIRMATIONS):
+            flat = self._flat(self.covariance * sigma**-2, eps)
+            fitted = None if flat else self._fitted(sigma, eps)
+            if fitted is None or fitted[1] == fitted[2]:
+                return sigma, slope
+            try:
+                found = mixture_delta(fitted[2].scaled(sigma**-2), eps, rel_error=REL_ERROR, remove=True)
+            except NumericalError:
+                return sigma, slope
+            here, gap = math.log(sigma), gaussian_scale(eps, found) - target
+            if abs(here - last[0]) > _STEP:
+                slope = min(max((gap - last[1]) / (here - last[0]), SLOPES[0]), SLOPES[1])
+            last = here, gap
+            sigma *= math.exp(-gap / slope)
+            if abs(gap) < 0.5 * _STEP:
+                break
+        # moments say approximately what the better matrix gains
+        if fitted is not None:
+            height = Height(self.gram.bins, eps)
+            better, worse, below = (
+                float(np.min(height.of(gram.scaled(sigma**-2).profile())))
+                for gram in (fitted[1], fitted[2], fitted[2].scaled((1.0 + _STEP) ** -2))
+            )
+            sigma *= math.exp(-_STEP * (worse - better) / (worse - below))
+        return sigma, slope
 
     def _mixture(self, sigma: float, eps: float) -> _Rings | None:
         """Matrices for Laplace transforms, at sigma 1, fitted near that point; None if transforms fail.
@@ -356,43 +401,58 @@ class DeterministicAccountant(Accountant):
         raised = self.covariance * sigma**-2 * (1.0 + 32.0 * UNIT)
         return MixtureFits(raised, self.gram.bins, eps, high=high)
 
-    def _fitted(self, sigma: float, eps: float) -> tuple[MixtureGram, Cyclic] | None:
-        """Matrices with one and with two exponentials, one fit per cell of sigma; None if there are none."""
+    def _fitted(self, sigma: float, eps: float) -> tuple[MixtureGram, Cyclic, Cyclic] | None:
+        """Matrices with one exponential, and better ones for REMOVE and for ADD; None if there are none.
+
+        There is one fit per cell of sigma.
+        """
         search, there = self._search_near(sigma, eps)
         key = (there, eps)
         if key not in self._fits:
             try:
                 one = search.best(1)
-                two = one if search.close else self._of_two(search, there, eps)
-                self._fits[key] = one.scaled(there**2), two.scaled(there**2)
+                found = (one, one) if search.close else self._of_two(search, there, eps)
+                remove, add = (gram.scaled(there**2) for gram in found)
+                self._fits[key] = one.scaled(there**2), remove, add
             except NumericalError:
                 self._fits[key] = None
         return self._fits[key]
 
-    def _of_two(self, search: MixtureFits, there: float, eps: float) -> Cyclic:
-        """The best matrix of second order or with two exponentials, which are tried only if it is not close.
+    def _of_two(self, search: MixtureFits, there: float, eps: float) -> tuple[Cyclic, Cyclic]:
+        """The best ARMA matrix or with two exponentials, which are tried only if it is not close.
 
-        It is fitted at the sigma in the middle of a cell.
+        It is fitted at the sigma in the middle of a cell. For REMOVE, a higher order may be better.
         """
         high = self._fits_at(there, eps, high=True)
         profile = high.target * high.top
-        found: list[Cyclic] = list(second_order_fits(high, profile))
-        nearest = min((float(np.min(high.height.of(gram.profile()))) for gram in found), default=math.inf)
+        found: list[Cyclic] = list(arma_fits(high, profile))
+
+        def price(gram: Cyclic) -> float:
+            return float(np.min(high.height.of(gram.profile())))
+
+        nearest = min(map(price, found), default=math.inf)
+        if nearest > high.least + NEAR_HIGHER:
+            if found:
+                better = higher_fit(high, profile)
+                if better is not None and price(better) < nearest - HIGHER_PRICE:
+                    return better, min(found, key=price)
         if nearest > high.least + NEAR_LEAST:
             found.append(search.best(2))
             if search.rises:
                 # moments rank matrices with waves of high frequency too roughly
                 found.append(high.best(2))
-        prices = [float(np.min(high.height.of(gram.profile()))) for gram in found]
+        prices = [price(gram) for gram in found]
         if max(prices) - min(prices) <= SMALL_GAIN:
-            return found[int(np.argmin(prices))]
-        return min(found, key=lambda gram: _rough_removal(gram, eps))
+            best = found[int(np.argmin(prices))]
+        else:
+            best = min(found, key=lambda gram: _rough_removal(gram, eps))
+        return best, best
 
     def _served(self, sigma: float, eps: float) -> _Rings | None:
         fitted = self._fitted(sigma, eps)
         if fitted is None:
             return None
-        one, two = fitted
+        one, two, other = fitted
         unit = max(1.0, math.exp(eps))
         estimate = self._estimate(one, sigma, eps)
         # between the two limits both kinds serve; only the other one may have a second exponential
@@ -403,8 +463,13 @@ class DeterministicAccountant(Accountant):
         # with most paths removed, as in ADD, transforms often succeed only with a single exponential; where
         # decays are negative, ADD of one may be above REMOVE of two
         upper, found = math.inf, None
-        turned = isinstance(two, SecondOrderGram) or any(decay < 0.0 for _, decay in two.parts)
-        pairs = (*([_Rings(two, two, quick=one)] if turned else []), _Rings(two, one), _Rings(one, one))
+        turned = isinstance(two, ArmaGram) or any(decay < 0.0 for _, decay in two.parts)
+        pairs = (
+            *([_Rings(two, other, quick=one)] if turned else []),
+            _Rings(two, one),
+            _Rings(other, other),
+            _Rings(one, one),
+        )
         for rings in dict.fromkeys(pairs):
             try:
                 upper, found = self._transformed(rings, sigma, eps), rings

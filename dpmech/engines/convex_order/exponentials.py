@@ -26,7 +26,7 @@ from dpmech.engines.convex_order.grid import common_factor, law_rounding
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.node_laws import lognormal_split
 from dpmech.engines.convex_order.ring import Height
-from dpmech.engines.convex_order.second_order import SecondOrderGram
+from dpmech.engines.convex_order.arma import ArmaGram
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import ORDERS, log_add_bound
 from dpmech.exceptions import NumericalError
@@ -363,7 +363,7 @@ class Parts:
 
     def __init__(
         self,
-        gram: MixtureGram | SecondOrderGram,
+        gram: MixtureGram | ArmaGram,
         eps: float,
         rel_error: float,
         floor: float,
@@ -385,7 +385,7 @@ class Parts:
         return 1.01 * (8.0 * ELEMENTARY + UNIT * (64.0 * size + self.gram.slopes))
 
     @staticmethod
-    def rough(gram: MixtureGram | SecondOrderGram, level: float) -> tuple[float, float]:
+    def rough(gram: MixtureGram | ArmaGram, level: float) -> tuple[float, float]:
         """Order and value of the best moment bound."""
         height = Height(gram.bins, level).of(gram.profile())
         best = int(np.argmin(height))

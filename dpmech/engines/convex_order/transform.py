@@ -22,8 +22,9 @@ from dpmech.engines.convex_order.exponentials import (
 )
 from dpmech.engines.convex_order.interpolated import InterpolatedTransform
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
-from dpmech.engines.convex_order.second_order import SecondOrderGram
-from dpmech.engines.convex_order.second_order_lattice import PairLattice, PairTraces, build_pairs
+from dpmech.engines.convex_order.arma import ArmaGram
+from dpmech.engines.convex_order.arma_lattice import ArmaLattice, build_arma
+from dpmech.engines.convex_order.arma_traces import ArmaTraces
 from dpmech.engines.convex_order.traces import DENSE, Traces
 from dpmech.engines.gaussian_mixture import log_add_bound
 from dpmech.exceptions import NumericalError
@@ -43,7 +44,7 @@ MOST_EXPONENTS = 6000
 
 
 def mixture_delta(
-    gram: MixtureGram | SecondOrderGram,
+    gram: MixtureGram | ArmaGram,
     eps: float,
     *,
     rel_error: float,
@@ -83,7 +84,7 @@ class _Direction(Parts):
             if math.exp(min(closed, 0.0)) <= self.floor:
                 return self.floor
         wanted = WINDOW * self.rel_error * self.scale
-        lattice = _lattice(self.own, remove=self.remove, ripple=RIPPLE * self.rel_error, outside=wanted)
+        lattice = self._lattice(RIPPLE * self.rel_error, wanted)
         law, top, weights_factor = self.white_law(wanted)
         run = _Run(lattice, law, self.remove)
         common = self.common(wanted)
@@ -113,6 +114,14 @@ class _Direction(Parts):
             raise NumericalError(f"the transform gave {found!r} for {self.gram!r}")
         return min(1.0, found)
 
+    def _lattice(self, ripple: float, outside: float) -> Lattice | ArmaLattice:
+        if isinstance(self.own, ArmaGram):
+            moment = self.rough(self.own, self.eps) if self.remove else (0.0, 1.0)
+            return build_arma(
+                self.own, remove=self.remove, ripple=2.0 * ripple, outside=5.0 * outside, moment=moment
+            )
+        return build_lattice(self.own, remove=self.remove, ripple=ripple, outside=outside)
+
     def _most_width(self, kink: float, weight: float, wanted: float) -> float:
         """Limit on smoothing near r = 1, where all the mass is: kink w phi(distance / w) stays small."""
         distance = abs(1.0 - 1.0 / kink)
@@ -136,22 +145,19 @@ class _Direction(Parts):
         return Majorant(width, period, damping, float(np.min(kinks)) / largest)
 
 
-def _lattice(
-    gram: MixtureGram | SecondOrderGram, *, remove: bool, ripple: float, outside: float
-) -> Lattice | PairLattice:
-    if isinstance(gram, SecondOrderGram):
-        return build_pairs(gram, remove=remove, ripple=ripple, outside=outside)
-    return build_lattice(gram, remove=remove, ripple=ripple, outside=outside)
-
-
 class _Run:
     """Transforms on one lattice."""
 
-    def __init__(self, lattice: Lattice | PairLattice, law: WhiteLaw, remove: bool) -> None:  # noqa: FBT001 - one caller
+    def __init__(self, lattice: Lattice | ArmaLattice, law: WhiteLaw, remove: bool) -> None:  # noqa: FBT001 - one caller
         self.lattice, self.law, self.remove = lattice, law, remove
         self.increments = np.exp(lattice.sums()) / lattice.gram.bins
-        self.traces = PairTraces(lattice) if isinstance(lattice, PairLattice) else Traces(lattice)
-        mass, mean, error = lattice.moments()
+        self.traces: Traces | ArmaTraces
+        if isinstance(lattice, ArmaLattice):
+            self.traces = ArmaTraces(lattice)
+            mass, mean, error = self.traces.moments()
+        else:
+            self.traces = Traces(lattice)
+            mass, mean, error = lattice.moments()
         self.mass, self.mean = mass, mean * law.mean
         self.error = error + (law.sizes.size + 64.0) * 2.0 * UNIT
 

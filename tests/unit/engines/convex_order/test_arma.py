@@ -4,13 +4,14 @@ import numpy as np
 import pytest
 
 from dpmech.engines.convex_order.mixture_ring import MixtureFits
-from dpmech.engines.convex_order.second_order import SecondOrderGram, dominating, second_order_fits
-from dpmech.engines.convex_order.second_order_lattice import PairTraces, build_pairs
+from dpmech.engines.convex_order.arma import ArmaGram, dominating, arma_fits
+from dpmech.engines.convex_order.arma_lattice import build_arma
+from dpmech.engines.convex_order.arma_traces import ArmaTraces
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import plain_monte_carlo
 
-GRAM = SecondOrderGram(12, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2))
+GRAM = ArmaGram(12, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2))
 
 
 def circulant(profile, bins):
@@ -41,7 +42,7 @@ def banded(bins, bands):
 
 @pytest.mark.parametrize("bins", [12, 13])
 def test_entries_are_those_of_the_recursion_and_the_filter(bins):
-    gram = SecondOrderGram(bins, 0.3, (0.6, -0.2, 0.4), (-0.9, 0.5))
+    gram = ArmaGram(bins, 0.3, (0.6, -0.2, 0.4), (-0.9, 0.5))
     matrix, recursion, filtered = covariance(gram)
     raised = circulant(gram.profile(), bins) - matrix
     assert np.min(raised) > 0.0
@@ -59,14 +60,14 @@ def test_entries_are_those_of_the_recursion_and_the_filter(bins):
 @pytest.mark.parametrize("recursion", [(0.0, 1.0), (1.3, 0.2), (-1.3, 0.2)])
 def test_a_recursion_that_grows_is_refused(recursion):
     with pytest.raises(InvalidParameterError, match="stable"):
-        SecondOrderGram(12, 0.3, (1.0, 0.0, 0.0), recursion)
+        ArmaGram(12, 0.3, (1.0, 0.0, 0.0), recursion)
 
 
 @pytest.mark.parametrize("bands", [[1.0, 0.2, 0.7, 0.1, 0.4], [1.0, 0.5, 0.375, 0.3125]])
 def test_the_difference_is_copositive(bands):
     bins = 40
     profile = 0.9 * banded(bins, bands)
-    found = second_order_fits(MixtureFits(profile, bins, 1.0, high=True), profile)
+    found = arma_fits(MixtureFits(profile, bins, 1.0, high=True), profile)
     assert found
     rng = np.random.default_rng(7)
     for gram in found:
@@ -83,12 +84,12 @@ def test_the_difference_is_copositive(bands):
 
 def test_three_bands_are_matched():
     profile = 0.9 * banded(60, [1.0, 0.0, 0.5])
-    gram = second_order_fits(MixtureFits(profile, 60, 1.0, high=True), profile)[0]
+    gram = arma_fits(MixtureFits(profile, 60, 1.0, high=True), profile)[0]
     np.testing.assert_allclose(gram.profile(), profile, atol=0.02)
 
 
 def test_what_is_missing_is_added_to_the_white_part():
-    gram = SecondOrderGram(12, 0.3, (1.0, 0.0, 0.5), (0.0, 0.0))
+    gram = ArmaGram(12, 0.3, (1.0, 0.0, 0.5), (0.0, 0.0))
     raised = gram.profile() + np.array([0.0, 0.01, 0.0, 0.0, 0.0, 0.0, 0.02])
     found = dominating(gram, raised, np.zeros(7))
     difference = covariance(found)[0] - circulant(raised, 12)
@@ -99,7 +100,7 @@ def test_what_is_missing_is_added_to_the_white_part():
 
 @pytest.mark.parametrize("remove", [True, False])
 def test_the_lattice_has_the_moments_of_the_law(remove):
-    lattice = build_pairs(GRAM, remove=remove, ripple=1e-6, outside=1e-8)
+    lattice = build_arma(GRAM, remove=remove, ripple=1e-6, outside=1e-8)
     mass, mean, error = lattice.moments()
     assert error < 1e-9
     assert mass == pytest.approx(1.0, abs=1e-5)
@@ -110,10 +111,10 @@ def test_the_lattice_has_the_moments_of_the_law(remove):
 @pytest.mark.parametrize("exponent", [0.5, 3.0 - 2.0j, 40.0j])
 @pytest.mark.parametrize("bins", [24, 29])
 def test_a_trace_is_within_its_error_of_the_power_in_full(exponent, bins):
-    gram = SecondOrderGram(bins, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2))
-    lattice = build_pairs(gram, remove=True, ripple=0.05, outside=1e-4)
+    gram = ArmaGram(bins, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2))
+    lattice = build_arma(gram, remove=True, ripple=0.05, outside=1e-4)
     defect = -np.expm1(-exponent * np.exp(lattice.sums()) / bins).astype(np.complex128)
-    value, error = PairTraces(lattice).trace(defect, np.zeros(defect.size))
+    value, error = ArmaTraces(lattice).trace(defect, np.zeros(defect.size))
     count = lattice.nodes.size
     whole = np.zeros((count,) * 4, dtype=np.complex128)
     for middle in range(count):
@@ -130,14 +131,14 @@ def test_a_trace_is_within_its_error_of_the_power_in_full(exponent, bins):
 
 def test_too_fine_a_lattice_is_refused():
     with pytest.raises(NumericalError, match="values of v"):
-        build_pairs(
-            SecondOrderGram(12, 0.001, (1.0, 0.2, 0.4), (0.0, 0.0)), remove=True, ripple=0.1, outside=1e-4
+        build_arma(
+            ArmaGram(12, 0.001, (1.0, 0.2, 0.4), (0.0, 0.0)), remove=True, ripple=0.1, outside=1e-4
         )
 
 
 @pytest.mark.parametrize("remove", [True, False])
 def test_delta_against_plain_samples(remove):
-    gram, eps = SecondOrderGram(40, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2)), 0.3
+    gram, eps = ArmaGram(40, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2)), 0.3
     found = mixture_delta(gram, eps, rel_error=0.02, remove=remove)
     means, errors = plain_monte_carlo(covariance(gram)[0], eps, np.random.default_rng(5), samples=200_000)
     place = 0 if remove else 1
@@ -149,7 +150,7 @@ def test_delta_against_plain_samples(remove):
 
 def test_opposite_bins_are_counted_once():
     # 1 and 3 are neighbours of 0, but only 2 is opposite to it, whose negative entry would count twice
-    gram, eps = SecondOrderGram(4, 0.05, (0.3, 0.0, -0.29), (0.0, 0.0)), 0.5
+    gram, eps = ArmaGram(4, 0.05, (0.3, 0.0, -0.29), (0.0, 0.0)), 0.5
     found = mixture_delta(gram, eps, rel_error=0.1, remove=True)
     means, errors = plain_monte_carlo(covariance(gram)[0], eps, np.random.default_rng(5), samples=2_000_000)
     assert means[0] - 6.12 * errors[0] <= found <= 1.3 * (means[0] + 6.12 * errors[0])
@@ -157,4 +158,4 @@ def test_opposite_bins_are_counted_once():
 
 def test_wide_bands_are_not_searched():
     profile = 0.9 * banded(60, [1.0] * 12)
-    assert second_order_fits(MixtureFits(profile, 60, 1.0, high=True), profile) == []
+    assert arma_fits(MixtureFits(profile, 60, 1.0, high=True), profile) == []
