@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from dpmech.engines.accountant import Accountant, Progress, Solution
+from dpmech.engines.convex_order.arma import ArmaGram, arma_fits, higher_fit
 from dpmech.engines.convex_order.bound import LARGEST_EPS, REL_ERROR, RingResult, ring_delta
 from dpmech.engines.convex_order.dynamic_program import Direction
 from dpmech.engines.convex_order.grid import coarser
@@ -21,7 +22,6 @@ from dpmech.engines.convex_order.mixture_ring import (
     dominating_mixture,
 )
 from dpmech.engines.convex_order.ring import Height, RingGram, dominating_ring
-from dpmech.engines.convex_order.arma import ArmaGram, arma_fits, higher_fit
 from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
@@ -431,11 +431,10 @@ class DeterministicAccountant(Accountant):
             return float(np.min(high.height.of(gram.profile())))
 
         nearest = min(map(price, found), default=math.inf)
-        if nearest > high.least + NEAR_HIGHER:
-            if found:
-                better = higher_fit(high, profile)
-                if better is not None and price(better) < nearest - HIGHER_PRICE:
-                    return better, min(found, key=price)
+        if found and nearest > high.least + NEAR_HIGHER:
+            better = higher_fit(high, profile)
+            if better is not None and price(better) < nearest - HIGHER_PRICE:
+                return better, min(found, key=price)
         if nearest > high.least + NEAR_LEAST:
             found.append(search.best(2))
             if search.rises:

@@ -220,7 +220,9 @@ class _Search:
             "maxfev": evaluations,
             "xatol": 1e-3,
             "fatol": 1e-4,
-            "initial_simplex": np.array([start, *(np.array(start) + 0.15 * row for row in np.eye(len(start)))]),
+            "initial_simplex": np.array(
+                [start, *(np.array(start) + 0.15 * row for row in np.eye(len(start)))]
+            ),
         }
         end = scipy.optimize.minimize(self.price, np.array(start), method="Nelder-Mead", options=options)  # type: ignore[call-overload]  # its stub wants a typed dict
         gram = self.found(np.asarray(end.x))

@@ -1,8 +1,9 @@
 r"""A lattice for cyclic ARMA Gram matrices, with one variable v for each bin.
 
-A state is p successive values (v_(l-p+1), ..., v_l), and a step leads from (x_1, ..., x_p) to (x_2, ..., x_(p+1)),
-so that it is a product of small matrices, one for each (x_2, ..., x_p). The increments of the likelihood ratio
-are split onto a grid of few values, which raises delta (docs/balls_in_bins_proof.md, "ARMA matrices").
+A state is p successive values (v_(l-p+1), ..., v_l), and a step leads from (x_1, ..., x_p) to
+(x_2, ..., x_(p+1)), so that it is a product of small matrices, one for each (x_2, ..., x_p). The increments
+of the likelihood ratio are split onto a grid of few values, which raises delta
+(docs/balls_in_bins_proof.md, "ARMA matrices").
 """
 
 import dataclasses
@@ -63,7 +64,7 @@ class ArmaLattice:
 
     def seconds(self, white: int) -> float:
         """An estimate of the time of one transform with so many nodes of the white part."""
-        return 1e-7 * self.steps.size + 2e-8 * white * self.sums().size
+        return 8e-8 * self.steps.size + 2e-8 * white * self.sums().size
 
     @functools.cached_property
     def _grid(self) -> tuple[float, float]:
@@ -96,7 +97,12 @@ class ArmaLattice:
 
 
 def build_arma(
-    gram: ArmaGram, *, remove: bool, ripple: float, outside: float, moment: tuple[float, float] = (0.0, 1.0)
+    gram: ArmaGram,
+    *,
+    remove: bool,
+    ripple: float,
+    outside: float,
+    moment: tuple[float, float] = (0.0, math.inf),
 ) -> ArmaLattice:
     """Construct a lattice for one direction; arguments as for `build_lattice`.
 
@@ -105,7 +111,8 @@ def build_arma(
         remove: whether the payoff of REMOVE is meant.
         ripple: target for the log of the factor for the lattice, > 0.
         outside: target for the charge for the window, > 0.
-        moment: for REMOVE, an even order q and a bound on delta by E r^q: the window is smaller below.
+        moment: for REMOVE, an integer q and a bound on c E r^q, where the payoff is at most c r^q. Otherwise
+            not used.
 
     Raises:
         NumericalError: if this requires more than 3,500,000 steps.
@@ -170,7 +177,9 @@ def build_arma(
 
 def _theta(fineness: float) -> float:
     """Sum over k != 0 of exp(-2 pi^2 k^2 / (h^2 precision)), with h = 1 / (f sqrt(precision)), f >= 0.6."""
-    return 2.0 * sum(math.exp(-2.0 * (math.pi * fineness * k) ** 2) for k in range(1, 8)) * (1.0 + 1e-9) + 1e-60
+    return (
+        2.0 * sum(math.exp(-2.0 * (math.pi * fineness * k) ** 2) for k in range(1, 8)) * (1.0 + 1e-9) + 1e-60
+    )
 
 
 def _halves(gram: ArmaGram, line: FloatArray) -> FloatArray:

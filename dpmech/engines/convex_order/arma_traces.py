@@ -1,12 +1,14 @@
 r"""tr T^b for a step T on a lattice of tuples (`arma_lattice`); powers of T are never formed.
 
-Let X and Y be n x k with Y^T X near 1, such that T X is close to X H and T^T Y to Y H^T. Then tr T^b is close to
-tr H^b, with an error of second order in the two residuals. The rest of T enters by its p-th power: its entries
-are single products, so that its Frobenius norm is computed (docs/balls_in_bins_proof.md, "ARMA matrices").
+Let X and Y be n x k with Y^T X near 1, such that T X is close to X H and T^T Y to Y H^T. Then tr T^b is close
+to tr H^b, with an error of second order in the two residuals. The rest of T enters by its p-th power: its
+entries are single products, so that its Frobenius norm is computed (docs/balls_in_bins_proof.md, "ARMA
+matrices").
 """
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +17,8 @@ from dpmech.engines.convex_order.arma_lattice import ArmaLattice
 from dpmech.numerics import LONGDOUBLE_UNIT, UNIT, FloatArray
 
 Complex = npt.NDArray[np.complex128]
-Block = npt.NDArray[np.inexact]
+# Real or complex, in single or double precision.
+Block = npt.NDArray[Any]
 
 # Residuals at which iterations end, for transforms and for the moments, and their limit.
 RESIDUAL, FINE_RESIDUAL = 1e-7, 1e-13
@@ -51,9 +54,9 @@ class _Split:
         rest: bound on the Frobenius norm of the p-th power of T~ on these vectors.
     """
 
-    right: Complex
-    left: Complex
-    matrix: Complex
+    right: Block
+    left: Block
+    matrix: Block
     error: float
     off: float
     small: float
@@ -69,11 +72,15 @@ class _Split:
     def power(self, exponent: int) -> tuple[npt.NDArray[np.clongdouble], float]:
         """A power of the matrix, and a bound on its error in the Frobenius norm."""
         rank = self.matrix.shape[0]
-        # |H^j| is at most |Y'| |X| times the norm of T~^j
+        # |H^j| is at most |Y'| |X| times the norm of T~^j, with Y'^T X = 1
         most = self.powers * self.spread / (1.0 - self.off)
         moved = exponent * most * (self.error + 32.0 * LONGDOUBLE_UNIT * (rank + 2.0) * most)
-        error = most * math.expm1(moved) if moved < 1.0 else math.inf
-        return np.linalg.matrix_power(self.matrix.astype(np.clongdouble), exponent), error
+        factor = self.matrix.astype(np.clongdouble)
+        found = np.eye(rank, dtype=np.clongdouble)
+        # one factor after the other: every rounding is multiplied by a power of the matrix
+        for _ in range(exponent):
+            found = found @ factor
+        return found, most * math.expm1(moved) if moved < 0.3 else math.inf
 
     def outside(self, exponent: int, order: int) -> float:
         """Bound on the Frobenius norm of a power of T~ on the vectors with Y^T v = 0; exponent >= order."""
@@ -93,7 +100,7 @@ class ArmaTraces:
         density = np.exp(-lattice.halves).reshape(-1)
         self.norm = self._norm(density[:, None])
         # tr P^b of the step P without D is at most that without a window
-        self.mass = math.exp(lattice.log_factor) / lattice.norm
+        self.mass = 1.01 * math.exp(lattice.log_factor) / lattice.norm
         self.products, self.tall = 8.0 * UNIT * (self.count + 8.0), 8.0 * UNIT * (self.size + 8.0)
         line = lattice.nodes / np.max(np.abs(lattice.nodes))
         places = np.indices(lattice.halves.shape).reshape(self.order, -1)
@@ -103,9 +110,9 @@ class ArmaTraces:
         found = np.linalg.qr(np.stack(columns, axis=1))
         kept = np.abs(np.diag(found[1])) > 1e-6 * np.max(np.abs(found[1]))
         self.first = found[0][:, kept].astype(np.complex128)
-        self.earlier: list[tuple[Complex, Complex]] = []
+        self.earlier: list[tuple[Block, Block]] = []
 
-    def _layout(self, values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+    def _layout(self, values: Block) -> Block:
         """Values of steps as one matrix (x_1, x_(p+1)) for each (x_2, ..., x_p)."""
         return np.ascontiguousarray(values.reshape(self.count, -1, self.count).transpose(1, 0, 2))
 
@@ -124,7 +131,8 @@ class ArmaTraces:
 
         For entries >= 0 and any v > 0, the square of the norm is at most max (P^T P v)_i / v_i.
         """
-        vector, square = vector / np.max(vector) + FLOOR, math.inf
+        square = math.inf
+        vector = vector / np.max(vector) + FLOOR
         for _ in range(60):
             image = self._back(self.weights, self._apply(self.weights, vector))
             square = min(square, float(np.max(image / vector)))
@@ -170,7 +178,7 @@ class ArmaTraces:
         return mass.real * self.lattice.norm, mean * self.lattice.norm, 1.01 * relative
 
     def _mean(self, split: _Split, raised: FloatArray) -> tuple[float, float]:
-        """tr P^(b-1) R for a step R with entries >= 0, and a bound on its error."""
+        """The trace of P^(b-1) R for a step R with entries >= 0, and a bound on its error."""
         # tr P^(b-p) Q with Q = P^(p-1) R: a path of p steps is unique
         moved, square = self._apply(raised, split.right), self._apply(raised**2, np.ones((self.size, 1)))
         for _ in range(self.order - 1):
@@ -194,10 +202,12 @@ class ArmaTraces:
             pairs.append(self._leading(right, left, self._apply(steps, right), 1))
         return [self._split(steps, pair, each) for pair in pairs]
 
-    def _vectors(self, steps: Complex, residual: float) -> tuple[Complex, Complex]:
+    def _vectors(self, steps: Complex, residual: float) -> tuple[Block, Block]:
         """X and Y for the largest eigenvalues, by iterations, first in single precision; any are valid."""
         starts = self.earlier or [(self.first, self.first)]
-        right, left = (np.linalg.qr(np.hstack(one))[0].astype(np.complex64) for one in zip(*starts, strict=True))
+        right, left = (
+            np.linalg.qr(np.hstack(one))[0].astype(np.complex64) for one in zip(*starts, strict=True)
+        )
         rough = np.where(np.abs(steps) > LEAST_ROUGH, steps, 0.0).astype(np.complex64)
         most = MOST_KEPT if self.size <= FEW else 1
         right, left = self._leading(right, left, self._apply(rough, right), most)
@@ -225,7 +235,7 @@ class ArmaTraces:
         dual = np.linalg.solve(cross.T, np.linalg.inv(turns[:, order])[:count].T)
         return _orthonormal(right @ turns[:, order[:count]]), _orthonormal(left @ dual)
 
-    def _split(self, steps: Complex, vectors: tuple[Complex, Complex], each: float) -> _Split:
+    def _split(self, steps: Complex, vectors: tuple[Block, Block], each: float) -> _Split:
         """Bounds for any X and Y; `each` is the excess of |T| over P, relative to P."""
         right = _orthonormal(vectors[0])
         left = np.linalg.solve(vectors[1].T @ right, vectors[1].T).T
@@ -238,7 +248,7 @@ class ArmaTraces:
         matrix = left.T @ image
         missing = image - right @ matrix
         size = float(np.linalg.norm(matrix))
-        rounding = (self.products + 8.0 * UNIT * rank) * (one + size)
+        rounding = (self.products + 8.0 * UNIT * (rank + 2.0)) * (one + size)
         after = float(np.linalg.norm(missing)) + rounding * high
         before = float(np.linalg.norm(self._back(steps, left) - left @ matrix.T)) + rounding * wide
         # E = (1 - X Y'^T) T X Y'^T + X Y'^T T (1 - X Y'^T) with Y'^T X = 1
@@ -252,7 +262,8 @@ class ArmaTraces:
         # |T^p - X H^p Y^T| in the Frobenius norm
         power, lost = split.power(self.order)
         turned = right @ power.astype(np.complex128)
-        squares, hilbert, crossed = np.abs(steps) ** 2, np.ones((self.size, 1)), turned.conj()
+        squares, crossed = np.abs(steps) ** 2, turned.conj()
+        hilbert: Block = np.ones((self.size, 1))
         for _ in range(self.order):
             hilbert, crossed = self._back(squares, hilbert), self._back(steps, crossed)
         own = float(np.sum((turned.conj().T @ turned) * (left.T @ left.conj())).real)

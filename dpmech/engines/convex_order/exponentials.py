@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from dpmech.engines.convex_order.arma import ArmaGram
 from dpmech.engines.convex_order.grid import common_factor, law_rounding
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.node_laws import lognormal_split
 from dpmech.engines.convex_order.ring import Height
-from dpmech.engines.convex_order.arma import ArmaGram
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import ORDERS, log_add_bound
 from dpmech.exceptions import NumericalError

@@ -11,6 +11,9 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from dpmech.engines.convex_order.arma import ArmaGram
+from dpmech.engines.convex_order.arma_lattice import ArmaLattice, build_arma
+from dpmech.engines.convex_order.arma_traces import ArmaTraces
 from dpmech.engines.convex_order.exponentials import (
     Lattice,
     Majorant,
@@ -22,9 +25,7 @@ from dpmech.engines.convex_order.exponentials import (
 )
 from dpmech.engines.convex_order.interpolated import InterpolatedTransform
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
-from dpmech.engines.convex_order.arma import ArmaGram
-from dpmech.engines.convex_order.arma_lattice import ArmaLattice, build_arma
-from dpmech.engines.convex_order.arma_traces import ArmaTraces
+from dpmech.engines.convex_order.pair_traces import PairTraces
 from dpmech.engines.convex_order.traces import DENSE, Traces
 from dpmech.engines.gaussian_mixture import log_add_bound
 from dpmech.exceptions import NumericalError
@@ -41,6 +42,9 @@ DAMPING = 4.0
 GROUP_RATIO = 2.0
 MOST_WIDTH = 0.5
 MOST_EXPONENTS = 6000
+MOST_SECONDS = 30.0
+# From this number of bins on, bounds on traces are small without powers in full.
+MANY_BINS = 80
 
 
 def mixture_delta(
@@ -116,7 +120,9 @@ class _Direction(Parts):
 
     def _lattice(self, ripple: float, outside: float) -> Lattice | ArmaLattice:
         if isinstance(self.own, ArmaGram):
-            moment = self.rough(self.own, self.eps) if self.remove else (0.0, 1.0)
+            order, rough = self.rough(self.own, self.eps)
+            # the bound of this order itself is not capped at 1
+            moment = (order, rough * (1.0 + 1e-6) if rough < 1.0 else math.inf)
             return build_arma(
                 self.own, remove=self.remove, ripple=2.0 * ripple, outside=5.0 * outside, moment=moment
             )
@@ -151,9 +157,10 @@ class _Run:
     def __init__(self, lattice: Lattice | ArmaLattice, law: WhiteLaw, remove: bool) -> None:  # noqa: FBT001 - one caller
         self.lattice, self.law, self.remove = lattice, law, remove
         self.increments = np.exp(lattice.sums()) / lattice.gram.bins
-        self.traces: Traces | ArmaTraces
+        self.traces: Traces | ArmaTraces | PairTraces
         if isinstance(lattice, ArmaLattice):
-            self.traces = ArmaTraces(lattice)
+            few = lattice.gram.bins < MANY_BINS and lattice.gram.order == 2
+            self.traces = PairTraces(lattice) if few else ArmaTraces(lattice)
             mass, mean, error = self.traces.moments()
         else:
             self.traces = Traces(lattice)
@@ -170,6 +177,8 @@ class _Run:
             raise NumericalError(f"{exponents.size} exponents are too many")
         size, count = self.lattice.size, self.law.sizes.size
         each = self.lattice.seconds(count)
+        if isinstance(self.lattice, ArmaLattice) and exponents.size * each > MOST_SECONDS:
+            raise NumericalError(f"{exponents.size} transforms of {each:.2g} seconds are too slow")
         spend(exponents.size * each, 8.0 * size * 400.0 + 2e8, what=f"{exponents.size} Laplace transforms")
         # every transform is at most that of the real part, which all of them share
         ceiling = self._ceiling(float(exponents[0].real))

@@ -1,12 +1,14 @@
-"""Matrices of second order: their entries, what they dominate, their traces, and delta by plain samples."""
+"""ARMA matrices: their entries, what they dominate, their traces, and delta by plain samples."""
 
 import numpy as np
 import pytest
+import scipy
 
-from dpmech.engines.convex_order.mixture_ring import MixtureFits
-from dpmech.engines.convex_order.arma import ArmaGram, dominating, arma_fits
+from dpmech.engines.convex_order.arma import ArmaGram, arma_fits, dominating, higher_fit
 from dpmech.engines.convex_order.arma_lattice import build_arma
 from dpmech.engines.convex_order.arma_traces import ArmaTraces
+from dpmech.engines.convex_order.mixture_ring import MixtureFits
+from dpmech.engines.convex_order.pair_traces import PairTraces
 from dpmech.engines.convex_order.transform import mixture_delta
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import plain_monte_carlo
@@ -82,6 +84,23 @@ def test_the_difference_is_copositive(bands):
         assert np.min(np.einsum("si,ij,sj->s", waves, smaller, waves)) < 0.0 or smaller[0, 0] < 0.0
 
 
+def test_a_higher_order_is_closer_and_its_difference_copositive():
+    bins = 40
+    profile = 0.9 * banded(bins, [1.0, 0.2, 0.7, 0.1, 0.4])
+    fits = MixtureFits(profile, bins, 1.0, high=True)
+    gram = higher_fit(fits, profile)
+    least = min(np.min(fits.height.of(one.profile())) for one in arma_fits(fits, profile))
+    assert fits.least <= np.min(fits.height.of(gram.profile())) < least - 0.01
+    difference = covariance(gram)[0] - circulant(profile, bins)
+    rng = np.random.default_rng(7)
+    for shape in (0.05, 0.3, 1.0, 10.0):
+        tries = rng.gamma(shape, size=(4000, bins))
+        assert np.min(np.einsum("si,ij,sj->s", tries, difference, tries)) >= 0.0
+    # the planted fault: without the part that is independent between bins
+    difference -= gram.white * np.eye(bins)
+    assert np.min(np.diag(difference)) < 0.0
+
+
 def test_three_bands_are_matched():
     profile = 0.9 * banded(60, [1.0, 0.0, 0.5])
     gram = arma_fits(MixtureFits(profile, 60, 1.0, high=True), profile)[0]
@@ -98,42 +117,159 @@ def test_what_is_missing_is_added_to_the_white_part():
     assert dominating(gram, gram.profile() - 1e-6, np.zeros(7)).white == 0.3
 
 
+MANY = 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2)
+HIGHER = (0.3, (0.5, 0.2, 0.3, 0.1, 0.2), (0.1, -0.2, 0.05, 0.1))
+
+
+def in_full(lattice, factors):
+    """The step as a matrix of all states, with the factor D of every path of p + 1 values."""
+    count, order = lattice.nodes.size, lattice.gram.order
+    whole = np.zeros((count,) * (2 * order), dtype=np.asarray(factors).dtype)
+    for path in np.ndindex(*(count,) * (order + 1)):
+        whole[path[:-1] + path[1:]] = lattice.steps[path] * factors[path]
+    return whole.reshape(count**order, count**order)
+
+
+def increments(lattice):
+    """The logarithms of increments at every path, from the filter."""
+    found = np.full(lattice.steps.shape, -0.5 * lattice.gram.exponential)
+    for path in np.ndindex(*found.shape):
+        values = lattice.nodes[list(path)][::-1]
+        found[path] += float(np.dot(lattice.gram.filter, values))
+    return found
+
+
+def split(lattice, values):
+    """Values at the increments between those of a function on the grid, linear in the increment."""
+    return np.interp(np.exp(increments(lattice)), np.exp(lattice.sums()), values)
+
+
 @pytest.mark.parametrize("remove", [True, False])
 def test_the_lattice_has_the_moments_of_the_law(remove):
-    lattice = build_arma(GRAM, remove=remove, ripple=1e-6, outside=1e-8)
-    mass, mean, error = lattice.moments()
+    lattice = build_arma(ArmaGram(100, *MANY), remove=remove, ripple=1e-6, outside=1e-8)
+    mass, mean, error = ArmaTraces(lattice).moments()
     assert error < 1e-9
     assert mass == pytest.approx(1.0, abs=1e-5)
     # the window of ADD cuts off larger likelihood ratios
     assert mean == pytest.approx(1.0, abs=1e-5 if remove else 1e-3)
 
 
+@pytest.mark.parametrize(
+    ("bins", "white", "filter_", "recursion", "ripple", "outside"),
+    [
+        (100, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2), 0.05, 1e-4),
+        (101, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2), 0.05, 1e-4),
+        (122, 0.9, (0.4, 0.2, 0.3, 0.1), (0.1, -0.2, 0.05), 0.5, 1.0),
+        (123, 0.9, (0.3, 0.1, 0.2, 0.1, 0.1), (0.1, -0.2, 0.05, 0.1), 10.0, 20.0),
+    ],
+)
+@pytest.mark.parametrize("exponent", [0.5, 3.0 - 2.0j, 15.0j])
+def test_a_trace_is_within_its_error_of_the_power_in_full(
+    bins, white, filter_, recursion, ripple, outside, exponent
+):
+    gram = ArmaGram(bins, white, filter_, recursion)
+    lattice = build_arma(gram, remove=True, ripple=ripple, outside=outside)
+    factors = np.exp(-exponent * np.exp(lattice.sums()) / bins).astype(np.complex128)
+    traces = ArmaTraces(lattice)
+    value, error = traces.trace(1.0 - factors, np.zeros(factors.size))
+    at_paths = split(lattice, factors.real) + 1j * split(lattice, factors.imag)
+    power = np.linalg.matrix_power(in_full(lattice, at_paths), bins)
+    assert abs(value - np.trace(power)) <= error + 1e-12
+    assert error < 1e-5
+    # the planted fault: one step more
+    assert abs(np.trace(power @ in_full(lattice, at_paths)) - np.trace(power)) > 10.0 * error
+    # errors of the factors count in full
+    assert traces.trace(1.0 - factors, np.full(factors.size, 1e-3))[1] >= bins * 1e-3 * abs(value)
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_the_moments_are_those_of_the_power_in_full(order):
+    gram = ArmaGram(100, 0.9, (0.3, 0.1, 0.2, 0.1)[: order + 1], (0.1, -0.2, 0.05)[:order])
+    lattice = build_arma(gram, remove=True, ripple=1.0, outside=2.0)
+    mass, mean, error = ArmaTraces(lattice).moments()
+    step = in_full(lattice, np.ones(lattice.steps.shape))
+    raised = in_full(lattice, np.exp(increments(lattice)))
+    power = np.linalg.matrix_power(step, 99)
+    truth = lattice.norm * np.trace(power @ step), lattice.norm * np.trace(power @ raised)
+    assert (mass, mean) == pytest.approx(truth, rel=error + 1e-12)
+    assert error < 1e-8
+    # the planted fault: increments of another bin's scale
+    assert abs(lattice.norm * np.trace(power @ raised) * 1.001 - mean) > error * mean
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-4])
+def test_vectors_that_are_not_those_of_the_step_raise_the_error(scale, monkeypatch):
+    gram = ArmaGram(100, *MANY)
+    lattice = build_arma(gram, remove=True, ripple=0.05, outside=1e-4)
+    factors = np.exp(-(1.0 + 2.0j) * np.exp(lattice.sums()) / gram.bins)
+    at_paths = split(lattice, factors.real) + 1j * split(lattice, factors.imag)
+    truth = np.trace(np.linalg.matrix_power(in_full(lattice, at_paths), gram.bins))
+    traces, rng = ArmaTraces(lattice), np.random.default_rng(1)
+    found = traces._vectors
+
+    def moved(steps, residual):
+        return tuple(one + scale * rng.standard_normal(one.shape) for one in found(steps, residual))
+
+    monkeypatch.setattr(traces, "_vectors", moved)
+    value, error = traces.trace(1.0 - factors, np.zeros(factors.size))
+    assert abs(value - truth) <= error + 1e-12
+    assert (error > 1e-6) == (scale > 0.0)
+
+
 @pytest.mark.parametrize("exponent", [0.5, 3.0 - 2.0j, 40.0j])
 @pytest.mark.parametrize("bins", [24, 29])
-def test_a_trace_is_within_its_error_of_the_power_in_full(exponent, bins):
-    gram = ArmaGram(bins, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2))
-    lattice = build_arma(gram, remove=True, ripple=0.05, outside=1e-4)
-    defect = -np.expm1(-exponent * np.exp(lattice.sums()) / bins).astype(np.complex128)
-    value, error = ArmaTraces(lattice).trace(defect, np.zeros(defect.size))
-    count = lattice.nodes.size
-    whole = np.zeros((count,) * 4, dtype=np.complex128)
-    for middle in range(count):
-        for new in range(count):
-            whole[:, middle, middle, new] = (
-                lattice.steps[:, middle, new] * (1.0 - defect.reshape((count,) * 3))[:, middle, new]
-            )
-    truth = np.trace(np.linalg.matrix_power(whole.reshape(count**2, count**2), bins))
-    assert abs(value - truth) <= error + 1e-12
+def test_traces_of_few_bins_are_within_their_errors(exponent, bins):
+    lattice = build_arma(ArmaGram(bins, *MANY), remove=True, ripple=0.05, outside=1e-4)
+    factors = np.exp(-exponent * np.exp(lattice.sums()) / bins).astype(np.complex128)
+    at_paths = split(lattice, factors.real) + 1j * split(lattice, factors.imag)
+    traces = PairTraces(lattice)
+    value, error = traces.trace(1.0 - factors, np.zeros(factors.size))
+    power = np.linalg.matrix_power(in_full(lattice, at_paths), bins)
+    assert abs(value - np.trace(power)) <= error + 1e-12
     assert error < 1e-6
     # the planted fault: one step more
-    assert abs(np.trace(np.linalg.matrix_power(whole.reshape(count**2, -1), bins + 1)) - truth) > 10.0 * error
+    assert abs(np.trace(power @ in_full(lattice, at_paths)) - np.trace(power)) > 10.0 * error
+    step, raised = (in_full(lattice, one) for one in (np.ones(at_paths.shape), np.exp(increments(lattice))))
+    most = np.linalg.matrix_power(step, bins - 1)
+    mass, mean, rounding = traces.moments()
+    assert (mass, mean) == pytest.approx(
+        (lattice.norm * np.trace(most @ step), lattice.norm * np.trace(most @ raised)), rel=rounding + 1e-12
+    )
+
+
+def test_increments_are_split_with_their_mean():
+    lattice = build_arma(GRAM, remove=True, ripple=0.05, outside=1e-4)
+    below, shares = lattice.places()
+    sizes = np.exp(lattice.sums())
+    assert np.min(shares) >= 0.0
+    assert np.max(shares) <= 1.0
+    kept = (1.0 - shares) * sizes[below] + shares * sizes[below + 1]
+    np.testing.assert_allclose(kept, np.exp(increments(lattice)), rtol=1e-12)
+
+
+def test_a_smaller_window_below_leaves_out_little_of_the_moments():
+    gram, order = ArmaGram(24, 0.3, (0.6, 0.2, 0.4), (-0.3, 0.2)), 3
+    wide = build_arma(gram, remove=True, ripple=0.05, outside=1e-6)
+    bound = 1e-4
+    lattice = build_arma(gram, remove=True, ripple=0.05, outside=1e-6, moment=(order, bound))
+    assert lattice.nodes[0] > wide.nodes[0]
+    assert lattice.nodes[-1] == wide.nodes[-1]
+    # E[r^3; v_0 below the window] over all triples of bins, each a normal law
+    deviation, shifts = gram.shifts()[0] ** 0.5, gram.shifts()[1]
+    entries = circulant(gram.profile(), 24)
+    total = inside = 0.0
+    for triple in np.ndindex(24, 24, 24):
+        weight = np.exp(
+            entries[triple[0], triple[1]] + entries[triple[0], triple[2]] + entries[triple[1], triple[2]]
+        )
+        total += weight
+        inside += weight * scipy.special.ndtr((lattice.nodes[0] - shifts[list(triple)].sum()) / deviation)
+    assert 24 * bound * inside / total <= lattice.outside
 
 
 def test_too_fine_a_lattice_is_refused():
     with pytest.raises(NumericalError, match="values of v"):
-        build_arma(
-            ArmaGram(12, 0.001, (1.0, 0.2, 0.4), (0.0, 0.0)), remove=True, ripple=0.1, outside=1e-4
-        )
+        build_arma(ArmaGram(12, 0.001, (1.0, 0.2, 0.4), (0.0, 0.0)), remove=True, ripple=0.1, outside=1e-4)
 
 
 @pytest.mark.parametrize("remove", [True, False])
@@ -146,6 +282,16 @@ def test_delta_against_plain_samples(remove):
     assert least <= found <= 1.1 * most
     # the planted fault: entries 20 % smaller
     assert mixture_delta(gram.scaled(0.8), eps, rel_error=0.02, remove=remove) < least
+
+
+@pytest.mark.slow
+def test_delta_of_higher_order_against_plain_samples():
+    gram, eps = ArmaGram(40, *HIGHER), 0.3
+    found = mixture_delta(gram, eps, rel_error=0.1, remove=True)
+    means, errors = plain_monte_carlo(covariance(gram)[0], eps, np.random.default_rng(5), samples=200_000)
+    assert means[0] - 6.12 * errors[0] <= found <= 1.15 * (means[0] + 6.12 * errors[0])
+    # the planted fault: entries 20 % smaller
+    assert mixture_delta(gram.scaled(0.8), eps, rel_error=0.1, remove=True) < means[0] - 6.12 * errors[0]
 
 
 def test_opposite_bins_are_counted_once():
