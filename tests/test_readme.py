@@ -182,7 +182,7 @@ def plain_sigma(strategy):
         ("docs/getting_started.md", r"cal.sigma  # (\S+):", lambda: plain_sigma(dm.LambdaCGD(N, 0.95))),
         (
             "dpmech/schemes/balls_in_bins/page.md",
-            r"without\s+sampling sigma would be (\S+)\)",
+            r"without\s+sampling,\s+sigma\s+would\s+be\s+(\S+)\)",
             lambda: plain_sigma(dm.LambdaCGD(N, 0.9)),
         ),
         (

@@ -181,7 +181,7 @@ def lemma_9(*, claim: Callable[[float, int], tuple[float, float]] = plain_errors
         "over the bound.",
         cases,
         worst,
-        f"The two RMSE are equal at n = 1. The least ratio found is {least:.4f}, at lambda = 0.99999 "
+        f"The two RMSE are equal at n = 1. The smallest ratio found is {least:.4f}, at lambda = 0.99999 "
         "and n = 2000.",
     )
 

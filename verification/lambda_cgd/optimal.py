@@ -309,7 +309,7 @@ def conjecture(*, claim: Callable[[int], float] = least_error) -> Verdict:
         cases,
         worst,
         "The factorisation is exactly optimal, not only up to a constant, in every dimension; the "
-        f"least ratio found is {least:.4f}. The gap of 15 % is due to eq. 13, which is not tight.",
+        f"smallest ratio found is {least:.4f}. The gap of 15 % is due to eq. 13, which is not tight.",
     )
 
 

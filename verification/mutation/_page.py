@@ -70,13 +70,13 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
         reasons: why each survivor survives.
     """
     lines = [HEAD, f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    missing: list[str] = []
     others = sorted({group_of(module) for module in results} - GROUPS.keys())
     for members in (GROUPS | {name: [name] for name in others}).values():
         run = [results[module] for module in members if module in results]
         lines += [_row(one, "yes" if one.changed else "no") for one in run]
-        missing = [f"`{module}`" for module in members if module not in results]
-        lines += [f"| {name} | not run |" + " |" * (len(COLUMNS) - 2) for name in missing]
-    lines.append("")
+        missing += [f"`{module}`" for module in members if module not in results]
+    lines += ["", f"These modules have not been run: {', '.join(missing)}.", ""]
     still = {one.module: one.open for one in results.values() if one.open}
     if still:
         lines += ["## Open", ""]
