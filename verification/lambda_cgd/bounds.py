@@ -135,8 +135,8 @@ def lemma_10_equation_27(
         "The check evaluates both sides with dense matrices. Deviations are relative.",
         4,
         printed,
-        "E is not defined. At n = 2 the identity gives 1.618 and a matrix of ones 3.162, whereas "
-        "e gives the right value 2.236.",
+        "E is not defined. At n = 2, the identity gives 1.618 and a matrix of ones 3.162, "
+        "whereas e gives the right value 2.236.",
     )
 
 

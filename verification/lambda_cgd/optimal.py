@@ -239,7 +239,7 @@ def theorem_4(*, claim: Callable[[int], tuple[float, float, float]] = full_batch
         "Deviations are relative.",
         cases + 3,
         worst,
-        "At n = 3900 the RMSE of I is 6.1 % above that of the diagonal strategy, which is 15.5 % "
+        "At n = 3900, the RMSE of I is 6.1 % above that of the diagonal strategy, which is 15.5 % "
         "above eq. 13.",
     )
 
