@@ -43,6 +43,9 @@ module had changed since that commit when this page was written, so some of the 
 longer apply. A run rewrites `docs/mutation.md` and `verification/mutation/results.json` (`--page` and
 `--results` select other files).
 """
+NO_RESULTS = (
+    "No results are on file for the following modules. Reasons below that name them are from earlier runs."
+)
 EXPLAINED = (
     "Each reason is followed by the places to which it applies, with the number of alterations. "
     "`verification/mutation/survivors.toml` contains the alterations themselves."
@@ -75,8 +78,14 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
     for members in (GROUPS | {name: [name] for name in others}).values():
         run = [results[module] for module in members if module in results]
         lines += [_row(one, "yes" if one.changed else "no") for one in run]
-        missing += [f"`{module}`" for module in members if module not in results]
-    lines += ["", f"These modules have not been run: {', '.join(missing)}.", ""]
+        missing += [module for module in members if module not in results]
+    lines += ["", NO_RESULTS, ""] if missing else []
+    packages: dict[str, list[str]] = {}
+    for module in missing:
+        package, _, name = module.rpartition(".")
+        packages.setdefault(package, []).append(f"`{name}`")
+    lines += [f"- `{package or 'dpmech'}`: {', '.join(names)}" for package, names in packages.items()]
+    lines.append("")
     still = {one.module: one.open for one in results.values() if one.open}
     if still:
         lines += ["## Open", ""]
