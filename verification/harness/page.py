@@ -30,10 +30,9 @@ sampling.
 _HEADLINES = """## Headline results
 
 The table lists the headline results of each paper, with the commands that recompute them in a checkout. In
-the column *here*, computed numbers are rounded up, and measured numbers to the nearest digit;
-
-eps and sigma are certified. "Same command" refers to the row above. `python -m verification.tables --help`
-lists the tables. They show every printed cell next to ours, and the reason for any difference.
+the column *here*, computed numbers are rounded up, and measured numbers to the nearest digit; eps and sigma
+are certified. "Same command" refers to the row above. `python -m verification.tables --help` lists the
+tables. They show every printed cell next to ours, and the reason for any difference.
 `python -m verification --id NAME` runs the check of the statement in the last column.
 `dpmech audit --published dp_muon` also works without a checkout ([](risk.md#published-claims)). The folder
 `docs/examples/papers/` contains the settings of the papers' runs as plans. For example,
