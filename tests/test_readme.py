@@ -201,7 +201,11 @@ def plain_sigma(strategy):
             r"over 8 steps, it is ([\d.]+);",
             lambda: dm.sensitivity(dm.LambdaCGD(8, 0.9), dm.SingleParticipation()).upper,
         ),
-        ("docs/fitting.md", r"delta 1e-5, for which sigma is ([\d.]+):", lambda: gaussian_sigma(8.0, DELTA)),
+        (
+            "docs/fitting.md",
+            r"delta 1e-5, where sigma / sensitivity is ([\d.]+):",
+            lambda: gaussian_sigma(8.0, DELTA),
+        ),
         (
             "docs/ledgers.md",
             r"Poisson\(0.01\)\n\)  # ([\d.]+), not",
