@@ -3,8 +3,8 @@ r"""Traces for ARMA matrices of order 2 and few bins, from powers of the step in
 One step T leads from (x, x') to (x', x''), so that it is a product of small matrices, one for each x'. Its
 power G = T^m is computed in full. After a few steps it has low rank up to rounding: G = X Y + F with a small
 F, whose norm is computed. Then tr T^b is the trace of a power of the small matrix Y X up to a bound on the
-other terms (docs/balls_in_bins_proof.md, "ARMA matrices"). This takes ten times as long as `arma_traces`, whose
-bounds decrease with the number of bins.
+other terms (docs/balls_in_bins_proof.md, "ARMA matrices"). This takes ten times as long as `arma_traces`,
+whose bounds decrease with the number of bins.
 """
 
 import math

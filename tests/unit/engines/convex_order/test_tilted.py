@@ -228,7 +228,7 @@ def test_a_small_delta_is_found_where_its_moment_bound_is_orders_above():
     upper = program.upper_delta(7.13192, 0.5, tolerance=1e-3)
     # Importance sampling gives about 0.9e-9.
     assert 0.87e-9 <= upper <= 1.02e-9
-    one, _ = program._fitted(7.13192, 0.5)
+    one, *_ = program._fitted(7.13192, 0.5)
     estimate = saddle_point_delta(one.scaled(7.13192**-2), 0.5)
     assert 0.3e-9 < estimate < 3e-9
     assert Parts.rough(one.scaled(7.13192**-2), 0.5)[1] > 1000.0 * upper
