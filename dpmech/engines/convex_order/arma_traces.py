@@ -20,9 +20,11 @@ Complex = npt.NDArray[np.complex128]
 # Real or complex, in single or double precision.
 Block = npt.NDArray[Any]
 
-# Residuals at which iterations end, for transforms and for the moments, and their limit.
-RESIDUAL, FINE_RESIDUAL = 1e-7, 1e-13
+# Residuals at which iterations end: with many states, with few, and for moments, which depend on them to
+# first order.
+RESIDUAL, FEW_RESIDUAL, FINE_RESIDUAL = 1e-7, 1e-9, 1e-13
 ROUGH_RESIDUAL = 5e-7
+# Limit on iterations.
 MOST_ITERATIONS = 200
 # Smaller factors D are replaced by 0, which the error includes; products of them would be denormal.
 LEAST_FACTOR = 1e-20
@@ -31,7 +33,7 @@ LEAST_ROUGH = 1e-9
 # Traces whose vectors start the next one.
 EARLIER = 3
 # Eigenvalues that are kept, relative to the largest, and the largest number of them.
-# With more states than `FEW`, only the largest is.
+# With more states than `FEW`, only the largest is, except for moments.
 KEPT, MOST_KEPT, FEW = 0.5, 4, 2000
 # Degree of the polynomials of p successive v from which the first trace starts, and the least of any vector.
 DEGREE = 2
@@ -157,7 +159,7 @@ class ArmaTraces:
         steps += more
         # errors of D, relative to the weights without it
         each = 1.01 * float(np.max(errors)) + 32.0 * UNIT + LEAST_FACTOR
-        splits = self._splits(steps, RESIDUAL, each)
+        splits = self._splits(steps, RESIDUAL if self.size > FEW else FEW_RESIDUAL, each)
         found, lost = min((self._of(split) for split in splits), key=lambda pair: pair[1])
         return found, lost + 1.01 * self.bins * each * math.exp(self.bins * each) * self.mass
 
@@ -209,7 +211,7 @@ class ArmaTraces:
             np.linalg.qr(np.hstack(one))[0].astype(np.complex64) for one in zip(*starts, strict=True)
         )
         rough = np.where(np.abs(steps) > LEAST_ROUGH, steps, 0.0).astype(np.complex64)
-        most = MOST_KEPT if self.size <= FEW else 1
+        most = MOST_KEPT if self.size <= FEW or residual == FINE_RESIDUAL else 1
         right, left = self._leading(right, left, self._apply(rough, right), most)
         for matrix, goal in ((rough, max(residual, ROUGH_RESIDUAL)), (steps, residual)):
             last = math.inf

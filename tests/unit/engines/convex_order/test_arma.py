@@ -294,6 +294,25 @@ def test_delta_of_higher_order_against_plain_samples():
     assert mixture_delta(gram.scaled(0.8), eps, rel_error=0.1, remove=True) < means[0] - 6.12 * errors[0]
 
 
+@pytest.mark.parametrize("bins", [60, 100])
+def test_delta_does_not_depend_on_the_order(bins):
+    """A matrix of order 2 is one of order 4: other lattices of states, and with few bins other traces."""
+    coefficients, recursion = (0.7, 0.2, 0.5), (0.05, -0.2)
+    found = [
+        mixture_delta(
+            ArmaGram(bins, 0.45, (*coefficients, *(0.0,) * more), (*recursion, *(0.0,) * more)),
+            1.0,
+            rel_error=0.1,
+            remove=True,
+        )
+        for more in (0, 2)
+    ]
+    assert found[1] == pytest.approx(found[0], rel=2e-3)
+    # the planted fault: a filter that is 1 % smaller
+    other = ArmaGram(bins, 0.45, (0.693, 0.198, 0.495), recursion)
+    assert mixture_delta(other, 1.0, rel_error=0.1, remove=True) < 0.98 * found[0]
+
+
 def test_opposite_bins_are_counted_once():
     # 1 and 3 are neighbours of 0, but only 2 is opposite to it, whose negative entry would count twice
     gram, eps = ArmaGram(4, 0.05, (0.3, 0.0, -0.29), (0.0, 0.0)), 0.5
