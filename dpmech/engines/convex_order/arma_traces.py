@@ -268,7 +268,7 @@ class ArmaTraces:
         hilbert: Block = np.ones((self.size, 1))
         for _ in range(self.order):
             hilbert, crossed = self._back(squares, hilbert), self._back(steps, crossed)
-        own = float(np.sum((turned.conj().T @ turned) * (left.T @ left.conj())).real)
+        own = float(np.sum((turned.conj().T @ turned) * (left.conj().T @ left)).real)
         square = float(np.sum(hilbert).real)
         total = math.sqrt(square) + (norm + 2.0 * float(np.linalg.norm(power))) * high * wide
         apart = max(square - 2.0 * float(np.vdot(left, crossed).real) + own, 0.0)

@@ -216,6 +216,26 @@ def test_vectors_that_are_not_those_of_the_step_raise_the_error(scale, monkeypat
     assert (error > 1e-6) == (scale > 0.0)
 
 
+@pytest.mark.parametrize(
+    ("recursion", "exponent", "ranks"),
+    [((-0.3, 0.2), 60.0j, [2, 1]), ((-0.6, 0.5), 15.0j, [4, 1]), ((-0.6, 0.5), 10.0 + 80.0j, [3, 1])],
+)
+def test_the_rest_of_a_step_is_bounded_for_any_number_of_vectors(recursion, exponent, ranks):
+    lattice = build_arma(
+        ArmaGram(100, 0.3, (0.6, 0.2, 0.4), recursion), remove=True, ripple=0.05, outside=1e-4
+    )
+    factors = np.exp(-exponent * np.exp(lattice.sums()) / 100)
+    traces = ArmaTraces(lattice)
+    steps = traces.weights * factors[traces.below] + traces.shared * np.diff(factors)[traces.below]
+    step = in_full(lattice, split(lattice, factors.real) + 1j * split(lattice, factors.imag))
+    splits = traces._splits(steps, 1e-7, 0.0)
+    assert [one.right.shape[1] for one in splits] == ranks
+    for one in splits:
+        apart = np.eye(lattice.size) - one.right @ np.linalg.solve(one.left.T @ one.right, one.left.T)
+        rest = np.linalg.norm(np.linalg.matrix_power(apart @ step @ apart, 2))
+        assert rest <= one.rest <= 1.05 * rest
+
+
 @pytest.mark.parametrize("exponent", [0.5, 3.0 - 2.0j, 40.0j])
 @pytest.mark.parametrize("bins", [24, 29])
 def test_traces_of_few_bins_are_within_their_errors(exponent, bins):
