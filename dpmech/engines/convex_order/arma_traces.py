@@ -6,6 +6,7 @@ entries are single products, so that its Frobenius norm is computed (docs/balls_
 matrices").
 """
 
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -159,9 +160,13 @@ class ArmaTraces:
         steps += more
         # errors of D, relative to the weights without it
         each = 1.01 * float(np.max(errors)) + 32.0 * UNIT + LEAST_FACTOR
-        splits = self._splits(steps, RESIDUAL if self.size > FEW else FEW_RESIDUAL, each)
-        found, lost = min((self._of(split) for split in splits), key=lambda pair: pair[1])
-        return found, lost + 1.01 * self.bins * each * math.exp(self.bins * each) * self.mass
+        grown = math.exp(self.bins * each) * self.mass
+        # where no vectors are found (a step that is 0 in float64), |T| <= P alone is a bound
+        found, lost = 0j, 1.01 * grown
+        with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError):
+            splits = self._splits(steps, RESIDUAL if self.size > FEW else FEW_RESIDUAL, each)
+            found, lost = min([(found, lost), *map(self._of, splits)], key=lambda pair: pair[1])
+        return found, lost + 1.01 * self.bins * each * grown
 
     def ceiling(self, defect: FloatArray) -> float:
         """Bound on the trace for a real D in [0, 1]."""
@@ -224,7 +229,8 @@ class ArmaTraces:
                 if gap < goal or 0.9 * last < gap < 1e3 * goal:
                     break
                 last = gap
-        self.earlier = [(right, left), *self.earlier[: EARLIER - 1]]
+        if right.size and np.all(np.isfinite(right)) and np.all(np.isfinite(left)):
+            self.earlier = [(right, left), *self.earlier[: EARLIER - 1]]
         return right, left
 
     @staticmethod

@@ -236,6 +236,33 @@ def test_the_rest_of_a_step_is_bounded_for_any_number_of_vectors(recursion, expo
         assert rest <= one.rest <= 1.05 * rest
 
 
+@pytest.mark.parametrize("exponent", [1e3, 1e6, 1e8 + 1e8j])
+def test_a_step_that_vanishes_has_a_small_trace_and_leaves_nothing_to_the_next(exponent):
+    lattice = build_arma(ArmaGram(100, *MANY), remove=True, ripple=0.05, outside=1e-4)
+    traces, errors = ArmaTraces(lattice), np.zeros(lattice.sums().size)
+
+    def factors(at):
+        return np.exp(-at * np.exp(lattice.sums()) / 100)
+
+    value, error = traces.trace(1.0 - factors(exponent), errors)
+    assert abs(value) <= 1e-30
+    assert error <= 1e-6
+    again = traces.trace(1.0 - factors(1.0 + 1.0j), errors)
+    other = ArmaTraces(lattice).trace(1.0 - factors(1.0 + 1.0j), errors)
+    assert abs(again[0] - other[0]) <= again[1] + other[1] < 1e-9
+
+
+@pytest.mark.parametrize("fill", [0.0, np.nan])
+def test_without_vectors_a_trace_is_bounded_by_the_mass(fill, monkeypatch):
+    lattice = build_arma(ArmaGram(100, *MANY), remove=True, ripple=0.05, outside=1e-4)
+    traces, found = ArmaTraces(lattice), np.full((lattice.size, 1), fill, dtype=np.complex128)
+    monkeypatch.setattr(traces, "_vectors", lambda steps, residual: (found, found))
+    value, error = traces.trace(np.zeros(lattice.sums().size, dtype=np.complex128), np.zeros(1))
+    assert value == 0.0
+    mass = np.trace(np.linalg.matrix_power(in_full(lattice, np.ones(lattice.steps.shape)), 100))
+    assert mass <= error <= 1.2 * mass
+
+
 @pytest.mark.parametrize("exponent", [0.5, 3.0 - 2.0j, 40.0j])
 @pytest.mark.parametrize("bins", [24, 29])
 def test_traces_of_few_bins_are_within_their_errors(exponent, bins):
