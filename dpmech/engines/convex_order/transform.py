@@ -158,6 +158,7 @@ class _Run:
         self.lattice, self.law, self.remove = lattice, law, remove
         self.increments = np.exp(lattice.sums()) / lattice.gram.bins
         self.traces: Traces | ArmaTraces | PairTraces
+        self.full: PairTraces | None = None
         if isinstance(lattice, ArmaLattice):
             few = lattice.gram.bins < MANY_BINS and lattice.gram.order == 2
             self.traces = PairTraces(lattice) if few else ArmaTraces(lattice)
@@ -221,18 +222,21 @@ class _Run:
                 continue
             if transform is None:
                 transform = InterpolatedTransform(self.increments, self.law, exponent)
-            found.append(self._transform(transform, exponent, ceiling))
+            found.append(self._transform(transform, exponent, ceiling, negligible / size))
             if self.lattice.size > DENSE and found[-1][1] >= ceiling:
                 raise NumericalError(f"no bound on the transform at {exponent!r}")
         return found[::-1]
 
     def _transform(
-        self, transform: InterpolatedTransform, exponent: complex, ceiling: float
+        self, transform: InterpolatedTransform, exponent: complex, ceiling: float, wanted: float
     ) -> tuple[complex, float]:
-        """E e^(-exponent r) on the lattice, and its error."""
+        """E e^(-exponent r) on the lattice, and its error; one above `wanted` is worth more time."""
         defect, errors = transform(exponent)
         value, error = self.traces.trace(defect, errors)
         norm = self.lattice.norm
+        if error * norm > wanted and isinstance(self.lattice, ArmaLattice) and self.lattice.gram.order == 2:
+            self.full = self.full or PairTraces(self.lattice)
+            value, error = min((value, error), self.full.trace(defect, errors), key=lambda pair: pair[1])
         if not error * norm < ceiling:
             return 0j, ceiling
         return value * norm, error * norm * (1.0 + 1e-12) + 8.0 * UNIT * abs(value)
