@@ -182,7 +182,7 @@ def plain_sigma(strategy):
         ("docs/getting_started.md", r"cal.sigma  # (\S+):", lambda: plain_sigma(dm.LambdaCGD(N, 0.95))),
         (
             "dpmech/schemes/balls_in_bins/page.md",
-            r"without\s+sampling sigma would be (\S+)\)",
+            r"without\s+sampling,\s+sigma\s+would\s+be\s+(\S+)\)",
             lambda: plain_sigma(dm.LambdaCGD(N, 0.9)),
         ),
         (
@@ -201,7 +201,11 @@ def plain_sigma(strategy):
             r"over 8 steps, it is ([\d.]+);",
             lambda: dm.sensitivity(dm.LambdaCGD(8, 0.9), dm.SingleParticipation()).upper,
         ),
-        ("docs/fitting.md", r"delta 1e-5, for which sigma is ([\d.]+):", lambda: gaussian_sigma(8.0, DELTA)),
+        (
+            "docs/fitting.md",
+            r"delta 1e-5, where sigma / sensitivity is ([\d.]+):",
+            lambda: gaussian_sigma(8.0, DELTA),
+        ),
         (
             "docs/ledgers.md",
             r"Poisson\(0.01\)\n\)  # ([\d.]+), not",

@@ -50,7 +50,7 @@ def row(eps: float, rate: float) -> str:
 def main() -> None:
     """Print the table."""
     print(
-        "| eps | part in a batch | b-min-sep | cyclic Poisson | Balls-in-Bins | not sampled | seconds |"
+        "| eps | fraction in a batch | b-min-sep | cyclic Poisson | Balls-in-Bins | not sampled | seconds |"
     )
     print("|---|---|---|---|---|---|---|")
     for eps in LEVELS:

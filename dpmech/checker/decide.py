@@ -55,7 +55,7 @@ class Verdict:
     def __str__(self) -> str:
         words = self.kind.value
         if self.failure and self.kind is not Kind.NOT_CHECKED:
-            words += f" except with probability {self.failure:g}"
+            words += " except with probability " + min(repr(x := self.failure), f"{x * 1.00001:g}", key=len)
         lines = [f"{words}: {self.claim}", f"  {self.reason}"]
         lines += ["  " + line for part in self.parts for line in str(part).splitlines()]
         return "\n".join([*lines, *(f"  not checked: {part}" for part in self.unchecked)])

@@ -186,7 +186,7 @@ def _strength(review: Review) -> _Answered:
 
 
 def _meaning(review: Review) -> _Answered:
-    return claim_words(review.certificate, review.subject.run)[1], _source(review)
+    return claim_words(review.certificate, review.eps)[1], _source(review)
 
 
 def _composition(review: Review) -> _Answered:

@@ -111,7 +111,7 @@ def _known(review: Review) -> dict[str, Any]:
         "summary": summary_rows(review, _total(review)),
         "eps": review.cost,
         "delta": typed(own.budget.delta),
-        "claim": claim_words(own, subject.run),
+        "claim": claim_words(own, review.eps),
         "picture": None if attacks is None else picture_of(attacks, (own.budget.eps, own.budget.delta)),
         "attacks": attacks,
         "strength": sure_words(own),
@@ -126,7 +126,9 @@ def _known(review: Review) -> dict[str, Any]:
             *(("fixed by the run", text) for text in subject.fixed),
             *((f"signature on {source}", text) for source, text in review.issuers),
         ],
-        "ran": [] if subject.run is None else run_words(subject.run),
+        "ran": []
+        if subject.run is None
+        else run_words(subject.run, proved=not review.verifications[0].executed_open),
         "not_covered": not_covered(own),
         "limits": LIMITS,
         "checklists": checklists(review),

@@ -247,12 +247,17 @@ class Review:
         return LOOSE if self.verifications[0].loose else self.certificate.headline
 
     @property
-    def cost(self) -> str:
-        """The eps charged: of the run if there is one, otherwise of the claim; rounded up."""
+    def eps(self) -> float:
+        """The eps charged: that of the executed steps if it is less and proved, otherwise of the claim."""
         own, run = self.certificate, self.subject.run
-        if run is None or run.executed == own.achieved:
-            return typed(own.budget.eps)
-        return up(run.executed.upper)
+        if run is None or run.executed == own.achieved or self.verifications[0].executed_open:
+            return own.budget.eps
+        return run.executed.upper
+
+    @property
+    def cost(self) -> str:
+        """The eps charged, rounded up."""
+        return typed(self.eps) if self.eps == self.certificate.budget.eps else up(self.eps)
 
     def summary(self) -> dict[str, Any]:
         """The results as plain data."""
@@ -280,7 +285,7 @@ class Review:
             if run is None
             else {
                 "steps": run.steps,
-                "eps": run.executed.upper,
+                "eps": self.eps if run.executed != own.achieved else run.executed.upper,
                 "stopped_by_plan": run.stopped_by_plan,
             },
             "attacks": None

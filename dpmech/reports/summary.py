@@ -106,7 +106,8 @@ def _proved(review: Review) -> str:
     if found.claim is None:
         return "nothing: the claim was not decided"
     own = review.certificate
-    held = any(check.name == "achieved" and check.ok and not check.loose for check in found.checks)
+    ends = [check for check in found.checks if check.name == "achieved" and not check.loose]
+    held = any(check.ok and not check.left_open for check in ends)
     stated = f"; the stated eps is in {between(own.achieved.lower, own.achieved.upper)}" if held else ""
     failed = [check.name for _, check in review.checks if not check.ok]
     refused = f"; these checks did not pass: {', '.join(dict.fromkeys(failed))}" if failed else ""

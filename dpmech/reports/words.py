@@ -78,19 +78,19 @@ _NEIGHBOURS_OF_USERS = {
 }
 
 
-def claim_words(own: Certificate, run: RunRecord | None = None) -> tuple[str, str]:
+def claim_words(own: Certificate, eps: float | None = None) -> tuple[str, str]:
     """Two texts: what is protected against whom, and how strongly.
 
     Args:
         own: the claim.
-        run: the run under the claim, whose eps is then stated.
+        eps: of the run under the claim; None for that of the claim.
     """
     of_users = own.unit is Unit.USER
     secret, both = (_SECRETS_OF_USERS if of_users else _SECRETS)[own.adjacency]
     others = "data of other users" if of_users else "other examples"
     drawn = "users" if of_users and own.participation.unit is None else "examples"
     kept = f" (but not which {drawn} were drawn for which step)" if own.participation.random else ""
-    eps = own.budget.eps if run is None or run.executed == own.achieved else run.executed.upper
+    eps = own.budget.eps if eps is None else eps
     verb = "hides" if own.guarantee.rigorous else "is meant to hide (this is an estimate)"
     return (
         f"Training under this claim {verb} {secret}. This holds even against an observer who sees the "
@@ -186,12 +186,12 @@ def evidence_words(own: Certificate) -> list[tuple[str, str]]:
     return rows
 
 
-def run_words(run: RunRecord) -> list[tuple[str, str]]:
-    """The record of a run: names and values."""
+def run_words(run: RunRecord, *, proved: bool = True) -> list[tuple[str, str]]:
+    """The record of a run, names and values; `proved` says whether its eps was not left open."""
     rows = [
         ("in one line", str(run)),
         ("steps", f"{run.steps} of {run.certificate.strategy.n}"),
-        ("eps of the steps executed", f"at most {up(run.executed.upper)}"),
+        ("eps of the steps executed", f"at most {up(run.executed.upper)}{'' if proved else ', not proved'}"),
         ("stopped by plan", "yes" if run.stopped_by_plan else "no"),
     ]
     if run.most_participations is not None:

@@ -15,7 +15,7 @@ from dpmech.engines import Progress
 from dpmech.exceptions import CertificateError, DpmechError, WorkLimitError
 from dpmech.ledgers import Ledger, Mode, Release, parsed
 from dpmech.mechanism import decoder_work, form_work
-from dpmech.numerics import counted, down, spend, up
+from dpmech.numerics import counted, down, short, spend, up
 from dpmech.verifying.labels import (
     label_checks,
     rigour_checks,
@@ -155,7 +155,7 @@ def _rounded_too(claim: str) -> str:
 
 def _kind(verdict: Verdict) -> str:
     if verdict.failure and verdict.kind is not Kind.NOT_CHECKED:
-        return f"{verdict.kind.value} except with probability {verdict.failure:g}"
+        return f"{verdict.kind.value} except with probability {short(verdict.failure)}"
     return verdict.kind.value
 
 

@@ -149,6 +149,11 @@ class Verification:
         return any(check.loose for check in self.checks)
 
     @property
+    def executed_open(self) -> bool:
+        """Whether the eps of a run's executed steps is stated, but neither proved nor refuted."""
+        return any(check.name == "executed" and check.left_open for check in self.checks)
+
+    @property
     def proved(self) -> tuple[str, ...]:
         """One line for everything that the checker proved."""
         return self._said(Kind.PROVED)
@@ -249,7 +254,8 @@ class Verification:
         if self.ledger is not None:
             return self.ledger.headline
         if self.run is not None:
-            return str(self.run)
+            proved = f"; proved is eps {typed(self.run.certificate.budget.eps)}" if self.executed_open else ""
+            return f"{self.run}{proved}"
         if self.certificate is None:
             return ""
         return LOOSE if self.loose else self.certificate.headline

@@ -21,28 +21,29 @@ from the conversion, and some will be our own. Corrections are welcome.
 
 The statements are in `verification/registry/`, one TOML file for each paper. In a checkout of the
 repository, `python -m verification` runs all but the longest checks, in about a minute; with `--full` it
-runs all checks, and with `--id cgd.thm1` a single one. With `--write` it writes these pages; checks that
-were not run keep their latest result. In a statement, "DP-SGD" has the meaning of the papers: independent
-noise under any sampling. Elsewhere in this documentation it means independent noise under Poisson sampling.
+runs all checks, and with `--id cgd.thm1` a single one. With `--write` it also writes these pages; checks
+that were not run keep their latest result. In the statements, "DP-SGD" means independent noise under any
+sampling, as in the papers. Elsewhere in this documentation, it means independent noise under Poisson
+sampling.
 """
 
 _HEADLINES = """## Headline results
 
-The table lists the headline results of each paper, each with one command for a checkout. In the column
-*here*, computed numbers are rounded up, and measured ones to the nearest; eps and sigma are certified.
-"Same command" refers to the row above. `python -m verification.tables --help` lists the tables. Their
-output shows every printed cell next to ours, with the reason if they differ.
+The table lists the headline results of each paper, with the commands that recompute them in a checkout. In
+the column *here*, computed numbers are rounded up, and measured numbers to the nearest digit; eps and sigma
+are certified. "Same command" refers to the row above. `python -m verification.tables --help` lists the
+tables. They show every printed cell next to ours, and the reason for any difference.
 `python -m verification --id NAME` runs the check of the statement in the last column.
 `dpmech audit --published dp_muon` also works without a checkout ([](risk.md#published-claims)). The folder
-`docs/examples/papers/` contains the settings of the papers' runs as plans;
-`dpmech compare --plan docs/examples/papers/muon_e2e.toml`, for example, calibrates their noise.
+`docs/examples/papers/` contains the settings of the papers' runs as plans. For example,
+`dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates the noise of one of them.
 """
 
 _WHERE = """### Where to find each result
 
-We do not reproduce the accuracies, BLEU scores or run times of the authors' models, because they require
-those models, data and machines. For every other result, the table names a page or a command. "Commands
-above" refers to the table of headline results.
+We do not reproduce the accuracies, BLEU scores or run times of the authors' models, because this would
+require those models, data and machines. For every other result, the table names a page or a command.
+"Commands above" refers to the table of headline results.
 """
 
 # The papers' names in the table of headlines.
@@ -56,21 +57,21 @@ _NAMES = {
 
 _ERRATA = """## Errata of the papers
 
-These lists are ordered by consequence: statements that fail under their own hypotheses, misprints,
-conditions that are not printed, steps of proofs, numbers that we could not recompute, and wording. The
-linked section of the paper's page contains, for each statement, the form that we believe to be right, the
-printed form and the check. These errata do not reduce the value of the papers: dpmech is built on their
-results, with these corrections.
+The most consequential errata come first: statements that fail under their own hypotheses, then misprints,
+conditions that are not printed, steps of proofs, numbers that we could not recompute, and wording. For each
+statement, the linked section of the paper's page gives the form that we believe to be right, the printed form
+and the check. These errata do not reduce the value of the papers: dpmech is built on their results, with
+these corrections.
 """
 
 _PAPER_HEAD = """\
 This page lists our verdicts on the statements of this paper. [Verification](verification.md) explains the
-verdicts, and orders the corrections by consequence. Each entry gives the statement in our words, its
-location in the paper, its id, and, where needed, the right form or the reason. Its details give the
-statement and the hypotheses as printed, the method of the check, the number of cases, and the largest
+verdicts, and lists the corrections in order of consequence. Each entry gives the statement in our words, its
+location in the paper, its id and, where needed, the right form or the reason for the verdict. The details
+give the printed statement and hypotheses, the method of the check, the number of cases, and the largest
 deviation over the cases, in the unit that the method names. A negative deviation means that an inequality
-holds strictly. In a checkout of the repository, `python -m verification --id ID` repeats the check. In a
-statement, "DP-SGD" has the meaning of the paper: independent noise under any sampling.
+holds strictly. In a checkout of the repository, `python -m verification --id ID` repeats the check. In the
+statements, "DP-SGD" means independent noise under any sampling, as in the paper.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -153,9 +154,9 @@ def _entry(entry: Statement, outcome: Outcome | None) -> list[str]:
     if outcome is None:
         lines.append("- The check has not been run yet.")
     else:
-        lines.append(f"- Method: {_plain(outcome['method'])}")
+        lines.append(f"- {_plain(outcome['method'])}")
         lines.append(f"- Cases: {outcome['cases']}; largest deviation: {outcome['margin']}")
-        if outcome["note"] and outcome["note"] != entry.remark:
+        if outcome["note"] and (entry.with_note or not entry.remark):
             lines.append(f"- Result: {_plain(outcome['note'])}")
     return [*lines, "", "</details>"]
 

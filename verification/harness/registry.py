@@ -58,6 +58,8 @@ class Statement:
         garbled: whether the text that we have is damaged there, so that the formula had to be inferred.
         changes_number: for a misprint, whether who uses the printed form gets another number.
         remark: what is right, the condition, what was tried; empty only where there is nothing to say.
+        with_note: whether the page gives the note of the run in addition to the remark. Without a remark, it
+            always gives the note.
         loose: for the rule that a claim moved by 1 % turns the verdict: where it does not, and why. Keys are
             "up" and "down" (every claim), "NAME up" and "NAME down" (one of the claims), or "no number".
     """
@@ -75,6 +77,7 @@ class Statement:
     garbled: bool = False
     changes_number: bool = False
     remark: str = ""
+    with_note: bool = False
     loose: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -104,8 +104,8 @@ def algorithm_1_line_13(*, claim: Callable[[int, int, int], int] = bin_as_printe
         "The check counts the settings in which the bins are not used in turn.",
         4,
         float(printed),
-        "At n = 4, k = 2 step 2 uses D_0, which does not exist, and D_2 is never used. The index ((i "
-        "- 1) mod b) + 1 uses the bins in turn.",
+        "At n = 4, k = 2, step 2 uses D_0, which does not exist, and D_2 is never used. The index "
+        "((i - 1) mod b) + 1 uses the bins in turn.",
     )
 
 
@@ -150,7 +150,7 @@ def section_5_1(*, claim: Callable[[], float] = lambda: 1.0 / math.e) -> Verdict
         "Relative deviations are multiplied by b^2.",
         len(sizes),
         worst,
-        f"At b = 390 the fraction is {share:.5f}, somewhat more than the third that the text mentions.",
+        f"At b = 390, the fraction is {share:.5f}, somewhat more than the third that the text mentions.",
     )
 
 

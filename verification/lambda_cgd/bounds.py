@@ -46,7 +46,7 @@ def lemma_5(*, claim: Callable[[int, str], float] = trivial) -> Verdict:
         inside,
         f"The lemma holds for MaxSE. For RMSE at n = 2, diag(2^(1/4), 1) has {better:.4f}, compared "
         f"with {trivial(2, 'RMSE'):.4f} for I. For MaxSE, the lemma holds in every dimension and for C "
-        f"of any sign; the least ratio found is {least:.4f}.",
+        f"of any sign; the smallest ratio found is {least:.4f}.",
     )
 
 
@@ -135,8 +135,8 @@ def lemma_10_equation_27(
         "The check evaluates both sides with dense matrices. Deviations are relative.",
         4,
         printed,
-        "E is not defined. At n = 2 the identity gives 1.618 and a matrix of ones 3.162, where e "
-        "gives the right value 2.236.",
+        "E is not defined. At n = 2, the identity gives 1.618 and a matrix of ones 3.162, "
+        "whereas e gives the right value 2.236.",
     )
 
 

@@ -94,8 +94,8 @@ def lemma_8_restated(*, claim: Callable[[np.ndarray, int, int], float] = restate
         "Deviations are relative.",
         len(cases),
         printed,
-        f"At n = 4, b = k = 2, lambda = 0.9 columns 3 and 4 give {restated_norm(small, 2, 2):.3f}, "
-        f"while columns 1 and 3 give the true value {truth:.3f}. The columns must be j b + 1.",
+        f"At n = 4, b = k = 2, lambda = 0.9, columns 3 and 4 give {restated_norm(small, 2, 2):.3f}, "
+        f"whereas columns 1 and 3 give the true value {truth:.3f}. The columns must be j b + 1.",
     )
 
 
@@ -181,7 +181,7 @@ def lemma_9(*, claim: Callable[[float, int], tuple[float, float]] = plain_errors
         "over the bound.",
         cases,
         worst,
-        f"The two RMSE are equal at n = 1. The least ratio found is {least:.4f}, at lambda = 0.99999 "
+        f"The two RMSE are equal at n = 1. The smallest ratio found is {least:.4f}, at lambda = 0.99999 "
         "and n = 2000.",
     )
 

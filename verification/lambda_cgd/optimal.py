@@ -239,7 +239,7 @@ def theorem_4(*, claim: Callable[[int], tuple[float, float, float]] = full_batch
         "Deviations are relative.",
         cases + 3,
         worst,
-        "At n = 3900 the RMSE of I is 6.1 % above that of the diagonal strategy, which is 15.5 % "
+        "At n = 3900, the RMSE of I is 6.1 % above that of the diagonal strategy, which is 15.5 % "
         "above eq. 13.",
     )
 
@@ -309,7 +309,7 @@ def conjecture(*, claim: Callable[[int], float] = least_error) -> Verdict:
         cases,
         worst,
         "The factorisation is exactly optimal, not only up to a constant, in every dimension; the "
-        f"least ratio found is {least:.4f}. The gap of 15 % is due to eq. 13, which is not tight.",
+        f"smallest ratio found is {least:.4f}. The gap of 15 % is due to eq. 13, which is not tight.",
     )
 
 

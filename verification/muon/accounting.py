@@ -103,8 +103,8 @@ def table_3(
     brackets = " and ".join(f"[{lower[name]:.2f}, {upper[name]:.2f}] ({name})" for name in TABLE_3)
     return Verdict(
         judged_erratum(printed, corrected, 2e-3, word="COUNTEREXAMPLE"),
-        "The check uses a closed form for one step, privacy loss distributions rounded both ways, and "
-        "RDP for 49 T releases. Deviations are absolute, in eps.",
+        "The check uses a closed form for one step, privacy loss distributions rounded in both directions, "
+        "and RDP for 49 T releases. Deviations are absolute, in eps.",
         6,
         printed,
         f"The joint eps under Poisson sampling is in {brackets}. A single step costs "

@@ -41,7 +41,7 @@ def lemma_c1(*, claim: Callable[[float, int], float] = momentum_variance) -> Ver
     worst = max(worst, abs(0.3**2 * claim(0.9, 7) - 0.013422) - 1e-6)
     return Verdict(
         judged(worst, 1e-11),
-        "The check runs the recursion on unit noises. Deviations are relative.",
+        "The check runs the recursion on unit noise. Deviations are relative.",
         cases,
         worst,
     )

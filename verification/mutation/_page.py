@@ -18,31 +18,34 @@ docstring examples on each alteration (*mutant*):
 - exponents: `a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`;
 - others: a number is increased by one, a comparison is reversed, `min` and `max` are exchanged.
 
-A mutant is run against the tests that execute its statement, beginning with the fastest. By default, these
-are the tests in the files that are named after its module and the neighbouring modules (`--tests`), up to two
-or three seconds of their recorded time (`--seconds`). A mutant is *detected* if it makes a test fail, runs
-out of memory, or uses more than five times the time of the tests plus five seconds ("timed out", which is
-included in "detected"). In the package `analysis`, a mutant was run against all tests that call its function,
-and mutants that timed out were not counted separately.
+A mutant is run against the tests that execute its statement, beginning with the fastest. By default, only
+tests in files named after its module and the neighbouring modules are used (`--tests`), up to two or three
+seconds of recorded time (`--seconds`). A mutant is *detected* if it makes a test fail, runs out of memory, or
+takes longer than five times the time of the tests plus five seconds ("timed out", which is included in
+"detected"). In the package `analysis`, a mutant was run against all tests that call its function, and mutants
+that timed out were not counted separately.
 
 A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount.
-The reasons are listed after the table. Any other survivor is *open*. Slow tests, and tests that start
-processes, are left out. Messages are not altered, and neither are estimates of seconds and bytes in calls of
+The reasons are listed after the table. Any other survivor is *open*. Slow tests and tests that start
+processes are left out. Messages are not altered, nor are the estimates of seconds and bytes in calls of
 `spend`, on which no result depends.
 
 If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
 "sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and
 of the altered expression, so a change elsewhere in the library leaves the rest of the sample unchanged. (In
 rows marked "by place", it was selected by the position in the list of all mutants.) For example, `python -m
-verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of a group, and a name such as
-`engines.losses.prv` selects the part of the sample in one module. Functions that numba compiles are altered
-in their source form, with compilation switched off.
+verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of the group `poisson`; the name of a
+module, such as `engines.losses.prv`, selects the part of the sample in that module. Functions that numba
+compiles are altered in their source form, with compilation switched off.
 
 Each row describes the commit in the column "commit". If the column "changed" contains "yes", the code of the
 module had changed since that commit when this page was written, so some of the alterations and reasons may no
 longer apply. A run rewrites `docs/mutation.md` and `verification/mutation/results.json` (`--page` and
 `--results` select other files).
 """
+NO_RESULTS = (
+    "No results are on file for the following modules. Reasons below that name them are from earlier runs."
+)
 EXPLAINED = (
     "Each reason is followed by the places to which it applies, with the number of alterations. "
     "`verification/mutation/survivors.toml` contains the alterations themselves."
@@ -70,12 +73,18 @@ def write_page(path: Path, results: dict[str, Tally], reasons: dict[Key, str]) -
         reasons: why each survivor survives.
     """
     lines = [HEAD, f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
+    missing: list[str] = []
     others = sorted({group_of(module) for module in results} - GROUPS.keys())
     for members in (GROUPS | {name: [name] for name in others}).values():
         run = [results[module] for module in members if module in results]
         lines += [_row(one, "yes" if one.changed else "no") for one in run]
-        missing = [f"`{module}`" for module in members if module not in results]
-        lines += [f"| {name} | not run |" + " |" * (len(COLUMNS) - 2) for name in missing]
+        missing += [module for module in members if module not in results]
+    lines += ["", NO_RESULTS, ""] if missing else []
+    packages: dict[str, list[str]] = {}
+    for module in missing:
+        package, _, name = module.rpartition(".")
+        packages.setdefault(package, []).append(f"`{name}`")
+    lines += [f"- `{package or 'dpmech'}`: {', '.join(names)}" for package, names in packages.items()]
     lines.append("")
     still = {one.module: one.open for one in results.values() if one.open}
     if still:

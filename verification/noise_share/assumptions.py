@@ -38,8 +38,8 @@ def assumption_4(*, claim: Callable[[np.ndarray], np.ndarray] = own_mean) -> Ver
         "Deviations are absolute.",
         3,
         printed,
-        f"On a ramp from 0 to 1 the printed slack is {claim(means).max():.1f}; measured from the mean "
-        f"over the window it is {window_mean(means).max():.1f}.",
+        f"On a ramp from 0 to 1, the printed slack is {claim(means).max():.1f}; measured from the mean "
+        f"over the window, it is {window_mean(means).max():.1f}.",
     )
 
 

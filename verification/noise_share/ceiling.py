@@ -103,7 +103,7 @@ def theorem_10_gain(*, claim: Callable[[float, float, float, float, float], floa
         cases,
         worst,
         "The constant 2 is sufficient for b^2 <= 1.5 beta^2, but not for b^2 = 1.6 beta^2 (Psi = u + "
-        f"u^2/2, beta = V = 1, theta = 0), where the gain is {beyond:.2f} and the bound 3.",
+        f"u^2/2, beta = V = 1, theta = 0), where the gain is {beyond:.2f} and the bound is 3.",
     )
 
 

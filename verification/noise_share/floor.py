@@ -92,7 +92,7 @@ def assumption_smoothness(*, claim: Callable[[np.ndarray, float], float] = smoot
         apart = max(apart, 2 * (1 - RATE) / size * float(np.mean(np.sum(residual**2, axis=1))))
     return Verdict(
         judged(worst, 1e-9),
-        "The check sums over all samples, and computes the least constant for least squares. "
+        "The check sums over all samples, and computes the smallest constant for least squares. "
         "Deviations are relative.",
         cases,
         worst,
@@ -174,7 +174,7 @@ def theorem_5_constant(
 
     return Verdict(
         judged_proof(holds, chain(line), chain(corrected_chain), 1e-9),
-        "The check computes the violation for random least squares, and the chain on h x^2 / 2. "
+        "The check computes the violation for random least-squares problems, and the chain on h x^2 / 2. "
         "Deviations are relative.",
         cases + 4,
         holds,

@@ -139,7 +139,7 @@ def remark_clipping(
     return Verdict(
         judged_erratum(below, above, 1e-4, word="WORDING"),
         "The check computes the stationary distribution on a grid for h x^2 / 2. The deviation is the "
-        "excess of the alleged lower bound.",
+        "excess of the claimed lower bound.",
         len(CLIPS),
         below,
         "At gamma = 0.1, mu = 1 and d Phi = 1 the floor of Theorem 5 is "

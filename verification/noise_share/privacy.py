@@ -217,7 +217,7 @@ def theorem_7_naive(*, claim: Callable[[float], float] = naive_shortfall) -> Ver
         "computes eps from a Gaussian with 40 digits.",
         3,
         worst,
-        f"At lambda = 0.9 the divergence is {inflation:.4f} times the claimed one, and a claimed eps "
+        f"At lambda = 0.9, the divergence is {inflation:.4f} times the claimed one, and a claimed eps "
         "of 7.4355 is in fact 14.381.",
     )
 

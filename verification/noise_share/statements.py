@@ -180,8 +180,8 @@ def theorem_3_unbiased(*, claim: Callable[[float, float], float] = corrected_mom
         "The check computes two steps in closed loop with Gauss-Hermite nodes. Deviations are relative.",
         cases,
         worst,
-        f"With the clamp the mean is larger: at rho = 0.955 and t = 40 it is {clamped:.3f} of E v_hat, "
-        "where v_true is 0.045.",
+        f"With the clamp, the mean is larger: at rho = 0.955 and t = 40, it is {clamped:.3f} of E v_hat, "
+        "whereas v_true is 0.045 of it.",
     )
 
 

@@ -57,7 +57,7 @@ def theorem_b8(
         7,
         printed,
         "With half of 16 examples clipped, eq. 90 omits the variance between the phases: it gives "
-        f"{convex_combination(0.5, low**2, high**2, 0.95, batch):.5f}, where the covariance is "
+        f"{convex_combination(0.5, low**2, high**2, 0.95, batch):.5f}, whereas the covariance is "
         f"{with_between(0.5, low**2, high**2, 0.95, batch):.5f}. The trace bound (62) holds, because "
         "each clipped gradient has a norm of at most C.",
     )

@@ -54,8 +54,8 @@ def theorem_b5_clipped(
         "The check uses quadrature and sampling. Deviations are relative.",
         7,
         printed,
-        "At sigma_gamma = 3 and d = 5000 the printed coefficient is too large by a factor of "
-        f"{3 * math.sqrt(5000):.0f}. At B = 16 the trace is 1/16 of the printed one.",
+        "At sigma_gamma = 3 and d = 5000, the printed coefficient is too large by a factor of "
+        f"{3 * math.sqrt(5000):.0f}. At B = 16, the trace is 1/16 of the printed one.",
     )
 
 

@@ -90,7 +90,7 @@ def theorem_b10_clipped(
         2,
         inside,
         "The formula requires one vector instead of an average over the batch. At B = 4 the mean sign "
-        f"is {averaged[0]:.3f}, where the formula gives {claimed[0]:.3f}. The covariance of two "
+        f"is {averaged[0]:.3f}, whereas the formula gives {claimed[0]:.3f}. The covariance of two "
         f"coordinates is {covariance:.4f} (d = 5), not 0.",
     )
 

@@ -182,7 +182,7 @@ def theorem_4_6(
         "the claimed growth, and minimises it numerically. Deviations are relative.",
         9,
         inside,
-        "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5 "
+        "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5, "
         f"the bound is {ratio:.0f} times the printed order, because it contains K1 = 200 and a "
         f"logarithm; it grows like d instead of sqrt d. At T = 15600 and B = 64, eta* is {best:.3g}. The "
         f"printed value is {printed_sgd_rate(SHORT):.3g}, at which the bound is "
@@ -213,7 +213,7 @@ def theorem_4_7(
         "the claimed growth, and minimises it numerically. Deviations are relative.",
         9,
         inside,
-        "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5 "
+        "The order requires C >= sigma_gamma sqrt d. At d = 1e4, sigma_gamma = eps = 1 and C = 0.5, "
         f"the bound is {ratio:.0f} times the printed order, and grows like d instead of sqrt d. The "
         f"learning rate is right up to a factor of sqrt 2 ({best / printed_sign_rate(BASE):.3f}).",
     )

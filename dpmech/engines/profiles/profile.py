@@ -358,7 +358,7 @@ class PrivacyProfile(Answers):
         one Gaussian release of sensitivity mu and noise 1. `upper` is proved at every a, also between nodes.
 
         Args:
-            tail: in (0, 1); report it together with mu. Without a tail, most mechanisms have no finite mu.
+            tail: in (0, 1); report it together with mu. A smaller tail requires a larger mu.
 
         Raises:
             InvalidParameterError: on a bad argument, or if delta stays above the tail for every eps.

@@ -16,15 +16,18 @@ from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.clipping import reentrant
 from dpmech.optim.runs.collated import HALF, TOLERANCES, Padded, UntoldError, check_padding, coarsest, widened
 from dpmech.optim.runs.containers import Given, tensors_of
+from dpmech.optim.runs.output_rows import row_dimension, upstream
 from dpmech.optim.runs.reseeding import Reseeding, reseeded
 from dpmech.optim.runs.same_draws import SameDraws, repeatable
-from dpmech.optim.state import Attributes, marks_of_globals
+from dpmech.optim.state import Attributes, marks_of_globals, stored_globals
 
 _FLOORS = {torch.float64: 1e-10}  # absolute
 _FLOOR = 1e-6  # for lower precision
 _SMALL = 1e-5  # gradients smaller than this, relative to the largest, are rounding errors
 # Gradients below double precision jump if an activation rounds to the other side of zero.
 _JUMPS, _MOST = 50.0, 0.3
+# Of upstream gradients: powers of two, so that a backward pass that is proportional to them is so exactly.
+_FACTORS, _SMALL_FACTORS = (2.0**30, 2.0**-30), (2.0**8, 2.0**-8)  # in double, and lower precision
 _FEW = 7  # largest number of different examples in the small batches
 _ALONE = 4  # of these, tried alone
 _OFTEN = 64  # at least one batch in 64 is tried, on average
@@ -44,7 +47,8 @@ class MixingWatch:
     no other dimension, with other examples in other places, and with some examples alone. The inputs of every
     trained layer, its outputs and their gradients, and the outputs of the model must agree, row by
     row. Every layer keeps its mode; random numbers are the same for all examples (`SameDraws`). Weights
-    are converted to double precision for this if the model supports it.
+    are converted to double precision for this if the model supports it. Gradients must also be proportional
+    to that of the loss: a mean divides it by the number of examples, on which clamped ones then depend.
 
     Tried are the first call on several examples, calls on more than any before, and call k with random
     probability 1/k, at least 1/64: the full batch, with a small one; at the first call, and at one in
@@ -360,10 +364,10 @@ class _Run:
         with warnings.catch_warnings(), self.draws:
             # A warning about hooks of layers without input gradients; they are disabled.
             warnings.filterwarnings("ignore", "Full backward hook")
-            upstream = [grad.to(end).expand(end.shape) for end, grad in ends]
+            given = [grad.to(end).expand(end.shape) for end, grad in ends]
             try:
                 found = torch.autograd.grad(
-                    [end for end, _ in ends], inner, upstream, retain_graph=True, allow_unused=True
+                    [end for end, _ in ends], inner, given, retain_graph=True, allow_unused=True
                 )
             except Exception as error:  # a backward pass may raise anything
                 if "use_reentrant=True" in str(error):
@@ -417,7 +421,7 @@ class _Trials:
         if alone:
             self._check_seeds(one, first, seed + 1)
         try:
-            self._compare(first, second, strict=True)
+            self._compare(first, second, strict=True, scaled=bool(alone))
             for example in alone:
                 try:
                     single = self.run([example], seed, first.draws.shapes)
@@ -480,7 +484,7 @@ class _Trials:
                 handle.remove()
         return run
 
-    def _compare(self, first: _Run, second: _Run, *, strict: bool) -> None:
+    def _compare(self, first: _Run, second: _Run, *, strict: bool, scaled: bool = False) -> None:
         """Raise UnsupportedCombinationError if examples differ; single ones may have other shapes."""
         pairs = first.pairs(second)
         if strict:
@@ -496,7 +500,7 @@ class _Trials:
             mine, theirs = first.outputs[name], second.outputs[name]
             dim = known.get(name)
             if not known:
-                dim = _row_dimension(mine, theirs, len(first.examples), len(second.examples))
+                dim = row_dimension(mine, theirs, len(first.examples), len(second.examples))
             if dim is None or not mine.is_floating_point():
                 continue
             if strict and self._of is not None:
@@ -509,11 +513,14 @@ class _Trials:
                 strange = strange or "the model itself"
                 continue
             for one, run, gradients in zip((mine, theirs), (first, second), back, strict=True):
-                gradients.append((name, _upstream(one, dim, run.examples, number, major=major)))
+                gradients.append((name, upstream(one, dim, run.examples, number, major=major)))
         if strange is None:
             with self._watch._trial(len(first.examples)):
+                restore = stored_globals()
                 ours, others = first.gradients(back[0]), second.gradients(back[1])
                 strange = self._differing(ours, others, pairs, self._jumps, _SMALL, strict=strict)
+                if scaled and strange is None:
+                    self._check_scaled(first, back[0], ours, restore)
                 if strict and strange is None and not known:
                     self._note_joint(first, second, {name for name, _ in back[0]})
         if strange is not None:
@@ -522,6 +529,22 @@ class _Trials:
                 "others of its batch change",
                 supported=_REMEDY,
             )
+
+    def _check_scaled(
+        self, run: _Run, back: Sequence[tuple[str, Tensor]], found: Calls, restore: Callable[[], None]
+    ) -> None:
+        """Refuse a backward pass that clamps, rounds or normalizes: it sees the number of examples."""
+        same = [(row, row) for row in range(len(run.examples))]
+        for factor in _FACTORS if self._wide else _SMALL_FACTORS:
+            restore()  # for equal random numbers
+            again = _scaled(run.gradients([(name, grad * factor) for name, grad in back]), 1.0 / factor)
+            strange = self._differing(again, found, same, self._jumps, _SMALL)
+            if strange is not None:
+                raise UnsupportedCombinationError(
+                    f"the backward pass through {strange} is not proportional to the gradient of the loss "
+                    "(a hook clamps or rounds it): the gradient of one example depends on how many there are",
+                    supported=_PROPORTIONAL,
+                )
 
     def _note_joint(self, first: _Run, second: _Run, rows: set[str]) -> None:
         """Find outputs without one row per example that are neither means nor sums over examples."""
@@ -606,6 +629,12 @@ _REMEDY = (
 )
 
 
+_PROPORTIONAL = (
+    "backward passes without such hooks, since the optimizer clips; or make_private(..., loss=...), which "
+    "differentiates one example at a time"
+)
+
+
 def _refuse_joint(grad: Tensor) -> None:
     del grad
     raise UnsupportedCombinationError(
@@ -662,30 +691,6 @@ def _layout(
         if not _differ(rows[0], rows[1], pairs, tolerance):
             return major
     return None
-
-
-def _upstream(output: Tensor, dim: int, examples: Sequence[int], seed: int, *, major: bool) -> Tensor:
-    """A gradient of an output that differs between examples, and is the same for each in every batch."""
-    source = torch.Generator().manual_seed(seed)
-    shape = [1 if place == dim else size for place, size in enumerate(output.shape)]
-    common = torch.randn(shape, generator=source, dtype=torch.float64)
-    own = torch.tensor([random.Random(one).uniform(0.5, 2.0) for one in examples], dtype=torch.float64)
-    times = output.shape[dim] // len(examples)
-    own = own.repeat_interleave(times) if major else own.repeat(times)
-    return common * own.view([-1 if place == dim else 1 for place in range(output.ndim)])
-
-
-def _row_dimension(mine: Tensor, theirs: Tensor, count: int, other: int) -> int | None:
-    """The dimension proportional to the number of examples, if there is exactly one."""
-    if mine.ndim != theirs.ndim or mine.ndim == 0:
-        return None
-    if count == other:
-        return 0 if len(mine) == count and mine.shape == theirs.shape else None
-    dims = [dim for dim in range(mine.ndim) if mine.shape[dim] != theirs.shape[dim]]
-    if len(dims) != 1:
-        return None
-    size, theirs_size = mine.shape[dims[0]], theirs.shape[dims[0]]
-    return dims[0] if size % count == 0 and size * other == theirs_size * count else None
 
 
 def _plainly(given: Given, *, wide: bool) -> AbstractContextManager[object]:

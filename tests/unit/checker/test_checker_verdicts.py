@@ -62,6 +62,14 @@ def of_schemes(paths):
     ]
 
 
+@pytest.mark.parametrize("failure", [1e-9, 4e-9 / 3.0, 1.00000049e-9, 0.9999996, 5e-10])
+def test_the_probability_of_a_wrong_verdict_is_printed_rounded_up(failure):
+    text = str(decide.Verdict(Kind.PROVED, "a claim", "a reason", failure)).split(":")[0]
+    stated = text.removeprefix("PROVED except with probability ")
+    assert failure <= float(stated) <= failure * (1.0 + 2e-5)
+    assert len(stated) <= 12
+
+
 def test_every_scheme_has_its_certificate():
     assert set(OF_SCHEMES) <= {path.stem for path in SAVED}
 

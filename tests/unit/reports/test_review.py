@@ -1,11 +1,13 @@
 import dataclasses
+import datetime
 
 import pytest
 
 import dpmech as dm
 from dpmech.certificates import with_checksum
 from dpmech.exceptions import InvalidParameterError
-from dpmech.reports import Review
+from dpmech.numerics import up
+from dpmech.reports import Review, as_html, as_markdown, summary
 from tests.support.reviewed import review_of, run_of, small
 
 
@@ -52,3 +54,35 @@ def test_an_early_stop_by_plan_costs_what_was_executed():
         "eps": executed.upper,
         "stopped_by_plan": True,
     }
+
+
+def test_an_eps_of_the_executed_steps_that_nobody_proved_is_not_charged():
+    """Truncated batches: the checker's bounds are apart, so that it does not refute a forged eps."""
+    truncated = dm.Poisson(0.2, truncated_batch_size=8, dataset_size=30)
+    cal = dm.calibrate_sigma(
+        dm.Identity(4), 2.0, 1e-5, participation=truncated, adjacency=dm.Adjacency.ZERO_OUT
+    )
+    own = cal.certificate(1.0, 5.0)
+    honest = dm.executed_epsilon(own, 2)
+    forged = dataclasses.replace(honest, upper=0.5 * (honest.lower + honest.upper))
+    drawn = dm.certificates.Randomness("system entropy", "0" * 64, seeded=False)
+    run = dm.RunRecord(own, 2, honest, drawn, drawn, stopped_by_plan=True)
+    review = review_of(run)
+    assert float(review.cost) >= honest.upper
+    assert review.summary()["run"]["eps"] == honest.upper
+    review = review_of(dataclasses.replace(run, executed=forged))
+    assert review.verifications[0].executed_open
+    assert (review.eps, review.cost) == (2.0, "2")
+    assert review.summary()["run"]["eps"] == 2.0
+    assert "; proved is eps 2;" in str(review.verifications[0])
+    assert "Trained with **(2, 1e-05)-differential privacy**" in as_markdown(review)
+    assert f"at most {up(forged.upper)}, not proved" in as_html(review, made=datetime.date(2026, 1, 1))
+
+
+def test_an_end_of_eps_that_nobody_proved_is_not_told_as_proved():
+    own = small("truncated_batches")
+    assert "the stated eps is in" in summary._proved(review_of(own))
+    narrow = dataclasses.replace(own.achieved, upper=0.5 * (own.achieved.lower + own.achieved.upper))
+    review = review_of(with_checksum(dataclasses.replace(own, achieved=narrow)))
+    assert review.ok
+    assert "the stated eps is in" not in summary._proved(review)

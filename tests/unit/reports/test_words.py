@@ -128,11 +128,12 @@ def test_a_run_that_stopped_by_plan_is_told_by_its_own_eps():
     run = dataclasses.replace(
         run_of(own), steps=6, executed=executed, stopped_by_plan=True, most_participations=2
     )
-    factor = float(re.search(r"at most ([\d.]+) times", words.claim_words(own, run)[1])[1])
+    factor = float(re.search(r"at most ([\d.]+) times", words.claim_words(own, executed.upper)[1])[1])
     assert math.exp(executed.upper) <= factor < math.exp(own.budget.eps)
     rows = dict(words.run_words(run))
     assert rows["steps"] == "6 of 12"
     assert float(rows["eps of the steps executed"].split()[-1]) >= executed.upper
+    assert dict(words.run_words(run, proved=False))["eps of the steps executed"].endswith(", not proved")
 
 
 def test_a_run_tells_its_checkpoints():

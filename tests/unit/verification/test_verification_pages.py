@@ -62,7 +62,7 @@ def test_a_page_groups_statements_by_verdict(tmp_path):
     page = pages["verification_x"]
     assert page.startswith(r"# On Things\_with \| bars")
     assert page.index("## CONFIRMED") < page.index("All of x.b.") < page.index("## WORDING")
-    assert "- Method: a \\| b\n- Cases: 3; largest deviation: 0.5\n- Result: n\\_1\n" in page
+    assert "- a \\| b\n- Cases: 3; largest deviation: 0.5\n- Result: n\\_1\n" in page
     assert r"- Printed: $a_1 \ge b_2$" in page
     assert "not been run yet" in page.partition("x.a")[2]
     assert r"2 \* 3 holds." in page

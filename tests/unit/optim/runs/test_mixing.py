@@ -228,6 +228,45 @@ def test_mixing_by_draws_or_sizes_is_detected(way):
         first_batches(Around(ByDraws(way)), TensorDataset(*vectors(48)), 12, steps=4)
 
 
+class Hooked(nn.Module):
+    """Changes gradients in the backward pass, each one for itself."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        if x.requires_grad:
+            x.register_hook(self.change)
+        return x
+
+
+CHANGES = {
+    "clamped": lambda grad: grad.clamp(-1e-3, 1e-3),
+    "clamped far away": lambda grad: grad.clamp(-1e3, 1e3),
+    "small ones dropped": lambda grad: grad * (grad.abs() > 1e-6),
+    "signs": lambda grad: grad.sign(),
+    "rounded": lambda grad: (grad * 256).round() / 256,
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_backward_passes_that_see_the_number_of_examples_are_refused(name):
+    torch.manual_seed(1)
+    with pytest.raises(dm.UnsupportedCombinationError, match=r"not proportional.*loss=\.\.\."):
+        first_batches(Around(Hooked(CHANGES[name])), TensorDataset(*vectors(48)), 12)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda grad: -0.3 * grad, lambda grad: grad * (grad > 0), lambda grad: None],
+    ids=["reversed", "positive parts", "unchanged"],
+)
+def test_proportional_backward_passes_are_accepted(change):
+    torch.manual_seed(1)
+    assert first_batches(Around(Hooked(change)), TensorDataset(*vectors(48)), 12, steps=4).record.steps == 4
+
+
 class Head(nn.Module):
     """Embeds vectors, and makes an output of all of them."""
 
