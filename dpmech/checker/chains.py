@@ -149,7 +149,7 @@ class Chain(Pair):
 class _Accepted(Part):
     """The density r^m e^-Lambda of b-min-sep sampling: m examples are drawn, and then accepted or not.
 
-    docs/checker.md, 6.2, copies that wait: W <= e^Lambda, and a draw is accepted with probability W e^-Lambda.
+    docs/checker.md, 6.2, copies that wait: W <= e^Lambda, and acceptance has probability W e^-Lambda.
     """
 
     def __init__(self, chain: Chain, power: int) -> None:
