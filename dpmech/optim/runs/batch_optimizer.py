@@ -417,6 +417,7 @@ class BatchOptimizer(PrivateOptimizer):
         if self._stream.steps_taken != self.loader.progress.stepped:
             return False
         self._broken = True  # until all is gone: a step of a part would release another sum
+        self._guard.forget_part()
         self._forget()
         self._inner.zero_grad(set_to_none=True)
         self._intake.clear()
@@ -437,10 +438,12 @@ class BatchOptimizer(PrivateOptimizer):
 
         Raises:
             UnsupportedCombinationError: without a batch of the loader, if the model changed other than by
-                steps, and as PrivateOptimizer.step and `accumulate`.
+                steps, if settings changed between microbatches of one batch, and as PrivateOptimizer.step and
+                `accumulate`.
         """
         progress = self.loader.progress
         progress.check_step()
+        self._guard.check_part(last=progress.complete)
         if not progress.complete:
             if closure is not None:
                 raise UnsupportedCombinationError(
