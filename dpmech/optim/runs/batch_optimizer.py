@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from dpmech.certificates import (
     NO_GENERATOR,
@@ -463,6 +464,14 @@ class BatchOptimizer(PrivateOptimizer):
             # Also after an update that failed midway; not if the step was refused before it began.
             if progress.stepped > before:
                 self._unchanged.note_step()
+
+    def register_step_pre_hook(self, hook: Any) -> RemovableHandle:
+        """As torch's, on the wrapped optimizer: once per batch, on gradients with their noise."""
+        return self._inner.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Any) -> RemovableHandle:
+        """As torch's, on the wrapped optimizer: once per batch, as the number of microbatches is secret."""
+        return self._inner.register_step_post_hook(hook)
 
     def _check_batch(self) -> None:
         self.loader.progress.check_counted()

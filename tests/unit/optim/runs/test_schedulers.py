@@ -250,3 +250,16 @@ def test_schedules_follow_steps_and_not_the_secret_number_of_microbatches():
         dm.UnsupportedCombinationError, match=r"steps of the scheduler changed.*batch_complete"
     ):
         in_microbatches(at=lambda optimizer: True, make=slow, follow=True)
+
+
+def test_step_hooks_follow_steps_and_see_only_gradients_with_noise():
+    seen, ended = [], []
+
+    def make(optimizer):
+        before = lambda inner, *_: seen.append([one.grad_sample for one in inner.param_groups[0]["params"]])  # noqa: E731
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(lambda *_: ended.append(optimizer.record.steps))
+
+    in_microbatches(at=lambda optimizer: False, make=make)
+    assert seen == [[None, None]] * 6
+    assert ended == [1, 2, 3, 4, 5, 6]
