@@ -218,8 +218,8 @@ def plain_sigma(strategy):
                 ).upper
             ),
         ),
-        ("docs/risk.md", r"they are ([\d.]+) and", lambda: joined_eps(0)),
-        ("docs/risk.md", r"they are [\d.]+ and ([\d.]+);", lambda: joined_eps(1)),
+        ("docs/risk.md", r"the values are ([\d.]+) and", lambda: joined_eps(0)),
+        ("docs/risk.md", r"the values are [\d.]+ and ([\d.]+);", lambda: joined_eps(1)),
         pytest.param(
             "docs/risk.md", r"needs sigma = ([\d.]+) and", lambda: needed_sigma(0), marks=pytest.mark.slow
         ),

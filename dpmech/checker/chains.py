@@ -147,9 +147,9 @@ class Chain(Pair):
 
 
 class _Accepted(Part):
-    """The density r^m e^-A of b-min-sep sampling: m examples are drawn, and accepted with some probability.
+    """The density r^m e^-Lambda of b-min-sep sampling: m examples are drawn, and then accepted or not.
 
-    docs/checker.md, 6.2, copies that wait, has the weights W <= e^A; acceptance has probability W e^-A.
+    docs/checker.md, 6.2, copies that wait: W <= e^Lambda, and acceptance has probability W e^-Lambda.
     """
 
     def __init__(self, chain: Chain, power: int) -> None:
@@ -165,7 +165,7 @@ class _Accepted(Part):
         self._most, self._after, self._prices = np.zeros(n), np.zeros(n), np.zeros((n, near + 1))
         products = np.concatenate([np.zeros((n, 1)), chain.lags], axis=1)
         logs = np.log(np.maximum(self._binomial, 1e-300))
-        slow = prob - chain.states.rates[0]  # any number above 0 will do; this one makes A small
+        slow = prob - chain.states.rates[0]  # any number above 0 will do; this one makes Lambda small
         for t in range(n - 1, -1, -1):
             here = logs + chain.squares[t] * self._pairs + self._after[t] * numbers
             self._most[t] = log_sum(here[-1:])[0] + 4.0 * power * (power - 1) * prob * slow * chain.squares[t]

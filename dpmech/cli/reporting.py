@@ -167,6 +167,7 @@ def report(
                 attacks = attacks_of(
                     subject.certificate,
                     claim_only=claim_only or form in _WITHOUT_ATTACKS,
+                    stored=not found[0].profile_open,
                     rng=seed,
                     executor=executor,
                     progress=progress,
@@ -191,7 +192,7 @@ def report(
 
     run.answer(lambda: _record(review, form, None if failed else written), printed, failed=failed)
     drawn = attacks is not None and attacks.basis == "profile" and attacks.guarantee.kind is Kind.PROBABLE
-    if drawn and subject.certificate.curve is None:
+    if drawn and (subject.certificate.curve is None or found[0].profile_open):
         run.note(DRAWN)
     if form == "registry" and text and (open_fields := missing(registry_record(review))):
         run.note(f"a record of the first tier needs {', '.join(open_fields)}; --format answers asks for them")

@@ -60,6 +60,7 @@ class InnerOptimizer:
         self._stepping = False
         self._resumed: list[dict[str, Any]] | None = None
         self._left: list[dict[str, Any]] | None = None  # the settings after the newest step
+        self._part: list[dict[str, Any]] | None = None  # the settings at the first microbatch of a batch
         self._scheduler: Any = None
         self.changed = False
         self.ended = False  # whether another run may take the optimizer
@@ -110,6 +111,33 @@ class InnerOptimizer:
                     "subtract the noise",
                     supported="the settings of the state; save after scheduler.step()",
                 )
+
+    def check_part(self, *, last: bool) -> None:
+        """Check, at the step of a microbatch, that nothing changed since the first one of its batch.
+
+        Args:
+            last: whether it is the last microbatch of its batch.
+
+        Raises:
+            UnsupportedCombinationError: if settings changed, or the registered scheduler was stepped.
+        """
+        count = getattr(self._scheduler, "last_epoch", None)
+        now = [*_settings(self._groups), {"steps of the scheduler": count}]
+        changed = [
+            name for one, then in zip(now, self._part or now, strict=True) for name in _differing(one, then)
+        ]
+        if changed:
+            raise UnsupportedCombinationError(
+                f"{', '.join(sorted(set(changed)))} changed between two microbatches of one batch: how many "
+                "there are follows from the number of sampled examples, which is secret",
+                supported="scheduler.step(), averages of the weights and counters of steps where "
+                "optimizer.batch_complete is true",
+            )
+        self._part = None if last else (self._part or copy.deepcopy(now))
+
+    def forget_part(self) -> None:
+        """The batch begins again."""
+        self._part = None
 
     def step(self) -> None:
         """Step the optimizer; other steps are refused."""

@@ -230,6 +230,7 @@ def attacks_of(
     certificate: Certificate,
     *,
     claim_only: bool = False,
+    stored: bool = True,
     rng: int | None = None,
     executor: concurrent.futures.Executor | None = None,
     progress: Progress,
@@ -242,6 +243,7 @@ def attacks_of(
         certificate: states mechanism and noise scale.
         claim_only: whether to skip the profile, which takes a minute or more under Balls-in-Bins if the
             certificate does not contain it.
+        stored: whether a profile in the certificate may be used: not if the checker left parts of it open.
         rng: random numbers for randomised profiles.
         executor: where samples are drawn.
         progress: called with what is computed.
@@ -250,7 +252,7 @@ def attacks_of(
     if not claim_only:
         try:
             progress("privacy profile")
-            known = certificate.curve or profile(
+            known = (certificate.curve if stored else None) or profile(
                 certificate.mechanism, certificate.sigma, rel_error=_REL_ERROR, rng=rng, executor=executor
             )
             return _read(known, certificate, progress)

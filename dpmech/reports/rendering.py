@@ -143,6 +143,10 @@ def _total(review: Review) -> str:
     ledger = review.subject.ledger
     if ledger is None:
         return ""
+    found = review.verifications[-1]
+    decided = [check.verdict.reason for check in found.checks if check.name == "total" and check.verdict]
+    if found.ok and found.profile_open and decided:
+        return f"{decided[-1]}, by the checker, without the privacy profiles that it left open"
     total = total_of(ledger, None)
     if "reason" in total:
         return f"No total at delta {short(total['delta'])}: {total['reason']}"

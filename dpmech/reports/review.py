@@ -285,7 +285,7 @@ class Review:
             if run is None
             else {
                 "steps": run.steps,
-                "eps": self.eps if run.executed != own.achieved else run.executed.upper,
+                "eps": own.budget.eps if self.verifications[0].executed_open else run.executed.upper,
                 "stopped_by_plan": run.stopped_by_plan,
             },
             "attacks": None

@@ -154,6 +154,11 @@ class Verification:
         return any(check.name == "executed" and check.left_open for check in self.checks)
 
     @property
+    def profile_open(self) -> tuple[str, ...]:
+        """Words on upper ends of stored privacy profiles that were neither proved nor refuted."""
+        return tuple(part for part in self.left_out if "upper ends of the privacy profile" in part)
+
+    @property
     def proved(self) -> tuple[str, ...]:
         """One line for everything that the checker proved."""
         return self._said(Kind.PROVED)
@@ -201,9 +206,7 @@ class Verification:
         if self.run is not None:
             said.append("that the run follows it is stated by its record, not proved")
         said += [f"{check.name} {check.detail}" for check in self.checks if check.left_open]
-        said += [
-            f"NOT CHECKED: {part}" for part in self.left_out if "upper ends of the privacy profile" in part
-        ]
+        said += [f"NOT CHECKED: {part}" for part in self.profile_open]
         if self.signed:
             said += [str(one) for one in self.signed]
         elif any(check.name == "signature" for check in self.checks):

@@ -37,7 +37,10 @@ def review_of(*documents, claim_only=True):
     found = tuple(dataclasses.replace(dm.verify(named[name]), source=name) for name in subject.to_verify)
     attacks = None
     if all(found):
-        attacks = attacks_of(subject.certificate, claim_only=claim_only, rng=1, progress=lambda line: None)
+        stored = not found[0].profile_open
+        attacks = attacks_of(
+            subject.certificate, claim_only=claim_only, stored=stored, rng=1, progress=lambda line: None
+        )
     return Review(subject, found, attacks)
 
 

@@ -23,7 +23,7 @@ from dpmech.engines.convex_order.mixture_ring import (
 )
 from dpmech.engines.convex_order.ring import Height, RingGram, dominating_ring
 from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
-from dpmech.engines.convex_order.transform import mixture_delta
+from dpmech.engines.convex_order.transform import Transformed, mixture_bound, mixture_delta
 from dpmech.engines.gaussian import gaussian_delta
 from dpmech.engines.gaussian_mixture import BinGram, RoughSample, draw_entropy
 from dpmech.engines.independent_sum import BlockBound
@@ -77,10 +77,12 @@ LEAST_EPS = 3.0
 # Below it transforms take longer than samples, or fail, where bins are few.
 FAST_EPS = 6.0
 SMALL_DELTA = 1e-9
-# Above this delta, in units of e^eps, these errors are negligible (below 1 %), and no tilt is tried.
+# Below this delta, in units of e^eps, these errors matter, and a tilt is tried first.
 CLEAR_DELTA = 2e-9
 # How far ln delta by moments is above the least one where a higher order is tried, and its least gain.
 NEAR_HIGHER, HIGHER_PRICE = 0.03, 0.01
+# Above the first share of errors in a bound, one with a tilt is tried; above the second the dynamic program.
+CLEAR_SHARE, MOST_SHARE = 0.05, 0.5
 # Relative error of comparisons, and at which ADD is tried first.
 ROUGH_ERROR = 0.2
 # This sample affects only the start of a search, so that its seed may be fixed.
@@ -90,14 +92,14 @@ _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rn
 Cyclic = MixtureGram | ArmaGram
 
 
-def _removal(gram: Cyclic, eps: float, rel_error: float) -> float:
+def _removal(gram: Cyclic, eps: float, rel_error: float) -> Transformed:
     """REMOVE by transforms; half the error takes only a few more of them, but may need too high ones."""
     if isinstance(gram, MixtureGram) and len(gram.parts) > 1:
-        return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
+        return mixture_bound(gram, eps, rel_error=rel_error, remove=True)
     try:
-        return mixture_delta(gram, eps, rel_error=0.5 * rel_error, remove=True)
+        return mixture_bound(gram, eps, rel_error=0.5 * rel_error, remove=True)
     except NumericalError:
-        return mixture_delta(gram, eps, rel_error=rel_error, remove=True)
+        return mixture_bound(gram, eps, rel_error=rel_error, remove=True)
 
 
 def _rough_removal(gram: Cyclic, eps: float) -> float:
@@ -108,14 +110,14 @@ def _rough_removal(gram: Cyclic, eps: float) -> float:
         return math.inf
 
 
-def _addition(gram: Cyclic, eps: float, rel_error: float, floor: float) -> float:
+def _addition(gram: Cyclic, eps: float, rel_error: float, floor: float) -> Transformed:
     """ADD by transforms: few and low ones usually show that it is below REMOVE, the floor."""
     if rel_error < ROUGH_ERROR:
         with contextlib.suppress(NumericalError):
-            rough = mixture_delta(gram, eps, rel_error=ROUGH_ERROR, remove=False, floor=floor)
-            if rough <= floor:
+            rough = mixture_bound(gram, eps, rel_error=ROUGH_ERROR, remove=False, floor=floor)
+            if rough.delta <= floor:
                 return rough
-    return mixture_delta(gram, eps, rel_error=rel_error, remove=False, floor=floor)
+    return mixture_bound(gram, eps, rel_error=rel_error, remove=False, floor=floor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +162,8 @@ class DeterministicAccountant(Accountant):
         self._mixtures: dict[tuple[float, float], _Rings | None] = {}
         self._searches: dict[tuple[int, float], MixtureFits] = {}
         self._fits: dict[tuple[float, float], tuple[MixtureGram, Cyclic, Cyclic] | None] = {}
-        self._found: dict[tuple[_Rings, float, float], float] = {}
+        self._found: dict[tuple[_Rings, float, float], Transformed] = {}
+        self._removals: dict[tuple[Cyclic, float, float], Transformed] = {}
 
     def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
         """An upper bound on delta, and what independent blocks of bins prove from below."""
@@ -187,7 +190,7 @@ class DeterministicAccountant(Accountant):
         """An upper bound on delta."""
         rings = self._mixture(sigma, eps)
         if rings is not None:
-            upper = min(self._transformed(rings, sigma, eps), self._unamplified(sigma, eps))
+            upper = min(self._transformed(rings, sigma, eps).delta, self._unamplified(sigma, eps))
             return upper, self._described(rings.remove)
         ring = self._ring(sigma, eps)
         return self._search(ring, sigma, eps).delta, self._described(ring)
@@ -452,16 +455,15 @@ class DeterministicAccountant(Accountant):
         if fitted is None:
             return None
         one, two, other = fitted
-        unit = max(1.0, math.exp(eps))
         estimate = self._estimate(one, sigma, eps)
         # between the two limits both kinds serve; only the other one may have a second exponential
-        small = estimate <= (CLEAR_DELTA if one == two else SMALL_DELTA) * unit
+        small = estimate <= (CLEAR_DELTA if one == two else SMALL_DELTA) * max(1.0, math.exp(eps))
         tilted = self._near(one, sigma, eps) if small else None
         if tilted is not None:
             return tilted
         # with most paths removed, as in ADD, transforms often succeed only with a single exponential; where
         # decays are negative, ADD of one may be above REMOVE of two
-        upper, found = math.inf, None
+        found, best = None, Transformed(math.inf, math.inf)
         turned = isinstance(two, ArmaGram) or any(decay < 0.0 for _, decay in two.parts)
         pairs = (
             *([_Rings(two, other, quick=one)] if turned else []),
@@ -471,16 +473,21 @@ class DeterministicAccountant(Accountant):
         )
         for rings in dict.fromkeys(pairs):
             try:
-                upper, found = self._transformed(rings, sigma, eps), rings
+                removed = self._removed(rings.remove, sigma, eps)
+                if not small and removed.errors > CLEAR_SHARE * removed.delta:
+                    small, tilted = True, self._near(one, sigma, eps)
+                if tilted is not None and self._transformed(tilted, sigma, eps).delta <= removed.delta:
+                    return tilted
+                best, found = self._transformed(rings, sigma, eps), rings
             except NumericalError:
                 continue
             break
-        if found is not None and upper > CLEAR_DELTA * unit:
-            return found
-        if not upper > SMALL_DELTA * unit:
-            upper, found = math.inf, None
-        tilted = None if small else self._near(one, sigma, eps)
-        return tilted if tilted is not None and self._transformed(tilted, sigma, eps) < upper else found
+        clear = best.errors <= CLEAR_SHARE * best.delta < math.inf
+        if not small and not clear:
+            tilted = self._near(one, sigma, eps)
+        if tilted is not None and self._transformed(tilted, sigma, eps).delta < best.delta:
+            return tilted
+        return found if best.errors <= MOST_SHARE * best.delta else tilted
 
     def _estimate(self, one: MixtureGram, sigma: float, eps: float) -> float:
         """Approximate delta: moments alone may be orders of magnitude above it at small eps."""
@@ -495,31 +502,43 @@ class DeterministicAccountant(Accountant):
         rings = _Rings(one, one, tilted=True)
         try:
             if there != sigma:
-                rings = dataclasses.replace(rings, guess=2.0 * self._transformed(rings, there, eps))
+                rings = dataclasses.replace(rings, guess=2.0 * self._transformed(rings, there, eps).delta)
             self._transformed(rings, sigma, eps)
         except NumericalError:
             return None
         return rings
 
-    def _transformed(self, rings: _Rings, sigma: float, eps: float) -> float:
-        """A bound for both directions by Laplace transforms."""
+    def _transformed(self, rings: _Rings, sigma: float, eps: float) -> Transformed:
+        """A bound for both directions by Laplace transforms; the errors of those with a tilt are small."""
         key = (rings, sigma, eps)
         if key not in self._found:
-            error = rung_below(self.settings.rel_error, REL_ERROR)
-            one, other = rings.remove.scaled(sigma**-2), rings.add.scaled(sigma**-2)
+            error, other = self._error, rings.add.scaled(sigma**-2)
+            one = rings.remove.scaled(sigma**-2)
             if rings.tilted and isinstance(one, MixtureGram) and isinstance(other, MixtureGram):
-                remove = tilted_delta(one, eps, rel_error=error, remove=True, guess=rings.guess)
-                add = tilted_delta(other, eps, rel_error=error, remove=False, floor=remove)
+                upper = tilted_delta(one, eps, rel_error=error, remove=True, guess=rings.guess)
+                add = tilted_delta(other, eps, rel_error=error, remove=False, floor=upper)
+                self._found[key] = Transformed(max(upper, add), 0.0)
             else:
-                remove = _removal(one, eps, error)
-                add = math.inf
+                remove, quick = self._removed(rings.remove, sigma, eps), None
                 if rings.quick is not None:
                     with contextlib.suppress(NumericalError):
-                        add = _addition(rings.quick.scaled(sigma**-2), eps, ROUGH_ERROR, remove)
-                if add > remove:
-                    add = min(add, _addition(other, eps, error, remove))
-            self._found[key] = max(remove, add)
+                        quick = _addition(rings.quick.scaled(sigma**-2), eps, ROUGH_ERROR, remove.delta)
+                found = [] if quick is None else [quick]
+                if quick is None or quick.delta > remove.delta:
+                    found.append(_addition(other, eps, error, remove.delta))
+                self._found[key] = max(remove, min(found))
         return self._found[key]
+
+    def _removed(self, gram: Cyclic, sigma: float, eps: float) -> Transformed:
+        """A bound on REMOVE without a tilt."""
+        key = (gram, sigma, eps)
+        if key not in self._removals:
+            self._removals[key] = _removal(gram.scaled(sigma**-2), eps, self._error)
+        return self._removals[key]
+
+    @property
+    def _error(self) -> float:
+        return rung_below(self.settings.rel_error, REL_ERROR)
 
     def _unamplified(self, sigma: float, eps: float) -> float:
         """Bound from one Gaussian with the largest entry."""
@@ -527,7 +546,7 @@ class DeterministicAccountant(Accountant):
 
     def _transformed_or_unamplified(self, rings: _Rings, sigma: float, eps: float) -> float:
         try:
-            return min(self._transformed(rings, sigma, eps), self._unamplified(sigma, eps))
+            return min(self._transformed(rings, sigma, eps).delta, self._unamplified(sigma, eps))
         except NumericalError:
             return self._unamplified(sigma, eps)
 

@@ -45,14 +45,14 @@ SMOOTHING = 0.4
 COPIES = 0.05
 SKIPPED = 0.02
 # Deviations of the smoothing law after which the series is truncated; what is cut off is bounded and added.
-CUT = 6.0
+CUT = 7.0
 MOST_EXPONENTS = 4000
 ROUNDS = 4
 FAILURES = 3
 # Relative distance of the threshold for large bins above the largest kink.
 MARGIN = 1e-9
-# Tilts to choose from, in units of the saddle point; further tilts that bound copies; and the log of the
-# largest ratio of terms to the result.
+# Tilts to choose from, in units of the saddle point; further tilts that bound copies; and the logs of the
+# largest ratios of terms to the result, and to those at the saddle point.
 CANDIDATES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6, 0.55, 0.5)
 OTHERS = (
     0.01,
@@ -76,7 +76,7 @@ OTHERS = (
     1.5,
     2.0,
 )
-SLACK = 28.0
+SLACK, LITTLE = 28.0, 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,6 +213,8 @@ class TiltedGroup:
         compared with the result.
         """
         ceiling = goal + SLACK + math.log(self.tilt) - self._log_weights[self.kink]
+        # terms at the saddle point are no smaller than those with a tilt that adds little to them
+        ceiling = max(ceiling, self.log_payoff(self.tilt, self.kink) + LITTLE)
         found = []
         for factor in CANDIDATES:
             tilt = factor * self.tilt
@@ -252,7 +254,7 @@ class TiltedGroup:
         fronts = self.weights * np.exp(np.minimum(step.log_scale - self.sign * tilt * self.kinks, 600.0))
         if not width > 0.0:
             raise NumericalError(f"a payoff at the tilt {self.tilt:.3g} has no width")
-        negligible = SKIPPED * rel_error * size / max(float(fronts.sum()), 1e-300)
+        unit = size / max(float(fronts.sum()), 1e-300)
         known: dict[int, tuple[complex, float]] = {}
         total = slack = math.inf
         for _ in range(ROUNDS):
@@ -260,7 +262,10 @@ class TiltedGroup:
             if count > MOST_EXPONENTS:
                 raise NumericalError(f"{count} exponents are too many")
             series = TiltedSeries(tilt, period, width, count)
-            values, errors = self._transforms(step, series, negligible, known)
+            found = self._transforms(step, series, SKIPPED * rel_error * unit, NEAR * unit, known)
+            if found is None:
+                break
+            values, errors = found
             whole, part = self._summed(step, series, values, errors)
             total, slack = min(total, whole), min(slack, part)
             # the density at the kinks times w^2 / 2: the increase by smoothing
@@ -271,6 +276,8 @@ class TiltedGroup:
             if excess <= 1.5 * goal:
                 break
             width *= max(math.sqrt(goal / excess), 0.2)
+        if math.isinf(total):
+            raise NumericalError(f"errors at the tilt {tilt:.3g} are too large for any bound")
         return total, slack
 
     def _summed(
@@ -294,14 +301,22 @@ class TiltedGroup:
         return total * step.factor, slack * step.factor
 
     def _transforms(
-        self, step: TiltedTraces, series: TiltedSeries, left: float, known: dict[int, tuple[complex, float]]
-    ) -> tuple[ComplexArray, FloatArray]:
-        """Transforms and bounds on their errors: 0 and a ceiling if `left` allows it."""
+        self,
+        step: TiltedTraces,
+        series: TiltedSeries,
+        left: float,
+        most: float,
+        known: dict[int, tuple[complex, float]],
+    ) -> tuple[ComplexArray, FloatArray] | None:
+        """Transforms and bounds on their errors: 0 and a ceiling if `left` allows it.
+
+        None if the errors of computed transforms add up to more than `most`.
+        """
         sizes = np.abs(series.coefficients)
         values = np.zeros(sizes.size, dtype=np.complex128)
         errors = np.zeros(sizes.size)
         whole = step.ceiling(np.zeros(self.increments.size))
-        failures, states = 0, self.lattice.size
+        failures, lost = 0, 0.0
         # high frequencies first: many need no transform, and lower ones succeed if these did
         for index in range(sizes.size - 1, -1, -1):
             frequency = float(series.frequencies[index])
@@ -312,9 +327,12 @@ class TiltedGroup:
                     left -= float(sizes[index]) * ceiling
                     continue
                 failures += 1
-                spend(2e-7 * states**2 + 4e-9 * states**2.8, 3e8, what="a Laplace transform")
+                spend(step.seconds, 3e8, what="a Laplace transform")
                 known[index] = step.transform(frequency, ceiling)
             values[index], errors[index] = known[index]
+            lost += float(sizes[index] * errors[index])
+            if lost > most:
+                return None
         return values, errors
 
 
@@ -437,6 +455,7 @@ class _Direction(Parts):
         ]
         factor = math.exp(lattice.log_factor) * weights_factor * common.factor * (1.0 + 2.0 * self.shift)
         caps = [self.cap(common, group.members) for group in groups]
+        spend(0.1 + 1e-8 * len(groups) * lattice.size**3, what="a tilt")
         charges = common.beyond * factor + lattice.outside + top * lattice.twice
         return _Setting(groups, caps, factor, charges)
 

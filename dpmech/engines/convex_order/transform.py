@@ -7,6 +7,7 @@ exponentials (`exponentials` has both). Every step raises delta; proofs are in d
 """
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,14 +48,26 @@ MOST_SECONDS = 30.0
 MANY_BINS = 80
 
 
-def mixture_delta(
+class Transformed(NamedTuple):
+    """A bound, and its part for errors.
+
+    Attributes:
+        delta: the bound, all errors included.
+        errors: at least what the errors of the traces and the truncation of the laws add to it.
+    """
+
+    delta: float
+    errors: float
+
+
+def mixture_bound(
     gram: MixtureGram | ArmaGram,
     eps: float,
     *,
     rel_error: float,
     remove: bool,
     floor: float = 0.0,
-) -> float:
+) -> Transformed:
     """Upper bound on delta(eps) of the Balls-in-Bins pair with Gram matrix `gram`, in one direction.
 
     Deterministic, and the same for any number of threads up to the order of sums in the linear algebra
@@ -68,8 +81,8 @@ def mixture_delta(
         floor: a delta below which this direction is not resolved, >= 0.
 
     Returns:
-        The bound. **Guarantee:** an upper bound, rounding included. It is loose where delta is below about
-        1e-9 e^eps (REMOVE) or 1e-9 (ADD): absolute errors are added.
+        The bound, and its part for errors. **Guarantee:** an upper bound, rounding included. It is loose
+        where delta is small: absolute errors are added, up to about 1e-8 e^eps (REMOVE) or 1e-8 (ADD).
 
     Raises:
         NumericalError: if the lattice would be too large, or no bound on its errors is found.
@@ -80,13 +93,20 @@ def mixture_delta(
     return _Direction(gram, eps, rel_error, floor, remove=remove).bound()
 
 
+def mixture_delta(
+    gram: MixtureGram | ArmaGram, eps: float, *, rel_error: float, remove: bool, floor: float = 0.0
+) -> float:
+    """The bound of `mixture_bound` alone."""
+    return mixture_bound(gram, eps, rel_error=rel_error, remove=remove, floor=floor).delta
+
+
 class _Direction(Parts):
-    def bound(self) -> float:
+    def bound(self) -> Transformed:
         """Sum over the nodes of the common factor, in groups that share their transforms."""
         if not self.remove:
             closed = log_add_bound(self.gram.diagonal * (1.0 + 1e-12), self.gram.mean, self.eps)
             if math.exp(min(closed, 0.0)) <= self.floor:
-                return self.floor
+                return Transformed(self.floor, 0.0)
         wanted = WINDOW * self.rel_error * self.scale
         lattice = self._lattice(RIPPLE * self.rel_error, wanted)
         law, top, weights_factor = self.white_law(wanted)
@@ -94,7 +114,7 @@ class _Direction(Parts):
         common = self.common(wanted)
         groups = groups_of(common.kinks, GROUP_RATIO)
         caps = [self.cap(common, members) for members in groups]
-        total = 0.0
+        total = slack = 0.0
         sizes = [self.importance(common, members) for members in groups]
         largest = max(size for size, _ in sizes)
         order = sorted(range(len(groups)), key=lambda index: -caps[index])
@@ -111,12 +131,14 @@ class _Direction(Parts):
             width *= min((largest / max(size, 1e-300)) ** (1.0 / 3.0), 30.0)
             kinks, weights = common.kinks[members], common.weights[members]
             width = min(width, self._most_width(float(kinks.max()), float(weights.sum()), wanted))
-            total += min(run.share(kinks, weights, self._majorant(width, kinks), 0.2 * wanted), cap)
+            found, errors = run.share(kinks, weights, self._majorant(width, kinks), 0.2 * wanted)
+            total, slack = total + min(found, cap), slack + errors
         factor = math.exp(lattice.log_factor) * weights_factor * common.factor * (1.0 + 2.0 * self.shift)
-        found = (total + common.beyond) * factor + lattice.outside + top * lattice.twice
-        if not math.isfinite(found) or found < 0.0:
-            raise NumericalError(f"the transform gave {found!r} for {self.gram!r}")
-        return min(1.0, found)
+        charges = common.beyond * factor + lattice.outside + top * lattice.twice
+        delta = total * factor + charges
+        if not math.isfinite(delta) or delta < 0.0:
+            raise NumericalError(f"the transform gave {delta!r} for {self.gram!r}")
+        return Transformed(min(1.0, delta), slack * factor + charges)
 
     def _lattice(self, ripple: float, outside: float) -> Lattice | ArmaLattice:
         if isinstance(self.own, ArmaGram):
@@ -169,8 +191,13 @@ class _Run:
         self.mass, self.mean = mass, mean * law.mean
         self.error = error + (law.sizes.size + 64.0) * 2.0 * UNIT
 
-    def share(self, kinks: FloatArray, weights: FloatArray, majorant: Majorant, negligible: float) -> float:
-        """Sum of weights times the payoff of each kink: E (r - kink)_+ (REMOVE) or E (1 - r / kink)_+."""
+    def share(
+        self, kinks: FloatArray, weights: FloatArray, majorant: Majorant, negligible: float
+    ) -> tuple[float, float]:
+        """Sum of weights times the payoff of each kink: E (r - kink)_+ (REMOVE) or E (1 - r / kink)_+.
+
+        The second number is the part of the sum for errors.
+        """
         unit = float(np.max(kinks))
         negligible /= float(np.sum(weights)) * (unit if self.remove else 1.0)
         exponents = majorant.exponents() / unit
@@ -189,7 +216,7 @@ class _Run:
             found = self._transforms(exponents, majorant, ceiling, negligible)
         values = np.array([value for value, _ in found])
         errors = np.array([error for _, error in found])
-        total = 0.0
+        total = part = 0.0
         for kink, weight in zip(kinks.tolist(), weights.tolist(), strict=True):
             theta = kink / unit
             coefficients = majorant.coefficients(theta)
@@ -201,10 +228,10 @@ class _Run:
             slack += self.error * (high * self.mass + slope * self.mean / unit)
             put += slack
             if self.remove:
-                put = self.mean - kink * self.mass + kink * put
-                put += (self.error + 8.0 * UNIT) * (self.mean + kink * self.mass)
-            total += weight * max(put, 0.0)
-        return total
+                lost = (self.error + 8.0 * UNIT) * (self.mean + kink * self.mass)
+                put, slack = self.mean - kink * self.mass + kink * put + lost, kink * slack + lost
+            total, part = total + weight * max(put, 0.0), part + weight * slack
+        return total, part
 
     def _transforms(
         self, exponents: ComplexArray, majorant: Majorant, ceiling: float, negligible: float

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from dpmech.certificates import (
     NO_GENERATOR,
@@ -417,6 +418,7 @@ class BatchOptimizer(PrivateOptimizer):
         if self._stream.steps_taken != self.loader.progress.stepped:
             return False
         self._broken = True  # until all is gone: a step of a part would release another sum
+        self._guard.forget_part()
         self._forget()
         self._inner.zero_grad(set_to_none=True)
         self._intake.clear()
@@ -437,10 +439,12 @@ class BatchOptimizer(PrivateOptimizer):
 
         Raises:
             UnsupportedCombinationError: without a batch of the loader, if the model changed other than by
-                steps, and as PrivateOptimizer.step and `accumulate`.
+                steps, if settings changed between microbatches of one batch, and as PrivateOptimizer.step and
+                `accumulate`.
         """
         progress = self.loader.progress
         progress.check_step()
+        self._guard.check_part(last=progress.complete)
         if not progress.complete:
             if closure is not None:
                 raise UnsupportedCombinationError(
@@ -460,6 +464,14 @@ class BatchOptimizer(PrivateOptimizer):
             # Also after an update that failed midway; not if the step was refused before it began.
             if progress.stepped > before:
                 self._unchanged.note_step()
+
+    def register_step_pre_hook(self, hook: Any) -> RemovableHandle:
+        """As torch's, on the wrapped optimizer: once per batch, on gradients with their noise."""
+        return self._inner.register_step_pre_hook(hook)
+
+    def register_step_post_hook(self, hook: Any) -> RemovableHandle:
+        """As torch's, on the wrapped optimizer: once per batch, as the number of microbatches is secret."""
+        return self._inner.register_step_post_hook(hook)
 
     def _check_batch(self) -> None:
         self.loader.progress.check_counted()

@@ -1,5 +1,6 @@
 import dataclasses
 import datetime
+import re
 
 import pytest
 
@@ -7,7 +8,8 @@ import dpmech as dm
 from dpmech.certificates import with_checksum
 from dpmech.exceptions import InvalidParameterError
 from dpmech.numerics import up
-from dpmech.reports import Review, as_html, as_markdown, summary
+from dpmech.reports import Review, as_html, as_markdown, rendering, summary
+from tests.support.forged_files import text_with_checksum
 from tests.support.reviewed import review_of, run_of, small
 
 
@@ -86,3 +88,25 @@ def test_an_end_of_eps_that_nobody_proved_is_not_told_as_proved():
     review = review_of(with_checksum(dataclasses.replace(own, achieved=narrow)))
     assert review.ok
     assert "the stated eps is in" not in summary._proved(review)
+
+
+def test_a_stored_profile_that_nobody_proved_is_not_used():
+    """The nodes of a new allocation in every epoch are not decided by the checker: they may be anything."""
+    cal = dm.calibrate_sigma(dm.Identity(4), 2.0, 1e-5, participation=dm.BallsInBins(2, fresh=True))
+    own = cal.certificate(1.0, 5.0, profile=cal.profile())
+    document = own.to_dict()
+    for curve in document["evidence"]["profile"]["curves"]:
+        for side in (curve["remove"], curve["add"]):
+            for name, factor in (("upper", 0.1), ("lower", 0.0)):
+                few = [factor * value for value in side[name]["decimal"]]
+                side[name] = {"decimal": few, "hex": [value.hex() for value in few]}
+    forged = dm.Certificate.from_json(text_with_checksum(document))
+    ledger = dm.Ledger()
+    ledger.add("a", forged, batch="a")
+    ledger.add("b", forged, batch="b")
+    honest, review = review_of(own, claim_only=False), review_of(forged, ledger, claim_only=False)
+    assert review.ok
+    assert review.verifications[0].profile_open
+    assert review.attacks.basis == "profile"
+    assert review.attacks.upper(0.01) > 0.9 * honest.attacks.upper(0.01)
+    assert float(re.search(r"eps is at most (\S+) at delta", rendering._total(review))[1]) > 2.0

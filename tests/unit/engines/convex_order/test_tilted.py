@@ -15,12 +15,15 @@ from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.ring import RingGram
 from dpmech.engines.convex_order.tilted import saddle_point_delta, tilted_delta
 from dpmech.engines.convex_order.tilted_law import (
+    COLUMNS,
     LargeBins,
     TiltedLaw,
     TiltedSeries,
     TiltedTraces,
     large_bins,
 )
+from dpmech.engines.convex_order.traces import Traces
+from dpmech.engines.convex_order.transform import mixture_bound
 from dpmech.exceptions import NumericalError
 from dpmech.mechanism import Mechanism
 from dpmech.schemes import accountant_for
@@ -232,3 +235,89 @@ def test_a_small_delta_is_found_where_its_moment_bound_is_orders_above():
     estimate = saddle_point_delta(one.scaled(7.13192**-2), 0.5)
     assert 0.3e-9 < estimate < 3e-9
     assert Parts.rough(one.scaled(7.13192**-2), 0.5)[1] > 1000.0 * upper
+
+
+# Near 10 epochs of LambdaCGD with decays 0.5 and 0.9, at sigma 1.
+HALF = MixtureGram(390, 0.0716, ((13.262, 0.5027),), 0.0)
+SLOW = MixtureGram(2000, 0.2632, ((52.628, 0.90007),), 0.0)
+
+
+def test_a_bound_that_is_mostly_errors_is_replaced_by_one_with_a_tilt():
+    """The estimate of delta is far above it, so that transforms without a tilt are tried first."""
+    gram = HALF.scaled(4.33**-2)
+    untilted = mixture_bound(gram, 0.5, rel_error=0.05, remove=True)
+    tilted = tilted_delta(gram, 0.5, rel_error=0.05, remove=True)
+    assert untilted.delta > 5.0 * tilted
+    # what the errors add is known
+    assert 0.5 * tilted < untilted.delta - untilted.errors < 1.5 * tilted
+    program = accountant_for(
+        Mechanism(dm.LambdaCGD(3900, 0.5), dm.BallsInBins(390)), dm.methods.Deterministic()
+    )
+    assert 0.8e-9 < program.upper_delta(4.33, 0.5, tolerance=1e-3) <= 1e-9
+
+
+def test_errors_are_a_small_part_of_a_large_delta():
+    found = mixture_bound(HALF.scaled(2.8**-2), 1.0, rel_error=0.05, remove=True)
+    assert 1e-6 < found.delta < 1e-4
+    assert 0.0 < found.errors < 0.02 * found.delta
+
+
+def test_a_saddle_point_between_two_modes_is_avoided_where_all_terms_are_large():
+    """Every tilt gives terms of e^-3 or more here; one below the saddle point has few exponents."""
+    gram = SLOW.scaled(8.12**-2)
+    assert 0.8e-12 < tilted_delta(gram, 1.0, rel_error=0.05, remove=True, guess=2e-12) < 1.02e-12
+
+
+def test_the_announced_work_is_that_of_the_vectors(monkeypatch):
+    """Seconds are announced for COLUMNS vectors of each eigenvalue that counts."""
+    announced, columns, assumed = [], [], []
+    step, transform = Traces.step, TiltedTraces.transform
+
+    def counted(self, *given):
+        assumed.append(COLUMNS * self.traces.leading.vectors.shape[1])
+        before = len(columns)
+        found = transform(self, *given)
+        columns[before:] = [sum(columns[before:])]
+        return found
+
+    def stepped(self, block):
+        columns.append(block.shape[1])
+        return step(self, block)
+
+    def spent(seconds, memory=0.0, *, what):
+        if what == "a Laplace transform":
+            announced.append(seconds)
+
+    for gram, sigma, eps in ((HALF, 4.33, 0.5), (SLOW, 7.0, 1.0)):
+        for one in (announced, columns, assumed):
+            one.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(tilted_group, "spend", spent)
+            patched.setattr(TiltedTraces, "transform", counted)
+            patched.setattr(Traces, "step", stepped)
+            tilted_delta(gram.scaled(sigma**-2), eps, rel_error=0.2, remove=True)
+        # only transforms that are computed
+        assert len(announced) == len(assumed) > 100
+        assert 1 / 3 < sum(columns[-len(assumed) :]) / sum(assumed) < 3
+        assert 0.3 < sum(announced) < 10.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("bins", "strategy", "eps", "delta"),
+    [
+        (390, dm.LambdaCGD(3900, 0.5), 0.5, 1e-9),
+        (390, dm.SquareRoot(3900, 4), 1.0, 1e-12),
+        (2000, dm.LambdaCGD(20000, 0.9), 1.0, 1e-12),
+    ],
+)
+def test_the_default_gives_no_more_noise_than_without_samples(bins, strategy, eps, delta):
+    """Its limits on work leave time for transforms, which are much faster than the program."""
+    mechanism = Mechanism(strategy, dm.BallsInBins(bins))
+    found = [
+        accountant_for(mechanism, method).calibrate(eps, delta, rtol=1e-3, progress=lambda _: None).sigma
+        for method in (None, dm.methods.Deterministic())
+    ]
+    assert found[0] <= 1.005 * found[1]
+    # a published map of defaults has 4.325, 4.433 and 8.120
+    assert found[0] <= 1.003 * {0.5: 4.325}.get(eps, 4.433 if bins == 390 else 8.120)

@@ -216,3 +216,50 @@ def test_a_schedule_based_on_results_is_not_followed(tmp_path):
         optimizer.step()
         schedule.step(1.0)
     assert optimizer.run_record().checkpoint_history.settings == dm.certificates.CheckpointMatch.UNKNOWN
+
+
+def in_microbatches(*, at, make, follow=False):
+    """Train under hooks in microbatches of 5 of 32 examples, and step the scheduler where `at` says so."""
+    pytest.importorskip("opacus")
+    torch.manual_seed(0)
+    model = nn.Linear(DATA[0][0].numel(), 3)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.5)
+    given = {"expected_batch_size": 32, "max_physical_batch_size": 5}
+    model, optimizer, loader = make_private(model, sgd, DataLoader(DATA), CAL, 1.0, **given)
+    scheduler = make(optimizer)
+    if follow:
+        optimizer.follow(scheduler)
+    try:
+        while optimizer.steps_left:
+            for inputs, labels in loader:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+                if at(optimizer):
+                    scheduler.step()
+        return optimizer.param_groups[0]["lr"]
+    finally:
+        optimizer.close()
+
+
+def test_schedules_follow_steps_and_not_the_secret_number_of_microbatches():
+    assert in_microbatches(at=lambda optimizer: optimizer.batch_complete, make=quick) == pytest.approx(0.5e-6)
+    with pytest.raises(dm.UnsupportedCombinationError, match="lr changed between two microbatches"):
+        in_microbatches(at=lambda optimizer: True, make=quick)
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"steps of the scheduler changed.*batch_complete"
+    ):
+        in_microbatches(at=lambda optimizer: True, make=slow, follow=True)
+
+
+def test_step_hooks_follow_steps_and_see_only_gradients_with_noise():
+    seen, ended = [], []
+
+    def make(optimizer):
+        before = lambda inner, *_: seen.append([one.grad_sample for one in inner.param_groups[0]["params"]])  # noqa: E731
+        optimizer.register_step_pre_hook(before)
+        optimizer.register_step_post_hook(lambda *_: ended.append(optimizer.record.steps))
+
+    in_microbatches(at=lambda optimizer: False, make=make)
+    assert seen == [[None, None]] * 6
+    assert ended == [1, 2, 3, 4, 5, 6]
