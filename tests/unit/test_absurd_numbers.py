@@ -160,3 +160,14 @@ def test_memory_that_is_not_there_is_said_in_a_sentence(monkeypatch):
         refused(*call)
         == "dpmech calibrate: this takes more memory than there is (Unable to allocate 7.81 EiB)"
     )
+
+
+def test_lattices_whose_cells_have_no_width_are_named():
+    with pytest.raises(dm.NumericalError, match=r"sigma 0\.05 and eps 1e-300 leave the range of float64"):
+        dm.delta(
+            dm.Identity(1),
+            0.05,
+            1e-300,
+            participation=dm.Poisson(1e-300),
+            adjacency=dm.Adjacency.REPLACE_ONE,
+        )
