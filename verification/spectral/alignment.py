@@ -174,7 +174,7 @@ def proposition_i1_bound(
         "The check uses random g, s and P. The deviation is the excess over |g| |s| p_max.",
         5_000,
         printed,
-        "With g = (3, -1), s = (1, 2), P = diag(1, 10), H = I and a = 1e-3, the decrease is "
+        "With g = (3, -1), s = (1, 2), P = diag(1, 10), H = I and alpha = 1e-3, the decrease is "
         f"{delta:.5f} and the bound {bound:+.5f}.",
     )
 
