@@ -311,7 +311,8 @@ def vanishing_stationarity(
     printed = max(slopes.values())
     return Verdict(
         judged_erratum(printed, abs(at_budget), 1e-3, word="CONDITIONAL"),
-        "The check computes the slope of the bound from T = 1e80 to 1e110 on a log-log scale.",
+        "The check computes the slope of the bound from T = 1e80 to 1e110 on a log-log scale. The deviation "
+        "is the larger slope at a fixed budget.",
         2,
         printed,
         "At a fixed budget the bounds grow, with slopes "

@@ -74,7 +74,7 @@ def equations_8_9(*, claim: Callable[[float, float, int, int], float] = printed_
     return Verdict(
         judged(worst, 1.0),
         "The check compares the estimate with the closed form to 1e-9, and with the best coefficients "
-        "to 3 %.",
+        "to 3 %. Deviations are in units of these tolerances.",
         cases,
         worst,
     )

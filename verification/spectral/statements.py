@@ -180,7 +180,8 @@ def equation_3(*, claim: Callable[[float, float, int, int], float] = ref.inflati
             cases += count
     return Verdict(
         judged(worst, 1.0),
-        "The check tests identities to 1e-12, and Monte Carlo means to 0.5 and 5 %.",
+        "The check tests identities to 1e-12, and means of the largest singular value to 0.5 % above the "
+        "threshold and to 5 % below it. Deviations are in units of these tolerances.",
         cases,
         worst,
     )
