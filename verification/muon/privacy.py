@@ -115,8 +115,8 @@ def theorem_2_1(*, accountant: Callable[[float, float], float] = same_batch) -> 
             cases += 1
     return Verdict(
         judged(worst, 1e-3),
-        "The check computes the divergences of the release and of the weights that are computed from "
-        "it. The deviation is the relative shortfall.",
+        "The check computes the divergences of the release and of the weights that are computed from it. "
+        "The deviation is the relative shortfall of the accountant's delta.",
         cases,
         worst,
         f"Treating one batch as two would miss {missed:.0%} of delta in one step.",

@@ -232,8 +232,8 @@ def corollary_3_5(
     worst = max(worst, abs(integrate.quad(law, -40.0, 40.0, points=[0.0])[0] - math.e) / 1e-6)
     return Verdict(
         judged(worst, 1.0),
-        "The check computes the slope of the bound from T = 1e80 to 1e110 to within 1e-3, sums "
-        "Theorem 3.4, and integrates tails. Deviations are in units of the tolerance.",
+        "The check computes the slope of the bound from T = 1e80 to 1e110 to within 1e-3, sums the terms "
+        "of the bound in Theorem 3.4, and integrates the tails. Deviations are in units of the tolerance.",
         cases + 1,
         worst,
     )
@@ -277,8 +277,8 @@ def corollary_b6(
             cases += 1
     return Verdict(
         judged(worst, 1.0),
-        "The check computes the slope of the bound from T = 1e80 to 1e110 to within 1e-3, sums "
-        "Theorem 3.4, and searches a grid. Deviations are in units of the tolerance.",
+        "The check computes the slope of the bound from T = 1e80 to 1e110 to within 1e-3, sums the terms "
+        "of the bound in Theorem 3.4, and searches a grid. Deviations are in units of the tolerance.",
         cases,
         worst,
     )
@@ -311,7 +311,8 @@ def vanishing_stationarity(
     printed = max(slopes.values())
     return Verdict(
         judged_erratum(printed, abs(at_budget), 1e-3, word="CONDITIONAL"),
-        "The check computes the slope of the bound from T = 1e80 to 1e110 on a log-log scale.",
+        "The check computes the slope of the bound from T = 1e80 to 1e110 on a log-log scale. The deviation "
+        "is the larger slope at a fixed budget.",
         2,
         printed,
         "At a fixed budget the bounds grow, with slopes "

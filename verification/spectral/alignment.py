@@ -171,10 +171,11 @@ def proposition_i1_bound(
     bound -= 0.5 * RATE**2 * SCALE.max() ** 2 * float(STEP @ STEP)
     return Verdict(
         judged_erratum(max(printed, bound - delta), corrected, 1e-12, word="COUNTEREXAMPLE"),
-        "The check uses random g, s and P. The deviation is the excess over |g| |s| p_max.",
+        "The check uses random g, s and P. The deviation is the excess of p_min |g| |s| cos(g, s) over "
+        "g^T P s, in units of |g| |s| p_max.",
         5_000,
         printed,
-        "With g = (3, -1), s = (1, 2), P = diag(1, 10), H = I and a = 1e-3, the decrease is "
+        "With g = (3, -1), s = (1, 2), P = diag(1, 10), H = I and alpha = 1e-3, the decrease is "
         f"{delta:.5f} and the bound {bound:+.5f}.",
     )
 

@@ -74,7 +74,7 @@ def equations_8_9(*, claim: Callable[[float, float, int, int], float] = printed_
     return Verdict(
         judged(worst, 1.0),
         "The check compares the estimate with the closed form to 1e-9, and with the best coefficients "
-        "to 3 %.",
+        "to 3 %. Deviations are in units of these tolerances.",
         cases,
         worst,
     )
@@ -180,8 +180,8 @@ def edge_is_the_maximum(*, claim: float = 1.0) -> Verdict:
     inside = abs(float(large.mean()) / claim - 1.0)
     return Verdict(
         judged_condition(inside, exceeding, 0.006),
-        "The check draws Monte Carlo samples. At 1000 x 2000 the deviation is the relative difference "
-        "of the mean from the edge; at 16 x 768 it is the fraction above the edge.",
+        "The check draws matrices of pure noise. At 1000 x 2000, the deviation is the relative difference "
+        "of the mean from the edge; at 16 x 768, it is the fraction above the edge.",
         large.size + small.size,
         inside,
         f"The statement requires large matrices: at 1000 x 2000 the mean is {large.mean():.4f} of the "
@@ -209,8 +209,8 @@ def consistently_positive(*, transform: Callable[..., np.ndarray] = ref.denoised
     weak, strong = improvements(1.1, 300, 11, transform), improvements(3.0, 60, 30, transform)
     return Verdict(
         judged_arithmetic(-float(strong.min()), -0.01),
-        "The check draws Monte Carlo samples of 16 x 768 at three thresholds. The deviation is the "
-        "decrease of the cosine.",
+        "The check draws random 16 x 768 matrices with signals near 1.1 and 3 times the threshold. The "
+        "deviation is the decrease of the cosine at 3 times the threshold.",
         len(weak) + len(strong),
         -float(strong.min()),
         "The statement is a measurement on RoBERTa. At 3 thresholds the change has mean "

@@ -58,8 +58,8 @@ def figure_3(*, multiples: tuple[float, float] = (0.4, 2.0)) -> Verdict:
     worst = max(hidden - 1.0, outside)
     return Verdict(
         judged_arithmetic(worst, 0.0),
-        "The check draws Monte Carlo samples of 64 x 768. The deviation is the shift of the mean "
-        "minus one standard deviation of the noise, or the share of top values inside the bulk.",
+        "The check draws random 64 x 768 matrices. The deviation is the shift of the mean minus one "
+        "standard deviation of the noise, or the share of top values inside the bulk.",
         len(noise) + 80,
         worst,
         f"For random signals at {multiples[0]:g} thresholds the top value moves by {hidden:.2f} "

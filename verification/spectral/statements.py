@@ -102,8 +102,8 @@ def equation_2(*, clip: Callable[[np.ndarray, float], np.ndarray] = clipped) -> 
     outside = stats.chi2.cdf(radius / ratio**2, size) - math.exp(eps) * stats.chi2.cdf(radius, size)
     return Verdict(
         judged_condition(inside, float(outside), 1e-12),
-        "The check uses random gradients, with relative deviations, and computes the exact divergence "
-        "of two normal distributions.",
+        "The check uses random gradients, and computes the exact divergence of two normal distributions. "
+        "Deviations for the gradients are relative.",
         cases,
         inside,
         "The denominator B must be public: batches of 1 and 2 with equal sums differ by delta = "
@@ -180,7 +180,8 @@ def equation_3(*, claim: Callable[[float, float, int, int], float] = ref.inflati
             cases += count
     return Verdict(
         judged(worst, 1.0),
-        "The check tests identities to 1e-12, and Monte Carlo means to 0.5 and 5 %.",
+        "The check tests identities to 1e-12, and means of the largest singular value to 0.5 % above the "
+        "threshold and to 5 % below it. Deviations are in units of these tolerances.",
         cases,
         worst,
     )
@@ -202,7 +203,8 @@ def inflated_to_at_least(
     below = float(np.mean(tops < ref.inflation(value, 1.0, rows, columns)))
     return Verdict(
         judged_erratum(shortfall, corrected, 0.006, word="WORDING"),
-        "The check draws Monte Carlo samples of 100 x 400 at twice the threshold. Deviations are relative.",
+        "The check draws random 100 x 400 matrices with a signal at twice the threshold. Deviations are "
+        "relative.",
         len(tops),
         shortfall,
         f"{below:.0%} of the draws are below F, the lowest by {shortfall:.1%}; F is their limit.",
@@ -276,7 +278,7 @@ def equation_4(*, claim: Callable[[float, float, int, int], float] = left_overla
     worst, cases = overlap_margin(claim, side="left", multiples=(4.0, 3.0, 2.0), scale=4, draws=8)
     return Verdict(
         judged(worst, 0.006),
-        "The check draws Monte Carlo samples of 400 x 1600. Deviations are absolute.",
+        "The check draws random 400 x 1600 matrices. Deviations are absolute.",
         cases,
         worst,
     )
@@ -291,8 +293,8 @@ def equation_5(*, claim: Callable[[float, float, int, int], float] = right_overl
         cases += 1
     return Verdict(
         judged(worst, 0.006),
-        "The check draws Monte Carlo samples of 400 x 1600, and compares the formula with eq. 4 for "
-        "the transposed matrix. Deviations are absolute.",
+        "The check draws random 400 x 1600 matrices, and compares the formula with eq. 4 for the "
+        "transposed matrix. Deviations are absolute.",
         cases,
         worst,
     )
@@ -312,8 +314,8 @@ def equation_6(
         worst = max(worst, abs(claim(threshold(1.0, 30, 70), 1.0, 30, 70)))
     return Verdict(
         judged(worst, 0.045),
-        "The check draws Monte Carlo samples at half the threshold. Deviations are absolute, "
-        "multiplied by the size divided by that of 100 x 400.",
+        "The check draws random matrices with a signal at half the threshold. Deviations are absolute; "
+        "those at 400 x 1600 are multiplied by 4.",
         cases,
         worst,
         f"The left squared cosine is {sizes[0]:.3f} at 100 x 400 and {sizes[1]:.3f} at 400 x 1600.",

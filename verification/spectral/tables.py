@@ -180,7 +180,7 @@ def table_1_accuracies(*, claim: int = 14) -> Verdict:
         "The check recounts the printed cells.",
         len(pairs),
         float(abs(higher - claim)),
-        f"Of {len(pairs)} means, {higher} are higher, one is equal and one is lower.",
+        f"Of {len(pairs)} means, {higher} are higher with denoising, one is equal and one is lower.",
     )
 
 
