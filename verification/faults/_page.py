@@ -19,7 +19,7 @@ at a time: signs, numbers and comparisons, as on the page on [mutations](../../d
 result of a statement by 3 %. Other faults are written by hand, for example halved importance weights, a
 Gram matrix that is 1 % too small, or a sensitivity without the last participation. The command calibrates a
 plan with each fault. If sigma decreases by half a per cent or more, the altered library writes the
-certificate, and the unaltered checker decides it.
+certificate, and the unaltered checker decides whether its claim is true.
 
 The plans are small, and cover every scheme and method. Most of their sigmas are close to the smallest true
 ones, so a sigma that is half a per cent smaller is a false claim. For comparison, the unaltered library

@@ -82,7 +82,7 @@ def theorem_1(*, claim: Callable[[np.ndarray, float], np.ndarray] = inflated) ->
             cases += 1
     return Verdict(
         judged(worst, 1.0),
-        "The check runs Monte Carlo simulations in closed loop, with a tolerance of 6.5 standard "
+        "The check runs Monte Carlo simulations in a closed loop, with a tolerance of 6.5 standard "
         "errors, and sums the weights.",
         cases,
         worst,
@@ -149,7 +149,7 @@ def theorem_3_definition(*, claim: Callable[[float, float], float] = share) -> V
     logged = samples / float(stats.chi2.ppf(0.5, samples))
     return Verdict(
         judged(worst, 1e-10),
-        "The check computes E v_hat of two steps in closed loop with Gauss-Hermite nodes. Deviations "
+        "The check computes E v_hat of two steps in a closed loop with Gauss-Hermite nodes. Deviations "
         "are relative.",
         cases,
         worst,
@@ -177,11 +177,11 @@ def theorem_3_unbiased(*, claim: Callable[[float, float], float] = corrected_mom
     clamped = float(np.mean(np.maximum(oracle.chi_square_grid(samples) - 0.955, 1e-4)))
     return Verdict(
         judged(worst, 1e-9),
-        "The check computes two steps in closed loop with Gauss-Hermite nodes. Deviations are relative.",
+        "The check computes two steps in a closed loop with Gauss-Hermite nodes. Deviations are relative.",
         cases,
         worst,
-        f"With the clamp, the mean is larger: at rho = 0.955 and t = 40, it is {clamped:.3f} of E v_hat, "
-        "whereas v_true is 0.045 of it.",
+        f"With the clamp, the mean is larger: at rho = 0.955 and t = 40, it is {clamped:.3f} times E v_hat, "
+        "whereas v_true is 0.045 times E v_hat.",
     )
 
 

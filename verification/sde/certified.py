@@ -159,7 +159,7 @@ def listed_as_guarantee(
     return Verdict(
         judged_erratum(printed, corrected, 0.004, word="CONDITIONAL"),
         "The check computes the probability of one event with and without an example, with 30 digits, "
-        "for three samplers, and uses the least of the three bounds on eps. The deviation is this "
+        "for three samplers, and uses the smallest of the three bounds on eps. The deviation is this "
         "bound divided by the listed eps, minus 1.",
         (len(ROWS) + len(LAST_ITERATE)) * len(SAMPLERS),
         printed,

@@ -72,7 +72,7 @@ def remark_3_1(*, claim: float = 1.0) -> Verdict:
     order = float(np.log2(errors[0] / errors[1]))
     return Verdict(
         judged(claim - order, 0.004),
-        "The check measures the power. The deviation is the claimed power minus the measured one.",
+        "The check measures the power of eta. The deviation is the claimed power minus the measured one.",
         2,
         claim - order,
     )

@@ -47,7 +47,7 @@ class AdamBC(Rule):
         eps: added to the root, >= 0, in units of the gradient.
         floor: smallest corrected second moment, >= 0, in units of the gradient squared. Where the noise
             dominates, about half of the coordinates fall below it and move by lr m / sqrt(floor): it acts
-            as a learning rate, so choose it near Phi. The default is the smallest value in the paper.
+            as a learning rate, so choose it near Phi. The default is the smallest in Table 1 of Wang (2026).
         weight_decay: >= 0.
         decoupled_weight_decay: whether parameters shrink by lr weight_decay (AdamW, the default), or
             weight_decay times the parameter is added to the gradient (Adam). That term contains no noise.
