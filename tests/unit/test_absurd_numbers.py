@@ -163,7 +163,7 @@ def test_memory_that_is_not_there_is_said_in_a_sentence(monkeypatch):
 
 
 def test_lattices_whose_cells_have_no_width_are_named():
-    with pytest.raises(dm.NumericalError, match=r"sigma 0\.05 and eps 1e-300 leave the range of float64"):
+    with pytest.raises(dm.NumericalError, match=r"sigma 0\.05 is 0\.025 times the sensitivity"):
         dm.delta(
             dm.Identity(1),
             0.05,

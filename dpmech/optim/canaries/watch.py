@@ -31,7 +31,7 @@ class CanaryWatch:
     public weights. The release is read along d_t if noise is independent between steps. Otherwise, it is read
     along d_0, because noise along a fixed direction has the stated correlation.
 
-    Setting columns and reading private gradients is post-processing, so the guarantee of the run does not
+    Setting columns and reading private gradients are post-processing, so the guarantee of the run does not
     change.
 
     Args:
