@@ -68,7 +68,7 @@ _LONGEST = 20.0
 _STEP = 0.01
 # Slopes of the Gaussian scale in log sigma.
 SLOPES = (0.8, 1.6)
-# Limits for Laplace transforms, whose absolute errors are about 1e-12 e^eps. With few bins the dynamic
+# Limits for Laplace transforms, whose absolute errors are 1e-12 to 1e-8 e^eps. With few bins the dynamic
 # program is as fast, and more eigenvalues matter.
 LEAST_BINS = 40
 MOST_EPS = 20.0
