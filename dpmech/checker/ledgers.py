@@ -159,7 +159,7 @@ def _decided(words: str, decide: Callable[..., Verdict], *arguments: object) -> 
 def _releases(
     listed: list[Any], mode: str, rows: list[list[float]], certifier: Certifier
 ) -> Iterator[_Release]:
-    """Yield every entry. In a non-adaptive total, each that enters by its claim has an (eps, delta)."""
+    """Yield every entry. In a non-adaptive total, each that enters as its claim has an (eps, delta)."""
     used, unknown, laws = set[tuple[str, str]](), False, dict[str, Runs]()
     for place, item in enumerate(listed, start=1):
         entry = entries(

@@ -122,7 +122,7 @@ def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
     stated = document["claim"]["coefficients"]
     known = isinstance(stated, dict) and stated.get("of") in COEFFICIENTS
     own = "hashes, and the expected batch size", "lower ends, errors and everything else under evidence"
-    return (*([] if known else ["coefficients"]), *own, "the sentences for the trainer, versions and dates")
+    return (*([] if known else ["coefficients"]), *own, "the training requirements, versions and dates")
 
 
 def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data

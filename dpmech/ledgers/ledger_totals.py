@@ -538,7 +538,7 @@ class NonAdaptiveTotal(Total):
         return [one for one in self._entries if one.waits]
 
     def _whole(self, method: Method | None, *, profiles: bool | None) -> "Whole":
-        """All releases; those whose profile takes work enter by it or by their claims.
+        """All releases; those whose profile takes work enter as profiles or as claims.
 
         Args:
             method: method of the total; moments use no profiles.

@@ -18,12 +18,13 @@ docstring examples on each alteration (*mutant*):
 - exponents: `a ** b` to `a * b` and to `a ** (b + 1)`, `sqrt(a)` to `a`;
 - others: a number is increased by one, a comparison is reversed, `min` and `max` are exchanged.
 
-A mutant is run against the tests that execute its statement, beginning with the fastest. By default, only
-tests in files named after its module and the neighbouring modules are used (`--tests`), up to two or three
-seconds of recorded time (`--seconds`). A mutant is *detected* if it makes a test fail, runs out of memory, or
-takes longer than five times the time of the tests plus five seconds ("timed out", which is included in
-"detected"). In the package `analysis`, a mutant was run against all tests that call its function, and mutants
-that timed out were not counted separately.
+A mutant is run against the tests that execute its statement, beginning with the fastest, until their total
+recorded time reaches a limit (`--seconds`, by default three). `--tests` selects the test files; the rows
+below are from runs with those named after the module and the neighbouring modules, and a limit of two or
+three seconds. A mutant is *detected* if it makes a test fail, runs out of memory, or takes longer than five
+times the time of the tests plus five seconds ("timed out", which is included in "detected"). In the package
+`analysis`, a mutant was run against all tests that call its function, and mutants that timed out were not
+counted separately.
 
 A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount.
 The reasons are listed after the table. Any other survivor is *open*. Slow tests and tests that start

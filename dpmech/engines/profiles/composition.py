@@ -156,7 +156,7 @@ class Composition:
 
     @property
     def known(self) -> tuple[tuple[Curve | ExactLoss, int], ...]:
-        """Everything that enters by a loss on finitely many values, each with its multiplicity."""
+        """Everything that enters as a loss on finitely many values, each with its multiplicity."""
         return (*self.curves, *self.exact)
 
     @property
