@@ -162,5 +162,5 @@ class InTurnAccountant(Accountant):
                 tested = tested or (turn.again and not isinstance(error, FarAimError))
                 progress(f"{method!r}: {error}")
             else:
-                least = min(least, size(answer))
+                least, tested = min(least, size(answer)), tested or turn.again
                 yield answer, method

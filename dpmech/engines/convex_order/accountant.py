@@ -285,12 +285,33 @@ class DeterministicAccountant(Accountant):
         fitted = self._fitted(sigma, eps)
         if fitted is None or fitted[0] != fitted[1] or fitted[0].constant > 0.0:
             return math.inf
-        if any(math.log(decay) > -1.0 / _LONGEST for _, decay in fitted[0].parts):
+        return self._excess(fitted[0], sigma, eps)
+
+    def ring_excess(self, eps: float, delta: float) -> float:
+        """How far a matrix with one exponential raises sigma, in log, by moment bounds; an approximation.
+
+        Unlike `foreseen_excess` it is for every eps and delta, and does not say whether `calibrate` is fast.
+
+        Returns:
+            Infinite where no transforms are tried, or if correlations extend over many bins.
+        """
+        if self.gram.bins < LEAST_BINS or eps > MOST_EPS:
             return math.inf
-        height = Height(self.gram.bins, eps)
+        sensitivity = self.sensitivity.upper
+        sigma = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=lambda _: None).sigma
+        if self._flat(self.covariance * sigma**-2, eps):
+            return math.inf
+        search, there = self._search_near(sigma, eps)
+        return self._excess(search.best(1).scaled(there**2), sigma, eps)
+
+    def _excess(self, one: MixtureGram, sigma: float, eps: float) -> float:
+        """The excess in log sigma of a matrix at sigma 1 over that of the strategy, by moment bounds."""
+        if any(math.log(abs(decay)) > -1.0 / _LONGEST for _, decay in one.parts):
+            return math.inf
+        height, profile = Height(self.gram.bins, eps), self.covariance * sigma**-2
         here, below, ring = (
             float(np.min(height.of(entries)))
-            for entries in (profile, profile * (1.0 - _STEP) ** 2, fitted[0].scaled(sigma**-2).profile())
+            for entries in (profile, profile * (1.0 - _STEP) ** 2, one.scaled(sigma**-2).profile())
         )
         return -math.log1p(-_STEP) * max(ring - here, 0.0) / max(here - below, 1e-300)
 

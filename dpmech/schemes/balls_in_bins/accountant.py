@@ -71,7 +71,7 @@ def accountant_in_turn(
         independent: whether bins share no noise: the distribution of their sum is then used first.
     """
     turns = [
-        Turn(_FINE, lambda: deterministic_accountant(strategy, bins, bounds, _FINE), _QUICK),
+        Turn(_FINE, lambda: deterministic_accountant(strategy, bins, bounds, _FINE), _QUICK, spare=True),
         Turn(
             _COARSE,
             lambda: deterministic_accountant(strategy, bins, bounds, _COARSE),
@@ -91,11 +91,13 @@ def accountant_in_turn(
     first = certified_accountant(strategy, bins, bounds, sampled, rng, reach=_WIDE)
     # before what takes minutes and is rough
     turns.insert(1, Turn(sampled, lambda: first.reaching(_WIDEST), again=True))
-    if not _LEAST_BINS <= bins <= _MOST_BINS:
-        return InTurnAccountant(first, turns)
     method = Deterministic()
-    unsampled = Turn(method, lambda: deterministic_accountant(strategy, bins, bounds, method), _DEFAULT)
-    return DeterministicFirst(first, turns, unsampled)
+
+    def deterministic() -> DeterministicAccountant:
+        return deterministic_accountant(strategy, bins, bounds, method)
+
+    unsampled = Turn(method, deterministic, _DEFAULT) if _LEAST_BINS <= bins <= _MOST_BINS else None
+    return DeterministicFirst(first, turns, unsampled, deterministic)
 
 
 def certified_accountant(

@@ -190,6 +190,18 @@ def test_no_two_turns_spend_the_failure_probability(error):
     assert (delta, eps, solution.sigma) == (0.3, 0.3, 0.3)
 
 
+def test_one_that_answered_has_spent_it_too():
+    """Even where its answer is above the point of the refusal, so that another one might be smaller."""
+    refusal = FarAimError("too far")
+    refusal.point = 0.5
+    others = [
+        Turn(dm.methods.Certified(), lambda: Fixed(0.51), again=True),
+        Turn(dm.methods.Certified(), never, again=True),
+    ]
+    (delta, eps, solution), _ = answers(InTurnAccountant(Fixed(error=refusal), others))
+    assert (delta, eps, solution.sigma) == (0.51, 0.51, 0.51)
+
+
 def test_profiles_are_not_sampled_again():
     class Profiled(Fixed):
         def profile(self, sigma, adjacency, *, rel_error):

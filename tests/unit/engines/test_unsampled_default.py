@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import dpmech as dm
+from dpmech.engines.accountant import Solution
 from dpmech.engines.convex_order.accountant import DeterministicAccountant
 from dpmech.engines.gaussian_mixture import dense_gram, ring_profile
+from dpmech.engines.gaussian_mixture import pilots as aims
 from dpmech.engines.independent_sum import BlockBound
 from dpmech.exceptions import ContradictionError, NumericalError
 from dpmech.schemes import accountant_for
@@ -90,10 +92,67 @@ def test_elsewhere_samples_stay(strategy, bins, eps, delta):
     assert foreseen(strategy, bins, eps, delta) > CLOSE_ENOUGH
 
 
-@pytest.mark.parametrize("bins", [40, 99, 1001])
-def test_few_and_many_bins_are_sampled(bins):
+@pytest.mark.parametrize(
+    ("bins", "tried"), [(40, False), (99, False), (100, True), (1000, True), (1001, False)]
+)
+def test_few_and_many_bins_are_sampled(bins, tried):
     mechanism = dm.Mechanism(dm.LambdaCGD(2 * bins, 0.5), dm.BallsInBins(bins))
-    assert not isinstance(accountant_for(mechanism, None), DeterministicFirst)
+    accountant = accountant_for(mechanism, None)
+    assert isinstance(accountant, DeterministicFirst)
+    assert (accountant.unsampled is not None) is tried
+
+
+def far_default(monkeypatch, sigma, excess=0.0, above=0.01):
+    """A default calibration whose samples would aim 1 % above, with another accountant's sigma planted."""
+
+    def planted(self, eps, delta, *, rtol, progress):
+        return Solution(sigma, dm.Bounds(0.0, eps, self.guarantee, self.by))
+
+    monkeypatch.setattr(aims, "_AIMS", (above,))
+    monkeypatch.setattr(DeterministicAccountant, "calibrate", planted)
+    monkeypatch.setattr(DeterministicAccountant, "ring_excess", lambda *_: excess)
+    told = []
+    mechanism = dm.Mechanism(dm.LambdaCGD(80, 0.5), dm.BallsInBins(40))
+    found = accountant_for(mechanism, None).calibrate(2.0, 1e-5, rtol=1e-3, progress=told.append)
+    return found, told
+
+
+@pytest.mark.parametrize(
+    ("sigma", "excess", "above", "unsampled"),
+    [(0.1, 0.0, 0.01, True), (0.1, 0.002, 0.01, False), (50.0, 0.0, 0.01, False), (0.1, 0.0, 0.006, False)],
+)
+def test_where_samples_aim_high_a_close_matrix_is_tried_first(monkeypatch, sigma, excess, above, unsampled):
+    """And samples only where it is not close, or its sigma is above the one that they would aim at."""
+    found, told = far_default(monkeypatch, sigma, excess, above)
+    assert (found.sigma == sigma) is unsampled
+    assert (found.method == dm.methods.Deterministic()) is unsampled
+    assert any(line.startswith("certify:") for line in told) is not unsampled
+
+
+@pytest.mark.parametrize(
+    ("strategy", "bins", "eps", "delta", "close"),
+    [
+        (dm.LambdaCGD(3900, 0.9), 390, 2.0, 1e-12, True),
+        (dm.LambdaCGD(3900, 0.5), 390, 0.1, 1e-9, True),
+        (dm.SquareRoot(3900, 4), 390, 2.0, 1e-9, False),
+        (dm.LambdaCGD(3900, 0.99), 390, 2.0, 1e-9, False),
+        (dm.LambdaCGD(390, 0.5), 39, 2.0, 1e-9, False),
+        (dm.LambdaCGD(3900, 0.5), 390, 25.0, 1e-9, False),
+    ],
+)
+def test_which_matrices_are_close(strategy, bins, eps, delta, close):
+    sensitivity = dm.Mechanism(strategy, dm.BallsInBins(bins)).sensitivity
+    excess = deterministic_accountant(strategy, bins, sensitivity).ring_excess(eps, delta)
+    assert (excess <= CLOSE_ENOUGH) is close
+
+
+@pytest.mark.slow
+def test_at_a_small_delta_the_default_is_1_per_cent_below_the_samples():
+    budget = {"eps": 2.0, "delta": 1e-12, "participation": dm.BallsInBins(390)}
+    cal = dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), **budget)
+    sampled = dm.calibrate_sigma(dm.LambdaCGD(3900, 0.9), **budget, method=dm.methods.Certified(), rng=3)
+    assert cal.guarantee.kind is dm.Kind.BOUND
+    assert cal.sigma <= 0.99 * sampled.sigma
 
 
 def test_with_many_bins_no_turn_forms_a_dense_gram_matrix(monkeypatch):
