@@ -366,6 +366,8 @@ class DeterministicAccountant(Accountant):
     def _nearer(self, sigma: float, eps: float, delta: float) -> tuple[float, float]:
         """A better start and the slope there, by the matrix for ADD if that for REMOVE takes more time."""
         slope, target, last = 1.0, gaussian_scale(eps, delta), (math.nan, math.nan)
+        if delta <= CLEAR_DELTA * max(1.0, math.exp(eps)):
+            return sigma, slope  # a tilt serves
         fitted = None
         for _ in range(_CONFIRMATIONS):
             flat = self._flat(self.covariance * sigma**-2, eps)
@@ -455,7 +457,10 @@ class DeterministicAccountant(Accountant):
             return float(np.min(high.height.of(gram.profile())))
 
         nearest = min(map(price, found), default=math.inf)
-        if found and nearest > high.least + NEAR_HIGHER:
+        # for small deltas a tilt serves, with one exponential
+        one = search.best(1).scaled(there**2)
+        clear = self._estimate(one, there, eps) > CLEAR_DELTA * max(1.0, math.exp(eps))
+        if found and clear and nearest > high.least + NEAR_HIGHER:
             better = higher_fit(high, profile)
             if better is not None and price(better) < nearest - HIGHER_PRICE:
                 return better, min(found, key=price)
