@@ -156,7 +156,13 @@ class Verification:
     @property
     def profile_open(self) -> tuple[str, ...]:
         """Words on upper ends of stored privacy profiles that were neither proved nor refuted."""
-        return tuple(part for part in self.left_out if "upper ends of the privacy profile" in part)
+        found = dict.fromkeys(check.verdict.open_nodes for check in self.checks if check.verdict is not None)
+        return tuple(f"{left} of {every} upper ends of the privacy profile" for left, every in found if left)
+
+    @property
+    def stated_open(self) -> tuple[str, ...]:
+        """One line for every stated bound, other than the claim, that was neither proved nor refuted."""
+        return (*(str(check) for check in self.checks if check.left_open), *self.profile_open)
 
     @property
     def proved(self) -> tuple[str, ...]:

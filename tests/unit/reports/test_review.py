@@ -6,9 +6,11 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates import with_checksum
+from dpmech.checker import Kind, Verdict, records
 from dpmech.exceptions import InvalidParameterError
 from dpmech.numerics import up
 from dpmech.reports import Review, as_html, as_markdown, rendering, summary
+from dpmech.verifying import Check
 from tests.support.forged_files import text_with_checksum
 from tests.support.reviewed import review_of, run_of, small
 
@@ -90,8 +92,9 @@ def test_an_end_of_eps_that_nobody_proved_is_not_told_as_proved():
     assert "the stated eps is in" not in summary._proved(review)
 
 
-def test_a_stored_profile_that_nobody_proved_is_not_used():
-    """The nodes of a new allocation in every epoch are not decided by the checker: they may be anything."""
+def test_a_stored_profile_that_nobody_proved_is_not_used(monkeypatch):
+    """Nodes that the checker has no time to decide may be anything."""
+    monkeypatch.setattr(records.Certifier, "nodes", lambda *_: iter(()))
     cal = dm.calibrate_sigma(dm.Identity(4), 2.0, 1e-5, participation=dm.BallsInBins(2, fresh=True))
     own = cal.certificate(1.0, 5.0, profile=cal.profile())
     document = own.to_dict()
@@ -110,3 +113,19 @@ def test_a_stored_profile_that_nobody_proved_is_not_used():
     assert review.attacks.basis == "profile"
     assert review.attacks.upper(0.01) > 0.9 * honest.attacks.upper(0.01)
     assert float(re.search(r"eps is at most (\S+) at delta", rendering._total(review))[1]) > 2.0
+    strict = dm.verify(forged, max_seconds=1.0, policy=dm.Policy(require_decided=True))
+    assert strict.failures[0].startswith("policy require_decided: ")
+    assert "upper ends of the privacy profile" in strict.failures[0]
+
+
+def test_no_total_is_told_of_a_ledger_that_was_not_verified(monkeypatch):
+    """The total would use what the checker did not prove."""
+    ledger = dm.Ledger()
+    ledger.add("a", small("bins_exact"), batch="a")
+    review = review_of(small("bins_exact"), ledger)
+    assert "eps" in rendering._total(review)
+    open_part = Verdict(Kind.NOT_CHECKED, "all releases together", "the time is up")
+    checks = (*review.verifications[-1].checks, Check("total", ok=False, detail="", verdict=open_part))
+    failed = dataclasses.replace(review.verifications[-1], checks=checks)
+    review = Review(review.subject, (review.verifications[0], failed), None)
+    assert rendering._total(review) == "No total is stated: the ledger was not verified."
