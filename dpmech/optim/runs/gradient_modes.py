@@ -550,9 +550,9 @@ def hooked(
 
 def _in_half_precision(what: str) -> UnsupportedCombinationError:
     return UnsupportedCombinationError(
-        f"{what} without a loss of one example: gradients of a mean are divided by the number of examples and then "
-        "rounded to half precision, so that one example more or less could change those of all others "
-        "by more than it contributes",
+        f"{what} without a loss of one example: gradients of a mean are divided by the number of examples "
+        "and then rounded to half precision, so that one example more or less could change those of all "
+        "others by more than it contributes",
         supported="make_private(..., loss=...), where no example affects the gradient of another; or float32",
     )
 
