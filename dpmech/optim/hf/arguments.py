@@ -130,9 +130,7 @@ _EVALUATION = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "me
 def check_methods(kind: type, known: tuple[type, ...]) -> None:
     """Raise UnsupportedCombinationError if a class replaces the loop, or transformers lacks our hooks.
 
-    Args:
-        kind: of the trainer.
-        known: classes whose methods are replaced here on purpose.
+    Methods of the classes in `known` are replaced on purpose.
     """
     missing = [name for name in REPLACED if not hasattr(transformers.Trainer, name)]
     if missing:
