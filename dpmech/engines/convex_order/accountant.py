@@ -513,7 +513,7 @@ class DeterministicAccountant(Accountant):
             tilted = self._near(one, sigma, eps)
         if tilted is not None and self._transformed(tilted, sigma, eps).delta < best.delta:
             return tilted
-        return found if best.errors <= MOST_SHARE * best.delta else tilted
+        return found if tilted is not None or best.errors <= MOST_SHARE * best.delta else None
 
     def _estimate(self, one: MixtureGram, sigma: float, eps: float) -> float:
         """Approximate delta: moments alone may be orders of magnitude above it at small eps."""

@@ -3,10 +3,11 @@ r"""Traces for ARMA matrices of order 2 and few bins, from powers of the step in
 One step T leads from (x, x') to (x', x''), so that it is a product of small matrices, one for each x'. Its
 power G = T^m is computed in full. After a few steps it has low rank up to rounding: G = X Y + F with a small
 F, whose norm is computed. Then tr T^b is the trace of a power of the small matrix Y X up to a bound on the
-other terms (docs/balls_in_bins_proof.md, "ARMA matrices"). This takes ten times as long as `arma_traces`,
-whose bounds decrease with the number of bins.
+other terms (docs/balls_in_bins_proof.md, "ARMA matrices"). This takes up to hundreds of times as long as
+`arma_traces`, whose bounds may be insufficient for few bins, slow decays and small traces.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -21,10 +22,13 @@ Complex = npt.NDArray[np.complex128]
 # Degree of the polynomials that span the range of a power of the step, and the size of what it leaves out.
 DEGREE = 8
 LEFT = 30.0
+# Seconds for a product of an N^2 x N^2 matrix with the columns for that range and four others of that size,
+# relative to N^4, and for a step of the power in full, relative to N^5.
+RANGE_SECONDS, STEP_SECONDS = 1.5e-7, 2e-10
 
 
 class PairTraces:
-    """Traces on one lattice of order 2."""
+    """Traces on one lattice of order 2; nothing is computed before the first of them."""
 
     def __init__(self, lattice: ArmaLattice) -> None:
         self.lattice, self.bins, self.count = lattice, lattice.gram.bins, lattice.nodes.size
@@ -35,20 +39,46 @@ class PairTraces:
         self.steps = np.ascontiguousarray(lattice.steps.transpose(1, 0, 2))
         self.below, self.shares = (one.transpose(1, 0, 2) for one in lattice.places())
         self.most, self.left = divmod(self.bins, self.length)
-        whole = self._full(self.steps)
-        self.frobenius = float(np.linalg.norm(whole)) * (1.0 + 1e-9)
-        self.norm = self._norm(self.length)
-        self.rest = self._norm(self.left) if self.left else 1.0
+
+    @property
+    def seconds(self) -> float:
+        """An estimate of the time of one trace."""
+        return self.size**2 * (RANGE_SECONDS + self.length * self.count * STEP_SECONDS)
+
+    @property
+    def memory(self) -> float:
+        """Bytes that a trace takes: a few complex matrices of N^2 x N^2."""
+        return 64.0 * self.size**2
+
+    @functools.cached_property
+    def frobenius(self) -> float:
+        """The Frobenius norm of T^length without D."""
+        return float(np.linalg.norm(self._full(self.steps, self.length))) * (1.0 + 1e-9)
+
+    @functools.cached_property
+    def norm(self) -> float:
+        """Bound on the largest singular value of T^length."""
+        return self._norm(self.length)
+
+    @functools.cached_property
+    def rest(self) -> float:
+        """The same for the remaining steps."""
+        return self._norm(self.left) if self.left else 1.0
+
+    @functools.cached_property
+    def start(self) -> Complex:
+        """Columns near the range of a power of T."""
         # without D, polynomials of two successive v up to any degree are mapped to such polynomials
-        line = lattice.nodes / np.max(np.abs(lattice.nodes))
+        line = self.lattice.nodes / np.max(np.abs(self.lattice.nodes))
         powers = np.stack([np.polynomial.chebyshev.chebval(line, row) for row in np.eye(DEGREE + 1)])
         pairs = [
             np.multiply.outer(powers[one], powers[two]).reshape(-1)
             for one in range(DEGREE + 1)
             for two in range(DEGREE + 1 - one)
         ]
-        density = np.exp(-lattice.halves.reshape(-1))
-        self.start = np.linalg.qr(np.stack(pairs, axis=1) * density[:, None])[0].astype(np.complex128)
+        density = np.exp(-self.lattice.halves.reshape(-1))
+        found = np.linalg.qr(np.stack(pairs, axis=1) * density[:, None])[0]
+        return np.asarray(found, dtype=np.complex128)
 
     def _apply(
         self, steps: npt.NDArray[np.inexact], block: npt.NDArray[np.inexact]
@@ -65,13 +95,13 @@ class PairTraces:
             block = self._apply(steps, block)
         return block
 
-    def _full(self, steps: npt.NDArray[np.inexact]) -> npt.NDArray[np.inexact]:
-        """T^length in full."""
-        if self.length < 2:
-            return self._powers(steps, np.eye(self.size), self.length)
+    def _full(self, steps: npt.NDArray[np.inexact], times: int) -> npt.NDArray[np.inexact]:
+        """A power of T in full."""
+        if times < 2:
+            return self._powers(steps, np.eye(self.size), times)
         # a single path of two steps leads from one pair to another
         two = np.einsum("jik,kjl->ijkl", steps, steps).reshape(self.size, self.size)
-        return self._powers(steps, two, self.length - 2)
+        return self._powers(steps, two, times - 2)
 
     def _norm(self, times: int) -> float:
         """Bound on the largest singular value of a power A of the step without D, and of |A| <= it.
@@ -101,7 +131,7 @@ class PairTraces:
         steps = self.steps * (values[self.below] + self.shares * np.diff(values)[self.below])
         # every entry of a power is a sum of N products per step, relative to the same sum without D
         each = 1.01 * (float(np.max(errors)) + (8.0 * self.count + 64.0) * UNIT)
-        power = self._full(steps)
+        power = self._full(steps, self.length)
         basis = np.linalg.qr(power @ self.start)[0]
         basis = np.linalg.qr(power @ (power.conj().T @ basis))[0]
         rows = basis.conj().T @ power
@@ -130,25 +160,17 @@ class PairTraces:
         lost += self.most * missing * (spread + missing) * self.rest * max(norm, 1.0) ** (self.most - 1)
         return found, lost if math.isfinite(lost) else math.inf
 
-    def ceiling(self, defect: FloatArray) -> float:
-        """Bound on the trace for a real D in [0, 1]."""
-        value, error = self.trace(defect.astype(np.complex128), np.zeros(defect.size))
-        return max(value.real, 0.0) + error
-
     def moments(self) -> tuple[float, float, float]:
         """E 1 and E e^(y - V / 2) without white part over the window, and the relative error of both.
 
         Products of matrices with entries >= 0 have at most as many roundings as rows, relative to each entry.
         """
         count, bins, lattice = self.count, self.bins, self.lattice
-        whole = np.zeros((count,) * 4)
         index = np.arange(count)
-        whole[:, index, index, :] = lattice.steps
-        power = np.linalg.matrix_power(whole.reshape(self.size, self.size), bins - 1)
         # from (x', x'') back to (x, x')
-        back = power.reshape((count,) * 4)[index, :, :, index]
+        back = self._full(self.steps, bins - 1).reshape((count,) * 4)[index, :, :, index]
         weights = lattice.steps * back.transpose(2, 0, 1)
-        error = 1.01 * (2.0 * bins * (self.size + 64.0) + count**3) * UNIT
+        error = 1.01 * (2.0 * bins * (count + 64.0) + count**3) * UNIT
         mass = lattice.norm * float(np.sum(weights))
         sizes = np.exp(lattice.sums())
         below, shares = lattice.places()

@@ -44,8 +44,10 @@ GROUP_RATIO = 2.0
 MOST_WIDTH = 0.5
 MOST_EXPONENTS = 6000
 MOST_SECONDS = 30.0
-# From this number of bins on, bounds on traces are small without powers in full.
-MANY_BINS = 80
+# Limit on the time for powers of a step in full, in one direction, and the error of moments above which they
+# are tried.
+MOST_FULL_SECONDS = 10.0
+MOMENT_ERROR = 1e-10
 
 
 class Transformed(NamedTuple):
@@ -179,12 +181,17 @@ class _Run:
     def __init__(self, lattice: Lattice | ArmaLattice, law: WhiteLaw, remove: bool) -> None:  # noqa: FBT001 - one caller
         self.lattice, self.law, self.remove = lattice, law, remove
         self.increments = np.exp(lattice.sums()) / lattice.gram.bins
-        self.traces: Traces | ArmaTraces | PairTraces
+        self.traces: Traces | ArmaTraces
         self.full: PairTraces | None = None
+        self.left = MOST_FULL_SECONDS
         if isinstance(lattice, ArmaLattice):
-            few = lattice.gram.bins < MANY_BINS and lattice.gram.order == 2
-            self.traces = PairTraces(lattice) if few else ArmaTraces(lattice)
+            self.traces = ArmaTraces(lattice)
             mass, mean, error = self.traces.moments()
+            self.full = PairTraces(lattice) if lattice.gram.order == 2 else None
+            times = lattice.gram.bins / 2.0
+            if self.full is not None and error > MOMENT_ERROR and self._affords(times):
+                self._announce(times)
+                mass, mean, error = min((mass, mean, error), self.full.moments(), key=lambda one: one[2])
         else:
             self.traces = Traces(lattice)
             mass, mean, error = lattice.moments()
@@ -239,34 +246,48 @@ class _Run:
         """Transforms and their errors: 0 and the ceiling where that is sufficient."""
         sizes = np.max([np.abs(majorant.coefficients(theta)) for theta in (majorant.least, 1.0)], axis=0)
         found: list[tuple[complex, float]] = []
+        # those whose error is worth more time: by `full` for all of them, or else for none
+        poor: list[tuple[int, ComplexArray, FloatArray]] = []
         transform: InterpolatedTransform | None = None
-        left = negligible / max(ceiling, 1e-300)
+        left, norm = negligible / max(ceiling, 1e-300), self.lattice.norm
         # high frequencies first: many need no transform, and if one finds no bound it is the highest
         for exponent, size in zip(exponents[::-1].tolist(), sizes[::-1].tolist(), strict=True):
             if size <= left:
                 left -= size
-                found.append((0j, ceiling))
+                found.append((0j, ceiling / norm))
                 continue
             if transform is None:
                 transform = InterpolatedTransform(self.increments, self.law, exponent)
-            found.append(self._transform(transform, exponent, ceiling, negligible / size))
-            if self.lattice.size > DENSE and found[-1][1] >= ceiling:
+            defect, errors = transform(exponent)
+            value, error = self.traces.trace(defect, errors)
+            if error * norm * size > negligible:
+                poor.append((len(found), defect, errors))
+            if self.lattice.size > DENSE and error * norm >= ceiling and not self._affords(len(poor)):
                 raise NumericalError(f"no bound on the transform at {exponent!r}")
-        return found[::-1]
+            found.append((value, error))
+        if self.full is not None and self._affords(len(poor)):
+            self._announce(len(poor))
+            for place, defect, errors in poor:
+                found[place] = min(found[place], self.full.trace(defect, errors), key=lambda pair: pair[1])
+                if found[place][1] * norm >= ceiling:
+                    raise NumericalError(f"no bound on transforms for {self.lattice.gram!r}")
+        return [self._bounded(value, error, ceiling) for value, error in found[::-1]]
 
-    def _transform(
-        self, transform: InterpolatedTransform, exponent: complex, ceiling: float, wanted: float
-    ) -> tuple[complex, float]:
-        """E e^(-exponent r) on the lattice, and its error; one above `wanted` is worth more time."""
-        defect, errors = transform(exponent)
-        value, error = self.traces.trace(defect, errors)
+    def _bounded(self, value: complex, error: float, ceiling: float) -> tuple[complex, float]:
+        """E e^(-exponent r) on the lattice from a trace, and its error, which is at most the ceiling."""
         norm = self.lattice.norm
-        if error * norm > wanted and isinstance(self.lattice, ArmaLattice) and self.lattice.gram.order == 2:
-            self.full = self.full or PairTraces(self.lattice)
-            value, error = min((value, error), self.full.trace(defect, errors), key=lambda pair: pair[1])
         if not error * norm < ceiling:
             return 0j, ceiling
         return value * norm, error * norm * (1.0 + 1e-12) + 8.0 * UNIT * abs(value)
+
+    def _affords(self, traces: float) -> bool:
+        """Whether there is time for so many traces in full."""
+        return self.full is not None and traces * self.full.seconds <= self.left
+
+    def _announce(self, traces: float) -> None:
+        if self.full is not None:
+            spend(traces * self.full.seconds, self.full.memory, what="traces of powers in full")
+            self.left -= traces * self.full.seconds
 
     def _ceiling(self, exponent: float) -> float:
         """Upper bound on E e^(-exponent r), exponent real."""

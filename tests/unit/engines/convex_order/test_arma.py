@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 import scipy
 
+from dpmech.engines.convex_order import transform
 from dpmech.engines.convex_order.arma import ArmaGram, arma_fits, dominating, higher_fit
 from dpmech.engines.convex_order.arma_lattice import build_arma
 from dpmech.engines.convex_order.arma_traces import ArmaTraces
 from dpmech.engines.convex_order.mixture_ring import MixtureFits
 from dpmech.engines.convex_order.pair_traces import PairTraces
-from dpmech.engines.convex_order.transform import mixture_delta
+from dpmech.engines.convex_order.transform import mixture_bound, mixture_delta
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from tests.support.bins_oracles import plain_monte_carlo
 
@@ -282,6 +283,74 @@ def test_traces_of_few_bins_are_within_their_errors(exponent, bins):
     assert (mass, mean) == pytest.approx(
         (lattice.norm * np.trace(most @ step), lattice.norm * np.trace(most @ raised)), rel=rounding + 1e-12
     )
+
+
+class Counted(np.ndarray):
+    """Counts the multiplications of matrix products."""
+
+    products = 0
+
+    def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
+        plain = [np.asarray(one) for one in inputs]
+        if "out" in kwargs:
+            kwargs["out"] = tuple(np.asarray(one) for one in kwargs["out"])
+        found = getattr(ufunc, method)(*plain, **kwargs)
+        if ufunc is np.matmul:
+            Counted.products += found.size * plain[0].shape[-1]
+        return found.view(Counted) if isinstance(found, np.ndarray) else found
+
+
+@pytest.mark.parametrize("recursion", [(-0.3, 0.2), (-1.2, 0.5)])
+@pytest.mark.parametrize(("ripple", "outside"), [(0.1, 1e-1), (0.01, 1e-8)])
+def test_the_time_of_a_trace_in_full_follows_its_multiplications(ripple, outside, recursion, monkeypatch):
+    gram = ArmaGram(29, 0.3, (0.6, 0.2, 0.4), recursion)
+    traces = PairTraces(build_arma(gram, remove=True, ripple=ripple, outside=outside))
+    full = traces._full
+    monkeypatch.setattr(traces, "_full", lambda *args: full(*args).view(Counted))
+    monkeypatch.setattr(Counted, "products", 0)
+    defect = (0.01j * np.ones(traces.lattice.sums().size)).view(Counted)
+    traces.trace(defect, np.zeros(defect.size))
+    # of complex numbers, in units of 1e-10 seconds, which is a fast core
+    assert 2.0 <= traces.seconds / (1e-10 * Counted.products) <= 8.0
+
+
+def of_few_bins(monkeypatch):
+    """A bound that takes powers in full, the numbers of traces of both kinds, and the announced work."""
+    counts, work = {PairTraces: 0, ArmaTraces: 0}, []
+
+    def counted(kind):
+        trace = kind.trace
+
+        def one(self, defect, errors):
+            counts[kind] += 1
+            return trace(self, defect, errors)
+
+        monkeypatch.setattr(kind, "trace", one)
+
+    for kind in counts:
+        counted(kind)
+    monkeypatch.setattr(
+        transform, "spend", lambda seconds, memory, what: work.append((seconds, memory, what))
+    )
+    found = mixture_bound(ArmaGram(16, 0.6, (0.4, 0.1, 0.3), (-0.9, 0.4)), 0.3, rel_error=0.1, remove=True)
+    return found, counts[PairTraces], counts[ArmaTraces], [one for one in work if "in full" in one[2]]
+
+
+def test_traces_in_full_are_announced_and_computed_once(monkeypatch):
+    found, full, fast, work = of_few_bins(monkeypatch)
+    assert found.errors < 1e-3 * found.delta
+    assert 0 < full <= fast
+    # the moments, then the traces; a matrix of N^2 x N^2 complex numbers has at least 18^4 of them
+    assert work[-1][0] == pytest.approx(full / 8.0 * work[0][0])
+    assert all(memory >= 16.0 * 18**4 for _, memory, _ in work)
+
+
+def test_traces_in_full_are_left_out_where_there_is_no_time(monkeypatch):
+    least = of_few_bins(monkeypatch)[0].delta
+    monkeypatch.setattr(PairTraces, "seconds", 1e3)
+    found, full, _, work = of_few_bins(monkeypatch)
+    assert (full, work) == (0, [])
+    assert found.delta >= least
 
 
 def test_increments_are_split_with_their_mean():
