@@ -64,9 +64,11 @@ def pairs_of(count):
 # ---- the numbers
 
 
-@pytest.mark.parametrize("make", [made, made_of_tensors])
-@pytest.mark.parametrize("count", [300, pytest.param(30_000, marks=pytest.mark.slow)])
-def test_numbers_are_those_of_exact_arithmetic(count, make):
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [(made, 300), (made_of_tensors, 300), pytest.param(made, 30_000, marks=pytest.mark.slow)],
+)
+def test_numbers_are_those_of_exact_arithmetic(make, count):
     assert 0.0 < worst_error(pairs_of(count), make) < 2.0**-50 < 2.0**-48
 
 
