@@ -220,7 +220,7 @@ def _widened(sample: Tensor) -> Iterator[Tensor]:
 
 # Keys of a state dict in addition to those of PrivateOptimizer.
 _MODE, _WEIGHTS, _ARITHMETIC = "dpmech_clipping_mode", "dpmech_weights", "dpmech_arithmetic"
-_FACTOR_COST = "dpmech_factor_cost"
+_FACTOR_COST, _TRAINING = "dpmech_factor_cost", "dpmech_modes"
 _MODES = ("train", "eval")  # of schedule-free optimizers: where gradients are taken, and where they evaluate
 
 
@@ -266,6 +266,7 @@ class BatchOptimizer(PrivateOptimizer):
         self._broken = False  # whether the newest batch's sums, rows or weights were only partly updated
         self._coming: tuple[int, int] | None = None
         self._weights: dict[str, str] | None = None  # of a loaded state, until the first step
+        self._modes: list[str] | None = None  # of the newest gradients, or of those before a loaded state
         self._names: dict[int, str] | None = None
         self._forget: Callable[[], object] = lambda: None
         self._compared = False  # whether all gradients of a batch were compared
@@ -393,9 +394,23 @@ class BatchOptimizer(PrivateOptimizer):
             count = progress.handed if count is None else count
         if count is not None:
             progress.check_room(count)
+            self._note_modes(begun=progress.begun)
         self._coming = None if count is None else (count, left_out)
         super().accumulate(clipped, examples=examples)
         self._broken = False
+
+    def _note_modes(self, *, begun: bool) -> None:
+        modes, before = self._unchanged.modes(), self._modes
+        if modes != before and before is not None and (begun or self._weights is not None):
+            changed = ", ".join(name or "the model" for name in sorted({*modes} ^ {*before}))
+            raise UnsupportedCombinationError(
+                f"train or eval mode, or autocast, changed ({changed}) after the last step before a load, or "
+                "between two microbatches of one batch: a step may be repeated with the same noise on "
+                "another sum, or the secret number of microbatches decides how examples are trained",
+                supported="the modes of the step before; load_checkpoint(..., accept_changed=('model',)) if "
+                "nobody has seen anything that was released after the state",
+            )
+        self._modes = modes
 
     def _note_batch(self) -> None:
         self._broken = True
@@ -469,7 +484,9 @@ class BatchOptimizer(PrivateOptimizer):
         self.loader.progress.check_counted()
         self._deferred.settle(self._changes())
         if self.loader.progress.stepped % self.loader.sampler.steps_per_epoch == 0:
-            check_same_numbers(self.param_groups, self.loader.process_group)
+            passed = self.loader.progress.counted is not None
+            modes = self._modes if passed else None
+            check_same_numbers(self.param_groups, modes, self.loader.process_group)
         self._broken = True  # until the weights are updated; refusals come before this point
 
     def _check_unchanged(self) -> None:
@@ -556,6 +573,7 @@ class BatchOptimizer(PrivateOptimizer):
         state = super().state_dict() | {
             _MODE: self.clipping_mode,
             _FACTOR_COST: self.factor_cost,
+            _TRAINING: self._modes,
             _ARITHMETIC: self._arithmetic.state_dict(),
             _WEIGHTS: {"key": key.hex(), "digest": self._unchanged.digest(key)},
         }
@@ -595,8 +613,9 @@ class BatchOptimizer(PrivateOptimizer):
         self.clipping_mode = saved
         self.factor_cost = state_dict.get(_FACTOR_COST, 1.0)
         self._weights = None if any_weights else state_dict.get(_WEIGHTS)
+        self._modes = state_dict.get(_TRAINING)
         self._arithmetic.load_state_dict(state_dict.get(_ARITHMETIC))
-        ours = (_MODE, _FACTOR_COST, _WEIGHTS, _ARITHMETIC)
+        ours = (_MODE, _FACTOR_COST, _TRAINING, _WEIGHTS, _ARITHMETIC)
         super().load_state_dict({key: value for key, value in state_dict.items() if key not in ours})
         mine, theirs = self.record.steps, self.loader.steps_taken
         if mine != theirs:
