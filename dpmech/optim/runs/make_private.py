@@ -275,7 +275,8 @@ def make_private(
     try:
         if world > 1:
             words = [*map(loss_words, inner.modules()), loss_words(loss)]
-            check_agreement("the loss or attributes of the model", {"code": words}, process_group)
+            own = {"code": words, "parameters": private.trained_names}
+            check_agreement("the loss or attributes of the model", own, process_group)
         wrapped: nn.Module
         if loss is None:
             wrapped = hooked(model, private, unchanged, clipping_mode)

@@ -322,6 +322,11 @@ class Unchanged:
         autocast = [str(torch.get_autocast_dtype(kind))] if torch.is_autocast_enabled(kind) else []
         return autocast + [name for name, part in self._model.named_modules() if not part.training]
 
+    def names_in_order(self, params: Sequence[Tensor]) -> list[str]:
+        """The names of parameters of the model, in the order in which they are given."""
+        names = {id(param): name for name, param in self._model.named_parameters()}
+        return [names[id(param)] for param in params]
+
     def check_newest(self) -> None:
         """Raise UnsupportedCombinationError if the model was made private again."""
         if self.handed_on:

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import dpmech as dm
-from dpmech.optim import load_checkpoint, processes, save_checkpoint
+from dpmech.optim import load_checkpoint, make_private, processes, save_checkpoint
 from dpmech.optim.runs.set_up import SetUp
 from tests.support.training import classification, classifier, private_run, train
 
@@ -212,6 +213,23 @@ def test_a_resumed_run_trains_in_the_modes_of_the_run_that_was_saved(change, tmp
         step(*resumed, changed=bool(accepted))
         step(*resumed, changed=True)  # as a run may, which repeats it after another interruption
         assert resumed[1].record.steps == 3
+
+
+def test_parameters_are_resumed_in_the_same_order(tmp_path):
+    """Each would have the noise of the other, and the difference of two releases none."""
+    cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
+
+    def started(order):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
+        sgd = torch.optim.SGD([model[place].weight for place in order], lr=0.1)
+        options = {"expected_batch_size": 5, "loss": torch.nn.CrossEntropyLoss()}
+        return make_private(model, sgd, DataLoader(classification(20)), cal, 1.0, **options)
+
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, *started((0, 1)))
+    load_checkpoint(path, *started((0, 1)))
+    with pytest.raises(dm.exceptions.CertificateError, match="the parameters in another order"):
+        load_checkpoint(path, *started((1, 0)))
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
