@@ -51,18 +51,41 @@ def smoothed(share):
     return lambda model, x, y: squared(model, x, y) * (1 - share)
 
 
-def train(data, *, loss=squared, lr=0.1, change=lambda data: None, late_lr=None):
+class Rotated(torch.nn.Linear):
+    """Its directions are a plain attribute, which is not copied to other processes."""
+
+    def __init__(self, seed):
+        super().__init__(3, 1)
+        self.directions = torch.randn(3, 3, generator=torch.Generator().manual_seed(seed))
+
+    def forward(self, x):
+        return super().forward(x @ self.directions)
+
+
+def train(
+    data,
+    *,
+    loss=squared,
+    lr=0.1,
+    change=lambda data: None,
+    late_lr=None,
+    directions=1,
+    evaluates=False,
+    half=False,
+):
     torch.manual_seed(5)
-    model = torch.nn.Linear(3, 1)
+    model = torch.nn.Sequential(Rotated(directions), torch.nn.Dropout(0.1))
     sgd = torch.optim.SGD(model.parameters(), lr=lr)
     model, optimizer, loader = make_private(
         model, sgd, DataLoader(data), CAL, 1.0, loss=loss, expected_batch_size=len(data) / 4
     )
     while optimizer.steps_left:
         for batch in loader:
-            model.backward(*batch)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                model.backward(*batch)
             optimizer.step()
         change(data)
+        model.train(not evaluates)
         if late_lr is not None:
             sgd.param_groups[0]["lr"] = late_lr
     return str(optimizer.run_record())
@@ -99,6 +122,9 @@ def cases(rank):
         "the rank in a loss": lambda: train(whole(), loss=lambda *batch: squared(*batch) + 0 * rank),
         "learning rates": lambda: train(whole(), lr=0.1 + rank),
         "later learning rates": lambda: train(whole(), late_lr=0.1 * (1 + rank)),
+        "tensors of the model": lambda: train(whole(), directions=rank),
+        "modes": lambda: train(whole(), evaluates=rank == 1),
+        "autocast": lambda: train(whole(), half=rank == 1),
         "views that change": lambda: train(Subset(whole(), list(range(half))), change=reassigned(rank)),
         "an example that stands twice here": lambda: train(Subset(whole(), [0, 1, 2, 3 - rank] * 1)),
     }
@@ -140,6 +166,9 @@ def test_what_agrees_is_recorded(ranks, name):
         ("numbers in losses", "disagree on the loss"),
         ("learning rates", "disagree on learning rates"),
         ("later learning rates", "disagree on learning rates"),
+        ("tensors of the model", "disagree on the loss or attributes of the model"),
+        ("modes", "disagree on autocast, or on which parts of the model are in train or eval mode"),
+        ("autocast", "disagree on autocast"),
         ("views that change", "the dataset changed since"),
     ],
 )

@@ -90,6 +90,7 @@ _CALLERS = {
     "get_train_dataloader": "train_dataset and data_collator; batches are sampled as the certificate says",
     "_get_train_sampler": "train_dataset; batches are sampled as the certificate says",
     "get_batch_samples": "a data_collator",
+    "_prepare_inputs": "a data_collator",
     "_inner_training_loop": "callbacks",
     "_run_epoch": "callbacks",
 }

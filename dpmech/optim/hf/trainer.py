@@ -32,8 +32,12 @@ from dpmech.optim.runs import (
 )
 
 _RECORD = "run_record.json"
-# Raw data that a Trainer logs: the loss of a batch, the norm of its gradient, the lengths of its texts.
-_RAW = ("loss", "grad_norm", "train_loss", "total_flos", "num_input_tokens_seen")
+# Raw data that a Trainer logs: the loss of a batch, the norm of its gradient, the lengths of its texts, and
+# times, which follow the sizes of batches.
+_RAW = (
+    *("loss", "grad_norm", "train_loss", "total_flos", "num_input_tokens_seen"),
+    *("train_runtime", "train_samples_per_second", "train_steps_per_second"),
+)
 
 
 class PrivateTrainerMixin:

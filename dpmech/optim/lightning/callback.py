@@ -76,11 +76,20 @@ def check_trainer(trainer: Any, module: Any) -> None:
     for bad, what, instead in refused:
         if bad:
             raise UnsupportedCombinationError(what, supported=instead)
-    for name in ("configure_gradient_clipping", "optimizer_step", "backward"):
+    own = "which private training does itself"
+    by_hand = "training_step with automatic_optimization = False, and PrivateTraining.backward"
+    mixing = "which receives all examples of a batch, and could mix them"
+    alone = "the same in the dataset or in the loss, of one example"
+    for name, fault, instead in (
+        ("configure_gradient_clipping", own, by_hand),
+        ("optimizer_step", own, by_hand),
+        ("backward", own, by_hand),
+        ("on_before_batch_transfer", mixing, alone),
+        ("on_after_batch_transfer", mixing, alone),
+    ):
         if any(name in vars(base) for base in type(module).__mro__ if not _is_lightnings(base)):
             raise UnsupportedCombinationError(
-                f"{type(module).__name__} defines {name}, which private training does itself",
-                supported="training_step with automatic_optimization = False, and PrivateTraining.backward",
+                f"{type(module).__name__} defines {name}, {fault}", supported=instead
             )
 
 

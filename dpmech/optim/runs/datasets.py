@@ -50,34 +50,43 @@ class _Draws:
     def __init__(self, *roots: Any) -> None:
         self._roots = roots
         self._process: int | None = None  # in which generators were searched
-        self._own: list[Any] = []
+        self._near: list[Any] = []  # generators, which reading may replace
+        self._far: list[Any] = []  # in long containers
         self._used = False  # whether reading draws or seeds
 
     def read(self, part: Part, read: Callable[[int], list[Any]]) -> list[Any]:
         """The examples of a microbatch; the collate function draws by another seed."""
         if self._process != os.getpid():
-            self._process, self._own = os.getpid(), generators_of(self._roots)
-            self._used = bool(self._own)
-        found: list[Any] = []
-        if not self._used:
-            before = marks_of_globals()
-            found = [example for index in part for example in read(index)]
-            self._used = marks_of_globals() != before
-        if self._used:  # once, the part is read again
-            found = []
-            for index in part:
-                self._seed(part, f"example {index}")
-                found += read(index)
+            self._process, self._near = os.getpid(), generators_of(self._roots, near=True)
+            self._far = generators_of(self._roots)[len(self._near) :]
+            self._used = bool(self._near or self._far)
+        before = None if self._used else marks_of_globals()
+        found = self._read(part, read)
+        count, self._near = len(self._near), generators_of(self._roots, near=True)
+        if len(self._near) > count or (
+            before is not None and marks_of_globals() != before
+        ):  # once, the part is read again
+            self._used = True
+            found = self._read(part, read)
         self._seed(part, f"collated {part.place}")
         return found
 
+    def _read(self, part: Part, read: Callable[[int], list[Any]]) -> list[Any]:
+        found: list[Any] = []
+        for index in part:
+            if self._used:
+                self._seed(part, f"example {index}")
+            found += read(index)
+        return found
+
     def _seed(self, part: Part, use: str) -> None:
+        own = self._near + self._far
         secrets = [
             hashlib.blake2b(f"{use} {number}".encode(), key=part.secret, digest_size=32).digest()
-            for number in range(len(self._own) + 1)
+            for number in range(len(own) + 1)
         ]
         seed_globals(secrets[0])
-        for generator, secret in zip(self._own, secrets[1:], strict=True):
+        for generator, secret in zip(own, secrets[1:], strict=True):
             seed(generator, secret)
 
 

@@ -273,7 +273,10 @@ def make_private(
     )
     private_loader.set_up.describe(inner, loss)
     try:
-        check_agreement("the loss", {"code": loss_words(loss)}, process_group)
+        if world > 1:
+            words = [*map(loss_words, inner.modules()), loss_words(loss)]
+            own = {"code": words, "parameters": private.trained_names}
+            check_agreement("the loss or attributes of the model", own, process_group)
         wrapped: nn.Module
         if loss is None:
             wrapped = hooked(model, private, unchanged, clipping_mode)

@@ -259,7 +259,8 @@ class PerExampleModel(AsModel, nn.Module):
         Args:
             *batch: tensors with the examples along their first dimension, as the loss takes them; also nested
                 in tuples, lists and dicts. Lists of strings in a dict (file names, texts) are left out.
-            weights: None, or zeros and ones, shape (examples,), to exclude padding.
+            weights: None, or zeros and ones, shape (examples,), to exclude padding. That of an example must
+                not depend on other examples.
             return_loss: whether to return the mean loss of the batch. **It is not private.**
             **named: the same, passed to the loss by name: `model.backward(**batch)`.
 

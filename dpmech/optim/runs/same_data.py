@@ -2,11 +2,13 @@
 
 import functools
 import hashlib
+import io
 import secrets
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor, nn
 
 from dpmech.exceptions import CertificateError, DpmechError, UnsupportedCombinationError
@@ -128,17 +130,24 @@ def check_same_length(dataset: Any, group: Group) -> None:
 
 
 def loss_words(loss: object) -> list[str]:
-    """A description of a loss that is the same in every process: names, code, and floats.
+    """A description of a loss or module that is the same in every process: names, code, and floats.
 
-    Integers, strings and tensors that it refers to are omitted, since they may be ranks and devices.
+    Integers, strings and tensors that it refers to are omitted, since they may be ranks and devices; tensors
+    that are attributes of a module are included.
     """
     return list(_words(loss, _DEEPEST))
 
 
-def check_same_numbers(groups: Sequence[Mapping[str, Any]], group: Group) -> None:
+def check_same_numbers(groups: Sequence[Mapping[str, Any]], modes: list[str] | None, group: Group) -> None:
     """Raise CertificateError, in all processes, unless learning rates, momenta, ... of all groups agree.
 
-    Otherwise weights would diverge, and the recorded run does not include gradients at other weights.
+    Otherwise weights would diverge, and the recorded run does not include gradients at other weights. Modes
+    must agree, since an absent example moves those after it to other processes.
+
+    Args:
+        groups: of the optimizer.
+        modes: of the model's parts (`Unchanged.modes`); None if this process had no example.
+        group: the processes that train together.
     """
     if processes(group) > 1:
         left_out = ("params", "phi")
@@ -147,6 +156,11 @@ def check_same_numbers(groups: Sequence[Mapping[str, Any]], group: Group) -> Non
             for options in groups
         ]
         check_agreement("learning rates or other numbers of the optimizer", {"groups": numbers}, group)
+        known = [one for one in gathered("modes of the model", modes, group) if one is not None]
+        if any(one != known[0] for one in known):
+            raise CertificateError(
+                "processes disagree on autocast, or on which parts of the model are in train or eval mode"
+            )
 
 
 def _number(value: Any) -> Any:
@@ -179,9 +193,13 @@ def _words(value: object, depth: int) -> Iterator[str]:
                 yield from _words(part, depth - 1)
         case nn.Module():
             yield f"{type(value).__module__}.{type(value).__qualname__} {value.extra_repr()}"
-            for attribute in vars(value).values():
-                if isinstance(attribute, bool | float):
+            for name, attribute in vars(value).items():
+                if isinstance(attribute, bool | float) and name != "training":
                     yield repr(attribute)
+                elif isinstance(attribute, Tensor) and not attribute.is_meta:
+                    written = io.BytesIO()
+                    torch.save(attribute.detach().cpu().clone(), written)
+                    yield hashlib.sha256(written.getbuffer()).hexdigest()
         case types.BuiltinFunctionType() | type():
             yield value.__qualname__
         case _ if callable(value):

@@ -316,6 +316,17 @@ class Unchanged:
                 found.update(torch.cat(sums).cpu().numpy().tobytes())
         return found.hexdigest()
 
+    def modes(self) -> list[str]:
+        """The dtype of autocast, if it is on, and the names of the parts of the model in eval mode."""
+        kind = self._trained[0].device.type
+        autocast = [str(torch.get_autocast_dtype(kind))] if torch.is_autocast_enabled(kind) else []
+        return autocast + [name for name, part in self._model.named_modules() if not part.training]
+
+    def names_in_order(self, params: Sequence[Tensor]) -> list[str]:
+        """The names of parameters of the model, in the order in which they are given."""
+        names = {id(param): name for name, param in self._model.named_parameters()}
+        return [names[id(param)] for param in params]
+
     def check_newest(self) -> None:
         """Raise UnsupportedCombinationError if the model was made private again."""
         if self.handed_on:

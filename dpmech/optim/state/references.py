@@ -118,17 +118,17 @@ def installed(module: str) -> bool:
     return file is not None and any(home in Path(file).resolve().parents for home in homes)
 
 
-def generators_of(roots: Iterable[object]) -> list[Any]:
+def generators_of(roots: Iterable[object], *, near: bool = False) -> list[Any]:
     """The generators of random numbers that objects refer to, except the global ones.
 
     Followed are attributes, containers and closures, and of the user's code classes and the globals that
-    functions name: at most 5000 objects. Long containers, such as data, come last.
+    functions name: at most 5000 objects. Long containers, such as data, come last, or with `near` not at all.
     """
     found: list[Any] = []
     others = {id(one) for one in global_generators()}
     seen: dict[int, object] = {}
     left, last = deque[object](roots), deque[object]()
-    while (left or last) and len(seen) < _MOST:
+    while (left or (last and not near)) and len(seen) < _MOST:
         one = (left or last).popleft()
         if id(one) in seen or id(one) in others:
             continue

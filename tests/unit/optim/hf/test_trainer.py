@@ -501,6 +501,7 @@ def test_arguments_that_would_bypass_privacy_are_refused(name, tmp_path, monkeyp
         ("compute_loss", lambda self, model, inputs, **_: None),
         ("_get_train_sampler", lambda self, data=None: None),
         ("get_train_dataloader", lambda self: None),
+        ("_prepare_inputs", lambda self, inputs: inputs),
     ],
 )
 def test_methods_that_would_bypass_privacy_are_refused(name, define, tmp_path):

@@ -312,6 +312,8 @@ def test_modules_and_loaders_that_would_bypass_privacy_are_refused():
         ("backward", lambda self, loss: None, "Mine defines backward"),
         ("optimizer_step", lambda self, *_, **__: None, "Mine defines optimizer_step"),
         ("configure_gradient_clipping", lambda self, *_, **__: None, "Mine defines configure_gradient"),
+        ("on_before_batch_transfer", lambda self, batch, _: batch, "could mix them.*loss, of one example"),
+        ("on_after_batch_transfer", lambda self, batch, _: batch, "could mix them.*loss, of one example"),
     ):
         kind = type("Mine", (Module,), {name: define})
         with pytest.raises(dm.UnsupportedCombinationError, match=message):

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 import dpmech as dm
-from dpmech.optim import load_checkpoint, processes, save_checkpoint
+from dpmech.optim import load_checkpoint, make_private, processes, save_checkpoint
 from dpmech.optim.runs.set_up import SetUp
 from tests.support.training import classification, classifier, private_run, train
 
@@ -178,6 +179,75 @@ def test_dropout_repeats_in_the_middle_of_an_epoch(stop, tmp_path):
     load_checkpoint(path, *resumed)
     torch.manual_seed(99)
     torch.testing.assert_close(train(*resumed), expected, rtol=0.0, atol=0.0)
+
+
+@pytest.mark.parametrize("change", ["eval mode", "autocast"])
+def test_a_resumed_run_trains_in_the_modes_of_the_run_that_was_saved(change, tmp_path):
+    """The noise of a repeated step would be added to another sum."""
+    cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
+
+    def started():
+        model = classifier(torch.nn.Dropout(0.5))
+        return private_run(cal, model, classification(20), clip_norm=1.0, loss=torch.nn.CrossEntropyLoss())
+
+    def step(model, optimizer, loader, *, changed):
+        model.train(not changed or change != "eval mode")
+        x, y = next(iter(loader))
+        with torch.autocast("cpu", torch.bfloat16, enabled=changed and change == "autocast"):
+            model.backward(x, y)
+        optimizer.step()
+
+    path = tmp_path / "run.pt"
+    parts = started()
+    step(*parts, changed=False)
+    parts[0].eval()  # for an evaluation
+    save_checkpoint(path, *parts)
+    for accepted in ((), ("model",)):
+        resumed = started()
+        load_checkpoint(path, *resumed, accept_changed=accepted)
+        if not accepted:
+            with pytest.raises(
+                dm.UnsupportedCombinationError, match="train or eval mode, or autocast, changed"
+            ):
+                step(*resumed, changed=True)
+        step(*resumed, changed=bool(accepted))
+        step(*resumed, changed=True)  # as a run may, which repeats it after another interruption
+        assert resumed[1].record.steps == 3
+
+
+def test_parameters_are_resumed_in_the_same_order(tmp_path):
+    """Each would have the noise of the other, and the difference of two releases none."""
+    cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
+
+    def started(order):
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3, bias=False), torch.nn.Linear(3, 3, bias=False))
+        sgd = torch.optim.SGD([model[place].weight for place in order], lr=0.1)
+        options = {"expected_batch_size": 5, "loss": torch.nn.CrossEntropyLoss()}
+        return make_private(model, sgd, DataLoader(classification(20)), cal, 1.0, **options)
+
+    path = tmp_path / "run.pt"
+    save_checkpoint(path, *started((0, 1)))
+    load_checkpoint(path, *started((0, 1)))
+    with pytest.raises(dm.exceptions.CertificateError, match="the parameters in another order"):
+        load_checkpoint(path, *started((1, 0)))
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+def test_modes_do_not_change_between_microbatches():
+    pytest.importorskip("opacus")
+    model, optimizer, loader = made(max_physical_batch_size=2)
+    batches = iter(loader)
+
+    def step():
+        x, y = next(batches)
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+    step()
+    next(part for part in model.modules() if isinstance(part, torch.nn.Dropout)).eval()
+    with pytest.raises(dm.UnsupportedCombinationError, match="between two microbatches of one batch"):
+        step()
+    assert optimizer.record.steps == 0
 
 
 def test_one_process_may_start_without_a_checkpoint(tmp_path):

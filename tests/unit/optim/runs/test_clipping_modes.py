@@ -718,9 +718,9 @@ def test_a_refused_set_up_may_be_tried_again(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_gradients_are_compared_in_little_memory(shape, dtype, monkeypatch):
     """Under hooks the first batch compares all its gradients, which are not copied to float64 as a whole."""
-    from dpmech.optim.runs import batch_optimizer
+    from dpmech.optim.runs import adding_up
 
-    monkeypatch.setattr(batch_optimizer, "_AT_ONCE", 100, raising=False)
+    monkeypatch.setattr(adding_up, "_AT_ONCE", 100, raising=False)
     largest = []
 
     class Wide(TorchDispatchMode):
@@ -733,9 +733,9 @@ def test_gradients_are_compared_in_little_memory(shape, dtype, monkeypatch):
     sample = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype)
     grad = torch.ones(shape[1:], dtype=dtype)
     with Wide():
-        read = batch_optimizer._Measured(
-            [batch_optimizer._Pair("weight", grad, sample)],
-            [batch_optimizer._Pair("other", grad, 2 * sample)],
+        read = adding_up._Measured(
+            [adding_up._Pair("weight", grad, sample)],
+            [adding_up._Pair("other", grad, 2 * sample)],
         ).values.tolist()
     if dtype != torch.float64 and sample.numel() > 100:
         assert max(largest) < sample.numel()

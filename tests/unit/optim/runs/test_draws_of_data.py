@@ -171,6 +171,39 @@ def test_an_absent_last_example_changes_no_noise_of_others(workers):
     assert moved.sum() == moved[AT]
 
 
+class Late(Rows):
+    """Makes its generator, of a known seed, when an example needs it."""
+
+    def __init__(self):
+        super().__init__(draw=lambda: 1.0)
+        self.own = None
+
+    def __getitem__(self, index):
+        if self.own is None and index >= SIZE // 2:
+            self.own = np.random.default_rng(0)
+        value, target = super().__getitem__(index)
+        return value + (0.0 if self.own is None else self.own.random()), target
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_generators_that_are_made_while_reading_are_seeded(workers):
+    epochs = []
+    for _ in range(2):
+        _, _, loader = private_run(
+            CAL,
+            nn.Linear(8, 2),
+            DataLoader(Late(), num_workers=workers),
+            loss=nn.CrossEntropyLoss(),
+            expected_batch_size=SIZE // 4,
+        )
+        rows = []
+        for inputs, _ in loader:
+            rows.append(inputs.clone())
+            loader.progress.note_step()
+        epochs.append(torch.cat(rows))
+    assert not (epochs[0] == epochs[1]).all(dim=1)[-(SIZE // 4) :].any()
+
+
 def test_generators_are_found_wherever_they_are():
     class Holder:
         kept = random.Random(0)
