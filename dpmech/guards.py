@@ -2,6 +2,7 @@
 
 import math
 import numbers
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -124,6 +125,15 @@ def check_name(argument: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InvalidParameterError(argument, value, "a non-empty string")
     return value
+
+
+def check_identifier(argument: str, value: object) -> str:
+    """As `check_name`, for a name that alone tells one thing from another: no other may look the same."""
+    name = check_name(argument, value)
+    if not name.isprintable() or name != name.strip() or not unicodedata.is_normalized("NFC", name):
+        accepted = "printable text without spaces around it, in the Unicode normal form NFC"
+        raise InvalidParameterError(argument, value, accepted)
+    return name
 
 
 def positive_numbers(name: str, values: object) -> tuple[float, ...]:

@@ -267,7 +267,8 @@ class RunRecord(Document):
 
     Raises:
         InvalidParameterError: if an argument is invalid.
-        CertificateError: if the participations are not the certified ones, or eps is above the claim.
+        CertificateError: if the participations are not the certified ones, if eps is above the claim, or if
+            noise, or batches that must be random, came from no random numbers.
 
     Example:
         `optimizer.run_record()` creates one after a run; by hand:
@@ -328,6 +329,15 @@ class RunRecord(Document):
                 claimed=own.participation,
                 recomputed=(self.smallest_separation, self.most_participations),
             )
+        for what, one, due in (
+            ("batches", self.sampler, own.participation.random),
+            ("noise", self.noise, True),
+        ):
+            if due and one.generator == NO_GENERATOR:
+                raise CertificateError(
+                    f"the {what} of the run came from no random numbers, and the claim requires random ones",
+                    claimed=one.generator,
+                )
         if self.executed.lower < 0.0:
             raise InvalidParameterError("executed", self.executed, "Bounds on eps, which is >= 0")
         if self.steps == 0 and self.executed.upper > 0.0 and self.executed != own.achieved:

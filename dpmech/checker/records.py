@@ -104,11 +104,11 @@ class Certifier:
         if claim is None or shape is None:
             return
         answers: dict[tuple[str, float], Answer] = {}
-        jobs = sorted((place, name) for name, nodes in sides.items() for place in range(len(nodes)))
+        jobs = sorted((node, name) for name, nodes in sides.items() for node in nodes)  # by eps: H decreases
         work = Work(failure, self.seconds / max(1, min(100, len(jobs))), self.rng)
         with precise(claim.delta):
-            for place, name in jobs:
-                eps, upper = node = sides[name][place]
+            for node, name in jobs:
+                eps, upper = node
                 if time.process_time() - start > self.seconds:
                     return
                 answer = answers.get((name, upper), Answer(verdict=upper >= 1.0 or None))

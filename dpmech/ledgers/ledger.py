@@ -27,7 +27,7 @@ from dpmech.exceptions import (
     UnsupportedCombinationError,
     WorkLimitError,
 )
-from dpmech.guards import check_delta, check_eps, check_name
+from dpmech.guards import check_delta, check_eps, check_identifier, check_name
 from dpmech.ledgers.ledger_entries import (
     CountsRelease,
     MechanismRelease,
@@ -451,7 +451,7 @@ class Ledger(Answers):
                 supported="a non-adaptive list, a dm.Ledger without a budget",
             )
         if batch is not None:
-            check_name("batch", batch)
+            check_identifier("batch", batch)
         self._enter(name, run, batch, runs)
 
     def add_counts(self, name: str, counts: DiscreteGaussian) -> None:
@@ -550,7 +550,7 @@ class Ledger(Answers):
             check_shared_batch(batch, certificate)
             blocks = tuple(batch.blocks.items())
         elif batch is not None:
-            check_name("batch", batch)
+            check_identifier("batch", batch)
         read = batch.name if isinstance(batch, SharedBatch) else batch
         entry = Release(name, certificate, read, blocks, self.mode, runs=runs)
         no_estimates = self._total.by_certificates and not self.allow_estimates

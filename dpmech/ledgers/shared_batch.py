@@ -19,6 +19,7 @@ from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import (
     check_delta,
     check_eps,
+    check_identifier,
     check_integer,
     check_name,
     check_sigma,
@@ -151,7 +152,7 @@ class SharedBatch:
         *,
         adjacency: Adjacency | Unstated = UNSTATED,
     ) -> None:
-        self.name = check_name("name", name)
+        self.name = check_identifier("name", name)
         if not isinstance(strategy, Mechanism):
             check_strategy(strategy)
             check_participation(participation)  # no default: it must be stated how batches are sampled

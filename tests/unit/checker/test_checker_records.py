@@ -554,6 +554,17 @@ def test_nodes_of_fresh_bins_are_those_of_one_epoch():
             checked(fresh(1.01, times))
 
 
+def test_a_proved_node_of_one_epoch_says_nothing_about_a_smaller_eps_of_another():
+    """An upper end that was proved is taken over at larger eps only; curves of several epochs overlap."""
+    document = fresh(1.01)
+    for curve, eps in zip(document["evidence"]["profile"]["curves"], (1.0, 0.0), strict=True):
+        for side in ("remove", "add"):
+            curve[side] = plain({"eps": [eps], "lower": [0.0], "upper": [1e-3]})
+    verdict = checked(document)
+    assert verdict.kind is Kind.REFUTED
+    assert "at eps 0.0 at most 0.001" in verdict.reason
+
+
 def test_nodes_of_fresh_bins_without_a_theorem_are_left_open():
     document = with_nodes(1.1, strategy=DRAWN)
     document["claim"]["participation"] = filled({"type": "BallsInBins", "fresh": True, "bins": 24})

@@ -262,6 +262,20 @@ def test_a_sampled_release_names_batches_that_are_new():
     assert len(ledger.releases) == 1
 
 
+@pytest.mark.parametrize(
+    "batch", ["batch 1 ", " batch 1", "batch 1\n", "batch\u200b 1", "batch\u00a01", "e\u0301", "\ud800"]
+)
+def test_batches_whose_names_look_the_same_are_refused(batch):
+    """Only its name tells a batch from another one: a second spelling would let it enter twice."""
+    ledger = dm.Ledger()
+    ledger.add("a", sampled(), batch="batch 1")
+    with pytest.raises(dm.InvalidParameterError, match="batch must be printable text"):
+        ledger.add("b", sampled(), batch=batch)
+    with pytest.raises(dm.InvalidParameterError, match="name must be printable text"):
+        dm.ledgers.SharedBatch(batch, dm.Identity(10), dm.Poisson(0.1))
+    ledger.add("c", sampled(), batch="\u00e9")
+
+
 def test_blocks_of_a_batch_enter_once_and_jointly():
     cal = sampled()
     blocks = dm.ledgers.BlockClipping.from_joint([0.1, 0.2, 0.3], cal.sigma)

@@ -263,6 +263,21 @@ def test_a_cryptographic_generator_can_be_required(certificate, batches, noise, 
     assert dm.verify(certificate, policy=rule).ok  # which states no random numbers
 
 
+@pytest.mark.parametrize(
+    ("certificate", "batches", "noise", "said"),
+    [
+        (POISSON, "none", "aes-128-ctr, ziggurat", "the batches of the run came from no random numbers"),
+        (POISSON, "philox", "none", "the noise of the run came from no random numbers"),
+        (PLAIN, "none", "none", "the noise of the run came from no random numbers"),
+    ],
+)
+def test_a_run_without_the_random_numbers_of_its_claim_is_refused(certificate, batches, noise, said):
+    """A record that states no noise at all was verified, also with `rigorous`."""
+    with pytest.raises(dm.exceptions.CertificateError, match=said):
+        recorded(certificate, batches, noise)
+    assert recorded(PLAIN, "none", "philox").sampler.generator == "none"  # batches in a fixed order
+
+
 def test_the_generators_stand_in_every_verdict():
     details = [
         one.detail for one in dm.verify(recorded(POISSON, "aes-128-ctr", "philox"), rigorous=True).checks
