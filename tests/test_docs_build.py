@@ -10,6 +10,7 @@ import pytest
 
 import dpmech as dm
 from dpmech.cli import main
+from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.numerics.printed import times, up
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -193,6 +194,17 @@ def test_the_fit_of_all_entries_is_the_best_of_its_table():
     for eps in script.BUDGETS:
         errors = [found[f"{label} / {eps:g}"] for label, *_ in script.ROWS]
         assert min(errors) == errors[0]
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_the_best_matrix_found_stores_no_more_vectors_than_bands():
+    script = loaded(DOCS / "examples" / "family_gaps.py")
+    label, family, sizes = script.ROWS[0]
+    for eps in script.BUDGETS:
+        fit = dm.optimize(family, script.BINS, n=script.N, eps=eps, delta=script.DELTA, **sizes)
+        assert 0 < noise_cost(fit.strategy).buffers <= 19, label
+        assert fit.error == pytest.approx(results("family_gaps")[f"{label} / {eps:g}"], rel=0.012)
 
 
 def test_what_the_page_reads_off_its_table():
