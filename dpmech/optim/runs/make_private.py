@@ -48,6 +48,7 @@ from dpmech.optim.runs.per_example_model import PerExampleModel, check_model
 from dpmech.optim.runs.same_data import check_same_length, loss_words
 from dpmech.optim.runs.unchanged import Unchanged
 from dpmech.optim.runs.user_datasets import UserDataset, check_same_choice, check_unit, owners_of
+from dpmech.optim.state import spared
 from dpmech.samplers import sampler_for
 from dpmech.schemes.fixed_order import SequentialSampler
 
@@ -278,6 +279,7 @@ def make_private(
             own = {"code": words, "parameters": private.trained_names}
             check_agreement("the loss or attributes of the model", own, process_group)
         wrapped: nn.Module
+        first = _first_batch(loader)
         if loss is None:
             wrapped = hooked(model, private, unchanged, clipping_mode)
         else:
@@ -286,7 +288,7 @@ def make_private(
             )
             wrapped = alone
             with alone.whole.gathered():
-                _try_first_example(alone, loader)
+                _try_first_example(alone, first)
                 alone.measure(process_group)
     except Exception:
         private.undo()  # so that another attempt gets the same optimizer and seed
@@ -297,15 +299,25 @@ def make_private(
     return wrapped, private, private_loader
 
 
-def _try_first_example(model: PerExampleModel, loader: DataLoader[Any]) -> None:
+def _first_batch(loader: DataLoader[Any]) -> Any:
+    """A batch of the first example; None if it cannot be read.
+
+    A collate function may make its generator of random numbers at its first call, and is searched later.
+    """
+    collate: Any = loader.collate_fn
+    try:
+        with spared():
+            return collate([loader.dataset[0]])
+    except Exception:  # noqa: BLE001 - a dataset may raise anything; the first batch raises it in its place
+        return None
+
+
+def _try_first_example(model: PerExampleModel, batch: Any) -> None:
     """Try the loss on the shapes of the first example, in the forms in which the loop may pass it.
 
     Loops move a batch to the device of the model, and to its precision.
     """
-    collate: Any = loader.collate_fn
-    try:
-        batch = collate([loader.dataset[0]])
-    except Exception:  # noqa: BLE001 - a dataset may raise anything; the first batch raises it in its place
+    if batch is None:
         return
     if isinstance(batch, Mapping):
         calls: list[tuple[tuple[Any, ...], Mapping[str, Any]]] = [((), batch), ((batch,), {})]

@@ -204,6 +204,28 @@ def test_generators_that_are_made_while_reading_are_seeded(workers):
     assert not (epochs[0] == epochs[1]).all(dim=1)[-(SIZE // 4) :].any()
 
 
+class LateNoise(Noisy):
+    """Makes its generator, of a known seed, at its first call."""
+
+    def __init__(self):
+        super().__init__(lambda size: torch.from_numpy(self.own.random(size)))
+        self.own = None
+
+    def __call__(self, examples):
+        self.own = np.random.default_rng(0) if self.own is None else self.own
+        return super().__call__(examples)
+
+
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), None])
+def test_generators_that_a_collate_function_makes_are_seeded(loss):
+    found = []
+    for _ in range(2):
+        data = DataLoader(Rows(draw=lambda: 1.0), collate_fn=LateNoise())
+        _, _, loader = private_run(CAL, nn.Linear(8, 2), data, loss=loss, expected_batch_size=SIZE // 4)
+        found.append(next(iter(loader))[0])
+    assert not (found[0] == found[1]).all(dim=1).any()
+
+
 def test_generators_are_found_wherever_they_are():
     class Holder:
         kept = random.Random(0)
