@@ -293,7 +293,8 @@ def chosen(trials: Sequence[Trial], max_vectors: int, workload: Workload | None 
         rmse = cast(Calibration, one.calibration).rmse(workload=workload)
         return rmse * (1.0 + _TIE * (one.vectors > 0)), one.vectors
 
-    found = [one for one in trials if one.calibration is not None]
+    # The noise of a fitted matrix may need more vectors than its bands.
+    found = [one for one in trials if one.calibration is not None and one.vectors <= max_vectors]
     if not found:
         raise cast(Exception, trials[0].refusal)
     best = cast(Calibration, min(found, key=badness).calibration)

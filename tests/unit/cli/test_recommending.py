@@ -35,7 +35,7 @@ def test_it_is_the_function_and_keeps_the_limit():
 
 @pytest.mark.parametrize("command", ["compare", "optimize"])
 def test_the_other_commands_fit_the_same(command):
-    families = "lambda-cgd,blt:buffers=2,bandmf:bands=3,bandinv:bands=3"
+    families = "lambda-cgd,blt:buffers=2,bandmf:bands=3,bandinv:bands=3,dense:bands=3"
     option = "--strategies" if command == "compare" else "--families"
     fixed = (*SIZES, *BUDGET, "--sampling", "min-sep")
     document = told(command, *fixed, option, families)

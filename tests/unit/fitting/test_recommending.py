@@ -147,6 +147,15 @@ def test_all_entries_are_fitted_only_to_few_steps_and_within_the_limit():
     assert dense(dm.CyclicPoisson(0.2, 4), 40, 2) == [3]
 
 
+def test_noise_that_needs_more_vectors_than_the_limit_is_not_chosen():
+    trials = best(2).trials
+    dearest = max(trials, key=lambda one: one.vectors)
+    assert dearest.vectors > 0
+    found = chosen(trials, dearest.vectors - 1)
+    assert cost(found.strategy) < dearest.vectors
+    assert cost(chosen(trials, 0).strategy) == 0
+
+
 @pytest.mark.slow
 def test_a_cycle_is_fitted():
     own = PLAN.participation("cyclic-poisson", cycle=4)
