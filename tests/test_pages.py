@@ -1,15 +1,18 @@
-"""Pages of the documentation import and name only what is there."""
+"""Pages import and name only what is there, and print numbers rounded to the safe side."""
 
 import ast
 import contextlib
 import importlib
 import importlib.util
+import json
+import math
 import re
 import types
 
 import pytest
 
 import dpmech as dm
+from dpmech.numerics.printed import up
 from tests.support.pages import PAGES, ROOT, name
 
 CODE = re.compile(r"```python\n(.*?)```", re.DOTALL)
@@ -63,3 +66,14 @@ def test_a_name_that_is_gone_is_seen():
     assert reached(["dpmech", "calibration", "epsilon"])
     assert not reached(["dpmech", "linalg"])
     assert not reached(["dpmech", "calibration", "gone"])
+
+
+def test_shares_of_people_that_an_attack_identifies_are_those_of_the_figure_rounded_up():
+    page = (ROOT / "docs" / "risk.md").read_text(encoding="utf-8")
+    curves = json.loads((ROOT / "docs/figures/tradeoff_curves.json").read_text(encoding="utf-8"))
+    for eps in (1.0, 8.0):
+        rates = [one["tpr"][one["fpr"].index(0.01)] for one in curves if one["eps"] == eps]
+        pair = min(0.01 * math.exp(eps) + 1e-5, 1.0 - math.exp(-eps) * (1.0 - 1e-5 - 0.01))
+        cells = [f"{up(100.0 * rate, 3)} %" for rate in rates]
+        cells.append(f"{up(100.0 * pair, 3 if eps == 1.0 else 4)} %")
+        assert f"| {eps:g} | {' | '.join(cells)} |" in page

@@ -4,6 +4,7 @@ import contextlib
 import io
 import pathlib
 import re
+import shlex
 
 import pytest
 
@@ -12,6 +13,7 @@ from dpmech.engines.gaussian import gaussian_sigma
 from dpmech.mechanism.noise_cost import noise_cost
 from dpmech.numerics.printed import times, up
 from dpmech.plans.files import published_claims, read_claims
+from tests.support.command_line import told
 
 ROOT = pathlib.Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -141,14 +143,41 @@ def test_the_headline_is_what_is_fitted(name, eps):
     assert fit.error == pytest.approx(float(stated(name, eps)[0]), rel=DRAWN)
 
 
+# What the README and the page say that `recommend` finds.
+BEST = re.compile(r"(?:error|RMSE) of (\S+) is (\S+)x lower than that of DP-SGD")
+
+
+def test_the_recommended_noise_is_the_best_row_of_the_table():
+    (readme,), (page,) = (BEST.findall(" ".join(text.split())) for text in (README, CHOOSING))
+    assert readme == page
+    best = min(float(stated(name, 8.0)[0]) for name in FITS)
+    assert readme == (up(best, 3), times(baseline(8.0).rmse(), float(up(best, 3)), 3))
+    assert f"than that of DP-SGD, {up(baseline(8.0).rmse(), 4)} (" in " ".join(README.split())
+
+
 @pytest.mark.exhaustive
-def test_the_best_that_is_named_is_found():
-    error, gain = re.search(
-        r"RMSE of (\S+) is (\S+)x lower than that of DP-SGD", " ".join(CHOOSING.split())
-    ).groups()
-    fit = dm.optimize(dm.BLT, BINS, n=N, buffers=3, eps=8.0, delta=DELTA, compare=False)
-    assert fit.calibration.rmse() == pytest.approx(float(error), rel=DRAWN)
-    assert float(gain) == pytest.approx(baseline(8.0).rmse() / fit.calibration.rmse(), rel=DRAWN)
+def test_the_command_of_the_readme_finds_what_it_says():
+    (command,) = re.findall(r"^\$ \.venv/bin/dpmech (recommend .*\\\n.*)$", README, re.MULTILINE)
+    best = told(*shlex.split(command.replace("\\\n", " "), comments=True))["best"]
+    error, gain = map(float, BEST.search(" ".join(README.split())).groups())
+    assert (best["label"], best["sampling"], best["buffers"]) == ("blt buffers=3", "balls-in-bins", 3)
+    assert best["rmse"] == pytest.approx(error, rel=DRAWN)
+    assert baseline(8.0).rmse() / best["rmse"] == pytest.approx(gain, rel=DRAWN)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("pattern", "family", "bands", "n", "bins", "eps"),
+    [
+        (r"every step of an epoch has an RMSE of (\S+)\. ", dm.BandedToeplitz, 390, N, BINS, 8.0),
+        (r"`Dense` with 4 vectors has an RMSE of (\S+), ", dm.Dense, 5, 50, dm.BallsInBins(5), 4.0),
+        (r"compared with (\S+) for `BandedToeplitz`", dm.BandedToeplitz, 5, 50, dm.BallsInBins(5), 4.0),
+    ],
+)
+def test_what_more_vectors_gain_is_what_is_fitted(pattern, family, bands, n, bins, eps):
+    (error,) = re.findall(pattern, " ".join(CHOOSING.split()))
+    fit = dm.optimize(family, bins, n=n, bands=bands, eps=eps, delta=DELTA, compare=False)
+    assert fit.error == pytest.approx(float(error), rel=DRAWN)
 
 
 def claimed_muon(index):

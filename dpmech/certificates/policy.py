@@ -32,6 +32,9 @@ class Policy:
         require_signature: whether an unsigned file is refused.
         require_cryptographic_generator: whether a run record is refused unless it states that its noise came
             from a cipher, and also its batches if the guarantee depends on their randomness.
+        require_decided: whether a file is refused if the checker neither proved nor refuted an upper bound
+            that it states next to its claim: the eps of the executed steps, an eps below the claimed one, or
+            upper ends of a privacy profile. Without this rule, such bounds are listed as NOT CHECKED.
         trusted_keys: public keys, in addition to those that the caller passes.
 
     Raises:
@@ -55,6 +58,7 @@ class Policy:
     max_age_days: float | None = None
     require_signature: bool = False
     require_cryptographic_generator: bool = False
+    require_decided: bool = False
     trusted_keys: tuple[PublicKey, ...] = ()
 
     def __post_init__(self) -> None:
@@ -69,7 +73,7 @@ class Policy:
                 object.__setattr__(self, name, checked)
         if self.dataset_size is not None:
             check_integer("dataset_size", self.dataset_size, minimum=1, maximum=10**15)
-        for name in ("require_signature", "require_cryptographic_generator"):
+        for name in ("require_signature", "require_cryptographic_generator", "require_decided"):
             if not isinstance(getattr(self, name), bool):
                 raise InvalidParameterError(name, getattr(self, name), "True or False")
         members: tuple[tuple[str, type], ...] = (

@@ -1,7 +1,6 @@
 """A small, independent program that decides certificates: it shares no code with what it checks.
 
-It imports the standard library, numpy and python-flint. docs/checker.md has the theorems with their proofs,
-and a guide to reading the files. This module: from a file to a verdict.
+It imports the standard library, numpy and python-flint. docs/checker.md has proofs, and a reading guide.
 """
 
 import os

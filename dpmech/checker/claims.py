@@ -23,8 +23,7 @@ _ADAPTIVE: dict[str, Any] = {
     "count_stddev": float, "count_of_zero": float,
 }  # fmt: skip
 COEFFICIENTS = ("C", "C^-1")
-_LARGEST = 2**53
-_MOST_COEFFICIENTS = 100_000
+_LARGEST, _MOST_COEFFICIENTS = 2**53, 100_000
 _LARGEST_EPS, _LEAST_DELTA = 1e9, 1e-300
 
 

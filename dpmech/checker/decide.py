@@ -51,6 +51,7 @@ class Verdict:
     failure: float = 0.0  # probability, over the checker's own samples, that the verdict is wrong
     unchecked: tuple[str, ...] = ()  # parts of the file that the verdict does not cover
     parts: tuple["Verdict", ...] = ()  # verdicts on the items of the file, from which this verdict is derived
+    open_nodes: tuple[int, int] = (0, 0)  # upper ends of a certificate's profile: undecided, and all
 
     def __str__(self) -> str:
         words = self.kind.value
@@ -346,6 +347,10 @@ class Independent:
         if isinstance(pair, tuple):
             return Mixed(*pair).answer(name, eps, delta, work)
         return Answer(verdict=None, number=f"{best} by sums on a grid")
+
+    def one_round(self) -> "Independent":
+        """One epoch: from above it has the largest column of any, from below the least."""
+        return dataclasses.replace(self, rounds=((self.rounds[0][0], 1),), _known={})
 
     def _laws(self, cells: int, delta: float, end: float, *, above: bool) -> tuple[Law, Law]:
         """Laws of all rounds, with errors small compared with delta; cached for deltas of similar size."""

@@ -15,10 +15,7 @@ import typing
 from collections.abc import Collection
 from typing import Any
 
-LARGEST_FILE = 10_000_000
-DEEPEST = 64
-LONGEST_INTEGER = 20
-MOST_ENTRIES = 1000
+LARGEST_FILE, DEEPEST, LONGEST_INTEGER, MOST_ENTRIES = 10_000_000, 64, 20, 1000
 
 
 class BadDocument(Exception):

@@ -22,7 +22,7 @@ from .decide import UNDECIDED, Direction, Gaussian, Kind, Kinds, Sampled, Verdic
 from .documents import BadDocument, entries, floats, shown
 from .losses import Curve, Law, Part, gaussian_delta, hull, lattices, rounded_down, rounded_up
 from .pairs import counts_curve
-from .records import Certified, Certifier
+from .records import Certified, Certifier, fresh
 from .strategies import NotChecked
 
 _CLOSE = 1e-3  # relative, in eps: where refinement stops
@@ -416,6 +416,7 @@ def _known(release: _Release, delta: float, certifier: Certifier) -> tuple[tuple
     raised = {
         name: [(at, min(1.0, upper * _RAISED)) for at, upper in nodes[::_EVERY] if upper > delta * 1e-5]
         for name, nodes in release.profile.items()
+        if not fresh(claim)  # the nodes are those of one epoch
     }
     for name, (at, upper), answer in certifier.nodes(release, raised, 1e-12):
         failure += answer.failure

@@ -15,8 +15,8 @@ from flint import ctx
 
 from .claims import COEFFICIENTS, Claim, claim_of
 from .confidence import DIRECTIONS, Answer, Work
-from .decide import FAILURE, PARTICIPATIONS, UNDECIDED, Kind, Shape, Verdict, decide, precise
-from .documents import BadDocument, entries, floats
+from .decide import FAILURE, PARTICIPATIONS, UNDECIDED, Independent, Kind, Shape, Verdict, decide, precise
+from .documents import BadDocument, entries, floats, shown
 from .strategies import LARGEST_N, PRECISION, NotChecked
 
 _RUN: dict[str, Any] = {
@@ -78,7 +78,7 @@ class Certifier:
 
     def _with_profile(self, found: Certified) -> Certified:
         """Add the verdict on the upper ends of the nodes."""
-        verdict, proved, failure = found.verdict, 0, 0.0
+        verdict, proved, failure = found.verdict, 0, found.verdict.failure
         most = sum(map(len, found.profile.values()))
         for name, (eps, upper), answer in self.nodes(found, found.profile, FAILURE / max(most, 1)):
             if answer.verdict is False:
@@ -90,17 +90,18 @@ class Certifier:
             failure += answer.failure  # of every attempt, because which of them succeed is random, too
         left = [f"{most - proved} of {most} upper ends of the privacy profile"] if proved < most else []
         reason = f"{verdict.reason}; {proved} of {most} upper ends of the profile hold"
-        unchecked = (*left, "lower ends of the privacy profile", *verdict.unchecked)
-        failure += verdict.failure
-        verdict = dataclasses.replace(verdict, reason=reason, failure=failure, unchecked=unchecked)
-        return dataclasses.replace(found, verdict=verdict)
+        own: dict[str, Any] = {"reason": reason, "failure": failure, "open_nodes": (most - proved, most)}
+        own["unchecked"] = (*left, "lower ends of the privacy profile", *verdict.unchecked)
+        return dataclasses.replace(found, verdict=dataclasses.replace(verdict, **own))
 
     def nodes(
         self, found: Certified, sides: dict[str, list[tuple[float, float]]], failure: float
     ) -> Iterator[tuple[str, tuple[float, float], Answer]]:
         """Whether delta is at most the value of each node, while time lasts; nothing without a theorem."""
         claim, shape, start = found.claim, found.shape, time.process_time()
-        if claim is None or shape is None or _fresh(claim):  # the nodes are those of one epoch
+        if claim is not None and fresh(claim):
+            shape = shape.one_round() if isinstance(shape, Independent) else None
+        if claim is None or shape is None:
             return
         answers: dict[tuple[str, float], Answer] = {}
         jobs = sorted((place, name) for name, nodes in sides.items() for place in range(len(nodes)))
@@ -126,7 +127,7 @@ def _unchecked(document: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]]:  # noqa: ANN401 - JSON data
-    """(eps, upper end of delta) of every node, by direction; several curves only if bins are regenerated."""
+    """(eps, upper end of delta) of every node, by direction; of one epoch if bins are chosen in every one."""
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in DIRECTIONS}
     ends: dict[str, Any] = dict.fromkeys(("eps", "lower", "upper"), list)
     own = entries(profile, "the profile", guarantee=dict, by=dict, curves=list)
@@ -138,14 +139,15 @@ def _nodes_of(profile: Any, claim: Claim) -> dict[str, list[tuple[float, float]]
             if len(eps) != len(upper) or eps != sorted(eps):
                 raise BadDocument(f"the nodes of {name} are not in order, or not as many as their ends")
             found[name] += zip(eps, upper, strict=True)
-    several = [curve["times"] for curve in own["curves"]] != [1]
-    if several and claim.participation["type"] in PARTICIPATIONS and not _fresh(claim):
-        raise BadDocument("a profile of several curves, or of one several times, is none of this mechanism")
+    times, n = [curve["times"] for curve in own["curves"]], claim.strategy.n
+    several = sum(times) != n // claim.integer("bins", 1, n) if fresh(claim) else times != [1]
+    if several and claim.participation["type"] in PARTICIPATIONS:
+        raise BadDocument(f"a profile of curves that are composed {shown(times)} times is not of this claim")
     return found
 
 
-def _fresh(claim: Claim) -> bool:
-    """Whether bins are chosen again in every epoch: only then a profile consists of several curves."""
+def fresh(claim: Claim) -> bool:
+    """Whether bins are chosen again in every epoch: the nodes are then those of one epoch with several."""
     return claim.participation["type"] == "BallsInBins" and claim.flag("fresh")
 
 
@@ -212,8 +214,8 @@ def _limits(claim: Claim) -> tuple[int, int, bool]:
     if own["type"] == "FixedEpochs":
         return claim.integer("epochs", 1, n), n // claim.integer("epochs", 1, n), True
     if own["type"] == "BallsInBins":
-        bins, fresh = claim.integer("bins", 1, n), _fresh(claim)
-        return -(-n // bins), 1 if fresh else bins, not fresh
+        bins, again = claim.integer("bins", 1, n), fresh(claim)
+        return -(-n // bins), 1 if again else bins, not again
     if own["type"] == "RandomAllocation":
         return claim.integer("participations", 1, n), claim.integer("cycle", 1), False
     apart = claim.integer("min_sep", 1, n)

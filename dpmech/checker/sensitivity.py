@@ -16,8 +16,7 @@ from .strategies import NotChecked, Strategy
 
 _MOST_WORK, _AT_ONCE = 10_000_000_000, 256  # operations on a Gram matrix, and its rows in memory
 _MOST_BLOCKS = 4096  # of columns
-_MOST_SUMS = 4_000_000
-_LONGEST_PRODUCT = 200_000
+_MOST_SUMS, _LONGEST_PRODUCT = 4_000_000, 200_000
 _UNIT = 2.0**-53
 _NOTHING = 1e-40  # relative
 

@@ -14,8 +14,7 @@ from .documents import BadDocument, entries, shown
 
 PRECISION = 192  # bits of a ball's midpoint
 LARGEST_N = 2_000_000
-_DEEPEST = 8
-_MOST_TERMS = 20_000_000
+_DEEPEST, _MOST_TERMS = 8, 20_000_000
 
 
 class NotChecked(Exception):

@@ -23,6 +23,7 @@ from dpmech.mechanism import (
     Adjacency,
     BandedInverse,
     BandedToeplitz,
+    Dense,
     Identity,
     LambdaCGD,
     Participation,
@@ -169,8 +170,19 @@ def tried(
     return Trial(choice, participation, found, refusal, time.perf_counter() - start, identity_error)
 
 
-# More exponentials, or bands, gain little, and take long to fit.
-_MOST_BUFFERS, _MOST_BANDS, _MOST_INVERSE_BANDS = 4, 64, 16
+# More exponentials, or bands of C^-1, gain little, and take long to fit.
+_MOST_BUFFERS, _MOST_INVERSE_BANDS = 4, 16
+# More bands of C than two participations of an example are apart raise the sensitivity, and the error of a
+# fit, unless these are hardly apart.
+_FEW_BANDS, _MOST_BANDS = 64, 512
+# The time of a fit of all entries grows as n^3.
+_MOST_DENSE_STEPS = 256
+
+
+def _apart(participation: Participation, n: int) -> int:
+    """Least number of steps between two participations of an example; n if there is only one."""
+    pattern = participation.pattern(n)
+    return n if pattern.max_participations == 1 else min(pattern.min_sep, n)
 
 
 def choices(participation: Participation, n: int, max_vectors: int) -> list[Choice]:
@@ -189,13 +201,18 @@ def choices(participation: Participation, n: int, max_vectors: int) -> list[Choi
     found: list[Choice] = [Identity(n)]
     if bands == 1 or structure.not_fitted is not None:
         return found
+    apart = _apart(participation, n) if structure.cycle is None else bands
     if structure.cycle is None:
         found += [FamilySizes(LambdaCGD), FamilySizes(BLT, buffers=min(max_vectors, _MOST_BUFFERS))]
     # With two bands C is a BLT, and C^-1 that of LambdaCGD.
     if bands > 2 or structure.cycle is not None:
-        found.append(FamilySizes(BandedToeplitz, bands=min(bands, _MOST_BANDS)))
+        most = apart if apart > 2 else _FEW_BANDS
+        found.append(FamilySizes(BandedToeplitz, bands=min(bands, most, _MOST_BANDS)))
     if bands > 2 and structure.cycle is None:
         found.append(FamilySizes(BandedInverse, bands=min(bands, _MOST_INVERSE_BANDS)))
+    if n <= _MOST_DENSE_STEPS and min(bands, apart) > 1:
+        # As many bands as the sensitivity allows, which may be more than two participations are apart.
+        found.append(FamilySizes(Dense, bands=None if max_vectors >= n - 1 else min(bands, apart)))
     return found
 
 

@@ -160,6 +160,6 @@ def within_float64(what: str = "the arguments") -> Iterator[None]:
         raise
     except MemoryError as error:
         raise NumericalError(f"{what}: this takes more memory than there is ({error})") from error
-    except (ArithmeticError, IndexError, ValueError) as error:  # IndexError: cells whose width underflowed
+    except (ArithmeticError, ValueError) as error:
         reason = error.args[-1] if error.args else type(error).__name__
         raise NumericalError(f"{what} leave the range of float64 ({reason})") from error

@@ -73,8 +73,7 @@ class Deferred:
 
     def discard(self) -> None:
         """Forget the checks of a batch that is not released; what was counted is counted."""
-        counted = [one for one in self._waiting if one[2]]
-        self._waiting = counted
+        self._waiting = [one for one in self._waiting if one[2]]
         self.settle()
 
 

@@ -142,8 +142,7 @@ class InnerOptimizer:
     def step(self) -> None:
         """Step the optimizer; other steps are refused."""
         self._resumed = None
-        if self._left is not None and not self.changed:
-            self.changed = self._changed_since(self._left)
+        self._note_changes()
         try:
             self._stepping = True
             self.optimizer.step()
@@ -155,8 +154,7 @@ class InnerOptimizer:
     def switch(self, mode: str) -> None:
         """Call `train` or `eval` of a schedule-free optimizer; what it sets in its groups is expected."""
         self.check()
-        if self._left is not None and not self.changed:
-            self.changed = self._changed_since(self._left)
+        self._note_changes()
         getattr(self.optimizer, mode)()
         settings = copy.deepcopy(_settings(self._groups))
         self._resumed = None if self._resumed is None else settings
@@ -169,15 +167,18 @@ class InnerOptimizer:
         self._resumed = copy.deepcopy(_settings(self._groups))
         self._left = self._resumed
 
-    def _changed_since(self, before: list[dict[str, Any]]) -> bool:
+    def _note_changes(self) -> None:
+        """Compare the settings with those after the newest step."""
+        if self._left is None or self.changed:
+            return
         now = _settings(self._groups)
-        names = {name for one, then in zip(now, before, strict=True) for name in _differing(one, then)}
-        if not names or self._scheduler is None:
-            return bool(names)
-        rates = self._scheduler.get_last_lr()
-        if not names <= _SCHEDULED or len(rates) != len(now):
-            return True
-        return not all(_same(group["lr"], rate) for group, rate in zip(now, rates, strict=True))
+        names = {name for one, then in zip(now, self._left, strict=True) for name in _differing(one, then)}
+        if names and self._scheduler is not None and names <= _SCHEDULED:
+            rates = self._scheduler.get_last_lr()
+            same = (_same(group["lr"], rate) for group, rate in zip(now, rates, strict=True))
+            self.changed = len(rates) != len(now) or not all(same)
+        else:
+            self.changed = bool(names)
 
     def _listed(self) -> list[int]:
         return [id(param) for group in self.optimizer.param_groups for param in group["params"]]

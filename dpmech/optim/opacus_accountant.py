@@ -53,7 +53,6 @@ class OpacusAccountant(IAccountant):  # type: ignore[misc]  # Opacus has no type
 
     def get_epsilon(self, delta: float, *args: Any, **kwargs: Any) -> float:
         """The upper bound on eps; infinite if a step had no noise. Other arguments have no effect."""
-        del args, kwargs
         at = check_delta(delta)
         if any(noise == 0.0 for noise, _, _ in self.history):
             return math.inf

@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -46,19 +44,21 @@ class ExecutedSteps:
 
 
 class ClipNorms:
-    """The clipping of the next batch, and the norm to which its noise is scaled.
+    """The clipping of the next batch, the norm to which its noise is scaled, and the variance of that noise.
 
     Args:
         claim: the calibration or certificate.
         clip_norm: of one example's gradient; or an AdaptiveClip; None uses the certificate's, else 1.
         clipping: None or a Clipping, of fixed norms.
         parameters: the trained parameters.
+        expected_batch_size: the public denominator.
         group: the processes that train together. In one process the count is on the CPU, since the host
             needs it with its noise; else on the device of the first parameter, where it is summed.
 
     Attributes:
         clipping: of the next batch.
         counts: a tensor for the count that is released with the gradients; empty for a fixed norm.
+        stddevs: noise of every parameter's private gradient, for a row of C^-1 of norm 1 and `phi_scale` 1.
 
     Raises:
         InvalidParameterError: on a bad argument.
@@ -71,18 +71,22 @@ class ClipNorms:
         clip_norm: float | AdaptiveClip | None,
         clipping: Clipping | None,
         parameters: Sequence[Tensor],
+        expected_batch_size: float,
         group: Group,
     ) -> None:
-        self._parameters = parameters
+        self._batch_size = expected_batch_size
         self._rule = resolved_rule(claim, clip_norm, clipping)
-        self._sigma = claim.sigma
+        self._row_norms = claim.strategy.noising_row_norms()
         self._last: float | None = None
         self.counts: list[Tensor] = []
         if self._rule is None:
             fixed = None if isinstance(clip_norm, AdaptiveClip) else clip_norm
             self.clipping = resolved_clipping(claim, fixed, clipping).over(parameters)
+            norms = self.clipping.noise_norms(parameters, claim.sigma)
+            self.stddevs = [claim.sigma * norm / expected_batch_size for norm in norms]
         else:
             self.clipping = FlatClipping(self._rule.initial)
+            self.stddevs = [self._rule.gradient_sigma(claim.sigma) / expected_batch_size] * len(parameters)
             device = torch.device("cpu") if processes(group) == 1 else parameters[0].device
             self.counts.append(torch.zeros(1, dtype=torch.float64, device=device))
 
@@ -101,28 +105,25 @@ class ClipNorms:
         """The `clip_norm` argument of NoiseStream.mean_step for the next step."""
         return None if self._rule is None else self.clipping.joint_norm
 
-    def noise_stddevs(self, expected_batch_size: float) -> Sequence[float]:
-        """Noise of every parameter's private gradient, for a row of C^-1 of norm 1 and `phi_scale` 1."""
-        if self._rule is not None:
-            return [self._rule.gradient_sigma(self._sigma) / expected_batch_size] * len(self._parameters)
-        norms = self.clipping.noise_norms(self._parameters, self._sigma)
-        return [self._sigma * norm / expected_batch_size for norm in norms]
-
     @property
     def phi_scale(self) -> float:
-        """Ratio of the last step's noise variance (the first's, before any) to that of `noise_stddevs`."""
+        """Ratio of the last step's noise variance (the first's, before any) to that of `stddevs`."""
         if self._rule is None:
             return 1.0
         return (self.clipping.joint_norm if self._last is None else self._last) ** 2
 
-    def advance(self, sums: list[Tensor], expected_batch_size: float) -> None:
+    def phis(self, step: int) -> list[float]:
+        """Phi of the last step (the first's, before any), one value per parameter."""
+        return [float((own * self._row_norms[step]) ** 2) * self.phi_scale for own in self.stddevs]
+
+    def advance(self, sums: list[Tensor]) -> None:
         """Remove the noised count from the results of a step, and compute the next norm."""
         if self._rule is None:
             return
         count = float(sums.pop())
         self._last = self.clipping.joint_norm
         self.clipping = FlatClipping(
-            self._rule.after(self._last, count, expected_batch_size=expected_batch_size)
+            self._rule.after(self._last, count, expected_batch_size=self._batch_size)
         )
 
     def describe(self) -> str:
@@ -142,34 +143,6 @@ class ClipNorms:
             raise InvalidParameterError("clip_norms of the state", norms, "two numbers")
         self.clipping = FlatClipping(norms[0])
         self._last = None if norms[1] is None else check_real("clip_norms of the state", norms[1])
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Phis:
-    """Phi of every step and every trained parameter.
-
-    Args:
-        trained: the parameters.
-        scales: standard deviation of their noise for a row of C^-1 with norm 1, one per parameter.
-        row_norms: norms of the rows of C^-1, shape (n,).
-    """
-
-    trained: Sequence[Tensor]
-    scales: Sequence[float]
-    row_norms: npt.NDArray[np.float64]
-
-    def at(self, step: int, scale: float = 1.0) -> list[float]:
-        """Phi of a step times `scale`, one value per trained parameter."""
-        return [float((own * self.row_norms[step]) ** 2) * scale for own in self.scales]
-
-    def write(self, groups: list[dict[str, Any]], step: int, scale: float = 1.0) -> None:
-        """Write Phi of a step to `group["phi"]`: a float, or a list if parameters differ."""
-        own = {id(param): phi for param, phi in zip(self.trained, self.at(step, scale), strict=True)}
-        for group in groups:
-            values = [own.get(id(param)) for param in group["params"]]
-            distinct = {value for value in values if value is not None}
-            listed = [0.0 if value is None else value for value in values]
-            group["phi"] = distinct.pop() if len(distinct) == 1 else listed
 
 
 _KEY = "dpmech"  # the key of our entry in a state dict, in addition to those of torch
@@ -262,19 +235,17 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
             raise InvalidParameterError("optimizer", optimizer, "one with parameters that require gradients")
         check_current_device(self._trained, process_group)  # before anything is exchanged
         self._intake = Intake(self._trained, [param for param in params if not param.requires_grad])
-        self._norms = ClipNorms(claim, clip_norm, clipping, self._trained, process_group)
+        self._norms = ClipNorms(claim, clip_norm, clipping, self._trained, self._batch_size, process_group)
         counts = self._norms.counts
         self._deferred = Deferred()
         self._batch = Accumulator(
             self._trained, self.clipping, loss_scale, process_group, counts, self._deferred
         )
-        scales = self._norms.noise_stddevs(self._batch_size)
         check_agreement("the optimizer", {"expected_batch_size": self._batch_size}, process_group)
         noise = self._norms.noise
         self._stream = NoiseStream(
             claim, self._trained + counts, noise, generator, mode=mode, process_group=process_group
         )
-        self._phis = Phis(self._trained, scales, claim.strategy.noising_row_norms())
         self._meters: list[Any] = []  # NoiseMeters, in the order in which they came
         self._metered: Sequence[Any] = ()  # what those of a loaded state had recorded
         self._guard.close()
@@ -307,7 +278,7 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
 
         A float, or one per trained parameter if they differ (PerMatrixClipping).
         """
-        values = self._phis.at(max(self._stream.steps_taken - 1, 0), self._norms.phi_scale)
+        values = self._norms.phis(max(self._stream.steps_taken - 1, 0))
         return values[0] if len(set(values)) == 1 else tuple(values)
 
     @property
@@ -407,22 +378,30 @@ class PrivateOptimizer(Uncopied, torch.optim.Optimizer):
         means = self._stream.mean_step(sums, divisors, self._norms.of_step)
         self._note_row()
         clipped = self._norms.clipping.blocks(self._trained)
-        self._norms.advance(means, self._batch_size)
+        self._norms.advance(means)
         try:
             for mean, param in zip(means, self._trained, strict=True):
                 if param.requires_grad:
                     write_grad(param, mean)
                 else:
                     param.grad = None  # frozen since then: not updated, so its noise is discarded
-            self._phis.write(self.param_groups, step, self._norms.phi_scale)
-            scale = self._norms.phi_scale**0.5
-            deviations = [scale * one for one in self._norms.noise_stddevs(self._batch_size)]
+            self._write_phis(step)
+            deviations = [self._norms.phi_scale**0.5 * one for one in self._norms.stddevs]
             for meter in self._meters:
                 meter.see(step, deviations, clipped)
             self._guard.step()
         finally:
             self._intake.note_own()  # also after an interrupt: the current gradients are noised
         return loss
+
+    def _write_phis(self, step: int) -> None:
+        """Write Phi of a step to `group["phi"]`: a float, or a list if parameters differ."""
+        own = {id(param): phi for param, phi in zip(self._trained, self._norms.phis(step), strict=True)}
+        for group in self.param_groups:
+            values = [own.get(id(param)) for param in group["params"]]
+            distinct = {value for value in values if value is not None}
+            listed = [0.0 if value is None else value for value in values]
+            group["phi"] = distinct.pop() if len(distinct) == 1 else listed
 
     def add_meter(self, meter: Any) -> None:
         """Show a NoiseMeter every private gradient from now on, and save its state with this optimizer's.

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import torch
-import torch.distributed
 import torch.distributed as dist
 from torch import Tensor
 
@@ -44,10 +43,6 @@ def check_current_device(params: Iterable[Tensor], group: Group) -> None:
 
     NCCL exchanges objects through the current device. Processes that never chose one meet on the first, and
     wait for each other.
-
-    Args:
-        params: the parameters.
-        group: the processes.
 
     Raises:
         UnsupportedCombinationError: if no parameter is on the current device, or one is on the CPU.
@@ -320,7 +315,7 @@ _WHOLE = (Tensor, torch.nn.Parameter)
 
 def is_sharded(param: Tensor) -> bool:
     """Whether a parameter is a DTensor (FSDP2, tensor parallelism), of which this process has a part."""
-    if type(param) in _WHOLE or not torch.distributed.is_available():
+    if type(param) in _WHOLE or not dist.is_available():
         return False
     from torch.distributed.tensor import DTensor
 

@@ -68,6 +68,7 @@ _POLICY_KEYS = (
     *_POLICY_NAMES,
     "require_signature",
     "require_cryptographic_generator",
+    "require_decided",
     "trusted_keys",
 )
 

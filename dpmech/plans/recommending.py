@@ -38,10 +38,11 @@ def recommend(
     """The strategy and sampling scheme with the lowest error for a plan, and their calibration.
 
     Under every sampling scheme that the training loop supports, the function calibrates independent noise,
-    and fits LambdaCGD, BLT, BandedToeplitz and BandedInverse with up to `max_vectors` vectors. The result is
-    the trial with the lowest RMSE at its calibrated sigma. It is therefore never worse than independent noise
-    under any of these sampling schemes, such as DP-SGD under Poisson sampling. A fit is a local search, so a
-    better strategy may exist. The search uses only public sizes, and never the data.
+    and fits LambdaCGD, BLT, BandedToeplitz and BandedInverse with up to `max_vectors` vectors, and Dense for
+    at most 256 steps. The result is the trial with the lowest RMSE at its calibrated sigma. It is therefore
+    never worse than independent noise under any of these sampling schemes, such as DP-SGD under Poisson
+    sampling. A fit is a local search, so a better strategy may exist. The search uses only public sizes, and
+    never the data.
 
     Args:
         dataset_size: public number of examples, >= 1, as for `TrainingPlan`.
@@ -51,8 +52,9 @@ def recommend(
         delta: in (0, 1).
         max_vectors: largest number of vectors of the model's size that a step may store or regenerate for its
             noise, an integer >= 0. Stored vectors take 8 bytes per parameter (one vector for each buffer of a
-            BLT, bands - 1 for BandedToeplitz). Regenerated vectors take time but no memory (1 for LambdaCGD,
-            bands - 1 for BandedInverse). If 0, only independent noise is tried.
+            BLT, bands - 1 for BandedToeplitz and Dense). Regenerated vectors take time but no memory (1 for
+            LambdaCGD, bands - 1 for BandedInverse, n - 1 for Dense with all entries). If 0, only independent
+            noise is tried.
         samplings: the sampling schemes that the training loop supports: names as in
             `TrainingPlan.participation`, or participations if a scheme has further settings, such as a cycle.
             Participations must have the batch size of the plan, because errors at different batch sizes are

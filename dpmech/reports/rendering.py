@@ -122,7 +122,7 @@ def _known(review: Review) -> dict[str, Any]:
         "strategy": strategy_words(own),
         "requirements": training_requirements(own),
         "evidence": [
-            *evidence_words(own),
+            *evidence_words(own, proved=not review.verifications[0].achieved_open),
             *(("fixed by the run", text) for text in subject.fixed),
             *((f"signature on {source}", text) for source, text in review.issuers),
         ],
@@ -139,14 +139,16 @@ def _known(review: Review) -> dict[str, Any]:
 
 
 def _total(review: Review) -> str:
-    """The total of the ledger's releases."""
+    """The total of the ledger's releases, from what was proved; none if a claim in the ledger was not."""
     ledger = review.subject.ledger
     if ledger is None:
         return ""
     found = review.verifications[-1]
-    decided = [check.verdict.reason for check in found.checks if check.name == "total" and check.verdict]
-    if found.ok and found.profile_open and decided:
-        return f"{decided[-1]}, by the checker, without the privacy profiles that it left open"
+    if not found.ok:
+        return "No total is stated: the ledger was not verified."
+    if found.profile_open and ledger.budget is None:
+        (*_, decided) = (check.verdict for check in found.checks if check.name == "total" and check.verdict)
+        return f"{decided.reason}, by the checker, without the privacy profiles that it left open"
     total = total_of(ledger, None)
     if "reason" in total:
         return f"No total at delta {short(total['delta'])}: {total['reason']}"

@@ -106,9 +106,10 @@ def _proved(review: Review) -> str:
     if found.claim is None:
         return "nothing: the claim was not decided"
     own = review.certificate
-    ends = [check for check in found.checks if check.name == "achieved" and not check.loose]
-    held = any(check.ok and not check.left_open for check in ends)
-    stated = f"; the stated eps is in {between(own.achieved.lower, own.achieved.upper)}" if held else ""
+    upper, ends = up(own.achieved.upper), [check for check in found.checks if check.name == "achieved"]
+    stated = f"; the stated eps is at most {upper}" if ends and not found.achieved_open else ""
+    if stated and own.participation.certain and all(c.ok and not (c.loose or c.left_open) for c in ends):
+        stated = f"; the stated eps is in {between(own.achieved.lower, own.achieved.upper)}"
     failed = [check.name for _, check in review.checks if not check.ok]
     refused = f"; these checks did not pass: {', '.join(dict.fromkeys(failed))}" if failed else ""
     return f"{review.answers[0][1]}{stated}{refused}"

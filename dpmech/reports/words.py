@@ -161,8 +161,8 @@ def strategy_words(own: Certificate) -> str:
     return repr(own.strategy) if title is None else f"{title}: {own.strategy!r}"
 
 
-def evidence_words(own: Certificate) -> list[tuple[str, str]]:
-    """The evidence of the claim: names and values."""
+def evidence_words(own: Certificate, *, proved: bool = True) -> list[tuple[str, str]]:
+    """The evidence of the claim, names and values; `proved` says whether its eps was not left open."""
     evidence = own.evidence
     rows = [
         ("guarantee", own.headline),
@@ -176,7 +176,8 @@ def evidence_words(own: Certificate) -> list[tuple[str, str]]:
         ),
         (
             f"eps at delta {typed(own.budget.delta)}",
-            f"{between(own.achieved.lower, own.achieved.upper)}, claimed {typed(own.budget.eps)}",
+            f"{between(own.achieved.lower, own.achieved.upper)}{'' if proved else ', not proved'}, "
+            f"claimed {typed(own.budget.eps)}",
         ),
         ("root mean squared error of the sums, in clip norms", up(own.rmse())),
     ]

@@ -61,6 +61,9 @@ def policy_checks(
             yield check
     if policy.require_cryptographic_generator:
         yield _generators(found)
+    if policy.require_decided:
+        left = "; ".join(found.stated_open)
+        yield _check("require_decided", left or "every stated bound was decided", ok=not left)
     if policy.max_age_days is not None:
         time = datetime.datetime.now(datetime.UTC) if now is None else now
         yield _age(policy.max_age_days, found, time)

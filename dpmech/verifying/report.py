@@ -11,7 +11,7 @@ from dpmech.files import on_one_line
 from dpmech.ledgers import Ledger
 from dpmech.numerics import typed
 
-_ABOUT_RUNS = ("run", "randomness", "examples", "checkpoints")
+_ABOUT_RUNS = ("run", "randomness", "examples", "noise", "checkpoints")
 LOOSE = "true and loose: more noise than this eps needs"
 _ABOUT_FILES = ("file", "sensitivity", "evidence", "signature")
 
@@ -32,8 +32,8 @@ class Check:
     Attributes:
         name: what was checked: "file", "sensitivity", "evidence" or "signature"; "claim", "achieved" (stated
             bounds on eps) or "executed" (the eps of the executed steps); for ledgers "mode" or "total";
-            "run", "randomness", "examples" or "checkpoints"; "rigour"; for a policy its rule, such as "policy
-            max_eps".
+            "run", "randomness", "examples", "noise" or "checkpoints"; "rigour"; for a policy its rule,
+            such as "policy max_eps".
         ok: whether it passed.
         detail: the finding, in one line.
         verdict: the checker's verdict if it decided, otherwise None.
@@ -154,9 +154,29 @@ class Verification:
         return any(check.name == "executed" and check.left_open for check in self.checks)
 
     @property
+    def achieved_open(self) -> bool:
+        """Whether the certificate states an upper bound on eps below its claim that was not proved."""
+        own, run = self.certificate, self.run
+        if own is None or own.achieved.upper >= own.budget.eps:
+            return False
+        # A complete run states this bound as its own.
+        name = "achieved" if run is None or run.executed != own.achieved else "executed"
+        decided = (check.verdict for check in self.checks if check.name == name)
+        return all(verdict is None or verdict.kind is not Kind.PROVED for verdict in decided)
+
+    @property
     def profile_open(self) -> tuple[str, ...]:
         """Words on upper ends of stored privacy profiles that were neither proved nor refuted."""
-        return tuple(part for part in self.left_out if "upper ends of the privacy profile" in part)
+        found = dict.fromkeys(check.verdict.open_nodes for check in self.checks if check.verdict is not None)
+        return tuple(f"{left} of {every} upper ends of the privacy profile" for left, every in found if left)
+
+    @property
+    def stated_open(self) -> tuple[str, ...]:
+        """One line for every stated bound, other than the claim, that was neither proved nor refuted."""
+        ends = [str(check) for check in self.checks if check.left_open]
+        if self.run is not None and self.achieved_open and not self.executed_open:
+            ends.append("achieved: the stated eps of the certificate in a run record is not checked")
+        return (*ends, *self.profile_open)
 
     @property
     def proved(self) -> tuple[str, ...]:

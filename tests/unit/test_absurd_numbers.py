@@ -171,3 +171,8 @@ def test_lattices_whose_cells_have_no_width_are_named():
             participation=dm.Poisson(1e-300),
             adjacency=dm.Adjacency.REPLACE_ONE,
         )
+
+
+def test_an_index_that_is_out_of_range_is_a_bug_and_no_absurd_number():
+    with pytest.raises(IndexError), dm.numerics.within_float64("eps 1"):
+        raise IndexError

@@ -15,21 +15,20 @@ HEAD = """## Planted faults
 
 These tests show whether the checker refuses the claims that a faulty library would issue. `python -m
 verification.faults` alters the code that issues claims (`engines`, `mechanism` and `numerics`), one place
-at a time: signs, numbers and comparisons, as on the page on [mutations](../../docs/mutation.md), or the
-result of a statement by 3 %. Other faults are written by hand, for example halved importance weights, a
-Gram matrix that is 1 % too small, or a sensitivity without the last participation. The command calibrates a
-plan with each fault. If sigma decreases by half a per cent or more, the altered library writes the
-certificate, and the unaltered checker decides whether its claim is true.
+at a time. It changes signs, numbers and comparisons, as on the page on [mutations](../../docs/mutation.md),
+or the result of a statement by 3 %. Other faults are written by hand, such as halved importance weights, a
+Gram matrix that is 1 % too small, or a sensitivity without the last participation. A plan is calibrated
+with each fault. If sigma decreases by half a per cent or more, the altered library writes the certificate,
+and the unaltered checker decides whether its claim is true.
 
 The plans are small, and cover every scheme and method. Most of their sigmas are close to the smallest true
 ones, so a sigma that is half a per cent smaller is a false claim. For comparison, the unaltered library
-also computes its own bounds on delta at that sigma. The checker seeds its samples, so that a run can be
-repeated. A claim that is not refuted is NOT CHECKED, because the bounds of the checker leave a gap
-(truncated batches, negative entries of C), or is NO DOCUMENT, because the C in the file does not match its
-parameters. An alteration that changes the parameters in the file is not a fault, because the claim is then
-about a different plan.
+computes its own bounds on delta at that sigma. Runs are repeatable, because the samples of the checker are
+seeded. A claim that is not refuted is NOT CHECKED, if the bounds of the checker leave a gap (truncated
+batches, negative entries of C), or NO DOCUMENT, if the C in the file does not match its parameters. An
+alteration that changes the parameters in the file is not a fault: the claim is then about a different plan.
 
-A run of the whole list fails if one of these claims is PROVED, and writes this page. `--sample N` runs a
+A run of the whole list writes this page, and fails if one of these claims is PROVED. `--sample N` runs a
 random sample of the list, and `--find MINUTES` searches for further faults. Functions that numba compiles
 are not altered.
 """

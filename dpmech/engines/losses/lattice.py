@@ -137,7 +137,7 @@ def upper_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
     """A lattice loss whose hockey-stick curve, also composed, is nowhere below the true one."""
     first, count = _cells(loss, step)
     edges = (first + np.arange(count + 1, dtype=np.float64)) * step
-    losses, masses, cells = loss.quadrature(edges, upwards=True)
+    losses, masses, cells = _split(loss, edges, upwards=True)
     inside = np.clip(losses - edges[cells] + 4.0 * UNIT * step, 0.0, step)
     high = masses * (np.expm1(-inside) / np.expm1(-step))
     low = masses * (math.exp(-step) * np.expm1(step - inside) / -np.expm1(-step))
@@ -164,7 +164,7 @@ def lower_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
     offset = 0.0
     for remaining in range(_ALIGNMENTS - 1, -1, -1):
         edges = offset + (first - 0.5 + np.arange(count + 1, dtype=np.float64)) * step
-        losses, masses, cells = loss.quadrature(edges, upwards=False)
+        losses, masses, cells = _split(loss, edges, upwards=False)
         centres = offset + (first + np.arange(count, dtype=np.float64)) * step
         # surplus = P-mass - e^l Q-mass: >= 0 where the merged loss is at least the node's l.
         excess = -masses * np.expm1(centres[cells] - losses + 4.0 * UNIT * step)
@@ -188,6 +188,14 @@ def lower_lattice(loss: AnyLoss, step: float) -> LatticeLoss:
         return -mass * math.expm1(nodes * step) + math.exp(nodes * step) * excess
 
     return LatticeLoss(step, first, merge_cells(total, surplus, moved), 0.0, offset + shift)
+
+
+def _split(loss: AnyLoss, edges: FloatArray, *, upwards: bool) -> tuple[FloatArray, FloatArray, IntArray]:
+    """The quadrature between edges; raises FloatingPointError if they are so near that it leaves them."""
+    losses, masses, cells = loss.quadrature(edges, upwards=upwards)
+    if cells.max() > edges.size - 2:
+        raise FloatingPointError("cells of a lattice have no width")
+    return losses, masses, cells
 
 
 def _by_cell(cells: IntArray, weights: FloatArray | None, count: int) -> FloatArray:

@@ -65,10 +65,8 @@ class NoiseMeter:
     def __init__(self, optimizer: PrivateOptimizer, parameter: Tensor, mask: Tensor | None = None) -> None:
         if not isinstance(optimizer, PrivateOptimizer):
             raise InvalidParameterError("optimizer", optimizer, "a PrivateOptimizer, or that of make_private")
-        params = [param for group in optimizer.param_groups for param in group["params"]]
-        trained = [param for param in params if param.requires_grad]
-        places = [place for place, param in enumerate(trained) if param is parameter]
-        if not places or is_sharded(parameter):
+        places = [place for place, param in enumerate(optimizer._trained) if param is parameter]
+        if not places or not parameter.requires_grad or is_sharded(parameter):
             raise InvalidParameterError(
                 "parameter", tuple(getattr(parameter, "shape", ())), "one that the optimizer trains, whole"
             )

@@ -17,9 +17,7 @@ from dpmech.optim.canaries.data import CanaryData
 from dpmech.optim.clipping import clip_and_sum
 from dpmech.optim.private_optimizer import PrivateOptimizer
 from dpmech.optim.processes import is_sharded
-from dpmech.optim.state import marks_of_globals, spared
-
-_HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks")
+from dpmech.optim.state import HOOKS, marks_of_globals, spared
 
 
 class CanaryWatch:
@@ -264,18 +262,18 @@ def _unhooked(model: nn.Module, *, training: bool | None = None) -> Iterator[Non
 
     `training` sets the mode of all parts; None leaves those of the run.
     """
-    saved = [(part, part.training, *(getattr(part, name) for name in _HOOKS)) for part in model.modules()]
+    saved = [(part, part.training, *(getattr(part, name) for name in HOOKS)) for part in model.modules()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
     for part, *_ in saved:
         part.training = part.training if training is None else training
-        for name in _HOOKS:
+        for name in HOOKS:
             setattr(part, name, OrderedDict())
     try:
         yield
     finally:
         for part, own, *hooks in saved:
             part.training = own
-            for name, one in zip(_HOOKS, hooks, strict=True):
+            for name, one in zip(HOOKS, hooks, strict=True):
                 setattr(part, name, one)
         with torch.no_grad():
             for buffer, before in buffers:

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import itertools
 import math
 import os
 import tempfile
@@ -269,11 +270,8 @@ class _Run:
 
     def train(self, steps: int) -> None:
         """Some steps."""
-        end = self.optimizer.record.steps + steps
-        for batch in self.batches():
+        for batch in itertools.islice(self.batches(), steps):
             self.step(batch)
-            if self.optimizer.record.steps == end:
-                return
 
     def weights(self) -> Tensor:
         """All weights, on the CPU."""

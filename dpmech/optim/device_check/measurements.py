@@ -177,17 +177,32 @@ def _step_of(
     return Measured(what, seconds, plain, int(torch.cuda.max_memory_allocated(device)) if cuda else None)
 
 
-def _plain(device: torch.device, make: Any, loss: Any, data: Any, size: Size) -> Callable[[], object]:
-    model = make().to(device)
-    sgd = _sgd(model)
+def _plain(
+    device: torch.device, make: Any, loss: Any, data: Any, size: Size, *, wrap: Any = lambda *pair: pair
+) -> Callable[[], object]:
+    inner = make().to(device)
+    model, optimizer = wrap(inner, _sgd(inner))
     batch = [part[: size.batch].to(device) for part in data]
 
     def step() -> None:
-        sgd.zero_grad()
+        optimizer.zero_grad()
         loss(model, *batch).backward()
-        sgd.step()
+        optimizer.step()
 
     return step
+
+
+def _opacus(*given: Any) -> Callable[[], object]:
+    import opacus
+    import opacus.optimizers
+
+    def wrap(model: Any, sgd: Any) -> tuple[Any, Any]:
+        private = opacus.optimizers.DPOptimizer(
+            sgd, noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=given[-1].batch
+        )
+        return opacus.GradSampleModule(model), private
+
+    return _plain(*given, wrap=wrap)
 
 
 def _private(
@@ -203,24 +218,6 @@ def _private(
 
     def step() -> None:
         model.backward(*next(left))  # type: ignore[operator]  # of a PerExampleModel
-        optimizer.step()
-
-    return step
-
-
-def _opacus(device: torch.device, make: Any, loss: Any, data: Any, size: Size) -> Callable[[], object]:
-    import opacus
-    import opacus.optimizers
-
-    model = opacus.GradSampleModule(make().to(device))
-    optimizer = opacus.optimizers.DPOptimizer(
-        _sgd(model), noise_multiplier=1.0, max_grad_norm=1.0, expected_batch_size=size.batch
-    )
-    batch = [part[: size.batch].to(device) for part in data]
-
-    def step() -> None:
-        optimizer.zero_grad()
-        loss(model, *batch).backward()
         optimizer.step()
 
     return step

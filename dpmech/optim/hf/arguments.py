@@ -130,9 +130,7 @@ _EVALUATION = ("eval_strategy", "eval_steps", "eval_delay", "eval_on_start", "me
 def check_methods(kind: type, known: tuple[type, ...]) -> None:
     """Raise UnsupportedCombinationError if a class replaces the loop, or transformers lacks our hooks.
 
-    Args:
-        kind: of the trainer.
-        known: classes whose methods are replaced here on purpose.
+    Methods of the classes in `known` are replaced on purpose.
     """
     missing = [name for name in REPLACED if not hasattr(transformers.Trainer, name)]
     if missing:
@@ -204,16 +202,11 @@ def check_trainer(
             "not change",
             supported="label_smoothing_factor=0.0 and a loss that smooths, or Privacy without a loss",
         )
-    if clip_norm is None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT):
-        raise InvalidParameterError(
-            "max_grad_norm",
-            args.max_grad_norm,
-            "left out: gradients are clipped per example, to Privacy(clip_norm=...)",
-        )
-    if clip_norm is not None and args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT, clip_norm):
-        raise InvalidParameterError(
-            "max_grad_norm", args.max_grad_norm, f"left out, or clip_norm={clip_norm!r}, that of one example"
-        )
+    if args.max_grad_norm not in (0.0, None, _CLIP_DEFAULT, clip_norm):
+        accepted = "left out: gradients are clipped per example, to Privacy(clip_norm=...)"
+        if clip_norm is not None:
+            accepted = f"left out, or clip_norm={clip_norm!r}, that of one example"
+        raise InvalidParameterError("max_grad_norm", args.max_grad_norm, accepted)
     if trainer.compute_loss_func is not None:
         raise UnsupportedCombinationError("compute_loss_func", supported="Privacy(loss=...), of one example")
     defines = next(base for base in type(trainer).__mro__ if "compute_loss" in vars(base))

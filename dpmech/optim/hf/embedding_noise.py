@@ -46,7 +46,6 @@ class EmbeddingNoise:
             self._words = None
 
     def _added(self, part: nn.Module, args: object, output: Tensor) -> Tensor:
-        del args
         if self._words is None or not part.training:
             return output
         size = self._alpha / torch.sqrt(self._words.clamp(min=1) * output.shape[-1])

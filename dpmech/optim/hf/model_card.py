@@ -17,12 +17,7 @@ _NEIGHBOURS = {
 
 
 def section(record: RunRecord, name: str) -> str:
-    """The section, in Markdown.
-
-    Args:
-        record: of the run.
-        name: the file of the record, next to the card.
-    """
+    """The section, in Markdown; `name` is the file of the record, next to the card."""
     own = record.certificate
     return "\n".join(
         (
@@ -45,13 +40,7 @@ def section(record: RunRecord, name: str) -> str:
 
 
 def write_section(folder: Path, record: RunRecord, name: str) -> None:
-    """Write the section to the model card of a folder: in place of an earlier one, else at its end.
-
-    Args:
-        folder: of the model; a card is made if there is none.
-        record: of the run.
-        name: the file of the record, in the same folder.
-    """
+    """Write the section to the model card of a folder: in place of an earlier one, else at its end."""
     card = folder / CARD
     before = card.read_text(encoding="utf-8") if card.exists() else f"# {folder.name}\n"
     head, begin, rest = before.partition(_BEGIN)

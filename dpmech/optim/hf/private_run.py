@@ -131,10 +131,7 @@ def has_columns(data: Any) -> bool:
 def made(trainer: Any, privacy: Privacy, asked: Any) -> PrivateRun:
     """Make model, optimizer and data of a Trainer private; the private optimizer becomes the Trainer's.
 
-    Args:
-        trainer: with the arguments of `private_arguments`.
-        privacy: the privacy settings.
-        asked: the arguments that the caller gave.
+    The Trainer has the arguments of `private_arguments`; those that the caller gave are `asked`.
 
     Raises:
         As make_private, and InvalidParameterError without data.

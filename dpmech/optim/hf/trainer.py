@@ -208,7 +208,6 @@ class PrivateTrainerMixin:
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Compute the clipped gradients of a batch, for `optimizer.step`."""
-        del model, num_items_in_batch
         run = self._made()
         run.model.train()
         getattr(run.optimizer, "train", lambda: None)()  # of schedule-free optimizers
@@ -261,7 +260,6 @@ class PrivateTrainerMixin:
 
     def floating_point_ops(self, inputs: Any) -> int:
         """0: the size of a batch, and the lengths of its texts, are private."""
-        del inputs
         return 0
 
     def _clip_grad_norm(self, model: Any) -> None:
@@ -351,18 +349,6 @@ class PrivateTrainerMixin:
         if by_steps_alone(self._trainer.lr_scheduler):
             run.optimizer.follow(self._trainer.lr_scheduler)
 
-    def _begin(self, state: transformers.TrainerState) -> None:
-        run = self._made()
-        check_planned("num_train_epochs or max_steps", state.max_steps, run.loader)
-        if self._saves and state.global_step == 0:
-            # Steps before the first checkpoint would be repeated with other batches and other noise.
-            self._trainer._save_checkpoint(self._trainer.model, trial=None)
-
-    def _stepped(self, state: transformers.TrainerState) -> None:
-        loader = self._made().loader
-        check_counted("Trainer", state.global_step, loader)
-        state.epoch = loader.steps_taken / len(loader)
-
 
 class PrivateTrainer(PrivateTrainerMixin, transformers.Trainer):
     """`transformers.Trainer`, private: see PrivateTrainerMixin.
@@ -382,17 +368,21 @@ class PrivateTrainer(PrivateTrainerMixin, transformers.Trainer):
 
 
 class _InStep(transformers.TrainerCallback):
-    """Compares the Trainer's number of steps with that of the batches."""
+    """Saves a run before its first step, and compares the Trainer's number of steps with the batches'."""
 
     def __init__(self, trainer: PrivateTrainerMixin) -> None:
         self._mixin = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Check the number of steps, and save the run before its first step."""
-        del args, control, kwargs
-        self._mixin._begin(state)
+        """Check the number of steps, and save the run."""
+        trainer = self._mixin._trainer
+        check_planned("num_train_epochs or max_steps", state.max_steps, self._mixin._made().loader)
+        if self._mixin._saves and state.global_step == 0:
+            # Steps before the first checkpoint would be repeated with other batches and other noise.
+            trainer._save_checkpoint(trainer.model, trial=None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Compare the numbers of steps."""
-        del args, control, kwargs
-        self._mixin._stepped(state)
+        loader = self._mixin._made().loader
+        check_counted("Trainer", state.global_step, loader)
+        state.epoch = loader.steps_taken / len(loader)

@@ -238,7 +238,6 @@ class PrivateTraining(Callback):
 
     def setup(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         """Warn of a ModelCheckpoint that saves outside of the folder of `newest`."""
-        del pl_module
         if stage != "fit" or self._folder is None:
             return
         folder = self._folder.resolve()
@@ -268,9 +267,8 @@ class PrivateTraining(Callback):
         self._trainer = trainer
         module: Any = pl_module
         if isinstance(trainer.strategy, DDPStrategy):
-            trainer.strategy.model = (
-                pl_module  # no wrapper that averages raw gradients: clipped sums are added
-            )
+            # No wrapper that averages raw gradients: clipped sums are added.
+            trainer.strategy.model = pl_module
         # The fingerprint of a module must not include the trainer that it is attached to.
         attached, module._trainer = module._trainer, None
         try:
@@ -315,7 +313,6 @@ class PrivateTraining(Callback):
         if self._folder is not None and self._resumed is None:
             # Steps before the first checkpoint would be repeated with other batches and other noise.
             trainer.save_checkpoint(self._folder / "step-0.ckpt")
-        del pl_module
 
     def on_train_batch_end(
         self,
@@ -326,7 +323,6 @@ class PrivateTraining(Callback):
         batch_idx: int,
     ) -> None:
         """Compare Lightning's number of steps with that of the batches; log values that may be released."""
-        del outputs, batch, batch_idx
         check_monitors(trainer)
         _, optimizer, loader = self.run
         check_counted("Lightning", trainer.global_step, loader)
@@ -340,7 +336,6 @@ class PrivateTraining(Callback):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Remove the optimizer's state, which contains the key of the noise, from Lightning's file."""
-        del pl_module
         check_monitors(trainer)  # includes values that the module logged at the end of an epoch
         checkpoint["optimizer_states"] = []
         checkpoint["dpmech_step"] = checkpoint["dpmech_processes"] = None
@@ -357,7 +352,6 @@ class PrivateTraining(Callback):
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, checkpoint: Mapping[str, Any]
     ) -> None:
         """Store the step of the private state that belongs to the checkpoint."""
-        del pl_module
         if trainer.state.fn != "fit":
             return
         self._resumed = checkpoint.get("dpmech_step")
@@ -372,7 +366,6 @@ class PrivateTraining(Callback):
 
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Write the run record."""
-        del pl_module
         check_monitors(trainer)
         if self._folder is not None and self._run is not None:
             record = self.run_record()
@@ -382,36 +375,30 @@ class PrivateTraining(Callback):
 
     def on_train_epoch_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Refuse callbacks that selected by the training data at the end of the previous epoch."""
-        del pl_module
         check_monitors(trainer)
 
     def on_validation_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Refuse to validate on training data."""
-        del pl_module
         self._check_held_out(trainer, trainer.val_dataloaders)
 
     def on_test_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Refuse to test on training data."""
-        del pl_module
         self._check_held_out(trainer, trainer.test_dataloaders)
 
     def on_predict_start(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Refuse predictions for training data."""
-        del pl_module
         self._check_held_out(trainer, trainer.predict_dataloaders)
 
     def on_exception(
         self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, exception: BaseException
     ) -> None:
         """End the run, so that another fit may resume here, and restore the module's methods."""
-        del exception
         if self._run is not None and self._run[2].steps_taken:
             self._run[1].close()
         self.teardown(trainer, pl_module, "fit")
 
     def teardown(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule, stage: str) -> None:
         """Restore the module's methods."""
-        del trainer, stage
         for name in ("training_step", "backward"):
             vars(pl_module).pop(name, None)
 
@@ -429,7 +416,6 @@ class PrivateTraining(Callback):
             )
 
     def _training_step(self, batch: Any, batch_idx: int = 0) -> Tensor:
-        del batch_idx
         if isinstance(batch, Mapping):
             self.backward(**batch)
         else:
@@ -438,7 +424,7 @@ class PrivateTraining(Callback):
         return torch.zeros((), requires_grad=True)
 
     def _no_backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        del loss, args, kwargs
+        """Nothing: the gradients are already computed."""
 
     def _file(self, step: int, rank: int = 0) -> Path:
         if self._folder is None:

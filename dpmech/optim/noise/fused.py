@@ -75,7 +75,7 @@ class FusedRows:
     """
 
     def __init__(
-        self, recursion: Recursion, device: torch.device, plain: Plain, steps: Sequence[int] = (0, 1)
+        self, recursion: Recursion, device: torch.device, plain: Plain, steps: Sequence[int]
     ) -> None:
         self._recursion = recursion
         self._device = device
@@ -132,12 +132,10 @@ class FusedRows:
 
     def _variant(self, source: PairNormals, addition: Addition) -> Variant:
         inside, recursion = _inside(addition), self._recursion
-        # Without a past nothing is kept.
-        kind = Kind.REGENERATED if recursion.kind is Kind.KEPT and not recursion.vectors else recursion.kind
         philox = isinstance(source, PhiloxNormals)
         narrow = philox and addition.slot.dtype != torch.float64
         return Variant(
-            kind=kind,
+            kind=recursion.kind,
             vectors=recursion.vectors,
             philox=philox,
             narrow=narrow,

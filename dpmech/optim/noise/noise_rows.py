@@ -105,13 +105,7 @@ class NoiseRows:
         ]
 
     def form(self, step: int, sources: Sources, additions: Sequence[Addition]) -> None:
-        """Add row `step` to the sums; once for every step, in order.
-
-        Args:
-            step: t.
-            sources: of the normal numbers.
-            additions: one for every parameter.
-        """
+        """Add row `step` to the sums of all parameters; once for every step, in order."""
         if not self._fused:
             self.add_plainly(step, sources, additions)
             return

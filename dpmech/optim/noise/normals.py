@@ -8,7 +8,7 @@ Words become float64 numbers with the same bits on every machine, using only add
 divisions, square roots and shifts, each rounded as in IEEE 754, in one numpy call each, so that nothing is
 fused. Logarithms, sines and cosines of libraries differ in their last bits between
 processors, and a run that resumes elsewhere would regenerate different rows. (`pairs` does the same with
-torch, on any device.)
+tensors, on any device.)
 """
 
 import abc
@@ -18,7 +18,7 @@ import numbers
 import secrets
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +28,15 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.processes import Key
 
 _Words = npt.NDArray[np.uint64]
-_Floats = npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.floating[Any]]
+Values = TypeVar("Values", _Floats, torch.Tensor)
 
 RADIUS_BITS = 80  # of u: one word, and the lowest 16 bits of the other
 ANGLE_BITS = 48  # of the angle that are independent of u: the rest of that word
 LARGEST = math.sqrt(2.0 * (RADIUS_BITS + 1) * math.log(2.0))  # r at the center of the first cell of u
 ROUNDINGS = 2.0**-48  # largest total rounding error, in units of r
 
+HALF_TURN = math.ldexp(math.pi, -64)
 SQRT_HALF = 0x3FE6A09E667F3BCD  # bits of sqrt(1/2), the smallest mantissa
 _SIGN = np.uint64(1 << 63)
 _LOW = np.uint64((1 << 16) - 1)
@@ -68,25 +70,14 @@ def fill_with_pairs(words: _Words, out: npt.NDArray[Any]) -> None:
     """
     first, second = words[:, 0], words[:, 1]
     radius = radii(first, ((second & _LOW) + 0.5) * 2.0**-16)
-    # Sine and cosine of half the angle, and from there those of the angle: 2 a b and (b - a)(b + a).
-    half = (((second << np.uint64(1)).view(np.int64) >> 1) + 0.5) * math.ldexp(math.pi, -64)
-    square = half * half
-    sine = _horner(SIN, square)
-    sine *= square
-    sine *= half
-    sine += half
-    cosine = _horner(COS, square)
-    cosine *= square
-    cosine += 1.0
-    product = sine * cosine
-    turned = (cosine - sine) * (cosine + sine)
-    turned.view(np.uint64)[:] ^= second & _SIGN
-    np.multiply(radius, turned, out=out[0::2], casting="same_kind")
+    cosine, sine = of_twice((((second << np.uint64(1)).view(np.int64) >> 1) + 0.5) * HALF_TURN)
+    cosine.view(np.uint64)[:] ^= second & _SIGN
+    np.multiply(radius, cosine, out=out[0::2], casting="same_kind")
     odd = out[1::2]
-    np.multiply(radius[: len(odd)], (product + product)[: len(odd)], out=odd, casting="same_kind")
+    np.multiply(radius[: len(odd)], sine[: len(odd)], out=odd, casting="same_kind")
 
 
-def radii(word: _Words, low: npt.NDArray[np.floating[Any]]) -> _Floats:
+def radii(word: _Words, low: _Floats) -> _Floats:
     """The radius sqrt(-2 ln u) of u = (word + low) / 2^64, for low in (0, 1).
 
     u = m 2^k with m in [sqrt(1/2), sqrt(2)), and ln m = 2 atanh((m - 1) / (m + 1)).
@@ -98,20 +89,41 @@ def radii(word: _Words, low: npt.NDArray[np.floating[Any]]) -> _Floats:
     # Near 1, 1 - u has all its bits in the word, and m = u.
     near = np.flatnonzero(exponent == 64)
     fraction[near] = (~word[near] + (1.0 - low[near])) * -(2.0**-64)
+    log = twice_log((64 - exponent).astype(np.float64), fraction)
+    np.sqrt(log, out=log)
+    return log
+
+
+def twice_log(powers: Values, fraction: Values) -> Values:
+    """2 (powers ln 2 - ln(1 + fraction)) of arrays or tensors, both overwritten."""
     fraction /= fraction + 2.0
     square = fraction * fraction
     series = _horner(ATANH, square)
     series *= square
     series += 2.0
     series *= fraction
-    log: _Floats = np.multiply(64 - exponent, math.log(2.0), dtype=np.float64)
-    log -= series
-    log += log
-    np.sqrt(log, out=log)
-    return log
+    powers *= math.log(2.0)
+    powers -= series
+    powers += powers
+    return powers
 
 
-def _horner(coefs: list[float], x: _Floats) -> _Floats:
+def of_twice(half: Values) -> tuple[Values, Values]:
+    """Cosine and sine of twice an angle, of arrays or tensors: (b - a)(b + a) and 2 a b, a the sine of it."""
+    square = half * half
+    sine = _horner(SIN, square)
+    sine *= square
+    sine *= half
+    sine += half
+    cosine = _horner(COS, square)
+    cosine *= square
+    cosine += 1.0
+    product = sine * cosine
+    product += product
+    return (cosine - sine) * (cosine + sine), product
+
+
+def _horner(coefs: list[float], x: Values) -> Values:
     total = x * coefs[0]
     for coef in coefs[1:-1]:
         total += coef
@@ -163,11 +175,7 @@ def noise_key(generator: Generator | None) -> Key:
     elif isinstance(generator, numbers.Integral) and not isinstance(generator, bool) and generator >= 0:
         words = np.random.SeedSequence(int(generator)).generate_state(2, np.uint64)
     else:
-        raise InvalidParameterError(
-            "generator",
-            generator,
-            ACCEPTED,
-        )
+        raise InvalidParameterError("generator", generator, ACCEPTED)
     return int(words[0]), int(words[1])
 
 

@@ -7,14 +7,13 @@ as in IEEE 754. `kernels` does the same inside one kernel, without memory for wo
 
 import abc
 import hashlib
-import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError
-from dpmech.optim.noise.normals import ATANH, COS, SIN, SQRT_HALF, NormalSource
+from dpmech.optim.noise.normals import HALF_TURN, SQRT_HALF, NormalSource, of_twice, twice_log
 from dpmech.optim.processes import Key
 
 UNIT_WORDS = 8  # words of 64 bits of a unit: a block of ChaCha20, or two blocks of Philox
@@ -171,13 +170,8 @@ def pairs_of(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     """
     low = ((second & ((1 << 16) - 1)).double() + 0.5) * 2.0**-16
     radius = _radius(first, low)
-    half = (((second << 1) >> 1).double() + 0.5) * math.ldexp(math.pi, -64)
-    square = half * half
-    sine = _horner(SIN, square) * square * half + half
-    cosine = _horner(COS, square) * square + 1.0
-    product = sine * cosine
-    turned = (cosine - sine) * (cosine + sine)
-    return radius * torch.where(second < 0, -turned, turned), radius * (product + product)
+    cosine, sine = of_twice((((second << 1) >> 1).double() + 0.5) * HALF_TURN)
+    return radius * torch.where(second < 0, -cosine, cosine), radius * sine
 
 
 def _radius(word: Tensor, low: Tensor) -> Tensor:
@@ -188,24 +182,13 @@ def _radius(word: Tensor, low: Tensor) -> Tensor:
     # Near 1, 1 - u has all its bits in the word.
     near = (_unsigned(~word) + (1.0 - low)) * -(2.0**-64)
     fraction = torch.where(exponent == 64, near, fraction)
-    fraction = fraction / (fraction + 2.0)
-    square = fraction * fraction
-    series = (_horner(ATANH, square) * square + 2.0) * fraction
-    log = (64 - exponent).double() * math.log(2.0) - series
-    return _root(log + log)
+    return _root(twice_log((64 - exponent).double(), fraction))
 
 
 def _root(x: Tensor) -> Tensor:
     if x.device.type == "cpu":  # the vector libraries of torch round some roots up and others down
         return torch.from_numpy(np.sqrt(x.numpy()))
     return torch.sqrt(x)
-
-
-def _horner(coefs: list[float], x: Tensor) -> Tensor:
-    total = x * coefs[0]
-    for coef in coefs[1:-1]:
-        total = (total + coef) * x
-    return total + coefs[-1]
 
 
 def _unsigned(words: Tensor) -> Tensor:

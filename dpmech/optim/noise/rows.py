@@ -63,38 +63,25 @@ def combination_error(strategy: Strategy, weights: FloatArray | None) -> float:
         strategy: C.
         weights: the matrix of weights, shape (n, n), if C has no Toeplitz form; else None.
     """
+    residual, condition = _residual_and_condition(strategy, weights)
     factors = strategy.factored
-    if factors is None:
-        matrix = strategy.to_dense()
-        inverse = strategy.solve(np.eye(strategy.n)) if weights is None else weights
-        terms = strategy.n + _FACTORS
-        return (_dense_residual(matrix, inverse) + _gamma(terms) * _dense_product(matrix, inverse)) * _SLACK
-    terms = trimmed(factors.inverse_coefs).size + _FACTORS
-    return (_residual(factors) + _gamma(terms) * _condition(factors)) * _SLACK
+    terms = strategy.n if factors is None else trimmed(factors.inverse_coefs).size
+    return (residual + _gamma(terms + _FACTORS) * condition) * _SLACK
 
 
 def substitution_error(strategy: Strategy, width: int) -> float:
     """For forward substitution with `width` bands: (C + D) y = z with |D| <= k units of |C|."""
-    factors = strategy.factored
-    if factors is None:
-        matrix = strategy.to_dense()
-        inverse = strategy.solve(np.eye(strategy.n))
-        residual, condition = _dense_residual(matrix, inverse), _dense_product(matrix, inverse)
-    else:
-        residual, condition = _residual(factors), _condition(factors)
+    residual, condition = _residual_and_condition(strategy, None)
     return _gamma(2 * (width + _FACTORS)) * condition * _over(residual)
 
 
-def exponentials_error(factors: ScaledToeplitz) -> float:
+def exponentials_error(factors: ScaledToeplitz, decays: FloatArray, weights: FloatArray) -> float:
     """For the buffers b_j of a BLT, whose rounding errors decay slowly.
 
     b_j of the next step is d_j b_j + u rounded twice, so it contains a sum of rounding errors, each relative
     to a b_j and decaying with d_j: at most 2 units, times 1 / (1 - d_j) or n, times b_j. As b_j = B_j C^-1 z,
     its contribution to F is |s_j| times that sum times the absolute coefficients of B_j C^-1, for any d_j.
     """
-    if factors.exponentials is None:
-        raise NumericalError("no exponentials to form buffers of")
-    decays, weights = factors.exponentials
     inverse = factors.inverse_coefs
     row = _gamma(2 * (decays.size + _FACTORS))
     total = row * _sum(inverse) + _gamma(_FACTORS) * _condition(factors)
@@ -107,6 +94,16 @@ def exponentials_error(factors: ScaledToeplitz) -> float:
 
 
 # ---- parts of the bounds
+
+
+def _residual_and_condition(strategy: Strategy, inverse: FloatArray | None) -> tuple[float, float]:
+    """Upper bounds on the norms of C M - I and |C| |M|, with M the computed inverse."""
+    factors = strategy.factored
+    if factors is not None:
+        return _residual(factors), _condition(factors)
+    matrix = strategy.to_dense()
+    inverse = strategy.solve(np.eye(strategy.n)) if inverse is None else inverse
+    return _dense_residual(matrix, inverse), _dense_product(matrix, inverse)
 
 
 def _gamma(count: int) -> float:
@@ -402,8 +399,8 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
 
 
 def _combination(strategy: Strategy, *, keep: bool) -> Recursion:
-    kind = Kind.KEPT if keep else Kind.REGENERATED
     width = strategy.n if strategy.inverse_bands is None else strategy.inverse_bands
+    kind = Kind.KEPT if keep and width > 1 else Kind.REGENERATED  # without a past nothing is kept
     factors = strategy.factored
     if factors is not None:
         inverse, scale = factors.inverse_coefs[:width], factors.scales()
@@ -417,7 +414,8 @@ def _combination(strategy: Strategy, *, keep: bool) -> Recursion:
 def _substitution(strategy: Strategy) -> Recursion:
     factors = strategy.factored
     if factors is not None and factors.exponentials is not None:
-        return _Exponentials(*factors.exponentials, factors.scales(), exponentials_error(factors))
+        error = exponentials_error(factors, *factors.exponentials)
+        return _Exponentials(*factors.exponentials, factors.scales(), error)
     width = strategy.n if strategy.bands is None else strategy.bands
     error = substitution_error(strategy, width)
     if factors is not None:

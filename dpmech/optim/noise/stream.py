@@ -65,12 +65,7 @@ from dpmech.optim.processes import (
 def resolved_norms(
     claim: Claim, value: float | Sequence[float] | Clipping | AdaptiveClip, params: Sequence[Tensor]
 ) -> list[float]:
-    """The clip norm to which the noise of each parameter is scaled.
-
-    Args:
-        claim: the certified claim.
-        value: as for NoiseStream.
-        params: the parameters.
+    """The clip norm to which the noise of each parameter is scaled, from the argument of a NoiseStream.
 
     Raises:
         InvalidParameterError: on a bad value.

@@ -7,11 +7,11 @@ from dpmech.optim.rules.diagnostics import (
     NoiseShare,
     clamp_fraction,
     effective_degrees,
+    logged_values,
     momentum_noise_ratios,
     muon_quality,
     noise_share,
 )
-from dpmech.optim.rules.logged import logged_values
 from dpmech.optim.rules.muon import QUINTIC_COEFS, Muon, MuonScale, orthogonalize, taylor_coefs
 
 __all__ = [

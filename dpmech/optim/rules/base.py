@@ -147,6 +147,14 @@ def stacked(matrices: Sequence[Tensor]) -> Iterator[tuple[list[int], Tensor, dic
         yield where, torch.stack([matrices[i].mT if tall[i] else matrices[i] for i in where]), tall
 
 
+def check_matrices(matrices: Tensor) -> None:
+    """Raise InvalidParameterError unless it is a non-empty floating-point tensor of matrices."""
+    if matrices.ndim < 2 or not matrices.is_floating_point() or matrices.numel() == 0:
+        raise InvalidParameterError(
+            "matrices", (tuple(matrices.shape), matrices.dtype), "non-empty floating-point (..., m, n)"
+        )
+
+
 def zeros_like_state(param: Tensor) -> Tensor:
     """A zero tensor for the state of a parameter."""
     return torch.zeros_like(param, dtype=state_dtype(param), memory_format=torch.preserve_format)

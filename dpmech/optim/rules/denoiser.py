@@ -10,7 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dpmech.exceptions import InvalidParameterError, NumericalError
 from dpmech.guards import check_real
-from dpmech.optim.rules.base import check_flag, phis_of, stacked
+from dpmech.optim.rules.base import check_flag, check_matrices, phis_of, stacked
 
 # The paper's threshold: the top singular value must exceed the edge of pure noise by this factor.
 THRESHOLD = 1.02
@@ -49,10 +49,7 @@ def denoise_matrices(
     References:
         spectral rmt.eq8_9, rmt.eq10, rmt.thmE1; Gavish and Donoho 2017.
     """
-    if matrices.ndim < 2 or not matrices.is_floating_point() or matrices.numel() == 0:
-        raise InvalidParameterError(
-            "matrices", (tuple(matrices.shape), matrices.dtype), "non-empty floating-point (..., m, n)"
-        )
+    check_matrices(matrices)
     gate = check_real("threshold", threshold, minimum=1.0)
     keep_norm = check_flag("norm_correction", norm_correction)
     scale = _deviations(stddev, matrices)

@@ -2,19 +2,19 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import scipy
 import torch
-from torch import Tensor
 
 from dpmech.exceptions import InvalidParameterError
 from dpmech.guards import check_integer, check_real
 from dpmech.mechanism import Strategy, check_strategy
 from dpmech.numerics import FloatArray
 from dpmech.optim.rules.adam import AdamBC, corrected_second_moments
-from dpmech.optim.rules.base import check_flag
+from dpmech.optim.rules.base import check_flag, phis_of
 from dpmech.optim.rules.muon import Muon, orthogonalize
 
 # Columns of C^-1 at a time where C is not Toeplitz: memory O(n BLOCK).
@@ -211,14 +211,54 @@ def muon_quality(optimizer: Muon) -> tuple[float, ...]:
     References:
         muon muon.lem3_3.
     """
+    if not isinstance(optimizer, Muon):
+        raise InvalidParameterError("optimizer", type(optimizer).__name__, "a Muon")
     alignments = []
-    for group, matrix in _muon_momenta(optimizer):
+    for group, _, state in _muon_states(optimizer):
+        matrix = state["momentum_buffer"].flatten(1)
         output = orthogonalize(
             matrix, coefs=group["coefs"], steps=group["steps"], shrink_only=group["shrink_only"]
         )
         nuclear = float(torch.linalg.matrix_norm(matrix, ord="nuc"))
         alignments.append(0.0 if nuclear == 0.0 else float((matrix * output).sum()) / nuclear)
+    if not alignments:
+        raise InvalidParameterError("optimizer", optimizer, "a Muon that has made a step on a matrix")
     return tuple(alignments)
+
+
+def logged_values(rule: torch.optim.Optimizer, ratios: Callable[[float], FloatArray]) -> dict[str, float]:
+    """The noise share of an AdamBC or of a Muon, and the clamp fraction of an AdamBC; empty for others.
+
+    It is post-processing of released gradients, so it has no privacy cost. Of an AdamBC it takes about 16
+    bytes for each parameter while it is computed.
+
+    Args:
+        rule: the rule after a step; nothing is known before.
+        ratios: gives `momentum_noise_ratios` of the run's strategy for a momentum; cached by the caller.
+
+    Returns:
+        "noise_share": for AdamBC rho as `noise_share` estimates it without the strategy; for Muon the
+        expected square of the noise in the momenta over their square: about 1 for pure noise, and less with
+        signal. "clamp_fraction": as `clamp_fraction`.
+    """
+    if isinstance(rule, AdamBC):
+        if not any("step" in state for state in rule.state.values()):
+            return {}
+        noisy = any(phi > 0.0 for group in rule.param_groups for phi in phis_of(group))
+        share = {"noise_share": noise_share(rule).rho} if noisy else {}
+        return share | {"clamp_fraction": clamp_fraction(rule)}
+    if isinstance(rule, Muon):
+        return _muon_share(rule, ratios)
+    return {}
+
+
+def _muon_share(rule: Muon, ratios: Callable[[float], FloatArray]) -> dict[str, float]:
+    noise = measured = 0.0
+    for group, phi, state in _muon_states(rule):
+        buffer = state["momentum_buffer"]
+        noise += phi * float(ratios(group["momentum"])[state["step"] - 1]) * buffer.numel()
+        measured += float(buffer.double().square().sum())
+    return {"noise_share": noise / measured} if noise > 0.0 and measured > 0.0 else {}
 
 
 def _adam_states(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
@@ -235,20 +275,13 @@ def _adam_states(optimizer: torch.optim.Optimizer) -> list[tuple[dict[str, Any],
     return pairs
 
 
-def _muon_momenta(optimizer: Muon) -> list[tuple[dict[str, Any], Tensor]]:
-    """(group, momentum as a matrix) of every matrix of a Muon."""
-    if not isinstance(optimizer, Muon):
-        raise InvalidParameterError("optimizer", type(optimizer).__name__, "a Muon")
-    momenta = [
-        (group, optimizer.state[param]["momentum_buffer"].flatten(1))
-        for group in optimizer.param_groups
-        if group["use_muon"]
-        for param in group["params"]
-        if "momentum_buffer" in optimizer.state.get(param, {})
-    ]
-    if not momenta:
-        raise InvalidParameterError("optimizer", optimizer, "a Muon that has made a step on a matrix")
-    return momenta
+def _muon_states(optimizer: Muon) -> Iterator[tuple[dict[str, Any], float, dict[str, Any]]]:
+    """(group, Phi, state) of every matrix of a Muon that has made a step."""
+    for group in optimizer.param_groups:
+        for param, phi in zip(group["params"], phis_of(group), strict=True):
+            state = optimizer.state.get(param, {})
+            if group["use_muon"] and "momentum_buffer" in state:
+                yield group, phi, state
 
 
 def _median_over_mean(degrees: float) -> float:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpmech.exceptions import HorizonError, InvalidParameterError, UnsupportedCombinationError
 from dpmech.guards import check_integer, check_real, check_vector
+from dpmech.optim.deferred import sent
 from dpmech.optim.rules.adam import adam_step
 from dpmech.optim.rules.base import (
     Check,
@@ -22,6 +23,7 @@ from dpmech.optim.rules.base import (
     below_one,
     check_betas,
     check_flag,
+    check_matrices,
     not_negative,
     stacked,
     zeros_like_state,
@@ -89,10 +91,7 @@ def orthogonalize(
     References:
         muon muon.lem3_3, muon.scale.
     """
-    if matrices.ndim < 2 or not matrices.is_floating_point() or matrices.numel() == 0:
-        raise InvalidParameterError(
-            "matrices", (tuple(matrices.shape), matrices.dtype), "non-empty floating-point (..., m, n)"
-        )
+    check_matrices(matrices)
     series = check_coefs(coefs)
     count = check_integer("steps", steps, minimum=0, maximum=MAXIMUM_STEPS)
     tall = matrices.shape[-2] > matrices.shape[-1]
@@ -394,10 +393,7 @@ class Muon(Rule):
         entropy = [group["probe_seed"], place, group["probe_calls"], where[0]]
         seed = int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(1))
         generator = torch.Generator(device=batch.device).manual_seed(seed)
-        host = torch.tensor(deviations, dtype=batch.dtype)
-        if batch.device.type == "cuda":
-            host = host.pin_memory()  # else the host would wait for the device
-        rho = host.to(batch.device, non_blocking=True)[:, None, None]
+        rho = sent(torch.tensor(deviations, dtype=batch.dtype), batch.device)[:, None, None]
         pairs = (
             rho * torch.randn(batch.shape, generator=generator, dtype=batch.dtype, device=batch.device)
             for _ in range(group["probes"])

@@ -51,7 +51,6 @@ def check_add_up(
     examples: int,
     *,
     whole: bool,
-    lowest: torch.dtype | None = None,
     deferred: Deferred,
     last: bool = True,
 ) -> None:
@@ -66,7 +65,6 @@ def check_add_up(
         names: of the parameters to compare, by identity.
         examples: number of examples in the batch.
         whole: whether to compare all; else one in 16 parameters, in some of its values.
-        lowest: the dtype of autocast if a layer ran under it.
         deferred: takes the comparison if `whole` is false.
         last: whether `deferred` is settled before more memory is needed. If not, gradients are not kept for a
             closer look: the chosen parameters are compared in all of their values.
@@ -91,7 +89,7 @@ def check_add_up(
                 "(relative positions of T5); or make_private(..., loss=...)",
             )
         if param.grad is not None:
-            pairs.append(_Pair(name, local_part(param.grad), sample, lowest or param.dtype))
+            pairs.append(_Pair(name, local_part(param.grad), sample))
     if not pairs:
         return
     if whole:
@@ -126,7 +124,6 @@ class _Pair(NamedTuple):
     name: str
     grad: Tensor
     sample: Tensor | Factored
-    dtype: torch.dtype
 
 
 def _part(pair: _Pair) -> _Pair:
@@ -168,12 +165,12 @@ class _Measured:
         self._names: list[str] = []
         self._tolerances: list[float] = []
         differences, scales = [], []
-        for name, grad, sample, whole in pairs:
+        for name, grad, sample in pairs:
             if isinstance(sample, Factored):
                 ones = torch.ones(len(sample), dtype=torch.float64, device=sample.device)
-                total, dtypes = sample.weighted_sum(ones, None), {whole, *sample.dtypes}
+                total, dtypes = sample.weighted_sum(ones, None), {grad.dtype, *sample.dtypes}
             else:
-                total, dtypes = _total(sample), {whole, sample.dtype}
+                total, dtypes = _total(sample), {grad.dtype, sample.dtype}
             tolerance = max(TOLERANCES.get(dtype, HALF) for dtype in dtypes)
             if grad.device.type != "cpu":
                 tolerance = max(tolerance, 1e-2)  # tensor cores may keep only ten bits of float32
@@ -270,7 +267,6 @@ class BatchOptimizer(PrivateOptimizer):
         self._coming: tuple[int, int] | None = None
         self._weights: dict[str, str] | None = None  # of a loaded state, until the first step
         self._names: dict[int, str] | None = None
-        self._lowest: Callable[[], torch.dtype | None] = lambda: None
         self._forget: Callable[[], object] = lambda: None
         self._compared = False  # whether all gradients of a batch were compared
         super().__init__(*args, **kwargs)
@@ -324,19 +320,16 @@ class BatchOptimizer(PrivateOptimizer):
         self.close()
         self._guard.release()
 
-    def watch_gradients(
-        self, model: nn.Module, lowest: Callable[[], torch.dtype | None], forget: Callable[[], object]
-    ) -> None:
+    def watch_gradients(self, model: nn.Module, forget: Callable[[], object]) -> None:
         """Compare per-example gradients with those of the batch, for some parameters at every batch.
 
         All are compared at the first batch that has examples.
 
         Args:
             model: whose parameters are trained.
-            lowest: returns the dtype of autocast if a layer ran under it.
             forget: makes hooks forget calls whose backward pass never ended.
         """
-        self._lowest, self._forget = lowest, forget
+        self._forget = forget
         self._names = {id(param): name for name, param in model.named_parameters()}
 
     def forget_gradients(self) -> None:
@@ -390,7 +383,6 @@ class BatchOptimizer(PrivateOptimizer):
                     self._names,
                     progress.handed,
                     whole=not self._compared,
-                    lowest=self._lowest(),
                     deferred=self._deferred,
                     last=progress.complete,
                 )

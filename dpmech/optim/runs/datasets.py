@@ -108,7 +108,14 @@ class OneByOne(Dataset[Any]):
         several = getattr(self._read_from, "__getitems__", None)
 
         def read(index: int) -> list[Any]:
-            return [self._read_from[index]] if several is None else list(several([index]))
+            found = [self._read_from[index]] if several is None else list(several([index]))
+            if len(found) > 1:  # here, as gaps at other indices would hide them in the size of a batch
+                raise UnsupportedCombinationError(
+                    "the dataset returns more examples than were requested: those of one index would be "
+                    "clipped separately",
+                    supported="one example for every index",
+                )
+            return found
 
         if isinstance(indices, Part):
             return self._draws.read(indices, read)  # type: ignore[no-any-return]  # by __getattr__

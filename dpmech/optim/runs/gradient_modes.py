@@ -110,7 +110,6 @@ def _hooked_class() -> Any:
             super().__init__(model, batch_first=True, loss_reduction="mean")
             self._ghost = ghost
             self._examples = examples
-            self.lowest: torch.dtype | None = None  # of autocast, under which gradients are rounded
             self._names = {layer: shown(name, layer) for name, layer in model.named_modules()}
             # Hooks run for every layer of every batch, and traversing modules costs as much as they do.
             self._params = {layer: list(layer.parameters()) for layer in model.modules()}
@@ -192,9 +191,8 @@ def _hooked_class() -> Any:
                     "row for every example",
                     supported="make_private(..., loss=...)",
                 )
-            device = forward_input[0].device.type
-            if torch.is_autocast_enabled(device):
-                self.lowest = torch.get_autocast_dtype(device)
+            if torch.is_autocast_enabled(forward_input[0].device.type):
+                raise _in_half_precision("torch.autocast")
             layer: Any = module
             if not hasattr(layer, "activations"):
                 layer.activations = []
@@ -492,7 +490,8 @@ def hooked(
         clipping_mode: as for make_private.
 
     Raises:
-        UnsupportedCombinationError: for sharded parameters, and as `hooked_module`.
+        UnsupportedCombinationError: for sharded parameters, for weights or buffers in half precision, and as
+            `hooked_module`.
     """
     inner, progress = unhooked(model, clipping_mode, loss=False), private.loader.progress
     sharded = [name for name, param in inner.named_parameters() if is_sharded(param)]
@@ -502,6 +501,13 @@ def hooked(
             "no process sees the whole gradient of an example",
             supported="make_private(..., loss=...); or the module before fully_shard",
         )
+    half = [
+        name
+        for name, one in [*inner.named_parameters(), *inner.named_buffers()]
+        if one.is_floating_point() and one.element_size() < 4
+    ]
+    if half:
+        raise _in_half_precision(f"half precision ({', '.join(half[:3])})")
     if _is_grad_sample_module(model):
         # Opacus' fast gradient clipping keeps no per-example gradients; only it has this attribute.
         around, ghost = model, hasattr(model, "max_grad_norm")
@@ -512,7 +518,14 @@ def hooked(
         ghost = clipping_mode != "per_example"
         around = hooked_module(model, _Handed(private), ghost=ghost)
     private.clipping_mode = "ghost" if ghost else "per_example"
-    private.watch_gradients(inner, lambda: getattr(around, "lowest", None), lambda: forget_calls(around))
+    private.watch_gradients(inner, lambda: forget_calls(around))
+    forget = _weakly(private.forget_gradients)
+
+    def before() -> None:
+        if torch.is_autocast_enabled(next(inner.parameters()).device.type):
+            raise _in_half_precision("torch.autocast")
+        forget()
+
     batches = private.loader.sampler.fingerprint()
     watch = MixingWatch(
         inner,
@@ -529,10 +542,19 @@ def hooked(
         [param for param in inner.parameters() if param.requires_grad],
         watch,
         lambda: bool(vars(around)["hooks_enabled"]),
-        _weakly(private.forget_gradients),
+        before,
     )
     inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
     return around
+
+
+def _in_half_precision(what: str) -> UnsupportedCombinationError:
+    return UnsupportedCombinationError(
+        f"{what} without a loss of one example: gradients of a mean are divided by the number of examples "
+        "and then rounded to half precision, so that one example more or less could change those of all "
+        "others by more than it contributes",
+        supported="make_private(..., loss=...), where no example affects the gradient of another; or float32",
+    )
 
 
 def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -46,7 +46,7 @@ class BatchProgress:
         begun: whether any gradient of the newest batch reached the optimizer.
         stepped: steps taken.
         handed: number of examples in the newest microbatch.
-        counted: how many of them the optimizer has received; None before it received any.
+        counted: how many of them the optimizer has received, in one pass; None before.
         left_out: additional rows of the microbatch that got weight 0.
         calls: of the model with gradients, as far as it is watched: number of calls that may have used each
             trained parameter on the newest microbatch.
@@ -123,14 +123,13 @@ class BatchProgress:
         self._pending.clear()
 
     def check_room(self, examples: int) -> None:
-        """Raise UnsupportedCombinationError if the microbatch has fewer remaining examples."""
-        total = examples if self.counted is None else self.counted + examples
-        if total > self.handed:
+        """Raise UnsupportedCombinationError if the microbatch has fewer examples, or already had a pass."""
+        if self.counted is not None or examples > self.handed:
             raise UnsupportedCombinationError(
                 # Without the numbers: the size of a sampled batch is private.
-                "gradients of more examples than the batch holds: one example would add more than one "
-                "clipped gradient to the step",
-                supported="one backward pass for every batch",
+                "a second backward pass for one batch, or gradients of more examples than the batch holds: "
+                "one example would add more than one clipped gradient to the step",
+                supported="one backward pass for every batch, over all of it",
             )
 
     def count(self, examples: int, left_out: int = 0) -> None:
@@ -139,8 +138,8 @@ class BatchProgress:
         Called before the addition: an interrupt in between loses them, instead of adding them twice.
         """
         self.begun = True
-        self.counted = examples + (self.counted or 0)
-        self.left_out += left_out
+        self.counted = examples
+        self.left_out = left_out
 
     def check_counted(self) -> None:
         """Raise UnsupportedCombinationError unless every example of the newest microbatch came as one row.
@@ -417,18 +416,13 @@ class PrivateLoader(Uncopied):
             **self._settings,
         )
         fetched = iter(batches)
-        for step, number, size, last in plan.places():
+        for step, number, last in plan.places():
             first, place = number == 0, f"{step} {number} {self._rank}"
             with self.randomness.at(f"data {place}"):
                 examples, batch, alone = next(fetched)
             if mine != self._iterations:
                 raise UnsupportedCombinationError(
                     "two iterations over one PrivateLoader", supported="one at a time"
-                )
-            if examples > size:
-                raise UnsupportedCombinationError(
-                    "the dataset returns more examples than were requested",
-                    supported="one example for every index",
                 )
             self.progress.hand_out(examples, first=first, last=last)
             if first and step == self.tracker.steps:
@@ -439,8 +433,8 @@ class PrivateLoader(Uncopied):
             yield batch
 
     def drawing(self) -> AbstractContextManager[None]:
-        """A context with a secret seed from the newest microbatch and its number of counted examples."""
-        return self.randomness.at(f"model {self._place} {self.progress.counted or 0}")
+        """A context with a secret seed from the newest microbatch."""
+        return self.randomness.at(f"model {self._place} 0")
 
     def seed(self, generators: Sequence[Any]) -> None:
         """Seed generators by a secret of the newest microbatch."""
@@ -572,12 +566,12 @@ class _Plan:
             for number, part in enumerate(self._cut(step)):
                 yield Part(part, secret, f"{number} {self.rank}")
 
-    def places(self) -> Iterator[tuple[int, int, int, bool]]:
-        """(step, index in its batch, number of examples, last of its batch) of every microbatch."""
+    def places(self) -> Iterator[tuple[int, int, bool]]:
+        """(step, index in its batch, last of its batch) of every microbatch."""
         for step in self.steps:
-            batches = self._cut(step)
-            for number, batch in enumerate(batches):
-                yield step, number, len(batch), number == len(batches) - 1
+            count = len(self._cut(step))
+            for number in range(count):
+                yield step, number, number == count - 1
 
     def _cut(self, step: int) -> list[list[int]]:
         mine = shard(self.sampler.indices(step), self.rank, self.world).tolist()

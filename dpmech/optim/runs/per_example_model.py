@@ -359,8 +359,7 @@ class PerExampleModel(AsModel, nn.Module):
                 raise UnsupportedCombinationError(
                     "torch.func does not differentiate a layer, such as InstanceNorm with weights, in "
                     f"the two precisions of autocast ({error})",
-                    supported="make_private without a loss (Opacus' hooks); weights in bfloat16; or "
-                    "torch.autocast(..., enabled=False) around the layer",
+                    supported="weights in bfloat16; or torch.autocast(..., enabled=False) around the layer",
                 ) from error
         elif loaded:
             choice = self._take(ClippingChoice("loop", "as in the checkpoint"))

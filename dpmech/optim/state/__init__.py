@@ -1,6 +1,6 @@
 """State: what calls of a model and its loss leave behind, found, compared and put back."""
 
-from dpmech.optim.state.afresh import Afresh, Parameters, hooks_of
+from dpmech.optim.state.afresh import Afresh, Parameters
 from dpmech.optim.state.attributes import Attributes
 from dpmech.optim.state.generators import (
     Streams,
@@ -19,6 +19,7 @@ from dpmech.optim.state.references import (
     functions,
     generators_of,
     globals_read,
+    hooks_of,
     installed,
     is_own,
     known,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dpmech.optim.state.attributes import Attributes
 from dpmech.optim.state.generators import drawn, global_generators, seed, stored
+from dpmech.optim.state.references import hooks_of
 
 
 class Afresh:
@@ -189,12 +190,6 @@ class Parameters:
         self.put_back()
         for param, _, _, grad in self._all:
             param.grad = grad
-
-
-def hooks_of(param: Any) -> dict[int, Any]:
-    """The hooks of a tensor."""
-    found: dict[int, Any] | None = param._backward_hooks
-    return {} if found is None else found
 
 
 class _PublicTensor:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.state.kept import ATOMS, HOOKS, NOT_OWN, Kept, KeptDict, KeptParts, KeptTensor, Walk
+from dpmech.optim.state.references import hooks_of
 
 _Key = tuple[nn.Module, str]
 
@@ -77,8 +78,7 @@ class Attributes:
         for tensor in {id(one): one for one in [*self._model.parameters(), *self._model.buffers()]}.values():
             held = vars(tensor)
             yield KeptDict(held)
-            hooks: Any = tensor._backward_hooks  # untyped
-            for value in [*held.values(), *(hooks or {}).values()]:
+            for value in [*held.values(), *hooks_of(tensor).values()]:
                 self._walk.reach(value)
 
     @property

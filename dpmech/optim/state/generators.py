@@ -121,7 +121,7 @@ def stored_globals() -> Callable[[], None]:
 def marks_of_globals() -> list[object]:
     """What changes with every draw from a global generator, to be compared."""
     kind, keys, *others = np.random.get_state(legacy=True)  # noqa: NPY002 - used by other people's code
-    own = [one.get_state().numpy().tobytes() for one in global_generators()[2:]]
+    own = [_state(one) for one in global_generators()[2:]]
     return [random.getstate(), (kind, np.asarray(keys).tobytes(), *others), *own]
 
 

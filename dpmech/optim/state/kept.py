@@ -30,6 +30,7 @@ from dpmech.optim.state.references import (
     attributes_set,
     functions,
     globals_read,
+    hooks_of,
     imports,
     is_own,
     known,
@@ -195,26 +196,6 @@ class _Advanced(Kept):
             )
 
 
-class _KeptVariable(Kept):
-    """The value of a context variable."""
-
-    def __init__(self, held: contextvars.ContextVar[Any]) -> None:
-        self._held = held
-        self.value = held.get(_MISSING)
-        self.marks = self.values = _atoms([self.value])
-
-    def put_back(self) -> None:
-        """Restore it; raises UnsupportedCombinationError if it had no value, which cannot be restored."""
-        if self._held.get(_MISSING) is self.value:
-            return
-        if self.value is _MISSING:
-            raise UnsupportedCombinationError(
-                f"a call of the loss set the context variable {self._held.name!r}, which had no value before",
-                supported="a value of the variable that is set before training, or an attribute instead",
-            )
-        self._held.set(self.value)
-
-
 class _Place(Kept):
     """A global variable, a slot, or a variable of a closure."""
 
@@ -232,11 +213,9 @@ class _Place(Kept):
             return _MISSING
 
     def put_back(self) -> None:
-        now = self._now()
-        if now is self.value:
-            return
-        with suppress(AttributeError):  # of compiled classes, which cannot be set and made a new object
-            self._set()
+        if self._now() is not self.value:
+            with suppress(AttributeError):  # of compiled classes, which cannot be set and made a new object
+                self._set()
 
     def _set(self) -> None:
         if self.value is not _MISSING:
@@ -248,6 +227,24 @@ class _Place(Kept):
             del self._owner[self._name]
         else:
             object.__delattr__(self._owner, self._name)
+
+
+class _KeptVariable(_Place):
+    """The value of a context variable; raises UnsupportedCombinationError if it had none before."""
+
+    def __init__(self, held: contextvars.ContextVar[Any]) -> None:
+        super().__init__(held, held.name)
+
+    def _now(self) -> Any:
+        return self._owner.get(_MISSING)
+
+    def _set(self) -> None:
+        if self.value is _MISSING:
+            raise UnsupportedCombinationError(
+                f"a call of the loss set the context variable {self._name!r}, which had no value before",
+                supported="a value of the variable that is set before training, or an attribute instead",
+            )
+        self._owner.set(self.value)
 
 
 class _KeptClass(Kept):
@@ -486,8 +483,7 @@ class Walk:
                 kept = KeptTensor(value, self._earlier, compared=compared, summed=self._strict)
                 if kept.copy is not None and value.grad_fn is None:
                     self.copies[id(value)] = kept
-                hooks: Any = value._backward_hooks  # untyped
-                beside = [*getattr(value, "__dict__", {}).values(), *(hooks or {}).values()]
+                beside = [*getattr(value, "__dict__", {}).values(), *hooks_of(value).values()]
                 return [kept, *_attributes(value)], _branches(beside)
             case dict():
                 return [KeptDict(value), *_attributes(value)], _branches([*dict.keys(value), *entries(value)])

@@ -85,6 +85,12 @@ def functions(value: object) -> Iterator[Callable[..., Any]]:
             yield from (one for one in (value.fget, value.fset, value.fdel) if one is not None)
 
 
+def hooks_of(tensor: Any) -> dict[int, Any]:
+    """The hooks of a tensor."""
+    found: dict[int, Any] | None = tensor._backward_hooks
+    return {} if found is None else found
+
+
 def root(value: object) -> str:
     """The top-level package of a function, a method, a partial or an object."""
     while isinstance(value, functools.partial):

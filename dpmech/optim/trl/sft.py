@@ -32,9 +32,7 @@ _REFUSED: dict[str, tuple[Any, str]] = {
 def check_arguments(args: Any, claim: Any) -> None:
     """Raise UnsupportedCombinationError, by name, on settings that private training does not support.
 
-    Args:
-        args: those of an SFTConfig; None, or those of a Trainer, have the defaults.
-        claim: the calibration.
+    Those of an SFTConfig are read; other arguments, and None, have the defaults.
     """
     for name, (accepted, instead) in _REFUSED.items():
         value = getattr(args, name, accepted)

@@ -8,9 +8,10 @@ import json
 
 import numpy as np
 import pytest
+from flint import arb
 
 import dpmech as dm
-from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, records
+from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, ledgers, records
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
@@ -433,7 +434,7 @@ def test_a_profile_of_one_mechanism_is_one_curve(times):
         for curve, eps in zip(curves, (3.0, 0.0), strict=True):
             for side in ("remove", "add"):
                 curve[side] = plain({"eps": [eps], "lower": [0.0], "upper": [1e-4]})
-    with pytest.raises(BadDocument, match="several curves"):
+    with pytest.raises(BadDocument, match="curves that are composed"):
         checked(document)
 
 
@@ -526,11 +527,49 @@ def test_nodes_are_decided_while_there_is_time(monkeypatch):
     assert (shape.asked, "2 of 4 upper ends" in verdict.reason) == ([], True)
 
 
-def test_nodes_of_fresh_bins_are_not_checked():
-    document = with_nodes(1.1)
-    document["claim"]["participation"] = filled({"type": "BallsInBins", "fresh": True, "bins": 12})
+def fresh(factor, times=(2, 1)):
+    """Nodes of one epoch with bins that are chosen again in every epoch; the second epoch has more noise."""
+    strategy = {"type": "Diagonal", "entries": [2.0, 2.0, 1.0, 1.0, 2.0, 2.0]}
+    document = certificate(strategy, {"type": "BallsInBins", "fresh": True, "bins": 2}, 1.0, 1e-3, 12.0)
+    curves = []
+    for count, norm in zip(times, (2.0, 1.0), strict=False):
+        epoch = dm.Mechanism(dm.Identity(2), dm.BallsInBins(2))
+        true = [dm.delta(epoch, 12.0 / norm, eps).upper for eps in (0.0, 0.02)]
+        side = {"eps": [0.0, 0.02], "lower": [0.0, 0.0], "upper": [factor * delta for delta in true]}
+        curves.append({"times": count, "remove": plain(side), "add": plain(side)})
+    document["evidence"]["profile"] = {"guarantee": {}, "by": {}, "curves": curves}
+    return document
+
+
+def test_nodes_of_fresh_bins_are_those_of_one_epoch():
+    verdict = checked(fresh(1.01))
+    # Proved are those of the epochs with the largest columns; the others are below what they might cost.
+    assert (verdict.kind, verdict.open_nodes) == (Kind.PROVED, (4, 8))
+    assert "4 of 8 upper ends of the privacy profile" in verdict.unchecked
+    refuted = checked(fresh(0.9))
+    assert refuted.kind is Kind.REFUTED
+    assert "the profile has ADD at eps 0.0" in refuted.reason
+    for times in ((2,), (1, 1), (3, 1)):
+        with pytest.raises(BadDocument, match=r"composed '?\["):
+            checked(fresh(1.01, times))
+
+
+def test_nodes_of_fresh_bins_without_a_theorem_are_left_open():
+    document = with_nodes(1.1, strategy=DRAWN)
+    document["claim"]["participation"] = filled({"type": "BallsInBins", "fresh": True, "bins": 24})
     verdict = checked(document, seconds=1.0)
+    assert (verdict.kind, verdict.open_nodes) == (Kind.NOT_CHECKED, (10, 10))
     assert "10 of 10 upper ends of the privacy profile" in verdict.unchecked
+
+
+def test_nodes_of_one_epoch_are_none_of_a_release_in_a_total():
+    """Those of one epoch are below those of several, and would make a total too small."""
+    certifier = records.Certifier(2.0, np.random.default_rng(1))
+    found = certifier.of(decode(fresh(1.01)))
+    own = {"name": "a", "delta": 1e-3, "price": [], "runs": None}
+    (remove, _), failure = ledgers._known(ledgers._Release(**vars(found), **own), 1e-3, certifier)
+    assert failure == 0.0
+    assert remove.curve(arb(1)) > 0.4  # what (1, 1e-3) alone allows; nodes have a tenth of it
 
 
 def test_nodes_of_every_mechanism_are_decided():

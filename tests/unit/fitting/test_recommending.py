@@ -39,6 +39,7 @@ def by_hand(max_vectors):
     sizes = [
         (dm.BandedToeplitz, {"bands": k + 1}),
         (dm.BandedInverse, {"bands": k + 1}),
+        (dm.Dense, {"bands": k + 1}),
         (dm.BLT, {"buffers": k}),
     ]
     sizes += [(dm.LambdaCGD, {})] if k == 1 else []
@@ -88,7 +89,7 @@ def test_at_a_small_eps_it_is_dp_sgd_under_poisson_sampling():
 
 def test_what_is_tried_follows_from_the_sampling():
     kinds = [getattr(one, "family", type(one)) for one in choices(dm.CyclicPoisson(0.2, 4), 40, 9)]
-    assert kinds == [dm.Identity, dm.BandedToeplitz]
+    assert kinds == [dm.Identity, dm.BandedToeplitz, dm.Dense]
     assert choices(dm.CyclicPoisson(0.2, 4), 40, 9)[1].bands == 4
     assert choices(dm.CyclicPoisson(0.2, 4), 40, 1)[1].bands == 2
     for alone in (
@@ -100,7 +101,50 @@ def test_what_is_tried_follows_from_the_sampling():
         assert choices(alone, 40, 9) == [dm.Identity(40)]
     assert choices(dm.MinSep(20), 40, 0) == [dm.Identity(40)]
     assert choices(dm.EveryStep(), 1, 9) == [dm.Identity(1)]
-    assert choices(dm.MinSep(20), 40, 1)[1:] == [FamilySizes(dm.LambdaCGD), FamilySizes(dm.BLT, buffers=1)]
+    families = FamilySizes(dm.LambdaCGD), FamilySizes(dm.BLT, buffers=1)
+    assert choices(dm.MinSep(20), 300, 1)[1:] == [*families]
+    assert choices(dm.MinSep(20), 40, 1)[1:] == [*families, FamilySizes(dm.Dense, bands=2)]
+
+
+def test_bands_reach_from_one_participation_to_the_next():
+    def bands(own, n, most):
+        return [one.bands for one in choices(own, n, most)[1:] if one.family is dm.BandedToeplitz]
+
+    for own in (dm.BallsInBins(390), dm.MinSep(390, 10)):
+        assert [bands(own, 3900, most) for most in (63, 200, 389, 1000)] == [[64], [201], [390], [390]]
+    assert bands(dm.BallsInBins(20), 200, 100) == [20]
+    assert bands(dm.EveryStep(), 200, 100) == [64]
+    assert bands(dm.SingleParticipation(), 3900, 3000) == [512]
+    plan, own = {"dataset_size": 800, "batch_size": 8, "epochs": 2}, dm.MinSep(100, 2)
+    found = dm.recommend(**plan, eps=16.0, delta=1e-5, max_vectors=99, samplings=["min-sep"])
+    by_hand = dm.optimize(dm.BandedToeplitz, own, n=200, bands=100, eps=16.0, delta=1e-5)
+    assert found.calibration.rmse() <= by_hand.error * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("samplings", [("min-sep",), ("epochs",)])
+def test_matrices_are_fitted_to_few_steps(samplings):
+    plan = {"dataset_size": 100, "batch_size": 20, "epochs": 6}
+    errors = []
+    for most in (4, 29):
+        found = dm.recommend(**plan, eps=8.0, delta=1e-5, max_vectors=most, samplings=samplings)
+        assert isinstance(found.strategy, dm.Dense)
+        assert cost(found.strategy) <= most
+        errors.append(found.calibration.rmse())
+        for family, sizes in ((dm.BandedToeplitz, {"bands": 5}), (dm.Dense, {"bands": 5})):
+            fit = dm.optimize(family, found.participation, n=30, eps=8.0, delta=1e-5, **sizes)
+            assert errors[-1] <= fit.error * (1 + 1e-9)
+    # All entries gain where an example takes part at equal distances alone.
+    assert (errors[1] < 0.99 * errors[0]) == (samplings == ("epochs",))
+
+
+def test_all_entries_are_fitted_only_to_few_steps_and_within_the_limit():
+    def dense(own, n, most):
+        return [one.bands for one in choices(own, n, most)[1:] if one.family is dm.Dense]
+
+    bins = dm.BallsInBins(20)
+    assert [dense(bins, 200, most) for most in (1, 9, 50, 198, 199)] == [[2], [10], [20], [20], [None]]
+    assert dense(bins, 260, 500) == dense(dm.EveryStep(), 40, 50) == []
+    assert dense(dm.CyclicPoisson(0.2, 4), 40, 2) == [3]
 
 
 @pytest.mark.slow
@@ -108,7 +152,7 @@ def test_a_cycle_is_fitted():
     own = PLAN.participation("cyclic-poisson", cycle=4)
     found = dm.recommend(**SIZES, **BUDGET, max_vectors=9, samplings=[own, "poisson", own])
     banded = dm.optimize(dm.BandedToeplitz, own, n=PLAN.steps, bands=4, **BUDGET)
-    assert len(found.trials) == 3
+    assert len(found.trials) == 4
     assert found.calibration.rmse() <= banded.error * (1 + 1e-9)
 
 

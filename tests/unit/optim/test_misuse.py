@@ -153,10 +153,13 @@ def test_gaps_of_a_dataset_are_no_examples():
     assert sum(handed) == 24 + int(data.included.sum()) < 48
 
 
-def test_a_dataset_that_returns_too_many_examples():
+@pytest.mark.parametrize("gaps", [(), (1, 3, 5, 7)])
+def test_a_dataset_that_returns_too_many_examples(gaps):
+    """Also if gaps make up for them: every row would be clipped separately."""
+
     class Double(TensorDataset):
         def __getitems__(self, indices):
-            return [self[i] for i in indices for _ in range(2)]
+            return [self[i] for i in indices if i % 8 not in gaps for _ in range(2)]
 
     _, _, loader = made(loader=DataLoader(Double(*dataset(3).tensors)))
     with pytest.raises(dm.UnsupportedCombinationError, match="more examples than were requested"):

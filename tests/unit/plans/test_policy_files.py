@@ -17,6 +17,7 @@ allowed_units = ["example"]
 max_age_days = 365
 require_signature = true
 require_cryptographic_generator = true
+require_decided = true
 trusted_keys = ["key.pem.pub"]
 """
 
@@ -37,6 +38,7 @@ def test_every_rule_is_read(tmp_path):
         max_age_days=365.0,
         require_signature=True,
         require_cryptographic_generator=True,
+        require_decided=True,
         trusted_keys=policy.trusted_keys,
     )
 
@@ -54,6 +56,7 @@ def test_every_rule_is_read(tmp_path):
         ("max_age_days = -1", "max_age_days must be a finite number"),
         ('require_signature = "yes"', "require_signature must be True or False"),
         ("require_cryptographic_generator = 1", "require_cryptographic_generator must be True or False"),
+        ("require_decided = 0", "require_decided must be True or False"),
         ('forbidden_guarantees = "estimate"', "forbidden_guarantees must be a list of names"),
         ('forbidden_guarantees = ["estimates"]', "did you mean estimate"),
         ('allowed_adjacencies = ["add-remove"]', "did you mean add_remove"),

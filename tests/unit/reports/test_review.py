@@ -6,9 +6,11 @@ import pytest
 
 import dpmech as dm
 from dpmech.certificates import with_checksum
+from dpmech.checker import Kind, Verdict, records
 from dpmech.exceptions import InvalidParameterError
-from dpmech.numerics import up
+from dpmech.numerics import between, up
 from dpmech.reports import Review, as_html, as_markdown, rendering, summary
+from dpmech.verifying import Check
 from tests.support.forged_files import text_with_checksum
 from tests.support.reviewed import review_of, run_of, small
 
@@ -83,15 +85,46 @@ def test_an_eps_of_the_executed_steps_that_nobody_proved_is_not_charged():
 
 def test_an_end_of_eps_that_nobody_proved_is_not_told_as_proved():
     own = small("truncated_batches")
-    assert "the stated eps is in" in summary._proved(review_of(own))
+    told = f"the stated eps is at most {up(own.achieved.upper)}"
+    assert told in summary._proved(review_of(own))
     narrow = dataclasses.replace(own.achieved, upper=0.5 * (own.achieved.lower + own.achieved.upper))
     review = review_of(with_checksum(dataclasses.replace(own, achieved=narrow)))
     assert review.ok
-    assert "the stated eps is in" not in summary._proved(review)
+    assert "the stated eps is" not in summary._proved(review)
+    text = f"{between(narrow.lower, narrow.upper)}, not proved, claimed"
+    assert text in as_html(review, made=datetime.date(2026, 1, 1))
+    assert "not proved" not in as_html(review_of(own), made=datetime.date(2026, 1, 1))
 
 
-def test_a_stored_profile_that_nobody_proved_is_not_used():
-    """The nodes of a new allocation in every epoch are not decided by the checker: they may be anything."""
+def test_an_end_of_eps_in_a_run_record_is_decided_with_the_run_or_not_at_all():
+    own = small("poisson").certificate(1.0, 10.0)
+    low = with_checksum(
+        dataclasses.replace(
+            own, achieved=dataclasses.replace(own.achieved, lower=0.0, upper=0.9 * own.budget.eps)
+        )
+    )
+    numbers = [dm.certificates.Randomness("a source", 64 * digit, seeded=False) for digit in "01"]
+    whole = dm.RunRecord(own, own.strategy.n, own.achieved, *numbers)
+    assert not dm.verify(whole).stated_open
+    early = dm.RunRecord(low, 1, dm.executed_epsilon(own, 1), *numbers, stopped_by_plan=True)
+    found = dm.verify(early)
+    assert found.ok
+    assert found.achieved_open
+    assert "is not checked" in " ".join(found.stated_open)
+    assert "not proved, claimed" in as_html(review_of(early), made=datetime.date(2026, 1, 1))
+
+
+def test_a_run_whose_noise_was_refuted_is_not_told_as_following_its_claim():
+    check = dm.certificates.NoiseCheck(0.5, 10_000, 12, 1e-9, ("scale",))
+    run = dataclasses.replace(run_of(small()), noise_check=check)
+    review = review_of(run)
+    assert review.answers[1][1] == "the statements of its record were refused"
+    assert dm.verify(run).to_dict()["run_follows"]["verdict"] == "REFUSED"
+
+
+def test_a_stored_profile_that_nobody_proved_is_not_used(monkeypatch):
+    """Nodes that the checker has no time to decide may be anything."""
+    monkeypatch.setattr(records.Certifier, "nodes", lambda *_: iter(()))
     cal = dm.calibrate_sigma(dm.Identity(4), 2.0, 1e-5, participation=dm.BallsInBins(2, fresh=True))
     own = cal.certificate(1.0, 5.0, profile=cal.profile())
     document = own.to_dict()
@@ -110,3 +143,19 @@ def test_a_stored_profile_that_nobody_proved_is_not_used():
     assert review.attacks.basis == "profile"
     assert review.attacks.upper(0.01) > 0.9 * honest.attacks.upper(0.01)
     assert float(re.search(r"eps is at most (\S+) at delta", rendering._total(review))[1]) > 2.0
+    strict = dm.verify(forged, max_seconds=1.0, policy=dm.Policy(require_decided=True))
+    assert strict.failures[0].startswith("policy require_decided: ")
+    assert "upper ends of the privacy profile" in strict.failures[0]
+
+
+def test_no_total_is_told_of_a_ledger_that_was_not_verified(monkeypatch):
+    """The total would use what the checker did not prove."""
+    ledger = dm.Ledger()
+    ledger.add("a", small("bins_exact"), batch="a")
+    review = review_of(small("bins_exact"), ledger)
+    assert "eps" in rendering._total(review)
+    open_part = Verdict(Kind.NOT_CHECKED, "all releases together", "the time is up")
+    checks = (*review.verifications[-1].checks, Check("total", ok=False, detail="", verdict=open_part))
+    failed = dataclasses.replace(review.verifications[-1], checks=checks)
+    review = Review(review.subject, (review.verifications[0], failed), None)
+    assert rendering._total(review) == "No total is stated: the ledger was not verified."

@@ -13,6 +13,7 @@ from dpmech.optim import (
     FlatClipping,
     NoiseMeter,
     PerLayerClipping,
+    PerMatrixClipping,
     PrivateOptimizer,
     load_checkpoint,
     make_private,
@@ -154,8 +155,6 @@ def halved(optimizer):
 
 def other_batch_size(optimizer):
     optimizer._batch_size = 1.2 * optimizer._batch_size
-    told = optimizer._norms.noise_stddevs
-    optimizer._norms.noise_stddevs = lambda size: told(size / 1.2)
 
 
 def same_row_again(optimizer):
@@ -279,6 +278,24 @@ def test_a_parameter_that_is_frozen_later_is_refused():
     assert torch.equal(weight, before)
     with pytest.raises(dm.UnsupportedCombinationError, match="after step 2 only 1"):
         meter.audit()
+
+
+def test_a_parameter_frozen_before_the_meter_moves_no_other():
+    """Every matrix has a noise of its own, which is compared with that of the metered one."""
+    params = [torch.nn.Parameter(torch.zeros(size)) for size in (2, 3, BLOCK)]
+    clipping = PerMatrixClipping(dm.ledgers.BlockClipping([0.5, 0.1, 0.3], [9.0, 30.0, 12.0]))
+    optimizer = PrivateOptimizer(
+        torch.optim.SGD(params, lr=0.1), CAL, clipping=clipping, expected_batch_size=BATCH, generator=1
+    )
+    params[0].requires_grad_(False)
+    meter = NoiseMeter(optimizer, params[2])
+    for _ in range(N):
+        for param in params[1:]:
+            param.grad_sample = torch.zeros(2, param.numel())
+        optimizer.step()
+    assert 0.97 < meter.audit().ratio < 1.03
+    with pytest.raises(dm.InvalidParameterError, match="parameter must be one that the optimizer trains"):
+        NoiseMeter(optimizer, params[0])
 
 
 def test_a_checkpoint_without_the_meter_is_refused(tmp_path):

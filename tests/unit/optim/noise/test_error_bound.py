@@ -64,7 +64,7 @@ def test_a_bound_is_above_one_rounding_of_every_weight(route):
     bound = {
         "combination": lambda: noise_error.combination_error(strategy, None),
         "substitution": lambda: noise_error.substitution_error(strategy, 200),
-        "exponentials": lambda: noise_error.exponentials_error(factors),
+        "exponentials": lambda: noise_error.exponentials_error(factors, *factors.exponentials),
     }[route]()
     matrix = np.array([[factors.coefs[i - j] if i >= j else 0.0 for j in range(200)] for i in range(200)])
     signs = np.sign(np.linalg.inv(matrix))
@@ -175,7 +175,9 @@ def test_buffers_carry_their_roundings_as_long_as_they_remember(visible, monkeyp
         # 2 roundings per step, accumulated in the buffer; relative to its contents including them.
         carried = 2 * gamma(2) * memory
         total += weight * response * (row + carried) / (1 - carried)
-    assert noise_error.exponentials_error(factors) == pytest.approx(total * SLACK / (1 - 1e-7), rel=1e-12)
+    assert noise_error.exponentials_error(factors, *factors.exponentials) == pytest.approx(
+        total * SLACK / (1 - 1e-7), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("width", [1, 5])
@@ -271,5 +273,6 @@ def test_weights_of_exactly_one_and_zero_are_applied(keep):
 @pytest.mark.parametrize("n", [7, 40_000])
 def test_buffers_with_a_decay_of_one_have_a_small_bound(n):
     """Rounding of the buffers is bounded for decays that do not fall."""
-    bound = noise_error.exponentials_error(dm.BLT(n, [1.0, 0.9], [0.01, 0.2])._factors())
+    factors = dm.BLT(n, [1.0, 0.9], [0.01, 0.2])._factors()
+    bound = noise_error.exponentials_error(factors, *factors.exponentials)
     assert 0.0 < bound < 1e-6

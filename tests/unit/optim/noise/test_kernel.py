@@ -213,7 +213,7 @@ def test_the_nearest_integer_is_the_even_one_of_two():
     sums = torch.tensor(values, dtype=torch.float64, device=DEVICE) * 0.25
     slot = noise_rows.Slot(0, (len(sums),), (len(sums),), torch.float32, DEVICE)
     out = torch.empty_like(sums)
-    made = fused.FusedRows(recursion, DEVICE, rows.add_plainly)
+    made = fused.FusedRows(recursion, DEVICE, rows.add_plainly, (0, 1))
     addition = Addition(slot, sums, out, [], factor=0.0, lattice=0.25)
     source = PhiloxNormals((1, 2), DEVICE)
     assert made.add(0, source, [addition]) == []

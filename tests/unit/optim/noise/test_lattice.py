@@ -231,7 +231,7 @@ def test_the_count_of_an_adaptive_clip_is_on_its_lattice():
     )
     seen = []
     advance = optimizer._norms.advance
-    optimizer._norms.advance = lambda sums, size: (seen.append(float(sums[-1])), advance(sums, size))
+    optimizer._norms.advance = lambda sums: (seen.append(float(sums[-1])), advance(sums))
     stddevs = []
     for _ in range(N):
         weights.grad_sample = torch.randn(3, 10)

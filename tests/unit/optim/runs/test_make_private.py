@@ -281,6 +281,22 @@ def test_an_example_counts_once():
         model.backward(x, target)
 
 
+def test_parts_of_a_batch_are_not_passed_one_by_one():
+    """Nobody would know whether they are different parts."""
+    model, _, loader = made()
+    x, target = next(iter(loader))
+    model.backward(x[:1], target[:1])
+    with pytest.raises(dm.UnsupportedCombinationError, match="a second backward pass for one batch"):
+        model.backward(x[:1], target[:1])
+    model, _, loader = made()
+    x, target = next(iter(loader))
+    first = torch.zeros(len(x))
+    first[0] = 1.0
+    model.backward(x, target, weights=first)
+    with pytest.raises(dm.UnsupportedCombinationError, match="a second backward pass for one batch"):
+        model.backward(x, target, weights=first)
+
+
 def test_sums_without_a_count_are_taken_for_the_batch():
     _, optimizer, loader = made()
     next(iter(loader))

@@ -379,16 +379,15 @@ def test_optimizers_with_several_gradients_a_step_are_refused_by_name(kind):
         private(linear(), optimizer=kind)
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("half", ["weights", "autocast"])
-def test_instance_norm_in_half_precision(half, affine, way):
+def test_instance_norm_in_half_precision(half, affine):
     torch.manual_seed(0)
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=affine), nn.Flatten(), nn.Linear(64, 2)
     )
     pictures = torch.randn(SIZE, 1, 6, 6)
-    loss, plain = WAYS[way]
+    loss, plain = WAYS["loss"]
     if half == "weights":
         parts = private(model.bfloat16(), DataLoader(TensorDataset(pictures.bfloat16(), LABELS)), loss=loss)
         _, found = trained(parts, plain)
@@ -400,10 +399,8 @@ def test_instance_norm_in_half_precision(half, affine, way):
             plain(wrapped, optimizer, batch)
 
     parts = private(model, DataLoader(TensorDataset(pictures, LABELS)), loss=loss)
-    if affine and way == "loss":
-        with pytest.raises(
-            dm.UnsupportedCombinationError, match=r"the two precisions of autocast.*without a loss"
-        ):
+    if affine:
+        with pytest.raises(dm.UnsupportedCombinationError, match=r"the two precisions of autocast"):
             trained(parts, autocast)
         return
     _, found = trained(parts, autocast)
