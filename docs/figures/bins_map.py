@@ -83,6 +83,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         )
     others = [one for one in rows if one["plan"][-1] != "Identity"]
     kinds = collections.Counter(one["by"] for one in others)
+    counts = collections.Counter(one["commit"] for one in rows)
+    commits = ", ".join(
+        f"{one} ({counts[one]} points)" for one in sorted(counts)
+    )
     aims = [one["excess"] for one in others if one["excess"] > 0.0]
     seconds = sorted(one["seconds"] for one in others)
     lines.append(
@@ -90,7 +94,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         f"`Identity`, {kinds['Deterministic']} used\n`Deterministic`. "
         f"The largest intended excess is {up(100.0 * max(aims), 2)} %. "
         f"Half of them took at\nmost {up(seconds[len(others) // 2], 2)} "
-        f"CPU seconds, and all of them at most {up(seconds[-1], 3)}."
+        f"CPU seconds, and all of them at most {up(seconds[-1], 3)}.\n"
+        f"Commits: {commits}."
     )
     return "\n".join(lines) + "\n"
 
