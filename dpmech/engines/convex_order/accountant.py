@@ -66,8 +66,8 @@ _CELL = 0.02
 _LONGEST = 20.0
 # Step in sigma for the slope of the moment bound.
 _STEP = 0.01
-# Slopes of the Gaussian scale in log sigma.
-SLOPES = (0.8, 1.6)
+# Slopes of the Gaussian scale in log sigma; lower ones where errors, which vary less, are most of a bound.
+SLOPES = (0.3, 1.6)
 # Limits for Laplace transforms, whose absolute errors are 1e-12 to 1e-8 e^eps. With few bins the dynamic
 # program is as fast, and more eigenvalues matter.
 LEAST_BINS = 40
