@@ -152,6 +152,18 @@ def test_tables_of_the_pages_are_those_of_the_numbers():
         assert script.table(results(name)) == stated
 
 
+def test_the_map_of_balls_in_bins_is_that_of_its_points():
+    script, rows = loaded(DOCS / "figures" / "bins_map.py"), results("bins_map")
+    stated = (DOCS / "figures" / "bins_map.txt").read_text(encoding="utf-8")
+    assert script.table(rows) == stated
+    page = (ROOT / "dpmech" / "schemes" / "balls_in_bins" / "page.md").read_text(encoding="utf-8")
+    assert stated in page
+    # a point that moved would be seen
+    rows[0]["sigma"] *= 1.001
+    assert script.table(rows) not in page
+    assert all(re.fullmatch("[0-9a-f]{8}", one["commit"]) for one in rows)
+
+
 def test_rows_where_another_library_is_ahead_say_why():
     script, found = loaded(DOCS / "examples" / "side_by_side.py"), results("side_by_side")
     assert {row["package"] for row in found} == {

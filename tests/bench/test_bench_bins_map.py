@@ -1,6 +1,6 @@
 """The default calibration of Balls-in-Bins over its domain: what it takes, who answers, and how tight it is.
 
-The points here are a handful of those in `docs/balls_in_bins.md`; `docs/figures/bins_map.py` runs all 504.
+The points here are a handful of those in `docs/balls_in_bins.md`; `docs/figures/bins_map.py` runs its map.
 Excess is how far sigma is above the smallest one, by delta and its slope there: exact for independent bins,
 else estimated by importance sampling, to about 0.1 % of sigma.
 """

@@ -352,7 +352,7 @@ MAP = {
     "64 inverse bands": lambda n: ("inverse-square-root", n, 64),
     "3 buffers": lambda n: ("blt", n, (0.99527, 0.87344, 0.42784), (0.1293, 0.2059, 0.1672)),
 }
-# Those of `docs/figures/bins_map.py` that take a few seconds at most, at all corners.
+# Plans as in `docs/figures/bins_map.py` that take a few seconds at most, at all corners.
 MAP_POINTS = [
     *itertools.product((20,), (0.1, 8.0), (1e-5,), sorted(MAP.keys() - {"lambda 0.5", "64 bands"})),
     (20, 8.0, 1e-5, "lambda 0.5"),

@@ -66,8 +66,8 @@ _CELL = 0.02
 _LONGEST = 20.0
 # Step in sigma for the slope of the moment bound.
 _STEP = 0.01
-# Slopes of the Gaussian scale in log sigma.
-SLOPES = (0.8, 1.6)
+# Slopes of the Gaussian scale in log sigma; lower ones where errors, which vary less, are most of a bound.
+SLOPES = (0.3, 1.6)
 # Limits for Laplace transforms, whose absolute errors are 1e-12 to 1e-8 e^eps. With few bins the dynamic
 # program is as fast, and more eigenvalues matter.
 LEAST_BINS = 40
@@ -81,8 +81,9 @@ SMALL_DELTA = 1e-9
 CLEAR_DELTA = 2e-9
 # How far ln delta by moments is above the least one where a higher order is tried, and its least gain.
 NEAR_HIGHER, HIGHER_PRICE = 0.03, 0.01
-# Above the first share of errors in a bound, one with a tilt is tried; above the second the dynamic program.
-CLEAR_SHARE, MOST_SHARE = 0.05, 0.5
+# Above the first share of errors in a bound, one with a tilt is tried; above the second the dynamic program,
+# and above the first for a close ring with few bins, where it takes seconds.
+CLEAR_SHARE, MOST_SHARE, FEW_BINS = 0.05, 0.5, 80
 # Relative error of comparisons, and at which ADD is tried first.
 ROUGH_ERROR = 0.2
 # This sample affects only the start of a search, so that its seed may be fixed.
@@ -490,6 +491,8 @@ class DeterministicAccountant(Accountant):
         # with most paths removed, as in ADD, transforms often succeed only with a single exponential; where
         # decays are negative, ADD of one may be above REMOVE of two
         found, best = None, Transformed(math.inf, math.inf)
+        few = self.gram.bins < FEW_BINS and one == two
+        share = CLEAR_SHARE if few else MOST_SHARE
         turned = isinstance(two, ArmaGram) or any(decay < 0.0 for _, decay in two.parts)
         pairs = (
             *([_Rings(two, other, quick=one)] if turned else []),
@@ -504,6 +507,8 @@ class DeterministicAccountant(Accountant):
                     small, tilted = True, self._near(one, sigma, eps)
                 if tilted is not None and self._transformed(tilted, sigma, eps).delta <= removed.delta:
                     return tilted
+                if few and tilted is None and removed.errors > share * removed.delta:
+                    continue
                 best, found = self._transformed(rings, sigma, eps), rings
             except NumericalError:
                 continue
@@ -513,7 +518,7 @@ class DeterministicAccountant(Accountant):
             tilted = self._near(one, sigma, eps)
         if tilted is not None and self._transformed(tilted, sigma, eps).delta < best.delta:
             return tilted
-        return found if tilted is not None or best.errors <= MOST_SHARE * best.delta else None
+        return found if tilted is not None or best.errors <= share * best.delta else None
 
     def _estimate(self, one: MixtureGram, sigma: float, eps: float) -> float:
         """Approximate delta: moments alone may be orders of magnitude above it at small eps."""

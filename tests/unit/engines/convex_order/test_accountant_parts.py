@@ -8,7 +8,9 @@ import pytest
 
 import dpmech as dm
 from dpmech.engines.convex_order import accountant as programmed
+from dpmech.engines.convex_order.mixture_ring import MixtureGram
 from dpmech.engines.convex_order.ring import RingGram
+from dpmech.engines.convex_order.transform import Transformed
 from dpmech.engines.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma
 from dpmech.engines.gaussian_mixture.dominating_pair import bin_gram, lower_profiles, ring_profile
 from dpmech.engines.independent_sum import BlockBound
@@ -50,6 +52,53 @@ class TestRing:
             "excess": pytest.approx(0.01 * excess),
         }
         assert f"decay {ring.decay:.4g} (entries over-stated by {up(excess, 2)} % in the mean)" in str(by)
+
+
+class Chosen(programmed.DeterministicAccountant):
+    """Bounds by transforms with a share of errors, and one with a tilt, all of them given."""
+
+    def __init__(self, bins, share, tilted=math.inf):
+        self.gram = self.one = MixtureGram(bins, 1.0, ((1.0, 0.5),), 0.0)
+        self.plain, self.tilt = Transformed(1e-6, 1e-6 * share), Transformed(tilted, 0.0)
+
+    def _fitted(self, sigma, eps):
+        del sigma, eps
+        return self.one, self.one, self.one
+
+    def _estimate(self, one, sigma, eps):
+        del one, sigma, eps
+        return 1e-6
+
+    def _near(self, one, sigma, eps):
+        del sigma, eps
+        return programmed._Rings(one, one, tilted=True) if self.tilt.delta < math.inf else None
+
+    def _removed(self, gram, sigma, eps):
+        del gram, sigma, eps
+        return self.plain
+
+    def _transformed(self, rings, sigma, eps):
+        del sigma, eps
+        return self.tilt if rings.tilted else self.plain
+
+
+class TestChoice:
+    @pytest.mark.parametrize(
+        ("bins", "share", "tilted", "found"),
+        [
+            (79, 0.04, math.inf, "plain"),
+            (79, 0.1, math.inf, "program"),
+            (80, 0.1, math.inf, "plain"),
+            (80, 0.6, math.inf, "program"),
+            (79, 0.1, 9e-7, "tilted"),
+            # a valid bound that is smaller is kept, errors included
+            (79, 0.9, 1.1e-6, "plain"),
+            (80, 0.9, 1.1e-6, "plain"),
+        ],
+    )
+    def test_bounds_with_errors_leave_it_to_the_program_where_that_is_quick(self, bins, share, tilted, found):
+        rings = Chosen(bins, share, tilted)._served(1.0, 1.0)
+        assert found == ("program" if rings is None else "tilted" if rings.tilted else "plain")
 
 
 NOTHING_BELOW = BlockBound(2, lambda most, dropped: np.zeros((len(dropped), most)))
