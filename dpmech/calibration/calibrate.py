@@ -56,7 +56,7 @@ class Calibration(Claim):
         sigma 4.35452 at clip norm 1: exact
         correlated noise: use NoiseStream; no number for DP-SGD tools
         eps 8, delta 1e-05, add_remove, unit example; achieved eps in [7.99999, 8]; sensitivity 7.25477
-        at 1 % false positives an attack finds at most 99.97 % of the examples, from (eps, delta) only
+        at 1 % false positives an attack finds at most 99.97 % of the examples, from (eps, delta) only; ...
         RMSE 19.7136, MaxSE 27.537, in units of the clip norm
         LambdaCGD(n=3900, lam=0.9)
         MinSep(min_sep=390, max_participations=10)

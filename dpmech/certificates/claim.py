@@ -209,7 +209,7 @@ class Claim(abc.ABC):
         percent = percent_up(self.budget.attack_rate(0.01))
         return (
             f"at 1 % false positives an attack finds at most {percent} % of the {self.unit.value}s, "
-            "from (eps, delta) only"
+            "from (eps, delta) only; `dpmech risk` usually proves fewer"
         )
 
     @abc.abstractmethod

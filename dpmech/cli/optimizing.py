@@ -90,15 +90,23 @@ def calibration_of(trial: Trial) -> Calibration:
     return trial.calibration
 
 
-def independent_row(entries: list[Entry], trials: list[Trial], objective: str) -> list[dict[str, Any]]:
+def independent_row(
+    entries: list[Entry], trials: list[Trial], objective: str, workload: Workload | None = None
+) -> list[dict[str, Any]]:
     """The row of independent noise under the plan's own sampling, the reference for every fit.
 
     Empty if it is an entry, or if nothing is fitted.
     """
-    known = [one.identity_error for one in trials if one.identity_error is not None]
+    known = [one.independent for one in trials if one.independent is not None]
     if not known or any(one.name == "identity" for one in entries):
         return []
-    return [_row("identity", objective, known[0])]
+    cal = known[0]  # of a member of the family without correlation
+    own = {
+        "sigma": cal.sigma,
+        "guarantee": str(cal.guarantee),
+        "strategy": as_data(Identity(cal.strategy.n)),
+    }
+    return [_row("identity", objective, error_of(cal, objective, workload)) | own]
 
 
 _CAPTION = (
@@ -254,7 +262,7 @@ def optimize(
         }
     rows = {
         one: [
-            *independent_row(entries, found, objective),
+            *independent_row(entries, found, objective, plan.workload),
             *(row_of(*each, objective, plan.workload) for each in zip(entries, found, strict=True)),
         ]
         for one, found in fits.items()
@@ -287,7 +295,9 @@ def optimize(
             yield Text(f"{label}: {gap_words(gap)} under {plan.sampling}, whatever the matrix")
         drawn = files.get("figure")
         yield from file_lines(
-            {name: path for name, path in files.items() if name != "figure"}, label, clip_norm
+            {name: path for name, path in files.items() if name != "figure"},
+            label if len(grid) == 1 else f"{label} at eps {typed(eps)}",
+            clip_norm,
         )
         if drawn is not None:
             yield on_one_line(f"figure: {drawn}")
@@ -333,18 +343,18 @@ def _fits(
     if once:
         first = fits[plans[0].budget[0]]
         for one in plans[1:]:
-            fits[one.budget[0]] = list(_again(first, one, objective, report))
+            fits[one.budget[0]] = list(_again(first, one, report))
     return fits
 
 
-def _again(found: list[Trial], plan: ResolvedPlan, objective: str, report: Report) -> Iterator[Trial]:
+def _again(found: list[Trial], plan: ResolvedPlan, report: Report) -> Iterator[Trial]:
     """Fits for another eps, calibrated for this one."""
     settings: dict[str, Any] = {
         "adjacency": plan.adjacency,
         "rtol": plan.rtol,
         "method": plan.method,
     }
-    identity = calibrate_sigma(
+    independent = calibrate_sigma(
         Identity(plan.training.steps), *plan.budget, participation=plan.participation, **settings
     )
     for one in found:
@@ -357,7 +367,5 @@ def _again(found: list[Trial], plan: ResolvedPlan, objective: str, report: Repor
             one,
             calibration=cal,
             seconds=time.perf_counter() - start,
-            identity_error=None
-            if one.identity_error is None
-            else error_of(identity, objective, plan.workload),
+            independent=None if one.independent is None else independent,
         )

@@ -30,6 +30,17 @@ from dpmech.plans import (
     workload_of,
 )
 
+
+class _Sampling(OneOf):
+    """One sampling, for commands that do not take several."""
+
+    def read(self, name: str, text: str) -> str:
+        """The name."""
+        if "," in text:
+            raise InvalidParameterError(name, text, "one name; `dpmech compare` takes several")
+        return super().read(name, text)
+
+
 output_options = with_options(
     click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text."),
     click.option("--quiet", "-q", is_flag=True, help="No progress and no notes on standard error."),
@@ -58,7 +69,7 @@ def plan_options(
     due = f" [required{here}]"
     names = "one or more names, separated by commas; see below"
     takers = owners()
-    sampling: Any = click.STRING if several else OneOf(samplings, reasons=NO_SAMPLINGS, listed=False)
+    sampling: Any = click.STRING if several else _Sampling(samplings, reasons=NO_SAMPLINGS, listed=False)
     options = [
         click.option(
             "--dataset-size", type=Whole(1), help=f"Number of examples: a public number of the plan.{due}"

@@ -65,6 +65,7 @@ class Fit:
             with a budget at the calibrated sigma.
         identity_error: the error of independent noise, under the first participation; NaN if it was not
             compared.
+        identity_calibration: its calibration; None without a budget, or if it was not compared.
         candidates: (description, error) of everything in the final comparison, including the best strategy.
         calibration: the calibration of the best strategy; None without a budget.
         gap: an upper bound on the relative distance of the error from that of the best matrix, by
@@ -86,6 +87,7 @@ class Fit:
     candidates: tuple[tuple[str, float], ...]
     calibration: Calibration | None = None
     gap: float | None = None
+    identity_calibration: Calibration | None = None
 
     def __str__(self) -> str:
         errors = up(self.error)
@@ -389,6 +391,7 @@ class Request:
             if self.compare or not own:
                 judged.append(self._judged(independent[schema], trials))
         plain = self.identity()
+        first = next((one for one in judged if one[0] == independent[schemas[0]]), None)
         # Correlation whose gain is within rounding does not justify its buffers.
         best = min(judged, key=lambda one: one[1] * (1.0 - (_TIE if one[0].strategy == plain else 0.0)))
         return Fit(
@@ -396,12 +399,13 @@ class Request:
             participation=best[0].participation,
             objective=self.objective.value,
             error=best[1],
-            identity_error=next((one[1] for one in judged if one[0] == independent[schemas[0]]), math.nan),
+            identity_error=math.nan if first is None else first[1],
             candidates=tuple((f"{own.strategy!r}, {own.participation!r}", error) for own, error, _ in judged),
             calibration=best[2],
             gap=gap_of(best[0].strategy, best[0].participation, self.workload)
             if self.objective is Objective.RMSE
             else None,
+            identity_calibration=None if first is None else first[2],
         )
 
     def _best_of(self, own: list[Candidate], trials: int) -> list[_Judged]:

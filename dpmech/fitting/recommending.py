@@ -81,7 +81,7 @@ class Trial:
         calibration: a Calibration; None if it was refused.
         refusal: why it was refused; None if it was not.
         seconds: the computing time, including that of the fit.
-        identity_error: the error of independent noise under the participation, if a family was fitted.
+        independent: the calibration of independent noise under the participation, if a family was fitted.
     """
 
     choice: Choice
@@ -89,7 +89,7 @@ class Trial:
     calibration: Calibration | None
     refusal: Refusal | None
     seconds: float
-    identity_error: float | None = None
+    independent: Calibration | None = None
 
     @property
     def vectors(self) -> int:
@@ -146,7 +146,7 @@ def tried(
         "progress": search.progress,
         "executor": search.executor,
     }
-    found, refusal, identity_error = None, None, None
+    found, refusal, independent = None, None, None
     try:
         if isinstance(choice, Strategy):
             found = calibrate_sigma(choice, eps, delta, participation=participation, **shared)
@@ -164,10 +164,10 @@ def tried(
                 cache=search.cache,
                 **shared,
             )
-            found, identity_error = fit.calibration, fit.identity_error
+            found, independent = fit.calibration, fit.identity_calibration
     except (UnsupportedCombinationError, UnattainableBudgetError, NumericalError) as error:
         refusal = error
-    return Trial(choice, participation, found, refusal, time.perf_counter() - start, identity_error)
+    return Trial(choice, participation, found, refusal, time.perf_counter() - start, independent)
 
 
 # More exponentials, or bands of C^-1, gain little, and take long to fit.

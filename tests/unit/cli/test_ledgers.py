@@ -107,7 +107,8 @@ def test_show_says_what_python_prints(folder):
     own = dm.Certificate.load("plain.json")
     first, second = result.stdout.split("\n\n")
     assert first.startswith("plain.json: certificate\nexact\neps 2, delta 1e-05, add_remove, unit example\n")
-    assert "an attack finds at most 7.4 % of the examples, from (eps, delta) only\nsigma " in first
+    assert "an attack finds at most 7.4 % of the examples, from (eps, delta) only; `dpmech risk` " in first
+    assert " usually proves fewer\nsigma " in first
     assert "lambda-cgd (n=36, lam=0.5)\nmin-sep (min_sep=12, max_participations=3)\n" in first
     assert first.splitlines()[7:] == str(own).splitlines()[6:]
     assert second.startswith("sampled.json: certificate\ndeterministic upper bound\n")

@@ -454,6 +454,8 @@ def test_the_best_candidate_alone_can_be_calibrated(tmp_path):
     assert (alone.strategy, alone.error) == (whole.strategy, whole.error)
     assert (len(whole.candidates), len(alone.candidates)) == (2, 1)
     assert math.isnan(alone.identity_error)
+    assert alone.identity_calibration is None
+    assert whole.identity_calibration.rmse() == pytest.approx(whole.identity_error, rel=1e-12)
     assert "independent" not in str(alone)
     # Without a candidate it is independent noise, which is then compared.
     none = dm.optimize(dm.LambdaCGD, dm.Poisson(0.1), **call, compare=False)
