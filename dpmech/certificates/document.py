@@ -27,6 +27,8 @@ _LONGEST, _WIDEST = 16_384, 1024
 _SHOWN = 200
 # Tolerance for derived numbers recomputed on another platform, which rounds differently.
 _ROUNDING = 1e-9
+# The rows of a matrix: a list in a list, without objects or lists of its own.
+_ROW = re.compile(r"(?<=[\[,]\n)( *\[)\n +([^\[\]{}]*?)\n +\]")
 _NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
 
 
@@ -139,8 +141,9 @@ def checksum_of_document(document: dict[str, Any]) -> str:
 
 
 def to_text(document: dict[str, Any]) -> str:
-    """The document as JSON: the guarantee on the first line, and each number on one line."""
+    """The document as JSON: the guarantee on the first line, and numbers and rows of matrices on one each."""
     text = json.dumps(document, indent=1, allow_nan=False).removeprefix("{\n ")
+    text = _ROW.sub(lambda found: found[1] + re.sub("\n +", " ", found[2]) + "]", text)
     return "{" + _NUMBER.sub(r'{"decimal": \1, "hex": \2}', text) + "\n"
 
 

@@ -183,6 +183,9 @@ def report(
             yield (in_a_log(text) if form == "json" else text).rstrip("\n")
             return
         yield from map(str, review.verifications)
+        if {"certificate", "run record"} <= subject.names.keys():
+            own, recorded = subject.names["certificate"], subject.names["run record"]
+            yield on_one_line(f"{own}: has the claim of {recorded}, whose verdict is above")
         if attacks is not None and attacks.basis == "claim" and form not in _WITHOUT_ATTACKS:
             yield on_one_line(f"attack rates from (eps, delta) only, no privacy profile: {attacks.reason}")
         if not text:
@@ -194,6 +197,8 @@ def report(
     drawn = attacks is not None and attacks.basis == "profile" and attacks.guarantee.kind is Kind.PROBABLE
     if drawn and (subject.certificate.curve is None or found[0].profile_open):
         run.note(DRAWN)
+    if subject.fixed:
+        run.note(f"{'; '.join(subject.fixed)}: the run record alone states it, which anyone can edit")
     if form == "registry" and text and (open_fields := missing(registry_record(review))):
         run.note(f"a record of the first tier needs {', '.join(open_fields)}; --format answers asks for them")
     ctx.exit(exit_code(review.verifications))

@@ -123,7 +123,7 @@ def _known(review: Review) -> dict[str, Any]:
         "requirements": training_requirements(own),
         "evidence": [
             *evidence_words(own, proved=not review.verifications[0].achieved_open),
-            *(("fixed by the run", text) for text in subject.fixed),
+            *(("stated by the run record alone", text) for text in subject.fixed),
             *((f"signature on {source}", text) for source, text in review.issuers),
         ],
         "ran": []
