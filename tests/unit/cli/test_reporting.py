@@ -59,6 +59,22 @@ def test_a_refused_claim_gets_a_page_that_says_so(folder):
     assert "REFUSED: do not rely on this claim" in (folder / "review.html").read_text(encoding="utf-8")
 
 
+def test_the_rules_of_a_policy_stand_on_the_page(folder):
+    """The page that is signed has the verdict of CI."""
+    (folder / "kept.toml").write_text("max_delta = 0.5\n")
+    (folder / "broken.toml").write_text("max_eps = 1e-3\n")
+    call = ("report", "certificate.json", "--claim-only", "--force", "--out", "review.html", "--policy")
+    done(*call, "kept.toml")
+    page = (folder / "review.html").read_text(encoding="utf-8")
+    assert "policy max_delta" in page
+    assert "REFUSED" not in page
+    result = done(*call, "broken.toml", code=1)
+    assert "certificate.json: REFUSED: policy max_eps: eps 2, at most 0.001 is allowed" in result.stdout
+    page = (folder / "review.html").read_text(encoding="utf-8")
+    assert "REFUSED: do not rely on this claim" in page
+    assert "at most 0.001 is allowed" in page
+
+
 def test_a_file_that_was_edited_is_no_subject_of_a_report(folder):
     result = done("report", "edited.json", "--out", "review.html", code=1)
     assert "edited.json: the checksum is broken" in result.stderr
