@@ -167,7 +167,7 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     _check_lengths(document, "the file")
     # Only the first few errors: a large file could have a million.
     found = itertools.islice(_validator(kind, document["schema_version"]).iter_errors(document), 5)
-    problems = [_cut(_printable(f"{error.json_path}: {error.message}")) for error in found]
+    problems = [_cut(_printable(f"{one.json_path}: {one.message}")) for one in map(_closest, found)]
     if problems:
         raise CertificateError(f"does not follow the schema: {'; '.join(problems)}", claimed=problems)
     checksum = checksum_of_document(document)
@@ -228,6 +228,13 @@ def _validator(kind: str, version: int) -> Any:  # noqa: ANN401 - a jsonschema v
     name = f"schemas/{kind.replace(' ', '-')}-{version}.json"
     schema = importlib.resources.files("dpmech").joinpath(name)
     return jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
+
+
+def _closest(error: Any) -> Any:  # noqa: ANN401 - a jsonschema error
+    """Of a value that no alternative admits, what is wrong with the alternative that it is closest to."""
+    import jsonschema
+
+    return jsonschema.exceptions.best_match([error])
 
 
 def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - plain data
