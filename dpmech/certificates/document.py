@@ -27,6 +27,8 @@ _LONGEST, _WIDEST = 16_384, 1024
 _SHOWN = 200
 # Tolerance for derived numbers recomputed on another platform, which rounds differently.
 _ROUNDING = 1e-9
+# The rows of a matrix: a list in a list, without objects or lists of its own.
+_ROW = re.compile(r"(?<=[\[,]\n)( *\[)\n +([^\[\]{}]*?)\n +\]")
 _NUMBER = re.compile(r'\{\s+"decimal": ([^\s\[]+),\s+"hex": ("[^"]+")\s+\}')
 
 
@@ -139,8 +141,9 @@ def checksum_of_document(document: dict[str, Any]) -> str:
 
 
 def to_text(document: dict[str, Any]) -> str:
-    """The document as JSON: the guarantee on the first line, and each number on one line."""
+    """The document as JSON: the guarantee on the first line, and numbers and rows of matrices on one each."""
     text = json.dumps(document, indent=1, allow_nan=False).removeprefix("{\n ")
+    text = _ROW.sub(lambda found: found[1] + re.sub("\n +", " ", found[2]) + "]", text)
     return "{" + _NUMBER.sub(r'{"decimal": \1, "hex": \2}', text) + "\n"
 
 
@@ -164,7 +167,7 @@ def parse(text: str, kind: str = "certificate") -> dict[str, Any]:
     _check_lengths(document, "the file")
     # Only the first few errors: a large file could have a million.
     found = itertools.islice(_validator(kind, document["schema_version"]).iter_errors(document), 5)
-    problems = [_cut(_printable(f"{error.json_path}: {error.message}")) for error in found]
+    problems = [_cut(_printable(f"{one.json_path}: {one.message}")) for one in map(_closest, found)]
     if problems:
         raise CertificateError(f"does not follow the schema: {'; '.join(problems)}", claimed=problems)
     checksum = checksum_of_document(document)
@@ -225,6 +228,13 @@ def _validator(kind: str, version: int) -> Any:  # noqa: ANN401 - a jsonschema v
     name = f"schemas/{kind.replace(' ', '-')}-{version}.json"
     schema = importlib.resources.files("dpmech").joinpath(name)
     return jsonschema.Draft202012Validator(json.loads(schema.read_text(encoding="utf-8")))
+
+
+def _closest(error: Any) -> Any:  # noqa: ANN401 - a jsonschema error
+    """Of a value that no alternative admits, what is wrong with the alternative that it is closest to."""
+    import jsonschema
+
+    return jsonschema.exceptions.best_match([error])
 
 
 def differences(claimed: Any, recomputed: Any, path: str = "") -> Iterator[str]:  # noqa: ANN401 - plain data

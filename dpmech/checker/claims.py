@@ -42,10 +42,10 @@ class Claim:
 
     def __str__(self) -> str:
         sigma = repr(float(self.sigma)) if self.sigma.is_exact() else rounded_up(self.sigma)
-        own = ", ".join(f"{shown(name)[1:-1]} {shown(value)}" for name, value in self.participation.items())
+        own = [f"{shown(key)[1:-1]} {shown(x)}" for key, x in self.participation.items() if x is not None]
         return (
             f"eps {self.eps!r}, delta {self.delta!r}, {self.adjacency}, unit {self.unit}; {self.kind}, "
-            f"n {self.strategy.n}, {own[:300]}, sigma {sigma}"
+            f"n {self.strategy.n}, {', '.join(own)[:300].removeprefix('type ')}, sigma {sigma}"
         )
 
     def _entry(self, name: str, fits: Callable[[Any], bool], words: str) -> Any:  # noqa: ANN401 - as in the file

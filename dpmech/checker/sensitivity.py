@@ -44,8 +44,7 @@ def sensitivity(strategy: Strategy, pattern: Pattern) -> Sensitivity:
     n, b = strategy.n, pattern.apart
     pattern = dataclasses.replace(pattern, most=min(pattern.most, -(-n // b)))
     norms = strategy.squared_norms()
-    largest = largest_of(norms)
-    leftmost = _together(strategy, pattern)
+    largest, leftmost = largest_of(norms), _together(strategy, pattern)
     if pattern.most == 1:
         return Sensitivity(largest.sqrt(), largest.sqrt(), "largest column")
     uppers: list[tuple[arb, str]] = []
@@ -84,11 +83,12 @@ def largest_of(values: Sequence[arb]) -> arb:
 
 
 def _together(strategy: Strategy, pattern: Pattern) -> arb:
-    """|C_0 + C_b + ... + C_((k-1) b)|^2, attained by equal gradients, or a lower bound on it."""
-    n, columns = strategy.n, range(0, strategy.n, pattern.apart)[: pattern.most]
+    """|C_s + C_(s+b) + ... + C_(s+(k-1) b)|^2 of equal gradients, or less; s = 0 but for given entries."""
+    n, b, k, rows = strategy.n, pattern.apart, pattern.most, strategy.matrix
     if strategy.coefs is None:
-        return _squares(sum((arb(row[j]) for j in columns), arb(0)) for row in strategy.matrix)
-    ratio, scale = strategy.ratio, strategy.scale or [arb(1)] * n
+        sets = [range(s, n, b)[:k] for s in range(min(b, n))]
+        return largest_of([_squares(sum((arb(row[j]) for j in own), arb(0)) for row in rows) for own in sets])
+    columns, ratio, scale = range(0, n, b)[:k], strategy.ratio, strategy.scale or [arb(1)] * n
     factors = [scale[t] if t in columns else arb(0) for t in range(n)]
     if ratio is not None:  # a recursion is fast and keeps small entries exact
         return _squares(itertools.accumulate(factors, lambda entry, factor: entry * ratio + factor))

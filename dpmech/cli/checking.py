@@ -5,7 +5,7 @@ import click
 from dpmech.certificates import LARGEST_FILE
 from dpmech.cli.commands import Command, Refusal, told
 from dpmech.cli.formats import Verdicts, exit_code, github, junit, sarif
-from dpmech.cli.options import key_options, output_options, trusted_keys
+from dpmech.cli.options import key_options, output_options, policy_option, trusted_keys
 from dpmech.cli.parameters import POSITIVE, OneOf
 from dpmech.cli.printing import document, emit
 from dpmech.cli.running import Run, runs
@@ -14,14 +14,6 @@ from dpmech.files import on_one_line
 from dpmech.plans import read_policy
 from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
 from dpmech.verifying import verify as verify_certificate
-
-
-def _only_one(ctx: click.Context, _parameter: click.Parameter, files: tuple[str, ...]) -> str | None:
-    """Refuse a second policy: the last one would silently replace the others."""
-    if len(files) > 1:
-        raise Refusal(f"--policy is given once, got {files[0]} and {files[1]}", ctx)
-    return files[0] if files else None
-
 
 _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
 
@@ -42,14 +34,7 @@ _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
     is_flag=True,
     help="Refuse estimates, sampling errors outside delta, and runs that the caller seeded.",
 )
-@click.option(
-    "--policy",
-    multiple=True,
-    callback=_only_one,
-    type=click.Path(),
-    metavar="FILE",
-    help="TOML file of rules that claims must meet: max_eps, forbidden_guarantees, ...",
-)
+@policy_option
 @key_options
 @click.option(
     "--max-seconds",

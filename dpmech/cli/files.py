@@ -1,12 +1,14 @@
 """Files that commands read and write, figures included; none is replaced without --force."""
 
 import io
+import math
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dpmech.certificates import Certificate, Document, RunRecord, is_run_record, read_text
+from dpmech.certificates import LARGEST_FILE, Certificate, Document, RunRecord, is_run_record, read_text
+from dpmech.cli.printing import warn
 from dpmech.exceptions import CertificateError, DpmechError, InvalidParameterError
 from dpmech.files import parse_json, read_bytes, write_bytes
 from dpmech.ledgers import Ledger, is_ledger
@@ -86,8 +88,12 @@ def save_certificate(path: Path, certificate: Certificate, *, force: bool) -> No
     Raises:
         InvalidParameterError: if it cannot be written, or an existing file differs.
     """
-    _check_same(path, certificate.to_json(), "out", force=force)
+    text = certificate.to_json()
+    _check_same(path, text, "out", force=force)
     certificate.save(path)
+    if len(text) > LARGEST_FILE:
+        size = math.ceil(len(text) / 1e6)
+        warn([f"the certificate has {size} MB: read it with dpmech verify --max-file-size {size}"])
 
 
 def save_strategy(path: Path, strategy: Strategy, *, force: bool) -> None:

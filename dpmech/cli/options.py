@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dpmech.certificates import PublicKey
-from dpmech.cli.commands import Decorator, MissingOptionsError, with_options
+from dpmech.cli.commands import Decorator, MissingOptionsError, Refusal, with_options
 from dpmech.cli.parameters import BETWEEN_0_AND_1, OneOf, Real, Reals, Whole
 from dpmech.engines import Method
 from dpmech.exceptions import InvalidParameterError
@@ -444,6 +444,22 @@ def _from_file(file: str, *, normalized: bool) -> ChosenStrategy:
     label = f"strategy of {file}"
     return ChosenStrategy(f"{label}, column-normalised" if normalized else label, build)
 
+
+def _only_one(ctx: click.Context, _parameter: click.Parameter, files: tuple[str, ...]) -> str | None:
+    """Refuse a second policy: the last one would silently replace the others."""
+    if len(files) > 1:
+        raise Refusal(f"--policy is given once, got {files[0]} and {files[1]}", ctx)
+    return files[0] if files else None
+
+
+policy_option = click.option(
+    "--policy",
+    multiple=True,
+    callback=_only_one,
+    type=click.Path(),
+    metavar="FILE",
+    help="TOML file of rules that claims must meet: max_eps, forbidden_guarantees, ...",
+)
 
 key_options = with_options(
     click.option(

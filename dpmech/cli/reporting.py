@@ -12,7 +12,7 @@ from dpmech.certificates import Certificate, Document, PublicKey, read_text
 from dpmech.cli.commands import Command, MissingOptionsError
 from dpmech.cli.files import check_no_document, page_force_option, read_document, write_text
 from dpmech.cli.formats import exit_code
-from dpmech.cli.options import key_options, output_options, seed_option, trusted_keys
+from dpmech.cli.options import key_options, output_options, policy_option, seed_option, trusted_keys
 from dpmech.cli.parameters import POSITIVE, OneOf, Target
 from dpmech.cli.printing import in_a_log
 from dpmech.cli.results import attempted
@@ -21,6 +21,7 @@ from dpmech.cli.running import Run, runs, worker_options
 from dpmech.exceptions import InvalidParameterError
 from dpmech.files import on_one_line
 from dpmech.numerics import Kind, metered
+from dpmech.plans import read_policy
 from dpmech.reports import (
     Answers,
     Review,
@@ -91,6 +92,7 @@ _WITHOUT_ATTACKS = ("registry", "answers")
     help="Bound attack rates from (eps, delta) only: faster under Balls-in-Bins, but looser.",
 )
 @click.option("--rigorous", is_flag=True, help="Refuse what `dpmech verify --rigorous` refuses.")
+@policy_option
 @key_options
 @seed_option
 @click.option(
@@ -122,6 +124,7 @@ def report(
     answers: str | None,
     claim_only: bool,
     rigorous: bool,
+    policy: str | None,
     keys: tuple[str, ...],
     require_signature: bool,
     seed: int | None,
@@ -141,7 +144,8 @@ def report(
         if file in files[:number]:
             raise InvalidParameterError("certificate", file, "named once")
     said = Answers() if answers is None else read_answers(answers)
-    signers = trusted_keys(keys, needed=require_signature)
+    rules = None if policy is None else read_policy(policy)
+    signers = trusted_keys(keys, needed=require_signature or (rules is not None and rules.needs_key))
     documents = {file: read_document(file) for file in files}
     subject = Subject.of(documents)
     with run.working("report", len(subject.to_verify) + 4) as (executor, progress):
@@ -156,6 +160,7 @@ def report(
                     max_memory=1e9 * max_memory,
                     keys=signers,
                     require_signature=require_signature,
+                    policy=rules,
                 )
             )
             progress("")
@@ -183,6 +188,9 @@ def report(
             yield (in_a_log(text) if form == "json" else text).rstrip("\n")
             return
         yield from map(str, review.verifications)
+        if {"certificate", "run record"} <= subject.names.keys():
+            own, recorded = subject.names["certificate"], subject.names["run record"]
+            yield on_one_line(f"{own}: has the claim of {recorded}, whose verdict is above")
         if attacks is not None and attacks.basis == "claim" and form not in _WITHOUT_ATTACKS:
             yield on_one_line(f"attack rates from (eps, delta) only, no privacy profile: {attacks.reason}")
         if not text:
@@ -194,6 +202,8 @@ def report(
     drawn = attacks is not None and attacks.basis == "profile" and attacks.guarantee.kind is Kind.PROBABLE
     if drawn and (subject.certificate.curve is None or found[0].profile_open):
         run.note(DRAWN)
+    if subject.fixed:
+        run.note(f"{'; '.join(subject.fixed)}: the run record alone states it, which anyone can edit")
     if form == "registry" and text and (open_fields := missing(registry_record(review))):
         run.note(f"a record of the first tier needs {', '.join(open_fields)}; --format answers asks for them")
     ctx.exit(exit_code(review.verifications))

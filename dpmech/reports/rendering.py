@@ -11,7 +11,7 @@ from dpmech.certificates import AdaptiveClip, training_requirements
 from dpmech.exceptions import DpmechError
 from dpmech.files import in_markdown, printable
 from dpmech.ledgers import Ledger
-from dpmech.numerics import between, short, typed, up
+from dpmech.numerics import between, counted, short, typed, up
 from dpmech.reports.attacks import picture_of
 from dpmech.reports.checklists import checklists
 from dpmech.reports.review import Review
@@ -123,7 +123,7 @@ def _known(review: Review) -> dict[str, Any]:
         "requirements": training_requirements(own),
         "evidence": [
             *evidence_words(own, proved=not review.verifications[0].achieved_open),
-            *(("fixed by the run", text) for text in subject.fixed),
+            *(("stated by the run record alone", text) for text in subject.fixed),
             *((f"signature on {source}", text) for source, text in review.issuers),
         ],
         "ran": []
@@ -152,7 +152,10 @@ def _total(review: Review) -> str:
     total = total_of(ledger, None)
     if "reason" in total:
         return f"No total at delta {short(total['delta'])}: {total['reason']}"
-    return total_words(total)
+    if not total["by_claims"]:
+        return total_words(total)
+    releases = counted(total["by_claims"], "release")
+    return f"{total_words(total)} ({releases} by their claims; dpmech ledger show composes profiles)"
 
 
 def environment(*, escape: bool) -> "jinja2.Environment":

@@ -270,7 +270,7 @@ def run_checks(record: RunRecord, *, rigorous: bool) -> Iterator[Check]:
     if not record.checkpoint_history.same_rounding:
         found.append("repeated steps may have been rounded differently")
     if record.checkpoint_history.loads:
-        found.append(f"{record.checkpoint_history.loads} loads of a saved state")
+        found.append(f"{counted(record.checkpoint_history.loads, 'load')} of a saved state")
     yield Check("checkpoints", ok=not (rigorous and accepted), detail=", ".join(found))
 
 

@@ -9,7 +9,7 @@ from decimal import Decimal
 from dpmech.certificates import Certificate, Policy
 from dpmech.exceptions import DpmechError, WorkLimitError
 from dpmech.mechanism import Adjacency, Unit
-from dpmech.numerics import BOUND, Guarantee, short, typed
+from dpmech.numerics import BOUND, Guarantee, counted, short, typed, up
 from dpmech.schemes import scheme_of
 from dpmech.verifying.report import Check, Verification
 
@@ -41,6 +41,12 @@ def policy_checks(
     except WorkLimitError:
         raise
     except (DpmechError, ArithmeticError, ValueError) as error:
+        ledger, most = found.ledger, policy.max_delta
+        stated = 0.0 if ledger is None else sum(one.certificate.budget.delta for one in ledger.releases)
+        if most is not None and stated > most:
+            detail = f"the deltas of the releases add up to {up(stated)}, at most {typed(most)} is allowed"
+            yield _check("max_delta", f"{detail}, and there is no total eps at this delta", ok=False)
+            return
         yield Check("policy", ok=False, detail=f"the total of the ledger could not be computed: {error}")
         return
     if subject is None:
@@ -63,7 +69,7 @@ def policy_checks(
         yield _generators(found)
     if policy.require_decided:
         left = "; ".join(found.stated_open)
-        yield _check("require_decided", left or "every stated bound was decided", ok=not left)
+        yield _check("require_decided", left or "no stated bound was NOT CHECKED", ok=not left)
     if policy.max_age_days is not None:
         time = datetime.datetime.now(datetime.UTC) if now is None else now
         yield _age(policy.max_age_days, found, time)
@@ -71,7 +77,7 @@ def policy_checks(
 
 @dataclasses.dataclass(frozen=True)
 class _Subject:
-    """What the rules apply to."""
+    """What the rules apply to; `basis` states what the eps was computed from, where that is not all."""
 
     eps: float
     delta: float
@@ -79,11 +85,12 @@ class _Subject:
     adjacency: Adjacency
     certificates: tuple[Certificate, ...]
     units: set[Unit]
+    basis: str = ""
 
 
 def _subject(found: Verification, policy: Policy) -> _Subject | None:
     """The claim of a certificate or the total of a ledger; None if nothing could be read."""
-    ledger, own = found.ledger, found.certificate
+    ledger, own, basis = found.ledger, found.certificate, ""
     if ledger is not None:
         inside = tuple(release.certificate for release in ledger.releases)
         sure = ledger.guarantee
@@ -94,9 +101,12 @@ def _subject(found: Verification, policy: Policy) -> _Subject | None:
             # No sampling: profiles that would take work could only lower it.
             total = ledger.epsilon(delta, profiles=False)
             eps, sure = total.upper, total.guarantee
+            if ledger.entries > 1 and ledger.waiting:
+                releases = counted(len(ledger.waiting), "release")
+                basis = f" ({releases} by their claims: no profile is stored for them)"
         units = {one.unit for one in inside} | {one.counts.unit for one in ledger.counts}
         units |= {one.mechanism.unit for one in ledger.mechanisms}
-        return _Subject(eps, delta, sure, ledger.adjacency, inside, units)
+        return _Subject(eps, delta, sure, ledger.adjacency, inside, units, basis)
     if own is None:
         return None
     # Of a loose claim nothing is exact, whatever its file says.
@@ -112,9 +122,8 @@ def _eps(policy: Policy, subject: _Subject) -> Check | None:
     most = policy.max_eps
     if most is None:
         return None
-    return _check(
-        "max_eps", f"eps {short(subject.eps)}, at most {typed(most)} is allowed", ok=subject.eps <= most
-    )
+    detail = f"eps {short(subject.eps)}{subject.basis}, at most {typed(most)} is allowed"
+    return _check("max_eps", detail, ok=subject.eps <= most)
 
 
 def _delta(policy: Policy, subject: _Subject) -> Check | None:
@@ -203,7 +212,7 @@ def _units(policy: Policy, subject: _Subject) -> Check | None:
 def _generators(found: Verification) -> Check:
     name, run = "require_cryptographic_generator", found.run
     if run is None:
-        return _check(name, "a rule about run records: what is verified states no random numbers", ok=True)
+        return _check(name, "applies to run records only", ok=True)
     # If participation is not random, batches provide no privacy.
     used = {"noise": run.noise} | ({"batches": run.sampler} if run.certificate.participation.random else {})
     detail = ", ".join(f"{what} from {one.generator_words}" for what, one in used.items())

@@ -14,6 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from dpmech.certificates import (
     NO_GENERATOR,
+    Certificate,
     CheckpointHistory,
     CheckpointMatch,
     Randomness,
@@ -453,6 +454,15 @@ class BatchOptimizer(PrivateOptimizer):
                 recomputed=theirs,
             )
 
+    def certificate(self) -> Certificate:
+        """The claim with the clip norm, denominator and public dataset size of this run, as in its record.
+
+        Save it to resume the run later, and for its reviewers: `claim.certificate()` may leave these open.
+        """
+        return self.claim.certificate(
+            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
+        )
+
     def run_record(
         self, *, stopped_by_plan: bool = False, rng: np.random.Generator | int | None = None
     ) -> RunRecord:
@@ -473,9 +483,7 @@ class BatchOptimizer(PrivateOptimizer):
         self._check_unchanged()
         self.loader.check_data()
         steps = self.record.steps
-        certificate = self.claim.certificate(
-            self._norms.terms, self.expected_batch_size, dataset_size=self._dataset_size
-        )
+        certificate = self.certificate()
         seen = self.loader.tracker.summary()
         if seen["steps"] != steps:
             raise CertificateError(

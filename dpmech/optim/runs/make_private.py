@@ -476,7 +476,8 @@ def _denominator(
         _check_stated(name, size, stated)
         users = " (users, not examples: items of a UserDataset)" * isinstance(loader.dataset, UserDataset)
         if hidden:
-            raise _mismatch(f"{name} is {size:g}{users}, which under {claim.participation!r}", size)
+            advice = "Give the batch size of the plan, all microbatches together. "
+            raise _mismatch(f"{name} is {size:g}{users}, which under {claim.participation!r}", size, advice)
         raise CertificateError(
             f"{name} is {size:g}, but {claim.participation!r} over {sampler.dataset_size} examples gives "
             f"batches of {mean:g} on average{users}",
@@ -511,11 +512,11 @@ def _check_stated(name: str, size: float, stated: Mapping[str, float | None]) ->
             )
 
 
-def _mismatch(what: str, declared: float) -> CertificateError:
+def _mismatch(what: str, declared: float, advice: str = "") -> CertificateError:
     """The error for a declared number that is far from the data, without revealing the data's number."""
     return CertificateError(
         f"{what} differs from the dataset by more than {_TOLERANCE:.0%}. The number of examples is private, "
-        "and so is this message. Give the batch size of the plan, all microbatches together. "
+        f"and so is this message. {advice}"
         "Plan with a number known without the data; or publish the number on purpose, in the plan and as "
         "dataset_size; or use ZERO_OUT, where it is public",
         claimed=declared,

@@ -68,8 +68,8 @@ def make_private_with_epsilon(
             error, as `dm.recommend` does, under Poisson sampling or Balls-in-Bins, and logs the choice in one
             line. The result is never worse than DP-SGD (RMSE of the prefix sums). The search takes seconds
             for tens of steps and minutes for thousands, while other processes wait. It may draw samples, so
-            that another call makes another claim. To be able to resume, save `optimizer.claim.certificate()`
-            and pass it to `make_private`.
+            that another call makes another claim. To be able to resume, save `optimizer.certificate()` and
+            pass it to `make_private`.
         participation: None is Poisson sampling for independent noise, and Balls-in-Bins with one bin per step
             of an epoch for other strategies. Without a strategy, that of the selected one.
         max_vectors: without a strategy, largest number of vectors of the model's size that the noise of a

@@ -107,6 +107,16 @@ def test_the_guarantee_is_the_first_line():
     assert bound.to_json().startswith('{"guarantee": "deterministic upper bound",')
 
 
+def test_every_row_of_a_matrix_is_one_line():
+    own = issue(strategy=dm.Dense(np.tril(np.arange(1.0, 17.0).reshape(4, 4))), participation=dm.MinSep(2))
+    text = own.to_json()
+    assert "     [5.0, 6.0, 0.0, 0.0],\n" in text
+    assert '     ["0x1.4000000000000p+2", "0x1.8000000000000p+2", "0x0.0p+0", "0x0.0p+0"],\n' in text
+    # Files with one line for each entry hold the same document.
+    assert dm.Certificate.from_json(json.dumps(json.loads(text), indent=1)) == own
+    assert dm.Certificate.from_json(text) == own
+
+
 def test_the_evidence_is_recorded():
     evidence = CERTIFICATE.to_dict()["evidence"]
     assert evidence["accountant"] == {"type": "Exact"}

@@ -550,3 +550,16 @@ def test_every_generator_that_runs_is_known_to_records():
         for made in source_of(name, [torch.device("cpu")])[1]
     }
     assert names == set(run_record._GENERATORS)
+
+
+@pytest.mark.parametrize(
+    ("loads", "words"),
+    [(0, "loads: 0 is less than the minimum of 1"), ("1", "loads: '1' is not of type 'integer'")],
+)
+def test_a_wrong_entry_of_an_optional_part_is_named(loads, words):
+    document = record("min-sep").to_dict()
+    document["run"]["checkpoint_history"] = dict.fromkeys(("dataset", "model", "loss"), "same") | {
+        "loads": loads
+    }
+    with pytest.raises(dm.exceptions.CertificateError, match=rf"\$\.run\.checkpoint_history\.{words}"):
+        dm.RunRecord.from_json(json.dumps(document | {"checksum": checksum_of_document(document)}))

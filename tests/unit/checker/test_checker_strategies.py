@@ -1,4 +1,5 @@
 import itertools
+import math
 import random
 from fractions import Fraction
 
@@ -235,6 +236,23 @@ def test_sensitivities_hold_the_one_found_by_enumeration():
     }
     # Only the last one is a bound in general.
     assert all(all(hits) for name, hits in exact.items() if name != "rows of the Gram matrix")
+
+
+def test_the_lower_end_of_dense_columns_over_epochs_is_that_of_the_worst_batch():
+    """With products >= 0, both ends are exact, whichever batch of an epoch has the largest sum."""
+    rng = random.Random(6)
+    worst = set()
+    for n, apart in [(12, 3), (9, 4), (10, 5)] * 4:
+        matrix = [[rng.random() if j <= i else 0.0 for j in range(n)] for i in range(n)]
+        sums = [[sum(row[s::apart]) for row in matrix] for s in range(apart)]
+        norms = [math.sqrt(sum(x * x for x in one)) for one in sums]
+        worst.add(norms.index(max(norms)))
+        found = sensitivity(
+            strategy_of({"type": "Dense", "matrix": matrix}), Pattern(apart, -(-n // apart), evenly=True)
+        )
+        assert float(found.lower) == pytest.approx(max(norms), rel=1e-13)
+        assert float(found.upper) == pytest.approx(max(norms), rel=1e-13)
+    assert len(worst) > 1  # not always the first one
 
 
 @pytest.mark.parametrize(("n", "apart", "most"), [(9, 2, 3), (9, 1, 4), (8, 3, 2)])

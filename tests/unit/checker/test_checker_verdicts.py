@@ -444,7 +444,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     assert main([right]) == 0
     first = capsys.readouterr().out.splitlines()[0]
     assert "PROVED: eps 8.0, delta 1e-05, add_remove, unit example; Identity, n 12, " in first
-    assert first.endswith("type 'EveryStep', sigma 3.0")
+    assert first.endswith("n 12, 'EveryStep', sigma 3.0")
     assert main([right, wrong, unknown]) == 1
     assert main([right, unknown]) == 3
     assert main(["--seconds", "5", right, wrong, unknown, str(broken)]) == 2

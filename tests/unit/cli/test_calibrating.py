@@ -57,6 +57,17 @@ def test_calibrate_table():
         assert word in result.stdout
 
 
+def test_a_certificate_too_large_to_be_read_is_told(tmp_path, monkeypatch):
+    call = ["calibrate", *LAMBDA, *SMALL, "--sampling", "min-sep", *BUDGET, "--out"]
+    assert "--max-file-size" not in run(*call, str(tmp_path / "small.json")).stderr
+    monkeypatch.setattr("dpmech.cli.files.LARGEST_FILE", 1000)
+    result = run(*call, str(tmp_path / "large.json"))
+    assert result.exit_code == 0, result.output
+    assert "dpmech: note: the certificate has 1 MB: read it with dpmech verify --max-file-size 1" in (
+        result.stderr
+    )
+
+
 @pytest.mark.parametrize(
     ("sampling", "schema"),
     [

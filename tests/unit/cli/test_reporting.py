@@ -27,10 +27,24 @@ def test_a_page_is_written_and_the_verdict_printed(folder):
     lines = result.stdout.splitlines()
     assert lines[0].startswith("run.json: VERIFIED")
     assert lines[1].startswith("ledger.json: VERIFIED")
-    assert lines[2] == "report: review.html"
+    assert lines[2] == "certificate.json: has the claim of run.json, whose verdict is above"
+    assert lines[3] == "report: review.html"
+    assert "the run record alone" not in result.stderr
     page = Page((folder / "review.html").read_text(encoding="utf-8"))
     assert page.faults == []
     assert "Computed from the whole privacy profile" in " ".join("".join(page.text).split())
+
+
+def test_terms_that_the_certificate_leaves_open_are_told(folder):
+    """Nothing else could show that the record of a run states another clip norm."""
+    small().certificate().save(folder / "open.json")
+    result = done("report", "open.json", "run.json", "--out", "review.html", "--claim-only")
+    assert (
+        "clip norm 1.0, left open in open.json; expected batch size 10.0, left open in open.json: "
+        "the run record alone states it, which anyone can edit" in " ".join(result.stderr.split())
+    )
+    page = (folder / "review.html").read_text(encoding="utf-8")
+    assert page.count("stated by the run record alone") == 2
 
 
 def test_the_claim_alone_is_told(folder):
@@ -43,6 +57,22 @@ def test_a_refused_claim_gets_a_page_that_says_so(folder):
     result = done("report", "weak.json", "--out", "review.html", code=1)
     assert "weak.json: REFUSED: " in result.stdout
     assert "REFUSED: do not rely on this claim" in (folder / "review.html").read_text(encoding="utf-8")
+
+
+def test_the_rules_of_a_policy_stand_on_the_page(folder):
+    """The page that is signed has the verdict of CI."""
+    (folder / "kept.toml").write_text("max_delta = 0.5\n")
+    (folder / "broken.toml").write_text("max_eps = 1e-3\n")
+    call = ("report", "certificate.json", "--claim-only", "--force", "--out", "review.html", "--policy")
+    done(*call, "kept.toml")
+    page = (folder / "review.html").read_text(encoding="utf-8")
+    assert "policy max_delta" in page
+    assert "REFUSED" not in page
+    result = done(*call, "broken.toml", code=1)
+    assert "certificate.json: REFUSED: policy max_eps: eps 2, at most 0.001 is allowed" in result.stdout
+    page = (folder / "review.html").read_text(encoding="utf-8")
+    assert "REFUSED: do not rely on this claim" in page
+    assert "at most 0.001 is allowed" in page
 
 
 def test_a_file_that_was_edited_is_no_subject_of_a_report(folder):

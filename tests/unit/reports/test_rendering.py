@@ -3,13 +3,15 @@ import datetime
 import importlib.resources
 import json
 import re
+import types
 
 import jsonschema
 import pytest
 
 import dpmech as dm
 from dpmech.certificates import with_checksum
-from dpmech.reports import as_html, as_json, as_markdown
+from dpmech.reports import as_html, as_json, as_markdown, rendering
+from tests.support import saved
 from tests.support.reviewed import HOSTILE, Page, review_of, run_of, small
 
 MADE = datetime.date(2026, 11, 23)
@@ -181,3 +183,15 @@ def test_all_colours_of_text_can_be_read_by_day_and_by_night():
                 assert contrast(colours[text], colours[page]) >= 4.5, (text, page)
         for kind in ("good", "bad", "warn"):
             assert contrast(colours[kind], colours[f"{kind}-page"]) >= 4.5
+
+
+def test_a_total_of_claims_says_so():
+    """`dpmech ledger show` composes profiles and has a lower total: the page names the difference."""
+    ledger = dm.Ledger()
+    for name in ("one", "two"):
+        ledger.add(name, saved.calibration("bins moments"), batch=name)
+    checked = types.SimpleNamespace(ok=True, profile_open=())
+    review = types.SimpleNamespace(subject=types.SimpleNamespace(ledger=ledger), verifications=(checked,))
+    text = rendering._total(review)
+    assert text.startswith("eps at most 4 at delta ")
+    assert text.endswith("(2 releases by their claims; dpmech ledger show composes profiles)")

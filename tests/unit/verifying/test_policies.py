@@ -9,8 +9,10 @@ import pytest
 
 import dpmech as dm
 from dpmech.checker import Kind, Verdict
-from dpmech.verifying import claims
+from dpmech.numerics.printed import up
+from dpmech.verifying import Verification, claims
 from dpmech.verifying.policy_checks import policy_checks
+from dpmech.verifying.report import Check
 from tests.support import saved
 
 PLAIN = saved.calibration("min-sep").certificate()  # eps 2, delta 1e-5
@@ -194,6 +196,20 @@ def test_of_a_ledger_the_total_counts(tmp_path):
     # What holds is the budget, however little of it was spent.
     assert broken(dm.Policy(max_eps=5.0, max_delta=1e-4), found) == {}
     assert list(broken(dm.Policy(max_eps=4.9, max_delta=0.9e-4), found)) == ["max_eps", "max_delta"]
+
+
+def test_a_largest_delta_below_the_sum_of_the_releases_is_named():
+    ledger = dm.Ledger()
+    ledger.add("one", saved.calibration("bins certified"), batch="one")
+    ledger.add("two", saved.calibration("bins certified 6"), batch="two")
+    stated = sum(one.certificate.budget.delta for one in ledger.releases)
+    found = Verification("ledger.json", None, (Check("mode", ok=True, detail=""),), ledger=ledger)
+    told = broken(dm.Policy(max_eps=99.0, max_delta=0.9 * stated), found)
+    assert list(told) == ["max_delta"]
+    assert told["max_delta"].startswith(f"the deltas of the releases add up to {up(stated)}, at most ")
+    # At their sum there is a total, of claims alone; a stored profile would cost less.
+    refused = broken(dm.Policy(max_eps=1e-3, max_delta=stated), found)
+    assert "2 releases by their claims: no profile is stored for them" in refused["max_eps"]
 
 
 @pytest.mark.parametrize(

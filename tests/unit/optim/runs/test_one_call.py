@@ -57,6 +57,14 @@ def test_one_call_is_a_plan_a_calibration_and_make_private():
     assert record.executed == cal.achieved
 
 
+def test_its_certificate_fixes_what_the_call_fixed_and_is_that_of_the_run_record():
+    optimizer = made(clip_norm=0.5)[1]
+    own = optimizer.certificate()
+    assert (own.clip_norm, own.expected_batch_size, own.dataset_size) == (0.5, BATCH, SIZE)
+    assert own == optimizer.claim.certificate(0.5, BATCH, dataset_size=SIZE)
+    assert own == optimizer.run_record().certificate
+
+
 def test_epsilon_spent_before_the_first_step_and_at_another_delta():
     optimizer = made()[1]
     assert optimizer.epsilon_spent().upper == 0.0
@@ -259,7 +267,7 @@ def test_what_can_be_refused_early_is_refused_before_the_search(monkeypatch):
 @pytest.mark.slow
 def test_the_recommendation_is_never_worse_than_dp_sgd_trains_and_resumes():
     first = made(strategy=None, rng=1)[1]
-    saved, text = first.state_dict(), first.claim.certificate().to_json()
+    saved, text = first.state_dict(), first.certificate().to_json()
     first.close()
     # Another call may find another sigma; the certificate of the first one resumes its run.
     model = classifier()
@@ -268,8 +276,6 @@ def test_the_recommendation_is_never_worse_than_dp_sgd_trains_and_resumes():
         torch.optim.SGD(model.parameters(), lr=0.1),
         DataLoader(classification(SIZE), batch_size=BATCH),
         dm.Certificate.from_json(text),
-        1.0,
-        dataset_size=SIZE,
         loss=cross_entropy,
         rng=1,
     )
