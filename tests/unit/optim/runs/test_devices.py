@@ -197,7 +197,7 @@ def test_mixing_is_detected_there():
 
 
 @pytest.mark.parametrize("mode", ["per_example", "ghost", "auto"])
-@pytest.mark.parametrize("name", LOSSES.keys() - {"hooks"})
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "hooks"])
 def test_weights_in_half_precision(name, mode):
     options = LOSSES[name] | {"clipping_mode": mode}
     model = classifier(widths=(3, 400, 2)).bfloat16()
