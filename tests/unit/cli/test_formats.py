@@ -228,7 +228,7 @@ def test_other_commands_print_no_command_either(call, folder):
 def test_names_in_ledgers_and_claims_are_text(folder):
     hostile = "run\n::error::x\nother.json: VERIFIED: exact"
     for command in (
-        ("ledger", "add", "l.json", FILES[0], "--name", hostile, "--new", "--batch", hostile),
+        ("ledger", "add", "l.json", FILES[0], "--name", hostile, "--new"),
         ("ledger", "add-counts", "l.json", "--name", f"{hostile} 2", "--sigma", "20"),
         ("ledger", "show", "l.json", "--claims"),
         ("ledger", "show", "l.json", "--claims", "--json"),
@@ -239,6 +239,9 @@ def test_names_in_ledgers_and_claims_are_text(folder):
         result = done(*command)
         assert COMMAND.search(result.stdout + result.stderr) is None
         assert not any(line.startswith("other.json") for line in result.stdout.splitlines())
+    refused = done("ledger", "add", "l.json", FILES[0], "--name", "run 4", "--batch", hostile, code=2)
+    assert "--batch must be printable text" in refused.output
+    assert COMMAND.search(refused.output) is None
 
 
 @pytest.mark.parametrize(
