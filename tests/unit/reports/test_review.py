@@ -143,9 +143,10 @@ def test_a_stored_profile_that_nobody_proved_is_not_used(monkeypatch):
     assert review.attacks.basis == "profile"
     assert review.attacks.upper(0.01) > 0.9 * honest.attacks.upper(0.01)
     assert float(re.search(r"eps is at most (\S+) at delta", rendering._total(review))[1]) > 2.0
-    strict = dm.verify(forged, max_seconds=1.0, policy=dm.Policy(require_decided=True))
-    assert strict.failures[0].startswith("policy require_decided: ")
-    assert "upper ends of the privacy profile" in strict.failures[0]
+    for subject in (forged, ledger):
+        strict = dm.verify(subject, max_seconds=1.0, policy=dm.Policy(require_decided=True))
+        assert strict.failures[0].startswith("policy require_decided: ")
+        assert "upper ends of the privacy profile" in strict.failures[0]
 
 
 def test_no_total_is_told_of_a_ledger_that_was_not_verified(monkeypatch):
