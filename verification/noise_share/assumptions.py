@@ -73,7 +73,7 @@ def assumption_5(*, claim: Callable[[np.ndarray, float, float], float] = split) 
             cases += 1
     return Verdict(
         judged(worst, 1e-12),
-        "The check enumerates all samples, and integrates over the noise with Gauss-Hermite nodes. "
+        "The check enumerates all possible batches, and integrates over the noise with Gauss-Hermite nodes. "
         "Deviations are relative.",
         cases,
         worst,

@@ -218,7 +218,7 @@ def assumption_40(*, claim: tuple[float, ...] = (6.11, 4.89, 38.6)) -> Verdict:
     return Verdict(
         judged_arithmetic(worst, 0.005),
         "The check computes 1 / (steps times the measured v_true / Phi), with relative deviations, "
-        "and recomputes the printed 1.4e-3 to its digits.",
+        "and recomputes the printed 1.4e-3 to all its digits.",
         len(WINDOWS) + 1,
         worst,
         f"The logged v_true / Phi = 1.4e-3 gives V / v_true = {shown} for averages of 120, 150 and 19 "

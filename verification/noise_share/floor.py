@@ -45,7 +45,10 @@ def assumption_unbiased(*, claim: Callable[[np.ndarray, float], float] = expecte
             worst = max(worst, float(np.abs(mean - gradients.mean(axis=0)).max()))
             cases += 1
     return Verdict(
-        judged(worst, 1e-12), "The check sums over all 256 samples. Deviations are absolute.", cases, worst
+        judged(worst, 1e-12),
+        "The check sums over all 256 possible batches. Deviations are absolute.",
+        cases,
+        worst,
     )
 
 
@@ -92,7 +95,7 @@ def assumption_smoothness(*, claim: Callable[[np.ndarray, float], float] = smoot
         apart = max(apart, 2 * (1 - RATE) / size * float(np.mean(np.sum(residual**2, axis=1))))
     return Verdict(
         judged(worst, 1e-9),
-        "The check sums over all samples, and computes the smallest constant for least squares. "
+        "The check sums over all possible batches, and computes the smallest constant for least squares. "
         "Deviations are relative.",
         cases,
         worst,
@@ -125,7 +128,10 @@ def assumption_split(*, claim: Callable[[np.ndarray, float, int, float], float] 
             worst = max(worst, abs(claim(gradients, rate, 2, 0.03) / exact - 1.0))
             cases += 1
     return Verdict(
-        judged(worst, 1e-12), "The check sums over all 256 samples. Deviations are relative.", cases, worst
+        judged(worst, 1e-12),
+        "The check sums over all 256 possible batches. Deviations are relative.",
+        cases,
+        worst,
     )
 
 
@@ -174,12 +180,12 @@ def theorem_5_constant(
 
     return Verdict(
         judged_proof(holds, chain(line), chain(corrected_chain), 1e-9),
-        "The check computes the violation for random least-squares problems, and the chain on h x^2 / 2. "
-        "Deviations are relative.",
+        "The check computes the violation for random least-squares problems, and the chain of "
+        "inequalities on h x^2 / 2. Deviations are relative.",
         cases + 4,
         holds,
-        "With the factor 1 / sqrt 2 the chain gives only ||grad F||^2 >= mu (F - F*), half of the "
-        "inequality that is used.",
+        "With the factor 1 / sqrt 2 the chain of inequalities gives only ||grad F||^2 >= mu (F - F*), half "
+        "of the inequality that is used.",
     )
 
 
@@ -241,7 +247,8 @@ def theorem_5(*, claim: Callable[[float, float, float, float], float] = printed_
     worst = max(worst, max(ratios) - 1.0)
     return Verdict(
         judged(worst, 1e-9),
-        "The check computes exact second moments over all samples. The deviation is the relative violation.",
+        "The check computes exact second moments over all possible batches. The deviation is the "
+        "relative violation.",
         cases + 3,
         worst,
         f"The bound is loose: noise alone reaches {ratios[0]:.4f} to {ratios[-1]:.4f} of it.",

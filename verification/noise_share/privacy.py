@@ -214,7 +214,7 @@ def theorem_7_naive(*, claim: Callable[[float], float] = naive_shortfall) -> Ver
     return Verdict(
         judged(worst, 1e-9),
         "The check compares the formula with the dense covariance, with relative deviations, and "
-        "computes eps from a Gaussian with 40 digits.",
+        "computes the eps of a Gaussian mechanism with 40-digit arithmetic.",
         3,
         worst,
         f"At lambda = 0.9, the divergence is {inflation:.4f} times the claimed one, and a claimed eps "

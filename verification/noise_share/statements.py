@@ -46,7 +46,7 @@ def definition_phi(*, claim: Callable[[float, float, float], float] = phi_formul
     return Verdict(
         judged(worst, 1.0),
         "The check integrates over the noise with Gauss-Hermite nodes, to 1e-10, and recomputes the "
-        "printed 2.2e-8 to its digits. Deviations are in units of the tolerance.",
+        "printed 2.2e-8 to all its digits. Deviations are in units of the tolerance.",
         cases + 1,
         worst,
     )
@@ -83,7 +83,7 @@ def theorem_1(*, claim: Callable[[np.ndarray, float], np.ndarray] = inflated) ->
     return Verdict(
         judged(worst, 1.0),
         "The check runs Monte Carlo simulations in a closed loop, with a tolerance of 6.5 standard "
-        "errors, and sums the weights.",
+        "errors, and verifies the sum of the weights.",
         cases,
         worst,
     )
@@ -203,7 +203,7 @@ def theorem_3_factor(*, claim: Callable[[float], float] = plug_in) -> Verdict:
     return Verdict(
         judged(worst, 1e-9),
         "The check computes the expected denominators with Gauss-Hermite nodes, and recomputes the "
-        "printed 4.71 to its digits. Deviations are relative.",
+        "printed 4.71 to all its digits. Deviations are relative.",
         cases + 1,
         worst,
     )

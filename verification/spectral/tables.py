@@ -95,7 +95,7 @@ def table_1(*, claim: Callable[[], tuple[tuple[float, ...], ...]] = printed_savi
     return Verdict(
         judged(worst, 0.008),
         "The check uses the privacy loss distributions of dp-accounting. Deviations are absolute, in "
-        "eps; half a digit is 0.005.",
+        "eps; half a unit in the last printed digit is 0.005.",
         cases,
         worst,
     )
@@ -116,7 +116,7 @@ def table_1_qqp(*, claim: float = 1e-5, right: tuple[float, ...] = (0.53, 0.83, 
     return Verdict(
         judged_erratum(printed, deviation(1e-6, right), 0.008, word="MISPRINT"),
         "The check uses the privacy loss distributions of dp-accounting. Deviations are absolute, in "
-        "eps; half a digit is 0.005.",
+        "eps; half a unit in the last printed digit is 0.005.",
         len(rows),
         printed,
         f"At the stated 1e-5 the savings are off by up to {printed:.2f}, and at 1e-6 by "
