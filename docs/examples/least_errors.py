@@ -42,7 +42,7 @@ FAMILIES: tuple[tuple[str, type[dm.Strategy], dict[str, int]], ...] = (
 def error_of(
     family: type[dm.Strategy], plan: dm.TrainingPlan, options: dict[str, int]
 ) -> float:
-    """RMSE at sigma / sensitivity 1."""
+    """RMSE if sigma equals the sensitivity."""
     passes = plan.participation("min-sep")
     if family is dm.Identity:
         return dm.rmse(dm.Identity(plan.steps), passes)

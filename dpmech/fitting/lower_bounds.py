@@ -64,7 +64,7 @@ def error_lower_bound(
     workload: Workload | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> float:
-    """A lower bound on the RMSE of every strategy over n steps, at sigma / sensitivity 1.
+    """A lower bound on the RMSE of every strategy over n steps, if sigma equals the sensitivity.
 
     No invertible matrix C of any structure has a smaller `dpmech.rmse`, for models with at least n
     parameters. `dpmech.optimize(dm.Dense, ...)` comes close to this bound. The ratio of the error of a

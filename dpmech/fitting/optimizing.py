@@ -61,8 +61,8 @@ class Fit:
         strategy: the best strategy.
         participation: its participation; the best one if several were given.
         objective: "rmse", "max_se" or "last".
-        error: the certified error in units of the clip norm: without a budget at sigma / sensitivity 1, and
-            with a budget at the calibrated sigma.
+        error: the certified error in units of the clip norm: at the calibrated sigma with a budget,
+            and if sigma equals the sensitivity without one.
         identity_error: the error of independent noise, under the first participation; NaN if it was not
             compared.
         identity_calibration: its calibration; None without a budget, or if it was not compared.
@@ -93,7 +93,7 @@ class Fit:
         errors = up(self.error)
         if not math.isnan(self.identity_error):
             errors += f", of independent noise {up(self.identity_error)}"
-        unit = "at sigma / sensitivity 1" if self.calibration is None else "at the calibrated sigma"
+        unit = "if sigma equals the sensitivity" if self.calibration is None else "at the calibrated sigma"
         fitted = [repr(self.strategy), repr(self.participation), f"{self.objective} {errors}: {unit}"]
         if self.gap is not None:
             fitted.append(gap_words(self.gap))

@@ -45,7 +45,7 @@ def rmse(
     *,
     workload: Workload | None = None,
 ) -> float:
-    """Root mean squared error ||B||_F sens / sqrt(n) at sigma / sensitivity 1.
+    """Root mean squared error ||B||_F sens / sqrt(n) if sigma equals the sensitivity.
 
     Args:
         strategy: C; or a Mechanism, which also sets participation and adjacency.
@@ -78,7 +78,7 @@ def max_se(
     *,
     workload: Workload | None = None,
 ) -> float:
-    """Largest standard error max_i ||B[i, :]|| sens at sigma / sensitivity 1.
+    """Largest standard error max_i ||B[i, :]|| sens if sigma equals the sensitivity.
 
     Arguments, units and errors are those of `rmse`. References: lambda_cgd eq. 7.
 
@@ -97,7 +97,7 @@ def last_iterate_error(
     *,
     workload: Workload | None = None,
 ) -> float:
-    """Standard error of the last output, ||B[n-1, :]|| sens, at sigma / sensitivity 1.
+    """Standard error of the last output, ||B[n-1, :]|| sens, if sigma equals the sensitivity.
 
     Arguments, units and errors are those of `rmse`.
 
