@@ -33,7 +33,7 @@ import scipy
 import torch
 
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
-from dpmech.mechanism import ScaledToeplitz, Strategy
+from dpmech.mechanism import ScaledToeplitz, Strategy, noise_cost
 from dpmech.numerics import LONGDOUBLE_UNIT, FloatArray, trimmed
 
 LARGEST = 1e-6  # relative; above it a stream is refused
@@ -367,8 +367,9 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
 
     Args:
         strategy: C.
-        mode: None for the mode without memory if C^-1 is banded, a short recursion if C is
-            banded or a BLT, and regeneration of full rows otherwise (t + 1 draws at step t).
+        mode: None for that of `noise_cost`: the mode without memory if C^-1 is banded and C does not have
+            fewer bands, a short recursion if C is banded or a BLT, and regeneration of full rows otherwise
+            (t + 1 draws at step t).
 
     Returns:
         The mode chosen, and the recursion.
@@ -383,8 +384,7 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
     factors = strategy.factored
     recursive = strategy.bands is not None or (factors is not None and factors.exponentials is not None)
     if mode is None:
-        shorter = recursive and strategy.inverse_bands is None
-        mode = NoiseMode.RECURSION if shorter else NoiseMode.REGENERATE
+        mode = NoiseMode.RECURSION if noise_cost(strategy).buffers else NoiseMode.REGENERATE
     if mode is not NoiseMode.RECURSION:
         recursion = _combination(strategy, keep=mode is NoiseMode.BUFFER)
     elif recursive:
