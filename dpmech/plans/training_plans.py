@@ -284,15 +284,16 @@ def parse_entries(text: str) -> list[Entry]:
 
 
 def read_plan(path: Path) -> tuple[dict[str, Any], list[Entry]]:
-    """Read a TOML plan: a [plan] table, and a [[strategy]] table for each strategy.
+    """Read a TOML plan: a [plan] table, and a [[strategy]] table for each strategy, if any.
 
     Raises:
         InvalidParameterError: if the file is not TOML, or has unknown keys.
     """
     document = read_toml("plan", path)
-    plan, tables = document.pop("plan", {}), document.pop("strategy", None)
+    plan, tables = document.pop("plan", {}), document.pop("strategy", [])
     if document or not isinstance(plan, dict) or not isinstance(tables, list):
-        raise InvalidParameterError("plan", str(path), "a [plan] table and [[strategy]] tables, nothing else")
+        hint = f": {', '.join(document)} outside of them" if document else ""
+        raise InvalidParameterError("plan", str(path), "a [plan] table and [[strategy]] tables only", hint)
     return plan, [_read_entry(table) for table in tables]
 
 
