@@ -33,6 +33,7 @@ _BELOW, _ABOVE = 0.5, 16.0
 @click.command(
     cls=Command,
     short_help="Write a page for choosing eps, epochs and batch size.",
+    absent={"--eps": "the page covers a range, from --min-eps to --max-eps"},
     examples=[
         "dpmech plan --dataset-size 50000 --delta 1e-5 --epochs 5,10,20 --batch-size 128,256,512 --min-eps 1 "
         "--max-eps 12 --out planner.html",

@@ -576,7 +576,8 @@ def optimize(
     size, exponentials = check_family(family, n=n, bands=bands, buffers=buffers)
     steps = int(n)
     if (eps is None) != (delta is None):
-        raise InvalidParameterError("delta" if delta is None else "eps", None, "given with the other one")
+        absent, other = ("delta", "eps") if delta is None else ("eps", "delta")
+        raise InvalidParameterError(absent, None, f"given with {other}")
     aim, sums = Objective.check(objective), check_workload(workload, steps)
     if aim is Objective.LAST and sums is not None and sums.matrix is not None and not sums.matrix[-1].any():
         accepted = "a matrix whose last row is not 0, as objective='last' is about the error of that row"

@@ -198,6 +198,8 @@ class TrainingPlan:
 
 
 _SIZES = {"bands", "buffers"}
+_DP_SGD = "DP-SGD is identity under poisson, and the baseline of every comparison"
+_NO_STRATEGIES = dict.fromkeys(("dp-sgd", "dpsgd", "DP-SGD"), _DP_SGD)
 _OPTIONS = tuple(sorted(_SIZES.union(*(one.options for one in STRATEGIES.values()))))
 
 
@@ -239,7 +241,7 @@ def build_strategy(entry: Entry, n: int, *, fits: bool = False) -> Strategy:
     Raises:
         InvalidParameterError: if the name is unknown, or options are missing or belong to another strategy.
     """
-    named = STRATEGIES[check_known("strategy", entry.name, STRATEGIES)]
+    named = STRATEGIES[check_known("strategy", entry.name, STRATEGIES, _NO_STRATEGIES)]
     foreign = sorted(set(entry.options) - set(named.options))
     missing = [name for name in named.due if name not in entry.options]
     if foreign or missing:

@@ -26,6 +26,7 @@ def test_a_page_is_written_with_each_plan_once(tmp_path):
         (("--out", "p.txt"), "--out must be a file that ends in .htm, .html"),
         (("--out", "p.html", "--max-eps", "0.1"), "--max-eps must be above --min-eps 1"),
         ((), "missing: --out"),
+        (("--out", "p.html", "--eps", "8"), "no option --eps: the page covers a range, from --min-eps to "),
         (("--out", "p.html", "--sampling", "poison"), "did you mean poisson?"),
         (("--out", "p.html", "--strategies", "identity"), "--strategies must be families without"),
         (("--out", "p.html", "--strategies", "bandmf:bands=400"), "bands must be an integer in [1, 12]"),
