@@ -458,3 +458,19 @@ def test_six_examples_that_do_not_fit_into_memory(error):
     assert largest_batch(run, torch.device("cpu"), 64) == 1
     with pytest.raises(RuntimeError, match="shapes"):
         largest_batch(lambda count: (_ for _ in ()).throw(RuntimeError("shapes")), torch.device("cpu"), 64)
+
+
+def test_sparse_gradients_of_embeddings():
+    """From the second step on, only some parameters are compared with their gradient."""
+
+    def embedded(*, sparse):
+        torch.manual_seed(0)
+        head = nn.Linear(24, 2).requires_grad_(False)
+        return nn.Sequential(nn.Embedding(5, 4, sparse=sparse), nn.Flatten(), head)
+
+    words = TensorDataset(torch.arange(SIZE * 6).view(SIZE, 6) % 5, LABELS)
+    found = [
+        trained(private(embedded(sparse=one), DataLoader(words), loss=None), by_hooks)[1]
+        for one in (False, True)
+    ]
+    torch.testing.assert_close(*found)
