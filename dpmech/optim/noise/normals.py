@@ -211,7 +211,7 @@ class NormalSource(abc.ABC):
 
     def fill_all(self, out: torch.Tensor, step: int, places: Sequence[Place]) -> None:
         """As `fill`, for chunks that lie next to each other in `out`."""
-        for part, place in zip(out.split([place.size for place in places]), places, strict=True):
+        for part, place in zip(torch.split(out, [one.size for one in places]), places, strict=True):
             self.fill(part, step, *place[:3])
 
     @abc.abstractmethod
