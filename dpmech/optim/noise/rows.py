@@ -318,7 +318,10 @@ class _Weighted(Recursion):
         state, out, spare, _ = chunk
         weights = (self._rows(step) * (factor if self._scale is None else 1.0)).tolist()
         draw(step, spare)
-        out.copy_(spare).mul_(weights[0])
+        if spare.dtype == out.dtype:
+            torch.mul(spare, weights[0], out=out)
+        else:
+            out.copy_(spare).mul_(weights[0])
         for lag, weight in enumerate(weights[1:], start=1):
             if weight == 0.0 and self._scale is None:
                 continue
