@@ -175,7 +175,7 @@ class NoiseRows:
                 sizes = [place.size for place in places]
                 whole = scratch("together", self._drawn(first), first.forms_on)[: sum(sizes)]
                 source.fill_all(whole, step, places)
-                given = whole.split(sizes)
+                given = torch.split(whole, sizes)
             for place, (addition, number, start, end) in enumerate(members):
                 slot, count = addition.slot, end - start
                 row, spare, *product = parts(count, self._drawn(slot), slot.forms_on)
