@@ -119,7 +119,8 @@ class Traces:
         Args:
             defect: 1 - D, shape (size,); |D| is at most 1 up to rounding.
             errors: bounds on the errors of its entries.
-            goal: an error at which no other method is tried.
+            goal: an error at which no other method is tried; if it is 0, no powers in full are tried where
+                there are more than `DENSE` states and a subspace may give a bound.
         """
         diagonal, found = 1.0 - defect, (0j, math.inf)
         if self.full:
@@ -131,7 +132,7 @@ class Traces:
         found = min(found, self._bounded(defect, errors, basis), key=lambda one: one[1])
         # the least error of powers in full
         least = 8.0 * UNIT * self.bins * self.frobenius
-        if found[1] > max(goal, least) and not self.full and self.size <= MOST_FULL:
+        if goal > 0.0 and found[1] > max(goal, least) and not self.full and self.size <= MOST_FULL:
             whole = self._power(diagonal, errors, goal)
             self.full = whole[1] < found[1]
             found = min(found, whole, key=lambda one: one[1])
