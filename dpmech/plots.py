@@ -16,7 +16,7 @@ import numpy as np
 from dpmech.exceptions import InvalidParameterError, MissingDependencyError
 from dpmech.guards import check_real
 from dpmech.mechanism import Strategy, Workload, check_strategy, per_step_error
-from dpmech.numerics import Bounds, FloatArray, typed
+from dpmech.numerics import Bounds, FloatArray, typed, up
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,6 +95,35 @@ def error_by_eps(
     ticks = sorted({eps for values in errors.values() for eps in values})
     strip.set_xticks(ticks, [typed(eps) for eps in ticks])
     strip.minorticks_off()
+    return figure
+
+
+@_styled()
+def compared_errors(
+    errors: Mapping[str, float], *, label: str = "RMSE (clip norms)", title: str = ""
+) -> "Figure":
+    """Plot errors as bars, with their numbers rounded up, in the given order.
+
+    Args:
+        errors: for each name, a positive error.
+        label: label of the error axis.
+        title: title above the axes.
+
+    Raises:
+        InvalidParameterError: if there is nothing to plot, or a value is not positive.
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    if not errors:
+        raise InvalidParameterError("errors", errors, "at least one name")
+    values = [check_real("error", one, minimum=0.0, open_minimum=True) for one in errors.values()]
+    figure = _figure(6.4, 1.2 + 0.35 * len(values))
+    axes = figure.subplots()
+    bars = axes.barh(list(errors), values)
+    axes.bar_label(bars, [up(value, 4) for value in values], padding=3)
+    axes.margins(x=0.15)
+    axes.invert_yaxis()
+    axes.set(xlabel=label)
+    axes.set_title(title)
     return figure
 
 

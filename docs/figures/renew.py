@@ -84,8 +84,8 @@ FOUND = {
         ),
         Figure(
             "examples/family_gaps.py",
-            5,
-            ("family_gaps.json", "family_gaps.txt"),
+            10,
+            ("family_gaps.json", "family_gaps.txt", "family_gaps_large.txt"),
             0.012,
         ),
         Figure(

@@ -9,8 +9,10 @@ import hashlib
 import importlib.resources
 import itertools
 import json
+import math
 import os
 import re
+import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -51,12 +53,20 @@ class Document(abc.ABC):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the document to a file, atomically; a replaced file keeps its permissions.
 
-        If the path is a symbolic link, its target is written.
+        If the path is a symbolic link, its target is written. A warning names the setting with which `verify`
+        reads a file of more than 10 MB.
 
         Raises:
             InvalidParameterError: if the file cannot be written.
         """
-        write_bytes("path", path, self.to_json().encode("utf-8"))
+        content = self.to_json().encode("utf-8")
+        write_bytes("path", path, content)
+        if len(content) > LARGEST_FILE:
+            size = math.ceil(len(content) / 1e6)
+            text = (
+                f"{path} has {size} MB: verify reads it with max_file_size={size * 10**6}, and dpmech verify"
+            )
+            warnings.warn(f"{text} with --max-file-size {size}", stacklevel=2)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, max_file_size: int = LARGEST_FILE) -> Self:

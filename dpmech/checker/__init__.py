@@ -22,12 +22,9 @@ def check_file(path: str | os.PathLike[str], **options: Any) -> Verdict:  # noqa
 
 
 def check_text(
-    content: str | bytes,
-    *,
-    seconds: float = SECONDS,
-    rng: np.random.Generator | None = None,
+    content: str | bytes, *, seconds: float = SECONDS, rng: np.random.Generator | None = None,
     total: tuple[float, float] | None = None,
-) -> Verdict:
+) -> Verdict:  # fmt: skip
     """Return the verdict on a certificate, a run record or a ledger.
 
     Args:

@@ -25,6 +25,7 @@ _ADAPTIVE: dict[str, Any] = {
 COEFFICIENTS = ("C", "C^-1")
 _LARGEST, _MOST_COEFFICIENTS = 2**53, 100_000
 _LARGEST_EPS, _LEAST_DELTA = 1e9, 1e-300
+_MOST_STEPS = 10_000_000  # over all certificates in a file, to limit the memory for C
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +89,8 @@ class Claim:
             raise BadDocument(f"the participation has the entries {shown(sorted(self.participation))}")
 
 
-def claim_of(document: dict[str, Any]) -> Claim:
-    """Return the claim of a decoded certificate."""
+def claim_of(document: dict[str, Any], steps: int = 0) -> Claim:
+    """Return the claim of a decoded certificate; the certificates of its file up to it have `steps` steps."""
     what = "a certificate of schema version 1"
     version = entries(document, what, schema_version=int, claim=dict, **_REST)["schema_version"]
     if version != 1:
@@ -100,6 +101,8 @@ def claim_of(document: dict[str, Any]) -> Claim:
         raise BadDocument(f"eps {eps!r}, delta {delta!r}, sigma {sigma!r} are not >= 0, in (0, 1) and > 0")
     if eps > _LARGEST_EPS or delta < _LEAST_DELTA:
         raise NotChecked(f"eps above {_LARGEST_EPS:g} or delta below {_LEAST_DELTA:g}")
+    if steps > _MOST_STEPS:
+        raise NotChecked(f"certificates of more than {_MOST_STEPS} steps in one file")
     adjacency, unit, participation = claim["adjacency"], claim["unit"], claim["participation"]
     if adjacency not in {"add_remove", "zero_out", "replace_one"} or unit not in {"example", "user"}:
         raise BadDocument(f"adjacency {shown(adjacency)} or unit {shown(unit)} is unknown")

@@ -178,6 +178,7 @@ class Direction:
 
 Kinds = Sequence[tuple[arb, arb, int]]  # q, norm over noise, and how often
 Make = Callable[[arb, arb, int], Curve]
+Known = tuple[list[arb], int, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,12 +225,7 @@ def _may_cross(now: float, before: float, level: float) -> bool:
 
 
 def _composed(
-    claim: Claim,
-    cycle: int,
-    probs: Sequence[float],
-    known: tuple[list[arb], int, str],
-    above: Make,
-    below: Make,
+    claim: Claim, cycle: int, probs: Sequence[float], known: Known, above: Make, below: Make
 ) -> Sampled:
     """A composition of releases; groups take turns, `cycle` of them, and `probs` has a q for every turn.
 
@@ -422,13 +418,9 @@ def _shape(claim: Claim) -> Shape:
 
 
 _SHAPES: dict[str, Callable[[Claim], Shape]] = {
-    **dict.fromkeys(("EveryStep", "SingleParticipation"), _unrestricted),
-    "MinSep": _min_sep,
-    "FixedEpochs": _fixed_epochs,
-    "Poisson": _poisson,
-    "CyclicPoisson": _cyclic,
+    **dict.fromkeys(("EveryStep", "SingleParticipation"), _unrestricted), "MinSep": _min_sep,
+    **dict.fromkeys(("BallsInBins", "BMinSep"), _allocated), "RandomAllocation": _set_of_steps,
+    "FixedEpochs": _fixed_epochs, "Poisson": _poisson, "CyclicPoisson": _cyclic,
     "FixedSizeBatches": _fixed_size,
-    **dict.fromkeys(("BallsInBins", "BMinSep"), _allocated),
-    "RandomAllocation": _set_of_steps,
-}
+}  # fmt: skip
 PARTICIPATIONS = frozenset(_SHAPES)

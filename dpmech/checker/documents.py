@@ -61,12 +61,9 @@ def parse(content: bytes) -> dict[str, Any]:
     """Return the JSON object of a file, as written; checks its nesting, its numbers and its checksum."""
     try:
         document = json.loads(
-            content.decode("utf-8"),
-            parse_constant=_finite,
-            parse_float=_finite,
-            parse_int=_short_integer,
-            object_pairs_hook=_without_repeats,
-        )
+            content.decode("utf-8"), parse_constant=_finite, parse_float=_finite,
+            parse_int=_short_integer, object_pairs_hook=_without_repeats,
+        )  # fmt: skip
     except (ValueError, RecursionError) as error:  # malformed JSON, or invalid UTF-8
         raise BadDocument(f"it is not JSON ({shown(str(error))})") from error
     if not isinstance(document, dict):

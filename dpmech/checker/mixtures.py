@@ -214,9 +214,7 @@ def _row_sums(mixture: Mixture, power: int, rows: np.ndarray) -> np.ndarray:
     """Log sum_s p_s exp(power K_cs / 2) for components c with these rows of `root`."""
     step = max(1, _BATCH_NUMBERS // len(mixture.root))
     some = (rows[i : i + step] for i in range(0, len(rows), step))
-    return np.concatenate(
-        [log_sum(mixture.log_weights + 0.5 * power * (row @ mixture.root.T)) for row in some]
-    )
+    return np.concatenate([log_sum(mixture.log_weights + 0.5 * power * (r @ mixture.root.T)) for r in some])
 
 
 class Tilt(Part):

@@ -24,7 +24,6 @@ _RUN: dict[str, Any] = {
     "most_participations": int | None, "processes": int, "sampler": dict, "noise": dict, "uniqueness": str,
     "checkpoint_history": dict | None, "noise_check": dict,
 }  # fmt: skip
-_MOST_STEPS = 10_000_000  # over all certificates in a file, to limit the memory for C
 _SECRET = "Poisson", "CyclicPoisson", "FixedSizeBatches"
 _STATEMENTS = (
     "whether the run followed the claim: its steps, participations, random numbers, processes and "
@@ -54,13 +53,11 @@ class Certifier:
         """Return the verdict on a decoded certificate, at `delta` where that is less than it claims."""
         n = document["claim"].get("n") if isinstance(document.get("claim"), dict) else None
         self._steps += max(0, min(n, LARGEST_N)) if type(n) is int else 0
-        claim, reason = None, f"certificates of more than {_MOST_STEPS} steps in one file"
         try:
             with ctx.workprec(PRECISION):
-                claim = claim_of(document) if self._steps <= _MOST_STEPS else None
+                claim = claim_of(document, self._steps)
         except (NotChecked, ArithmeticError, MemoryError) as error:
             reason = str(error) or type(error).__name__
-        if claim is None:
             return Certified(None, None, Verdict(Kind.NOT_CHECKED, "a claim beyond the limits", reason), {})
         if 0.0 < delta < claim.delta:
             claim = dataclasses.replace(claim, delta=delta)

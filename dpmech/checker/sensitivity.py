@@ -17,6 +17,7 @@ from .strategies import NotChecked, Strategy
 _MOST_WORK, _AT_ONCE = 10_000_000_000, 256  # operations on a Gram matrix, and its rows in memory
 _MOST_BLOCKS = 4096  # of columns
 _MOST_SUMS, _LONGEST_PRODUCT = 4_000_000, 200_000
+_FEW_COLUMNS = 10
 _UNIT = 2.0**-53
 _NOTHING = 1e-40  # relative
 
@@ -83,11 +84,10 @@ def largest_of(values: Sequence[arb]) -> arb:
 
 
 def _together(strategy: Strategy, pattern: Pattern) -> arb:
-    """|C_s + C_(s+b) + ... + C_(s+(k-1) b)|^2 of equal gradients, or less; s = 0 but for given entries."""
-    n, b, k, rows = strategy.n, pattern.apart, pattern.most, strategy.matrix
+    """|C_0 + C_b + ... + C_((k-1) b)|^2 of equal gradients, or less; of given entries as `_signed` says."""
+    n, b, k = strategy.n, pattern.apart, pattern.most
     if strategy.coefs is None:
-        sets = [range(s, n, b)[:k] for s in range(min(b, n))]
-        return largest_of([_squares(sum((arb(row[j]) for j in own), arb(0)) for row in rows) for own in sets])
+        return _signed(strategy.matrix, b, k)
     columns, ratio, scale = range(0, n, b)[:k], strategy.ratio, strategy.scale or [arb(1)] * n
     factors = [scale[t] if t in columns else arb(0) for t in range(n)]
     if ratio is not None:  # a recursion is fast and keeps small entries exact
@@ -97,6 +97,24 @@ def _together(strategy: Strategy, pattern: Pattern) -> arb:
     if n > _LONGEST_PRODUCT:
         return arb(0)  # a valid but loose lower bound
     return _squares((arb_poly(strategy.coefs) * arb_poly(factors)).coeffs()[:n])
+
+
+def _signed(rows: list[list[float]], b: int, k: int) -> arb:
+    """|C_s +- C_(s+b) +- ...|^2 of up to k columns and gradients +-g, for the s and the signs that look best.
+
+    All signs are tried for few columns; otherwise equal ones, and those of each row of G.
+    """
+    matrix, best = np.array(rows) / np.abs(rows).max(), (-1.0, 0, np.ones(1))
+    for s in range(len(rows)):
+        own = matrix[:, s::b][:, :k]
+        count, gram = own.shape[1], own.T @ own
+        signs = np.vstack([np.ones(count), np.where(gram < 0.0, -1.0, 1.0)])
+        if gram.min() < 0.0 and count <= _FEW_COLUMNS:
+            signs = np.array([(1.0, *rest) for rest in itertools.product((1.0, -1.0), repeat=count - 1)])
+        sizes = np.square(signs @ own.T).sum(axis=1)
+        best = max(best, (float(sizes.max()), s, signs[sizes.argmax()]), key=lambda one: one[0])
+    _, s, chosen = best
+    return _squares(sum((arb(row[s + j * b]) * y for j, y in enumerate(chosen)), arb(0)) for row in rows)
 
 
 def _leftmost(coefs: list[arb], pattern: Pattern) -> arb:

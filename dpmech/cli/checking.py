@@ -12,7 +12,7 @@ from dpmech.cli.running import Run, runs
 from dpmech.exceptions import DpmechError, InvalidParameterError
 from dpmech.files import on_one_line
 from dpmech.plans import read_policy
-from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification
+from dpmech.verifying import MAX_MEMORY, MAX_SECONDS, Verification, check_noise_of_each
 from dpmech.verifying import verify as verify_certificate
 
 _FORMATS = {"junit": junit, "sarif": sarif, "github": github}
@@ -88,7 +88,7 @@ def verify(
     Exit code 0 if every file passes; 1 if one is refused (one line for every failure); 2 if a file is
     missing, cannot be read, is too large, or would exceed the work limit; 3 if nothing was found wrong, but a
     claim was NOT CHECKED. The verdicts on the other files are printed in any case. Every violated rule of a
-    policy is a separate failure.
+    policy is a separate failure. Two run records with the same noise are refused.
     """
     if run.as_json and form not in (None, "json"):
         raise InvalidParameterError("format", form, "left out, or json, with --json")
@@ -118,6 +118,7 @@ def verify(
             else:
                 found.append(verification)
             report("")
+    found = check_noise_of_each(found)
     messages = {file: told(error, ctx) for file, error in unread.items()}
     if form in _FORMATS:
         emit(_FORMATS[form](Verdicts(found, messages)), commands=form == "github")

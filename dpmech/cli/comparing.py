@@ -10,7 +10,9 @@ from rich.text import Text
 from dpmech.calibration import Calibration
 from dpmech.cli.commands import Command, plain
 from dpmech.cli.entries import WRITTEN, Prepared, calibrated, prepared
+from dpmech.cli.files import drawable, save_figure
 from dpmech.cli.options import NAMES, UPDATES, ResolvedPlan, plan_options, resolve_each
+from dpmech.cli.parameters import Target
 from dpmech.cli.printing import (
     Column,
     Row,
@@ -22,6 +24,7 @@ from dpmech.cli.printing import (
 from dpmech.cli.results import (
     Baseline,
     allocation_notes,
+    attempted,
     baseline_of,
     baseline_row,
     cells_of,
@@ -34,8 +37,10 @@ from dpmech.cli.results import (
 )
 from dpmech.cli.running import Run, in_order, runs, worker_options
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.files import on_one_line
 from dpmech.fitting import Trial
 from dpmech.mechanism import Mechanism, Strategy, Unit
+from dpmech.numerics import counted, typed
 from dpmech.plans import Entry, parse_entries, read_plan
 from dpmech.schemes import accountant_for, scheme_of
 
@@ -57,6 +62,7 @@ from dpmech.schemes import accountant_for, scheme_of
     help=f"{WRITTEN} [required, here or in --plan]",
 )
 @click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A TOML file with the plan.")
+@click.option("--figure", type=Target(drawable), help="Plot the errors in this file.")
 @worker_options
 @plan_options(several=True, here=", here or in --plan", errors=True)
 @runs("compare")
@@ -65,6 +71,7 @@ def compare(
     run: Run,
     strategies: str | None,
     plan_file: Path | None,
+    figure: Path | None,
     **given: Any,  # noqa: ANN401 - click passes options by name
 ) -> None:
     """Compare several strategies, under one or several sampling schemes, with each other and with DP-SGD.
@@ -88,11 +95,33 @@ def compare(
     rows = [row | compared(row, first) for row, _ in pairs]
     whole = plans_described(plans)
     words = ", ".join(f"{key} {text}" for key, text in plans_in_words(plans).items())
+    failed = None if figure is None else attempted(lambda: draw(first, rows, plans[0], figure))
+    drawn = [] if figure is None or failed else [on_one_line(f"figure: {figure}")]
     run.answer(
-        lambda: {"plan": whole, "baseline": first, "strategies": rows},
-        lambda: [Text(f"plan {words}"), *table_of(first, rows, error_words(plans[0]))],
+        lambda: (
+            {"plan": whole, "baseline": first, "strategies": rows}
+            | ({} if figure is None else {"figure": None if failed else str(figure)})
+        ),
+        lambda: [Text(f"plan {words}"), *table_of(first, rows, error_words(plans[0])), *drawn],
         notes=notes_of(plans[0], pairs),
+        failed=failed,
     )
+
+
+def draw(baseline: dict[str, Any], rows: list[dict[str, Any]], plan: ResolvedPlan, path: Path) -> None:
+    """Plot the errors of the rows that have numbers to a file.
+
+    Raises:
+        InvalidParameterError: if it cannot be written.
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    from dpmech import plots  # matplotlib is optional
+
+    known = [row for row in (baseline, *rows) if row.get("rmse") is not None]
+    eps, delta = plan.budget
+    title = f"eps {typed(eps)}, delta {typed(delta)}, {counted(plan.training.steps, 'step')}"
+    errors = {f"{row['label']}, {row['sampling']}": row["rmse"] for row in known}
+    save_figure(plots.compared_errors(errors, title=title), path)
 
 
 # Accountants of more bins take seconds to set up.

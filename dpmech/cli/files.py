@@ -90,7 +90,7 @@ def save_certificate(path: Path, certificate: Certificate, *, force: bool) -> No
     """
     text = certificate.to_json()
     _check_same(path, text, "out", force=force)
-    certificate.save(path)
+    write_text(path, text)
     if len(text) > LARGEST_FILE:
         size = math.ceil(len(text) / 1e6)
         warn([f"the certificate has {size} MB: read it with dpmech verify --max-file-size {size}"])

@@ -26,6 +26,7 @@ from dpmech.plans import (
     meant,
     owners,
     read_strategy,
+    sampling_name,
     samplings,
     workload_of,
 )
@@ -38,7 +39,7 @@ class _Sampling(OneOf):
         """The name."""
         if "," in text:
             raise InvalidParameterError(name, text, "one name; `dpmech compare` takes several")
-        return super().read(name, text)
+        return super().read(name, sampling_name(text))
 
 
 output_options = with_options(
@@ -251,6 +252,9 @@ def resolve(
             accepted = "one of " + ", ".join(sorted(known))
             raise InvalidParameterError(f"plan entry {key}", value, accepted, meant(key, known))
     sampling = settings.get("sampling")
+    if isinstance(sampling, str):
+        sampling = sampling_name(sampling)
+        settings = {**settings, "sampling": sampling}
     kind = samplings().get(sampling) if isinstance(sampling, str) else None
     own = () if kind is None else kind.plan_due
     span = "steps" if "steps" in settings else "epochs"
@@ -311,6 +315,7 @@ def resolve_each(settings: Mapping[str, Any], *, missing: Collection[str] = ()) 
     parts = [part.strip() for part in given.split(",")] if isinstance(given, str) else given
     if not isinstance(parts, list) or not parts or not all(isinstance(part, str) for part in parts):
         raise InvalidParameterError("sampling", given, "one or more of " + ", ".join(samplings()))
+    parts = [sampling_name(part) for part in parts]
     if len(set(parts)) < len(parts):
         raise InvalidParameterError("sampling", given, "different names")
     belongs, kinds = owners(), samplings()

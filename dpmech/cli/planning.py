@@ -15,10 +15,12 @@ from dpmech.files import on_one_line
 from dpmech.numerics import counted, typed
 from dpmech.plans import parse_entries
 from dpmech.reports import (
+    DEFAULT_SECONDS,
     FAST_SAMPLINGS,
     PAGE_FAMILIES,
     PAGE_SAMPLINGS,
     check_plans,
+    default_samplings,
     planner_page,
     preview_of,
     row_kinds,
@@ -31,6 +33,7 @@ _BELOW, _ABOVE = 0.5, 16.0
 @click.command(
     cls=Command,
     short_help="Write a page for choosing eps, epochs and batch size.",
+    absent={"--eps": "the page covers a range, from --min-eps to --max-eps"},
     examples=[
         "dpmech plan --dataset-size 50000 --delta 1e-5 --epochs 5,10,20 --batch-size 128,256,512 --min-eps 1 "
         "--max-eps 12 --out planner.html",
@@ -60,10 +63,9 @@ _BELOW, _ABOVE = 0.5, 16.0
 )
 @click.option(
     "--sampling",
-    default=",".join(FAST_SAMPLINGS),
-    show_default=True,
     help=f"Rows of the page, separated by commas: {', '.join(PAGE_SAMPLINGS)}. The first one is always "
-    "shown; random-allocation and balls-in-bins take minutes per plan.",
+    f"shown [{','.join(FAST_SAMPLINGS)}, and the others as long as all plans are estimated to take at most "
+    f"{DEFAULT_SECONDS / 60.0:.0f} minutes of one core].",
 )
 @click.option(
     "--strategies",
@@ -85,7 +87,7 @@ def plan(
     batch_size: list[int],
     min_eps: float,
     max_eps: float,
-    sampling: str,
+    sampling: str | None,
     strategies: str | None,
     out: Path,
     force: bool,
@@ -93,7 +95,7 @@ def plan(
     """Write a page that shows sigma, error and noise for every eps of a range, and the command to certify it.
 
     The page covers one dataset size, one delta, and every pair of a number of epochs and a batch size. It
-    shows DP-SGD under Poisson sampling and correlated noise without sampling. With --sampling, it also shows
+    shows DP-SGD under Poisson sampling and correlated noise without sampling; unless this takes long, also
     DP-SGD under random allocation, and correlated noise under Balls-in-Bins that is fitted to a few values of
     eps. The page needs no network access. Its numbers are conservative previews: at most 3 % above a
     calibration, or 13 % under random allocation and Balls-in-Bins.
@@ -102,11 +104,19 @@ def plan(
     if max_eps <= min_eps:
         raise InvalidParameterError("max_eps", max_eps, f"above --min-eps {typed(min_eps)}")
     entries = None if strategies is None else parse_entries(strategies)
-    names = [one.strip() for one in sampling.split(",")]
+    names, others = list(FAST_SAMPLINGS), dict[str, float]()
+    if sampling is None:
+        plans = check_plans(dataset_size, epochs, batch_size, row_kinds(names, entries))
+        names, others = default_samplings(plans, delta, min_eps, max_eps, entries)
+    else:
+        names = [one.strip() for one in sampling.split(",")]
     kinds = row_kinds(names, entries)
     plans = check_plans(dataset_size, epochs, batch_size, kinds)
     times = [sum(seconds_of(one, kind, delta, min_eps, max_eps) for kind in kinds) for one in plans]
-    run.note(expected(times))
+    left = [
+        f"without {name} ({_spoken(seconds)} more): --sampling adds it" for name, seconds in others.items()
+    ]
+    run.note(expected(times), *left)
     with run.working("planning", len(plans) * len(kinds)) as (executor, report):
         preview = preview_of(
             dataset_size,

@@ -4,7 +4,7 @@ from dpmech.drawing.base import Allocation, Sampler, whole_epoch
 from dpmech.drawing.contributions import Contributions, numbered_users
 from dpmech.drawing.discrete_gaussian import discrete_gaussian
 from dpmech.drawing.random_words import PHILOX, check_steps, chosen, coins, groups, order
-from dpmech.drawing.secure_words import CIPHER, keystream
+from dpmech.drawing.secure_words import CIPHER, block_cipher, keystream
 
 __all__ = [
     "CIPHER",
@@ -12,6 +12,7 @@ __all__ = [
     "Allocation",
     "Contributions",
     "Sampler",
+    "block_cipher",
     "check_steps",
     "chosen",
     "coins",

@@ -5,7 +5,8 @@ to n^2 / 2^129 for n blocks of 16 bytes: words do not reveal other words of the 
 """
 
 import secrets
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -61,11 +62,24 @@ def keystream(key: bytes, start: bytes) -> "CipherContext":
     Raises:
         MissingDependencyError: without the package `cryptography`.
     """
+    return _encryptor(key, lambda modes: modes.CTR(start))
+
+
+def block_cipher(key: bytes) -> "CipherContext":
+    """Enciphers blocks of 16 bytes under AES-128: any parts of keystreams, by their counters.
+
+    Raises:
+        MissingDependencyError: without the package `cryptography`.
+    """
+    return _encryptor(key, lambda modes: modes.ECB())
+
+
+def _encryptor(key: bytes, mode: Callable[[Any], Any]) -> "CipherContext":
     try:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     except ImportError as error:
         raise MissingDependencyError("cryptography", "sign") from error
-    return Cipher(algorithms.AES128(key), modes.CTR(start)).encryptor()
+    return Cipher(algorithms.AES128(key), mode(modes)).encryptor()
 
 
 def fresh_secure_key() -> SecureKey:

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -141,17 +140,6 @@ class Accountant(abc.ABC):
         """
         del mu
         return None
-
-    def foreseen_excess(self, eps: float, delta: float) -> float:
-        """How far sigma of `calibrate` will be above the smallest one, in log; a function of the plan alone.
-
-        An approximation that takes a small part of the time of `calibrate`. It enters no guarantee.
-
-        Returns:
-            Infinite, the default, if it is not known beforehand.
-        """
-        del eps, delta
-        return math.inf
 
     def renyi(self, sigma: float, order: int) -> float | None:
         """An upper bound on the Renyi divergence, the larger of both directions, for a ledger's filters.

@@ -247,6 +247,11 @@ class Request:
             # If only independent noise is covered, the result is the Identity, which is always a candidate.
             if self.family not in {BandedToeplitz, Dense} or structure.cycle == 1:
                 return []
+            if self.bands is not None and self.bands > structure.cycle:
+                raise UnsupportedCombinationError(
+                    f"{self.family.__name__} with bands={self.bands} under a cycle of {structure.cycle}",
+                    supported="at most as many bands as the cycle",
+                )
             return [self.candidate(self._fitted(SingleParticipation(), structure.cycle)[0], schema)]
         return [self.candidate(self._fitted(schema, None)[0], schema)]
 
@@ -298,22 +303,16 @@ class Request:
         return [problem.finished(InverseSquareRoot(self.n, bands)) for bands in sizes]
 
     def _bands_of_c(self, problem: Problem, room: int, most: int | None) -> int:
-        if self.family is Dense:
-            evenly = most is None and problem.pattern.evenly_spaced
-            bands = (self.n if evenly else room) if self.bands is None else self.bands
-            if bands > room and not evenly:
-                raise UnsupportedCombinationError(
-                    f"Dense with bands={bands} where participations may be {room} steps apart",
-                    supported=f"at most {room} bands: the squared column norms then add",
-                )
-            return bands
-        bands = min(room, _DEFAULT_BANDS) if self.bands is None else self.bands
-        if most is not None and bands > most:
+        if self.family is not Dense:
+            return min(room, _DEFAULT_BANDS) if self.bands is None else self.bands
+        evenly = most is None and problem.pattern.evenly_spaced
+        bands = (self.n if evenly else room) if self.bands is None else self.bands
+        if most is None and bands > room and not evenly:
             raise UnsupportedCombinationError(
-                f"{self.family.__name__} with bands={bands} under a cycle of {most}",
-                supported="at most as many bands as the cycle",
+                f"Dense with bands={bands} where participations may be {room} steps apart",
+                supported=f"at most {room} bands: the squared column norms then add",
             )
-        return bands
+        return bands if most is None else min(bands, room)
 
     def _amplified(self, schema: Participation, bins: int) -> list[Candidate]:
         """The unamplified optima, the best of their damping paths, and the best over all coefficients."""
@@ -366,8 +365,7 @@ class Request:
         if family is not None:
             return [search.over(search.coefficient_move(family), begin)]
         if isinstance(begin.strategy, Dense):
-            bands = self.n if begin.strategy.bands is None else begin.strategy.bands
-            return [search.over(search.dense_move(bands), begin)]
+            return [search.over(search.dense_move(begin.strategy.bands or self.n), begin)]
         return []
 
     def _nonnegative_family(self, strategy: Strategy) -> Family | None:
@@ -535,7 +533,8 @@ def optimize(
             that the participation allows, up to 64 for BandedToeplitz and without a limit for Dense (n under
             FixedEpochs, where entries of X that are a multiple of n / epochs off the diagonal are 0); it is 4
             for BandedInverse. For InverseSquareRoot, it is the largest number of bands that is tried, in
-            addition to all smaller powers of two, by default 64.
+            addition to all smaller powers of two, by default 64. Dense under Balls-in-Bins is fitted with at
+            most as many bands as bins, as searches with more have found nothing better.
         buffers: number of exponentials of a BLT, from 1 to 8; by default 3.
         column_normalized: whether to scale the columns to norm 1, and fit the scaled strategy.
         objective: "rmse", "max_se" or "last".
@@ -577,7 +576,8 @@ def optimize(
     size, exponentials = check_family(family, n=n, bands=bands, buffers=buffers)
     steps = int(n)
     if (eps is None) != (delta is None):
-        raise InvalidParameterError("delta" if delta is None else "eps", None, "given with the other one")
+        absent, other = ("delta", "eps") if delta is None else ("eps", "delta")
+        raise InvalidParameterError(absent, None, f"given with {other}")
     aim, sums = Objective.check(objective), check_workload(workload, steps)
     if aim is Objective.LAST and sums is not None and sums.matrix is not None and not sums.matrix[-1].any():
         accepted = "a matrix whose last row is not 0, as objective='last' is about the error of that row"

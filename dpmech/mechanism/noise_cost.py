@@ -26,10 +26,11 @@ class NoiseCost:
 def noise_cost(strategy: Strategy) -> NoiseCost:
     """The number of vectors that noise stores between steps, and regenerates at every step.
 
-    If C^-1 has p bands, p - 1 vectors are regenerated. Otherwise, one vector is stored for every band of C
-    but one, or for every exponential of a BLT. Without structure, the last step regenerates all earlier
-    vectors. Stored vectors are float64, because a recursion whose state is rounded to float32 would solve
-    with a matrix other than the certified C.
+    If C^-1 has p bands, and C does not have fewer, p - 1 vectors are regenerated. Otherwise, one vector is
+    stored for every band of C but one, or for every exponential of a BLT. Without structure, the last step
+    regenerates all earlier vectors. `dpmech.optim.NoiseStream` does this by default. Stored vectors are
+    float64, because a recursion whose state is rounded to float32 would solve with a matrix other than the
+    certified C.
 
     References:
         lambda_cgd Algorithm 1, Table 5 (a BLT of p buffers keeps p vectors).
@@ -42,11 +43,9 @@ def noise_cost(strategy: Strategy) -> NoiseCost:
         24
     """
     check_strategy(strategy)
-    if strategy.inverse_bands is not None:
-        return NoiseCost(0, strategy.inverse_bands - 1)
-    factors = strategy.factored
+    inverse, bands, factors = strategy.inverse_bands, strategy.bands, strategy.factored
+    if inverse is not None and (bands is None or inverse <= bands):
+        return NoiseCost(0, inverse - 1)
     if factors is not None and factors.exponentials is not None:
         return NoiseCost(factors.exponentials[0].size, 0)
-    if strategy.bands is not None:
-        return NoiseCost(strategy.bands - 1, 0)
-    return NoiseCost(0, strategy.n - 1)
+    return NoiseCost(0, strategy.n - 1) if bands is None else NoiseCost(bands - 1, 0)

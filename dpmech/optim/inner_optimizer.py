@@ -1,12 +1,17 @@
 """InnerOptimizer: watches the torch optimizer that a PrivateOptimizer steps."""
 
 import copy
+import gc
 import inspect
+import types
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
+from dpmech.optim.state import HOOKS, hooks_of
 
 _MARK = "_dpmech_wrapped"
 _OURS = {"params", "phi"}  # entries of a parameter group that are not settings of the user
@@ -62,6 +67,7 @@ class InnerOptimizer:
         self._left: list[dict[str, Any]] | None = None  # the settings after the newest step
         self._part: list[dict[str, Any]] | None = None  # the settings at the first microbatch of a batch
         self._scheduler: Any = None
+        self._schedulers: list[Any] | None = None  # all of torch's, when the first batch comes in parts
         self.changed = False
         self.ended = False  # whether another run may take the optimizer
 
@@ -119,10 +125,18 @@ class InnerOptimizer:
             last: whether it is the last microbatch of its batch.
 
         Raises:
-            UnsupportedCombinationError: if settings changed, or the registered scheduler was stepped.
+            UnsupportedCombinationError: if settings changed, or one of torch's schedulers was stepped.
         """
-        count = getattr(self._scheduler, "last_epoch", None)
-        now = [*_settings(self._groups), {"steps of the scheduler": count}]
+        if last and self._part is None:
+            return
+        if self._schedulers is None:  # an optimizer does not know its own
+            every = [one for one in gc.get_objects() if issubclass(type(one), LRScheduler)]
+            held = [getattr(getattr(one, "optimizer", None), "param_groups", None) for one in every]
+            self._schedulers = [
+                one for one, groups in zip(every, held, strict=True) if groups is self._groups
+            ]
+        counts = [getattr(one, "last_epoch", None) for one in self._schedulers]
+        now = [*_settings(self._groups), {"steps of the scheduler": counts}]
         changed = [
             name for one, then in zip(now, self._part or now, strict=True) for name in _differing(one, then)
         ]
@@ -188,6 +202,25 @@ class InnerOptimizer:
             raise UnsupportedCombinationError(
                 "the wrapped optimizer was stepped directly: its gradients are not private",
                 supported="PrivateOptimizer.step",
+            )
+
+
+def check_hooks(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Refuse an optimizer with hooks on the model: it sees examples, and its steps would use them.
+
+    Raises:
+        UnsupportedCombinationError: if a hook is a method of the optimizer, or refers to it.
+    """
+    held = [getattr(part, name) for part in model.modules() for name in HOOKS]
+    held += [hooks_of(param) for param in model.parameters()]
+    for hook in (hook for hooks in held for hook in hooks.values()):
+        cells = getattr(hook, "__closure__", None) or ()
+        inside = [cell.cell_contents for cell in cells if cell != types.CellType()]
+        if any(one is optimizer for one in (getattr(hook, "__self__", None), *inside)):
+            raise UnsupportedCombinationError(
+                f"{type(optimizer).__name__} has hooks on the model, by which it collects activations or "
+                "gradients of examples (K-FAC): its steps would use them without noise",
+                supported="an optimizer that reads only the gradients of the parameters (Adam, Muon)",
             )
 
 

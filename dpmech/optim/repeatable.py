@@ -1,8 +1,9 @@
 """Arithmetic of a device that gives the same bits when steps are repeated, and whether a run has it."""
 
+import operator
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -12,6 +13,17 @@ from dpmech.optim.deferred import is_deferred
 from dpmech.optim.processes import Group, order_of_sums
 
 _KEYS = {"repeats", "devices"}
+# Settings of torch.backends that choose kernels or the precision of products, as torch has them at first.
+_SETTINGS = {
+    "cuda.matmul.allow_tf32": False,
+    "cuda.matmul.fp32_precision": "none",
+    "cudnn.conv.fp32_precision": "tf32",
+    "cudnn.enabled": True,
+    "cudnn.rnn.fp32_precision": "tf32",
+    "fp32_precision": "none",
+    "mkldnn.enabled": True,
+    "mkldnn.matmul.fp32_precision": "none",
+}
 
 
 @contextmanager
@@ -33,10 +45,11 @@ def in_fixed_order(device: torch.device) -> Iterator[None]:
 class Arithmetic:
     """Whether a repetition of steps gives the same bits, as far as torch's settings say.
 
-    On the CPU it does, with as many threads and the same kind of processor. On another device the kernels
-    of a model may add in any order, unless `torch.use_deterministic_algorithms(True)` is set and cudnn does
-    not choose kernels by their speed. A run that goes on on another kind of device rounds differently, and so
-    may one whose processes are on other machines or use another version of NCCL, see `order_of_sums`.
+    On the CPU it does, with as many threads, the same kind of processor and the same precision of products.
+    On another device the kernels of a model may add in any order, unless
+    `torch.use_deterministic_algorithms(True)` is set and cudnn does not choose kernels by their speed. A run
+    that goes on on another kind of device rounds differently, and so may one whose processes are on other
+    machines or use another version of NCCL, see `order_of_sums`.
 
     Args:
         devices: of the parameters.
@@ -101,9 +114,14 @@ class Arithmetic:
         )
 
     def _names(self) -> list[str]:
-        """Kinds of the devices; of processors with the number of threads, which orders sums."""
+        """Kinds of the devices, of processors with the number of threads, and settings that were changed."""
         processor = f"cpu, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
-        return sorted({processor if one.type == "cpu" else _kind(one) for one in self._devices})
+        names = sorted({processor if one.type == "cpu" else _kind(one) for one in self._devices})
+        for name, first in _SETTINGS.items():
+            with suppress(AttributeError, RuntimeError):  # not there, or set in torch's other way
+                value = operator.attrgetter(name)(torch.backends)
+                names += [f"{name}={value}"] * (value != first)
+        return names
 
 
 def _kind(device: torch.device) -> str:

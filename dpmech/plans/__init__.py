@@ -10,6 +10,7 @@ from dpmech.plans.names import (
     chosen_method,
     meant,
     owners,
+    sampling_name,
     samplings,
 )
 from dpmech.plans.recommending import SAMPLINGS, recommend
@@ -43,6 +44,7 @@ __all__ = [
     "read_policy",
     "read_strategy",
     "recommend",
+    "sampling_name",
     "samplings",
     "workload_of",
     "write_strategy",

@@ -150,14 +150,24 @@ def samplings() -> dict[str, type[Participation]]:
     return {kind.plan_name: kind for kind in kinds()}
 
 
+# Names of classes, in the spelling of plans.
+_ALIASES = {"fixed-epochs": "epochs", "fixed-size-batches": "fixed-size", "single-participation": "single"}
+
+
+def sampling_name(name: str) -> str:
+    """The name in plans of a sampling, which may be given by its class: `fixed-epochs` is `epochs`."""
+    plain, colon, flags = name.partition(":")
+    return _ALIASES.get(plain, plain) + colon + flags
+
+
 def sampling_kind(name: object) -> type[Participation]:
-    """The participation with this name in plans.
+    """The participation with this name in plans, or with that of `sampling_name`.
 
     Raises:
         InvalidParameterError: if no registered participation has this name.
     """
-    known = samplings()
-    return known[check_known("sampling", name, known, NO_SAMPLINGS)]
+    known, plain = samplings(), sampling_name(name) if isinstance(name, str) else name
+    return known[check_known("sampling", plain, known, NO_SAMPLINGS)]
 
 
 def owners() -> dict[str, str]:

@@ -198,6 +198,8 @@ class TrainingPlan:
 
 
 _SIZES = {"bands", "buffers"}
+_DP_SGD = "DP-SGD is identity under poisson, and the baseline of every comparison"
+_NO_STRATEGIES = dict.fromkeys(("dp-sgd", "dpsgd", "DP-SGD"), _DP_SGD)
 _OPTIONS = tuple(sorted(_SIZES.union(*(one.options for one in STRATEGIES.values()))))
 
 
@@ -239,7 +241,7 @@ def build_strategy(entry: Entry, n: int, *, fits: bool = False) -> Strategy:
     Raises:
         InvalidParameterError: if the name is unknown, or options are missing or belong to another strategy.
     """
-    named = STRATEGIES[check_known("strategy", entry.name, STRATEGIES)]
+    named = STRATEGIES[check_known("strategy", entry.name, STRATEGIES, _NO_STRATEGIES)]
     foreign = sorted(set(entry.options) - set(named.options))
     missing = [name for name in named.due if name not in entry.options]
     if foreign or missing:
@@ -284,15 +286,16 @@ def parse_entries(text: str) -> list[Entry]:
 
 
 def read_plan(path: Path) -> tuple[dict[str, Any], list[Entry]]:
-    """Read a TOML plan: a [plan] table, and a [[strategy]] table for each strategy.
+    """Read a TOML plan: a [plan] table, and a [[strategy]] table for each strategy, if any.
 
     Raises:
         InvalidParameterError: if the file is not TOML, or has unknown keys.
     """
     document = read_toml("plan", path)
-    plan, tables = document.pop("plan", {}), document.pop("strategy", None)
+    plan, tables = document.pop("plan", {}), document.pop("strategy", [])
     if document or not isinstance(plan, dict) or not isinstance(tables, list):
-        raise InvalidParameterError("plan", str(path), "a [plan] table and [[strategy]] tables, nothing else")
+        hint = f": {', '.join(document)} outside of them" if document else ""
+        raise InvalidParameterError("plan", str(path), "a [plan] table and [[strategy]] tables only", hint)
     return plan, [_read_entry(table) for table in tables]
 
 

@@ -6,10 +6,12 @@ from dpmech.reports.attacks import Finding, attacks_of, findings, power_bounds
 from dpmech.reports.checklists import checklists
 from dpmech.reports.planner import planner_page
 from dpmech.reports.previews import (
+    DEFAULT_SECONDS,
     FAST_SAMPLINGS,
     PAGE_FAMILIES,
     PAGE_SAMPLINGS,
     check_plans,
+    default_samplings,
     preview_of,
     row_kinds,
     seconds_of,
@@ -19,6 +21,7 @@ from dpmech.reports.rendering import as_html, as_json, as_markdown, total_of, to
 from dpmech.reports.review import Review, Subject, kind_of
 
 __all__ = [
+    "DEFAULT_SECONDS",
     "FAST_SAMPLINGS",
     "PAGE_FAMILIES",
     "PAGE_SAMPLINGS",
@@ -35,6 +38,7 @@ __all__ = [
     "attacks_of",
     "check_plans",
     "checklists",
+    "default_samplings",
     "findings",
     "kind_of",
     "missing",

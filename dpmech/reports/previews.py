@@ -57,6 +57,8 @@ _DEFAULTS: dict[str, tuple[Entry, ...]] = {
 }
 PAGE_SAMPLINGS = tuple(_DEFAULTS)
 FAST_SAMPLINGS = ("poisson", "min-sep")
+# Seconds of one core that all plans may take with the default samplings.
+DEFAULT_SECONDS = 1200.0
 # A command has no room for a matrix.
 PAGE_FAMILIES = tuple(name for name in FAMILIES if name != "dense")
 _LABELS = {
@@ -271,9 +273,9 @@ def check_plans(
 # Seconds of one core for a number, and for every batch of an epoch in addition; the same for a fit. Measured
 # on 10 to 3,900 steps in epochs of 5 to 390 batches.
 _SECONDS = {
-    "poisson": ((0.07, 0.0), (0.0, 0.0)),
-    "random-allocation": ((3.7, 0.02), (0.0, 0.0)),
-    "balls-in-bins": ((0.8, 0.01), (2.0, 0.07)),
+    "poisson": ((0.14, 0.0), (0.0, 0.0)),
+    "random-allocation": ((7.5, 0.009), (0.0, 0.0)),
+    "balls-in-bins": ((1.5, 0.02), (4.0, 0.14)),
     "min-sep": ((0.0, 0.0), (0.1, 0.0003)),
 }
 # Independent noise under sampling falls less over a range of eps than noise that is not amplified.
@@ -297,6 +299,39 @@ def seconds_of(training: TrainingPlan, kind: RowKind, delta: float, low: float, 
     fits = 0 if kind.family is None else 1 if number == 0.0 else len(windows(low, high))
     batches = training.steps_per_epoch
     return count * (number + by_batch * batches) + fits * (fit + fit_by_batch * batches)
+
+
+def default_samplings(
+    trainings: Sequence[TrainingPlan],
+    delta: float,
+    low: float,
+    high: float,
+    strategies: Sequence[Entry] | None = None,
+) -> tuple[list[str], dict[str, float]]:
+    """The samplings whose rows of all plans take at most `DEFAULT_SECONDS` together, the fast ones always.
+
+    Args:
+        trainings: the plans.
+        delta: in (0, 1).
+        low: smallest eps, > 0.
+        high: largest eps, above `low`.
+        strategies: as for `row_kinds`.
+
+    Returns:
+        Their names, and the estimated seconds of the others by name.
+    """
+
+    def seconds(names: Sequence[str]) -> float:
+        kinds = row_kinds(names, strategies)
+        return sum(seconds_of(one, kind, delta, low, high) for one in trainings for kind in kinds)
+
+    chosen, least = list(FAST_SAMPLINGS), seconds(FAST_SAMPLINGS)
+    others = {name: seconds([*FAST_SAMPLINGS, name]) - least for name in PAGE_SAMPLINGS if name not in chosen}
+    for name in sorted(others, key=lambda one: others[one]):
+        if seconds([*chosen, name]) <= DEFAULT_SECONDS:
+            chosen.append(name)
+            del others[name]
+    return [name for name in PAGE_SAMPLINGS if name in chosen], others
 
 
 def preview_of(

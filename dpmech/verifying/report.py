@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from dpmech.certificates import Certificate, RunRecord, Statement
@@ -87,6 +88,33 @@ class Check:
             "verdict": None if self.verdict is None else self.verdict.kind.value,
             "detail": self.detail,
         }
+
+
+def check_noise_of_each(found: Sequence["Verification"]) -> list["Verification"]:
+    """Refuse run records that state the noise of an earlier one among the same files.
+
+    The difference of two sums with the same noise reveals them without noise. No ledger contains the noise of
+    its releases, so only records show that it was used twice. The same record may be given twice.
+
+    Args:
+        found: the results for several files.
+
+    Returns:
+        The results, with a failed check of the noise for each such record.
+    """
+    known: dict[str, Verification] = {}
+    checked = []
+    for one in found:
+        first = one if one.run is None else known.setdefault(one.run.noise.fingerprint, one)
+        again: tuple[Check, ...] = ()
+        if first.run != one.run:
+            detail = (
+                f"the same random numbers as in {first.source}: two releases with the same noise are not "
+                "private, and no total of a ledger holds for them; of one run, verify the last record only"
+            )
+            again = (Check("noise", ok=False, detail=detail),)
+        checked.append(dataclasses.replace(one, checks=(*one.checks, *again)))
+    return checked
 
 
 @dataclasses.dataclass(frozen=True)

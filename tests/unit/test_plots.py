@@ -24,6 +24,16 @@ def drawn(figure, tmp_path):
     return figure.axes
 
 
+def test_compared_errors_are_bars_in_order_with_their_numbers(tmp_path):
+    (axes,) = drawn(plots.compared_errors({"first": 2.0, "second": 0.123456}, title="of"), tmp_path)
+    assert [bar.get_width() for bar in axes.patches] == [2.0, 0.123456]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["first", "second"]
+    assert axes.yaxis_inverted()
+    assert [text.get_text() for text in axes.texts] == ["2", "0.1235"]
+    assert "clip norms" in axes.get_xlabel()
+    assert axes.get_title() == "of"
+
+
 def test_error_by_eps_draws_every_value_and_the_winners(tmp_path):
     axes, strip = drawn(plots.error_by_eps(ERRORS), tmp_path)
     for line, (name, values) in zip(axes.lines, ERRORS.items(), strict=True):
@@ -95,6 +105,8 @@ def test_matrices(tmp_path):
 @pytest.mark.parametrize(
     ("call", "match"),
     [
+        (lambda: plots.compared_errors({}), "errors"),
+        (lambda: plots.compared_errors({"a": 0.0}), "error"),
         (lambda: plots.error_by_eps({}), "errors"),
         (lambda: plots.error_by_eps({"a": {}}), "errors"),
         (lambda: plots.error_by_eps({"a": {0.0: 1.0}}), "eps"),

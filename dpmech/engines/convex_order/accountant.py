@@ -2,9 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -74,8 +74,6 @@ LEAST_BINS = 40
 MOST_EPS = 20.0
 MOST_DIAGONAL = 60.0
 LEAST_EPS = 3.0
-# Below it transforms take longer than samples, or fail, where bins are few.
-FAST_EPS = 6.0
 SMALL_DELTA = 1e-9
 # Below this delta, in units of e^eps, these errors matter, and a tilt is tried first.
 CLEAR_DELTA = 2e-9
@@ -84,8 +82,8 @@ NEAR_HIGHER, HIGHER_PRICE = 0.03, 0.01
 # Above the first share of errors in a bound, one with a tilt is tried; above the second the dynamic program,
 # and above the first for a close ring with few bins, where it takes seconds.
 CLEAR_SHARE, MOST_SHARE, FEW_BINS = 0.05, 0.5, 80
-# Relative error of comparisons, and at which ADD is tried first.
-ROUGH_ERROR = 0.2
+# Relative error of comparisons, and at which ADD is tried first; shares of the error at which REMOVE is.
+ROUGH_ERROR, FINER = 0.2, (0.2, 0.5)
 # This sample affects only the start of a search, so that its seed may be fixed.
 _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rng(0).integers(2**63)))))
 
@@ -93,14 +91,17 @@ _GUIDE = RoughSample(draw_entropy(np.random.default_rng(int(np.random.default_rn
 Cyclic = MixtureGram | ArmaGram
 
 
-def _removal(gram: Cyclic, eps: float, rel_error: float) -> Transformed:
-    """REMOVE by transforms; half the error takes only a few more of them, but may need too high ones."""
-    if isinstance(gram, MixtureGram) and len(gram.parts) > 1:
-        return mixture_bound(gram, eps, rel_error=rel_error, remove=True)
-    try:
-        return mixture_bound(gram, eps, rel_error=0.5 * rel_error, remove=True)
-    except NumericalError:
-        return mixture_bound(gram, eps, rel_error=rel_error, remove=True)
+def _single(gram: Cyclic) -> bool:
+    return isinstance(gram, MixtureGram) and len(gram.parts) < 2
+
+
+def _fine(gram: Cyclic, eps: float, rel_error: float, *, remove: bool, floor: float = 0.0) -> Transformed:
+    """By transforms; a smaller error takes only a few more of them, but may need too high ones."""
+    finer = FINER if _single(gram) else FINER[1:] if remove and isinstance(gram, ArmaGram) else ()
+    for share in finer:
+        with contextlib.suppress(NumericalError):
+            return mixture_bound(gram, eps, rel_error=share * rel_error, remove=remove, floor=floor)
+    return mixture_bound(gram, eps, rel_error=rel_error, remove=remove, floor=floor)
 
 
 def _rough_removal(gram: Cyclic, eps: float) -> float:
@@ -112,13 +113,18 @@ def _rough_removal(gram: Cyclic, eps: float) -> float:
 
 
 def _addition(gram: Cyclic, eps: float, rel_error: float, floor: float) -> Transformed:
-    """ADD by transforms: few and low ones usually show that it is below REMOVE, the floor."""
+    """ADD by transforms: few and low ones, or a tilt, usually show that it is below REMOVE, the floor."""
     if rel_error < ROUGH_ERROR:
         with contextlib.suppress(NumericalError):
-            rough = mixture_bound(gram, eps, rel_error=ROUGH_ERROR, remove=False, floor=floor)
+            if _single(gram) and isinstance(gram, MixtureGram):
+                rough = Transformed(
+                    tilted_delta(gram, eps, rel_error=ROUGH_ERROR, remove=False, floor=floor), 0.0
+                )
+            else:
+                rough = mixture_bound(gram, eps, rel_error=ROUGH_ERROR, remove=False, floor=floor)
             if rough.delta <= floor:
                 return rough
-    return mixture_bound(gram, eps, rel_error=rel_error, remove=False, floor=floor)
+    return _fine(gram, eps, rel_error, remove=False, floor=floor)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,19 +242,11 @@ class DeterministicAccountant(Accountant):
         confirmed by `delta`, with a separate search.
         """
         rtol = rung_below(rtol, _CLOSE)
-        sensitivity = self.sensitivity.upper
-        if self._clear(eps, delta):
-            # Evaluations are faster than the sample, and one of them says as much.
-            with contextlib.suppress(OverflowError):
-                near = _GUIDE.moment_sigma(self.gram, eps, delta, sensitivity=sensitivity)
-                near, slope = self._nearer(near, eps, delta)
-                if self._mixture(near, eps) is not None:
-                    return self._confirmed(math.log(near), eps, delta, rtol, progress, slope)
-        start = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=progress).sigma
         target = gaussian_scale(eps, delta)
-        near, slope = self._nearer(start, eps, delta)
-        if self._mixture(near, eps) is not None:
-            return self._confirmed(math.log(near), eps, delta, rtol, progress, slope)
+        log_start, slope = self._start(eps, delta, progress)
+        start = math.exp(log_start)
+        if self._mixture(start, eps) is not None:
+            return self._confirmed(log_start, eps, delta, rtol, progress, slope)
         ring = self._ring(start, eps)
         first = self._search(ring, start, eps)
         progress(f"program: sigma {up(start)}: delta <= {up(first.delta, 4)}")
@@ -270,55 +268,67 @@ class DeterministicAccountant(Accountant):
         return self._confirmed(log_sigma + 0.3 * max(rtol, _CLOSE), eps, delta, rtol, progress)
 
     def foreseen_excess(self, eps: float, delta: float) -> float:
-        """As in the base class, by a comparison of moment bounds of both matrices.
+        """How far sigma of `calibrate` will be above the smallest one, in log; an approximation, by moments.
 
-        Infinite where more is needed than transforms with one exponential.
+        It takes a small part of the time of `calibrate`, and enters no guarantee.
+
+        Returns:
+            Infinite where more is needed than transforms with one exponential, or if correlations extend over
+            many bins.
         """
-        if eps < FAST_EPS or not self._clear(eps, delta):
-            return math.inf
         try:
             sigma = _GUIDE.moment_sigma(self.gram, eps, delta, sensitivity=self.sensitivity.upper)
         except OverflowError:
             return math.inf
-        profile = self.covariance * sigma**-2
-        if self._flat(profile, eps) or not self._search_near(sigma, eps)[0].close:
+        if self._flat(self.covariance * sigma**-2, eps) or not self._search_near(sigma, eps)[0].close:
             return math.inf
         fitted = self._fitted(sigma, eps)
         if fitted is None or fitted[0] != fitted[1] or fitted[0].constant > 0.0:
             return math.inf
         return self._excess(fitted[0], sigma, eps)
 
-    def ring_excess(self, eps: float, delta: float) -> float:
-        """How far a matrix with one exponential raises sigma, in log, by moment bounds; an approximation.
-
-        Unlike `foreseen_excess` it is for every eps and delta, and does not say whether `calibrate` is fast.
-
-        Returns:
-            Infinite where no transforms are tried, or if correlations extend over many bins.
-        """
-        if self.gram.bins < LEAST_BINS or eps > MOST_EPS:
-            return math.inf
-        sensitivity = self.sensitivity.upper
-        sigma = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=lambda _: None).sigma
-        if self._flat(self.covariance * sigma**-2, eps):
-            return math.inf
-        search, there = self._search_near(sigma, eps)
-        return self._excess(search.best(1).scaled(there**2), sigma, eps)
-
     def _excess(self, one: MixtureGram, sigma: float, eps: float) -> float:
         """The excess in log sigma of a matrix at sigma 1 over that of the strategy, by moment bounds."""
         if any(math.log(abs(decay)) > -1.0 / _LONGEST for _, decay in one.parts):
             return math.inf
-        height, profile = Height(self.gram.bins, eps), self.covariance * sigma**-2
+        height, profile = Height(self.gram.bins, eps), self._means * sigma**-2
         here, below, ring = (
             float(np.min(height.of(entries)))
             for entries in (profile, profile * (1.0 - _STEP) ** 2, one.scaled(sigma**-2).profile())
         )
         return -math.log1p(-_STEP) * max(ring - here, 0.0) / max(here - below, 1e-300)
 
-    def _clear(self, eps: float, delta: float) -> bool:
-        """Whether transforms without a tilt serve, from a start that the moments give."""
-        return LEAST_EPS <= eps <= MOST_EPS and delta > CLEAR_DELTA * math.exp(eps)
+    @functools.cached_property
+    def _means(self) -> FloatArray:
+        """The mean entry at every cyclic distance; the profile has the largest one of all bins."""
+        if self.gram.circulant:
+            return self.covariance
+        first = np.arange(self.gram.bins)
+        entries, distances = self.gram.columns(first), np.arange(self.covariance.size)
+        return np.asarray(entries[first[:, None], (first[:, None] + distances) % first.size].mean(axis=0))
+
+    @staticmethod
+    def clear(eps: float, delta: float) -> bool:
+        """Whether transforms without a tilt serve."""
+        return eps <= MOST_EPS and delta > CLEAR_DELTA * math.exp(eps)
+
+    def _start(self, eps: float, delta: float, progress: Progress) -> tuple[float, float]:
+        """Log of a sigma near the result, and the slope, by moments and transforms, or by a small sample."""
+        sensitivity = self.sensitivity.upper
+        if self.clear(eps, delta):
+            # evaluations are faster than the sample, and one of them says as much
+            with contextlib.suppress(OverflowError, NumericalError):
+                sigma = _GUIDE.moment_sigma(self.gram, eps, delta, sensitivity=sensitivity)
+                flat = self._flat(self.covariance * sigma**-2, eps)
+                if eps >= LEAST_EPS or not (flat or not self._search_near(sigma, eps)[0].close):
+                    near, slope = self._nearer(sigma, eps, delta)
+                    if self._mixture(math.exp(near), eps) is not None:
+                        return near, slope
+        sigma = _GUIDE.sigma(self.gram, eps, delta, sensitivity=sensitivity, progress=progress).sigma
+        try:
+            return self._nearer(sigma, eps, delta)
+        except NumericalError:
+            return math.log(sigma), 1.0
 
     def _confirmed(
         self,
@@ -365,20 +375,21 @@ class DeterministicAccountant(Accountant):
         return dataclasses.replace(safe, achieved=self._bracket(lower, eps, safe.achieved.by))
 
     def _nearer(self, sigma: float, eps: float, delta: float) -> tuple[float, float]:
-        """A better start and the slope there, by the matrix for ADD if that for REMOVE takes more time."""
+        """Log of a better start, and the slope there, by REMOVE for the matrix that takes less time.
+
+        Raises:
+            NumericalError: if the transforms find no bound.
+        """
         slope, target, last = 1.0, gaussian_scale(eps, delta), (math.nan, math.nan)
         if delta <= CLEAR_DELTA * max(1.0, math.exp(eps)):
-            return sigma, slope  # a tilt serves
+            return math.log(sigma), slope  # a tilt serves
         fitted = None
         for _ in range(_CONFIRMATIONS):
             flat = self._flat(self.covariance * sigma**-2, eps)
             fitted = None if flat else self._fitted(sigma, eps)
-            if fitted is None or fitted[1] == fitted[2]:
-                return sigma, slope
-            try:
-                found = mixture_delta(fitted[2].scaled(sigma**-2), eps, rel_error=REL_ERROR, remove=True)
-            except NumericalError:
-                return sigma, slope
+            if fitted is None or fitted[0] != fitted[1] == fitted[2]:
+                return math.log(sigma), slope
+            found = mixture_delta(fitted[2].scaled(sigma**-2), eps, rel_error=REL_ERROR, remove=True)
             here, gap = math.log(sigma), gaussian_scale(eps, found) - target
             if abs(here - last[0]) > _STEP:
                 slope = min(max((gap - last[1]) / (here - last[0]), SLOPES[0]), SLOPES[1])
@@ -394,7 +405,7 @@ class DeterministicAccountant(Accountant):
                 for gram in (fitted[1], fitted[2], fitted[2].scaled((1.0 + _STEP) ** -2))
             )
             sigma *= math.exp(-_STEP * (worse - better) / (worse - below))
-        return sigma, slope
+        return math.log(sigma), slope
 
     def _mixture(self, sigma: float, eps: float) -> _Rings | None:
         """Matrices for Laplace transforms, at sigma 1, fitted near that point; None if transforms fail.
@@ -564,7 +575,7 @@ class DeterministicAccountant(Accountant):
         """A bound on REMOVE without a tilt."""
         key = (gram, sigma, eps)
         if key not in self._removals:
-            self._removals[key] = _removal(gram.scaled(sigma**-2), eps, self._error)
+            self._removals[key] = _fine(gram.scaled(sigma**-2), eps, self._error, remove=True)
         return self._removals[key]
 
     @property
@@ -585,10 +596,10 @@ class DeterministicAccountant(Accountant):
         """A cyclic matrix, and its upper bounds on delta as a function of eps, tight near a guess."""
         rings = self._mixture(sigma, guess)
         if rings is not None:
-            return rings.remove, partial(self._transformed_or_unamplified, rings, sigma)
+            return rings.remove, functools.partial(self._transformed_or_unamplified, rings, sigma)
         ring = self._ring(sigma, guess)
         first = self._search(ring, sigma, guess)
-        return ring, partial(self._again, ring, sigma, first=first)
+        return ring, functools.partial(self._again, ring, sigma, first=first)
 
     def _ring(self, sigma: float, eps: float) -> RingGram:
         """The best cyclic matrix at sigma 1 for privacy losses of about eps near this sigma."""

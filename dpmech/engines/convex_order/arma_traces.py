@@ -9,6 +9,7 @@ matrices").
 import contextlib
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -144,12 +145,13 @@ class ArmaTraces:
             vector = image / np.max(image) + FLOOR
         return math.sqrt(max(square, 1.0)) * (1.0 + 16.0 * UNIT * (self.count + 8.0))
 
-    def trace(self, defect: Complex, errors: FloatArray) -> tuple[complex, float]:
+    def trace(self, defect: Complex, errors: FloatArray, goal: float = 0.0) -> tuple[complex, float]:
         """The trace of T^b with the weights of every step times D, and a bound on its error.
 
         Args:
             defect: 1 - D at all `sums` of the lattice; |D| is at most 1 up to rounding.
             errors: bounds on the errors of its entries.
+            goal: an error at which fewer vectors are not tried.
         """
         values = 1.0 - defect
         values[np.abs(values) < LEAST_FACTOR] = 0.0
@@ -164,8 +166,10 @@ class ArmaTraces:
         # where no vectors are found (a step that is 0 in float64), |T| <= P alone is a bound
         found, lost = 0j, 1.01 * grown
         with np.errstate(all="ignore"), contextlib.suppress(np.linalg.LinAlgError):
-            splits = self._splits(steps, RESIDUAL if self.size > FEW else FEW_RESIDUAL, each)
-            found, lost = min([(found, lost), *map(self._of, splits)], key=lambda pair: pair[1])
+            for split in self._splits(steps, RESIDUAL if self.size > FEW else FEW_RESIDUAL, each):
+                found, lost = min((found, lost), self._of(split), key=lambda pair: pair[1])
+                if lost <= goal:
+                    break
         return found, lost + 1.01 * self.bins * each * grown
 
     def ceiling(self, defect: FloatArray) -> float:
@@ -178,7 +182,7 @@ class ArmaTraces:
         sizes = np.exp(self.lattice.sums())
         raised = self.weights * sizes[self.below]
         raised += self.shared * np.diff(sizes)[self.below]
-        splits = self._splits(self.weights.astype(np.complex128), FINE_RESIDUAL, 0.0)
+        splits = list(self._splits(self.weights.astype(np.complex128), FINE_RESIDUAL, 0.0))
         mass, lost = min((self._of(split) for split in splits), key=lambda pair: pair[1])
         mean, error = min((self._mean(split, raised) for split in splits), key=lambda pair: pair[1])
         relative = max(lost / mass.real, error / mean) + 64.0 * UNIT * self.bins
@@ -201,13 +205,12 @@ class ArmaTraces:
         mean = float(np.trace(power @ (split.left.T @ moved)).real)
         return mean, 1.01 * lost * math.sqrt(float(np.sum(square)))
 
-    def _splits(self, steps: Complex, residual: float, each: float) -> list[_Split]:
+    def _splits(self, steps: Complex, residual: float, each: float) -> Iterator[_Split]:
         """For all vectors that are kept, and for the first of them."""
         right, left = self._vectors(steps, residual)
-        pairs = [(right, left)]
+        yield self._split(steps, (right, left), each)
         if right.shape[1] > 1:
-            pairs.append(self._leading(right, left, self._apply(steps, right), 1))
-        return [self._split(steps, pair, each) for pair in pairs]
+            yield self._split(steps, self._leading(right, left, self._apply(steps, right), 1), each)
 
     def _vectors(self, steps: Complex, residual: float) -> tuple[Block, Block]:
         """X and Y for the largest eigenvalues, by iterations, first in single precision; any are valid."""

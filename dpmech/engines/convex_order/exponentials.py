@@ -143,9 +143,8 @@ class Lattice:
         return total
 
     def seconds(self, white: int) -> float:
-        """An estimate of the time of one transform with so many nodes of the white part."""
-        size = self.size
-        return size * (3e-7 * white + 1e-5) if size > 150 else 3e-8 * size * white + 2e-7 * size**2.5
+        """An estimate of the time of one transform, for so many nodes of the white part, without powers."""
+        return self.size * (3e-7 * white + 1e-5 if self.size > 150 else 3e-8 * white + 1e-6)
 
     def moments(self) -> tuple[float, float, float]:
         """E 1 and E e^(x - V / 2) over the window, and the relative error of both.

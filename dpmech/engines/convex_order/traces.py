@@ -14,14 +14,17 @@ import scipy
 
 from dpmech.engines.convex_order.exponentials import Lattice
 from dpmech.exceptions import NumericalError
-from dpmech.numerics import LONGDOUBLE_UNIT, UNIT, FloatArray
+from dpmech.numerics import LONGDOUBLE_UNIT, UNIT, FloatArray, spend
 
 Complex = npt.NDArray[np.complex128]
 
 # Negated log of the b-th power of the threshold for eigenvalues, relative to that of the largest.
 DROPPED = 38.0
-# Up to this many states all eigenvectors are computed.
-DENSE = 150
+# Up to this many states all eigenvectors are computed, and powers in full; with more, up to the second limit,
+# powers in full are computed where a subspace gives no sufficient bound, as with few bins.
+DENSE, MOST_FULL = 150, 300
+# Seconds for a product of two complex N x N matrices and for all eigenvectors, relative to N^3.
+PRODUCT_SECONDS, EIGEN_SECONDS = 2.5e-10, 1e-8
 MOST_LEADING = 60
 MOST_DEPTH = 24
 # The residual enters squared, times the squared number of bins.
@@ -84,11 +87,12 @@ class Traces:
         self.norm = abs(float(values[0])) + 64.0 * UNIT * sum(step.shape[0] for step in lattice.steps)
         threshold = self.norm * math.exp(-DROPPED / self.bins)
         count = min(int(np.sum(np.abs(values) >= threshold)) + 1, self.size)
-        if self.size > DENSE and count > MOST_LEADING:
+        if self.size > MOST_FULL and count > MOST_LEADING:
             raise NumericalError(f"{count} eigenvalues of {self.size} states count for {self.bins} bins")
         self.leading = _Leading(vectors[:, :count], values[:count], max(threshold, 0.0))
         self.frobenius = math.prod(float(np.linalg.norm(step)) for step in lattice.steps)
         self.starts: list[Complex] = [self.leading.vectors.astype(np.complex128)]
+        self.full = self.size <= DENSE or count > MOST_LEADING
 
     def step(self, block: npt.NDArray[np.inexact]) -> npt.NDArray[np.inexact]:
         """S times columns, shape (size, m)."""
@@ -109,20 +113,30 @@ class Traces:
         second = (steps[1] @ turned).reshape(inner, rows, -1).transpose(1, 0, 2)
         return np.ascontiguousarray(second).reshape(rows * inner, -1)
 
-    def trace(self, defect: Complex, errors: FloatArray) -> tuple[complex, float]:
+    def trace(self, defect: Complex, errors: FloatArray, goal: float = 0.0) -> tuple[complex, float]:
         """The trace and a bound on its absolute error, infinite if none was found.
 
         Args:
             defect: 1 - D, shape (size,); |D| is at most 1 up to rounding.
             errors: bounds on the errors of its entries.
+            goal: an error at which no other method is tried; if it is 0, no powers in full are tried where
+                there are more than `DENSE` states and a subspace may give a bound.
         """
-        diagonal = 1.0 - defect
-        if self.size > DENSE:
-            return self._bounded(defect, errors, self._krylov(diagonal))
-        whole = self._power(diagonal, errors)
-        if self.leading.vectors.shape[1] == self.size:
-            return whole
-        return min(whole, self._bounded(defect, errors, self._dense(diagonal)), key=lambda found: found[1])
+        diagonal, found = 1.0 - defect, (0j, math.inf)
+        if self.full:
+            found = self._power(diagonal, errors, goal)
+        count = self.leading.vectors.shape[1]
+        if found[1] <= goal or count == self.size or (self.size > DENSE and count > MOST_LEADING):
+            return found
+        basis = self._dense(diagonal) if self.size <= DENSE else self._krylov(diagonal)
+        found = min(found, self._bounded(defect, errors, basis), key=lambda one: one[1])
+        # the least error of powers in full
+        least = 8.0 * UNIT * self.bins * self.frobenius
+        if goal > 0.0 and found[1] > max(goal, least) and not self.full and self.size <= MOST_FULL:
+            whole = self._power(diagonal, errors, goal)
+            self.full = whole[1] < found[1]
+            found = min(found, whole, key=lambda one: one[1])
+        return found
 
     def ceiling(self, defect: FloatArray) -> float:
         """Bound on tr (S D)^b for a real D in [0, 1]: |S|_F^2 times a power of the norm of D^(1/2) S D^(1/2).
@@ -144,12 +158,16 @@ class Traces:
             vector = image + 1e-9 * np.max(image)
         return float(self.frobenius**2 * norm ** (self.bins - 2)) * (1.0 + 1e-9)
 
-    def _power(self, diagonal: Complex, errors: FloatArray) -> tuple[complex, float]:
+    def _power(self, diagonal: Complex, errors: FloatArray, goal: float) -> tuple[complex, float]:
         """The whole matrix by squaring, with a running bound on the error in the Frobenius norm.
 
         The error of a product of complex matrices is below 3 (size + 2) roundings of the product of their
-        norms; the largest singular value of a power is at most that of S to the same power.
+        norms; the largest singular value of a power is at most that of S to the same power. For q >= 2,
+        |tr A^q R| is at most |A|_F^q |R|: where a low power A shows that the trace is below the goal, it is
+        replaced by 0.
         """
+        seconds = math.log2(self.bins) * PRODUCT_SECONDS * self.size**3
+        spend(seconds, 1e3 * self.size**2, what="a power in full")
         each = 3.0 * UNIT * (self.size + 2.0)
         whole = np.asarray(self.step(np.eye(self.size))) * diagonal[None, :]
         base = Power(whole, 1, (float(np.max(errors)) + 8.0 * UNIT) * self.frobenius)
@@ -161,11 +179,16 @@ class Traces:
             left //= 2
             if left:
                 base = base.times(base, self.norm, each)
+                times, rest = divmod(self.bins, base.exponent)
+                size = float(np.linalg.norm(base.matrix)) + base.error
+                if times > 1 and size < 1.0 and size**times * self.norm**rest <= goal:
+                    return 0j, size**times * self.norm**rest * (1.0 + 1e-9)
         if product is None:
             raise NumericalError("there are no bins")
         return complex(np.trace(product.matrix)), product.error * math.sqrt(self.size) * (1.0 + 1e-9)
 
     def _dense(self, diagonal: Complex) -> Complex:
+        spend(EIGEN_SECONDS * self.size**3, what="all eigenvectors of a step")
         matrix = np.asarray(self.step(np.eye(self.size))) * diagonal[None, :]
         values, vectors = np.linalg.eig(matrix)
         order = np.argsort(-np.abs(values))[: self.leading.vectors.shape[1]]

@@ -259,7 +259,8 @@ class _Run:
             if transform is None:
                 transform = InterpolatedTransform(self.increments, self.law, exponent)
             defect, errors = transform(exponent)
-            value, error = self.traces.trace(defect, errors)
+            goal = min(negligible / (size * exponents.size), 0.5 * ceiling) / norm
+            value, error = self.traces.trace(defect, errors, goal)
             if error * norm * size > negligible:
                 poor.append((len(found), defect, errors))
             if self.lattice.size > DENSE and error * norm >= ceiling and not self._affords(len(poor)):

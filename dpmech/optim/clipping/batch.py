@@ -36,7 +36,10 @@ class Batch:
         if len(lengths) != 1 or any(tensor.ndim == 0 for tensor in self.tensors):
             shown = [tuple(tensor.shape) for tensor in self.tensors]
             raise InvalidParameterError(
-                "batch", shown, "tensors with the same number of examples, at least one"
+                "batch",
+                shown,
+                "tensors with the same number of examples, at least one; for examples of several sizes a "
+                "collate function that pads them to a fixed one, with a mask",
             )
         self.examples = lengths.pop()
 

@@ -140,12 +140,9 @@ class Taps:
                     )
             return value, given
 
-        per_example: Any = torch.func.vmap(
-            torch.func.grad_and_value(tapped, argnums=(0, 1), has_aux=True),
-            in_dims=(None, None, *[0] * len(tensors)),
-            randomness="different",
+        losses, (outputs, own), given = _of_each(
+            lambda given, *example: tapped(*given, *example), (zeros, values), tensors
         )
-        (outputs, own), (losses, given) = per_example(zeros, values, *tensors)
         # Differentiable if the loss uses other models whose parameters require gradients.
         outputs, given = ([one.detach() for one in each] for each in (outputs, given))
         gradients = [own[name].detach() for name in names]
@@ -228,6 +225,21 @@ class Taps:
                 found[bias] = before + one if isinstance(before, Tensor) else one
         for index, parts in pieces.items():
             found[index] = Factored(parts, tuple(self._trained[index].shape))
+
+
+def _of_each(loss: Callable[..., Any], shared: Any, tensors: Sequence[Tensor]) -> tuple[Tensor, Any, Any]:
+    """Losses of all examples, their gradients in tensors that all share, and what else the loss returns.
+
+    As `torch.func.grad_and_value`, which also records the backward pass and keeps everything that it used.
+    """
+
+    def of_one(*example: Tensor) -> tuple[Tensor, Any, Any]:
+        value, backward, other = torch.func.vjp(lambda given: loss(given, *example), shared, has_aux=True)
+        return value, backward(torch.ones_like(value), retain_graph=False, create_graph=False)[0], other
+
+    per_example: Any = torch.func.vmap(of_one, randomness="different")
+    found: tuple[Tensor, Any, Any] = per_example(*tensors)
+    return found
 
 
 def coverable(
@@ -449,12 +461,7 @@ class ExampleGradients:
             if self._taps is not None:
                 samples, losses = self._taps.samples(loss, values, tensors)
             else:
-                per_example: Any = torch.func.vmap(
-                    torch.func.grad_and_value(loss),
-                    in_dims=(None, *[0] * len(tensors)),
-                    randomness="different",
-                )
-                gradients, losses = per_example(values, *tensors)
+                losses, gradients, _ = _of_each(lambda *given: (loss(*given), ()), values, tensors)
                 samples = [gradients[name].detach() for name in self.names]
             self._check_complete(losses)
         return samples, losses.detach()

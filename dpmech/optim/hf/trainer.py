@@ -83,6 +83,7 @@ class PrivateTrainerMixin:
         self._check_held_out("eval_dataset", self._read_of(self._trainer.eval_dataset))
         self._trainer.args = private_arguments(self._asked)
         self._trainer._train_batch_size = self._trainer.args.train_batch_size
+        self._trainer._memory_tracker.skip_memory_metrics = True  # peaks follow the largest batch
         self._trainer.neftune_noise_alpha = None  # added by the loss, by the number of a text's own words
         accelerator = self._trainer.accelerator
         # Autocast is entered around the loss instead, where the checks of make_private see it; and clipped

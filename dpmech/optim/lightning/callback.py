@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, DeviceStatsMonitor, ThroughputMonitor
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 from torch.optim.lr_scheduler import LRScheduler
@@ -66,6 +66,11 @@ def check_trainer(trainer: Any, module: Any) -> None:
             trainer.reload_dataloaders_every_n_epochs != 0,
             f"reload_dataloaders_every_n_epochs={trainer.reload_dataloaders_every_n_epochs}",
             "0",
+        ),
+        (
+            any(isinstance(one, DeviceStatsMonitor | ThroughputMonitor) for one in trainer.callbacks),
+            "DeviceStatsMonitor or ThroughputMonitor, which log what follows the sizes of batches",
+            "neither: peaks of memory and numbers of examples are private",
         ),
         (
             len(trainer.optimizers) != 1,

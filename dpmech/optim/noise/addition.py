@@ -34,7 +34,7 @@ class Addition(NamedTuple):
     divisor: float = 1.0
 
     def add(self, start: int, noise: Tensor) -> None:
-        """Add a part of the row in float64, from value `start` on; it may be overwritten.
+        """Add a part of the row in float64, from value `start` on; both may be overwritten.
 
         Only the result is rounded to the dtype of the sum.
         """
@@ -43,6 +43,9 @@ class Addition(NamedTuple):
         part = self.total if size == self.total.numel() else self.total[start : start + size]
         if self.lattice is not None:
             add_on_lattice(part, noise, self.lattice)
+        elif self.out is not self.total and part.dtype == noise.dtype and part.device == noise.device:
+            self.out[start : start + size].copy_(divided(noise.add_(part), self.divisor))
+            return  # the sum stays as it is, which nobody reads
         elif part.device == noise.device:
             part.add_(noise)  # torch adds mixed dtypes in float64
         else:

@@ -1,7 +1,7 @@
 """NoiseRows: adds rows to the sums of all parameters, by a kernel where there is one, else in chunks."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -10,11 +10,12 @@ from torch import Tensor
 
 from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.fused import FusedRows, fused_on
-from dpmech.optim.noise.normals import NormalSource
+from dpmech.optim.noise.normals import NormalSource, Place
 from dpmech.optim.noise.pairs import PairNormals
 from dpmech.optim.noise.rows import Chunk, Recursion
 from dpmech.optim.processes import Slot
 
+_TOGETHER = 1 << 19  # number of values up to which chunks are drawn together, of 4 MiB
 _THREADED = 1 << 18  # number of values above which threads are faster
 
 Sources: TypeAlias = dict[torch.device, NormalSource]
@@ -152,11 +153,12 @@ class NoiseRows:
     @torch.no_grad()
     def _run(self, step: int, sources: Sources, units: list[_Unit]) -> None:
         """Compute some chunks of the row; no two of them use the same memory."""
-        longest = max((end - start for _, _, start, end in units), default=0)
+        lengths = [end - start for _, _, start, end in units]
+        longest, together = max(lengths, default=0), min(sum(lengths), _TOGETHER)
 
         @functools.cache  # allocated once for all chunks: allocation costs more than the computation
         def scratch(use: str, dtype: torch.dtype, device: torch.device) -> Tensor:
-            return torch.empty(longest, dtype=dtype, device=device)
+            return torch.empty(together if use == "together" else longest, dtype=dtype, device=device)
 
         @functools.cache  # a model has many vectors of one size
         def parts(count: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
@@ -165,16 +167,41 @@ class NoiseRows:
                 found.append(scratch("product", torch.float64, device))
             return [one[:count] for one in found]
 
-        for addition, number, start, end in units:
-            slot, count = addition.slot, end - start
-            row, *others = parts(count, self._drawn(slot), slot.forms_on)
-            self._recursion.advance(
-                step,
-                addition.factor,
-                functools.partial(_draw, sources[slot.device], slot, number),
-                Chunk([vector[start:end] for vector in addition.state], row, *others),
-            )
-            addition.add(start, row)
+        for members in self._together(units):
+            first = members[0][0].slot
+            source, given = sources[first.device], None
+            if len(members) > 1:
+                places = [Place(a.slot.index, a.slot.shard, n, end - start) for a, n, start, end in members]
+                sizes = [place.size for place in places]
+                whole = scratch("together", self._drawn(first), first.forms_on)[: sum(sizes)]
+                source.fill_all(whole, step, places)
+                given = torch.split(whole, sizes)
+            for place, (addition, number, start, end) in enumerate(members):
+                slot, count = addition.slot, end - start
+                row, spare, *product = parts(count, self._drawn(slot), slot.forms_on)
+                spare = spare if given is None else given[place]
+                self._recursion.advance(
+                    step,
+                    addition.factor,
+                    functools.partial(_draw, source, slot, number, None if given is None else step),
+                    Chunk([vector[start:end] for vector in addition.state], row, spare, *product),
+                )
+                addition.add(start, row)
+
+    def _together(self, units: list[_Unit]) -> Iterator[list[_Unit]]:
+        """Runs of chunks on the CPU whose numbers are drawn at once: a draw has a cost of its own."""
+        members: list[_Unit] = []
+        total, before = 0, None
+        for unit in units:
+            slot, size = unit[0].slot, unit[3] - unit[2]
+            kind = (slot.device, self._drawn(slot)) if slot.forms_on.type == "cpu" else None
+            if members and (kind is None or kind != before or total + size > _TOGETHER):
+                yield members
+                members, total = [], 0
+            members.append(unit)
+            total, before = total + size, kind
+        if members:
+            yield members
 
     def _drawn(self, slot: Slot) -> torch.dtype:
         """Dtype of the normal numbers of a parameter."""
@@ -188,5 +215,7 @@ def _by_device(additions: Sequence[Addition]) -> dict[torch.device, list[Additio
     return groups
 
 
-def _draw(source: NormalSource, slot: Slot, number: int, step: int, out: Tensor) -> None:
-    source.fill(out, step, slot.index, slot.shard, number)
+def _draw(source: NormalSource, slot: Slot, number: int, given: int | None, step: int, out: Tensor) -> None:
+    """Numbers of a chunk; those of the step `given` are there, and drawn first."""
+    if step != given:
+        source.fill(out, step, slot.index, slot.shard, number)

@@ -17,8 +17,8 @@ import math
 import numbers
 import secrets
 import threading
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -179,6 +179,15 @@ def noise_key(generator: Generator | None) -> Key:
     return int(words[0]), int(words[1])
 
 
+class Place(NamedTuple):
+    """What numbers a chunk has: indices as for `NormalSource.fill`, and how many."""
+
+    parameter: int
+    shard: int
+    chunk: int
+    size: int
+
+
 class NormalSource(abc.ABC):
     """Chunks of standard normal numbers, each a pure function of its position.
 
@@ -199,6 +208,11 @@ class NormalSource(abc.ABC):
             shard: index of the parameter's shard; 0 if it is not sharded.
             chunk: index of the shard's chunk.
         """
+
+    def fill_all(self, out: torch.Tensor, step: int, places: Sequence[Place]) -> None:
+        """As `fill`, for chunks that lie next to each other in `out`."""
+        for part, place in zip(torch.split(out, [one.size for one in places]), places, strict=True):
+            self.fill(part, step, *place[:3])
 
     @abc.abstractmethod
     def _fill_reserved(self) -> torch.Tensor:

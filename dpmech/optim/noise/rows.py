@@ -33,7 +33,7 @@ import scipy
 import torch
 
 from dpmech.exceptions import InvalidParameterError, NumericalError, UnsupportedCombinationError
-from dpmech.mechanism import ScaledToeplitz, Strategy
+from dpmech.mechanism import ScaledToeplitz, Strategy, noise_cost
 from dpmech.numerics import LONGDOUBLE_UNIT, FloatArray, trimmed
 
 LARGEST = 1e-6  # relative; above it a stream is refused
@@ -318,7 +318,10 @@ class _Weighted(Recursion):
         state, out, spare, _ = chunk
         weights = (self._rows(step) * (factor if self._scale is None else 1.0)).tolist()
         draw(step, spare)
-        out.copy_(spare).mul_(weights[0])
+        if spare.dtype == out.dtype:
+            torch.mul(spare, weights[0], out=out)
+        else:
+            out.copy_(spare).mul_(weights[0])
         for lag, weight in enumerate(weights[1:], start=1):
             if weight == 0.0 and self._scale is None:
                 continue
@@ -367,8 +370,9 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
 
     Args:
         strategy: C.
-        mode: None for the mode without memory if C^-1 is banded, a short recursion if C is
-            banded or a BLT, and regeneration of full rows otherwise (t + 1 draws at step t).
+        mode: None for that of `noise_cost`: the mode without memory if C^-1 is banded and C does not have
+            fewer bands, a short recursion if C is banded or a BLT, and regeneration of full rows otherwise
+            (t + 1 draws at step t).
 
     Returns:
         The mode chosen, and the recursion.
@@ -383,8 +387,7 @@ def correlate(strategy: Strategy, mode: NoiseMode | None = None) -> tuple[NoiseM
     factors = strategy.factored
     recursive = strategy.bands is not None or (factors is not None and factors.exponentials is not None)
     if mode is None:
-        shorter = recursive and strategy.inverse_bands is None
-        mode = NoiseMode.RECURSION if shorter else NoiseMode.REGENERATE
+        mode = NoiseMode.RECURSION if noise_cost(strategy).buffers else NoiseMode.REGENERATE
     if mode is not NoiseMode.RECURSION:
         recursion = _combination(strategy, keep=mode is NoiseMode.BUFFER)
     elif recursive:

@@ -5,8 +5,9 @@ only, so that their bits are the same on every machine.
 """
 
 import functools
+import itertools
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dpmech.drawing import CIPHER, keystream
+from dpmech.drawing import CIPHER, block_cipher, keystream
 from dpmech.exceptions import CertificateError, InvalidParameterError, NumericalError
 from dpmech.guards import check_integer
-from dpmech.optim.noise.normals import ACCEPTED, NormalSource, fill_by_host, fill_with_pairs, radii
+from dpmech.optim.noise.normals import ACCEPTED, NormalSource, Place, fill_by_host, fill_with_pairs, radii
 from dpmech.optim.processes import Key
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _Words = npt.NDArray[np.uint64]
 _Floats = npt.NDArray[np.float64]
+_Places = npt.NDArray[np.intp]
 
 LAYERS = 256
 # Start of the tail, and area of a layer: with these the last layer ends at 0.
@@ -36,7 +38,10 @@ _NEAR = 2.0**-40  # far above the error of any library's exponential
 
 
 def fill_by_ziggurat(
-    words: Callable[[int], _Words], again: Callable[[int], _Words], out: npt.NDArray[Any]
+    words: Callable[[int], _Words],
+    again: Callable[[_Places], _Words],
+    out: npt.NDArray[Any],
+    ends: Sequence[int] = (),
 ) -> None:
     r"""Overwrite `out` with normal numbers by the ziggurat of Marsaglia and Tsang, in the form of Doornik.
 
@@ -51,51 +56,58 @@ def fill_by_ziggurat(
 
     Args:
         words: returns the next words, one for each number.
-        again: returns words of another stream, for numbers that take more than one.
+        again: returns words of other streams for numbers that take more than one, of each the next word of
+            the chunk whose index is given.
         out: one-dimensional, float64 or float32.
+        ends: where each chunk but the last ends in `out`.
 
     References:
         Marsaglia and Tsang 2000, "The ziggurat method for generating random variables"; Doornik 2005, "An
         improved ziggurat method to generate normal random samples".
     """
-    late: list[tuple[npt.NDArray[np.intp], npt.NDArray[np.int64], _Floats]] = []
+    late: list[tuple[_Places, npt.NDArray[np.int64], _Floats]] = []
     for start in range(0, len(out), _VALUES):
         part = out[start : start + _VALUES]
-        layers, x, outside = _candidates(words(len(part)))
-        np.copyto(part, x, casting="same_kind")
+        wide = part.dtype == np.float64
+        layers, x, outside = _candidates(words(len(part)), part if wide else None)
+        if not wide:
+            np.copyto(part, x, casting="same_kind")
         places = np.flatnonzero(outside)
         late.append((places + start, layers[places], x[places]))
     places, layers, x = (np.concatenate(parts) for parts in zip(*late, strict=True))
+    chunks = np.searchsorted(np.asarray(ends, dtype=np.intp), places, side="right")
     while places.size:
-        taken, x = _settled(layers, x, again)
+        taken, x = _settled(layers, x, lambda which, own=chunks: again(own[which]))  # type: ignore[misc]  # a default binds it
         out[places[taken]] = x[taken]
         left = np.flatnonzero(~taken)
-        places, layers, x = places[left], layers[left], x[left]
+        places, layers, x, chunks = places[left], layers[left], x[left], chunks[left]
         # In the tail, new words are drawn until one is accepted; a wedge starts again.
         waiting, wedge = layers == 0, np.flatnonzero(layers)
         if wedge.size:
-            layers[wedge], x[wedge], waiting[wedge] = _candidates(again(len(wedge)))
+            layers[wedge], x[wedge], waiting[wedge] = _candidates(again(chunks[wedge]))
         out[places[~waiting]] = x[~waiting]
-        places, layers, x = places[waiting], layers[waiting], x[waiting]
+        places, layers, x, chunks = places[waiting], layers[waiting], x[waiting], chunks[waiting]
 
 
-def _candidates(words: _Words) -> tuple[npt.NDArray[np.int64], _Floats, npt.NDArray[np.bool_]]:
-    """Layers and x of words, and which x are not yet accepted."""
+def _candidates(
+    words: _Words, out: _Floats | None = None
+) -> tuple[npt.NDArray[np.int64], _Floats, npt.NDArray[np.bool_]]:
+    """Layers and x of words, and which x are not yet accepted; x is `out`, if given."""
     places, _ = edges()
     numbers = words.view(np.int64)
     layers = numbers & (LAYERS - 1)
-    x: _Floats = np.add(numbers >> 11, 0.5, dtype=np.float64)
+    x: _Floats = np.add(numbers >> 11, 0.5, out=out, dtype=np.float64)
     x *= (places[:-1] * 2.0**-52).take(layers)
     return layers, x, np.abs(x) >= places[1:].take(layers)
 
 
 def _settled(
-    layers: npt.NDArray[np.int64], x: _Floats, again: Callable[[int], _Words]
+    layers: npt.NDArray[np.int64], x: _Floats, again: Callable[[_Places], _Words]
 ) -> tuple[npt.NDArray[np.bool_], _Floats]:
     """Which of the numbers beyond the next layer are accepted, and their values."""
     places, heights = edges()
     wedge, tail = np.flatnonzero(layers > 0), np.flatnonzero(layers == 0)
-    drawn = again(len(wedge) + 2 * len(tail))
+    drawn = again(np.concatenate([wedge, tail, tail]))
     low, high = heights[layers[wedge]], heights[layers[wedge] + 1]
     height = low + (high - low) * (((drawn[: len(wedge)] >> np.uint64(11)) + 0.5) * 2.0**-53)
     taken, values = np.empty(len(x), dtype=bool), x.copy()
@@ -317,10 +329,19 @@ class SecureNormals(NormalSource):
         Raises:
             InvalidParameterError: if an index does not fit, or is reserved for the fingerprint.
         """
-        if parameter == _RESERVED:
-            raise InvalidParameterError("parameter", parameter, f"below {_RESERVED}")
-        start = self.counter(step, parameter, shard, chunk)
-        fill_by_host(out, lambda host: self._draw(host, start))
+        self.fill_all(out, step, [Place(parameter, shard, chunk, out.shape[0])])
+
+    def fill_all(self, out: torch.Tensor, step: int, places: Sequence[Place]) -> None:
+        """As in the base class, and raises as `fill`."""
+        if any(place.parameter == _RESERVED for place in places):
+            raise InvalidParameterError("parameter", _RESERVED, f"below {_RESERVED}")
+        starts = [self.counter(step, *place[:3]) for place in places]
+        fill_by_host(out, lambda host: self._draw_all(host, starts, [place.size for place in places]))
+
+    def _draw_all(self, out: np.ndarray[Any, Any], starts: Sequence[bytes], sizes: Sequence[int]) -> None:
+        ends = list(itertools.accumulate(sizes))
+        for start, size, end in zip(starts, sizes, ends, strict=True):
+            self._draw(out[end - size : end], start)
 
     def _draw(self, out: np.ndarray[Any, Any], start: bytes) -> None:
         cipher = keystream(self._key, start)
@@ -331,7 +352,7 @@ class SecureNormals(NormalSource):
 
     def _fill_reserved(self) -> torch.Tensor:
         out = torch.empty(4096, dtype=torch.float64)
-        self._draw(out.numpy(), self.counter(0, _RESERVED, 0, 0))
+        self._draw_all(out.numpy(), [self.counter(0, _RESERVED, 0, 0)], [len(out)])
         return out
 
 
@@ -344,26 +365,52 @@ class ZigguratNormals(SecureNormals):
 
     chunk = 1 << 16
 
-    def _draw(self, out: np.ndarray[Any, Any], start: bytes) -> None:
-        words = functools.partial(_next_words, keystream(self._key, start))
-        fill_by_ziggurat(words, _Again(self._key, start), out)
+    def _draw_all(self, out: np.ndarray[Any, Any], starts: Sequence[bytes], sizes: Sequence[int]) -> None:
+        left = [[keystream(self._key, start), size] for start, size in zip(starts, sizes, strict=True)]
+
+        def words(count: int) -> _Words:
+            parts = []
+            while count:
+                cipher, size = left[0]
+                taken = min(size, count)
+                parts.append(_next_words(cipher, taken))
+                left[0][1], count = size - taken, count - taken
+                if taken == size:
+                    del left[0]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+        ends = list(itertools.accumulate(sizes))
+        fill_by_ziggurat(words, _Again(self._key, starts), out, ends[:-1])
 
 
 class _Again:
-    """Words for numbers that take more than one, from the upper half of the blocks of a chunk."""
+    """Words for numbers that take more than one, from the upper half of the blocks of each chunk."""
 
-    def __init__(self, key: bytes, start: bytes) -> None:
-        self._key, self._start = key, start
-        self._left = 2 * _AGAIN
+    def __init__(self, key: bytes, starts: Sequence[bytes]) -> None:
+        self._key = key
+        self._starts = np.frombuffer(b"".join(starts), dtype=">u8").reshape(-1, 2).astype(np.uint64)
+        self._starts[:, 1] += np.uint64(_AGAIN)
+        self._used = np.zeros(len(starts), dtype=np.int64)
+        self._cipher: CipherContext | None = None
 
-    def __call__(self, count: int) -> npt.NDArray[np.uint64]:
-        if self._left == 2 * _AGAIN:
-            first = int.from_bytes(self._start, "big") + _AGAIN
-            self._cipher = keystream(self._key, first.to_bytes(_BYTES, "big"))
-        self._left -= count
-        if self._left < 0:
+    def __call__(self, chunks: _Places) -> _Words:
+        """The next word of each of these chunks, which may repeat."""
+        alone = len(self._used) == 1
+        counts = np.array([len(chunks)]) if alone else np.bincount(chunks, minlength=len(self._used))
+        numbers, self._used = self._used, self._used + counts
+        if self._used.max() > 2 * _AGAIN:
             raise NumericalError("a chunk of noise used more words than are reserved for it")
-        return _next_words(self._cipher, count)
+        if alone:  # words in a row, for which a stream is faster
+            self._cipher = self._cipher or keystream(self._key, self._starts.astype(">u8").tobytes())
+            return _next_words(self._cipher, len(chunks))
+        order = np.argsort(chunks, kind="stable")
+        numbers = numbers[chunks]
+        numbers[order] += np.arange(len(chunks)) - np.repeat(np.cumsum(counts) - counts, counts)
+        blocks = self._starts[chunks]
+        blocks[:, 1] += (numbers >> 1).view(np.uint64)
+        self._cipher = self._cipher or block_cipher(self._key)
+        words = np.frombuffer(self._cipher.update(blocks.astype(">u8").tobytes()), dtype="<u8")
+        return words[2 * np.arange(len(chunks)) + (numbers & 1)].astype(np.uint64, copy=False)
 
 
 def _next_words(cipher: "CipherContext", count: int) -> _Words:

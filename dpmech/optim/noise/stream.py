@@ -28,7 +28,7 @@ from dpmech.guards import check_real
 from dpmech.numerics import UNIT, typed
 from dpmech.optim.certified_settings import check_certified, check_claim, check_reaches, check_rule
 from dpmech.optim.clipping import Clipping
-from dpmech.optim.noise.addition import Addition, divided
+from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.lattice import Lattice
 from dpmech.optim.noise.noise_rows import NoiseRows, Sources
 from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
@@ -292,7 +292,7 @@ class NoiseStream(Uncopied):
         ]
 
     def add_step(self, sums: Sequence[Tensor], clip_norm: float | None = None) -> None:
-        """Add the next row to `sums` in place, using no memory beyond one chunk.
+        """Add the next row to `sums` in place, with at most 5 MiB of memory (per thread).
 
         The addition is in float64; only its result is rounded to the dtype of the sum, after the noise is
         added and, if there is a lattice, the result is rounded to it.
@@ -316,7 +316,7 @@ class NoiseStream(Uncopied):
     def mean_step(
         self, sums: Sequence[Tensor], divisors: Sequence[float], clip_norm: float | None = None
     ) -> list[Tensor]:
-        """Add the next row to `sums`, and divide: add_step and a division, in one kernel where there is one.
+        """Add the next row to `sums`, and divide: add_step and a division, in one pass.
 
         Args:
             sums: as for add_step. They must be discarded: they are overwritten, or still without noise.
@@ -324,8 +324,7 @@ class NoiseStream(Uncopied):
             clip_norm: as for add_step.
 
         Returns:
-            The noisy means: in the dtype of the sums or, if a kernel computed them, rounded once to float32
-            for parameters that are not float64.
+            The noisy means, rounded once to float32 for parameters that are not float64.
 
         Raises:
             InvalidParameterError: on a bad argument; and as add_step.
@@ -333,22 +332,17 @@ class NoiseStream(Uncopied):
         if len(divisors) != len(self._slots):
             raise InvalidParameterError("divisors", len(divisors), f"{len(self._slots)} numbers")
         checked = [check_real("divisors", one, minimum=0.0, open_minimum=True) for one in divisors]
-        if any(self._rows.is_fused(slot.device) for slot in self._slots):
-            return self._add(sums, clip_norm, checked)
-        self.add_step(sums, clip_norm)
-        return [divided(total, divisor) for total, divisor in zip(sums, checked, strict=True)]
+        return self._add(sums, clip_norm, checked)
 
     def _add(
         self, sums: Sequence[Tensor], clip_norm: float | None, divisors: Sequence[float] | None = None
     ) -> list[Tensor]:
-        """Add the next row, and divide; returns the results, which are the sums unless a kernel divides."""
+        """Add the next row, and divide; returns the results, which are the sums without divisors."""
         self._check_sums(sums)
         scales = self._scales_of(clip_norm)
         totals = [total.view(-1) for total in sums]
         outs = [
-            torch.empty_like(total, dtype=slot.dtype)
-            if divisors and self._rows.is_fused(slot.device)
-            else total
+            torch.empty_like(total, dtype=slot.dtype) if divisors else total
             for total, slot in zip(totals, self._slots, strict=True)
         ]
         lattice = self._lattice.steps(self._step, scales) if self._lattice else None

@@ -67,7 +67,7 @@ def check_add_up(
                 "(relative positions of T5); or make_private(..., loss=...)",
             )
         if param.grad is not None:
-            pairs.append(_Pair(name, local_part(param.grad), sample))
+            pairs.append(_Pair(name, local_part(param.grad).to_dense(), sample))
     if not pairs:
         return
     if whole:

@@ -218,15 +218,19 @@ class BatchOptimizer(PrivateOptimizer):
         self._broken = False
 
     def _note_modes(self, *, begun: bool) -> None:
-        modes, before = self._unchanged.modes(), self._modes
+        trained = zip(self.trained_names, self._trained, strict=True)
+        frozen = [name for name, param in trained if not param.requires_grad]
+        modes, before = self._unchanged.modes() + frozen, self._modes
         if modes != before and before is not None and (begun or self._weights is not None):
             changed = ", ".join(name or "the model" for name in sorted({*modes} ^ {*before}))
             raise UnsupportedCombinationError(
-                f"train or eval mode, or autocast, changed ({changed}) after the last step before a load, or "
-                "between two microbatches of one batch: a step may be repeated with the same noise on "
-                "another sum, or the secret number of microbatches decides how examples are trained",
-                supported="the modes of the step before; load_checkpoint(..., accept_changed=('model',)) if "
-                "nobody has seen anything that was released after the state",
+                f"train or eval mode, autocast or requires_grad changed ({changed}) after the last step "
+                "before a load, or between two microbatches of one batch: a step may be repeated with the "
+                "same noise on another sum, or the secret number of microbatches decides how examples are "
+                "trained",
+                supported="the modes of the step before, or a state saved after a step in the new ones; "
+                "load_checkpoint(..., accept_changed=('model',)) if nobody has seen anything that was "
+                "released after the state",
             )
         self._modes = modes
 

@@ -28,6 +28,7 @@ from dpmech.optim.processes import is_sharded
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.fixes import opacus_part, shown
+from dpmech.optim.runs.mean_losses import watch_loss
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.per_example_model import AsModel, CallCounter
 from dpmech.optim.runs.reseeding import Reseeding
@@ -526,6 +527,9 @@ def hooked(
             raise _in_half_precision("torch.autocast")
         forget()
 
+    def in_training() -> bool:
+        return bool(vars(around)["hooks_enabled"])  # not in a trial
+
     batches = private.loader.sampler.fingerprint()
     watch = MixingWatch(
         inner,
@@ -541,10 +545,11 @@ def hooked(
         progress,
         [param for param in inner.parameters() if param.requires_grad],
         watch,
-        lambda: bool(vars(around)["hooks_enabled"]),
+        in_training,
         before,
     )
     inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
+    inner.register_forward_hook(ModelHook(lambda *given: watch_loss(given[-1]) if in_training() else None))
     return around
 
 

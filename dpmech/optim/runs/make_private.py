@@ -27,6 +27,7 @@ from dpmech.mechanism import (
 from dpmech.numerics import typed
 from dpmech.optim.certified_settings import check_certified, check_claim
 from dpmech.optim.clipping import Batch, Clipping
+from dpmech.optim.inner_optimizer import check_hooks
 from dpmech.optim.noise import Generator, NoiseMode
 from dpmech.optim.processes import (
     Group,
@@ -229,6 +230,7 @@ def make_private(
         unhooked(model, clipping_mode, loss=loss is not None),
         [param for group in optimizer.param_groups for param in group["params"]],
     )
+    check_hooks(optimizer, inner)
     check_layers(inner, hooks=loss is None)
     check_dataset(loader)
     check_order(loader, claim.participation)

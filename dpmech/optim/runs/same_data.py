@@ -159,7 +159,8 @@ def check_same_numbers(groups: Sequence[Mapping[str, Any]], modes: list[str] | N
         known = [one for one in gathered("modes of the model", modes, group) if one is not None]
         if any(one != known[0] for one in known):
             raise CertificateError(
-                "processes disagree on autocast, or on which parts of the model are in train or eval mode"
+                "processes disagree on autocast, or on which parts of the model are in train or eval mode or "
+                "frozen"
             )
 
 

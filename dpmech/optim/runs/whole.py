@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.processes import Group, is_sharded
+from dpmech.optim.state import named_tensors
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
@@ -77,7 +78,7 @@ class WholeParameters:
         """
         late = [
             name
-            for name, param in self._model.named_parameters()
+            for name, param in named_tensors(self._model)
             if is_sharded(param) and id(param) not in self._whole
         ]
         if late:

@@ -15,6 +15,7 @@ from dpmech.optim.state.generators import (
     stored_globals,
 )
 from dpmech.optim.state.kept import HOOKS, NOT_OWN
+from dpmech.optim.state.parts import named_parts, named_tensors
 from dpmech.optim.state.references import (
     functions,
     generators_of,
@@ -43,6 +44,8 @@ __all__ = [
     "known",
     "marks_of_globals",
     "named",
+    "named_parts",
+    "named_tensors",
     "root",
     "seed",
     "seed_globals",

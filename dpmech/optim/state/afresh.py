@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dpmech.optim.state.attributes import Attributes
 from dpmech.optim.state.generators import drawn, global_generators, seed, stored
+from dpmech.optim.state.parts import named_parts
 from dpmech.optim.state.references import hooks_of
 
 
@@ -168,7 +169,11 @@ class Parameters:
 
     def __init__(self, model: nn.Module) -> None:
         self._all = [
-            (param, param.requires_grad, dict(hooks_of(param)), param.grad) for param in model.parameters()
+            (param, param.requires_grad, dict(hooks_of(param)), param.grad)
+            for param in {
+                id(one): one for _, part in named_parts(model) for one in part._parameters.values()
+            }.values()
+            if param is not None
         ]
         for param, *_ in self._all:
             param.grad = None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import UnsupportedCombinationError
 from dpmech.optim.state.kept import ATOMS, HOOKS, NOT_OWN, Kept, KeptDict, KeptParts, KeptTensor, Walk
+from dpmech.optim.state.parts import named_parts, own_tensors
 from dpmech.optim.state.references import hooks_of
 
 _Key = tuple[nn.Module, str]
@@ -37,8 +38,11 @@ class Attributes:
         buffers: bool = False,
     ) -> None:
         self._model = model
-        parts = list(model.modules())
-        members = [*parts, *model.parameters(), *([] if buffers else model.buffers())]
+        parts = [part for _, part in named_parts(model)]
+        members: list[Any] = [*parts]
+        for part in parts:
+            members += part._parameters.values()
+            members += [] if buffers else part._buffers.values()
         strict = loss is not None
         self._walk: Walk = Walk(members, {} if earlier is None else earlier._walk.copies, strict=strict)
         self._parts = {part: KeptDict(vars(part)) for part in parts}
@@ -75,7 +79,7 @@ class Attributes:
 
     def _of_parameters(self) -> Iterator[Kept]:
         """Attributes of the parameters and buffers themselves, and what their hooks refer to."""
-        for tensor in {id(one): one for one in [*self._model.parameters(), *self._model.buffers()]}.values():
+        for tensor in {id(one): one for _, one in own_tensors(self._model)}.values():
             held = vars(tensor)
             yield KeptDict(held)
             for value in [*held.values(), *hooks_of(tensor).values()]:
@@ -108,7 +112,7 @@ class Attributes:
         ]
         if not found:
             return {}
-        names = {part: f"{prefix}." if prefix else "" for prefix, part in self._model.named_modules()}
+        names = {part: f"{prefix}." if prefix else "" for prefix, part in named_parts(self._model)}
         return {(part, name): f"{names.get(part, '')}{name}" for part, name in found}
 
     def same_values(self, other: "Attributes", keys: Iterable[_Key]) -> bool:
@@ -117,7 +121,7 @@ class Attributes:
 
     def graphs(self) -> dict[str, Tensor]:
         """Tensors from which a backward pass can start, by name."""
-        names = {part: f"{prefix}." if prefix else "" for prefix, part in self._model.named_modules()}
+        names = {part: f"{prefix}." if prefix else "" for prefix, part in named_parts(self._model)}
         return {
             f"{names.get(part, '')}{name} {place}": one.tensor
             for (part, name), kept in self._kept.items()

@@ -141,11 +141,17 @@ def entries(held: Any) -> list[Any]:
     return list(kind.__iter__(held))
 
 
+_NOTHING: dict[Any, Any] = {}
+
+
 class KeptParts(Kept):
     """The submodules and hooks of a module, except hooks of this package, which last for a call."""
 
     def __init__(self, held: dict[str, Any], names: Sequence[str] = ("_modules", *HOOKS, *_OF_HOOKS)) -> None:
-        self._all = [(one, dict(one)) for name in names if isinstance(one := held.get(name), dict)]
+        # Most are empty.
+        self._all = [
+            (one, dict(one) if one else _NOTHING) for name in names if isinstance(one := held.get(name), dict)
+        ]
 
     def put_back(self) -> None:
         """Restore them."""

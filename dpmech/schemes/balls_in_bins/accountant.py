@@ -41,12 +41,12 @@ from dpmech.schemes.balls_in_bins.participation import BallsInBins
 
 _COARSE = Deterministic(rel_error=0.4)
 _FINE = Deterministic(rel_error=0.1)
-_DEFAULT, _QUICK, _LAST_RESORT = 15.0, 200.0, 600.0
+_AT_ONCE, _QUICK, _LAST_RESORT = 40.0, 200.0, 600.0
 # A proof by sampling whose target is this far above the true sigma, in log, is tried after, and beyond the
 # second limit long after, other accountants.
 _WIDE, _WIDEST = 0.03, 0.05
-# With fewer or more bins a calibration without samples may take many times as long, or stand 1 % above.
-_LEAST_BINS, _MOST_BINS = 100, 1000
+# With more bins, samples are tried before a calibration without them.
+_MOST_BINS = 1000
 
 
 def accountant_in_turn(
@@ -91,13 +91,12 @@ def accountant_in_turn(
     first = certified_accountant(strategy, bins, bounds, sampled, rng, reach=_WIDE)
     # before what takes minutes and is rough
     turns.insert(1, Turn(sampled, lambda: first.reaching(_WIDEST), again=True))
-    method = Deterministic()
-
-    def deterministic() -> DeterministicAccountant:
-        return deterministic_accountant(strategy, bins, bounds, method)
-
-    unsampled = Turn(method, deterministic, _DEFAULT) if _LEAST_BINS <= bins <= _MOST_BINS else None
-    return DeterministicFirst(first, turns, unsampled, deterministic)
+    return DeterministicFirst(
+        first,
+        turns,
+        lambda: deterministic_accountant(strategy, bins, bounds),
+        _AT_ONCE if bins <= _MOST_BINS else 0.0,
+    )
 
 
 def certified_accountant(

@@ -1,11 +1,11 @@
 """The default of Balls-in-Bins for examples: without samples where that is as good, else by samples."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from dpmech.engines import (
     CertifiedAccountant,
-    Deterministic,
     DeterministicAccountant,
     InTurnAccountant,
     Progress,
@@ -13,12 +13,15 @@ from dpmech.engines import (
     Turn,
 )
 from dpmech.exceptions import ContradictionError, DpmechError, NumericalError, UnattainableBudgetError
+from dpmech.numerics import metered
 
-# Largest excess of sigma, in log, that the matrix without samples may add. With the error of the evaluations
-# and the tolerance of the search sigma is then within 0.3 % of that by samples (docs/balls_in_bins.md).
-CLOSE_ENOUGH = 0.0015
+# Largest excess of sigma, in log, that the matrix without samples may add. Proofs by samples aim 0.1 % above
+# the smallest sigma or more, so that sigma is within about 0.3 % of theirs (page.md).
+CLOSE_ENOUGH = 0.003
 # A proof by sampling whose target is further above the true sigma, in log, is tried after such a matrix.
 NEAR = 0.008
+# Below this eps, transforms take longer than samples.
+LEAST_EPS = 0.2
 # Limit on its work.
 _CLOSE_SECONDS = 60.0
 
@@ -31,44 +34,46 @@ class DeterministicFirst(InTurnAccountant):
     Args:
         first: the accountant by samples.
         others: those tried instead of it.
-        unsampled: the turn of the accountant without samples, and its limit on work; None if samples are
-            always tried before it.
-        close: makes the accountant that is tried first where the target of samples is high and its matrix is
-            close to that of the strategy.
+        close: makes the accountant without samples, which serves where its matrix is close to that of the
+            strategy.
+        at_once: limit on its work before samples are tried; 0 if they are always tried before it.
     """
 
     def __init__(
         self,
         first: CertifiedAccountant,
         others: Sequence[Turn],
-        unsampled: Turn | None,
         close: Callable[[], DeterministicAccountant],
+        at_once: float,
     ) -> None:
         super().__init__(first, others)
-        self.samples, self.unsampled, self.close = first, unsampled, close
+        self.samples, self.close, self.at_once = first, close, at_once
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """A sigma that meets the budget: the same in every call where no samples are drawn."""
-        if self.unsampled is not None:
+        accountant = self.close()
+        if (
+            self.at_once > 0.0
+            and eps >= LEAST_EPS
+            and accountant.clear(eps, delta)
+            and accountant.foreseen_excess(eps, delta) <= CLOSE_ENOUGH
+        ):
             try:
-                with self.unsampled.budget():
-                    accountant = self.unsampled.make()
-                    if accountant.foreseen_excess(eps, delta) <= CLOSE_ENOUGH:
-                        found = accountant.calibrate(eps, delta, rtol=rtol, progress=progress)
-                        return dataclasses.replace(found, method=self.unsampled.method)
+                with metered(self.at_once, math.inf):
+                    found = accountant.calibrate(eps, delta, rtol=rtol, progress=progress)
+                return dataclasses.replace(found, method=accountant.settings)
             except (UnattainableBudgetError, ContradictionError):
                 raise
             except (DpmechError, ArithmeticError) as error:
-                progress(f"{self.unsampled.method!r}: {error}; samples take over")
+                progress(f"{accountant.settings!r}: {error}; samples take over")
 
         def close() -> DeterministicAccountant:
-            accountant = self.close()
-            if accountant.ring_excess(eps, delta) > CLOSE_ENOUGH:
+            if accountant.foreseen_excess(eps, delta) > CLOSE_ENOUGH:
                 raise NumericalError("no ring with one exponential is close to the Gram matrix")
             return accountant
 
         turns = (
-            Turn(Deterministic(), close, _CLOSE_SECONDS),
+            Turn(accountant.settings, close, _CLOSE_SECONDS),
             # aims further up than `NEAR`
             Turn(self.samples.settings, lambda: self.samples, again=True),
             *self.others,

@@ -360,3 +360,12 @@ def test_bad_terms_are_refused(name, value):
     cal = dm.calibrate_sigma(dm.Identity(2), 1.0, 1e-5)
     with pytest.raises(dm.InvalidParameterError, match=f"{name} must be a finite number in"):
         cal.certificate(**{name: value})
+
+
+def test_a_file_that_verify_does_not_read_by_default_is_warned_of(tmp_path, monkeypatch):
+    cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 2.0, 1e-5, participation=dm.MinSep(4))
+    monkeypatch.setattr("dpmech.certificates.document.LARGEST_FILE", 1000)
+    path = tmp_path / "large.json"
+    with pytest.warns(UserWarning, match="large.json has 1 MB: verify reads it with max_file_size=1000000"):
+        cal.certificate().save(path)
+    assert path.stat().st_size > 1000

@@ -11,7 +11,7 @@ import pytest
 from flint import arb, arb_poly
 
 import dpmech as dm
-from dpmech.checker import BadDocument, Kind, Verdict, check_text, ledgers
+from dpmech.checker import BadDocument, Kind, Verdict, check_text, claims, ledgers
 from dpmech.checker.losses import (
     Law,
     joined,
@@ -518,3 +518,13 @@ def test_equal_selections_are_computed_once(monkeypatch):
     law = dm.ledgers.PoissonRuns(1.0)
     checked(non_adaptive((COUNT, law), (COUNT, law)))
     assert len(calls) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("change", [lambda one: one["claim"].pop("delta"), lambda one: one.pop("claim")])
+def test_malformed_certificates_beyond_the_limit_of_steps_are_refused(monkeypatch, change, place):
+    document = non_adaptive(STEPS, STEPS).to_dict()
+    document["releases"][place]["certificate"] = forged(change, document["releases"][place]["certificate"])
+    monkeypatch.setattr(claims, "_MOST_STEPS", STEPS.strategy.n - 1)
+    with pytest.raises(BadDocument, match="has other entries than"):
+        checked(document)

@@ -11,7 +11,17 @@ import pytest
 from flint import arb
 
 import dpmech as dm
-from dpmech.checker import BadDocument, Kind, Verdict, check_file, check_text, decide, ledgers, records
+from dpmech.checker import (
+    BadDocument,
+    Kind,
+    Verdict,
+    check_file,
+    check_text,
+    claims,
+    decide,
+    ledgers,
+    records,
+)
 from dpmech.checker.claims import claim_of
 from dpmech.checker.confidence import Answer
 from dpmech.checker.documents import decode
@@ -330,7 +340,7 @@ def test_many_certificates_of_few_steps_are_decided(monkeypatch):
 
     certifier = records.Certifier(1.0, np.random.default_rng(1))
     assert all(certifier.of(document(1.0 + k)).claim for k in range(8))
-    monkeypatch.setattr(records, "_MOST_STEPS", 12)
+    monkeypatch.setattr(claims, "_MOST_STEPS", 12)
     certifier = records.Certifier(1.0, np.random.default_rng(1))
     assert [certifier.of(document(1.0)).claim is None for _ in range(4)] == [False, False, False, True]
 
@@ -623,7 +633,7 @@ def test_profiles_that_are_none_are_refused(side, words):
 
 
 def test_steps_of_a_file_are_limited(monkeypatch):
-    monkeypatch.setattr(records, "_MOST_STEPS", 11)
+    monkeypatch.setattr(claims, "_MOST_STEPS", 11)
     verdict = checked(copy.deepcopy(HONEST))
     assert verdict.kind is Kind.NOT_CHECKED
     assert verdict.reason == "certificates of more than 11 steps in one file"

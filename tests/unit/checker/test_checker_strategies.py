@@ -255,6 +255,38 @@ def test_the_lower_end_of_dense_columns_over_epochs_is_that_of_the_worst_batch()
     assert len(worst) > 1  # not always the first one
 
 
+def test_the_lower_end_of_signed_dense_columns_is_that_of_the_best_signs():
+    """Gradients of +1 and -1 on evenly spaced steps attain it."""
+    rng, better = random.Random(9), 0
+    for _ in range(30):
+        n, apart = rng.randint(2, 8), rng.randint(1, 3)
+        most = rng.randint(2, 4)
+        matrix = np.array([[rng.uniform(-1, 1) if j <= i else 0.0 for j in range(n)] for i in range(n)])
+        attained = max(
+            np.linalg.norm(matrix[:, steps] @ signs)
+            for start in range(n)
+            for steps in [list(range(start, n, apart))[:most]]
+            for signs in itertools.product((1.0, -1.0), repeat=len(steps))
+        )
+        found = sensitivity(
+            strategy_of({"type": "Dense", "matrix": matrix.tolist()}), Pattern(apart, most, evenly=True)
+        )
+        largest = np.linalg.norm(matrix, axis=0).max()
+        assert float(found.lower) == pytest.approx(max(attained, largest), rel=1e-13)
+        better += attained > largest
+    assert better > 20
+
+
+def test_the_lower_end_of_many_dense_columns_takes_their_signs_from_their_products():
+    """Columns with one sign each: both ends are those of the absolute values."""
+    rng = random.Random(10)
+    signs = [rng.choice((-1.0, 1.0)) for _ in range(26)]
+    matrix = [[signs[j] * rng.random() if j <= i else 0.0 for j in range(26)] for i in range(26)]
+    found = sensitivity(strategy_of({"type": "Dense", "matrix": matrix}), Pattern(2, 13, evenly=True))
+    exact = max(np.linalg.norm(np.abs(matrix)[:, s::2].sum(axis=1)) for s in (0, 1))
+    assert float(found.lower) == pytest.approx(exact, rel=1e-13)
+
+
 @pytest.mark.parametrize(("n", "apart", "most"), [(9, 2, 3), (9, 1, 4), (8, 3, 2)])
 def test_unequal_orthogonal_columns_by_dynamic_program(n, apart, most):
     rng = random.Random(n)

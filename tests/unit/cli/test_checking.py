@@ -12,6 +12,7 @@ import dpmech as dm
 from dpmech import cli
 from dpmech.certificates.claim import with_checksum
 from tests.support import saved
+from tests.support.reviewed import run_of
 
 ROOT = pathlib.Path(__file__).parents[3]
 PLAN = ["--strategy", "lambda-cgd", "--lam", "0.9", "--dataset-size", "120", "--batch-size", "10",
@@ -174,3 +175,21 @@ def test_a_second_policy_does_not_take_the_place_of_the_first(path, tmp_path):
         assert "--policy is given once" in result.stderr
     assert run("verify", path, policies[0]).exit_code == 1
     assert run("verify", path, policies[1]).exit_code == 0
+
+
+@pytest.mark.parametrize("other", [dm.LambdaCGD(12, 0.5), dm.LambdaCGD(12, 0.6)])
+def test_two_runs_with_the_same_noise_are_refused(tmp_path, monkeypatch, other):
+    monkeypatch.chdir(tmp_path)
+    first, second = (
+        run_of(dm.calibrate_sigma(strategy, 2.0, 1e-5, participation=dm.MinSep(4)), source)
+        for strategy, source in ((dm.LambdaCGD(12, 0.5), "one"), (other, "two"))
+    )
+    key = dm.certificates.Randomness("one", "2" * 64, seeded=False)
+    for name, record in (("a", first), ("b", second), ("c", dataclasses.replace(second, noise=key))):
+        record.save(f"{name}.json")
+    both = run("verify", "a.json", "b.json")
+    assert both.exit_code == 1
+    found = both.stdout.splitlines()
+    assert found[0].startswith("a.json: VERIFIED")
+    assert found[1].startswith("b.json: REFUSED: noise: the same random numbers as in a.json")
+    assert run("verify", "a.json", "c.json", "a.json").exit_code == 0

@@ -118,6 +118,44 @@ def test_bad_plans(tmp_path, old, new, words, form):
     assert [item.name for item in tmp_path.iterdir()] == ["plan.toml"]
 
 
+FLAT = """
+dataset_size = 120
+batch_size = 10
+epochs = 3
+sampling = "fixed-epochs,poisson"
+eps = 2
+delta = 1e-5
+"""
+
+
+def test_a_plan_file_without_strategies_and_a_sampling_by_the_name_of_its_class(tmp_path):
+    path = tmp_path / "plan.toml"
+    path.write_text(FLAT)
+    words = "a [plan] table and [[strategy]] tables only"
+    assert words in refused("compare", "--plan", str(path), "--strategies", COMPARED)
+    assert "dataset_size, batch_size" in refused("compare", "--plan", str(path), "--strategies", COMPARED)
+    path.write_text(f"[plan]{FLAT}")
+    assert "missing: --strategies" in refused("compare", "--plan", str(path))
+    call = ["compare", "--plan", str(path), "--strategies", "identity", "--json"]
+    named = json.loads(run(*call, "--sampling", "fixed-epochs").stdout)
+    assert named["plan"]["sampling"] == "epochs"
+    assert named["plan"]["participation"] == {"type": "FixedEpochs", "epochs": 3}
+    both = json.loads(run(*call).stdout)
+    assert [row["sampling"] for row in both["strategies"]] == ["epochs", "poisson"]
+    assert "different names" in refused(*call, "--sampling", "fixed-epochs,epochs")
+
+
+def test_the_figure_of_a_comparison(tmp_path):
+    path = tmp_path / "errors.svg"
+    call = ["compare", "--strategies", "identity", *SMALL, "--sampling", "min-sep,poisson", *BUDGET]
+    result = run(*call, "--figure", str(path))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.splitlines()[-1] == f"figure: {path}"
+    assert path.read_text().count("identity, ") == 2
+    assert json.loads(run(*call, "--figure", str(path), "--json").stdout)["figure"] == str(path)
+    assert "--figure must be" in refused(*call, "--figure", str(tmp_path / "errors.txt"))
+
+
 FITTED = "identity,lambda-cgd,blt:buffers=1,bisr,bandmf:bands=2:column-normalized"
 
 

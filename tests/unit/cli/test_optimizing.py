@@ -90,6 +90,7 @@ def test_table_and_figure(tmp_path):
     ("arguments", "named"),
     [
         (["--families", "muon"], "strategy must be one of"),
+        (["--families", "dp-sgd"], "got dp-sgd: DP-SGD is identity under poisson"),
         (["--families", "lambda-cgd,random"], "strategy must be one of"),
         (["--families", "bandmf:lam=2"], "bandmf"),
         (["--families", "bandmf:bands=2.5"], "bands"),

@@ -287,9 +287,17 @@ class TestRandomParticipations:
         assert fit.error == pytest.approx(fit.calibration.rmse(), rel=1e-12)
         assert fit.error <= fit.identity_error
 
-    def test_bands_above_the_cycle_are_refused(self):
+    @pytest.mark.parametrize("family", [dm.BandedToeplitz, dm.Dense])
+    def test_bands_above_the_cycle_are_refused(self, family):
         with pytest.raises(UnsupportedCombinationError, match="bands=5 under a cycle of 4"):
-            dm.optimize(dm.BandedToeplitz, dm.CyclicPoisson(0.1, 4), n=40, bands=5, eps=1.0, delta=1e-5)
+            dm.optimize(family, dm.CyclicPoisson(0.1, 4), n=40, bands=5, eps=1.0, delta=1e-5)
+
+    @pytest.mark.slow
+    def test_dense_with_more_bands_than_bins_is_fitted_with_one_band_for_every_bin(self):
+        bins, options = dm.BallsInBins(2), {"n": 4, "eps": 4.0, "delta": 1e-3, "rng": 0, "compare": False}
+        least, more = (dm.optimize(dm.Dense, bins, bands=bands, **options) for bands in (2, 3))
+        assert more.error == least.error
+        assert np.array_equal(more.strategy.matrix, least.strategy.matrix)
 
     def test_a_budget_sizes_the_noise_of_the_winner(self):
         fit = dm.optimize(dm.LambdaCGD, dm.MinSep(20, 3), n=60, eps=2.0, delta=1e-5)
@@ -383,8 +391,8 @@ class TestCache:
         ((dm.BandedToeplitz, dm.EveryStep()), {"buffers": 2}, "buffers"),
         ((dm.BLT, dm.EveryStep()), {"buffers": 0}, "buffers"),
         ((dm.BLT, dm.EveryStep()), {"objective": "mse"}, "objective"),
-        ((dm.BLT, dm.EveryStep()), {"eps": 1.0}, "delta"),
-        ((dm.BLT, dm.EveryStep()), {"delta": 0.1}, "eps"),
+        ((dm.BLT, dm.EveryStep()), {"eps": 1.0}, "delta must be given with eps"),
+        ((dm.BLT, dm.EveryStep()), {"delta": 0.1}, "eps must be given with delta"),
         ((dm.BLT, []), {}, "participation"),
         ((dm.BLT, "every step"), {}, "participation"),
         ((dm.LambdaCGD, dm.BallsInBins(5)), {}, "eps"),

@@ -15,6 +15,10 @@ from dpmech.mechanism import noise_cost
         (dm.BLT(9, [0.9, 0.5], [0.2, 0.1]), 2, 0),
         (dm.SquareRoot(9), 0, 8),
         (dm.Dense(np.tril(np.ones((9, 9))) + np.eye(9)), 0, 8),
+        # Entry (1, 0) is 0, so C^-1 has 8 of 9 bands.
+        (dm.Dense(np.eye(9) + np.diag([0.0] + [0.5] * 7, -1)), 1, 0),
+        # The far entries of C^-1 underflow.
+        (dm.Dense(np.eye(50) + np.diag([1e-9] * 49, -1)), 1, 0),
     ],
     ids=repr,
 )

@@ -157,6 +157,31 @@ def test_another_number_of_threads_rounds_differently():
         torch.set_num_threads(threads)
 
 
+@pytest.mark.parametrize("change", ["products in bfloat16", "without oneDNN"])
+def test_other_settings_round_differently(change):
+    """TF32 keeps ten bits: two sums under the same noise would differ by a thousandth."""
+    saved = Arithmetic([torch.device("cpu")])
+    saved.note_step()
+    json.dumps(saved.state_dict())
+    try:
+        if change == "without oneDNN":
+            torch.backends.mkldnn.set_flags(_enabled=False)
+        else:
+            torch.set_float32_matmul_precision("medium")
+        here = Arithmetic([torch.device("cpu")])
+        here.load_state_dict(saved.state_dict())
+        assert not here.repeats
+        here.load_state_dict(Arithmetic([torch.device("cpu")]).state_dict())
+        assert here.repeats
+        saved.note_step()
+        assert not saved.repeats
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=True)
+        torch.set_float32_matmul_precision("highest")
+    here.load_state_dict(Arithmetic([torch.device("cpu")]).state_dict())
+    assert here.repeats
+
+
 def over(backend, hosts, monkeypatch, *, version=(2, 27, 5)):
     """The arithmetic of the second of two processes."""
 

@@ -392,7 +392,7 @@ def test_read_plan(tmp_path):
     ("text", "message"),
     [
         ("[plan", "plan must be a readable TOML file"),
-        ("[plan]\neps = 1\n", r"a \[plan\] table and \[\[strategy\]\] tables"),
+        ("eps = 1\n", r"a \[plan\] table and \[\[strategy\]\] tables only, .*: eps outside of them"),
         (PLAN_TEXT + "\n[extra]\nx = 1\n", r"a \[plan\] table and \[\[strategy\]\] tables"),
         ("plan = 3\n[[strategy]]\nname = 'identity'\n", r"a \[plan\] table and \[\[strategy\]\] tables"),
         ("strategy = [1]\n", r"strategy must be a \[\[strategy\]\] table, got 1"),

@@ -8,7 +8,16 @@ import pytest
 import dpmech as dm
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.plans import FAMILIES, STRATEGIES, Entry, TrainingPlan, parse_entries
-from dpmech.reports import PAGE_SAMPLINGS, planner_page, preview_of, previews, row_kinds, seconds_of
+from dpmech.reports import (
+    DEFAULT_SECONDS,
+    PAGE_SAMPLINGS,
+    default_samplings,
+    planner_page,
+    preview_of,
+    previews,
+    row_kinds,
+    seconds_of,
+)
 from dpmech.reports.grids import Grid
 from dpmech.reports.previews import USUAL, Preview, PreviewRow, RowKind, Variant, windows
 
@@ -191,6 +200,44 @@ def test_the_time_grows_with_the_plan_and_the_rows():
     assert 3.0 < seconds(large, fast) < 60.0
     assert seconds(small, fast) < seconds(small, every) < seconds(large, every)
     assert seconds(small, every, 4.0) < seconds(small, every)
+
+
+# CPU seconds of rows on a busy machine of two cores: dataset, batch size, epochs, eps, sampling, seconds.
+MEASURED = [
+    (1500, 300, 10, (1.0, 8.0), "poisson", 10.3),
+    (10_000, 100, 5, (0.5, 16.0), "poisson", 12.3),
+    (1500, 300, 10, (1.0, 8.0), "random-allocation", 129.2),
+    (10_000, 100, 5, (4.0, 4.5), "random-allocation", 17.0),
+    (50_000, 128, 10, (4.0, 4.5), "random-allocation", 29.4),
+    (1500, 300, 10, (1.0, 8.0), "balls-in-bins", 45.1),
+    (10_000, 100, 5, (4.0, 4.5), "balls-in-bins", 30.4),
+]
+
+
+@pytest.mark.parametrize(("size", "batch", "epochs", "eps", "sampling", "seconds"), MEASURED)
+def test_the_estimate_is_within_a_factor_of_two_of_what_was_measured(
+    size, batch, epochs, eps, sampling, seconds
+):
+    kind = row_kinds([sampling])[-1]
+    assert kind.sampling == sampling
+    assert 0.5 < seconds_of(TrainingPlan(size, batch, epochs), kind, 1e-5, *eps) / seconds < 2.0
+
+
+def test_slow_rows_are_shown_by_default_as_long_as_they_fit_in_the_time():
+    few, many = ([TrainingPlan(1500, 300, epochs) for epochs in range(1, 1 + count)] for count in (2, 60))
+    assert default_samplings(few, 1e-5, 0.5, 16.0) == (list(PAGE_SAMPLINGS), {})
+    names, left = default_samplings(many, 1e-5, 0.5, 16.0)
+    assert names == ["poisson", "min-sep"]
+    assert set(left) == {"random-allocation", "balls-in-bins"}
+    assert min(left.values()) > DEFAULT_SECONDS / 2
+    # The faster one fits alone.
+    names, left = default_samplings(many[:10], 1e-5, 0.5, 16.0)
+    assert names == ["poisson", "balls-in-bins", "min-sep"]
+    assert (
+        left["random-allocation"]
+        + sum(seconds_of(one, kind, 1e-5, 0.5, 16.0) for one in many[:10] for kind in row_kinds(names))
+        > DEFAULT_SECONDS
+    )
 
 
 def test_nothing_is_said_beyond_the_range(small):

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 
 import dpmech as dm
 from dpmech.certificates.document import checksum_of_document, to_text
+from dpmech.checker import Kind
 from dpmech.schemes import accountant_for
 from dpmech.verifying.labels import label_checks
 from tests.support.saved import certificate
@@ -185,3 +187,12 @@ def test_an_eps_that_rounding_hides_is_an_honest_bound(participation):
     assert cal.guarantee == dm.Guarantee(dm.Kind.BOUND)
     assert cal.sensitivity.guarantee == EXACT
     assert list(label_checks(cal.certificate())) == []
+
+
+@pytest.mark.parametrize("participation", [dm.MinSep(2), dm.MinSep(2, 3), dm.FixedEpochs(4)], ids=repr)
+def test_both_ends_of_the_achieved_eps_are_proved_for_signed_matrices(participation):
+    matrix = np.tril(np.random.default_rng(3).normal(size=(8, 8)))
+    cal = dm.calibrate_sigma(dm.Dense(matrix), 2.0, 1e-5, participation=participation)
+    found = dm.verify(cal.certificate())
+    assert [one.name for one in found.checks if one.verdict and one.verdict.kind is not Kind.PROVED] == []
+    assert found.ok

@@ -4,7 +4,7 @@ import pytest
 
 from dpmech.engines.convex_order.exponentials import WhiteLaw, bin_transform, build_lattice
 from dpmech.engines.convex_order.mixture_ring import MixtureGram
-from dpmech.engines.convex_order.traces import Traces, _power_error
+from dpmech.engines.convex_order.traces import DENSE, MOST_FULL, Traces, _power_error
 from dpmech.exceptions import NumericalError
 
 EXPONENTS = (0j, 0.4 + 0j, 0.4 - 2.0j, 1.0 - 9.0j)
@@ -64,6 +64,42 @@ def test_a_basis_that_is_not_invariant_is_seen():
     value, error = traces._bounded(defect, errors, good[:, 1:])
     assert abs(value - exact) > 1e-3
     assert abs(value - exact) <= error
+
+
+@pytest.mark.parametrize(
+    ("parts", "white", "bins", "ripple", "exponent"),
+    [
+        (((0.5, 0.5), (0.9, 0.9)), 0.5, 40, 0.5, 1.0 - 9.0j),
+        (((0.5, 0.9),), 0.0005, 100, 1e-3, 20.0 - 300.0j),
+    ],
+)
+def test_where_a_subspace_is_too_small_powers_in_full_have_small_errors(parts, white, bins, ripple, exponent):
+    lattice = build_lattice(MixtureGram(bins, white, parts, 0.0), remove=True, ripple=ripple, outside=1e-2)
+    assert DENSE < lattice.size <= MOST_FULL
+    traces = Traces(lattice)
+    defect, errors = defect_of(lattice, exponent)
+    exact = squared(lattice, defect)
+    alone = traces._bounded(defect, errors, traces._krylov(1.0 - defect))
+    assert Traces(lattice).trace(defect, errors) == alone
+    for goal in (1e-15, 1e-9, 0.1):
+        value, error = Traces(lattice).trace(defect, errors, goal)
+        assert abs(value - exact) <= error + 1e-12
+        assert error <= max(goal, 1e-9)
+    assert alone[1] > 1e-7
+
+
+def test_a_power_that_is_left_out_is_below_its_bound():
+    lattice = lattice_of(((0.8, 0.7),), 60)
+    traces = Traces(lattice)
+    for exponent in (2.0 - 20.0j, 6.0 + 0j, 20.0 - 5.0j):
+        defect, errors = defect_of(lattice, exponent)
+        exact = squared(lattice, defect)
+        for goal in (1e-2, 1e-6, 1e-12):
+            value, error = traces._power(1.0 - defect, errors, goal)
+            assert abs(value - exact) <= error + 1e-12
+    # 0 is returned for a trace that is below the goal, and is not for one above it
+    assert traces._power(1.0 - defect, errors, 0.5)[0] == 0.0
+    assert traces._power(np.ones(lattice.size, dtype=complex), np.zeros(lattice.size), 1e-3)[0].real > 0.5
 
 
 def test_the_ceiling_is_above_the_trace():

@@ -250,9 +250,11 @@ def test_fewer_steps_than_certified_are_told_before_the_first(tmp_path, caplog):
 
 
 def test_raw_values_are_logged_only_on_request(tmp_path):
-    one = trainer(tmp_path, more={"eval_dataset": Rows(8, seed=5)}, eval_strategy="epoch")
-    one.train()
+    more = {"eval_strategy": "epoch", "skip_memory_metrics": False}
+    one = trainer(tmp_path, more={"eval_dataset": Rows(8, seed=5)}, **more)
+    result = one.train()
     logged = set().union(*one.state.log_history)
+    assert not [name for name in {*logged, *result.metrics} if "_mem_" in name]
     assert not logged & {"loss", "grad_norm", "train_loss", "total_flos", "num_input_tokens_seen"}
     assert {"learning_rate", "epsilon_spent", "eval_loss"} <= logged
     assert one.state.total_flos == 0

@@ -14,7 +14,13 @@ from tests.support.trainers import SIZE, Classifier, Rows, masked
 
 lightning = pytest.importorskip("lightning")
 
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint  # noqa: E402 - after the check for it
+from lightning.pytorch.callbacks import (  # noqa: E402 - after the check for it
+    DeviceStatsMonitor,
+    EarlyStopping,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    ThroughputMonitor,
+)
 from lightning.pytorch.strategies import DDPStrategy  # noqa: E402 - the same
 
 from dpmech.optim.lightning import PrivateTraining  # noqa: E402 - the same
@@ -288,20 +294,30 @@ def test_settings_that_would_bypass_privacy_are_refused(options, message):
     assert one._run is None or one.run[2].steps_taken == 0
 
 
-def test_strategies_that_split_a_module_are_refused():
-    class Split(DDPStrategy):
-        """As that of DeepSpeed."""
+class Split(DDPStrategy):
+    """As that of DeepSpeed."""
 
-    fit = types.SimpleNamespace(
-        accumulate_grad_batches=1, gradient_clip_val=None, precision="32-true", strategy=Split(),
+
+def fit_with(*callbacks, strategy):
+    return types.SimpleNamespace(
+        accumulate_grad_batches=1, gradient_clip_val=None, precision="32-true", strategy=strategy,
         limit_train_batches=1.0, overfit_batches=0.0, reload_dataloaders_every_n_epochs=0, optimizers=[None],
+        callbacks=callbacks,
     )  # fmt: skip
+
+
+def test_strategies_that_split_a_module_are_refused():
     with pytest.raises(
         dm.UnsupportedCombinationError, match=r'strategy Split: .*; supported: strategy="ddp"'
     ):
-        check_trainer(fit, Module())
-    fit.strategy = DDPStrategy()
-    check_trainer(fit, Module())
+        check_trainer(fit_with(strategy=Split()), Module())
+    check_trainer(fit_with(strategy=DDPStrategy()), Module())
+
+
+@pytest.mark.parametrize("monitor", [DeviceStatsMonitor(), ThroughputMonitor(len)])
+def test_callbacks_that_log_the_sizes_of_batches_are_refused(monitor):
+    with pytest.raises(dm.UnsupportedCombinationError, match="DeviceStatsMonitor or ThroughputMonitor"):
+        check_trainer(fit_with(LearningRateMonitor(), monitor, strategy=DDPStrategy()), Module())
 
 
 def test_modules_and_loaders_that_would_bypass_privacy_are_refused():

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import dpmech as dm
+from dpmech.mechanism import noise_cost
 from dpmech.optim import NoiseMode, NoiseStream, PerLayerClipping
+from dpmech.optim.noise.rows import correlate
 from dpmech.optim.noise.secure_normals import SecureNormals, ZigguratNormals
 from tests.support.drawn_noise import DrawnNoise
 from tests.support.other_device import There, known, other_device
@@ -146,7 +148,7 @@ def test_regenerating_allocates_chunks_only():
     ) as profile:
         stream.add_step(sums)
     sizes = [event.self_cpu_memory_usage for event in profile.events()]
-    assert 0 < max(sizes) <= 8 * ZigguratNormals.chunk
+    assert 0 < max(sizes) <= 4 << 20 < 8 * sums[0].numel()
     assert abs(sum(sizes)) <= 16 * ZigguratNormals.chunk  # at most the last two chunks remain
 
 
@@ -492,3 +494,18 @@ def test_row_norms_of_the_noise_equal_phi():
     for step in range(6):
         assert cal.noise_variance(step, 0.5, 32) == pytest.approx(float(rows[step] @ rows[step]), rel=1e-12)
     assert dataclasses.replace(cal).fingerprint() == cal.certificate().fingerprint()
+
+
+# Entry (1, 0) of C is 0, so C^-1 has N - 1 bands and C has two.
+TWO_BANDS = dm.Dense(np.eye(N) + np.diag([0.0] + [0.5] * (N - 2), -1))
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, TWO_BANDS], ids=repr)
+def test_noise_cost_counts_the_vectors_that_are_stored(strategy):
+    assert correlate(strategy)[1].vectors == noise_cost(strategy).buffers
+
+
+def test_a_banded_c_is_solved_with_few_vectors_though_its_inverse_has_a_zero():
+    mode, recursion = correlate(TWO_BANDS)
+    assert mode is NoiseMode.RECURSION
+    assert recursion.vectors == 1

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 import dpmech as dm
 from dpmech.optim.noise import secure_normals
 from dpmech.optim.noise import secure_normals as ziggurat
+from dpmech.optim.noise.normals import Place
 from dpmech.optim.noise.secure_normals import LAYERS, ZigguratNormals, edges, fill_by_ziggurat
 
 KEY = (0x0001020304050607, 0x08090A0B0C0D0E0F)
@@ -29,9 +30,10 @@ def words_of(*streams):
     """Returns the words of given lists, and keeps the remaining ones."""
 
     def hand(rest):
-        def take(count):
-            found = np.array([rest.pop(0) for _ in range(count)], dtype=np.uint64)
-            return found
+        def take(wanted):
+            """The next words; `wanted` is their number, or the chunk of each."""
+            found = [rest.pop(0) for _ in range(np.size(wanted) if np.ndim(wanted) else wanted)]
+            return np.array(found, dtype=np.uint64)
 
         return take
 
@@ -168,10 +170,39 @@ def test_float32_is_float64_rounded():
 def test_ranges_of_chunks_do_not_meet():
     assert ZigguratNormals.chunk // 2 <= secure_normals._AGAIN
     assert 2 * secure_normals._AGAIN <= 2**16
-    again = secure_normals._Again(bytes(16), bytes(16))
-    again(2 * secure_normals._AGAIN)
-    with pytest.raises(dm.NumericalError, match="more words than are reserved"):
-        again(1)
+    for others in (0, 2):
+        again = secure_normals._Again(bytes(16), [bytes(16)] * (1 + others))
+        again(np.zeros(2 * secure_normals._AGAIN, dtype=np.intp))
+        with pytest.raises(dm.NumericalError, match="more words than are reserved"):
+            again(np.zeros(1, dtype=np.intp))
+
+
+def test_words_of_several_chunks_are_those_of_each():
+    """By AES of single blocks: each chunk takes its own words in order, whatever others take in between."""
+    starts = [bytes([chunk] * 14 + [0, 0]) for chunk in range(3)]
+    again = secure_normals._Again(bytes(range(16)), starts)
+    cipher = Cipher(algorithms.AES128(bytes(range(16))), modes.ECB()).encryptor()
+    taken = [0, 0, 0]
+    for wanted in ([0, 2, 0, 2, 2], [1], [2, 1, 0, 0, 2, 1], []):
+        expected = []
+        for chunk in wanted:
+            block = starts[chunk][:14] + (2**15 + taken[chunk] // 2).to_bytes(2, "big")
+            expected.append(int(np.frombuffer(cipher.update(block), dtype="<u8")[taken[chunk] % 2]))
+            taken[chunk] += 1
+        assert again(np.array(wanted, dtype=np.intp)).tolist() == expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_chunks_drawn_together_are_those_drawn_alone(dtype):
+    sizes = [1, 999, 2**16, 64, 7, 30_000]
+    places = [Place(3 + i, i % 2, i, size) for i, size in enumerate(sizes)]
+    together = torch.empty(sum(sizes), dtype=dtype)
+    source = ZigguratNormals(KEY)
+    source.fill_all(together, 12, places)
+    for part, place in zip(together.split(sizes), places, strict=True):
+        alone = torch.empty(place.size, dtype=dtype)
+        source.fill(alone, 12, *place[:3])
+        assert torch.equal(part, alone)
 
 
 # ---- the distribution

@@ -181,7 +181,7 @@ def test_dropout_repeats_in_the_middle_of_an_epoch(stop, tmp_path):
     torch.testing.assert_close(train(*resumed), expected, rtol=0.0, atol=0.0)
 
 
-@pytest.mark.parametrize("change", ["eval mode", "autocast"])
+@pytest.mark.parametrize("change", ["eval mode", "autocast", "frozen"])
 def test_a_resumed_run_trains_in_the_modes_of_the_run_that_was_saved(change, tmp_path):
     """The noise of a repeated step would be added to another sum."""
     cal = dm.calibrate_sigma(dm.LambdaCGD(12, 0.5), 8.0, 1e-5, participation=dm.MinSep(4))
@@ -192,6 +192,7 @@ def test_a_resumed_run_trains_in_the_modes_of_the_run_that_was_saved(change, tmp
 
     def step(model, optimizer, loader, *, changed):
         model.train(not changed or change != "eval mode")
+        next(model.parameters()).requires_grad_(not changed or change != "frozen")
         x, y = next(iter(loader))
         with torch.autocast("cpu", torch.bfloat16, enabled=changed and change == "autocast"):
             model.backward(x, y)
@@ -207,7 +208,7 @@ def test_a_resumed_run_trains_in_the_modes_of_the_run_that_was_saved(change, tmp
         load_checkpoint(path, *resumed, accept_changed=accepted)
         if not accepted:
             with pytest.raises(
-                dm.UnsupportedCombinationError, match="train or eval mode, or autocast, changed"
+                dm.UnsupportedCombinationError, match="train or eval mode, autocast or requires_grad changed"
             ):
                 step(*resumed, changed=True)
         step(*resumed, changed=bool(accepted))
@@ -232,8 +233,17 @@ def test_parameters_are_resumed_in_the_same_order(tmp_path):
         load_checkpoint(path, *started((1, 0)))
 
 
+def evaluated(model):
+    next(part for part in model.modules() if isinstance(part, torch.nn.Dropout)).eval()
+
+
+def frozen(model):
+    next(model.parameters()).requires_grad_(False)
+
+
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")
-def test_modes_do_not_change_between_microbatches():
+@pytest.mark.parametrize("change", [evaluated, frozen])
+def test_modes_do_not_change_between_microbatches(change):
     pytest.importorskip("opacus")
     model, optimizer, loader = made(max_physical_batch_size=2)
     batches = iter(loader)
@@ -244,7 +254,7 @@ def test_modes_do_not_change_between_microbatches():
         optimizer.step()
 
     step()
-    next(part for part in model.modules() if isinstance(part, torch.nn.Dropout)).eval()
+    change(model)
     with pytest.raises(dm.UnsupportedCombinationError, match="between two microbatches of one batch"):
         step()
     assert optimizer.record.steps == 0

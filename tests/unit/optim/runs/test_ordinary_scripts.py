@@ -379,6 +379,39 @@ def test_optimizers_with_several_gradients_a_step_are_refused_by_name(kind):
         private(linear(), optimizer=kind)
 
 
+class KFAC(torch.optim.SGD):
+    """Scales steps by the inputs of every layer, which a hook adds up."""
+
+    def __init__(self, model, *, bound):
+        super().__init__(model.parameters(), lr=0.1)
+        self.squares = {}
+        for layer in model:
+            layer.register_forward_pre_hook(
+                self.see if bound else lambda layer, given: self.see(layer, given[:1])
+            )
+
+    def see(self, layer, given):
+        self.squares[layer] = self.squares.get(layer, 1.0) + given[0].detach().square().mean().float()
+
+    def step(self, closure=None):
+        for layer, squares in self.squares.items():
+            for param in layer.parameters():
+                param.grad /= squares
+        return super().step(closure)
+
+
+@pytest.mark.parametrize("bound", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+def test_optimizers_that_collect_inputs_of_layers_are_refused(way, bound):
+    """The weights would show, without noise, what was collected."""
+    model = linear()
+    with pytest.raises(dm.UnsupportedCombinationError, match="KFAC has hooks on the model"):
+        private(model, optimizer=lambda params: KFAC(model, bound=bound), loss=WAYS[way][0])
+    model = linear()
+    model[0].register_forward_hook(lambda *_: None)  # of somebody else
+    private(model, loss=WAYS[way][0])[1].close()
+
+
 @pytest.mark.parametrize("affine", [False, True])
 @pytest.mark.parametrize("half", ["weights", "autocast"])
 def test_instance_norm_in_half_precision(half, affine):
@@ -425,3 +458,19 @@ def test_six_examples_that_do_not_fit_into_memory(error):
     assert largest_batch(run, torch.device("cpu"), 64) == 1
     with pytest.raises(RuntimeError, match="shapes"):
         largest_batch(lambda count: (_ for _ in ()).throw(RuntimeError("shapes")), torch.device("cpu"), 64)
+
+
+def test_sparse_gradients_of_embeddings():
+    """From the second step on, only some parameters are compared with their gradient."""
+
+    def embedded(*, sparse):
+        torch.manual_seed(0)
+        head = nn.Linear(24, 2).requires_grad_(False)
+        return nn.Sequential(nn.Embedding(5, 4, sparse=sparse), nn.Flatten(), head)
+
+    words = TensorDataset(torch.arange(SIZE * 6).view(SIZE, 6) % 5, LABELS)
+    found = [
+        trained(private(embedded(sparse=one), DataLoader(words), loss=None), by_hooks)[1]
+        for one in (False, True)
+    ]
+    torch.testing.assert_close(*found)
