@@ -90,7 +90,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     aims = [one["excess"] for one in others if one["excess"] > 0.0]
     seconds = sorted(one["seconds"] for one in others)
     lines.append(
-        f"\nOf the {len(others)} calibrations of other strategies than "
+        f"\nOf the {len(others)} calibrations of strategies other than "
         f"`Identity`, {kinds['Deterministic']} used\n`Deterministic`. "
         f"The largest intended excess is {up(100.0 * max(aims), 2)} %. "
         f"Half of them took at\nmost {up(seconds[len(others) // 2], 2)} "
