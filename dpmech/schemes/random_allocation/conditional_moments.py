@@ -327,7 +327,8 @@ class _Sums:
                 base = np.convolve(base, base)[: order + 1]
                 base_scale = 2.0 * base_scale + math.log(base.max())
                 base, left = base / base.max(), left >> 1
-            if not power[-1] > 0.0:
+            # Underflow removes less than 1e-240.
+            if not power[-1] > 1e-200:
                 return math.inf
             own = math.log(power[-1]) + scale + size * float(logs[0]) + slope * order
             total += times * (own + math.lgamma(order + 1.0) - order * math.log(size))
@@ -343,7 +344,7 @@ class _Sums:
         values = np.exp(nu * self.step * self._fine[0]) * self._fine[1]
         plain = float(values.sum())
         for (size, times), decays in zip(self._sizes, self._decays(order), strict=True):
-            logs = size * np.log(decays @ values) + log_weights
+            logs = size * np.log(decays @ values + 1e-300 * plain) + log_weights
             top = float(logs.max())
             own = top + math.log(float(np.exp(logs - top).sum()))
             constant = size * math.log(plain) - order * _LARGEST_MEAN
@@ -379,7 +380,9 @@ class _Sums:
         masses, errors = self.statistic.masses(step, shift=0.0)
         places = np.arange(masses.size)
         least = np.expm1(np.maximum(places - 0.5, 0.0) * step) / self.statistic.odds
-        return np.rint(places / _CELLS), masses + errors, least * (1.0 - 1e-12)
+        values = np.rint(places / _CELLS)
+        values[-1] = math.ceil(self.statistic.largest() / self.step)
+        return values, masses + errors, least * (1.0 - 1e-12)
 
     def _decays(self, order: int) -> list[FloatArray]:
         """e^(-l x / m) for every rate l, and cell, and size m of a block."""
