@@ -20,29 +20,25 @@ docstring examples on each alteration (*mutant*):
 
 A mutant is run against the tests that execute its statement, beginning with the fastest, until their total
 recorded time reaches a limit (`--seconds`, by default three). `--tests` selects the test files; the rows
-below are from runs with those named after the module and the neighbouring modules, and a limit of two or
-three seconds. A mutant is *detected* if it makes a test fail, runs out of memory, or takes longer than five
-times the time of the tests plus five seconds ("timed out", which is included in "detected"). In the package
-`analysis`, a mutant was run against all tests that call its function, and mutants that timed out were not
-counted separately.
+below are from runs with those of the module and the neighbouring modules. Slow tests and tests that start
+processes are left out. A mutant is *detected* if it makes a test fail, runs out of memory, or takes longer
+than five times the time of the tests plus five seconds ("timed out", which is included in "detected"; it was
+not counted separately in the package `analysis`).
 
 A mutant that survives is *explained* if it changes no result, or only loosens a bound by a negligible amount.
-The reasons are listed after the table. Any other survivor is *open*. Slow tests and tests that start
-processes are left out. Messages are not altered, nor are the estimates of seconds and bytes in calls of
-`spend`, on which no result depends.
+The reasons are listed after the table. Any other survivor is *open*. Messages, and the estimates of seconds
+and bytes in calls of `spend`, are not altered.
 
-If trying all mutants would take too long, a random sample is drawn over all modules of a group; the column
-"sample" states its size and seed. The sample is selected by a hash of the seed, of the mutant's statement and
-of the altered expression, so a change elsewhere in the library leaves the rest of the sample unchanged. (In
-rows marked "by place", it was selected by the position in the list of all mutants.) For example, `python -m
-verification.mutation poisson --sample 200 --seed 14` tries 200 mutants of the group `poisson`; the name of a
-module, such as `engines.losses.prv`, selects the part of the sample in that module. Functions that numba
-compiles are altered in their source form, with compilation switched off.
+If a group has too many mutants, a random sample is drawn over all of its modules; the column "sample" states
+its size and seed. A hash of the seed, of the mutant's statement and of the altered expression selects the
+sample, so a change elsewhere leaves the rest of the sample unchanged. (In rows marked "by place", the
+position in the list of all mutants selected it.) For example, `python -m verification.mutation poisson
+--sample 200 --seed 14` tries 200 mutants of the group `poisson`; the name of a module, such as
+`engines.losses.prv`, selects its part of the sample.
 
 Each row describes the commit in the column "commit". If the column "changed" contains "yes", the code of the
-module had changed since that commit when this page was written, so some of the alterations and reasons may no
-longer apply. A run rewrites `docs/mutation.md` and `verification/mutation/results.json` (`--page` and
-`--results` select other files).
+module has changed since then, so some of the alterations and reasons may no longer apply. A run rewrites
+`docs/mutation.md` and `verification/mutation/results.json` (`--page` and `--results` select other files).
 """
 NO_RESULTS = (
     "No results are on file for the following modules. Reasons below that name them are from earlier runs."
