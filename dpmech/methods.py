@@ -168,9 +168,11 @@ class Importance(Method):
 
 @dataclasses.dataclass(frozen=True)
 class Deterministic(Method):
-    """Balls-in-Bins by a convex-order dynamic program: a deterministic upper bound, at any delta.
+    """A deterministic upper bound that is closer than that of the default method, or covers smaller deltas.
 
-    Lower bounds are those of independent blocks of bins, and may be far too low if bins are correlated.
+    Balls-in-Bins: by a convex-order dynamic program, at any delta. Lower bounds are those of independent
+    blocks of bins, and may be far too low if bins are correlated. Random allocation of independent noise: by
+    two moments of the likelihood ratio given a sum over the releases, or by blocks, whichever is less.
 
     Args:
         rel_error: target relative excess of delta, in (0, 10], for the cyclic dominating pair, whose

@@ -133,7 +133,8 @@ class Composition:
     """The mechanisms that are composed.
 
     Args:
-        gaussian: (sensitivity / sigma)^2 summed over unsampled releases, lower and upper bound.
+        gaussian: (sensitivity / sigma)^2 summed over unsampled releases, lower and upper bound. The first may
+            include a release that stands for `curves` whose lower bounds are 0.
         sampled: Poisson-sampled releases, each kind at most once.
         curves: curves that are known at nodes, each with its multiplicity.
         exact: losses that are known exactly or nearly so, each with its multiplicity.

@@ -234,7 +234,8 @@ def _of_each(loss: Callable[..., Any], shared: Any, tensors: Sequence[Tensor]) -
     """
 
     def of_one(*example: Tensor) -> tuple[Tensor, Any, Any]:
-        value, backward, other = torch.func.vjp(lambda given: loss(given, *example), shared, has_aux=True)
+        run: Any = torch.func.vjp(lambda given: loss(given, *example), shared, has_aux=True)
+        value, backward, other = run
         return value, backward(torch.ones_like(value), retain_graph=False, create_graph=False)[0], other
 
     per_example: Any = torch.func.vmap(of_one, randomness="different")

@@ -366,17 +366,16 @@ class ZigguratNormals(SecureNormals):
     chunk = 1 << 16
 
     def _draw_all(self, out: np.ndarray[Any, Any], starts: Sequence[bytes], sizes: Sequence[int]) -> None:
-        left = [[keystream(self._key, start), size] for start, size in zip(starts, sizes, strict=True)]
+        ciphers, left = [keystream(self._key, start) for start in starts], list(sizes)
 
         def words(count: int) -> _Words:
             parts = []
             while count:
-                cipher, size = left[0]
-                taken = min(size, count)
-                parts.append(_next_words(cipher, taken))
-                left[0][1], count = size - taken, count - taken
-                if taken == size:
-                    del left[0]
+                taken = min(left[0], count)
+                parts.append(_next_words(ciphers[0], taken))
+                left[0], count = left[0] - taken, count - taken
+                if not left[0]:
+                    del ciphers[0], left[0]
             return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
         ends = list(itertools.accumulate(sizes))

@@ -65,6 +65,7 @@ from dpmech.engines import (
     CertifiedAccountant,
     Composition,
     Curve,
+    Deterministic,
     FreshEpochsAccountant,
     GaussianAccountant,
     Importance,
@@ -99,13 +100,16 @@ from dpmech.numerics import (
     register_words,
     root_up,
 )
+from dpmech.schemes.random_allocation.conditional_moments import ConditionalMoments
 from dpmech.schemes.random_allocation.participation import RandomAllocation
 from dpmech.schemes.random_allocation.threshold_test import ThresholdTest
 
 register_words(
     {
         "allocation.blocks": "PLD, random allocation of {participations} in {steps} steps by blocks of "
-        "at least {block} steps, both directions"
+        "at least {block} steps, both directions",
+        "allocation.moments": "random allocation of {participations} in {steps} steps: two moments given a "
+        "sum of functions of the releases, both directions",
     }
 )
 
@@ -114,6 +118,8 @@ register_words(
 # search: they add up to 0.7 % or so themselves (docs/random_allocation.md). Limit on their work, as `spend`
 # counts it. Step of sigma, and tolerance, of the estimate of that excess.
 _WORTH, _SECONDS, _STEP, _TOLERANCE = 0.01, 100.0, 0.01, 1e-3
+# Relative resolution of the searches by two moments.
+_RESOLUTION = 2e-4
 
 
 class BlocksAccountant(Accountant):
@@ -189,19 +195,29 @@ class BlocksAccountant(Accountant):
         return self._blocks.start_for_mu(mu)
 
     def profile(self, sigma: float, adjacency: Adjacency, *, rel_error: float) -> PrivacyProfile:
-        """The composition of the blocks; with k > 1 from above only."""
+        """The composition of the blocks; with k > 1, lower bounds are those of the sum of all releases."""
         found = self._blocks.profile(sigma, adjacency, rel_error=rel_error)
         if self._attained:
             return found
         curves = tuple(
             (Curve(_from_above(one.remove), _from_above(one.add)), times) for one, times in found.parts.curves
         )
-        parts = Composition((0.0, found.parts.gaussian[1]), curves=curves)
+        # Only lower bounds use the first number: there, the sum is in place of the blocks.
+        mu = quotient_down(self._sums.sensitivity.lower, sigma)
+        parts = Composition((product_down(mu, mu), found.parts.gaussian[1]), curves=curves)
         return dataclasses.replace(found, parts=parts)
 
     def nodes_label(self, nodes: int) -> tuple[Guarantee, Provenance]:
         """Those of the accountant, which computes nodes for all results."""
         return self._blocks.nodes_label(nodes)
+
+    def excess(self, sigma: float, eps: float, delta: float) -> float:
+        """By how much sigma falls until the lower end is eps, in log, to first order; no guarantee."""
+        near = sigma * (1.0 - _STEP)
+        here, there = (self._lower_eps(one, delta, _TOLERANCE) for one in (sigma, near))
+        if self._attained or not 0.0 < here < eps or there <= here:
+            return 0.0
+        return math.log(eps / here) * -math.log1p(-_STEP) / math.log(there / here)
 
     def _lower_eps(self, sigma: float, delta: float, tolerance: float) -> float:
         if self._attained:
@@ -212,6 +228,78 @@ class BlocksAccountant(Accountant):
     def _above(self, found: Bounds, lower: float) -> Bounds:
         """Bounds of the composition as bounds of the mechanism, with a lower end of its own."""
         return found if self._attained else dataclasses.replace(found, lower=min(lower, found.upper))
+
+
+class MomentsAccountant(BlocksAccountant):
+    """As the blocks, but bounded from above by `ConditionalMoments` where that is less: `Deterministic()`.
+
+    Args:
+        participations: as for the blocks.
+        n: as for the blocks.
+        column: as for the blocks.
+        sensitivity: as for the blocks.
+        equal: as for the blocks.
+    """
+
+    def __init__(
+        self, participations: int, n: int, column: Bounds, sensitivity: Bounds, *, equal: bool
+    ) -> None:
+        super().__init__(participations, n, column, sensitivity, equal=equal)
+        self._moments = ConditionalMoments(participations, n, column.upper) if participations > 1 else None
+        if self._moments is not None:
+            self.by = Provenance("allocation.moments", {"participations": participations, "steps": n})
+
+    def delta(self, sigma: float, eps: float, *, tolerance: float) -> Bounds:
+        """Bounds on delta; see the base class."""
+        found = super().delta(sigma, eps, tolerance=tolerance)
+        return self._below(found, self._least(sigma, eps, found.upper))
+
+    def upper_delta(self, sigma: float, eps: float, *, tolerance: float) -> float:
+        """The upper bound, without requirements on the lower one."""
+        return self._least(sigma, eps, super().upper_delta(sigma, eps, tolerance=tolerance))
+
+    def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
+        """Bounds on eps; see the base class."""
+        found = super().epsilon(sigma, delta, tolerance=tolerance)
+        low, high = found.lower, found.upper
+        # Only the values at which delta is met enter the result.
+        while self._moments is not None and high - low > _RESOLUTION * high:
+            near = high - 0.5 * (high - low)
+            if self._least(sigma, near, math.inf, enough=delta) <= delta:
+                high = near
+            else:
+                low = near
+        return self._below(found, high)
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """The smallest sigma at which a bound meets the budget; see the base class."""
+        blocks = super().calibrate(eps, delta, rtol=rtol, progress=progress)
+        excess = self.excess(blocks.sigma, eps, delta)
+        low, high = math.log(blocks.sigma) - excess, math.log(blocks.sigma)
+        while self._moments is not None and high - low > _RESOLUTION:
+            # The bound is close to the lower end.
+            near = low + (0.25 if high == math.log(blocks.sigma) else 0.5) * (high - low)
+            found = self._least(math.exp(near), eps, math.inf, enough=delta)
+            progress(f"sigma {math.exp(near):.6g}: delta <= {found:.4g}")
+            low, high = (low, near) if found <= delta else (near, high)
+        if high == math.log(blocks.sigma):
+            return dataclasses.replace(blocks, achieved=self._below(blocks.achieved, eps))
+        sigma = math.exp(high)
+        lower = min(self._lower_eps(sigma, delta, rtol), eps)
+        return dataclasses.replace(blocks, sigma=sigma, achieved=Bounds(lower, eps, self.guarantee, self.by))
+
+    def _least(self, sigma: float, eps: float, blocks: float, *, enough: float = 0.0) -> float:
+        """The least bound on delta, not above that of the blocks; any bound if it is at most `enough`."""
+        if self._moments is None:
+            return blocks
+        remove = min(blocks, self._moments.delta(sigma, eps, add=False))
+        add = min(blocks, self.upper_add(sigma, eps))
+        if remove < blocks and add > max(remove, enough):
+            add = min(add, self._moments.delta(sigma, eps, add=True))
+        return max(remove, add)
+
+    def _below(self, found: Bounds, upper: float) -> Bounds:
+        return Bounds(min(found.lower, upper), min(found.upper, upper), self.guarantee, self.by)
 
 
 class BlocksOrSamples(BlocksAccountant):
@@ -263,14 +351,6 @@ class BlocksOrSamples(BlocksAccountant):
             return found
         return dataclasses.replace(sampled, method=sampled.method or self._certified)
 
-    def excess(self, sigma: float, eps: float, delta: float) -> float:
-        """By how much sigma falls until the lower end is eps, in log, to first order; no guarantee."""
-        near = sigma * (1.0 - _STEP)
-        here, there = (self._lower_eps(one, delta, _TOLERANCE) for one in (sigma, near))
-        if self._attained or not 0.0 < here < eps or there <= here:
-            return 0.0
-        return math.log(eps / here) * -math.log1p(-_STEP) / math.log(there / here)
-
 
 def _from_above(nodes: Nodes) -> Nodes:
     """Nodes without lower bounds."""
@@ -295,25 +375,32 @@ def of_allocation(
         check_nonnegative(strategy)
     column, equal = _column(participation, mechanism)
     independent = participation.cycle > 1 or (strategy.bands == 1 and equal)
-    if not (method is None or isinstance(method, Pld | Certified | Importance)):
+    if not (method is None or isinstance(method, Pld | Deterministic | Certified | Importance)):
         raise UnsupportedCombinationError(
             f"{method!r} does not apply to {participation!r}",
-            supported="Certified(), Importance(), and with Identity or groups method=None or Pld()",
+            supported="Certified(), Importance(), and with Identity or groups method=None, Pld() or "
+            "Deterministic()",
         )
     # A call that is one of several candidates arrives here with the default method and its share of beta.
     shared = isinstance(method, Certified) and method.calls > 1 and method == Certified(calls=method.calls)
-    if method is None or isinstance(method, Pld) or (shared and (independent or count == turns)):
+    if (
+        method is None
+        or isinstance(method, Pld | Deterministic)
+        or (shared and (independent or count == turns))
+    ):
         if count == turns:
             return unsampled(bounds, None)  # every example joins every step that it is offered
         if independent and isinstance(method, Pld):
             return BlocksAccountant(count, turns, column, bounds, equal=equal)
+        if independent and isinstance(method, Deterministic):
+            return MomentsAccountant(count, turns, column, bounds, equal=equal)
         if independent:
             own = method if isinstance(method, Certified) else Certified()
             sampled = functools.partial(_by_samples, participation, mechanism, own, rng)
             return BlocksOrSamples(count, turns, column, bounds, equal=equal, method=own, sampled=sampled)
         reason = "correlates it" if strategy.bands != 1 else "has steps with more noise than others"
         raise UnsupportedCombinationError(
-            f"Pld(), the default method of {participation!r}, takes independent noise of one size, and "
+            f"{method or Pld()!r} takes independent noise of one size under {participation!r}, and "
             f"{strategy!r} {reason}",
             supported="method=Certified() or Importance() for strategies with few bands; Identity; a cycle "
             "of at least as many groups as bands; BallsInBins, and BMinSep for strategies with few bands",

@@ -120,7 +120,9 @@ class ThresholdTest:
             other = absent.tilt_for_eps(mean)
             own = absent.summed(other)
             rates = _log_tail(log_moment, mean, variance, tilt), _log_tail(own[0], mean, own[2], other)
-            return _Plan(counts, scale, odds, (tilt, other), variance, gain(*rates), (present, absent))
+            return _Plan(
+                counts, Statistic(scale, odds), (tilt, other), variance, gain(*rates), (present, absent)
+            )
 
         tilts = [tilt / math.sqrt(present.summed(0.0)[2]) for tilt in _TILTS]
         plans = [at(tilt) for tilt in tilts]
@@ -138,13 +140,50 @@ class ThresholdTest:
 
 
 @dataclasses.dataclass(frozen=True)
+class Statistic:
+    """v of one release: a multiple of a step that is close to log(1 + z x).
+
+    Args:
+        scale: standard deviation s of the noise, in units of the shift.
+        odds: z.
+    """
+
+    scale: float
+    odds: float
+
+    def largest(self) -> float:
+        """The largest value, about."""
+        top = np.array([(0.5 + _REACH * self.scale) / self.scale**2])
+        return float(_log_one_plus(self.odds, top)[0])
+
+    def masses(self, step: float, *, shift: float) -> tuple[FloatArray, FloatArray]:
+        """Probabilities of the values 0, h, 2 h, ... of v where y has mean `shift`, and their errors.
+
+        v = j h between the edges with log(1 + z x) = (j - 1/2) h and (j + 1/2) h, as they were computed. The
+        argument (y - shift) / s has relative error 2 u, which changes Phi(-a) by at most 2 u a (a + 1) of
+        itself, and ndtr has error u (2 a^2 + 32); an interval on one side of the mean is a difference of
+        tails, any other one is at least as accurate.
+        """
+        ends = (np.arange(math.ceil(self.largest() / step)) + 0.5) * step
+        edges = 0.5 + self.scale**2 * (ends + np.log(-np.expm1(-ends)) - math.log(self.odds))
+        a = (np.concatenate([[-np.inf], edges, [np.inf]]) - shift) / self.scale
+        below, above = scipy.special.ndtr(a), scipy.special.ndtr(-a)
+        left = a[1:] <= 0.0
+        near = np.where(left, below[1:], above[:-1])
+        far = np.where(left, below[:-1], above[1:])
+        reach = np.where(np.isfinite(a), np.abs(a), 0.0)
+        relative = UNIT * (6.0 * np.maximum(reach[1:], reach[:-1]) ** 2 + 48.0)
+        # ndtr may be 0 where the truth is not, but below the smallest normal number.
+        return near - far, (near + far) * relative + np.finfo(np.float64).tiny
+
+
+@dataclasses.dataclass(frozen=True)
 class _Plan:
     """A test, but for its threshold.
 
     Args:
         counts: steps with the example and without it.
-        scale: standard deviation of the noise, in units of the shift.
-        odds: z.
+        statistic: v.
         tilts: under P and under Q.
         variance: of the sum, under the first tilt.
         gain: what the tilts are estimated to give.
@@ -152,8 +191,7 @@ class _Plan:
     """
 
     counts: tuple[int, int]
-    scale: float
-    odds: float
+    statistic: Statistic
     tilts: tuple[float, float]
     variance: float
     gain: float
@@ -162,8 +200,8 @@ class _Plan:
     def rates(self) -> list[tuple[float, float]]:
         """P(E) rounded down and Q(E) rounded up, at several thresholds."""
         step = self._step()
-        masses, errors = self._masses(step, shift=0.0)
-        shifted, shifted_errors = self._masses(step, shift=1.0)
+        masses, errors = self.statistic.masses(step, shift=0.0)
+        shifted, shifted_errors = self.statistic.masses(step, shift=1.0)
         few, many = self.counts
         low = [
             (LatticeLoss(step, 0, np.maximum(shifted - shifted_errors, 0.0), 0.0), few),
@@ -188,31 +226,7 @@ class _Plan:
         for moments, tilt in zip(self.moments, self.tilts, strict=True):
             low, high = moments.window(tilt, -40.0)
             step = max(step, (high - low) / _MOST_SUMS)
-        return max(step, self._largest() / _MOST_VALUES)
-
-    def _largest(self) -> float:
-        top = np.array([(0.5 + _REACH * self.scale) / self.scale**2])
-        return float(_log_one_plus(self.odds, top)[0])
-
-    def _masses(self, step: float, *, shift: float) -> tuple[FloatArray, FloatArray]:
-        """Probabilities of the values 0, h, 2 h, ... of v where y has mean `shift`, and their errors.
-
-        v = j h between the edges with log(1 + z x) = (j - 1/2) h and (j + 1/2) h, as they were computed. The
-        argument (y - shift) / s has relative error 2 u, which changes Phi(-a) by at most 2 u a (a + 1) of
-        itself, and ndtr has error u (2 a^2 + 32); an interval on one side of the mean is a difference of
-        tails, any other one is at least as accurate.
-        """
-        ends = (np.arange(math.ceil(self._largest() / step)) + 0.5) * step
-        edges = 0.5 + self.scale**2 * (ends + np.log(-np.expm1(-ends)) - math.log(self.odds))
-        a = (np.concatenate([[-np.inf], edges, [np.inf]]) - shift) / self.scale
-        below, above = scipy.special.ndtr(a), scipy.special.ndtr(-a)
-        left = a[1:] <= 0.0
-        near = np.where(left, below[1:], above[:-1])
-        far = np.where(left, below[:-1], above[1:])
-        reach = np.where(np.isfinite(a), np.abs(a), 0.0)
-        relative = UNIT * (6.0 * np.maximum(reach[1:], reach[:-1]) ** 2 + 48.0)
-        # ndtr may be 0 where the truth is not, but below the smallest normal number.
-        return near - far, (near + far) * relative + np.finfo(np.float64).tiny
+        return max(step, self.statistic.largest() / _MOST_VALUES)
 
 
 def _log_one_plus(odds: float, exponents: FloatArray) -> FloatArray:

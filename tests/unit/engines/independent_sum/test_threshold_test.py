@@ -30,8 +30,8 @@ def plan(few, many, scale, odds):
 @pytest.mark.parametrize("shift", [0.0, 1.0])
 def test_masses_of_values_by_many_digits(scale, shift):
     one, odds = plan(2, 9, scale, 0.2), mpmath.mpf(0.2)
-    step = one._largest() / 40.0
-    masses, errors = one._masses(step, shift=shift)
+    step = one.statistic.largest() / 40.0
+    masses, errors = one.statistic.masses(step, shift=shift)
     mpmath.mp.dps = 40
 
     def below(value):
@@ -52,9 +52,9 @@ def test_masses_of_values_by_many_digits(scale, shift):
 @pytest.mark.parametrize(("few", "many", "scale"), [(1, 1, 1.0), (2, 3, 0.7), (3, 1, 2.0), (5, 20, 1.2)])
 def test_error_rates_are_on_their_sides_of_direct_convolutions(few, many, scale, monkeypatch):
     one = plan(few, many, scale, 0.6 * few / many)
-    step = one._largest() / 150.0
+    step = one.statistic.largest() / 150.0
     monkeypatch.setattr(_Plan, "_step", lambda plan: step)
-    pure, shifted = (one._masses(step, shift=shift)[0].astype(np.longdouble) for shift in (0.0, 1.0))
+    pure, shifted = (one.statistic.masses(step, shift=shift)[0].astype(np.longdouble) for shift in (0.0, 1.0))
 
     def tails(*factors):
         law = np.ones(1, np.longdouble)
