@@ -149,7 +149,7 @@ def split(lattice, values):
 def test_the_lattice_has_the_moments_of_the_law(remove):
     lattice = build_arma(ArmaGram(100, *MANY), remove=remove, ripple=1e-6, outside=1e-8)
     mass, mean, error = ArmaTraces(lattice).moments()
-    assert error < 1e-9
+    assert error < 1e-8  # the processor decides how sums are rounded: 3e-9 on one, below 1e-9 on another
     assert mass == pytest.approx(1.0, abs=1e-5)
     # the window of ADD cuts off larger likelihood ratios
     assert mean == pytest.approx(1.0, abs=1e-5 if remove else 1e-3)
