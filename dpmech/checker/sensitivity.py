@@ -102,10 +102,11 @@ def _together(strategy: Strategy, pattern: Pattern) -> arb:
 def _signed(rows: list[list[float]], b: int, k: int) -> arb:
     """|C_s +- C_(s+b) +- ...|^2 of up to k columns and gradients +-g, for the s and the signs that look best.
 
-    All signs are tried for few columns; otherwise equal ones, and those of each row of G.
+    All signs are tried for few columns, else equal ones and those of the rows of G; only some s if many.
     """
-    matrix, best = np.array(rows) / np.abs(rows).max(), (-1.0, 0, np.ones(1))
-    for s in range(len(rows)):
+    n, matrix, best = len(rows), np.array(rows) / np.abs(rows).max(), (-1.0, 0, np.ones(1))
+    starts = [s for s in range(n) if s < b or s + (k - 1) * b < n]  # others give parts of these sets
+    for s in starts[:: 1 + len(starts) * k * k * n // _MOST_WORK]:
         own = matrix[:, s::b][:, :k]
         count, gram = own.shape[1], own.T @ own
         signs = np.vstack([np.ones(count), np.where(gram < 0.0, -1.0, 1.0)])
