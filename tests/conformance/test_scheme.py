@@ -66,7 +66,13 @@ EXACTLY, COINS = (
     (dm.methods.Pld(), dm.methods.Prv(), dm.methods.Rdp()),
 )
 BINS = (None, dm.methods.Certified(), dm.methods.Importance(), dm.methods.Rdp())
-ALLOCATED = (None, dm.methods.Pld(), dm.methods.Certified(), dm.methods.Importance())
+ALLOCATED = (
+    None,
+    dm.methods.Pld(),
+    dm.methods.Deterministic(),
+    dm.methods.Certified(),
+    dm.methods.Importance(),
+)
 PROVED = {
     "EveryStep": (ANY, EXACTLY),
     "SingleParticipation": (ANY, EXACTLY),

@@ -27,6 +27,7 @@ from torch.utils.data import Dataset
 
 import dpmech as dm
 from dpmech.optim.noise import NoiseStream
+from dpmech.optim.noise.addition import divided
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.samplers import sampler_for
 
@@ -189,11 +190,9 @@ class Tape:
 
     @contextlib.contextmanager
     def reading(self):
-        add_step = NoiseStream.add_step
-
-        def taped(stream, sums, clip_norm=None):
+        def taped(stream, sums, divisors, clip_norm=None):
             step, before = stream.steps_taken, [total.double().clone() for total in sums]
-            add_step(stream, sums, clip_norm)
+            stream.add_step(sums, clip_norm)
             own = float(np.linalg.solve(stream._claim.strategy.to_dense(), np.ones(stream.n))[step])
             rows = [(total.double() - old) / own for total, old in zip(sums, before, strict=True)]
             stddevs = [float(row.flatten()[0]) for row in rows]
@@ -207,16 +206,18 @@ class Tape:
             self.steps[step] = Step(
                 before, [total.dtype for total in sums], stddevs, [total.clone() for total in sums]
             )
+            return [divided(total, divisor) for total, divisor in zip(sums, divisors, strict=True)]
 
         def ones(source, out, *position):
             out.fill_(1.0)
 
         with contextlib.ExitStack() as patched:
-            patched.enter_context(mock.patch.object(NoiseStream, "add_step", taped))
+            patched.enter_context(mock.patch.object(NoiseStream, "mean_step", taped))
             # Fingerprints name the keys of the operating system.
             patched.enter_context(mock.patch("secrets.randbits", lambda bits: (1 << bits) // 3))
             for kind in _concrete(NormalSource):
                 patched.enter_context(mock.patch.object(kind, "fill", ones))
+                patched.enter_context(mock.patch.object(kind, "fill_all", ones))
             yield self
 
     @property

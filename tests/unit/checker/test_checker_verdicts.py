@@ -425,7 +425,7 @@ def test_trouble_with_numbers_is_not_checked(tmp_path, monkeypatch):
 
 
 def test_trouble_with_the_numbers_of_a_claim_is_not_checked(tmp_path, monkeypatch):
-    def fail(document):
+    def fail(document, steps):
         raise MemoryError
 
     monkeypatch.setattr(records, "claim_of", fail)

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import dpmech as dm
-from dpmech.cli import calibrating, comparing, given_sigma
+from dpmech.cli import calibrating, comparing, files, given_sigma
 from dpmech.exceptions import InvalidParameterError
 from dpmech.fitting import recommending
 from tests.support.command_line import BUDGET, SIZES, run, validator
@@ -143,7 +143,7 @@ def full(*_arguments, **_settings):
     ids=lambda call: call[0],
 )
 def test_what_was_computed_is_printed_though_it_cannot_be_written(call, form, tmp_path, monkeypatch):
-    monkeypatch.setattr(dm.Certificate, "save", full)
+    monkeypatch.setattr(files, "write_text", full)
     result = run(*call, "--out", tmp_path / "x.json", *form)
     assert result.exit_code == 2
     assert "must be a file that can be written (no space left)" in result.stderr

@@ -69,14 +69,14 @@ BITS = np.random.MT19937(0)
 
 def sums(data, collate=None, *, workers=0, generator=1):
     """The sums of every step before their noise, and the batches."""
-    found, add = [], NoiseStream.add_step
+    found, mean = [], NoiseStream.mean_step
 
-    def noted(self, parts, clip_norm=None):
+    def noted(self, parts, divisors, clip_norm=None):
         found.append(torch.cat([part.flatten().double() for part in parts]))
-        return add(self, parts, clip_norm)
+        return mean(self, parts, divisors, clip_norm)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(NoiseStream, "add_step", noted)
+        patched.setattr(NoiseStream, "mean_step", noted)
         torch.manual_seed(0)
         loader = DataLoader(data, collate_fn=collate or Noisy(), num_workers=workers)
         made, optimizer, loader = private_run(

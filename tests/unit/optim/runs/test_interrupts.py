@@ -87,17 +87,18 @@ class Run:
             unchanged=Unchanged(self.model, [self.param]),
             generator=generator,
         )
-        self.optimizer._stream.add_step = self._add_step
+        self.optimizer._stream.mean_step = self._mean_step
 
-    def _add_step(self, sums, clip_norm=None):
+    def _mean_step(self, sums, divisors, clip_norm=None):
         norm = 1.0 if clip_norm is None else clip_norm
         copied = [total.clone() for total in sums]
         assert float(copied[0].max()) <= norm * (1 + 1e-6), "an example adds more than one clipped gradient"
         if len(copied) > 1:
             assert abs(float(copied[1])) <= SIZE / EPOCH / 2, "an example is counted more than once"
         step = self.optimizer.record.steps
-        NoiseStream.add_step(self.optimizer._stream, sums, clip_norm)
+        means = NoiseStream.mean_step(self.optimizer._stream, sums, divisors, clip_norm)
         self.releases.setdefault(step, []).append(torch.cat([total.double() for total in copied]))
+        return means
 
     def state(self):
         state = self.loader.state_dict(), self.optimizer.state_dict(), self.param.detach().clone()

@@ -122,14 +122,14 @@ def forked(inputs, hidden):
 
 def sums(model, data):
     """The sums of every step before their noise, and the batches."""
-    found, add = [], NoiseStream.add_step
+    found, mean = [], NoiseStream.mean_step
 
-    def noted(self, parts, clip_norm=None):
+    def noted(self, parts, divisors, clip_norm=None):
         found.append(torch.cat([part.flatten().double() for part in parts]))
-        return add(self, parts, clip_norm)
+        return mean(self, parts, divisors, clip_norm)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(NoiseStream, "add_step", noted)
+        patched.setattr(NoiseStream, "mean_step", noted)
         made, optimizer, loader = private_run(
             CAL, model(), DataLoader(data), lr=0.0, rng=3, generator=1, expected_batch_size=SIZE / 4,
             dataset_size=SIZE,

@@ -53,14 +53,14 @@ class Depth(nn.Module):
 
 def sums(monkeypatch, data, *, loss=True, workers=0, model=None, **options):
     """The sums of all steps before the noise, after a seed at the top of the script."""
-    found, add = [], NoiseStream.add_step
+    found, mean = [], NoiseStream.mean_step
 
-    def noted(self, parts, clip_norm=None):
+    def noted(self, parts, divisors, clip_norm=None):
         found.append(torch.cat([part.flatten().double() for part in parts]))
-        return add(self, parts, clip_norm)
+        return mean(self, parts, divisors, clip_norm)
 
     with monkeypatch.context() as patched:
-        patched.setattr(NoiseStream, "add_step", noted)
+        patched.setattr(NoiseStream, "mean_step", noted)
         torch.manual_seed(0)
         random.seed(0)
         np.random.seed(0)  # noqa: NPY002 - as scripts do
