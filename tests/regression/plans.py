@@ -431,7 +431,7 @@ IN_BINS = [
         allocated(2), [("identity", 5)], ("epsilon", 3.0, 1e-4), ("delta", 3.0, 0.5), ("batches", 60),
         adjacencies=BOTH,
     ),
-    *plans(allocated(2), [("identity", 5)], ("delta", 3.0, 0.5), methods=(PLD,)),
+    *plans(allocated(2), [("identity", 5)], ("delta", 3.0, 0.5), methods=(PLD, PROGRAM)),
     *plans(
         allocated(2), [("identity", 5)], ("sigma", 2.0, 1e-3), ("delta", 1.0, 0.5),
         methods=(CERTIFIED, IMPORTANCE),

@@ -243,7 +243,7 @@ def test_a_planted_fault_is_detected(monkeypatch, fault):
     if fault == "shared bits":  # the layer uses bits that the position has too
         plain = ziggurat._candidates
         monkeypatch.setattr(
-            ziggurat, "_candidates", lambda w: plain(w & ~np.uint64(255) | w >> np.uint64(56))
+            ziggurat, "_candidates", lambda w, *out: plain(w & ~np.uint64(255) | w >> np.uint64(56), *out)
         )
     elif fault == "wrong edge":
         x, f = edges()
