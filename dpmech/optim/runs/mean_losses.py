@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -47,7 +47,8 @@ def _check(place: tuple[str, int]) -> None:
             raise UnsupportedCombinationError(
                 f"the loss {faults[0]}: one example would change the contributions of all others",
                 supported="the mean over the examples (reduction='mean'), of losses times weights that a "
-                "constant divides (reduction='none'); or make_private(..., loss=...)",
+                "constant divides (reduction='none'); or make_private(..., loss=...), with gradient "
+                "penalties, too",
             )
 
 
@@ -61,17 +62,10 @@ def _roots() -> Iterator[Any]:
     for top in sys._current_frames().values():  # a device runs hooks in a thread of its own
         frame: Any = top
         while frame is not None:
-            # a second backward pass through the gradients of inputs is refused elsewhere, by name
-            if frame.f_code is code and not _of_second_order(frame.f_locals):
+            if frame.f_code is code:
                 begun = (getattr(one, "grad_fn", None) for one in frame.f_locals.get("t_outputs", ()))
                 yield from (one for one in begun if one is not None)
             frame = frame.f_back
-
-
-def _of_second_order(given: Mapping[str, Any]) -> bool:
-    """Whether `torch.autograd.grad` was called with create_graph=True."""
-    settings = given.get("args", ())
-    return given.get("kwargs", {}).get("accumulate_grad") is False and len(settings) > 2 and bool(settings[2])
 
 
 def _faults(node: Any, *, first: bool) -> Iterator[str]:

@@ -332,7 +332,7 @@ class _Sums:
                 return math.inf
             own = math.log(power[-1]) + scale + size * float(logs[0]) + slope * order
             total += times * (own + math.lgamma(order + 1.0) - order * math.log(size))
-        return total + self._far_rounding(nu, order)
+        return total + self._far_rounding(nu, order, weights.size)
 
     def _negative(self, order: int, nu: float) -> float:
         """Log of the product of E A^-n e^(nu U) over the blocks, where no A is tiny, rounded up."""
@@ -349,7 +349,11 @@ class _Sums:
             own = top + math.log(float(np.exp(logs - top).sum()))
             constant = size * math.log(plain) - order * _LARGEST_MEAN
             total += times * float(np.logaddexp(own, constant))
-        return total - self.participations * math.log1p(-_sum_error(order)) + self._far_rounding(nu, order)
+        return (
+            total
+            - self.participations * math.log1p(-_sum_error(order))
+            + self._far_rounding(nu, order, values.size)
+        )
 
     def _tiny(self, order: int) -> float:
         """Bound on the probability that A is too small for the sum of some block."""
@@ -360,11 +364,15 @@ class _Sums:
             found += times * math.exp(size * float(scipy.special.log_ndtr(y / self.statistic.scale)))
         return 1.01 * found
 
-    def _far_rounding(self, nu: float, order: int) -> float:
-        """Sums and products of t steps: each has an error of a few hundred u, and of its exponents."""
+    def _far_rounding(self, nu: float, order: int, terms: int) -> float:
+        """A bound on the relative error of the means of t steps, each over so many terms.
+
+        The sum has an error of u for every term; products of series, and the sum over the rates, have one of
+        a few hundred u, and exponentials those of their exponents.
+        """
         largest = self.statistic.largest()
         exponents = nu * largest + order**2 / self.statistic.scale**2 + _LARGEST_LOG
-        return self.steps * UNIT * (1000.0 + 8.0 * exponents) + 1e-9
+        return self.steps * UNIT * (1000.0 + terms + 8.0 * exponents) + 1e-9
 
     @functools.cached_property
     def _laws(self) -> FloatArray:

@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 
 import dpmech as dm
 from dpmech.optim.noise import NoiseStream
-from dpmech.optim.noise.addition import divided
+from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.normals import NormalSource
 from dpmech.samplers import sampler_for
 
@@ -168,13 +168,13 @@ class Step:
         sums: before the noise, in float64.
         dtypes: of the tensors that they came in, to which the released sums are rounded.
         stddevs: standard deviation of each one's noise.
-        released: the sums with their noise.
+        released: the means with their noise, and what the sums were divided by.
     """
 
     sums: list[torch.Tensor]
     dtypes: list[torch.dtype]
     stddevs: list[float]
-    released: list[torch.Tensor]
+    released: list[tuple[torch.Tensor, float]]
 
 
 class Tape:
@@ -190,29 +190,43 @@ class Tape:
 
     @contextlib.contextmanager
     def reading(self):
+        mean_step, add = NoiseStream.mean_step, Addition.add
+        noise: dict[int, list[torch.Tensor]] = {}
+
+        def noted(addition, start, part):
+            noise.setdefault(addition.slot.index, []).append(part.double().clone())
+            add(addition, start, part)
+
         def taped(stream, sums, divisors, clip_norm=None):
             step, before = stream.steps_taken, [total.double().clone() for total in sums]
-            stream.add_step(sums, clip_norm)
+            dtypes = [total.dtype for total in sums]
+            noise.clear()
+            means = mean_step(stream, sums, divisors, clip_norm)
             own = float(np.linalg.solve(stream._claim.strategy.to_dense(), np.ones(stream.n))[step])
-            rows = [(total.double() - old) / own for total, old in zip(sums, before, strict=True)]
-            stddevs = [float(row.flatten()[0]) for row in rows]
-            for row, stddev in zip(rows, stddevs, strict=True):
+            rows = [torch.cat(noise[index]) / own for index in sorted(noise)]
+            stddevs = [float(row[0]) for row in rows]
+            for row, stddev, old, mean, divisor in zip(rows, stddevs, before, means, divisors, strict=True):
                 assert stddev > 0.0
                 torch.testing.assert_close(row, torch.full_like(row, stddev), rtol=1e-5, atol=0.0)
+                noisy = (old.flatten() + row * own) / divisor
+                most = 1e-6 * float(noisy.abs().max()) + 1e-5 * abs(stddev * own) / divisor
+                torch.testing.assert_close(mean.double().flatten(), noisy, rtol=0.0, atol=most)
             if self._releases is not None:
-                for total, released in zip(sums, self._releases[step], strict=True):
-                    total.copy_(released)
+                for mean, divisor, (released, then) in zip(
+                    means, divisors, self._releases[step], strict=True
+                ):
+                    mean.copy_(released * (then / divisor))
             assert step not in self.steps, f"two releases of step {step}"
-            self.steps[step] = Step(
-                before, [total.dtype for total in sums], stddevs, [total.clone() for total in sums]
-            )
-            return [divided(total, divisor) for total, divisor in zip(sums, divisors, strict=True)]
+            kept = [(mean.clone(), divisor) for mean, divisor in zip(means, divisors, strict=True)]
+            self.steps[step] = Step(before, dtypes, stddevs, kept)
+            return means
 
         def ones(source, out, *position):
             out.fill_(1.0)
 
         with contextlib.ExitStack() as patched:
             patched.enter_context(mock.patch.object(NoiseStream, "mean_step", taped))
+            patched.enter_context(mock.patch.object(Addition, "add", noted))
             # Fingerprints name the keys of the operating system.
             patched.enter_context(mock.patch("secrets.randbits", lambda bits: (1 << bits) // 3))
             for kind in _concrete(NormalSource):

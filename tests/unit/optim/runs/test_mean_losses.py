@@ -60,6 +60,18 @@ def test_losses_that_are_no_mean_are_refused(name, monkeypatch):
     assert not torch.allclose(step(loss), step(loss, rows=1), rtol=1e-3)
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_sums_that_torch_autograd_differentiates_are_refused_too(create_graph):
+    model, data = nn.Linear(3, 2), TensorDataset(torch.randn(SIZE, 3), torch.arange(SIZE) % 2)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    model, optimizer, loader = make_private(model, sgd, DataLoader(data), CAL, 1.0, expected_batch_size=4)
+    inputs, labels = next(iter(loader))
+    total = F.cross_entropy(model(inputs), labels, reduction="sum")
+    with pytest.raises(dm.UnsupportedCombinationError, match="is a sum over the examples"):
+        torch.autograd.grad(total, list(model.parameters()), create_graph=create_graph)
+    optimizer.close()
+
+
 MEANS = {
     "mean": F.cross_entropy,
     "a sum of one value": lambda out, y: F.cross_entropy(out, y).sum(),

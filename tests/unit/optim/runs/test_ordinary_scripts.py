@@ -1,5 +1,7 @@
 """What people's scripts have in them: it works, or the message says which line to change, and how."""
 
+import functools
+
 import pytest
 import torch
 from torch import nn
@@ -188,16 +190,20 @@ def test_gradient_penalties():
     found = torch.cat([one.double().flatten() for one in sums[:4]])
     assert float((found - expected).norm() / expected.norm()) < 1e-4
 
-    def under_hooks(model, optimizer, batch):
+    def under_hooks(model, optimizer, batch, of=torch.mean):
         inputs = batch[0].requires_grad_(True)
         outputs = model(inputs)
-        (slope,) = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+        (slope,) = torch.autograd.grad(of(outputs), inputs, create_graph=True)
         (F.cross_entropy(outputs, batch[1]) + slope.square().sum(1).mean()).backward()
 
     with pytest.raises(
         dm.UnsupportedCombinationError, match=r"second-order gradients make_private\(\.\.\., lo"
     ):
         trained(private(linear(), loss=None), under_hooks)
+    with pytest.raises(
+        dm.UnsupportedCombinationError, match=r"make_private\(\.\.\., loss=\.\.\.\), with gradient penalties"
+    ):
+        trained(private(linear(), loss=None), functools.partial(under_hooks, of=torch.sum))
 
 
 class Siamese(nn.Module):
