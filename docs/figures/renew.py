@@ -55,6 +55,7 @@ FOUND = {
             ("bins_map.json", "bins_map.txt"),
             0.012,
         ),
+        Figure("figures/allocation_moments.py", 2, ("allocation_moments.txt",)),
         Figure(
             "figures/random_allocation_peers.py",
             3,
