@@ -16,7 +16,7 @@ coin outcome for each; W guesses are right, and p_w = P(W = w). For any mechanis
 
 with H = m / 2 times h+ if all guesses are "in", h- if all are "out", and their sum if both occur. From any
 tangents a_1, ..., a_v a bound on P(W >= v) follows, with weights on these inequalities that a recursion
-gives. The proof is on the page "Canaries" of the documentation.
+gives. docs/guarantees.md#proofs-of-the-audits contains the proof.
 
 References:
     Mahloujifar, Melis and Chaudhuri 2025 (the idea, and tail sums of trade-off functions).
@@ -88,7 +88,7 @@ def one_run_epsilon(
 
     References:
         Steinke, Nasr, Jagielski 2023, arXiv 2305.08846, Theorem 5.2, with a sharper term in delta
-        (proof: "Canaries" in the documentation).
+        (proof: docs/guarantees.md#proofs-of-the-audits).
 
     Examples:
         >>> import numpy as np, dpmech as dm

@@ -5,7 +5,7 @@ for every epoch or once. No theorem of dpmech covers amplification by such an or
 large eps is *at least*. Let the gradient of every other example be -1 and that of the target +1, in one
 direction, for any model. Subtract the public mean from each noisy sum. A sum then has mean 2 if the target is
 in the batch, 1 if a gap is in its place (0 if an example of gradient -1 is), and 0 otherwise. The largest sum
-of every epoch distinguishes the two datasets. docs/risk.md#shuffled-data contains the proof.
+of every epoch distinguishes the two datasets. docs/guarantees.md#shuffled-batches contains the proof.
 
 **The event.** In an epoch of b noisy sums with noise sigma, M is the largest of
 
