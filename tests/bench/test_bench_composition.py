@@ -25,7 +25,7 @@ def test_bench_a_hundred_releases(benchmark):
 
 @pytest.mark.slow
 def test_bench_beside_other_packages(benchmark):
-    """The table of docs/ledgers.md#composition, all of it in one run."""
+    """The table of docs/other_libraries.md#compositions, all of it in one run."""
     table = benchmark.pedantic(
         lambda: {name: {one: answer(one, name) for one in PACKAGES} for name in LISTS},
         rounds=1,
