@@ -150,8 +150,8 @@ def edges() -> tuple[_Floats, _Floats]:
 
 PHILOX = "philox"
 # Pairs with the same bits on every device, which a kernel can compute.
-CHACHA, ON_CHACHA_LATTICE, PHILOX_PAIRS = "chacha20, pairs", "chacha20, lattice", "philox, pairs"
-PAIRED = {CHACHA, ON_CHACHA_LATTICE, PHILOX_PAIRS}
+CHACHA, ON_CHACHA_LATTICE, SEEDED = "chacha20, pairs", "chacha20, lattice", "chacha20, seeded"
+PAIRED = {CHACHA, ON_CHACHA_LATTICE, SEEDED}
 
 # Advice if a part of the description differs.
 _REMEDIES = {
@@ -243,12 +243,17 @@ def _check_vectors(given: object, like: list[list[Tensor]]) -> list[list[Tensor]
 ZIGGURAT = f"{CIPHER}, ziggurat"
 ON_LATTICE = f"{CIPHER}, lattice"
 LATTICES = {ON_LATTICE, ON_CHACHA_LATTICE}
-NOT_CIPHERS = {PHILOX, PHILOX_PAIRS}
 # What a name means without parameters on CUDA, and with some; CIPHER alone occurs in states of older runs.
-_NAMES = {"secure": ZIGGURAT, "secure-lattice": ON_LATTICE, "philox": PHILOX}
-_NAMES_ON_CUDA = {"secure": CHACHA, "secure-lattice": ON_CHACHA_LATTICE, "philox": PHILOX_PAIRS}
+# None stands for seeds and generators.
+_NAMES = {"secure": ZIGGURAT, "secure-lattice": ON_LATTICE, "philox": PHILOX, None: PHILOX}
+_NAMES_ON_CUDA = {"secure": CHACHA, "secure-lattice": ON_CHACHA_LATTICE, "philox": CHACHA, None: SEEDED}
 # The states from which a stream with each name can resume, made on whatever device.
-_TAKEN_UP = {"secure": {ZIGGURAT, CIPHER, CHACHA}, "secure-lattice": LATTICES, "philox": NOT_CIPHERS}
+_TAKEN_UP = {
+    "secure": {ZIGGURAT, CIPHER, CHACHA},
+    "secure-lattice": LATTICES,
+    "philox": {PHILOX, CHACHA},
+    None: {PHILOX, SEEDED},
+}
 _BYTES = 16  # of a block of AES
 _STEPS = _CHUNKS = 2**32
 _PARAMETERS = _SHARDS = 2**24
@@ -277,7 +282,7 @@ def source_of(generator: object, devices: Iterable[torch.device]) -> tuple[str, 
     if generator is None:
         default = "secure" if "cuda" in kinds or kinds == {"cpu"} else "philox"
         return names[default], set().union(*_TAKEN_UP.values())
-    name = generator if isinstance(generator, str) else "philox"
+    name = generator if isinstance(generator, str) else None
     if name not in names:
         raise InvalidParameterError("generator", generator, ACCEPTED)
     return names[name], _TAKEN_UP[name]

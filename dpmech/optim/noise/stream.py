@@ -32,15 +32,13 @@ from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.lattice import Lattice
 from dpmech.optim.noise.noise_rows import NoiseRows, Sources
 from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
-from dpmech.optim.noise.pairs import ChaChaNormals, PhiloxNormals
+from dpmech.optim.noise.pairs import ChaChaNormals
 from dpmech.optim.noise.rows import NoiseMode, correlate
 from dpmech.optim.noise.secure_normals import (
     FORMAT,
     LATTICES,
-    NOT_CIPHERS,
     PAIRED,
     PHILOX,
-    PHILOX_PAIRS,
     ZIGGURAT,
     SecureNormals,
     ZigguratNormals,
@@ -176,10 +174,10 @@ class NoiseStream(Uncopied):
             with which the last of `params` is the count, and every step has its own clip norm.
         generator: None for a key from the operating system, as private training requires, with a
             cipher on CPUs (AES-128) and on CUDA (ChaCha20), and Philox on other devices; "secure" for the
-            cipher on every device; "philox" for Philox; "secure-lattice" for the cipher and sums on a
-            lattice, which also bounds rounding (only for independent noise, see `lattice_loss`); otherwise a
-            numpy or torch generator or an integer, from which a key of Philox is derived, for runs that must
-            repeat.
+            cipher on every device; "philox" for Philox except on CUDA; "secure-lattice" for the cipher and
+            sums on a lattice, which also bounds rounding (only for independent noise, see `lattice_loss`);
+            otherwise a numpy or torch generator or an integer, from which a key is derived, of Philox or on
+            CUDA of ChaCha20, for runs that must repeat.
         mode: how rows are computed; None for the best one.
         process_group: the processes that train together; None for the default group.
 
@@ -187,7 +185,7 @@ class NoiseStream(Uncopied):
         mode: the NoiseMode in use.
         n: the number of steps.
         generator: source of the numbers: "aes-128-ctr, ziggurat", "aes-128-ctr, lattice" or "philox"; on
-            CUDA "chacha20, pairs", "chacha20, lattice" or "philox, pairs"; "aes-128-ctr" in the states of
+            CUDA "chacha20, pairs", "chacha20, lattice" or "chacha20, seeded"; "aes-128-ctr" in the states of
             earlier runs.
         seeded: whether the caller supplied the generator.
 
@@ -242,7 +240,7 @@ class NoiseStream(Uncopied):
         check_current_device(self._params, process_group)
         check_agreement("the noise", self._describe(local=False), process_group)
         self.seeded = generator is not None and not isinstance(generator, str)
-        if named in NOT_CIPHERS or named in PAIRED:
+        if named == PHILOX or named in PAIRED:
             own = noise_key(None if isinstance(generator, str) else generator)
         else:
             own = secure_key()
@@ -379,7 +377,8 @@ class NoiseStream(Uncopied):
         """Continue from `state`, bit for bit. Only for a stream that has used no row yet.
 
         The generator is that of the state if this stream was made with None; "secure" loads any
-        state of a cipher without a lattice, "secure-lattice" any with one, and all others any of Philox.
+        state of a cipher without a lattice and a seed, "secure-lattice" any with one, and seeds any with a
+        seed.
 
         Raises:
             CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
@@ -501,7 +500,7 @@ class NoiseStream(Uncopied):
         """Compute the rows with this generator, from the first step on."""
         self.generator = generator
         self._lattice = Lattice(self._claim.strategy, self._factors) if generator in LATTICES else None
-        wide = None if generator in NOT_CIPHERS else torch.float64
+        wide = None if generator == PHILOX else torch.float64
         paired = generator in PAIRED
         self._rows = NoiseRows(
             self._recursion, self._slots, self._factors, self._claim.strategy.n, wide, paired=paired
@@ -519,7 +518,7 @@ class NoiseStream(Uncopied):
         if self.generator == PHILOX:
             return HostNormals(key)
         if self.generator in PAIRED:
-            return (PhiloxNormals if self.generator == PHILOX_PAIRS else ChaChaNormals)(key, device)
+            return ChaChaNormals(key, device)
         return ZigguratNormals(key) if self.generator == ZIGGURAT else SecureNormals(key)
 
     def _describe(self, *, local: bool) -> dict[str, Any]:
