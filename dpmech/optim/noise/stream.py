@@ -35,7 +35,6 @@ from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noi
 from dpmech.optim.noise.pairs import ChaChaNormals
 from dpmech.optim.noise.rows import NoiseMode, correlate
 from dpmech.optim.noise.secure_normals import (
-    FORMAT,
     LATTICES,
     PAIRED,
     PHILOX,
@@ -43,7 +42,6 @@ from dpmech.optim.noise.secure_normals import (
     SecureNormals,
     ZigguratNormals,
     checked_state,
-    generator_of,
     secure_key,
     source_of,
 )
@@ -185,8 +183,7 @@ class NoiseStream(Uncopied):
         mode: the NoiseMode in use.
         n: the number of steps.
         generator: source of the numbers: "aes-128-ctr, ziggurat", "aes-128-ctr, lattice" or "philox"; on
-            CUDA "chacha20, pairs", "chacha20, lattice" or "chacha20, seeded"; "aes-128-ctr" in the states of
-            earlier runs.
+            CUDA "chacha20, pairs", "chacha20, lattice" or "chacha20, seeded".
         seeded: whether the caller supplied the generator.
 
     Raises:
@@ -363,7 +360,6 @@ class NoiseStream(Uncopied):
         """Everything that determines the remaining rows, as plain data and tensors. Keep it secret."""
         self._check_whole()
         return {
-            "format": FORMAT,
             **self._describe(local=True),
             "step": self._step,
             "key": list(self._key),
@@ -382,8 +378,7 @@ class NoiseStream(Uncopied):
 
         Raises:
             CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
-                processes load different ones, or if the generators here give other numbers; and for a state
-                of format 1, whose rows were computed in float32.
+                processes load different ones, or if the generators here give other numbers.
             InvalidParameterError: if `state` is malformed, or the stream has already used a row.
             UnsupportedCombinationError: if a live stream of this process uses the key of the state.
         """
@@ -391,8 +386,8 @@ class NoiseStream(Uncopied):
         if self._step:
             raise InvalidParameterError("stream", self, "fresh: to go back would use the same noise twice")
         before = self.generator
-        # An unsupported name is refused below.
-        self._use(named if (named := generator_of(state)) in self._taken_up else before)
+        named = state.get("generator") if isinstance(state, dict) else None
+        self._use(named if named in self._taken_up else before)  # others are refused below
         try:
             self._go_on(state)
         except BaseException:
@@ -406,8 +401,7 @@ class NoiseStream(Uncopied):
         resumed = {"step": step, "key": list(key), "generator": self.generator}
         check_agreement("the resumed noise", resumed, self._group)
         fingerprints = _fingerprints(self._sources_of(key))
-        # Earlier states have one for each device, equal or not.
-        if list(dict.fromkeys(map(str, state["fingerprints"]))) != fingerprints:
+        if state["fingerprints"] != fingerprints:
             raise CertificateError(
                 "the generators here draw other numbers than those of the state (another kind of device, or "
                 "another release of numpy or torch)",
@@ -524,12 +518,11 @@ class NoiseStream(Uncopied):
     def _describe(self, *, local: bool) -> dict[str, Any]:
         """Settings that must not change during a run, and (except with `local`) between processes."""
         return {
+            "generator": self.generator,
             "claim": self._claim.fingerprint(),
             "clip_norms": self._clip_norms,
             "mode": self.mode.value,
             "layout": [slot.describe() if local else list(slot.shape) for slot in self._slots],
-            # States of Philox are compatible with older versions, which had no other generator.
-            **({} if self.generator == PHILOX else {"generator": self.generator}),
         }
 
 
