@@ -69,7 +69,8 @@ def squared_norms(pieces: Sequence[Piece]) -> Tensor:
     # A product of Gram entries has an error of at most (rows + columns + 2) units of the norms of its
     # factors, and the sum one more for every term (Cauchy-Schwarz gives the masses).
     positions = sum(piece.right.shape[1] for piece in pieces)
-    units = (_width(pieces) + pieces[0].right.shape[2] + positions**2 + 16) * _UNIT
+    rows = max(1 if piece.looks_up else piece.left.shape[2] for piece in pieces)
+    units = (rows + pieces[0].right.shape[2] + positions**2 + 16) * _UNIT
     bound = torch.stack([mass.sqrt() for mass in masses]).sum(dim=0).square()
     # NaN stays NaN, and inf - inf becomes NaN: such an example is excluded.
     return total.clamp(min=0.0) + max(units, _CANCELLED) * bound
@@ -85,11 +86,6 @@ def _gram_of_left(one: Piece, other: Piece) -> Tensor:
     if one.looks_up:
         return _gram_of_left(other, one).mT
     return one.left @ other.left.mT
-
-
-def _width(pieces: Sequence[Piece]) -> int:
-    """Number of rows of the left factors, 1 for lookups."""
-    return max(1 if piece.looks_up else piece.left.shape[2] for piece in pieces)
 
 
 @functools.cache
