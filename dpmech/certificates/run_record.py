@@ -121,7 +121,7 @@ _MOST_LETTERS = 60  # longest source, in one line
 # Generators of samplers and noise streams, and whether they are cryptographic.
 _GENERATORS = {
     "philox": False,
-    "philox, pairs": False,
+    "chacha20, seeded": False,  # a key of 64 bits or fewer may be behind it
     "chacha20, pairs": True,
     "chacha20, lattice": True,
     "aes-128-ctr": True,

@@ -69,13 +69,11 @@ class Factored:
         """Upper bounds on the squared norms, float64, shape (examples,); non-finite for non-finite gradients.
 
         They exceed the squared norms by at most 2^-30 times the squared sum over the pieces of |left| |right|
-        (Frobenius norms), or by the rounding error of float64 if many positions make it larger; on CUDA
-        devices with slow float64, whose Gram matrices are float32, by at most about 2^-16 times the squared
-        sum of |left[t]| |right[t]|.
+        (Frobenius norms), or by the rounding error of float64 if many positions make it larger.
         """
         positions = max(piece.right.shape[1] for piece in self.pieces)
         runs = self._runs(max(positions**2, self._factor_size()))  # of Gram matrices
-        parts = [squared_norms(self.pieces, rows) for rows in runs]
+        parts = [squared_norms([piece.picked(rows) for piece in self.pieces]) for rows in runs]
         if len(parts) == 1:
             return parts[0]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64, device=self.device)
@@ -148,11 +146,10 @@ class _Costs:
 
 # Nanoseconds on one CPU core, measured. Picoseconds on GPUs, estimated from their rates and not measured, for
 # which `make_private` times the choices: 50 bytes a value of a factor and 28 of a gradient at 3.3 TB/s,
-# products at 60 TFLOPS; and at 1 TB/s, 80 TFLOPS and 1.3 in float64, where Gram matrices are float32 and also
-# add 24 bytes for every run of 128 products.
+# products at 60 TFLOPS; and at 1 TB/s, 80 TFLOPS and 1.3 in float64.
 _ON_CPU = _Costs(factor=6.0, gram=0.1, entry=3.0, summed=0.06, product=0.06, formed=2.0)
 _ON_GPU = _Costs(factor=15.0, gram=0.033, entry=12.0, summed=0.033, product=0.033, formed=8.5)
-_WITH_SLOW_FLOAT64 = _Costs(factor=50.0, gram=0.21, entry=44.0, summed=1.5, product=0.024, formed=30.0)
+_WITH_SLOW_FLOAT64 = _Costs(factor=50.0, gram=1.5, entry=40.0, summed=1.5, product=0.024, formed=30.0)
 # From this number of values factors may take twice the time, since gradients would fill the memory.
 _LARGE = 1 << 16
 

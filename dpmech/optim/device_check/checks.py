@@ -135,9 +135,9 @@ def norms(device: torch.device) -> Check:
     found = Factored([Piece(left.to(device), right.to(device))], (300, 128)).squares().cpu()
     low, high = (float(one) for one in ((found - exact) / lengths).aminmax())
     return Check(
-        passed=bool((found >= exact).all()) and high <= 2.0**-15,
+        passed=bool((found >= exact).all()) and high <= 2.0**-29,
         seen=f"squares {low:.1e} to {high:.1e} of the squared lengths above",
-        allowed="0 to 3.1e-5",
+        allowed="0 to 1.9e-9",
     )
 
 

@@ -3,8 +3,6 @@
 import dataclasses
 import functools
 import importlib.util
-import statistics
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -25,7 +23,7 @@ from dpmech.optim.device_check.models import (
     words_of,
 )
 from dpmech.optim.noise import NoiseStream
-from dpmech.optim.runs import finish, free_memory, make_private
+from dpmech.optim.runs import free_memory, least_seconds, make_private
 from dpmech.schemes.fixed_order import MinSep
 
 _N = 16  # steps of a run
@@ -42,24 +40,22 @@ class Sizes:
         values: numbers of parameters for the noise.
         vision: of the vision transformer.
         language: of the language model.
-        repeats: steps of which the median is taken.
     """
 
     values: tuple[int, ...]
     vision: Size
     language: Size
-    repeats: int
 
 
 def sizes_for(device: torch.device, *, small: bool) -> Sizes:
     """What fits a device; `small` takes a second or two on a CPU."""
     if small:
         tiny = Size(width=32, depth=1, heads=2, length=4, batch=4)
-        return Sizes((10_000,), tiny, tiny, 2)
+        return Sizes((10_000,), tiny, tiny)
     values = (1_000_000, 100_000_000, 1_000_000_000)
     if device.type == "cpu":
-        return Sizes(values, Size(192, 4, 3, 64, 16), Size(256, 4, 4, 64, 8), 5)
-    return Sizes(values, Size(768, 12, 12, 196, 32), Size(2048, 24, 16, 256, 8), 5)
+        return Sizes(values, Size(192, 4, 3, 64, 16), Size(256, 4, 4, 64, 8))
+    return Sizes(values, Size(768, 12, 12, 196, 32), Size(2048, 24, 16, 256, 8))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +64,7 @@ class Measured:
 
     Attributes:
         what: the case.
-        seconds: the median; None if it was not measured.
+        seconds: the least of three; None if it was not measured.
         against: seconds of what it is compared with.
         memory: peak of the memory in bytes; None if it is not known.
         why: why it was not measured.
@@ -92,7 +88,7 @@ def noise(device: torch.device, sizes: Sizes) -> Iterator[Measured]:
         earlier: tuple[int, float] | None = None
         for count in sizes.values:
             what = f"{name}, {count:,} values"
-            yield (measured := _noise_of(device, what, strategy, count, sizes.repeats, earlier))
+            yield (measured := _noise_of(device, what, strategy, count, earlier))
             if measured.seconds is not None:
                 earlier = count, measured.seconds
 
@@ -102,7 +98,6 @@ def _noise_of(
     what: str,
     strategy: Strategy,
     count: int,
-    repeats: int,
     earlier: tuple[int, float] | None,
 ) -> Measured:
     if earlier is not None and earlier[1] * count / earlier[0] > _LONGEST:
@@ -111,9 +106,9 @@ def _noise_of(
         return Measured(what, None, why="does not fit into memory")
     try:
         total = torch.zeros(count, device=device)
-        copied = timed(functools.partial(torch.empty_like(total).copy_, total), device, repeats)
+        copied = least_seconds(functools.partial(torch.empty_like(total).copy_, total), device)
         stream = NoiseStream(calibrate_sigma(strategy, 8.0, 1e-5), [total])
-        seconds = timed(lambda: stream.add_step([total]), device, min(repeats, _N - 1))
+        seconds = least_seconds(lambda: stream.add_step([total]), device)
         stream.close()
     except torch.OutOfMemoryError:
         return Measured(what, None, why="out of memory")
@@ -150,7 +145,7 @@ def steps(device: torch.device, sizes: Sizes) -> Iterator[Measured]:
         if importlib.util.find_spec("opacus") is not None:
             ways["Opacus, GradSampleModule"] = _opacus
         for way, begin in ways.items():
-            result = _step_of(device, f"{name}: {way}", begin, (make, loss, data, size), sizes.repeats, plain)
+            result = _step_of(device, f"{name}: {way}", begin, (make, loss, data, size), plain)
             plain = result.seconds if plain is None else plain
             yield result
 
@@ -160,7 +155,6 @@ def _step_of(
     what: str,
     begin: Callable[..., Callable[[], object]],
     given: tuple[Any, ...],
-    repeats: int,
     plain: float | None,
 ) -> Measured:
     cuda = device.type == "cuda"
@@ -169,7 +163,7 @@ def _step_of(
         step()
         if cuda:
             torch.cuda.reset_peak_memory_stats(device)
-        seconds = timed(step, device, repeats)
+        seconds = least_seconds(step, device)
     except torch.OutOfMemoryError:
         return Measured(what, None, why="out of memory")
     except Exception as error:  # noqa: BLE001 - another library, or a device, may refuse a model in any way
@@ -221,19 +215,6 @@ def _private(
         optimizer.step()
 
     return step
-
-
-def timed(run: Callable[[], object], device: torch.device, repeats: int) -> float:
-    """The median seconds of a few calls, after one that is not counted."""
-    run()
-    found = []
-    for _ in range(repeats):
-        finish(device)
-        start = time.perf_counter()
-        run()
-        finish(device)
-        found.append(time.perf_counter() - start)
-    return statistics.median(found)
 
 
 def _sgd(model: nn.Module) -> torch.optim.Optimizer:

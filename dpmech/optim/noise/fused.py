@@ -15,7 +15,7 @@ from torch import Tensor
 from dpmech.optim.deferred import sent
 from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.normals import NormalSource
-from dpmech.optim.noise.pairs import LANES, TILE, ChaChaNormals, PairNormals, PhiloxNormals
+from dpmech.optim.noise.pairs import LANES, TILE, ChaChaNormals
 from dpmech.optim.noise.rows import Kind, Recursion
 from dpmech.optim.processes import Slot
 
@@ -32,22 +32,16 @@ class Variant:
     Attributes:
         kind: what a row combines.
         vectors: number of state vectors.
-        philox: whether words are of Philox; else of ChaCha20.
-        narrow: whether normal numbers are rounded to float32.
         wide_sum: whether sums are float64.
         wide_out: whether results are float64.
-        wide_state: whether the state is float64.
         lattice: whether results are rounded to a lattice.
         divided: whether results are divided.
     """
 
     kind: Kind
     vectors: int
-    philox: bool = False
-    narrow: bool = False
     wide_sum: bool = True
     wide_out: bool = True
-    wide_state: bool = True
     lattice: bool = False
     divided: bool = False
 
@@ -85,24 +79,29 @@ class FusedRows:
         self._layouts: dict[tuple[tuple[int, int, int], ...], tuple[Tensor, Tensor, Tensor]] = {}
         self._uploaded: dict[tuple[str, Variant], tuple[list[Any], Tensor]] = {}
 
-    def groups(self, source: PairNormals, additions: Sequence[Addition]) -> dict[Variant, list[Addition]]:
+    def groups(self, additions: Sequence[Addition]) -> dict[Variant, list[Addition]]:
         """The vectors of each variant; those without values are left out."""
         groups: dict[Variant, list[Addition]] = {}
         found: dict[object, Variant] = {}  # by what a variant follows from: a model has many vectors
         for addition in additions:
             slot, total, out = addition.slot, addition.total, addition.out
             if slot.size:
-                dtypes = slot.dtype, total.dtype, out.dtype
-                key = (dtypes, total is out, addition.lattice is None, addition.divisor == 1.0)
+                key = (
+                    total.dtype,
+                    out.dtype,
+                    total is out,
+                    addition.lattice is None,
+                    addition.divisor == 1.0,
+                )
                 if key not in found:
-                    found[key] = self._variant(source, addition)
+                    found[key] = self._variant(addition)
                 groups.setdefault(found[key], []).append(addition)
         return groups
 
-    def add(self, step: int, source: PairNormals, additions: Sequence[Addition]) -> list[Addition]:
+    def add(self, step: int, source: ChaChaNormals, additions: Sequence[Addition]) -> list[Addition]:
         """Add row `step`, and return what is left for the plain path."""
         left = []
-        for variant, members in self.groups(source, additions).items():
+        for variant, members in self.groups(additions).items():
             if not self.agrees(variant):
                 left += members
                 continue
@@ -130,28 +129,23 @@ class FusedRows:
                 )
         return self._agreed[variant]
 
-    def _variant(self, source: PairNormals, addition: Addition) -> Variant:
+    def _variant(self, addition: Addition) -> Variant:
         inside, recursion = _inside(addition), self._recursion
-        philox = isinstance(source, PhiloxNormals)
-        narrow = philox and addition.slot.dtype != torch.float64
         return Variant(
             kind=recursion.kind,
             vectors=recursion.vectors,
-            philox=philox,
-            narrow=narrow,
             wide_sum=inside.total.dtype == torch.float64,
             wide_out=inside.out.dtype == torch.float64,
-            wide_state=recursion.wide or not narrow,
             lattice=inside.lattice is not None,
             divided=inside.divisor != 1.0,
         )
 
     def _launch(
-        self, variant: Variant, step: int, source: PairNormals, additions: Sequence[Addition]
+        self, variant: Variant, step: int, source: ChaChaNormals, additions: Sequence[Addition]
     ) -> None:
         for addition in additions:
             units = -(-addition.slot.size // TILE) * LANES
-            source.position(step, addition.slot.index, addition.slot.shard, units - 1)
+            source.check_position(step, addition.slot.index, addition.slot.shard, units - 1)
         terms = self._recursion.terms(step)
         scale = terms.scale
         factors = [
@@ -203,7 +197,7 @@ class FusedRows:
 
     def _difference(self, variant: Variant) -> str | None:
         """What differs from the plain path, at some steps from random sums and states."""
-        source = (PhiloxNormals if variant.philox else ChaChaNormals)(_KEY, self._device)
+        source = ChaChaNormals(_KEY, self._device)
         for step in self._steps:
             plain, fused = self._sample(variant, step), self._sample(variant, step)
             self._plain(step, {self._device: source}, plain)
@@ -219,16 +213,16 @@ class FusedRows:
         """Two vectors, the same at every call."""
         generator = torch.Generator().manual_seed(step)
 
-        def drawn(size: int, wide: bool) -> Tensor:  # noqa: FBT001 - of this function alone
+        def drawn(size: int, *, wide: bool = True) -> Tensor:
             values = torch.randn(size, generator=generator, dtype=torch.float64)
             return values.to(self._device, torch.float64 if wide else torch.float32)
 
         return [
             Addition(
-                slot=Slot(index, (size,), (size,), _dtype(not variant.narrow), self._device, 2 * index, 3),
-                total=drawn(size, variant.wide_sum),
+                slot=Slot(index, (size,), (size,), torch.float64, self._device, 2 * index, 3),
+                total=drawn(size, wide=variant.wide_sum),
                 out=torch.zeros(size, dtype=_dtype(variant.wide_out), device=self._device),
-                state=[drawn(size, variant.wide_state) for _ in range(variant.vectors)],
+                state=[drawn(size) for _ in range(variant.vectors)],
                 factor=1.7 + index,
                 lattice=0.0625 if variant.lattice else None,
                 divisor=48.0 + index if variant.divided else 1.0,

@@ -22,9 +22,7 @@ LANES = tl.constexpr(pairs.LANES)
 
 _TILE = tl.constexpr(pairs.TILE)
 _K0, _K1, _K2, _K3 = (tl.constexpr(word) for word in pairs.CHACHA_CONSTANTS)
-_M0, _M1 = (tl.constexpr(word) for word in pairs.PHILOX_FACTORS)
-_W0, _W1 = (tl.constexpr(word) for word in pairs.PHILOX_WEYL)
-_ROUNDS = tl.constexpr(pairs.PHILOX_ROUNDS)
+_ROUNDS = tl.constexpr(pairs.CHACHA_ROUNDS)
 _ONES = tl.constexpr(2**64 - 1)
 _SQRT_HALF = tl.constexpr(normals.SQRT_HALF)
 _LN2 = tl.constexpr(math.log(2.0))
@@ -75,7 +73,7 @@ def _chacha(key, unit, step, parameter, shard):
     s15 = zero + shard.to(tl.uint32)
     x0, x1, x2, x3, x4, x5, x6, x7 = s0, s1, s2, s3, s4, s5, s6, s7
     x8, x9, x10, x11, x12, x13, x14, x15 = s8, s9, s10, s11, unit, s13, s14, s15
-    for _ in range(10):
+    for _ in range(_ROUNDS):
         x0, x4, x8, x12 = _quarter(x0, x4, x8, x12)
         x1, x5, x9, x13 = _quarter(x1, x5, x9, x13)
         x2, x6, x10, x14 = _quarter(x2, x6, x10, x14)
@@ -94,35 +92,6 @@ def _chacha(key, unit, step, parameter, shard):
         _joined(x12 + unit, x13 + s13),
         _joined(x14 + s14, x15 + s15),
     )
-
-
-@triton.jit
-def _block(key, block, step, parameter, shard):
-    """Four words: a block of Philox."""
-    zero = block ^ block
-    c0, c1, c2, c3 = (
-        block,
-        zero + shard.to(tl.uint64),
-        zero + parameter.to(tl.uint64),
-        zero + step.to(tl.uint64),
-    )
-    k0, k1 = zero + tl.load(key).to(tl.uint64), zero + tl.load(key + 1).to(tl.uint64)
-    m0, m1 = zero + _M0, zero + _M1
-    for _ in range(_ROUNDS):
-        h0, l0 = tl.umulhi(c0, m0), c0 * m0
-        h1, l1 = tl.umulhi(c2, m1), c2 * m1
-        c0, c1, c2, c3 = h1 ^ c1 ^ k0, l1, h0 ^ c3 ^ k1, l0
-        k0 = k0 + _W0
-        k1 = k1 + _W1
-    return c0, c1, c2, c3
-
-
-@triton.jit
-def _philox(key, unit, step, parameter, shard):
-    first = unit.to(tl.uint64) * 2 + 1
-    w0, w1, w2, w3 = _block(key, first, step, parameter, shard)
-    w4, w5, w6, w7 = _block(key, first + 1, step, parameter, shard)
-    return w0, w1, w2, w3, w4, w5, w6, w7
 
 
 @triton.jit
@@ -162,21 +131,13 @@ def _pair(first, second):
 
 
 @triton.jit
-def _normals(key, unit, step, parameter, shard, PHILOX: tl.constexpr, NARROW: tl.constexpr):
-    """The eight numbers of a unit, in float64; those of float32 vectors are rounded to it first."""
-    if PHILOX:
-        w0, w1, w2, w3, w4, w5, w6, w7 = _philox(key, unit, step, parameter, shard)
-    else:
-        w0, w1, w2, w3, w4, w5, w6, w7 = _chacha(key, unit, step, parameter, shard)
+def _normals(key, unit, step, parameter, shard):
+    """The eight numbers of a unit, in float64."""
+    w0, w1, w2, w3, w4, w5, w6, w7 = _chacha(key, unit, step, parameter, shard)
     z0, z1 = _pair(w0, w1)
     z2, z3 = _pair(w2, w3)
     z4, z5 = _pair(w4, w5)
     z6, z7 = _pair(w6, w7)
-    if NARROW:
-        z0, z1 = z0.to(tl.float32).to(tl.float64), z1.to(tl.float32).to(tl.float64)
-        z2, z3 = z2.to(tl.float32).to(tl.float64), z3.to(tl.float32).to(tl.float64)
-        z4, z5 = z4.to(tl.float32).to(tl.float64), z5.to(tl.float32).to(tl.float64)
-        z6, z7 = z6.to(tl.float32).to(tl.float64), z7.to(tl.float32).to(tl.float64)
     return z0, z1, z2, z3, z4, z5, z6, z7
 
 
@@ -190,9 +151,9 @@ def _pointer(address, WIDE: tl.constexpr):
 
 @triton.jit
 def _past(vector, place, size, PLACE: tl.constexpr):
-    """Values of the state, in float64."""
+    """Values of the state."""
     here = place + PLACE * LANES
-    return tl.load(vector + here, mask=here < size, other=0.0).to(tl.float64)
+    return tl.load(vector + here, mask=here < size, other=0.0)
 
 
 @triton.jit
@@ -235,12 +196,9 @@ def add_rows(
     width,  # number of weights
     slot,  # vector of the state that this step overwrites
     KIND: tl.constexpr,
-    PHILOX: tl.constexpr,
     VECTORS: tl.constexpr,
-    NARROW: tl.constexpr,  # whether normal numbers are rounded to float32
     WIDE_SUM: tl.constexpr,
     WIDE_OUT: tl.constexpr,
-    WIDE_STATE: tl.constexpr,
     LATTICE: tl.constexpr,
     DIVIDED: tl.constexpr,
 ):
@@ -261,11 +219,11 @@ def add_rows(
     place = tile * _TILE + lane
     step = step.to(tl.int64)
 
-    z = _normals(key, unit, step, parameter, shard, PHILOX, NARROW)
+    z = _normals(key, unit, step, parameter, shard)
     if KIND == EXPONENTIALS:
         kept, shares, decays = (), (), ()  # lists would not be compiled
         for v in tl.static_range(VECTORS):
-            kept += (_pointer(tl.load(states + VECTORS * vector + v), WIDE_STATE),)
+            kept += (_pointer(tl.load(states + VECTORS * vector + v), WIDE=True),)
             shares += (-tl.load(weights + v),)
             decays += (tl.load(weights + VECTORS + v),)
         for k in tl.static_range(8):
@@ -289,15 +247,13 @@ def add_rows(
             weight = tl.load(weights + lag) * factor
             if KIND == REGENERATED:
                 if weight != 0.0:
-                    p0, p1, p2, p3, p4, p5, p6, p7 = _normals(
-                        key, unit, step - lag, parameter, shard, PHILOX, NARROW
-                    )
+                    p0, p1, p2, p3, p4, p5, p6, p7 = _normals(key, unit, step - lag, parameter, shard)
                     r0, r1, r2, r3 = r0 + p0 * weight, r1 + p1 * weight, r2 + p2 * weight, r3 + p3 * weight
                     r4, r5, r6, r7 = r4 + p4 * weight, r5 + p5 * weight, r6 + p6 * weight, r7 + p7 * weight
             elif (KIND == SUBSTITUTION) | (weight != 0.0):
                 # The vector of lag steps ago.
                 past = (slot + VECTORS - lag % VECTORS) % VECTORS
-                old = _pointer(tl.load(states + VECTORS * vector + past), WIDE_STATE)
+                old = _pointer(tl.load(states + VECTORS * vector + past), WIDE=True)
                 r0 = r0 + _past(old, place, size, 0) * weight
                 r1 = r1 + _past(old, place, size, 1) * weight
                 r2 = r2 + _past(old, place, size, 2) * weight
@@ -311,9 +267,9 @@ def add_rows(
             here = place + k * LANES
             inside = here < size
             if VECTORS > 0:
-                now = _pointer(tl.load(states + VECTORS * vector + slot), WIDE_STATE)
+                now = _pointer(tl.load(states + VECTORS * vector + slot), WIDE=True)
                 if KIND == SUBSTITUTION:
                     tl.store(now + here, rows[k], mask=inside)
                 else:
-                    tl.store(now + here, z[k].to(now.dtype.element_ty), mask=inside)
+                    tl.store(now + here, z[k], mask=inside)
             _release(total, out, here, inside, rows[k] * final, lattice, divisor, LATTICE, DIVIDED)

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.fused import FusedRows, fused_on
 from dpmech.optim.noise.normals import NormalSource, Place
-from dpmech.optim.noise.pairs import PairNormals
+from dpmech.optim.noise.pairs import ChaChaNormals
 from dpmech.optim.noise.rows import Chunk, Recursion
 from dpmech.optim.processes import Slot
 
@@ -31,7 +31,7 @@ class NoiseRows:
         factors: the standard deviation of Z for each of them.
         n: number of steps.
         normals: dtype of the normal numbers; None for that of each slot.
-        paired: whether the sources are PairNormals: then rows have the same bits on every device.
+        paired: whether the sources are ChaChaNormals: then rows have the same bits on every device.
 
     Attributes:
         vectors: state of the recursion, a list per parameter.
@@ -113,7 +113,7 @@ class NoiseRows:
         left: list[Addition] = []
         for device, members in _by_device(additions).items():
             source, fused = sources[device], self._fused.get(device)
-            if fused is not None and isinstance(source, PairNormals):
+            if fused is not None and isinstance(source, ChaChaNormals):
                 left += fused.add(step, source, members)
             else:
                 left += members
@@ -125,13 +125,13 @@ class NoiseRows:
             return
         for device, members in _by_device(additions).items():
             source = sources[device]
-            if isinstance(source, PairNormals) and self.is_fused(device):
+            if isinstance(source, ChaChaNormals) and self.is_fused(device):
                 if device not in self._fused:
                     last = min(self._n - 1, self._recursion.vectors + 2)
                     self._fused[device] = FusedRows(
                         self._recursion, device, self.add_plainly, sorted({0, min(1, last), last})
                     )
-                for variant in self._fused[device].groups(source, members):
+                for variant in self._fused[device].groups(members):
                     self._fused[device].agrees(variant)
 
     def add_plainly(self, step: int, sources: Sources, additions: Sequence[Addition]) -> None:

@@ -1,11 +1,10 @@
 """Pairs of normal numbers with the same bits on every device: counter-based words, rounded operations only.
 
-The words are those of ChaCha20 or Philox at a position, and become numbers as in `fill_with_pairs`, one torch
+The words are those of ChaCha20 at a position, and become numbers as in `fill_with_pairs`, one torch
 operation at a time: integers, additions, multiplications, divisions and square roots of float64, each rounded
 as in IEEE 754. `kernels` does the same inside one kernel, without memory for words and numbers.
 """
 
-import abc
 import hashlib
 
 import numpy as np
@@ -16,14 +15,12 @@ from dpmech.exceptions import InvalidParameterError
 from dpmech.optim.noise.normals import HALF_TURN, SQRT_HALF, NormalSource, of_twice, twice_log
 from dpmech.optim.processes import Key
 
-UNIT_WORDS = 8  # words of 64 bits of a unit: a block of ChaCha20, or two blocks of Philox
+UNIT_WORDS = 8  # words of 64 bits of a unit: a block of ChaCha20
 LANES = 128  # units of a tile
 TILE = LANES * UNIT_WORDS  # values of a tile
 
+CHACHA_ROUNDS = 10  # double rounds
 CHACHA_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
-PHILOX_FACTORS = (0xD2E7470EE14C6C93, 0xCA5A826395121157)
-PHILOX_WEYL = (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)
-PHILOX_ROUNDS = 10
 
 _INDEX = 2**32  # every index of a position is below it
 _RESERVED = _INDEX - 1  # the parameter index of numbers used only for a fingerprint
@@ -34,38 +31,51 @@ _QUARTERS = (
 )
 
 
-class PairNormals(NormalSource):
-    """Numbers of a vector as a function of (step, parameter, shard) and their place in it.
+class ChaChaNormals(NormalSource):
+    """Pairs from ChaCha20, as a function of (step, parameter, shard) and their place in a vector.
+
+    The key has 256 bits, a hash (BLAKE2b) of ours. A unit is a block of 64 bytes; the last four words of the
+    cipher's state are unit, step, parameter and shard, 32 bits each.
 
     A vector is divided into tiles of 1024 values; unit u gives the values u mod 128 + 128 k of tile u / 128
     (rounded down), k = 0, ..., 7. Of each unit's eight words two make a pair, as in `fill_with_pairs`: k even
     is from the cosine, k odd from the sine. Values depend neither on the length of a chunk nor on the device.
 
+    **Guarantee:** anyone who distinguishes the numbers from those of random words distinguishes ChaCha20 from
+    random functions.
+
     Args:
         key: two integers below 2^64.
         device: where the numbers are computed.
+
+    Attributes:
+        key_words: the key of the cipher, eight integers below 2^32.
+
+    References:
+        Bernstein 2008, "ChaCha, a variant of Salsa20"; RFC 8439 section 2.3.
     """
 
     def __init__(self, key: Key, device: torch.device) -> None:
         self.device = device
         self.chunk = 1 << 14 if device.type == "cpu" else 1 << 22
-        self.key_words = self._key_words(key)
+        whole = b"".join(word.to_bytes(8, "little") for word in key)
+        digest = hashlib.blake2b(whole, digest_size=32, person=b"dpmech chacha20").digest()
+        self.key_words = tuple(int.from_bytes(digest[4 * i : 4 * i + 4], "little") for i in range(8))
 
-    def position(self, step: int, parameter: int, shard: int, last: int) -> tuple[int, int, int]:
-        """The position; InvalidParameterError if an index does not fit, or is that of the fingerprint."""
+    def check_position(self, step: int, parameter: int, shard: int, last: int) -> None:
+        """Raise InvalidParameterError if an index does not fit, or is that of the fingerprint."""
         if max(step, parameter + 1, shard, last) >= _INDEX:
             raise InvalidParameterError(
                 "(step, parameter, shard, unit of 8 values)",
                 (step, parameter, shard, last),
                 "below (2^32, 2^32 - 1, 2^32, 2^32)",
             )
-        return step, parameter, shard
 
     def fill(self, out: Tensor, step: int, parameter: int, shard: int, chunk: int) -> None:
-        """As in the base class; raises as `position`."""
+        """As in the base class; raises as `check_position`."""
         tiles = -(-out.numel() // TILE)
         first = chunk * (self.chunk // TILE) * LANES
-        self.position(step, parameter, shard, first + max(tiles * LANES - 1, 0))
+        self.check_position(step, parameter, shard, first + max(tiles * LANES - 1, 0))
         out.copy_(self._values((step, parameter, shard), first, tiles)[: out.numel()])
 
     def _values(self, position: tuple[int, int, int], first: int, tiles: int) -> Tensor:
@@ -75,7 +85,6 @@ class PairNormals(NormalSource):
         # From (pair, cosine or sine, tile, unit) to (tile, value of the unit, unit).
         return torch.stack(numbers, 1).view(UNIT_WORDS, tiles, LANES).transpose(0, 1).reshape(-1)
 
-    @abc.abstractmethod
     def words(self, position: tuple[int, int, int], units: Tensor) -> Tensor:
         """Words of units, int64 read as 64 bits each.
 
@@ -86,76 +95,20 @@ class PairNormals(NormalSource):
         Returns:
             Shape (8, u).
         """
-
-    @staticmethod
-    @abc.abstractmethod
-    def _key_words(key: Key) -> tuple[int, ...]:
-        """The key as integers below 2^63 or, of 64 bits, as signed ones."""
-
-    def _fill_reserved(self) -> Tensor:
-        return self._values((0, _RESERVED, 0), 0, 2)
-
-
-class ChaChaNormals(PairNormals):
-    """Pairs from ChaCha20 with a 256-bit key, a hash (BLAKE2b) of ours; a unit is a block of 64 bytes.
-
-    The last four words of the cipher's state are unit, step, parameter and shard, 32 bits each.
-
-    **Guarantee:** anyone who distinguishes the numbers from those of random words distinguishes ChaCha20 from
-    random functions.
-
-    References:
-        Bernstein 2008, "ChaCha, a variant of Salsa20"; RFC 8439 section 2.3.
-    """
-
-    @staticmethod
-    def _key_words(key: Key) -> tuple[int, ...]:
-        whole = b"".join(word.to_bytes(8, "little") for word in key)
-        digest = hashlib.blake2b(whole, digest_size=32, person=b"dpmech chacha20").digest()
-        return tuple(int.from_bytes(digest[4 * i : 4 * i + 4], "little") for i in range(8))
-
-    def words(self, position: tuple[int, int, int], units: Tensor) -> Tensor:
-        """As in the base class."""
         start = torch.empty(16, len(units), dtype=torch.int32, device=units.device)
         for row, word in enumerate((*CHACHA_CONSTANTS, *self.key_words, 0, *position)):
-            start[row] = _signed(word, 32)
+            start[row] = _signed(word)
         start[12] = ((units ^ (1 << 31)) - (1 << 31)).to(torch.int32)  # the same 32 bits
         state = start.clone()
-        for _ in range(10):
+        for _ in range(CHACHA_ROUNDS):
             for quarters in _QUARTERS:
                 for a, b, c, d in quarters:
                     _quarter(state[a], state[b], state[c], state[d])
         state.add_(start)
         return (state[1::2].to(torch.int64) << 32) | (state[0::2].to(torch.int64) & _LOW)
 
-
-class PhiloxNormals(PairNormals):
-    """Pairs from Philox (4 x 64, ten rounds) with our 128-bit key: words of numpy's Philox at a counter.
-
-    The counter's words are block, shard, parameter and step, lowest first, 64 bits each; unit u has the
-    blocks 2 u + 1 and 2 u + 2, since numpy counts before it draws.
-
-    References:
-        Salmon, Moraes, Dror and Shaw 2011, "Parallel random numbers: as easy as 1, 2, 3".
-    """
-
-    @staticmethod
-    def _key_words(key: Key) -> tuple[int, ...]:
-        return tuple(_signed(word, 64) for word in key)
-
-    def words(self, position: tuple[int, int, int], units: Tensor) -> Tensor:
-        """As in the base class."""
-        step, parameter, shard = position
-        blocks = torch.stack([2 * units + 1, 2 * units + 2])
-        c0, c1, c2, c3 = (torch.full_like(blocks, word) for word in (0, shard, parameter, step))
-        c0.copy_(blocks)
-        k0, k1 = self.key_words
-        for _ in range(PHILOX_ROUNDS):
-            high0, low0 = _product(c0, PHILOX_FACTORS[0])
-            high1, low1 = _product(c2, PHILOX_FACTORS[1])
-            c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
-            k0, k1 = _signed(k0 + PHILOX_WEYL[0], 64), _signed(k1 + PHILOX_WEYL[1], 64)
-        return torch.stack([c0, c1, c2, c3], 1).view(UNIT_WORDS, len(units))
+    def _fill_reserved(self) -> Tensor:
+        return self._values((0, _RESERVED, 0), 0, 2)
 
 
 def pairs_of(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,9 +149,9 @@ def _unsigned(words: Tensor) -> Tensor:
     return ((words >> 32) & _LOW).double() * 2.0**32 + (words & _LOW).double()
 
 
-def _signed(word: int, bits: int) -> int:
-    """The integer of two's complement with the same bits."""
-    return (word + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+def _signed(word: int) -> int:
+    """The integer of two's complement with the same 32 bits."""
+    return (word + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 def _quarter(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> None:
@@ -209,13 +162,3 @@ def _quarter(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> None:
         high = z << places
         # The shift to the right repeats the sign, which the mask removes.
         z.bitwise_right_shift_(32 - places).bitwise_and_((1 << places) - 1).bitwise_or_(high)
-
-
-def _product(words: Tensor, factor: int) -> tuple[Tensor, Tensor]:
-    """Upper and lower 64 bits of words times a factor, all unsigned, from products of 32 bits."""
-    low, high = words & _LOW, (words >> 32) & _LOW
-    factor_low, factor_high = factor & _LOW, factor >> 32
-    middle = high * factor_low + (((low * factor_low) >> 32) & _LOW)
-    other = low * factor_high + (middle & _LOW)
-    upper = high * factor_high + ((middle >> 32) & _LOW) + ((other >> 32) & _LOW)
-    return upper, words * _signed(factor, 64)

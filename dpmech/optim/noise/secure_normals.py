@@ -150,22 +150,16 @@ def edges() -> tuple[_Floats, _Floats]:
 
 PHILOX = "philox"
 # Pairs with the same bits on every device, which a kernel can compute.
-CHACHA, ON_CHACHA_LATTICE, PHILOX_PAIRS = "chacha20, pairs", "chacha20, lattice", "philox, pairs"
-PAIRED = {CHACHA, ON_CHACHA_LATTICE, PHILOX_PAIRS}
+CHACHA, ON_CHACHA_LATTICE, SEEDED = "chacha20, pairs", "chacha20, lattice", "chacha20, seeded"
+PAIRED = {CHACHA, ON_CHACHA_LATTICE, SEEDED}
 
 # Advice if a part of the description differs.
 _REMEDIES = {
-    "claim": "its strategy, participation, budget or sigma differs. A calibration that samples gives "
+    "generator": "; a stream made without `generator` continues with that of the state",
+    "claim": ": its strategy, participation, budget or sigma differs. A calibration that samples gives "
     "another sigma each time: save its certificate before the first step, "
     "`calibration.certificate().save(path)`, and pass `dm.Certificate.load(path)` when the run resumes",
 }
-
-FORMAT = 2  # format 1 computed rows in float32
-
-
-def generator_of(state: object) -> object:
-    """The generator named in a saved state, not validated (see `checked_state`)."""
-    return state.get("generator", PHILOX) if isinstance(state, dict) else None
 
 
 def checked_state(
@@ -180,33 +174,17 @@ def checked_state(
         n: the number of its steps.
 
     Raises:
-        CertificateError: if it belongs to another run, or has an earlier format.
+        CertificateError: if it belongs to another run.
         InvalidParameterError: if it is malformed.
     """
-    expected = {"format", *described, "step", "key", "seeded", "fingerprints", "state"}
-    named = {"generator"}  # in states of generators other than Philox
-    if not isinstance(state, dict) or set(state) - named != expected - named:
+    expected = {*described, "step", "key", "seeded", "fingerprints", "state"}
+    if not isinstance(state, dict) or set(state) != expected:
         raise InvalidParameterError("state", type(state).__name__, f"a dict with keys {sorted(expected)}")
-    if state["format"] != FORMAT:
-        raise CertificateError(
-            f"the state has format {state['format']!r}, here it is {FORMAT}: its rows were formed in another "
-            "precision, so that repeated steps would not repeat what they released; start the run anew",
-            claimed=state["format"],
-            recomputed=FORMAT,
-        )
-    used, mine = generator_of(state), described.get("generator", PHILOX)
-    if used != mine:
-        raise CertificateError(
-            f"the state has another generator than this stream: noise from {used!r}, here from {mine!r}; a "
-            "stream made without `generator` continues with that of the state",
-            claimed=used,
-            recomputed=mine,
-        )
     for name, value in described.items():
         if state[name] != value:
-            remedy = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
+            shown = f" ({state[name]!r}, here {value!r})" if name == "generator" else ""
             raise CertificateError(
-                f"the state has another {name} than this stream{remedy}",
+                f"the state has another {name} than this stream{shown}{_REMEDIES.get(name, '')}",
                 claimed=state[name],
                 recomputed=value,
             )
@@ -243,12 +221,16 @@ def _check_vectors(given: object, like: list[list[Tensor]]) -> list[list[Tensor]
 ZIGGURAT = f"{CIPHER}, ziggurat"
 ON_LATTICE = f"{CIPHER}, lattice"
 LATTICES = {ON_LATTICE, ON_CHACHA_LATTICE}
-NOT_CIPHERS = {PHILOX, PHILOX_PAIRS}
-# What a name means without parameters on CUDA, and with some; CIPHER alone occurs in states of older runs.
-_NAMES = {"secure": ZIGGURAT, "secure-lattice": ON_LATTICE, "philox": PHILOX}
-_NAMES_ON_CUDA = {"secure": CHACHA, "secure-lattice": ON_CHACHA_LATTICE, "philox": PHILOX_PAIRS}
+# What a name means without parameters on CUDA, and with some; None stands for seeds and generators.
+_NAMES = {"secure": ZIGGURAT, "secure-lattice": ON_LATTICE, "philox": PHILOX, None: PHILOX}
+_NAMES_ON_CUDA = {"secure": CHACHA, "secure-lattice": ON_CHACHA_LATTICE, "philox": CHACHA, None: SEEDED}
 # The states from which a stream with each name can resume, made on whatever device.
-_TAKEN_UP = {"secure": {ZIGGURAT, CIPHER, CHACHA}, "secure-lattice": LATTICES, "philox": NOT_CIPHERS}
+_TAKEN_UP = {
+    "secure": {ZIGGURAT, CHACHA},
+    "secure-lattice": LATTICES,
+    "philox": {PHILOX, CHACHA},
+    None: {PHILOX, SEEDED},
+}
 _BYTES = 16  # of a block of AES
 _STEPS = _CHUNKS = 2**32
 _PARAMETERS = _SHARDS = 2**24
@@ -277,7 +259,7 @@ def source_of(generator: object, devices: Iterable[torch.device]) -> tuple[str, 
     if generator is None:
         default = "secure" if "cuda" in kinds or kinds == {"cpu"} else "philox"
         return names[default], set().union(*_TAKEN_UP.values())
-    name = generator if isinstance(generator, str) else "philox"
+    name = generator if isinstance(generator, str) else None
     if name not in names:
         raise InvalidParameterError("generator", generator, ACCEPTED)
     return names[name], _TAKEN_UP[name]

@@ -32,20 +32,16 @@ from dpmech.optim.noise.addition import Addition
 from dpmech.optim.noise.lattice import Lattice
 from dpmech.optim.noise.noise_rows import NoiseRows, Sources
 from dpmech.optim.noise.normals import Generator, HostNormals, NormalSource, noise_key
-from dpmech.optim.noise.pairs import ChaChaNormals, PhiloxNormals
+from dpmech.optim.noise.pairs import ChaChaNormals
 from dpmech.optim.noise.rows import NoiseMode, correlate
 from dpmech.optim.noise.secure_normals import (
-    FORMAT,
     LATTICES,
-    NOT_CIPHERS,
     PAIRED,
     PHILOX,
-    PHILOX_PAIRS,
     ZIGGURAT,
     SecureNormals,
     ZigguratNormals,
     checked_state,
-    generator_of,
     secure_key,
     source_of,
 )
@@ -176,10 +172,10 @@ class NoiseStream(Uncopied):
             with which the last of `params` is the count, and every step has its own clip norm.
         generator: None for a key from the operating system, as private training requires, with a
             cipher on CPUs (AES-128) and on CUDA (ChaCha20), and Philox on other devices; "secure" for the
-            cipher on every device; "philox" for Philox; "secure-lattice" for the cipher and sums on a
-            lattice, which also bounds rounding (only for independent noise, see `lattice_loss`); otherwise a
-            numpy or torch generator or an integer, from which a key of Philox is derived, for runs that must
-            repeat.
+            cipher on every device; "philox" for Philox except on CUDA; "secure-lattice" for the cipher and
+            sums on a lattice, which also bounds rounding (only for independent noise, see `lattice_loss`);
+            otherwise a numpy or torch generator or an integer, from which a key is derived, of Philox or on
+            CUDA of ChaCha20, for runs that must repeat.
         mode: how rows are computed; None for the best one.
         process_group: the processes that train together; None for the default group.
 
@@ -187,8 +183,7 @@ class NoiseStream(Uncopied):
         mode: the NoiseMode in use.
         n: the number of steps.
         generator: source of the numbers: "aes-128-ctr, ziggurat", "aes-128-ctr, lattice" or "philox"; on
-            CUDA "chacha20, pairs", "chacha20, lattice" or "philox, pairs"; "aes-128-ctr" in the states of
-            earlier runs.
+            CUDA "chacha20, pairs", "chacha20, lattice" or "chacha20, seeded".
         seeded: whether the caller supplied the generator.
 
     Raises:
@@ -242,7 +237,7 @@ class NoiseStream(Uncopied):
         check_current_device(self._params, process_group)
         check_agreement("the noise", self._describe(local=False), process_group)
         self.seeded = generator is not None and not isinstance(generator, str)
-        if named in NOT_CIPHERS or named in PAIRED:
+        if named == PHILOX or named in PAIRED:
             own = noise_key(None if isinstance(generator, str) else generator)
         else:
             own = secure_key()
@@ -365,7 +360,6 @@ class NoiseStream(Uncopied):
         """Everything that determines the remaining rows, as plain data and tensors. Keep it secret."""
         self._check_whole()
         return {
-            "format": FORMAT,
             **self._describe(local=True),
             "step": self._step,
             "key": list(self._key),
@@ -379,12 +373,12 @@ class NoiseStream(Uncopied):
         """Continue from `state`, bit for bit. Only for a stream that has used no row yet.
 
         The generator is that of the state if this stream was made with None; "secure" loads any
-        state of a cipher without a lattice, "secure-lattice" any with one, and all others any of Philox.
+        state of a cipher without a lattice and a seed, "secure-lattice" any with one, and seeds any with a
+        seed.
 
         Raises:
             CertificateError: if the state belongs to another certificate, clip norm, mode or layout, if
-                processes load different ones, or if the generators here give other numbers; and for a state
-                of format 1, whose rows were computed in float32.
+                processes load different ones, or if the generators here give other numbers.
             InvalidParameterError: if `state` is malformed, or the stream has already used a row.
             UnsupportedCombinationError: if a live stream of this process uses the key of the state.
         """
@@ -392,8 +386,8 @@ class NoiseStream(Uncopied):
         if self._step:
             raise InvalidParameterError("stream", self, "fresh: to go back would use the same noise twice")
         before = self.generator
-        # An unsupported name is refused below.
-        self._use(named if (named := generator_of(state)) in self._taken_up else before)
+        named = state.get("generator") if isinstance(state, dict) else None
+        self._use(named if named in self._taken_up else before)  # others are refused below
         try:
             self._go_on(state)
         except BaseException:
@@ -407,8 +401,7 @@ class NoiseStream(Uncopied):
         resumed = {"step": step, "key": list(key), "generator": self.generator}
         check_agreement("the resumed noise", resumed, self._group)
         fingerprints = _fingerprints(self._sources_of(key))
-        # Earlier states have one for each device, equal or not.
-        if list(dict.fromkeys(map(str, state["fingerprints"]))) != fingerprints:
+        if state["fingerprints"] != fingerprints:
             raise CertificateError(
                 "the generators here draw other numbers than those of the state (another kind of device, or "
                 "another release of numpy or torch)",
@@ -501,7 +494,7 @@ class NoiseStream(Uncopied):
         """Compute the rows with this generator, from the first step on."""
         self.generator = generator
         self._lattice = Lattice(self._claim.strategy, self._factors) if generator in LATTICES else None
-        wide = None if generator in NOT_CIPHERS else torch.float64
+        wide = None if generator == PHILOX else torch.float64
         paired = generator in PAIRED
         self._rows = NoiseRows(
             self._recursion, self._slots, self._factors, self._claim.strategy.n, wide, paired=paired
@@ -519,18 +512,17 @@ class NoiseStream(Uncopied):
         if self.generator == PHILOX:
             return HostNormals(key)
         if self.generator in PAIRED:
-            return (PhiloxNormals if self.generator == PHILOX_PAIRS else ChaChaNormals)(key, device)
+            return ChaChaNormals(key, device)
         return ZigguratNormals(key) if self.generator == ZIGGURAT else SecureNormals(key)
 
     def _describe(self, *, local: bool) -> dict[str, Any]:
         """Settings that must not change during a run, and (except with `local`) between processes."""
         return {
+            "generator": self.generator,
             "claim": self._claim.fingerprint(),
             "clip_norms": self._clip_norms,
             "mode": self.mode.value,
             "layout": [slot.describe() if local else list(slot.shape) for slot in self._slots],
-            # States of Philox are compatible with older versions, which had no other generator.
-            **({} if self.generator == PHILOX else {"generator": self.generator}),
         }
 
 

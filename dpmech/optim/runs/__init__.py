@@ -11,7 +11,7 @@ from dpmech.optim.runs.make_private import (
     BetterParameterWarning,
     make_private,
 )
-from dpmech.optim.runs.measured_choice import finish
+from dpmech.optim.runs.measured_choice import least_seconds
 from dpmech.optim.runs.one_call import make_private_with_epsilon
 from dpmech.optim.runs.per_example_model import PerExampleModel, free_memory
 from dpmech.optim.runs.set_up import by_steps_alone
@@ -30,9 +30,9 @@ __all__ = [
     "by_steps_alone",
     "check_counted",
     "check_planned",
-    "finish",
     "fix",
     "free_memory",
+    "least_seconds",
     "load_checkpoint",
     "make_private",
     "make_private_with_epsilon",

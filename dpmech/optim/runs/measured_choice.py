@@ -125,7 +125,10 @@ def fastest(
 
 
 def least_seconds(
-    run: Callable[[], object], device: torch.device, best: float, begin: Callable[[], object]
+    run: Callable[[], object],
+    device: torch.device,
+    best: float = math.inf,
+    begin: Callable[[], object] = lambda: None,
 ) -> float:
     """The least seconds of a few calls, after one that is not counted.
 
@@ -138,10 +141,10 @@ def least_seconds(
     found = math.inf
     for number in range(_REPEATS + 1):
         begin()
-        finish(device)
+        _finish(device)
         start = time.perf_counter()
         run()
-        finish(device)
+        _finish(device)
         seconds = time.perf_counter() - start
         if number:
             found = min(found, seconds)
@@ -150,7 +153,7 @@ def least_seconds(
     return found
 
 
-def finish(device: torch.device) -> None:
+def _finish(device: torch.device) -> None:
     """Wait until a device has done all its work."""
     if device.type != "cpu":
         torch.get_device_module(device).synchronize()

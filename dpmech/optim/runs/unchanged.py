@@ -18,11 +18,15 @@ from torch import Tensor, nn
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.deferred import Then, is_deferred
 from dpmech.optim.processes import local_part
-from dpmech.optim.runs.row_sums import PLAIN, ROW, RowSums, takes
 from dpmech.optim.state import HOOKS, hooks_of, is_own, named_parts, named_tensors, root
 
 Contents = tuple[str, list[Tensor]]  # a description, and the checksums of the rows
 
+# A row of 32-bit words w has the checksum sum_i k_i w_i mod 2^64, k_i uniform on 64 bits. If two rows
+# differ, some difference of words is not divisible by 2^32, so that the sums agree for at most one in 2^33
+# values of its k_i, whatever the other words are. The k_i are generated here and remain secret.
+ROW = 4096
+_PLAIN = (Tensor, nn.Parameter)  # subclasses may store their data elsewhere
 _ROWS_AT_ONCE = {"cpu": 16}  # fits into the cache of a core; other devices process longer runs
 _MANY_ROWS = 4096
 _LAYOUTS = 8  # lists of sizes whose keys are kept
@@ -43,46 +47,44 @@ class Fingerprinter:
         words = secrets.token_bytes(size) if key is None else hashlib.shake_256(key).digest(size)
         self._key = torch.frombuffer(bytearray(words), dtype=torch.int64)
         self._key_on = functools.cache(self._key.to)
-        self._kernels: dict[torch.device, RowSums] = {}
         self._layout = functools.lru_cache(maxsize=_LAYOUTS)(self._laid_out)
 
     def read_all(self, named: Sequence[tuple[str, Tensor]]) -> list[Contents]:
         """As `read` of each; on devices that queue operations, a few of them serve many tensors."""
-        queued = [place for place, (_, tensor) in enumerate(named) if is_deferred(tensor.device)]
-        found = self._by_kernel(named, queued)
-        small: dict[torch.device, list[int]] = {}
-        for place in queued:
-            tensor = named[place][1]
-            if place not in found and _is_plain(tensor) and 0 < tensor.numel() <= ROW:
-                small.setdefault(tensor.device, []).append(place)
-        for device, places in small.items():
+        queued: dict[torch.device, list[int]] = {}
+        for place, (_, tensor) in enumerate(named):
+            if is_deferred(tensor.device) and _is_of_words(tensor):
+                queued.setdefault(tensor.device, []).append(place)
+        found: dict[int, Contents] = {}
+        for places in queued.values():
             words = [named[place][1].detach().view(-1).view(torch.int32) for place in places]
-            keys, rows = self._layout(device, tuple(part.numel() for part in words))
-            sums = torch.zeros(len(places), dtype=torch.int64, device=device)
-            sums.index_add_(0, rows, torch.cat(words) * keys)  # integers: exact in any order
-            for place, own in zip(places, sums[:, None].unbind(0), strict=True):
-                found[place] = (_kind(named[place][1]), [own])
+            for place, sums in zip(places, self._sums_of_many(words), strict=True):
+                found[place] = (_kind(named[place][1]), sums)
         return [
             found[place] if place in found else self.read(name, tensor)
             for place, (name, tensor) in enumerate(named)
         ]
 
-    def _by_kernel(self, named: Sequence[tuple[str, Tensor]], places: Sequence[int]) -> dict[int, Contents]:
-        """Contents of those at some places that a kernel reads, with one launch a device."""
-        taken: dict[torch.device, list[int]] = {}
-        for place in places:
-            if takes(named[place][1]):
-                taken.setdefault(named[place][1].device, []).append(place)
-        found: dict[int, Contents] = {}
-        for device, members in taken.items():
-            if device not in self._kernels:
-                self._kernels[device] = RowSums(
-                    self._key_on(device), lambda words: self._row_sums(words, None)
-                )
-            sums = self._kernels[device].of([named[place][1] for place in members])
-            for place, own in zip(members, sums or [], strict=sums is not None):
-                found[place] = (_kind(named[place][1]), [own])
-        return found
+    def _sums_of_many(self, words: Sequence[Tensor]) -> list[list[Tensor]]:
+        """The checksums of the rows of tensors on one device: of their full rows, and of what is left."""
+        device = words[0].device
+        counts = [len(one) // ROW for one in words]
+        full = [one[: count * ROW].view(count, ROW) for one, count in zip(words, counts, strict=True)]
+        left = [one[count * ROW :] for one, count in zip(words, counts, strict=True)]
+        rows, own = [torch.zeros(0, dtype=torch.int64, device=device)], self._key_on(device)
+        waiting: list[Tensor] = []
+        for part in [piece for one in full for piece in torch.split(one, _MANY_ROWS)]:
+            if sum(map(len, waiting)) + len(part) > _MANY_ROWS:
+                rows.append(_sums(torch.cat(waiting), own))
+                waiting = []
+            waiting.append(part)
+        rows.append(_sums(torch.cat(waiting), own))
+        keys, places = self._layout(device, tuple(map(len, left)))
+        last = torch.zeros(len(words), dtype=torch.int64, device=device)
+        last.index_add_(0, places, torch.cat(left) * keys)  # integers: exact in any order
+        each = torch.cat(rows).split_with_sizes(counts)
+        ends = zip(each, last[:, None].unbind(0), left, strict=True)
+        return [[part, *([end] if len(rest) else [])] for part, end, rest in ends]
 
     def _laid_out(self, device: torch.device, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
         """For tensors of these sizes in a row: the key of every word, and the number of its tensor."""
@@ -156,10 +158,21 @@ def same(one: Sequence[Contents], other: Sequence[Contents], later: list[Tensor]
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether its storage is its values in order, in float32."""
-    if type(tensor) not in PLAIN or tensor.dtype != torch.float32:
+    return tensor.dtype == torch.float32 and _is_in_order(tensor)
+
+
+def _is_of_words(tensor: Tensor) -> bool:
+    """Whether its storage is its values in order, in words of 32 bits."""
+    if not _is_in_order(tensor) or tensor.is_quantized:
         return False
-    strided = tensor.layout == torch.strided and not tensor.is_meta
-    return strided and not tensor.is_neg() and tensor.is_contiguous()
+    whole = tensor.numel() > 0 and tensor.numel() * tensor.element_size() % 4 == 0
+    return whole and tensor.data_ptr() % 4 == 0
+
+
+def _is_in_order(tensor: Tensor) -> bool:
+    if type(tensor) not in _PLAIN or tensor.layout != torch.strided or tensor.is_meta:
+        return False
+    return not (tensor.is_neg() or tensor.is_conj()) and tensor.is_contiguous()
 
 
 def _kind(tensor: Tensor) -> str:

@@ -297,7 +297,7 @@ def test_the_device_enters_the_choice(capability, monkeypatch):
     there = torch.device("cuda", 0)
     assert prefers_factors(1, 1024, 784, there)
     assert prefers_factors(128, 768, 768, there) == (capability == (9, 0))
-    assert prefers_factors(256, 768, 768, there) == (capability == (9, 0))  # not with products in runs
+    assert prefers_factors(256, 768, 768, there) == (capability == (9, 0))
     assert not prefers_factors(1, 2, 3, there)
     assert not prefers_factors(2048, 768, 768, there)
     factored_module._costs_on.cache_clear()

@@ -243,13 +243,3 @@ def test_two_threads_cannot_take_one_seed():
     for thread in threads:
         thread.join()
     assert (len(made), len(refused)) == (1, 7)
-
-
-# ---- older states
-
-
-def test_a_state_of_rows_in_float32_is_refused():
-    one = stream()
-    old = one.state_dict() | {"format": 1}
-    with pytest.raises(dm.exceptions.CertificateError, match=r"format 1, here it is 2: .* another precision"):
-        one.load_state_dict(old)
