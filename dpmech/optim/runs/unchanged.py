@@ -319,10 +319,10 @@ class Unchanged:
 
         Args:
             key: secret and random.
-            sharded: whether to include tensors of which this process has a part.
+            sharded: whether to include extra states, and tensors of which this process has a part.
         """
         reader, found = Fingerprinter(key), hashlib.blake2b(key=key, digest_size=32)
-        for name, tensor in sorted(self._held(extra=True), key=operator.itemgetter(0)):
+        for name, tensor in sorted(self._held(extra=sharded), key=operator.itemgetter(0)):
             if is_sharded(tensor) and not sharded:
                 continue
             kind, sums = reader.read(name, tensor)
