@@ -62,9 +62,23 @@ class Rotated(torch.nn.Linear):
         return super().forward(x @ self.directions)
 
 
+class Drawing(torch.optim.SGD):
+    """Adds noise of its own to the weights, as stochastic rounding and Langevin dynamics do."""
+
+    def step(self, closure=None):
+        loss = super().step(closure)
+        with torch.no_grad():
+            for param in self.param_groups[0]["params"]:
+                param.add_(torch.randn_like(param), alpha=0.01)
+        return loss
+
+
 def train(
     data,
     *,
+    optimizer=torch.optim.SGD,
+    seed=5,
+    loads=False,
     loss=squared,
     lr=0.1,
     change=lambda data: None,
@@ -73,9 +87,9 @@ def train(
     evaluates=False,
     half=False,
 ):
-    torch.manual_seed(5)
+    torch.manual_seed(seed)
     model = torch.nn.Sequential(Rotated(directions), torch.nn.Dropout(0.1))
-    sgd = torch.optim.SGD(model.parameters(), lr=lr)
+    sgd = optimizer(model.parameters(), lr=lr)
     model, optimizer, loader = make_private(
         model, sgd, DataLoader(data), CAL, 1.0, loss=loss, expected_batch_size=len(data) / 4
     )
@@ -86,9 +100,11 @@ def train(
             optimizer.step()
         change(data)
         model.train(not evaluates)
+        if loads:
+            model.load_state_dict({name: 0.9 * value for name, value in model.state_dict().items()})
         if late_lr is not None:
             sgd.param_groups[0]["lr"] = late_lr
-    return str(optimizer.run_record())
+    return f"{optimizer.run_record()} weights {[param.tolist() for param in model.parameters()]}"
 
 
 def reassigned(rank):
@@ -122,6 +138,8 @@ def cases(rank):
         "the rank in a loss": lambda: train(whole(), loss=lambda *batch: squared(*batch) + 0 * rank),
         "learning rates": lambda: train(whole(), lr=0.1 + rank),
         "later learning rates": lambda: train(whole(), late_lr=0.1 * (1 + rank)),
+        "an optimizer that draws": lambda: train(whole(), optimizer=Drawing, seed=5 + rank),
+        "weights loaded in one": lambda: train(whole(), loads=rank == 1),
         "tensors of the model": lambda: train(whole(), directions=rank),
         "modes": lambda: train(whole(), evaluates=rank == 1),
         "autocast": lambda: train(whole(), half=rank == 1),
@@ -145,13 +163,17 @@ def ranks():
     return found_by_both(__file__)
 
 
-@pytest.mark.parametrize("name", ["the same", "the same split", "the rank in a loss"])
+@pytest.mark.parametrize(
+    "name", ["the same", "the same split", "the rank in a loss", "an optimizer that draws"]
+)
 def test_what_agrees_is_recorded(ranks, name):
     for rank in ranks:
         kind, text, _ = rank[name]
         assert kind == "record", text
         assert "8 of 8 steps executed" in text
         assert "2 processes" in text
+    weights = [rank[name][1].partition("weights")[2] for rank in ranks]
+    assert weights[0] == weights[1] != ""
 
 
 @pytest.mark.parametrize(
@@ -166,6 +188,7 @@ def test_what_agrees_is_recorded(ranks, name):
         ("numbers in losses", "disagree on the loss"),
         ("learning rates", "disagree on learning rates"),
         ("later learning rates", "disagree on learning rates"),
+        ("weights loaded in one", "disagree on the weights"),
         ("tensors of the model", "disagree on the loss or attributes of the model"),
         ("modes", "disagree on autocast, or on which parts of the model are in train or eval mode"),
         ("autocast", "disagree on autocast"),

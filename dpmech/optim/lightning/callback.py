@@ -85,20 +85,17 @@ def check_trainer(trainer: Any, module: Any) -> None:
     by_hand = "training_step with automatic_optimization = False, and PrivateTraining.backward"
     mixing = "which receives all examples of a batch, and could mix them"
     alone = "the same in the dataset or in the loss, of one example"
-    for name, fault, instead in (
-        ("configure_gradient_clipping", own, by_hand),
-        ("optimizer_step", own, by_hand),
-        ("backward", own, by_hand),
-        ("on_before_batch_transfer", mixing, alone),
-        ("on_after_batch_transfer", mixing, alone),
+    outside = ("lightning", "torch", "builtins")
+    bases = [base for base in type(module).__mro__ if base.__module__.split(".")[0] not in outside]
+    for names, fault, instead in (
+        (("configure_gradient_clipping", "optimizer_step", "backward"), own, by_hand),
+        (("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"), mixing, alone),
     ):
-        if any(name in vars(base) for base in type(module).__mro__ if not _is_lightnings(base)):
-            raise UnsupportedCombinationError(
-                f"{type(module).__name__} defines {name}, {fault}", supported=instead
-            )
-
-
-_PRIVATE = {"epsilon_spent"}  # logged in training, and independent of the data
+        for name in names:
+            if any(name in vars(base) for base in bases):
+                raise UnsupportedCombinationError(
+                    f"{type(module).__name__} defines {name}, {fault}", supported=instead
+                )
 
 
 def monitored(trainer: Any) -> dict[str, str]:
@@ -129,7 +126,7 @@ def check_monitors(trainer: Any) -> None:
     logged: set[str] = set()
     for value in trainer.fit_loop.epoch_loop._results.values():
         name = value.meta.name
-        if name not in _PRIVATE:
+        if name != "epsilon_spent":  # independent of the data
             logged |= {name, f"{name}_step", f"{name}_epoch"}
     for name in sorted(chosen.keys() & logged):
         raise UnsupportedCombinationError(
@@ -137,10 +134,6 @@ def check_monitors(trainer: Any) -> None:
             "data, without noise, what is released",
             supported="a metric of a validation on data that are not trained on",
         )
-
-
-def _is_lightnings(base: type) -> bool:
-    return base.__module__.split(".")[0] in ("lightning", "torch", "builtins")
 
 
 _FOLDER = "_private_run"
@@ -381,6 +374,8 @@ class PrivateTraining(Callback):
     def on_fit_end(self, trainer: lightning.Trainer, pl_module: lightning.LightningModule) -> None:
         """Write the run record."""
         check_monitors(trainer)
+        if self._run is not None and any(hasattr(one, "_average_model") for one in trainer.callbacks):  # type: ignore[attr-defined]  # Lightning's
+            self._run[1].note_weights()  # Lightning's averages of released weights replace the last ones
         if self._folder is not None and self._run is not None:
             record = self.run_record()
             if trainer.is_global_zero:

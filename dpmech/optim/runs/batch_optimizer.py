@@ -28,6 +28,7 @@ from dpmech.optim.clipping import ClippedSum, ClippingMode
 from dpmech.optim.deferred import Then
 from dpmech.optim.noise import NoiseStream
 from dpmech.optim.private_optimizer import PrivateOptimizer
+from dpmech.optim.processes import processes
 from dpmech.optim.repeatable import Arithmetic
 from dpmech.optim.runs.adding_up import check_add_up
 from dpmech.optim.runs.loader import PrivateLoader, StepRandomness
@@ -292,6 +293,7 @@ class BatchOptimizer(PrivateOptimizer):
         finally:
             # Also after an update that failed midway; not if the step was refused before it began.
             if progress.stepped > before:
+                self.loader.randomness.end()
                 self._unchanged.note_step()
 
     def register_step_pre_hook(self, hook: Any) -> RemovableHandle:
@@ -305,10 +307,11 @@ class BatchOptimizer(PrivateOptimizer):
     def _check_batch(self) -> None:
         self.loader.progress.check_counted()
         self._deferred.settle(self._changes())
-        if self.loader.progress.stepped % self.loader.sampler.steps_per_epoch == 0:
+        stepped, group = self.loader.progress.stepped, self.loader.process_group
+        if processes(group) > 1 and (stepped == 1 or stepped % self.loader.sampler.steps_per_epoch == 0):
             passed = self.loader.progress.counted is not None
-            modes = self._modes if passed else None
-            check_same_numbers(self.param_groups, modes, self.loader.process_group)
+            weights = self._unchanged.digest(self._stream.derived_secret("weights"), sharded=False)
+            check_same_numbers(self.param_groups, weights, self._modes if passed else None, group)
         self._broken = True  # until the weights are updated; refusals come before this point
 
     def _check_unchanged(self) -> None:
@@ -361,7 +364,8 @@ class BatchOptimizer(PrivateOptimizer):
         # Before the update of the weights: if that fails, batch and row are still spent.
         self.loader.progress.note_step()
         self._arithmetic.note_step()
-        self.loader.randomness.end()
+        # The same in all processes: an optimizer that draws would give each of them other weights.
+        self.loader.randomness.begin(f"update {self.loader.progress.stepped}")
         self._weights = None
         self._note_by_hand()
 

@@ -27,7 +27,7 @@ from dpmech.optim.noise import Uncopied
 from dpmech.optim.processes import Group, check_agreement, processes, rank_of
 from dpmech.optim.runs.collated import Padded, padded_row
 from dpmech.optim.runs.datasets import Collation, OneByOne, Part, check_dataset
-from dpmech.optim.runs.same_data import SameData, check_same_length
+from dpmech.optim.runs.same_data import SameData
 from dpmech.optim.runs.set_up import SetUp
 from dpmech.optim.runs.user_datasets import owners_of
 from dpmech.optim.state import seed, seed_globals, spared, stored_globals
@@ -306,7 +306,6 @@ class PrivateLoader(Uncopied):
             raise InvalidParameterError(
                 "sampler", sampler, "one for the number of examples in the loader's dataset"
             )
-        check_same_length(loader.dataset, process_group)
         settings = {name: getattr(loader, name, None) for name in _KEPT}
         self._settings = {name: value for name, value in settings.items() if value not in (None, "")}
         self._data = SameData(loader.dataset, self._settings, process_group)
@@ -402,7 +401,8 @@ class PrivateLoader(Uncopied):
         if start >= n:
             raise HorizonError(start, n)
         self._data.check(start)
-        steps = range(start, start + _left_of_epoch(self.sampler, start))
+        epoch = self.sampler.steps_per_epoch
+        steps = range(start, min(start - start % epoch + epoch, n))
         how = self._rank, self.processes, self._cut_at, self.randomness.secret
         plan = _Plan(self.sampler, steps, *how)
         # Every DataLoader draws a seed for its workers. From torch's default generator it would shift
@@ -459,10 +459,10 @@ class PrivateLoader(Uncopied):
                 "state before the microbatch size was determined: a resumed run would determine another",
                 supported="state after the first step, or a number as max_physical_batch_size",
             )
-        tracker = self.tracker.state_dict()
+        tracker = self.tracker.state_dict().items()
         return {
             "sampler": self.sampler.state_dict() | {"steps_taken": self.steps_taken},
-            "tracker": {key: _to_tensor(value) for key, value in tracker.items()},
+            "tracker": {k: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for k, v in tracker},
             "steps": self.steps_taken,
             "processes": self.processes,
             "max_physical_batch_size": self._most,
@@ -505,7 +505,8 @@ class PrivateLoader(Uncopied):
             )
         steps = check_integer("steps", state["steps"], minimum=0, maximum=self.sampler.n)
         self.set_up.resume(state["set_up"], accept_changed, self.process_group, self.processes)
-        self.tracker.load_state_dict({key: _from_tensor(value) for key, value in state["tracker"].items()})
+        tracker = state["tracker"].items()
+        self.tracker.load_state_dict({k: v.numpy() if isinstance(v, Tensor) else v for k, v in tracker})
         self.sampler.load_state_dict(state["sampler"])
         if not steps == self.tracker.steps == self.sampler.steps_taken:
             raise CertificateError(
@@ -577,16 +578,3 @@ class _Plan:
         mine = shard(self.sampler.indices(step), self.rank, self.world).tolist()
         size = max(len(mine), 1) if self.most is None else self.most
         return [mine[i : i + size] for i in range(0, len(mine), size)] or [[]]
-
-
-def _left_of_epoch(sampler: Sampler, step: int) -> int:
-    epoch = sampler.steps_per_epoch
-    return min(epoch - step % epoch, sampler.n - step)
-
-
-def _to_tensor(value: Any) -> Any:
-    return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def _from_tensor(value: Any) -> Any:
-    return value.numpy() if isinstance(value, Tensor) else value

@@ -209,6 +209,11 @@ def make_private(
         MissingDependencyError: without `loss`, if Opacus is not installed.
     """
     claim = check_claim(calibration)
+    if torch.get_default_device().type != "cpu":
+        raise UnsupportedCombinationError(
+            f"torch's default device is {torch.get_default_device()}, but batches are made on the CPU",
+            supported='torch.set_default_device("cpu"), and .to(...) for model and batches',
+        )
     if isinstance(optimizer, list | tuple | dict):
         raise InvalidParameterError(
             "optimizer",

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.clipping import MODES, Batch, ClippedSum, ClippingMode, ExampleGradients, clip_and_sum
+from dpmech.optim.noise import Uncopied
 from dpmech.optim.processes import Group, gathered, is_first
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import (
@@ -175,7 +176,7 @@ class AsModel:
         return self._modules[self._inside].load_state_dict(state_dict, *args, **kwargs)
 
 
-class PerExampleModel(AsModel, nn.Module):
+class PerExampleModel(Uncopied, AsModel, nn.Module):
     """A model and its loss of one example, differentiated per example.
 
     Calls, parameters and state dicts are those of the wrapped model.
@@ -481,13 +482,11 @@ class PerExampleModel(AsModel, nn.Module):
 
         optimizer.loader.settle(largest_batch(run, batch.tensors[0].device, most))
 
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        """Refused: a copy would train with the same optimizer that adds the noise."""
-        del memo
+    def _refuse(self, how: str) -> NoReturn:
         raise UnsupportedCombinationError(
-            "a model of make_private was copied: the copy would pass its gradients to the same optimizer",
-            supported="copy.deepcopy(model.module), the model itself; for averages of the weights "
-            "torch.optim.swa_utils.AveragedModel of the model before make_private",
+            f"a model of make_private was {how}: the copy would pass its gradients to the same optimizer",
+            supported="model.state_dict(); copy.deepcopy or torch.save of model.module; for averages of the "
+            "weights torch.optim.swa_utils.AveragedModel of the model before make_private",
         )
 
 

@@ -138,30 +138,31 @@ def loss_words(loss: object) -> list[str]:
     return list(_words(loss, _DEEPEST))
 
 
-def check_same_numbers(groups: Sequence[Mapping[str, Any]], modes: list[str] | None, group: Group) -> None:
-    """Raise CertificateError, in all processes, unless learning rates, momenta, ... of all groups agree.
+def check_same_numbers(
+    groups: Sequence[Mapping[str, Any]], weights: str, modes: list[str] | None, group: Group
+) -> None:
+    """Raise CertificateError, in all processes, unless learning rates, weights, ... of all of them agree.
 
-    Otherwise weights would diverge, and the recorded run does not include gradients at other weights. Modes
-    must agree, since an absent example moves those after it to other processes.
+    An absent example moves those after it to other processes, where their gradients must be the same.
 
     Args:
         groups: of the optimizer.
+        weights: a checksum of what every process has whole.
         modes: of the model's parts (`Unchanged.modes`); None if this process had no example.
         group: the processes that train together.
     """
-    if processes(group) > 1:
-        left_out = ("params", "phi")
-        numbers = [
-            {name: _number(value) for name, value in options.items() if name not in left_out}
-            for options in groups
-        ]
-        check_agreement("learning rates or other numbers of the optimizer", {"groups": numbers}, group)
-        known = [one for one in gathered("modes of the model", modes, group) if one is not None]
-        if any(one != known[0] for one in known):
-            raise CertificateError(
-                "processes disagree on autocast, or on which parts of the model are in train or eval mode or "
-                "frozen"
-            )
+    numbers = [
+        {name: _number(value) for name, value in options.items() if name not in {"params", "phi"}}
+        for options in groups
+    ]
+    check_agreement("learning rates or other numbers of the optimizer", {"groups": numbers}, group)
+    check_agreement("the weights, as if loaded or updated in one of them", {"weights": weights}, group)
+    known = [one for one in gathered("modes of the model", modes, group) if one is not None]
+    if any(one != known[0] for one in known):
+        raise CertificateError(
+            "processes disagree on autocast, or on which parts of the model are in train or eval mode or "
+            "frozen"
+        )
 
 
 def _number(value: Any) -> Any:

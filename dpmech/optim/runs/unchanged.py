@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dpmech.exceptions import InvalidParameterError, UnsupportedCombinationError
 from dpmech.optim.deferred import Then, is_deferred
-from dpmech.optim.processes import local_part
+from dpmech.optim.processes import is_sharded, local_part
 from dpmech.optim.state import HOOKS, hooks_of, is_own, named_parts, named_tensors, root
 
 Contents = tuple[str, list[Tensor]]  # a description, and the checksums of the rows
@@ -327,10 +327,17 @@ class Unchanged:
         self._compare({name: held[name] for name in held if stamps[name] != self._stamps.get(name)})
         self._stamps.update(stamps)
 
-    def digest(self, key: bytes) -> str:
-        """A checksum (hex) of all contents under a secret key: equal in every process with these contents."""
+    def digest(self, key: bytes, *, sharded: bool = True) -> str:
+        """A checksum (hex) of all contents under a secret key: equal in every process with these contents.
+
+        Args:
+            key: secret and random.
+            sharded: whether to include extra states, and tensors of which this process has a part.
+        """
         reader, found = Fingerprinter(key), hashlib.blake2b(key=key, digest_size=32)
-        for name, tensor in sorted(self._held(extra=True), key=operator.itemgetter(0)):
+        for name, tensor in sorted(self._held(extra=sharded), key=operator.itemgetter(0)):
+            if is_sharded(tensor) and not sharded:
+                continue
             kind, sums = reader.read(name, tensor)
             found.update(f"{name} {kind} {len(sums)}".encode())
             if sums:
@@ -493,7 +500,8 @@ class Unchanged:
             f"calling the model, or loading into it, changed its {listed}: they would carry data without "
             "noise into the released model",
             supported="layers without running statistics or memory; public_buffers for those that do not "
-            "depend on the data; other frozen weights before make_private",
+            "depend on the data; other frozen weights before make_private; after the last step, other layers "
+            "(merged adapters) in a copy.deepcopy of the model",
         )
 
 

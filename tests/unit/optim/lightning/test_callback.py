@@ -15,10 +15,12 @@ from tests.support.trainers import SIZE, Classifier, Rows, masked
 lightning = pytest.importorskip("lightning")
 
 from lightning.pytorch.callbacks import (  # noqa: E402 - after the check for it
+    Callback,
     DeviceStatsMonitor,
     EarlyStopping,
     LearningRateMonitor,
     ModelCheckpoint,
+    StochasticWeightAveraging,
     ThroughputMonitor,
 )
 from lightning.pytorch.strategies import DDPStrategy  # noqa: E402 - the same
@@ -330,6 +332,7 @@ def test_modules_and_loaders_that_would_bypass_privacy_are_refused():
         ("configure_gradient_clipping", lambda self, *_, **__: None, "Mine defines configure_gradient"),
         ("on_before_batch_transfer", lambda self, batch, _: batch, "could mix them.*loss, of one example"),
         ("on_after_batch_transfer", lambda self, batch, _: batch, "could mix them.*loss, of one example"),
+        ("transfer_batch_to_device", lambda self, batch, *_: batch, "could mix them.*loss, of one example"),
     ):
         kind = type("Mine", (Module,), {name: define})
         with pytest.raises(dm.UnsupportedCombinationError, match=message):
@@ -345,6 +348,24 @@ def test_modules_and_loaders_that_would_bypass_privacy_are_refused():
         private(loss=None)
     with pytest.raises(dm.UnsupportedCombinationError, match="there is no run before the fit"):
         private().run_record()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_averages_of_lightning_replace_the_weights_after_the_last_step(tmp_path, first):
+    one, seen = private(folder=tmp_path), []
+
+    class Steps(Callback):
+        def on_train_batch_end(self, trainer, module, *_):
+            seen.append(torch.cat([param.detach().flatten() for param in module.parameters()]))
+
+    module = Module()
+    average = StochasticWeightAveraging(0.1, swa_epoch_start=1)
+    callbacks = [average, one] if first else [one, average]
+    trainer(*callbacks, Steps()).fit(module, one.loader)
+    assert dm.RunRecord.load(tmp_path / "run_record.json").steps == N
+    pairs = zip(module.parameters(), average._average_model.parameters(), strict=True)
+    assert all(torch.equal(param, mean) for param, mean in pairs)
+    assert not torch.equal(torch.cat([param.detach().flatten() for param in module.parameters()]), seen[-1])
 
 
 def test_a_step_without_gradients_is_noticed():
