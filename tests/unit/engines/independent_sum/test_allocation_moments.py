@@ -96,7 +96,7 @@ def test_moments_of_means_by_an_exact_power_series(size, order, scale):
     """E A^n at nu = 0, by J. C. P. Miller's recursion for a power of a series, in 60 digits."""
     with mpmath.workdps(60):
         s = mpmath.mpf(scale)
-        one = [mpmath.exp(l * (l - 1) / (2 * s**2)) / mpmath.factorial(l) for l in range(order + 1)]
+        one = [mpmath.exp(j * (j - 1) / (2 * s**2)) / mpmath.factorial(j) for j in range(order + 1)]
         power = [mpmath.mpf(1)]
         for n in range(1, order + 1):
             terms = ((size * j - n + j) * one[j] * power[n - j] for j in range(1, n + 1))
