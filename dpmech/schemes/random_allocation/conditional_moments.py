@@ -314,23 +314,18 @@ class _Sums:
         laws = self._laws[: order + 1]
         weights = np.exp(-nu * self.step * np.arange(laws.shape[1]))
         logs = np.log(laws @ weights) + 0.5 * each * (each - 1) * squared - scipy.special.gammaln(each + 1.0)
-        slope = (logs[-1] - logs[0]) / order
-        series, total = np.exp(logs - logs[0] - slope * each), 0.0
+        logs, least, total = logs - logs[0], float(logs[0]), 0.0
         for size, times in self._sizes:
-            power, base, left = np.eye(1, order + 1)[0], series, size
-            scale = base_scale = 0.0
-            while left:
-                if left & 1:
-                    power = np.convolve(power, base)[: order + 1]
-                    scale += base_scale + math.log(power.max())
-                    power = power / power.max()
-                base = np.convolve(base, base)[: order + 1]
-                base_scale = 2.0 * base_scale + math.log(base.max())
-                base, left = base / base.max(), left >> 1
-            # Underflow removes less than 1e-240.
-            if not power[-1] > 1e-200:
-                return math.inf
-            own = math.log(power[-1]) + scale + size * float(logs[0]) + slope * order
+            # Of all ways to write n as a sum, n and 1 + ... + 1 give a coefficient of at least e^aim, and
+            # others are at most n! times as large: underflow removes less than 1e-150.
+            aim = max(logs[-1], order * logs[1] - math.lgamma(order + 1.0) + (order - 1) * math.log(size))
+            aim = float(aim) + math.log(size)
+            series = np.exp(logs - aim / order * each)
+            power = series
+            for digit in bin(size)[3:]:
+                power = np.convolve(power, power)[: order + 1]
+                power = np.convolve(power, series)[: order + 1] if digit == "1" else power
+            own = float(np.log(power[-1])) + size * least + aim
             total += times * (own + math.lgamma(order + 1.0) - order * math.log(size))
         return total + self._far_rounding(nu, order, weights.size)
 

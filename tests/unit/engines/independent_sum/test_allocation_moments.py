@@ -90,6 +90,22 @@ def test_moments_of_blocks_of_one_step_by_quadrature(order, add):
     assert truth - 1e-4 < found < truth + 0.05 * order
 
 
+@pytest.mark.parametrize(("size", "order"), [(20, 90), (4500, 20), (4500, 90), (15_000, 64), (100_000, 90)])
+@pytest.mark.parametrize("scale", [5.0, 100.0])
+def test_moments_of_means_by_an_exact_power_series(size, order, scale):
+    """E A^n at nu = 0, by J. C. P. Miller's recursion for a power of a series, in 60 digits."""
+    with mpmath.workdps(60):
+        s = mpmath.mpf(scale)
+        one = [mpmath.exp(j * (j - 1) / (2 * s**2)) / mpmath.factorial(j) for j in range(order + 1)]
+        power = [mpmath.mpf(1)]
+        for n in range(1, order + 1):
+            terms = ((size * j - n + j) * one[j] * power[n - j] for j in range(1, n + 1))
+            power.append(mpmath.fsum(terms) / n)
+        truth = float(2 * mpmath.log(power[-1] * mpmath.factorial(order) / mpmath.mpf(size) ** order))
+    found = _Sums.of(2, 2 * size, scale, 0.05, add=False)._positive(order, 0.0)
+    assert truth <= found < truth * (1.0 + 1e-6) + 1e-5
+
+
 @pytest.mark.parametrize("order", [2, 5])
 @pytest.mark.parametrize("add", [False, True])
 def test_moments_of_longer_blocks_by_samples(order, add):
