@@ -133,11 +133,12 @@ def fault_of(name, method, otherwise):
     return FAR_ABOVE.get((name, type(method)), FAULTS.get(type(method), otherwise))
 
 
-def marked(*case, slow):
+def marked(*case, slow, exhaustive=False):
     """A case under a name that can be read."""
     words = [getattr(one, "value", one if isinstance(one, str) else type(one).__name__) for one in case]
     name = "-".join("default" if word == "NoneType" else word for word in words)
-    return pytest.param(*case, id=name, marks=[pytest.mark.slow] if slow else [])
+    marks = [pytest.mark.exhaustive] if exhaustive else [pytest.mark.slow] if slow else []
+    return pytest.param(*case, id=name, marks=marks)
 
 
 def schemes(slow=frozenset()):
@@ -268,8 +269,21 @@ def later(name, adjacency, method):
     )
 
 
+# Calibrations by samples that take a minute each; both adjacencies have the same pair of distributions.
+LONG = {
+    (name, adjacency, method)
+    for name in ("RandomAllocation", "RandomAllocation in groups")
+    for adjacency in SAMPLED
+    for method in (None, dm.methods.Certified())
+} - {
+    ("RandomAllocation", SAMPLED[0], None),
+    ("RandomAllocation in groups", SAMPLED[1], dm.methods.Certified()),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "adjacency", "method"), [marked(*case, slow=later(*case)) for case in CASES]
+    ("name", "adjacency", "method"),
+    [marked(*case, slow=later(*case), exhaustive=case in LONG) for case in CASES],
 )
 def test_claims_hold_and_too_little_noise_is_found(name, adjacency, method):
     cal = calibrated(name, adjacency, method)

@@ -2,9 +2,9 @@
 
 A test, that is a function with all its cases, has `QUICK` seconds in `make test`; what does not fit is
 slow. Its slow cases have `GATE` seconds in the full gate, and at least one of them runs if no case is
-quick; what does not fit is exhaustive, and runs in `make check`. The cases that run are spread evenly over
-the table. Marks by hand stand: `slow` takes all cases from the quick tests, `exhaustive` from the gate. A
-test that is not listed is cheap, or new.
+quick and a case takes at most `LONGEST` seconds; what does not fit is exhaustive, and runs in `make check`.
+The cases that run are spread evenly over the table. Marks by hand stand: `slow` takes all cases from the
+quick tests, `exhaustive` from the gate. A test that is not listed is cheap, or new.
 
 As a plugin of pytest: `DPMECH_TIMES=write` writes down what the cases that run take; under
 `DPMECH_TIMES=check` a test that takes over `MARGIN` times what it has fails the run.
@@ -21,12 +21,15 @@ import pytest
 
 TABLE = pathlib.Path(__file__).parents[1] / "times.toml"
 ROOT = TABLE.parents[1]
-QUICK, GATE, MARGIN = 2.0, 10.0, 3.0
+QUICK, GATE, LONGEST, MARGIN = 2.0, 4.0, 10.0, 3.0
 # What decides is covered to 100 % by quick tests: here only marks by hand make a test slow.
 ALL_QUICK = "tests/unit/checker/"
 # Where a case may show a leak that no other case shows: what is applied against what is certified, and the
 # claims of every scheme against enumeration. The gate runs these tests whole.
 WHOLE = ("tests/property/", "tests/unit/optim/", "tests/statistical/", "tests/conformance/test_scheme.py")
+# Of these a case runs in the gate however long it takes: processes that are killed, what `verify` answers,
+# and pages as they are printed.
+NEVER_LEFT_OUT = ("tests/distributed/", "tests/unit/verifying/", "tests/examples/", "tests/test_")
 HEAD = (
     f"# CPU seconds of a case, of tests that take over {QUICK:g} in all, by their mark in the file: "
     "`DPMECH_TIMES=write make tests slow`."
@@ -73,7 +76,8 @@ def mark(items, seconds):
             slow = [] if name.startswith(ALL_QUICK) else beyond(cases, QUICK, each)
         left_out = cases if by_hand == "exhaustive" else []
         if by_hand != "exhaustive" and not name.startswith(WHOLE):
-            left_out = beyond(slow, GATE, each, least=len(slow) == len(cases))
+            needed = each <= LONGEST or name.startswith(NEVER_LEFT_OUT)
+            left_out = beyond(slow, GATE, each, least=needed and len(slow) == len(cases))
         for case in cases:
             case.stash[_PLACE] = (by_hand, len(cases))
         for case in slow:

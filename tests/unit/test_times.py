@@ -47,7 +47,7 @@ def test_what_does_not_fit_runs_later():
     items = cases("a.py::test_b", 50)
     times.mark(items, {("quick", "a.py::test_b"): 0.35})
     found = halves(items)
-    assert (found.count("quick"), found.count("slow")) == (5, 28)
+    assert (found.count("quick"), found.count("slow")) == (5, 11)
     assert found[0] == found[-1] == "quick"
 
 
@@ -60,8 +60,18 @@ def test_what_decides_is_quick_whole():
 
 def test_a_case_over_its_seconds_is_slow_and_one_runs_in_the_gate():
     items = cases("a.py::test_b", 3)
-    times.mark(items, {("quick", "a.py::test_b"): 40.0})
+    times.mark(items, {("quick", "a.py::test_b"): 9.0})
     assert halves(items) == ["slow", "exhaustive", "exhaustive"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a.py::test_b", *(f"{place}x.py::test_b" for place in times.NEVER_LEFT_OUT)]
+)
+def test_no_case_that_takes_very_long_runs_in_the_gate_unless_it_is_needed(name):
+    items = cases(name, 2, "slow")
+    times.mark(items, {("slow", name): 40.0})
+    first = "slow" if name.startswith("tests/") else "exhaustive"
+    assert halves(items) == [first, "exhaustive"]
 
 
 def test_what_is_not_listed_or_fits_stays():
@@ -73,7 +83,7 @@ def test_what_is_not_listed_or_fits_stays():
 
 def test_marks_by_hand_stand():
     slow, left = cases("a.py::test_b", 30, "slow"), cases("a.py::test_b", 2, "exhaustive")
-    times.mark([*slow, *left], {("slow", "a.py::test_b"): 5.0})
+    times.mark([*slow, *left], {("slow", "a.py::test_b"): 2.0})
     assert halves(slow).count("slow") == 2
     assert all(item.marks == {"slow", "exhaustive"} for item in left)
 
@@ -108,8 +118,8 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
         ("quick", 6.1, {}, True),
         ("quick", 5.9, {}, False),
         ("quick", 6.1, {("quick", NAME): 3.0}, True),
-        ("slow", 31.0, {}, True),
-        ("slow", 29.0, {}, False),
+        ("slow", 13.0, {}, True),
+        ("slow", 11.0, {}, False),
         ("slow", 31.0, {("slow", NAME): 20.0}, False),
         ("slow", 61.0, {("slow", NAME): 20.0}, True),
         ("exhaustive", 1e4, {}, False),
