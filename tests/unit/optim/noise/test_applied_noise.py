@@ -10,7 +10,7 @@ from dpmech.optim import ClippedSum, FlatClipping, NoiseMode, NoiseStream, Priva
 from dpmech.optim.clipping.clipped_sum import clip_and_sum
 from dpmech.optim.noise import noise_rows
 from dpmech.optim.noise.normals import HostNormals
-from dpmech.optim.noise.pairs import PairNormals
+from dpmech.optim.noise.pairs import ChaChaNormals
 from dpmech.optim.noise.rows import correlate
 from dpmech.optim.noise.secure_normals import SecureNormals
 from tests.support.quick_cases import slow_but
@@ -37,7 +37,7 @@ def applied(
 
     places = {column: place for place, column in enumerate(columns)}
     cal = dm.calibrate_sigma(strategy, 1.0, 1e-5)
-    for source in (HostNormals, PairNormals, SecureNormals):
+    for source in (HostNormals, ChaChaNormals, SecureNormals):
         monkeypatch.setattr(source, "fill", impulses)
     monkeypatch.setattr(noise_rows, "fused_on", lambda device: False)  # a kernel draws its numbers itself
     found = []
