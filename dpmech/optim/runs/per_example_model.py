@@ -485,7 +485,7 @@ class PerExampleModel(Uncopied, AsModel, nn.Module):
     def _refuse(self, how: str) -> NoReturn:
         raise UnsupportedCombinationError(
             f"a model of make_private was {how}: the copy would pass its gradients to the same optimizer",
-            supported="model.state_dict(), or copy.deepcopy(model.module), which torch.save takes; for averages "
+            supported="model.state_dict(), or copy.deepcopy(model.module), also to save; for averages "
             "of the weights torch.optim.swa_utils.AveragedModel of the model before make_private",
         )
 
