@@ -316,8 +316,8 @@ class _Sums:
         logs = np.log(laws @ weights) + 0.5 * each * (each - 1) * squared - scipy.special.gammaln(each + 1.0)
         logs, least, total = logs - logs[0], float(logs[0]), 0.0
         for size, times in self._sizes:
-            # Of all ways to write n as a sum, n and 1 + ... + 1 give a coefficient of at least e^aim, and
-            # others are at most n! times as large: underflow removes less than 1e-150.
+            # Of all ways to write n as a sum, n and 1 + ... + 1 give the largest coefficients, within n!, so
+            # that these are scaled to about 1.
             aim = max(logs[-1], order * logs[1] - math.lgamma(order + 1.0) + (order - 1) * math.log(size))
             aim = float(aim) + math.log(size)
             series = np.exp(logs - aim / order * each)
@@ -325,6 +325,10 @@ class _Sums:
             for digit in bin(size)[3:]:
                 power = np.convolve(power, power)[: order + 1]
                 power = np.convolve(power, series)[: order + 1] if digit == "1" else power
+            # A lost number below 1e-323 is multiplied by at most the final coefficients, summed over all
+            # factors. The power is infinite or NaN beyond float64.
+            if not power[-1] > 1e-200 * power.max():
+                return math.inf
             own = float(np.log(power[-1])) + size * least + aim
             total += times * (own + math.lgamma(order + 1.0) - order * math.log(size))
         return total + self._far_rounding(nu, order, weights.size)

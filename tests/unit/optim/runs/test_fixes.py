@@ -228,6 +228,15 @@ def test_streams_are_refused_by_name():
         linear_run(data=Clicks())
 
 
+def test_another_default_device_is_refused_by_name():
+    with (
+        torch.device("meta"),
+        pytest.raises(dm.UnsupportedCombinationError, match=r"default device is meta.*set_default_device"),
+    ):
+        linear_run()
+    linear_run()
+
+
 def test_copies_of_a_private_model_are_refused():
     private, _, _ = linear_run()
     with pytest.raises(dm.UnsupportedCombinationError, match=r"copy\.deepcopy\(model\.module\)"):
