@@ -1,16 +1,17 @@
-"""Which cases of a test run when, by the CPU seconds of a case that `tests/times.toml` states.
+"""Which cases of a test run when, by the CPU seconds that `tests/times.toml` states.
 
 A test, that is a function with all its cases, has `QUICK` seconds in `make test`; what does not fit is
 slow. Its slow cases have `GATE` seconds in the full gate, and at least one of them runs if no case is
-quick and a case takes at most `LONGEST` seconds; what does not fit is exhaustive, and runs in `make check`.
-The cases that run are spread evenly over the table. Marks by hand stand: `slow` takes all cases from the
-quick tests, `exhaustive` from the gate. A test that is not listed is cheap, or new.
+quick; what does not fit is exhaustive, and runs in `make check`, as does every case above `LONGEST`
+seconds. The cases that run are spread evenly over the table. Marks by hand stand: `slow` takes all cases
+from the quick tests, `exhaustive` from the gate. A test that is not listed is cheap, or new.
 
 As a plugin of pytest: `DPMECH_TIMES=write` writes down what the cases that run take; under
 `DPMECH_TIMES=check` a test that takes over `MARGIN` times what it has fails the run.
 """
 
 import collections
+import json
 import os
 import pathlib
 import re
@@ -21,23 +22,30 @@ import pytest
 
 TABLE = pathlib.Path(__file__).parents[1] / "times.toml"
 ROOT = TABLE.parents[1]
-QUICK, GATE, LONGEST, MARGIN = 2.0, 4.0, 10.0, 3.0
+QUICK, GATE, LONGEST, MARGIN = 2.0, 2.0, 6.0, 3.0
 # What decides is covered to 100 % by quick tests: here only marks by hand make a test slow.
 ALL_QUICK = "tests/unit/checker/"
 # Where a case may show a leak that no other case shows: what is applied against what is certified, and the
-# claims of every scheme against enumeration. The gate runs these tests whole.
-WHOLE = ("tests/property/", "tests/unit/optim/", "tests/statistical/", "tests/conformance/test_scheme.py")
+# claims of every scheme against enumeration. These tests have more seconds in the gate.
+MORE = {
+    "tests/property/": 60.0,
+    "tests/unit/optim/": 10.0,
+    "tests/statistical/": 20.0,
+    "tests/conformance/test_scheme.py": 30.0,
+}
 # Of these a case runs in the gate however long it takes: processes that are killed, what `verify` answers,
 # and pages as they are printed.
 NEVER_LEFT_OUT = ("tests/distributed/", "tests/unit/verifying/", "tests/examples/", "tests/test_")
 HEAD = (
-    f"# CPU seconds of a case, of tests that take over {QUICK:g} in all, by their mark in the file: "
-    "`DPMECH_TIMES=write make tests slow`."
+    f"# CPU seconds of a case, of tests that take over {QUICK:g} in all, by their mark in the file; at the "
+    f"end, cases that take over {LONGEST:g}: `DPMECH_TIMES=write make tests slow`."
 )
 _PLACE = pytest.StashKey[tuple[str, int]]()
 _BEGAN = pytest.StashKey[float]()
-# By mark and name of a test: how many cases it has, seconds of those that ran; by half and name: all seconds.
-_MEASURED: dict[tuple[str, str], tuple[int, list[float]]] = {}
+_SET_UP = pytest.StashKey[float]()
+# By mark and name of a test: how many cases it has, and by name of those that ran, seconds without fixtures
+# (which the first case of a module makes for all) and in all. By half and name: all seconds.
+_MEASURED: dict[tuple[str, str], tuple[int, dict[str, tuple[float, float]]]] = {}
 _SPENT: dict[tuple[str, str], float] = collections.Counter()
 
 
@@ -59,30 +67,39 @@ def beyond(cases, allowed, seconds, least=0):
     return [case for place, case in enumerate(cases) if place not in stay]
 
 
+def gate(name):
+    """Seconds of a test's slow cases in the full gate."""
+    return next((more for place, more in MORE.items() if name.startswith(place)), GATE)
+
+
 def mark(items, seconds):
     """Mark what is slow, and what the gate leaves out.
 
     Args:
         items: what was collected.
-        seconds: CPU seconds of a case, by mark ("quick" or "slow") and name of the test.
+        seconds: CPU seconds of a case, by mark ("quick" or "slow") and name of the test; and by "case" and
+            name of one that takes over `LONGEST`.
     """
     tests = collections.defaultdict(list)
     for item in items:
         tests[half(item), item.nodeid.split("[")[0]].append(item)
     for (by_hand, name), cases in tests.items():
         each = seconds.get((by_hand, name), 0.0)
-        slow = cases
+        long = [case for case in cases if each > LONGEST or ("case", case.nodeid) in seconds]
+        if len(long) == len(cases) and name.startswith(NEVER_LEFT_OUT):
+            long.pop(0)
+        short = [case for case in cases if case not in long]
+        slow, left_out = short, []
         if by_hand == "quick":
-            slow = [] if name.startswith(ALL_QUICK) else beyond(cases, QUICK, each)
-        left_out = cases if by_hand == "exhaustive" else []
-        if by_hand != "exhaustive" and not name.startswith(WHOLE):
-            needed = each <= LONGEST or name.startswith(NEVER_LEFT_OUT)
-            left_out = beyond(slow, GATE, each, least=needed and len(slow) == len(cases))
+            whole = name.startswith(ALL_QUICK)
+            slow, long = ([], []) if whole else (beyond(short, QUICK, each), long)
+        if by_hand != "exhaustive":
+            left_out = beyond(slow, gate(name), each, least=len(slow) == len(short))
         for case in cases:
             case.stash[_PLACE] = (by_hand, len(cases))
-        for case in slow:
+        for case in [*slow, *long]:
             case.add_marker(pytest.mark.slow)
-        for case in left_out:
+        for case in [*left_out, *long] if by_hand != "exhaustive" else cases:
             case.add_marker(pytest.mark.exhaustive)
 
 
@@ -103,24 +120,35 @@ def is_there(name, root=ROOT):
 
 def written(measured, before):
     """The table with what was measured; tests that did not run stay as they were, if they are there."""
-    seconds = {key: each for key, each in before.items() if is_there(key[1])}
+    seconds = {key: each for key, each in before.items() if is_there(key[1].split("[")[0])}
     for key, (count, took) in measured.items():
-        each = sum(took) / len(took)
+        for case, (own, _) in took.items():
+            seconds.pop(("case", case), None)
+            if own > LONGEST and len(took) > 1:
+                seconds["case", case] = own
+        short = [one for case, one in took.items() if ("case", case) not in seconds]
+        # A fixture of every case is in all of them, one of the module in the first.
+        each = sum(own for own, _ in short) / max(len(short), 1)
+        each += min((spent - own for own, spent in short), default=0.0)
         if each * count > QUICK:
             seconds[key] = each
         else:
             seconds.pop(key, None)
     lines = [HEAD]
-    for by_hand in ("quick", "slow"):
+    for by_hand in ("quick", "slow", "case"):
         names = sorted(name for own, name in seconds if own == by_hand)
-        lines += [f"[{by_hand}]", *(f'"{name}" = {seconds[by_hand, name]:.2g}' for name in names), ""]
+        lines += [
+            f"[{by_hand}]",
+            *(f"{json.dumps(name)} = {seconds[by_hand, name]:.2g}" for name in names),
+            "",
+        ]
     return "\n".join(lines)
 
 
 def late(spent, seconds):
     """Sentences about tests that took over `MARGIN` times what they have."""
     for (now, name), took in sorted(spent.items()):
-        limit = MARGIN * (QUICK if now == "quick" else max(GATE, seconds.get(("slow", name), 0.0)))
+        limit = MARGIN * (QUICK if now == "quick" else max(gate(name), seconds.get(("slow", name), 0.0)))
         if took > limit and now != "exhaustive" and not name.startswith(ALL_QUICK):
             yield f"{name} ({now}) took {took:.1f} CPU seconds; at most {limit:.3g} are accepted"
 
@@ -147,19 +175,22 @@ def pytest_runtest_protocol(item):
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     report = yield
+    spent = cpu_seconds() - item.stash[_BEGAN]
+    if call.when == "setup":
+        item.stash[_SET_UP] = spent
     if call.when == "teardown":
-        took = cpu_seconds() - item.stash[_BEGAN]
-        report.user_properties.append(("cpu", (*item.stash[_PLACE], half(item), took)))
+        report.user_properties.append(("cpu", (*item.stash[_PLACE], half(item), spent, item.stash[_SET_UP])))
     return report
 
 
 def pytest_runtest_logreport(report):
     for key, value in report.user_properties:
         if key == "cpu" and report.when == "teardown":
-            (by_hand, count, now, took), name = value, report.nodeid.split("[")[0]
-            _SPENT[now, name] += took
+            (by_hand, count, now, spent, set_up), name = value, report.nodeid.split("[")[0]
+            _SPENT[now, name] += spent
             if by_hand != "exhaustive":
-                _MEASURED.setdefault((by_hand, name), (count, []))[1].append(took)
+                own = _MEASURED.setdefault((by_hand, name), (count, {}))[1]
+                own[report.nodeid] = spent - set_up, spent
 
 
 @pytest.hookimpl(tryfirst=True)
