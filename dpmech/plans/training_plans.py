@@ -187,13 +187,15 @@ class TrainingPlan:
             >>> f"{plan.calibrate(eps=8.0, delta=1e-5).noise_multiplier:.3f}"
             '0.586'
         """
-        own = strategy if isinstance(strategy, Strategy) else strategy(self.steps)
+        accepted = f"a Strategy over the {self.steps} steps of the plan, or a function that makes it"
+        own: object = strategy
+        if callable(strategy):
+            try:
+                own = strategy(self.steps)
+            except TypeError as error:
+                raise InvalidParameterError("strategy", strategy, f"{accepted} from n alone") from error
         if not isinstance(own, Strategy) or own.n != self.steps:
-            raise InvalidParameterError(
-                "strategy",
-                own,
-                f"a Strategy over the {self.steps} steps of the plan, or a function that makes it",
-            )
+            raise InvalidParameterError("strategy", own, accepted)
         return calibrate_sigma(own, eps, delta, participation=self.participation(sampling), **options)
 
 

@@ -1,6 +1,7 @@
 """b-min-sep sampling: after taking part an example waits b - 1 steps, then joins with probability p."""
 
 import dataclasses
+import math
 from typing import ClassVar, Self
 
 from dpmech.exceptions import InvalidParameterError
@@ -60,6 +61,12 @@ class BMinSep(Participation):
         """The probability of waiting, p (b - 1) / (1 + p (b - 1)), at every step."""
         wait = self.sampling_prob * (self.min_sep - 1)
         return wait / (1.0 + wait)
+
+    def chance(self, n: int) -> float:
+        """The probability that an example joins any of n steps, approximately."""
+        never = 1.0 - self.sampling_prob
+        waits = self.rate * math.fsum(never ** max(n - wait, 0) for wait in range(1, self.min_sep))
+        return 1.0 - (1.0 - self.waiting) * never**n - waits
 
     def pattern(self, n: int) -> Pattern:
         """The worst-case support: that of MinSep(b)."""

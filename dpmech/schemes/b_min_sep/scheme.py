@@ -18,7 +18,7 @@ from dpmech.engines import (
     Solution,
     chain_gram,
 )
-from dpmech.exceptions import NumericalError, UnsupportedCombinationError
+from dpmech.exceptions import NumericalError, UnattainableBudgetError, UnsupportedCombinationError
 from dpmech.mechanism import Mechanism
 from dpmech.numerics import Bounds
 from dpmech.schemes.b_min_sep.participation import BMinSep
@@ -31,6 +31,7 @@ class ChainCertifiedAccountant(CertifiedAccountant):
 
     # A draw costs O(n): some 25 ns for each step.
     work: ClassVar[float] = 5e8
+    chance: float
 
     def epsilon(self, sigma: float, delta: float, *, tolerance: float) -> Bounds:
         """Bounds on eps, which share beta."""
@@ -41,10 +42,28 @@ class ChainCertifiedAccountant(CertifiedAccountant):
 
     def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
         """Choose sigma on independent samples, then certify slightly above it."""
+        _check_budget(eps, delta, self.chance)
         try:
             return super().calibrate(eps, delta, rtol=rtol, progress=progress)
         except NumericalError as error:
             raise _refusal(error) from error
+
+
+class ChainImportanceAccountant(ImportanceAccountant):
+    """Estimates, with the same check of the budget."""
+
+    chance: float
+
+    def calibrate(self, eps: float, delta: float, *, rtol: float, progress: Progress) -> Solution:
+        """Choose sigma by estimates of delta."""
+        _check_budget(eps, delta, self.chance)
+        return super().calibrate(eps, delta, rtol=rtol, progress=progress)
+
+
+def _check_budget(eps: float, delta: float, chance: float) -> None:
+    if delta >= chance:
+        words = f"every sigma > 0 meets it, as an example takes part with probability {chance:g} only"
+        raise UnattainableBudgetError(eps, delta, words)
 
 
 def _refusal(error: NumericalError) -> NumericalError:
@@ -82,11 +101,15 @@ class BMinSepScheme(Scheme[BMinSep]):
             return GaussianAccountant(bounds)
         if method is None or isinstance(method, Certified):
             below = chain_gram(strategy, own.min_sep, own.sampling_prob, lower=True)
-            return ChainCertifiedAccountant(
+            found: ChainCertifiedAccountant | ChainImportanceAccountant = ChainCertifiedAccountant(
                 gram, bounds, method or Certified(), rng, lower=below, reach=math.inf
             )
+            found.chance = own.chance(strategy.n)
+            return found
         if isinstance(method, Importance):
-            return ImportanceAccountant(gram, bounds, method, rng)
+            found = ChainImportanceAccountant(gram, bounds, method, rng)
+            found.chance = own.chance(strategy.n)
+            return found
         raise UnsupportedCombinationError(
             f"{method!r} does not apply to {participation!r}",
             supported="method=None, Certified(), Importance()",

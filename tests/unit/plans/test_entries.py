@@ -60,7 +60,7 @@ def test_plans_of_steps():
 
 def test_a_plan_is_calibrated_over_its_own_steps():
     plan = TrainingPlan(1000, 100, 2)
-    for strategy in (dm.Identity(19), lambda n: dm.Identity(n + 1), lambda n: n):
+    for strategy in (dm.Identity(19), lambda n: dm.Identity(n + 1), lambda n: n, dm.BLT, 1e-5, "blt"):
         with pytest.raises(dm.InvalidParameterError, match=r"strategy must be .* the 20 steps of the plan"):
             plan.calibrate(8.0, 1e-5, strategy, sampling="min-sep")
     assert plan.calibrate(8.0, 1e-5, dm.Identity(20), sampling="min-sep").strategy == dm.Identity(20)

@@ -168,3 +168,18 @@ def test_the_gaussian_is_the_unamplified_end():
     everyone = dm.delta(strategy, 2.0, 1.0, participation=dm.MinSep(3))
     found = dm.delta(strategy, 2.0, 1.0, participation=dm.BMinSep(3, 0.2), method=IMPORTANCE, rng=1)
     assert found.upper < everyone.lower
+
+
+@pytest.mark.parametrize("method", [None, IMPORTANCE])
+@pytest.mark.parametrize(("apart", "n"), [(1, 40), (4, 9)])
+def test_a_budget_that_every_sigma_meets_is_refused(method, apart, n):
+    # By the transition matrix of an example that never joins, over the states "waits w more steps".
+    p, moves = 1e-3, np.zeros((apart, apart))
+    moves[0, 0] = 1.0 - p
+    moves[range(1, apart), range(apart - 1)] = 1.0
+    start = np.array([1.0, *[p] * (apart - 1)])
+    joins = 1.0 - float(start / start.sum() @ np.linalg.matrix_power(moves, n) @ np.ones(apart))
+    call = {"participation": dm.BMinSep(apart, p), "method": method, "rng": 1}
+    with pytest.raises(dm.exceptions.UnattainableBudgetError, match=f"with probability {joins:g} only"):
+        dm.calibrate_sigma(dm.Identity(n), 1.0, 1.001 * joins, **call)
+    assert call["participation"].chance(n) == pytest.approx(joins, rel=1e-9)
