@@ -23,8 +23,16 @@ import pytest
 TABLE = pathlib.Path(__file__).parents[1] / "times.toml"
 ROOT = TABLE.parents[1]
 QUICK, GATE, LONGEST, MARGIN = 2.0, 2.0, 6.0, 3.0
-# What decides is covered to 100 % by quick tests: here only marks by hand make a test slow.
-ALL_QUICK = "tests/unit/checker/"
+# Coverage is measured by the quick tests: here only marks by hand make a test slow.
+ALL_QUICK = (
+    "tests/unit/checker/",
+    "tests/unit/cli/test_comparing.py",
+    "tests/unit/cli/test_doctor.py",
+    "tests/unit/engines/convex_order/test_tilted.py",
+    "tests/unit/engines/independent_sum/test_allocation_default.py",
+    "tests/unit/fitting/test_amplified.py",
+    "tests/unit/test_files.py",
+)
 # Where a case may show a leak that no other case shows: what is applied against what is certified, and the
 # claims of every scheme against enumeration. These tests have more seconds in the gate.
 MORE = {

@@ -51,8 +51,9 @@ def test_what_does_not_fit_runs_later():
     assert found[0] == found[-1] == "quick"
 
 
-def test_what_decides_is_quick_whole():
-    name = f"{times.ALL_QUICK}test_x.py::test_y"
+@pytest.mark.parametrize("place", times.ALL_QUICK)
+def test_what_decides_is_quick_whole(place):
+    name = f"{place}::test_y"
     items = cases(name, 9)
     times.mark(items, {("quick", name): 3.0})
     assert set(halves(items)) == {"quick"}
