@@ -549,7 +549,10 @@ def hooked(
         before,
     )
     inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
-    inner.register_forward_hook(ModelHook(lambda *given: watch_loss(given[-1]) if in_training() else None))
+    later = private._deferred
+    inner.register_forward_hook(
+        ModelHook(lambda *given: watch_loss(given[-1], later) if in_training() else None)
+    )
     return around
 
 

@@ -6,37 +6,45 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from dpmech.exceptions import UnsupportedCombinationError
+from dpmech.optim.deferred import Deferred
 from dpmech.optim.runs.containers import tensors_of
 
 _MOST = 1000  # operations between an output and the loss
 _MEAN, _SUM = 1, 2  # of reductions, as torch numbers them
 
 
-def watch_loss(output: object) -> None:
+def watch_loss(output: object, deferred: Deferred) -> None:
     """Check, when a backward pass reaches the output of a model, the loss in which it started.
 
     The gradient of an example is a row times the number of examples, as for their mean. If a loss divides by
     anything else that follows from the batch, one example changes the contributions of all others. Found are
-    plain sums, and class weights in means of `cross_entropy` and `nll_loss`.
+    plain sums, and in means of `cross_entropy` and `nll_loss` class weights and targets that are ignored,
+    unless all examples have equally many.
 
     Args:
         output: of a call of the model.
+        deferred: takes checks of values.
     """
     for tensor in tensors_of(output):
         if tensor.requires_grad and tensor.grad_fn is not None:
-            place = _place(tensor.grad_fn)  # not the operation, which would refer to itself by its hook
-            tensor.register_hook(lambda _, place=place: _check(place))  # type: ignore[no-untyped-call]  # torch's
+            # Not the operation, which would refer to itself by its hook.
+            place, logits = _place(tensor.grad_fn), tensor.detach()
+            tensor.register_hook(  # type: ignore[no-untyped-call]  # torch's
+                lambda grad, place=place, logits=logits: _check(place, logits, grad, deferred)
+            )
 
 
-def _check(place: tuple[str, int]) -> None:
+def _check(place: tuple[str, int], logits: Tensor, grad: Tensor, deferred: Deferred) -> None:
     for root in _roots():
         left, seen, reached = [root], {root}, False
-        faults: list[str] = []
+        faults, classes = list[str](), set[int]()
         while left and len(seen) < _MOST:
             node = left.pop()
             faults += _faults(node, first=node is root)
+            classes |= _classes(node)
             if _place(node) == place:
                 reached = True  # operations behind it are the model's
                 continue
@@ -44,12 +52,53 @@ def _check(place: tuple[str, int]) -> None:
             seen.update(more)
             left += more
         if reached and faults:
-            raise UnsupportedCombinationError(
-                f"the loss {faults[0]}: one example would change the contributions of all others",
-                supported="the mean over the examples (reduction='mean'), of losses times weights that a "
-                "constant divides (reduction='none'); or make_private(..., loss=...), with gradient "
-                "penalties, too",
-            )
+            raise _refusal(faults[0])
+        if reached and classes:
+            _check_ignored(logits, grad.detach(), classes, deferred)
+
+
+def _refusal(fault: str) -> UnsupportedCombinationError:
+    return UnsupportedCombinationError(
+        f"the loss {fault}: one example would change the contributions of all others",
+        supported="the mean over the examples (reduction='mean'), of losses times weights that a "
+        "constant divides (reduction='none'); or make_private(..., loss=...), with gradient "
+        "penalties, too",
+    )
+
+
+def _classes(node: Any) -> set[int]:
+    """The number of classes of a mean of `nll_loss`, by the shape of its input."""
+    if not node.name().startswith("NllLoss") or node._saved_reduction != _MEAN:
+        return set()
+    shape = node.next_functions[0][0]._input_metadata[node.next_functions[0][1]].shape
+    return {int(shape[1])} if len(shape) > 1 and shape[1] > 1 else set()
+
+
+def _check_ignored(logits: Tensor, grad: Tensor, classes: set[int], deferred: Deferred) -> None:
+    """Refuse gradients of logits if some example has more zero rows than another.
+
+    A target that is ignored has a zero row. So has one of a confident model, if the exponentials of all other
+    classes underflow; such rows may be either.
+    """
+    found = [dim for dim in (grad.dim() - 1, 1) if 0 < dim < grad.dim() and grad.shape[dim] in classes]
+    if not found or len(grad) < 2:
+        return
+    zero = torch.linalg.vector_norm(grad, math.inf, dim=found[0]) == 0.0
+    counts = _by_example(zero)
+
+    def check(read: list[float]) -> None:
+        if read[0] == read[1]:
+            return
+        ignored, rows = zero.clone(), logits.movedim(found[0], -1)[zero]
+        ignored[zero] = torch.logsumexp(rows, dim=1) > rows.amax(dim=1)
+        if _by_example(ignored).amax() > read[0]:
+            raise _refusal("is divided by the number of targets in the batch that are not ignored")
+
+    deferred.add(torch.stack([counts.amin(), counts.amax()]).double(), check)
+
+
+def _by_example(rows: Tensor) -> Tensor:
+    return rows.reshape(len(rows), -1).sum(dim=1)
 
 
 def _place(node: Any) -> tuple[str, int]:

@@ -652,7 +652,7 @@ def _rows_given(entry: Any) -> int:
 
 def _rows(calls: Sequence[Sequence[Tensor]], row: int) -> list[Tensor]:
     """The values of an example in all calls of a layer that contain its row."""
-    return [one[row] for call in calls for one in call if len(one) > row]
+    return [one[row] for call in calls for one in call if one.dim() and len(one) > row]
 
 
 def _scaled(grads: Calls, factor: float) -> dict[nn.Module, list[list[Tensor]]]:

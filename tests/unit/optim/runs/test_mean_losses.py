@@ -7,6 +7,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpmech as dm
 from dpmech.optim import make_private
+from dpmech.optim.runs import mean_losses
 
 pytest.importorskip("opacus")
 
@@ -16,10 +17,13 @@ CAL = dm.calibrate_sigma(dm.Identity(4), 8.0, 1e-5, participation=dm.MinSep(2))
 WEIGHT = torch.tensor([1.0, 5.0])
 
 
-def step(loss, *, rows=SIZE // 2):
+def step(loss, *, rows=SIZE // 2, data=None, scale=1.0):
     """The sum of a step on some examples whose gradients are far below the clip norm."""
     torch.manual_seed(0)
-    model, data = nn.Linear(3, 2), TensorDataset(torch.randn(SIZE, 3), torch.arange(SIZE) // 2 % 2)
+    model = nn.Linear(3, 2)
+    if data is None:
+        data = TensorDataset(torch.randn(SIZE, 3), torch.arange(SIZE) // 2 % 2)
+    model.weight.data *= scale
     sgd = torch.optim.SGD(model.parameters(), lr=0.1)
     given = {"expected_batch_size": SIZE // 2, "max_physical_batch_size": rows}
     model, optimizer, loader = make_private(model, sgd, DataLoader(data), CAL, 1e3, **given)
@@ -56,7 +60,7 @@ def test_losses_that_are_no_mean_are_refused(name, monkeypatch):
     ):
         step(loss)
     # What the refusal prevents: the same examples in other microbatches have another sum.
-    monkeypatch.setattr("dpmech.optim.runs.gradient_modes.watch_loss", lambda _: None)
+    monkeypatch.setattr("dpmech.optim.runs.gradient_modes.watch_loss", lambda *_: None)
     assert not torch.allclose(step(loss), step(loss, rows=1), rtol=1e-3)
 
 
@@ -87,3 +91,104 @@ MEANS = {
 @pytest.mark.parametrize("name", MEANS)
 def test_means_are_accepted(name):
     torch.testing.assert_close(step(MEANS[name]), step(MEANS[name], rows=1))
+
+
+LENGTH = 5
+
+
+def texts(ignored):
+    """Examples of five tokens, of which the last `ignored` of each have no target."""
+    torch.manual_seed(1)
+    labels = torch.randint(0, 2, (SIZE, LENGTH))
+    for row, count in zip(labels, ignored, strict=True):
+        row[LENGTH - count :] = -100
+    return TensorDataset(torch.randn(SIZE, LENGTH, 3), labels)
+
+
+UNEVEN, EVEN = [2, 1, 3, 2, 1, 0, 4, 2], [2] * SIZE
+TOKENS = {
+    "flat": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten()),
+    "classes first": lambda out, y: F.cross_entropy(out.movedim(-1, 1), y),
+    "images": lambda out, y: F.cross_entropy(out.movedim(-1, 1)[..., None], y[..., None]),
+    "shifted": lambda out, y: F.cross_entropy(out[:, :-1].flatten(0, 1), y[:, 1:].flatten()),
+    "smoothed": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten(), label_smoothing=0.1),
+    "logs of probabilities": lambda out, y: F.nll_loss(out.log_softmax(2).flatten(0, 1), y.flatten()),
+    "weighted": lambda out, y: 0.5 * nn.CrossEntropyLoss()(out.flatten(0, 1), y.flatten()),
+}
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_means_over_unequal_numbers_of_targets_are_refused(name, monkeypatch):
+    loss, data = TOKENS[name], texts(UNEVEN)
+    with pytest.raises(dm.UnsupportedCombinationError, match="number of targets in the batch that are not"):
+        step(loss, data=data)
+    monkeypatch.setattr("dpmech.optim.runs.gradient_modes.watch_loss", lambda *_: None)
+    assert not torch.allclose(step(loss, data=data), step(loss, data=data, rows=1), rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", TOKENS)
+def test_means_over_equal_numbers_of_targets_are_accepted(name):
+    loss, data = TOKENS[name], texts(EVEN)
+    torch.testing.assert_close(step(loss, data=data), step(loss, data=data, rows=1))
+
+
+def test_an_example_without_a_label_is_refused():
+    def loss(out, y):
+        return F.cross_entropy(out, y.where(torch.arange(len(y)) > 0, -100))
+
+    with pytest.raises(dm.UnsupportedCombinationError, match="number of targets in the batch that are not"):
+        step(loss)
+
+
+def test_a_model_without_doubts_is_no_fault(monkeypatch):
+    counted, bare = [], mean_losses._by_example
+    monkeypatch.setattr(mean_losses, "_by_example", lambda rows: counted.append(bare(rows)) or counted[-1])
+    step(TOKENS["flat"], data=texts([0] * SIZE), scale=1e4)
+    zero, ignored = counted
+    assert zero.amax() > zero.amin()
+    assert ignored.amax() == 0
+    counted.clear()
+    with pytest.raises(dm.UnsupportedCombinationError, match="number of targets in the batch that are not"):
+        step(TOKENS["flat"], data=texts(UNEVEN), scale=30.0)
+    assert len(counted) == 2
+
+
+class WithLoss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, inputs, labels):
+        out = self.linear(inputs)
+        return F.cross_entropy(out.flatten(0, 1), labels.flatten()), out
+
+
+class LayerWithLoss(nn.Linear):
+    def forward(self, inputs, labels):
+        out = super().forward(inputs)
+        return F.cross_entropy(out.flatten(0, 1), labels.flatten()), out
+
+
+def within(model, ignored):
+    """Backward pass of a loss that the model computes itself."""
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    given = {"expected_batch_size": SIZE // 2}
+    model, optimizer, loader = make_private(model, sgd, DataLoader(texts(ignored)), CAL, 1.0, **given)
+    try:
+        inputs, labels = next(iter(loader))
+        loss, _ = model(inputs, labels)
+        loss.backward()
+        optimizer.step()
+    finally:
+        optimizer.close()
+
+
+def test_a_loss_within_the_model_is_accepted_for_equal_numbers_alone():
+    within(WithLoss(), EVEN)
+    with pytest.raises(dm.UnsupportedCombinationError, match="an output that has no row for every"):
+        within(WithLoss(), UNEVEN)
+
+
+def test_a_layer_that_returns_its_loss_is_refused_by_name():
+    with pytest.raises(dm.UnsupportedCombinationError, match="is called with 2 positional arguments"):
+        within(LayerWithLoss(3, 2), EVEN)
