@@ -14,6 +14,7 @@ from dpmech.optim.runs.containers import tensors_of
 
 _MOST = 1000  # operations between an output and the loss
 _MEAN, _SUM = 1, 2  # of reductions, as torch numbers them
+_SELECTIONS = "IndexBackward0", "MaskedSelectBackward0"
 
 
 def watch_loss(output: object, deferred: Deferred) -> None:
@@ -21,8 +22,8 @@ def watch_loss(output: object, deferred: Deferred) -> None:
 
     The gradient of an example is a row times the number of examples, as for their mean. If a loss divides by
     anything else that follows from the batch, one example changes the contributions of all others. Found are
-    plain sums, and in means of `cross_entropy` and `nll_loss` class weights and targets that are ignored,
-    unless all examples have equally many.
+    plain sums, and in means of `cross_entropy` and `nll_loss` class weights and targets that are ignored or
+    not selected, unless all examples have equally many.
 
     Args:
         output: of a call of the model.
@@ -40,11 +41,12 @@ def watch_loss(output: object, deferred: Deferred) -> None:
 def _check(place: tuple[str, int], logits: Tensor, grad: Tensor, deferred: Deferred) -> None:
     for root in _roots():
         left, seen, reached = [root], {root}, False
-        faults, classes = list[str](), set[int]()
+        faults, classes, divided = list[str](), set[int](), False
         while left and len(seen) < _MOST:
             node = left.pop()
             faults += _faults(node, first=node is root)
             classes |= _classes(node)
+            divided = divided or _divides(node)
             if _place(node) == place:
                 reached = True  # operations behind it are the model's
                 continue
@@ -53,7 +55,7 @@ def _check(place: tuple[str, int], logits: Tensor, grad: Tensor, deferred: Defer
             left += more
         if reached and faults:
             raise _refusal(faults[0])
-        if reached and classes:
+        if reached and divided:
             _check_ignored(logits, grad.detach(), classes, deferred)
 
 
@@ -67,11 +69,20 @@ def _refusal(fault: str) -> UnsupportedCombinationError:
 
 
 def _classes(node: Any) -> set[int]:
-    """The number of classes of a mean of `nll_loss`, by the shape of its input."""
-    if not node.name().startswith("NllLoss") or node._saved_reduction != _MEAN:
+    """The number of classes of `nll_loss`, by the shape of its input."""
+    if not node.name().startswith("NllLoss"):
         return set()
-    shape = node.next_functions[0][0]._input_metadata[node.next_functions[0][1]].shape
+    before, place = node.next_functions[0]
+    shape = before._input_metadata[place].shape
     return {int(shape[1])} if len(shape) > 1 and shape[1] > 1 else set()
+
+
+def _divides(node: Any) -> bool:
+    """Whether an operation divides by a number of targets that may follow from the batch."""
+    if node.name() == "MeanBackward0":
+        before = node.next_functions[0][0]
+        return before is not None and before.name() in _SELECTIONS
+    return node.name().startswith("NllLoss") and bool(node._saved_reduction == _MEAN)
 
 
 def _check_ignored(logits: Tensor, grad: Tensor, classes: set[int], deferred: Deferred) -> None:
@@ -92,7 +103,7 @@ def _check_ignored(logits: Tensor, grad: Tensor, classes: set[int], deferred: De
         ignored, rows = zero.clone(), logits.movedim(found[0], -1)[zero]
         ignored[zero] = torch.logsumexp(rows, dim=1) > rows.amax(dim=1)
         if _by_example(ignored).amax() > read[0]:
-            raise _refusal("is divided by the number of targets in the batch that are not ignored")
+            raise _refusal("is divided by the number of targets in the batch that are not ignored or masked")
 
     deferred.add(torch.stack([counts.amin(), counts.amax()]).double(), check)
 

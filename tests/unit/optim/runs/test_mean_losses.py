@@ -105,6 +105,10 @@ def texts(ignored):
     return TensorDataset(torch.randn(SIZE, LENGTH, 3), labels)
 
 
+def of_tokens(out, y):
+    return F.cross_entropy(out.movedim(-1, 1), y.clamp(min=0), reduction="none")
+
+
 UNEVEN, EVEN = [2, 1, 3, 2, 1, 0, 4, 2], [2] * SIZE
 TOKENS = {
     "flat": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten()),
@@ -113,6 +117,9 @@ TOKENS = {
     "shifted": lambda out, y: F.cross_entropy(out[:, :-1].flatten(0, 1), y[:, 1:].flatten()),
     "smoothed": lambda out, y: F.cross_entropy(out.flatten(0, 1), y.flatten(), label_smoothing=0.1),
     "logs of probabilities": lambda out, y: F.nll_loss(out.log_softmax(2).flatten(0, 1), y.flatten()),
+    "selected": lambda out, y: F.cross_entropy(out[y >= 0], y[y >= 0]),
+    "mean of some": lambda out, y: of_tokens(out, y)[y >= 0].mean(),
+    "masked": lambda out, y: torch.masked_select(of_tokens(out, y), y >= 0).mean() * 2.0,
     "weighted": lambda out, y: 0.5 * nn.CrossEntropyLoss()(out.flatten(0, 1), y.flatten()),
 }
 
@@ -151,6 +158,20 @@ def test_a_model_without_doubts_is_no_fault(monkeypatch):
     with pytest.raises(dm.UnsupportedCombinationError, match="number of targets in the batch that are not"):
         step(TOKENS["flat"], data=texts(UNEVEN), scale=30.0)
     assert len(counted) == 2
+
+
+@pytest.mark.parametrize("ignored", [EVEN, UNEVEN])
+def test_means_of_every_example_are_accepted(ignored):
+    def loss(out, y):
+        mask = y >= 0
+        return ((of_tokens(out, y) * mask).sum(1) / mask.sum(1)).mean()
+
+    def whole(out, y):
+        return (of_tokens(out, y) * (y >= 0)).mean()
+
+    for mean in (loss, whole):
+        data = texts(ignored)
+        torch.testing.assert_close(step(mean, data=data), step(mean, data=data, rows=1))
 
 
 class WithLoss(nn.Module):
