@@ -32,7 +32,8 @@ class InnerOptimizer:
 
     Raises:
         InvalidParameterError: if it is not an optimizer, or was already made private.
-        UnsupportedCombinationError: if it evaluates gradients several times per step.
+        UnsupportedCombinationError: if it evaluates gradients several times per step, needs sparse gradients,
+            or is differentiable itself.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -57,6 +58,16 @@ class InnerOptimizer:
                 f"{type(optimizer).__name__} evaluates gradients several times a step: each would need a "
                 "separate row of noise",
                 supported="optimizers whose step works without a closure; for SAM its base optimizer",
+            )
+        if isinstance(optimizer, torch.optim.SparseAdam):
+            raise UnsupportedCombinationError(
+                "SparseAdam updates only the entries that have a gradient, and noise is added to all",
+                supported="torch.optim.Adam",
+            )
+        if any(group.get("differentiable") for group in optimizer.param_groups):
+            raise UnsupportedCombinationError(
+                f"{type(optimizer).__name__} with differentiable=True cannot update parameters of a model",
+                supported="differentiable=False, the default",
             )
         self.optimizer = optimizer
         self.kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"

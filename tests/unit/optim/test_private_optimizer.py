@@ -1,4 +1,5 @@
 import copy
+import functools
 import io
 import math
 import warnings
@@ -547,6 +548,21 @@ def test_an_optimizer_without_trained_parameters_is_refused():
 def test_optimizers_that_evaluate_several_gradients_are_refused():
     with pytest.raises(dm.UnsupportedCombinationError, match="LBFGS evaluates gradients several times"):
         private(inner=torch.optim.LBFGS)
+
+
+@pytest.mark.parametrize(
+    ("inner", "words"),
+    [
+        (torch.optim.SparseAdam, "SparseAdam updates only the entries .* supported: torch.optim.Adam$"),
+        (
+            functools.partial(torch.optim.SGD, differentiable=True),
+            "SGD with differentiable=True cannot update",
+        ),
+    ],
+)
+def test_optimizers_that_no_noise_can_reach_are_refused(inner, words):
+    with pytest.raises(dm.UnsupportedCombinationError, match=words):
+        private(inner=inner)
 
 
 def test_the_record_states_the_executed_steps():
