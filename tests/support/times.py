@@ -138,6 +138,8 @@ def written(measured, before):
         # A fixture of every case is in all of them, one of the module in the first.
         each = sum(own for own, _ in short) / max(len(short), 1)
         each += min((spent - own for own, spent in short), default=0.0)
+        if len(took) < count:  # others may take longer
+            each = max(each, before.get(key, 0.0))
         if each * count > QUICK:
             seconds[key] = each
         else:

@@ -116,13 +116,17 @@ def test_a_table_is_read_as_it_was_written(tmp_path):
     before = {("slow", NAME): 19.0, ("slow", "tests/gone.py::test_a"): 17.0, ("quick", NAME): 2.0}
     path = tmp_path / "times.toml"
     # The second case made the fixture of the module, the third one is long by itself.
-    took = {f"{NAME}[0]": (0.25, 0.3), f"{NAME}[1]": (0.45, 20.45), f'{NAME}["\\]': (40.0, 40.0)}
-    path.write_text(times.written({("quick", NAME): (10, took)}, before))
+    took = {f"{NAME}[0]": (0.85, 0.9), f"{NAME}[1]": (1.05, 21.05), f'{NAME}["\\]': (40.0, 40.0)}
+    path.write_text(times.written({("quick", NAME): (3, took)}, {**before, ("quick", NAME): 9.0}))
     long = {("case", f'{NAME}["\\]'): 40.0}
-    assert times.known(path) == {("slow", NAME): 19.0, ("quick", NAME): 0.4} | long
-    path.write_text(times.written({("quick", NAME): (10, {f"{NAME}[0]": (0.05, 0.05)})}, before | long))
+    assert times.known(path) == {("slow", NAME): 19.0, ("quick", NAME): 1.0} | long
+    # Cases that did not run may take longer.
+    cheap = {f"{NAME}[{place}]": (0.05, 0.05) for place in range(9)}
+    path.write_text(times.written({("quick", NAME): (10, cheap)}, before | long))
+    assert times.known(path) == {("slow", NAME): 19.0, ("quick", NAME): 2.0} | long
+    path.write_text(times.written({("quick", NAME): (9, cheap)}, before | long))
     assert times.known(path) == {("slow", NAME): 19.0} | long
-    path.write_text(times.written({("slow", NAME): (10, {f'{NAME}["\\]': (0.1, 0.1)})}, before | long))
+    path.write_text(times.written({("slow", NAME): (1, {f'{NAME}["\\]': (0.1, 0.1)})}, before | long))
     assert times.known(path) == {("quick", NAME): 2.0}
 
 
