@@ -20,7 +20,7 @@ docstring examples on each alteration (*mutant*):
 
 A mutant is run against the tests that execute its statement, beginning with the fastest, until their total
 recorded time reaches a limit (`--seconds`, by default three). `--tests` selects the test files; the rows
-below are from runs with those of the module and the neighbouring modules. Slow tests and tests that start
+below are from runs with the test files of the module and of its neighbours. Slow tests and tests that start
 processes are left out. A mutant is *detected* if it makes a test fail, runs out of memory, or takes longer
 than five times the time of the tests plus five seconds ("timed out", which is included in "detected"; it was
 not counted separately in the package `analysis`).
