@@ -28,7 +28,7 @@ from dpmech.optim.processes import is_sharded
 from dpmech.optim.runs.batch_optimizer import BatchOptimizer
 from dpmech.optim.runs.clipping_choice import AskedMode
 from dpmech.optim.runs.fixes import opacus_part, shown
-from dpmech.optim.runs.mean_losses import watch_loss
+from dpmech.optim.runs.mean_losses import LossWatch
 from dpmech.optim.runs.mixing import MixingWatch
 from dpmech.optim.runs.per_example_model import AsModel, CallCounter
 from dpmech.optim.runs.reseeding import Reseeding
@@ -549,10 +549,8 @@ def hooked(
         before,
     )
     inner.register_forward_hook(ModelHook(lambda *_: unchanged.check_written()))
-    later = private._deferred
-    inner.register_forward_hook(
-        ModelHook(lambda *given: watch_loss(given[-1], later) if in_training() else None)
-    )
+    watch_loss = LossWatch(private._deferred)
+    inner.register_forward_hook(ModelHook(lambda *given: watch_loss(given[-1]) if in_training() else None))
     return around
 
 

@@ -14,49 +14,101 @@ from dpmech.optim.runs.containers import tensors_of
 
 _MOST = 1000  # operations between an output and the loss
 _MEAN, _SUM = 1, 2  # of reductions, as torch numbers them
+_SAME = 1e-4  # relative difference of equal weights, far above rounding in float32
 _SELECTIONS = "IndexBackward0", "MaskedSelectBackward0"
 
 
-def watch_loss(output: object, deferred: Deferred) -> None:
-    """Check, when a backward pass reaches the output of a model, the loss in which it started.
+class LossWatch:
+    """Checks, when a backward pass reaches the output of a model, the loss in which it started.
 
     The gradient of an example is a row times the number of examples, as for their mean. If a loss divides by
     anything else that follows from the batch, one example changes the contributions of all others. Found are
-    plain sums, and in means of `cross_entropy` and `nll_loss` class weights and targets that are ignored or
-    not selected, unless all examples have equally many.
+    plain sums; in `cross_entropy` and `nll_loss` also means with class weights, means over targets that are
+    not ignored or selected, unless all examples have equally many, and, from the second batch of another size
+    on, sums that a constant divides.
 
     Args:
-        output: of a call of the model.
         deferred: takes checks of values.
     """
-    for tensor in tensors_of(output):
-        if tensor.requires_grad and tensor.grad_fn is not None:
-            # Not the operation, which would refer to itself by its hook.
-            place, logits = _place(tensor.grad_fn), tensor.detach()
-            tensor.register_hook(  # type: ignore[no-untyped-call]  # torch's
-                lambda grad, place=place, logits=logits: _check(place, logits, grad, deferred)
-            )
 
+    def __init__(self, deferred: Deferred) -> None:
+        self._deferred = deferred
+        self._before: tuple[int, list[float]] | None = None  # a number of examples, and weights of targets
 
-def _check(place: tuple[str, int], logits: Tensor, grad: Tensor, deferred: Deferred) -> None:
-    for root in _roots():
-        left, seen, reached = [root], {root}, False
-        faults, classes, divided = list[str](), set[int](), False
-        while left and len(seen) < _MOST:
-            node = left.pop()
-            faults += _faults(node, first=node is root)
-            classes |= _classes(node)
-            divided = divided or _divides(node)
-            if _place(node) == place:
-                reached = True  # operations behind it are the model's
-                continue
-            more = [one for one, _ in node.next_functions if one is not None and one not in seen]
-            seen.update(more)
-            left += more
-        if reached and faults:
-            raise _refusal(faults[0])
-        if reached and divided:
-            _check_ignored(logits, grad.detach(), classes, deferred)
+    def __call__(self, output: object) -> None:
+        """Watch an output of a call of the model."""
+        for tensor in tensors_of(output):
+            if tensor.requires_grad and tensor.grad_fn is not None:
+                # Not the operation, which would refer to itself by its hook.
+                place, logits = _place(tensor.grad_fn), tensor.detach()
+                tensor.register_hook(  # type: ignore[no-untyped-call]  # torch's
+                    lambda grad, place=place, logits=logits: self._check(place, logits, grad.detach())
+                )
+
+    def _check(self, place: tuple[str, int], logits: Tensor, grad: Tensor) -> None:
+        for root in _roots():
+            left, seen, reached = [root], {root}, False
+            faults, classes, divided, summed = list[str](), set[int](), False, False
+            while left and len(seen) < _MOST:
+                node = left.pop()
+                faults += _faults(node, first=node is root)
+                classes |= _classes(node)
+                divided, summed = divided or _divides(node), summed or _sums(node)
+                if _place(node) == place:
+                    reached = True  # operations behind it are the model's
+                    continue
+                more = [one for one, _ in node.next_functions if one is not None and one not in seen]
+                seen.update(more)
+                left += more
+            if reached and faults:
+                raise _refusal(faults[0])
+            found = [d for d in (grad.dim() - 1, 1) if 0 < d < grad.dim() and grad.shape[d] in classes]
+            if reached and found and len(grad):
+                across = logits.movedim(found[0], -1), grad.movedim(found[0], -1)
+                if divided:
+                    self._check_ignored(*across)
+                elif summed:
+                    self._check_weights(*across)
+
+    def _check_ignored(self, logits: Tensor, grad: Tensor) -> None:
+        """Refuse gradients of logits if some example has more zero rows than another.
+
+        A target that is ignored has a zero row. So has one of a confident model, if the exponentials of all
+        other classes underflow; such rows may be either.
+        """
+        zero = torch.linalg.vector_norm(grad, math.inf, dim=-1) == 0.0
+        counts = _by_example(zero)
+
+        def check(read: list[float]) -> None:
+            if read[0] == read[1]:
+                return
+            ignored, rows = zero.clone(), logits[zero]
+            ignored[zero] = torch.logsumexp(rows, dim=1) > rows.amax(dim=1)
+            if _by_example(ignored).amax() > read[0]:
+                raise _refusal(
+                    "is divided by the number of targets in the batch that are not ignored or masked"
+                )
+
+        self._deferred.add(torch.stack([counts.amin(), counts.amax()]).double(), check)
+
+    def _check_weights(self, logits: Tensor, grad: Tensor) -> None:
+        """Refuse gradients of logits if the weights of targets are those of a batch of another size.
+
+        The row of a target has its weight times the probability for every other class.
+        """
+        largest, place = grad.max(dim=-1, keepdim=True)
+        logs = logits.gather(-1, place) - logits.logsumexp(-1, keepdim=True)
+        weights, examples = largest / logs.exp(), len(grad)
+        ends = weights.amax(), weights.where(largest > 0.0, math.inf).amin()
+
+        def check(read: list[float]) -> None:
+            before, self._before = self._before, (examples, read)
+            if before is None or before[0] == examples or not read[0] > 0.0:
+                return
+            if all(abs(now - then) <= _SAME * abs(then) for now, then in zip(read, before[1], strict=True)):
+                raise _refusal("is a sum over the examples that a constant divides")
+
+        self._deferred.add(torch.stack(ends).double(), check)
 
 
 def _refusal(fault: str) -> UnsupportedCombinationError:
@@ -85,27 +137,8 @@ def _divides(node: Any) -> bool:
     return node.name().startswith("NllLoss") and bool(node._saved_reduction == _MEAN)
 
 
-def _check_ignored(logits: Tensor, grad: Tensor, classes: set[int], deferred: Deferred) -> None:
-    """Refuse gradients of logits if some example has more zero rows than another.
-
-    A target that is ignored has a zero row. So has one of a confident model, if the exponentials of all other
-    classes underflow; such rows may be either.
-    """
-    found = [dim for dim in (grad.dim() - 1, 1) if 0 < dim < grad.dim() and grad.shape[dim] in classes]
-    if not found or len(grad) < 2:
-        return
-    zero = torch.linalg.vector_norm(grad, math.inf, dim=found[0]) == 0.0
-    counts = _by_example(zero)
-
-    def check(read: list[float]) -> None:
-        if read[0] == read[1]:
-            return
-        ignored, rows = zero.clone(), logits.movedim(found[0], -1)[zero]
-        ignored[zero] = torch.logsumexp(rows, dim=1) > rows.amax(dim=1)
-        if _by_example(ignored).amax() > read[0]:
-            raise _refusal("is divided by the number of targets in the batch that are not ignored or masked")
-
-    deferred.add(torch.stack([counts.amin(), counts.amax()]).double(), check)
+def _sums(node: Any) -> bool:
+    return node.name() == "SumBackward0" or getattr(node, "_saved_reduction", None) == _SUM
 
 
 def _by_example(rows: Tensor) -> Tensor:

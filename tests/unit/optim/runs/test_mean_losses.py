@@ -60,7 +60,7 @@ def test_losses_that_are_no_mean_are_refused(name, monkeypatch):
     ):
         step(loss)
     # What the refusal prevents: the same examples in other microbatches have another sum.
-    monkeypatch.setattr("dpmech.optim.runs.gradient_modes.watch_loss", lambda *_: None)
+    monkeypatch.setattr(mean_losses.LossWatch, "__call__", lambda *_: None)
     assert not torch.allclose(step(loss), step(loss, rows=1), rtol=1e-3)
 
 
@@ -129,7 +129,7 @@ def test_means_over_unequal_numbers_of_targets_are_refused(name, monkeypatch):
     loss, data = TOKENS[name], texts(UNEVEN)
     with pytest.raises(dm.UnsupportedCombinationError, match="number of targets in the batch that are not"):
         step(loss, data=data)
-    monkeypatch.setattr("dpmech.optim.runs.gradient_modes.watch_loss", lambda *_: None)
+    monkeypatch.setattr(mean_losses.LossWatch, "__call__", lambda *_: None)
     assert not torch.allclose(step(loss, data=data), step(loss, data=data, rows=1), rtol=1e-3)
 
 
@@ -172,6 +172,38 @@ def test_means_of_every_example_are_accepted(ignored):
     for mean in (loss, whole):
         data = texts(ignored)
         torch.testing.assert_close(step(mean, data=data), step(mean, data=data, rows=1))
+
+
+SUMS = {
+    "sum": lambda out, y: F.cross_entropy(out, y, reduction="sum") / 4,
+    "sum of losses": lambda out, y: 0.25 * F.cross_entropy(out, y, reduction="none").sum(),
+    "probabilities": lambda out, y: F.nll_loss(out.log_softmax(1), y, reduction="sum") / 4,
+    "weights": lambda out, y: (F.cross_entropy(out, y, reduction="none") * 7.0).sum() / torch.tensor(4),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_over_a_constant_are_refused_at_a_batch_of_another_size(name, monkeypatch):
+    loss = SUMS[name]
+    with pytest.raises(dm.UnsupportedCombinationError, match="is a sum over the examples that a constant"):
+        step(loss, rows=3)  # of three examples, then of one
+    monkeypatch.setattr(mean_losses.LossWatch, "__call__", lambda *_: None)
+    assert not torch.allclose(step(loss, rows=3), step(loss), rtol=1e-3)
+
+
+def test_sums_of_tokens_over_a_constant_are_refused():
+    with pytest.raises(dm.UnsupportedCombinationError, match="is a sum over the examples that a constant"):
+        step(lambda out, y: (of_tokens(out, y) * (y >= 0)).sum() / 20, rows=3, data=texts(UNEVEN))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_sums_over_the_number_of_examples_are_accepted(scale):
+    def weighted(out, y):
+        return (F.cross_entropy(out, y, reduction="none") * (1.0 + 4.0 * y)).sum() / len(y)
+
+    for loss in (MEANS["sum over the number"], weighted):
+        found, alone = (step(loss, rows=rows, scale=scale) for rows in (3, 1))
+        torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-6)
 
 
 class WithLoss(nn.Module):
