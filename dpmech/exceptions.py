@@ -92,7 +92,7 @@ class UnsupportedCombinationError(DpmechError, NotImplementedError):
 
 
 class UnattainableBudgetError(DpmechError, ValueError):
-    """No finite sigma meets the budget, or no finite eps holds at this delta.
+    """No finite sigma meets the budget, every sigma does, or no finite eps holds at this delta.
 
     Attributes:
         eps: the requested eps; infinite if eps was to be computed.

@@ -26,6 +26,7 @@ from dpmech.certificates.run_record import (
     is_run_record,
 )
 from dpmech.certificates.signatures import (
+    DECISIONS,
     PAYLOAD_TYPE,
     Envelope,
     Signature,
@@ -38,6 +39,7 @@ from dpmech.certificates.signatures import (
 from dpmech.files import LARGEST_FILE
 
 __all__ = [
+    "DECISIONS",
     "LARGEST_FILE",
     "NO_GENERATOR",
     "PAYLOAD_TYPE",

@@ -134,6 +134,7 @@ PAYLOAD_TYPE = "application/vnd.in-toto+json"
 STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
 # A name that does not resolve to an address.
 PREDICATE_TYPE = "urn:dpmech:document:v1"
+DECISIONS = ("approved", "rejected")
 _LONGEST_ISSUER = 200
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 
@@ -156,6 +157,7 @@ class Statement:
         issuer: who signs, in one line of at most 200 characters.
         issued_on: time on the issuer's clock, in UTC, to the second.
         dpmech: the version that signed.
+        decision: "approved" or "rejected", by a reviewer; None if the signer states no decision.
     """
 
     name: str
@@ -166,8 +168,11 @@ class Statement:
     issuer: str
     issued_on: datetime.datetime
     dpmech: str
+    decision: str | None = None
 
     def __post_init__(self) -> None:
+        if self.decision not in (None, *DECISIONS):
+            raise InvalidParameterError("decision", self.decision, f"None or one of {', '.join(DECISIONS)}")
         text = self.issuer
         if (
             not isinstance(text, str)
@@ -190,6 +195,7 @@ class Statement:
                 "issuer": self.issuer,
                 "issuedOn": self.issued_on.strftime(_TIME),
                 "dpmech": self.dpmech,
+                **self._decided,
             },
         }
         return json.dumps(record, sort_keys=True, separators=(",", ":")).encode("ascii")
@@ -212,6 +218,8 @@ class Statement:
             predicate = record["predicate"]
             texts = {name: predicate[name] for name in ("kind", "guarantee", "checksum", "issuer", "dpmech")}
             found = {"name": subject["name"], "digest": subject["digest"]["sha256"]} | texts
+            if "decision" in predicate:
+                found["decision"] = predicate["decision"]
             return cls(issued_on=_time(predicate["issuedOn"]), **{key: _text(found[key]) for key in found})
         except InvalidParameterError as error:
             raise CertificateError(f"the signed statement does not hold: {error}") from error
@@ -221,11 +229,15 @@ class Statement:
             ) from error
 
     def __str__(self) -> str:
-        return f"issued by {self.issuer} on {self.issued_on:%Y-%m-%d}"
+        return f"{self.decision or 'issued'} by {self.issuer} on {self.issued_on:%Y-%m-%d}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Issuer and time, as plain data."""
-        return {"issuer": self.issuer, "issued_on": self.issued_on.strftime(_TIME)}
+        """Issuer, time and decision, as plain data."""
+        return {"issuer": self.issuer, "issued_on": self.issued_on.strftime(_TIME), **self._decided}
+
+    @property
+    def _decided(self) -> dict[str, str]:
+        return {} if self.decision is None else {"decision": self.decision}
 
 
 def _text(value: object) -> str:

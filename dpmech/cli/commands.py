@@ -117,7 +117,8 @@ def plain(text: str) -> str:
     text = re.sub(r"\[Errno -?\d+\] ([^:]+): '[^']*'", r"\1", text)
     text = re.sub(r"`?(?:dm\.)?\b(ADD_REMOVE|ZERO_OUT|REPLACE_ONE)\b`?", lambda m: m[1].lower(), text)
     pattern, names = _classes()
-    return pattern.sub(lambda found: _named(names[found[1]], found[2]), text)
+    named = pattern.sub(lambda found: _named(names[found[1]], found[2]), text)
+    return named.replace("method=--method ", "--method ")
 
 
 def _named(name: str, arguments: str | None) -> str:

@@ -1,6 +1,7 @@
 """`dpmech compare`: several strategies and samplings compared with each other and with DP-SGD (Poisson)."""
 
 import concurrent.futures
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -138,31 +139,31 @@ def _compared(
 ) -> tuple[Baseline, _Pairs]:
     """The baseline, and a row for every entry under every sampling.
 
-    If several samplings are compared, a sampling that no theorem covers for a strategy has a row that says
-    so. A strategy that none of them covers is refused, as with a single sampling.
+    A sampling that no theorem covers for a strategy has a row that says so, unless there would be no other
+    row: then the command fails.
     """
     pairs: _Pairs = []
+    refusals = []
     count = len(entries) * len(plans)
     # All are built before the first is calibrated, so that mistakes are reported at once.
     built = prepared(entries, plans[0].training.steps)
     calls = [(*one, plan, count) for one in built for plan in plans]
-    for one in built:
-        _check_covered(one, plans)
+    _check_covered(built, plans)
     with run.progress("calibrating", len(calls) + 1) as report:
         found = in_order(executor, report, calibrated, calls)
         for entry in entries:
             trials = [next(found) for _ in plans]
-            refusals = [trial.refusal for trial in trials if trial.refusal is not None]
-            if len(refusals) == len(plans):
-                raise refusals[-1]
+            refusals += [trial.refusal for trial in trials if trial.refusal is not None]
             pairs += [(row_of(entry, *one), one[1].calibration) for one in zip(plans, trials, strict=True)]
+        if len(refusals) == len(pairs):
+            raise refusals[-1]
         return baseline_of(plans[0], report), pairs
 
 
-def _check_covered(one: Prepared, plans: list[ResolvedPlan]) -> None:
-    """Refuse early what none of the samplings covers; slow checks are left for later."""
+def _check_covered(built: list[Prepared], plans: list[ResolvedPlan]) -> None:
+    """Refuse early where no sampling covers any strategy; slow checks are left for later."""
     refusal: UnsupportedCombinationError | None = None
-    for plan in plans:
+    for one, plan in itertools.product(built, plans):
         structure, choice = scheme_of(plan.participation).structure(plan.participation), one[1]
         try:
             if isinstance(choice, Strategy):

@@ -4,7 +4,7 @@ import shlex
 
 import click
 
-from dpmech.certificates import PrivateKey, PublicKey, new_key
+from dpmech.certificates import DECISIONS, PrivateKey, PublicKey, new_key
 from dpmech.cli.commands import Command, Refusal, exit_after
 from dpmech.cli.files import named
 from dpmech.cli.options import output_options
@@ -19,13 +19,18 @@ from dpmech.verifying import sign as sign_file
     short_help="State who issued certificates, runs and ledgers.",
     examples=[
         "dpmech sign --new-key team.pem",
-        "dpmech sign run.json --add --key reviewer.pem --issuer 'privacy review, Example Ltd'",
+        "dpmech sign run.json --add --key reviewer.pem --issuer 'privacy review' --decision approved",
         "dpmech verify certificate.json --key reviewer.pem.pub --require-signature",
     ],
 )
 @click.argument("files", nargs=-1, type=click.Path(), metavar="FILE...")
 @click.option("--key", type=click.Path(), metavar="FILE", help="Private key, Ed25519 in PEM. [required]")
 @click.option("--issuer", help="Name of the issuer, in one line. [required]")
+@click.option(
+    "--decision",
+    type=click.Choice(DECISIONS),
+    help="Your decision as a reviewer. `dpmech verify` refuses a file that a trusted key rejected.",
+)
 @click.option("--add", is_flag=True, help="Keep existing signatures, which must be by other keys.")
 @click.option("--replace", is_flag=True, help="Replace existing signatures.")
 @click.option(
@@ -45,17 +50,18 @@ def sign(
     files: tuple[str, ...],
     key: str | None,
     issuer: str | None,
+    decision: str | None,
     add: bool,
     replace: bool,
     new_key_path: str | None,
 ) -> None:
-    """Sign files with an Ed25519 key: FILE.dsse next to each states issuer and time.
+    """Sign files with an Ed25519 key: FILE.dsse next to each states issuer, time and decision.
 
     Files are checked for consistency; `dpmech verify` decides whether a claim is true. Exit code 1 if a file
     is inconsistent, 2 on bad input; the others are signed in any case.
     """
     if new_key_path is not None:
-        _make_key(ctx, new_key_path, files, key, issuer, run)
+        _make_key(ctx, new_key_path, files, {"key": key, "issuer": issuer, "decision": decision}, run)
         return
     absent = [name for name, value in (("key", key), ("issuer", issuer)) if value is None]
     if key is None or issuer is None or not files:
@@ -70,7 +76,7 @@ def sign(
     refused: list[DpmechError] = []
     for file in files:
         try:
-            target = sign_file(file, private, issuer, replace=replace, add=add)
+            target = sign_file(file, private, issuer, decision=decision, replace=replace, add=add)
         except CertificateError as error:
             refused.append(named(file, error))
         except DpmechError as error:
@@ -82,7 +88,9 @@ def sign(
         run.answer(
             lambda: {"key": key_id, "issuer": issuer, "files": signed, "new": None},
             lambda: [
-                on_one_line(f"{one['source']}: signed by key {key_id[:16]}: {one['envelope']}")
+                on_one_line(
+                    f"{one['source']}: {decision or 'signed'} by key {key_id[:16]}: {one['envelope']}"
+                )
                 for one in signed
             ],
         )
@@ -94,11 +102,10 @@ def _make_key(
     ctx: click.Context,
     path: str,
     files: tuple[str, ...],
-    key: str | None,
-    issuer: str | None,
+    settings: dict[str, str | None],
     run: Run,
 ) -> None:
-    superfluous = [*files, *(["--key"] if key else []), *(["--issuer"] if issuer else [])]
+    superfluous = [*files, *(f"--{name}" for name, value in settings.items() if value)]
     if superfluous:
         raise Refusal(f"--new-key writes a key and signs nothing: leave out {', '.join(superfluous)}", ctx)
     public = new_key(path)

@@ -84,7 +84,9 @@ def signature_check(
     except CertificateError as error:
         return Check("signature", ok=False, detail=str(error)), ()
     detail = "; ".join(f"{statement}, key {signer.key_id[:16]}" for statement, signer in found)
-    return Check("signature", ok=True, detail=detail), tuple(statement for statement, _ in found)
+    statements = tuple(statement for statement, _ in found)
+    accepted = all(one.decision != "rejected" for one in statements)
+    return Check("signature", ok=accepted, detail=detail), statements
 
 
 _SOURCES = {Certificate: "certificate", RunRecord: "run record", Ledger: "ledger"}

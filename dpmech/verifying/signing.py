@@ -36,6 +36,7 @@ def sign(
     key: PrivateKey | str | os.PathLike[str],
     issuer: str,
     *,
+    decision: str | None = None,
     issued_on: datetime.datetime | None = None,
     replace: bool = False,
     add: bool = False,
@@ -51,6 +52,8 @@ def sign(
         path: path of the file, as `save` wrote it.
         key: a private key, or the path of one.
         issuer: name of the signer, in one line. It is only as trustworthy as the key.
+        decision: "approved" or "rejected", by a reviewer; None states none. `dm.verify` refuses a file that
+            the holder of a trusted key rejected.
         issued_on: a timezone-aware time; None for the current time.
         replace: whether to replace existing signatures.
         add: whether to keep existing signatures. They must be for the same content, by other keys. A new file
@@ -92,6 +95,7 @@ def sign(
         issuer=issuer,
         issued_on=time.astimezone(datetime.UTC).replace(microsecond=0),
         dpmech=metadata.version("dpmech"),
+        decision=decision,
     )
     unsigned = Envelope(PAYLOAD_TYPE, statement.payload(), ())
     signature = Signature(private.public.key_id, private.signature(unsigned.signed_bytes))

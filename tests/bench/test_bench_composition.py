@@ -31,7 +31,7 @@ def test_bench_beside_other_packages(benchmark):
         rounds=1,
         iterations=1,
     )
-    print(f"\n| list | {' | '.join(PACKAGES)} |\n|{'---|' * (1 + len(PACKAGES))}")
+    print(f"\n| mechanisms | {' | '.join(PACKAGES)} |\n|{'---|' * (1 + len(PACKAGES))}")
     for name, row in table.items():
         print(f"| {name} | {' | '.join(map(written, row.values()))} |")
     for row in table.values():

@@ -399,9 +399,9 @@ def of_allocation(
             sampled = functools.partial(_by_samples, participation, mechanism, own, rng)
             return BlocksOrSamples(count, turns, column, bounds, equal=equal, method=own, sampled=sampled)
         reason = "correlates it" if strategy.bands != 1 else "has steps with more noise than others"
+        named = "the default method" if method is None else repr(method)
         raise UnsupportedCombinationError(
-            f"{method or Pld()!r} takes independent noise of one size under {participation!r}, and "
-            f"{strategy!r} {reason}",
+            f"{named} takes independent noise of one size under {participation!r}, and {strategy!r} {reason}",
             supported="method=Certified() or Importance() for strategies with few bands; Identity; a cycle "
             "of at least as many groups as bands; BallsInBins, and BMinSep for strategies with few bands",
         )

@@ -249,6 +249,34 @@ def test_runs_and_ledgers_are_signed_too(keys, tmp_path):
     assert verified(path, keys, require_signature=True).ok
 
 
+def test_a_decision_is_signed_and_a_rejection_is_refused(signed, keys):
+    dm.sign(signed, keys["other"][0], "a reviewer", issued_on=TIME, decision="approved", add=True)
+    found = verified(signed, keys, "own", "other", require_signature=True)
+    assert found.ok
+    assert str(found).endswith(f"; issued by {ISSUER} on 2026-03-01; approved by a reviewer on 2026-03-01")
+    assert [one.get("decision") for one in found.to_dict()["signed"]] == [None, "approved"]
+    dm.sign(signed, keys["own"][0], ISSUER, issued_on=TIME, replace=True)
+    dm.sign(signed, keys["other"][0], "a reviewer", issued_on=TIME, decision="rejected", add=True)
+    # Whoever does not trust the reviewer's key does not see the rejection.
+    assert verified(signed, keys, "own").ok
+    for names in (("other",), ("own", "other")):
+        found = verified(signed, keys, *names)
+        assert not found.ok
+        (failed,) = [check for check in found.checks if not check.ok]
+        assert (failed.name, "rejected by a reviewer on 2026-03-01" in failed.detail) == ("signature", True)
+    with pytest.raises(dm.InvalidParameterError, match="decision must be None or one of approved, rejected"):
+        dm.sign(signed, keys["own"][0], ISSUER, decision="maybe", replace=True)
+    payload = json.loads(Envelope.from_json(envelope_path(signed).read_text().splitlines()[0]).payload)
+    for wrong in ("maybe", None, 1):
+        predicate = payload["predicate"] | {"decision": wrong}
+        changed = json.dumps(payload | {"predicate": predicate}).encode()
+        dm.sign(signed, keys["own"][0], ISSUER, issued_on=TIME, replace=True)
+        resigned(signed, keys["own"][0], payload=changed)
+        found = verified(signed, keys)
+        assert not found.ok
+        assert found.signed == ()
+
+
 def test_a_second_issuer_adds_a_signature(signed, keys):
     later = TIME + datetime.timedelta(days=3)
     first = envelope_path(signed).read_text()

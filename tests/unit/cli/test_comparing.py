@@ -24,6 +24,29 @@ def refused(*arguments):
     return result.stderr
 
 
+def test_a_strategy_without_a_theorem_has_an_empty_row():
+    plan = [*SMALL, *BUDGET, "--sampling", "cyclic-poisson", "--cycle", "3"]
+    for strategies in ("bsr:bands=2,lambda-cgd:lam=0.9", "lambda-cgd:lam=0.9,bsr:bands=2"):
+        found = run("compare", "--strategies", strategies, *plan)
+        assert found.exit_code == 0, found.output
+        assert "no number for lambda-cgd lam=0.9 under cyclic-poisson: " in found.stdout
+        rows = json.loads(run("compare", "--strategies", strategies, *plan, "--json").stdout)["strategies"]
+        assert {row["label"]: "unavailable" in row for row in rows} == {
+            "bsr bands=2": False,
+            "lambda-cgd lam=0.9": True,
+        }
+    assert "at most cycle=3 bands" in refused(
+        "compare", "--strategies", "lambda-cgd:lam=0.9,bsr:bands=9", *plan
+    )
+
+
+def test_methods_are_named_as_they_are_typed():
+    plan = [*SMALL, *BUDGET, "--sampling", "random-allocation"]
+    said = refused("compare", "--strategies", "lambda-cgd:lam=0.9", *plan)
+    assert "the default method takes independent noise" in said
+    assert "supported: --method certified or --method importance for strategies with few bands" in said
+
+
 COMPARED = "identity,lambda-cgd:lam=0.9,bsr:bands=4,blt:decays=0.9:scales=0.2"
 
 
