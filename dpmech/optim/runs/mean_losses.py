@@ -1,5 +1,6 @@
 """Refuses losses under hooks that are no mean over the examples, as far as their graph shows it."""
 
+import collections
 import math
 import sys
 from collections.abc import Iterator
@@ -48,11 +49,11 @@ class LossWatch:
     def _check(self, place: tuple[str, int], logits: Tensor, grad: Tensor) -> None:
         for root in _roots():
             left, seen, reached = [root], {root}, False
-            faults, classes, divided, summed = list[str](), set[int](), False, False
+            faults, targets, divided, summed = list[str](), collections.Counter[int](), False, False
             while left and len(seen) < _MOST:
                 node = left.pop()
                 faults += _faults(node, first=node is root)
-                classes |= _classes(node)
+                targets += _targets(node)
                 divided, summed = divided or _divides(node), summed or _sums(node)
                 if _place(node) == place:
                     reached = True  # operations behind it are the model's
@@ -62,25 +63,26 @@ class LossWatch:
                 left += more
             if reached and faults:
                 raise _refusal(faults[0])
-            found = [d for d in (grad.dim() - 1, 1) if 0 < d < grad.dim() and grad.shape[d] in classes]
+            found = [d for d in (grad.dim() - 1, 1) if 0 < d < grad.dim() and grad.shape[d] in targets]
             if reached and found and len(grad):
                 across = logits.movedim(found[0], -1), grad.movedim(found[0], -1)
                 if divided:
-                    self._check_ignored(*across)
+                    self._check_ignored(*across, targets[grad.shape[found[0]]])
                 elif summed:
                     self._check_weights(*across)
 
-    def _check_ignored(self, logits: Tensor, grad: Tensor) -> None:
+    def _check_ignored(self, logits: Tensor, grad: Tensor, targets: int) -> None:
         """Refuse gradients of logits if some example has more zero rows than another.
 
         A target that is ignored has a zero row. So has one of a confident model, if the exponentials of all
-        other classes underflow; such rows may be either.
+        other classes underflow; such rows may be either. If more rows have a gradient than there are targets,
+        the loop takes means of rows first, and zero rows say nothing.
         """
         zero = torch.linalg.vector_norm(grad, math.inf, dim=-1) == 0.0
         counts = _by_example(zero)
 
         def check(read: list[float]) -> None:
-            if read[0] == read[1]:
+            if read[0] == read[1] or zero.numel() - read[2] > targets:
                 return
             ignored, rows = zero.clone(), logits[zero]
             ignored[zero] = torch.logsumexp(rows, dim=1) > rows.amax(dim=1)
@@ -89,7 +91,7 @@ class LossWatch:
                     "is divided by the number of targets in the batch that are not ignored or masked"
                 )
 
-        self._deferred.add(torch.stack([counts.amin(), counts.amax()]).double(), check)
+        self._deferred.add(torch.stack([counts.amin(), counts.amax(), counts.sum()]).double(), check)
 
     def _check_weights(self, logits: Tensor, grad: Tensor) -> None:
         """Refuse gradients of logits if the weights of targets are those of a batch of another size.
@@ -120,13 +122,15 @@ def _refusal(fault: str) -> UnsupportedCombinationError:
     )
 
 
-def _classes(node: Any) -> set[int]:
-    """The number of classes of `nll_loss`, by the shape of its input."""
+def _targets(node: Any) -> "collections.Counter[int]":
+    """The number of targets of `nll_loss` by its number of classes, from the shape of its input."""
     if not node.name().startswith("NllLoss"):
-        return set()
+        return collections.Counter()
     before, place = node.next_functions[0]
-    shape = before._input_metadata[place].shape
-    return {int(shape[1])} if len(shape) > 1 and shape[1] > 1 else set()
+    shape = [int(size) for size in before._input_metadata[place].shape]
+    if len(shape) < 2 or shape[1] < 2:
+        return collections.Counter()
+    return collections.Counter({shape[1]: math.prod(shape) // shape[1]})
 
 
 def _divides(node: Any) -> bool:
