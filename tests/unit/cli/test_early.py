@@ -49,7 +49,7 @@ def nothing_computed(monkeypatch):
         (("compare", *PLAN, *BUDGET, "--strategies", "identity,blt:buffers=9"), "buffers must be"),
         (("compare", *PLAN, *BUDGET, "--strategies", "identity,bandmf:bands=99"), "bands must be"),
         (
-            ("compare", *SIZES, *BUDGET, "--sampling", "random-allocation", "--strategies", "identity,blt"),
+            ("compare", *SIZES, *BUDGET, "--sampling", "random-allocation", "--strategies", "bandmf,blt"),
             "nothing is fitted under",
         ),
         (
@@ -60,7 +60,7 @@ def nothing_computed(monkeypatch):
                 "--sampling",
                 "poisson",
                 "--strategies",
-                "identity,lambda-cgd:lam=0.5",
+                "bsr:bands=2,lambda-cgd:lam=0.5",
             ),
             "needs independent, equal noise",
         ),

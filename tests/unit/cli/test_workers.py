@@ -62,7 +62,7 @@ def test_two_processes_say_what_one_says(command):
 @pytest.mark.parametrize("command", ["compare", "optimize"])
 def test_a_refusal_of_another_process_is_one_of_the_command(command):
     own = (
-        [*TWO, "--sampling", "cyclic-poisson", "--cycle", "1"]
+        ["--strategies", "lambda-cgd:lam=0.5,bsr:bands=2", "--sampling", "cyclic-poisson", "--cycle", "1"]
         if command == "compare"
         else ["--sampling", "x"]
     )
