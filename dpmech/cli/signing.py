@@ -1,4 +1,4 @@
-"""`dpmech sign`: sign a certificate, a run record or a ledger as its issuer."""
+"""`dpmech sign`: sign a certificate, a run record or a ledger as its issuer or reviewer."""
 
 import shlex
 
@@ -16,7 +16,7 @@ from dpmech.verifying import sign as sign_file
 
 @click.command(
     cls=Command,
-    short_help="State who issued certificates, runs and ledgers.",
+    short_help="State who issued or approved certificates, runs and ledgers.",
     examples=[
         "dpmech sign --new-key team.pem",
         "dpmech sign run.json --add --key reviewer.pem --issuer 'privacy review' --decision approved",
@@ -58,7 +58,7 @@ def sign(
     """Sign files with an Ed25519 key: FILE.dsse next to each states issuer, time and decision.
 
     Files are checked for consistency; `dpmech verify` decides whether a claim is true. Exit code 1 if a file
-    is inconsistent, 2 on bad input; the others are signed in any case.
+    is inconsistent or none of these documents, 2 on bad input; the others are signed in any case.
     """
     if new_key_path is not None:
         _make_key(ctx, new_key_path, files, {"key": key, "issuer": issuer, "decision": decision}, run)

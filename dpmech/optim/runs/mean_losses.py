@@ -26,7 +26,8 @@ class LossWatch:
     anything else that follows from the batch, one example changes the contributions of all others. Found are
     plain sums; in `cross_entropy` and `nll_loss` also means with class weights, means over targets that are
     not ignored or selected, unless all examples have equally many, and, from the second batch of another size
-    on, sums that a constant divides.
+    on, sums that a constant divides. The last two are seen by the gradients of logits, unless other
+    terms of the loss add to these.
 
     Args:
         deferred: takes checks of values.
