@@ -32,11 +32,11 @@ _HEADLINES = """## Headline results
 The table lists the headline results of each paper, with the commands that recompute them in a checkout. In
 the column *here*, computed numbers are rounded up, and measured numbers to the nearest digit; eps and sigma
 are certified. "Same command" refers to the row above. `python -m verification.tables --help` lists the
-tables. They show every printed cell next to ours, and the reason for any difference.
-`python -m verification --id NAME` runs the check of the statement in the last column.
-`dpmech audit --published dp_muon` also works without a checkout ([](risk.md#published-claims)). The folder
-`docs/examples/papers/` contains the settings of the papers' runs as plans. For example,
-`dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates the noise of one of them.
+tables. They show every printed cell next to ours, and the reason for any difference. The last column names
+the statement with the details. `dpmech audit --published dp_muon` also works without a checkout
+([](risk.md#published-claims)). The folder `docs/examples/papers/` contains the settings of the papers' runs
+as plans. For example, `dpmech compare --plan docs/examples/papers/muon_e2e.toml` calibrates the noise of one
+of them.
 """
 
 _WHERE = """### Where to find each result
@@ -46,7 +46,7 @@ require those models, data and machines. For every other result, the table names
 "Commands above" refers to the table of headline results.
 """
 
-# The papers' names in the table of headlines.
+# The papers' names in the tables.
 _NAMES = {
     "lambda_cgd": "DP-lambda-CGD",
     "muon": "DP-Muon",
@@ -65,13 +65,12 @@ these corrections.
 """
 
 _PAPER_HEAD = """\
-This page lists our verdicts on the statements of this paper. [Verification](verification.md) explains the
-verdicts, and lists the corrections in order of consequence. Each entry gives the statement in our words, its
-location in the paper, its id and, where needed, the right form or the reason for the verdict. The details
-give the printed statement and hypotheses, the method of the check, the number of cases, and the largest
-deviation over the cases, in the unit that the method names. A negative deviation means that an inequality
-holds strictly. In a checkout of the repository, `python -m verification --id ID` repeats the check. In the
-statements, "DP-SGD" means independent noise under any sampling, as in the paper.
+This page lists our verdicts on this paper's statements; [Verification](verification.md) explains them. Each
+entry gives the statement in our words, its location, its id and, where needed, the right form or the reason
+for the verdict. The details give the printed form, the hypotheses, the method of the check, the number of
+cases, and the largest deviation in the unit that the method names. A negative deviation means that an
+inequality holds strictly. In the statements, "DP-SGD" means independent noise under any sampling, as in the
+paper.
 """
 
 # The sections of the errata, in their order: heading, verdict, whether the misprint changes a number.
@@ -120,7 +119,8 @@ def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Pa
     lines += ["", "| paper | statements | page |", "|---|---|---|"]
     counts = Counter(entry.paper for entry in entries.values())
     for name in names:
-        lines.append(f"| {_plain(papers[name].title)} | {counts[name]} | [{name}](verification_{name}.md) |")
+        link = f"[{_NAMES.get(name, name)}](verification_{name}.md)"
+        lines.append(f"| {_plain(papers[name].title)} | {counts[name]} | {link} |")
     lines += ["", "```{toctree}", ":hidden:", ""]
     lines += [f"verification_{name}" for name in names]
     return [*lines, "```"]
@@ -129,7 +129,7 @@ def _index(names: list[str], entries: dict[str, Statement], papers: dict[str, Pa
 def _paper_page(own: list[Statement], paper: Paper, outcomes: dict[str, Outcome]) -> list[str]:
     lines = [f"# {_plain(paper.title)}", ""]
     lines += [f"{_plain(', '.join(paper.authors))} ({paper.year}). {_plain(paper.source)}.", ""]
-    lines += [_PAPER_HEAD]
+    lines += [_PAPER_HEAD, _plain(paper.symbols), ""]
     for word in STATUSES:
         group = [entry for entry in own if entry.verdict == word]
         if not group:

@@ -31,6 +31,7 @@ class Paper:
         authors: as printed; "Anonymous" where the text names none.
         year: of the version that was read.
         source: which version that was.
+        symbols: what the symbols of the statements mean.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Paper:
     authors: tuple[str, ...]
     year: int
     source: str
+    symbols: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +154,9 @@ def papers(folder: Path = FOLDER) -> dict[str, Paper]:
             entry = _read(path)["paper"]
             found[path.stem] = Paper(path.stem, **entry | {"authors": tuple(entry["authors"])})
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{path.name}: [paper] takes title, authors, year and source") from error
+            raise ValueError(
+                f"{path.name}: [paper] takes title, authors, year, source and symbols"
+            ) from error
     return found
 
 

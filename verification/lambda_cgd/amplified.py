@@ -120,7 +120,7 @@ def listing(values: dict[Case, float], *, families: bool) -> str:
         f"{family if families else f'p = {parameter:g}'}: " + ", ".join(cells_of)
         for (family, parameter), cells_of in rows.items()
     )
-    return f"The computed values, with the printed ones in parentheses, are as follows. {listed}."
+    return f"The printed values are in parentheses. {listed}."
 
 
 @statement("cgd.tab4_amp", paper=PAPER, full=True)

@@ -102,8 +102,8 @@ def theorem_10_gain(*, claim: Callable[[float, float, float, float, float], floa
         "The deviation is the relative violation.",
         cases,
         worst,
-        "The constant 2 is sufficient for b^2 <= 1.5 beta^2, but not for b^2 = 1.6 beta^2 (Psi = u + "
-        f"u^2/2, beta = V = 1, theta = 0), where the gain is {beyond:.2f} and the bound is 3.",
+        "The constant 2 is not sufficient for b^2 = 1.6 beta^2: with Psi = u + u^2/2, beta = V = 1 and "
+        f"theta = 0, the gain is {beyond:.2f} and the bound is 3.",
     )
 
 

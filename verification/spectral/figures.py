@@ -32,8 +32,8 @@ def figures(*, grid: Callable[[], tuple[float, ...]] = kappa_grid) -> Verdict:
             cases += 1
     return Verdict(
         judged_arithmetic(worst, 0.0),
-        "The check computes the part of the top value that is left at the threshold, and requires at "
-        "least 5 %.",
+        "The check computes the fraction of the top value that the denoiser keeps at the threshold, and "
+        "requires at least 5 %.",
         cases,
         worst,
         "At every kappa of the grid, the denoiser keeps at least 5 % of the top value at the "

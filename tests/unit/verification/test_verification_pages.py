@@ -10,7 +10,7 @@ from verification.harness.registry import Paper, Statement, papers, registry
 from verification.harness.verdict import STATUSES, Check, Verdict
 
 ROOT = Path(__file__).parents[3]
-PAPER = Paper("x", "On Things_with | bars", ("A. Uthor",), 2026, "arXiv 1")
+PAPER = Paper("x", "On Things_with | bars", ("A. Uthor",), 2026, "arXiv 1", "The size is n_x.")
 
 
 def entry(name, verdict, **changes):
@@ -64,6 +64,7 @@ def test_a_page_groups_statements_by_verdict(tmp_path):
     assert page.index("## CONFIRMED") < page.index("All of x.b.") < page.index("## WORDING")
     assert "- a \\| b\n- Cases: 3; largest deviation: 0.5\n- Result: n\\_1\n" in page
     assert r"- Printed: $a_1 \ge b_2$" in page
+    assert r"The size is n\_x." in page.partition("## CONFIRMED")[0]
     assert "not been run yet" in page.partition("x.a")[2]
     assert r"2 \* 3 holds." in page
     assert "## MISPRINT" not in page

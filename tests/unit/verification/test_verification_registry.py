@@ -88,7 +88,7 @@ def test_a_registry_with_mistakes_is_refused(tmp_path):
             registry(tmp_path)
     for wrong in ('[paper]\ntitle = "T"\n', toml()):
         (tmp_path / "x.toml").write_text(wrong)
-        with pytest.raises(ValueError, match="title, authors, year and source"):
+        with pytest.raises(ValueError, match="title, authors, year, source and symbols"):
             papers(tmp_path)
 
 
@@ -100,6 +100,7 @@ def test_every_paper_names_its_source():
         assert source.authors
         assert 2020 <= source.year <= 2030
         assert source.source
+        assert source.symbols
 
 
 def letters(text):
